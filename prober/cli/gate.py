@@ -6,7 +6,7 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -18,6 +18,7 @@ from rich.table import Table
 
 from prober import __version__
 from prober.cli.console import Terminal
+from prober.cli.context import ContextOptions, random_seed
 from prober.cli.exit_codes import ExitCode, exit_on
 from prober.cli.options import (
     AsJson,
@@ -39,12 +40,25 @@ from prober.config.slos import parse_objectives
 from prober.config.target import ProbeSpec, TargetSpec
 from prober.config.units import duration
 from prober.config.units import rate as parse_rate
-from prober.features.experiments.gate import COMPARED, Finding, Gate, Reference, State, Verdict, reference
+from prober.daemon.target_facts import read_facts
+from prober.features.experiments.cost_target import judge_cost
+from prober.features.experiments.gate import (
+    COMPARED,
+    Finding,
+    Gate,
+    Reference,
+    State,
+    Verdict,
+    reference,
+    with_cost,
+)
 from prober.measure.result import ProbeResult
 from prober.measure.warmup import WarmUpLength
 from prober.net.clock import Clock
 from prober.net.endpoint import BadEndpoint
 from prober.probing.pacer import due_times
+from prober.probing.result_context import completed
+from prober.results.cost import stage_cost, stage_sentences
 from prober.results.load_description import describe_load
 from prober.results.result import NO_REQUESTS, Decision, Load, Request, Result, WarmUp
 from prober.results.result_file import to_json
@@ -87,7 +101,13 @@ def gate(
     ] = "10%",
     baseline: Annotated[str, typer.Option(help="Result file to compare latencies with.")] = "",
     material: Annotated[str, typer.Option(help="Slowdown against the baseline that matters.")] = "20%",
+    max_cost: Annotated[
+        float | None,
+        typer.Option(min=0, help="Most dollars per million output tokens at this rate; needs --gpu-price."),
+    ] = None,
     save: Annotated[str, typer.Option(help="File for the result, a baseline for later runs.")] = "",
+    *,
+    context: ContextOptions,
     as_json: AsJson = False,
 ) -> None:
     """Decide: ready (exit code 0), not_ready (1), degraded (3) or not_enough_data (4). Exit code 2: wrong call."""
@@ -102,7 +122,10 @@ def gate(
             max_in_flight=MAX_IN_FLIGHT,
             warmup=0,  # the command sends its own
             metrics={"interval": PAGE_INTERVAL_S},
+            **context.fields("gate"),
         )
+        if max_cost is not None and context.gpu_price is None:
+            raise ValueError("--max-cost: needs the price of a GPU; add --gpu-price")
         probe, before = spec.probes[0], result_of(Path(baseline)) if baseline else None
         references, remarks = _references(before, probe, share("--material", material), baseline)
         judge = Gate(
@@ -118,6 +141,9 @@ def gate(
             check_writable("--save", Path(save))
         _announce(judge, probe.rate)
         verdict, result = uvloop.run(_ask(spec, judge, warm))
+        if max_cost is not None:
+            verdict = with_cost(verdict, judge_cost(result.stages[0], result.requests, result.prices, max_cost))
+            result = replace(result, decision=Decision(verdict.state == "ready", verdict.why))
         if before is not None and before.target.model != result.target.model:
             remarks.append(f"the baseline is of model {before.target.model!r}, this is {result.target.model!r}")
         if save:
@@ -125,11 +151,12 @@ def gate(
             remarks += _as_baseline(result, save)
     if as_json:
         document = {**asdict(verdict), "exit_code": EXIT[verdict.state], "reservations": remarks}
+        document["cost"] = asdict(price) if (price := stage_cost(result.stages[0], result.prices)) is not None else None
         document |= {"target": asdict(result.target), "rate_per_s": probe.rate, "workload": sent.name}
         document["warm_up"] = asdict(result.warm_up) if result.warm_up is not None else None
         echo(json.dumps(document))
     else:
-        _draw(verdict, result, remarks)
+        _draw(verdict, result, [*remarks, *stage_sentences(result, result.stages[0])])
     sys.exit(EXIT[verdict.state])
 
 
@@ -206,13 +233,15 @@ def _shape(load: Load) -> tuple[str | None, ...]:
 
 async def _ask(spec: TargetSpec, judge: Gate, length: WarmUpLength) -> tuple[Verdict, Result]:
     """Warm up, then send requests in an open loop until the gate decides."""
-    clock, rng, started_s = Clock(), Random(), time.time()
+    clock, seed, started_s = Clock(), random_seed(), time.time()
+    rng = Random(seed)
     origin_ns = clock.now_ns()
     session = Session(spec, clock)
     probe = spec.probes[0]
     drawer = RequestGenerator(probe.workload, rng)
     try:
         await session.start()
+        facts = await read_facts(session.target, None)
         warm_ns = clock.now_ns()
         warm, verdict = await _fed(judge, session.warm_up(drawer, length), clock)
         begin_ns = clock.now_ns()
@@ -232,7 +261,7 @@ async def _ask(spec: TargetSpec, judge: Gate, length: WarmUpLength) -> tuple[Ver
             sending_s=(clock.now_ns() - begin_ns) / 1e9,
             slos=probe.slos,
         )
-        return verdict, Result(
+        result = Result(
             id=uuid.uuid4().hex[:12],
             kind="gate",
             started_unix_s=started_s,
@@ -246,6 +275,7 @@ async def _ask(spec: TargetSpec, judge: Gate, length: WarmUpLength) -> tuple[Ver
             decision=Decision(verdict.state == "ready", verdict.why),
             requests=rows,
         )
+        return verdict, completed(result, spec, facts, seed=seed)
     finally:
         await session.stop()
         clock.close()

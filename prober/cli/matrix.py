@@ -20,6 +20,7 @@ from rich.text import Text
 
 from prober import __version__
 from prober.cli.console import Terminal
+from prober.cli.context import ContextOptions, random_seed
 from prober.cli.exit_codes import ExitCode, exit_on
 from prober.cli.options import AsJson, EndpointOptions, Url, WarmUpOption, expand_options, warm_up_length
 from prober.cli.output import echo
@@ -28,6 +29,8 @@ from prober.cli.target import check_writable, only_load, target
 from prober.config.load import ConfigError
 from prober.config.rows import MAX_CONCURRENCY, Row, load_rows
 from prober.config.target import TargetSpec
+from prober.daemon.target_facts import read_facts
+from prober.features.experiments.cost_target import judge_cost
 from prober.features.experiments.matrix import (
     CLOSED_LOOP,
     State,
@@ -44,11 +47,15 @@ from prober.features.experiments.matrix import (
     sentences,
     shape_of,
     stage_name,
+    with_cost,
 )
 from prober.measure.timeline_text import format_duration
 from prober.measure.warmup import WarmUpLength
 from prober.net.clock import Clock
 from prober.net.endpoint import BadEndpoint
+from prober.probing.result_context import completed
+from prober.results.context import Fact
+from prober.results.cost import stage_sentences
 from prober.results.result import Request, Result, Stage, WarmUp
 from prober.results.result import Target as Described
 from prober.results.result_file import to_json
@@ -74,6 +81,8 @@ def matrix(
     file: Annotated[Path, typer.Option("--file", help="YAML file with the rows.")],
     warm_up: WarmUpOption = "10",
     output: Annotated[Path | None, typer.Option(help="File for the result, for `prober report`.")] = None,
+    *,
+    context: ContextOptions,
     as_json: AsJson = False,
 ) -> None:
     """Send and judge each row; Ctrl-C keeps what was measured. Exit codes: 0 all accepted, 1 a row rejected, 4 not enough data,
@@ -90,15 +99,20 @@ def matrix(
             max_in_flight=MAX_CONCURRENCY,
             warmup=0,  # the command sends its own
             metrics={"interval": PAGE_INTERVAL_S},
+            **context.fields("matrix"),
         )
+        if context.gpu_price is None and (priced := [row.name for row in rows if row.max_cost is not None]):
+            raise ValueError(f"rows {', '.join(priced)}: a cost target needs the price of a GPU; add --gpu-price")
     with (
         exit_on(BadEndpoint, command="matrix"),
         exit_on(UnidentifiedTarget, command="matrix", code=ExitCode.NOT_ENOUGH_DATA),
         only_load("matrix", spec.url),
     ):
         measured = uvloop.run(_measure(spec, rows, warm))
-    result = _result(spec, rows, measured, text)
-    verdicts = _verdicts(rows, measured)
+    result = completed(_result(spec, rows, measured, text), spec, measured.facts, seed=measured.seed)
+    verdicts = _with_costs(rows, _verdicts(rows, measured), result)
+    decided = decision(verdicts)
+    result = replace(result, decision=decided, stop_detail="" if decided else sentences(verdicts))
     if output is not None:
         output.write_text(to_json(result), encoding="utf-8")
     if as_json:
@@ -123,6 +137,7 @@ class Measured:
     """The rows that were started, in their order.
 
     origin_ns: start on the clock of the timelines
+    facts: about the target; seed: of all random draws
     """
 
     rows: list[SentRow]
@@ -130,6 +145,8 @@ class Measured:
     origin_ns: int
     started_unix_s: float
     ended_unix_s: float
+    facts: list[Fact]
+    seed: int
 
     @property
     def warmed(self) -> WarmUp:
@@ -139,7 +156,8 @@ class Measured:
 
 async def _measure(spec: TargetSpec, rows: Sequence[Row], warm_up: WarmUpLength) -> Measured:
     """Send row after row; the first interrupted row is the last. Raises UnidentifiedTarget, BadEndpoint."""
-    clock, rng, started_s = Clock(), Random(), time.time()
+    clock, seed, started_s = Clock(), random_seed(), time.time()
+    rng = Random(seed)
     origin_ns = clock.now_ns()
     session = Watched(spec, clock)
     interrupted = _interruption()
@@ -148,6 +166,7 @@ async def _measure(spec: TargetSpec, rows: Sequence[Row], warm_up: WarmUpLength)
         await session.start()
         if (problem := await session.target.identify()) is not None:
             raise UnidentifiedTarget(f"{spec.url}: {problem.detail}")
+        facts = await read_facts(session.target, None)
         with _progress() as progress:
             say = progress.console.print
             for text in (text for row in rows for text in reservations(row)):
@@ -172,7 +191,7 @@ async def _measure(spec: TargetSpec, rows: Sequence[Row], warm_up: WarmUpLength)
                     sent.append(SentRow(row, sending, verdict, is_complete))
                     say(sentences([verdict]), markup=False)
         described = replace(session.described(), url=spec.url)
-        return Measured(sent, described, origin_ns, started_s, time.time())
+        return Measured(sent, described, origin_ns, started_s, time.time(), facts, seed)
     finally:
         await session.stop()
         clock.close()
@@ -214,6 +233,18 @@ def _verdicts(rows: Sequence[Row], measured: Measured) -> list[Verdict]:
     return [*(sent.verdict for sent in measured.rows), *(not_begun(row) for row in rows[len(measured.rows) :])]
 
 
+def _with_costs(rows: Sequence[Row], verdicts: Sequence[Verdict], result: Result) -> list[Verdict]:
+    """The verdicts with the cost targets of their rows."""
+    judged = []
+    for place, (row, verdict) in enumerate(zip(rows, verdicts, strict=True)):
+        if row.max_cost is not None:
+            stage = result.stages[place] if place < len(result.stages) else None
+            requests = [request for request in result.requests if request.stage == place]
+            verdict = with_cost(verdict, judge_cost(stage, requests, result.prices, row.max_cost))
+        judged.append(verdict)
+    return judged
+
+
 def _result(spec: TargetSpec, rows: Sequence[Row], measured: Measured, configuration: str) -> Result:
     """The result for the file, with a stage for each row that was started."""
     stages: list[Stage] = []
@@ -235,8 +266,6 @@ def _result(spec: TargetSpec, rows: Sequence[Row], measured: Measured, configura
         )
         stages.append(replace(stage, load=shape_of(sent.row, spec.max_in_flight)))
         requests += stage_requests
-    verdicts = _verdicts(rows, measured)
-    decided = decision(verdicts)
     is_complete = len(stages) == len(rows) and all(sent.is_complete for sent in measured.rows)
     return Result(
         id=uuid.uuid4().hex[:12],
@@ -251,8 +280,6 @@ def _result(spec: TargetSpec, rows: Sequence[Row], measured: Measured, configura
         slos=tuple({slo.name: slo for row in rows for slo in row.accept}.values()),
         warm_up=measured.warmed,
         stop="complete" if is_complete else "interrupted",
-        stop_detail="" if decided else sentences(verdicts),
-        decision=decided,
         differs=tuple(f"{stage_name(row)}: {CLOSED_LOOP}" for row in rows if row.closed),
         requests=tuple(requests),
     )
@@ -307,6 +334,9 @@ def _draw(rows: Sequence[Row], verdicts: Sequence[Verdict], result: Result) -> N
         console.print(f"{sentences([verdict])}.{expected}", markup=False)
     if result.warm_up is not None:
         console.print(f"Warm-up before a row: {result.warm_up} or more, which do not count.", markup=False)
+    for stage in result.stages:
+        for sentence in stage_sentences(result, stage):
+            console.print(sentence, markup=False)
     for text in result.differs:
         console.print(f"{text}.", markup=False)
 

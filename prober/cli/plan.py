@@ -17,6 +17,7 @@ from prober.cli.output import echo
 from prober.cli.report import results_of
 from prober.config.units import percent, rate
 from prober.features.experiments.instance_sizing import Demand, Refused, Size, size
+from prober.results.context import disagreement_text
 from prober.results.result import Result
 
 T = TypeVar("T")
@@ -94,6 +95,12 @@ def _known_price(result: Result) -> float | None:
 
 
 def _measured_gpus(result: Result) -> int | None:
+    """Number of GPUs of the sweep's target; None if it is not known. Raises ValueError where its sources disagree."""
+    for disagreement in result.disagreements:
+        if disagreement.name == "gpu_count":
+            raise ValueError(
+                f"{result.id}: the number of GPUs is in dispute, {disagreement_text(disagreement)}; name it with --gpus-per-instance"
+            )
     return max((stage.gpus for stage in result.stages if stage.gpus is not None), default=None)
 
 

@@ -8,8 +8,12 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from prober.cli.exit_codes import ExitCode, fail
+from prober.cli.context import ContextOptions
+from prober.cli.exit_codes import ExitCode, exit_on, fail
+from prober.cli.options import expand_options
 from prober.cli.output import echo
+from prober.config.context import ContextSpec
+from prober.config.load import ConfigError
 from prober.features.experiments.report import comparison_report
 from prober.features.experiments.report.csv_export import requests as request_rows
 from prober.features.experiments.report.csv_export import stages as stage_rows
@@ -17,6 +21,7 @@ from prober.features.experiments.report.report import html, markdown
 from prober.features.experiments.result_reader import KNOWN, read, read_any
 from prober.results.comparison import Comparison
 from prober.results.comparison import to_json as comparison_to_json
+from prober.results.context import with_context
 from prober.results.result import NO_REQUESTS, Result
 from prober.results.result_file import to_json
 from prober.results.strict_json import Unreadable
@@ -33,6 +38,7 @@ class Format(StrEnum):
     JSON = "json"
 
 
+@expand_options
 def report(
     files: Annotated[list[Path], typer.Argument(help=f"Results of {KNOWN}, or files of `prober compare --save`.")],
     form: Annotated[Format, typer.Option("--format", help="Output format; HTML has charts.")] = Format.MARKDOWN,
@@ -40,6 +46,8 @@ def report(
     requests: Annotated[
         bool, typer.Option("--requests", help="CSV with a row for each request instead of each stage.")
     ] = False,
+    *,
+    context: ContextOptions,
 ) -> None:
     """Write a report of one result, of several side by side, or of comparisons. Exit codes: 0 written, 1 a file cannot be read
     or written, 2 wrong call."""
@@ -47,9 +55,11 @@ def report(
         fail("--requests: only --format csv has rows of requests", ExitCode.WRONG_CALL)
     if form is Format.JSON and len(files) > 1:
         fail(f"--format json: writes one result, {len(files)} files are named; name one at a time", ExitCode.WRONG_CALL)
+    with exit_on(ConfigError, command="report"):
+        spec = context.spec("report")
     documents = _opened(files)
     comparisons = [document for document in documents if isinstance(document, Comparison)]
-    results = [document for document in documents if isinstance(document, Result)]
+    results = [_with_options(document, spec, context) for document in documents if isinstance(document, Result)]
     if comparisons and results:
         fail("results and comparisons have no common report: name one kind at a time", ExitCode.WRONG_CALL)
     if comparisons and form is Format.CSV:
@@ -73,6 +83,23 @@ def report(
         output.write_text(text, encoding="utf-8")
     except OSError as problem:
         fail(f"--output {output}: cannot be written: {problem.strerror}", ExitCode.FAILED)
+
+
+def _with_options(result: Result, spec: ContextSpec, options: ContextOptions) -> Result:
+    """The result with the facts and the price of the options, if there are any."""
+    if options == ContextOptions():
+        return result
+    return with_context(
+        result,
+        (),
+        spec.configured | ({"gpu_count": str(options.gpus)} if options.gpus else {}),
+        assumed=spec.checkpoint_facts,
+        flags=spec.flags,
+        gpu_price=options.gpu_price,
+        decode_model=spec.decode_model,
+        source="the file",
+        configured_by="options of this report",
+    )
 
 
 def results_of(files: Sequence[Path]) -> list[Result]:

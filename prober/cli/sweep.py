@@ -17,6 +17,7 @@ import uvloop
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from prober.cli.console import Terminal
+from prober.cli.context import ContextOptions, random_seed
 from prober.cli.exit_codes import ExitCode, exit_on
 from prober.cli.options import (
     AsJson,
@@ -40,6 +41,7 @@ from prober.config.slos import parse_objectives
 from prober.config.sweep import SweepSpec
 from prober.config.target import TargetSpec
 from prober.config.units import duration, rate
+from prober.daemon.target_facts import read_facts
 from prober.features.capacity.actions import Action, Estimate, Finished, Run
 from prober.features.capacity.sweep_plan import Plan, plan_of
 from prober.features.capacity.sweep_result import result_of
@@ -48,8 +50,11 @@ from prober.features.engines.page_reader import PageReader
 from prober.measure.timeline_text import format_duration
 from prober.net.clock import Clock
 from prober.net.endpoint import BadEndpoint
+from prober.probing.result_context import completed
 from prober.probing.target import Target
+from prober.results import cost
 from prober.results.capacity import words
+from prober.results.context import sentences as context_sentences
 from prober.results.result import CONTENT_AT_ONCE, Result
 from prober.results.result_file import to_json
 from prober.results.stop_reason import ending
@@ -87,6 +92,8 @@ def sweep(
     repeat: Annotated[int, typer.Option(min=1, help="Number of sweeps, for the variance between runs.")] = 1,
     output: Annotated[str, typer.Option(help="File for the result, for `prober report`.")] = "",
     metrics_url: MetricsUrl = "auto",
+    *,
+    context: ContextOptions,
     as_json: AsJson = False,
 ) -> None:
     """Sweep, report, and keep what was measured on Ctrl-C. Exit codes: 0 a knee was found or the SLOs hold at the highest rate,
@@ -108,7 +115,15 @@ def sweep(
             "limits": {"time": quantity("--max-time", max_time, duration), "requests": max_requests or None},
         }
         probe = {"workload": sent, "slos": tuple(slo for slo in slos if slo.signal != "quality")}
-        spec = target("sweep", url, endpoint, metrics_url=metrics_url, probes=[probe], sweep=block)
+        spec = target(
+            "sweep",
+            url,
+            endpoint,
+            metrics_url=metrics_url,
+            probes=[probe],
+            sweep=block,
+            **context.fields("sweep"),
+        )
         assert spec.sweep is not None
         plan = replace(
             plan_of(spec.sweep, spec),
@@ -154,8 +169,9 @@ async def _repeated(
                 def on_action(action: Action, task: Any = task) -> None:
                     progress.update(task, description=_description(action))
 
-                began = time.time()
-                runner = SweepRunner(Target(spec, clock), sweep_spec.workload, plan, Random(), PageReader, on_action)
+                began, seed, measured = time.time(), random_seed(), Target(spec, clock)
+                facts = await read_facts(measured, None)
+                runner = SweepRunner(measured, sweep_spec.workload, plan, Random(seed), PageReader, on_action)
                 asyncio.get_running_loop().add_signal_handler(signal.SIGINT, _interrupt, runner, interrupted)
                 run = await runner.run()
                 progress.stop_task(task)
@@ -174,7 +190,7 @@ async def _repeated(
                         "sustain_s": plan.sustain_s,
                     },
                 )
-                ended.append((run.finished, result))
+                ended.append((run.finished, completed(result, spec, facts, seed=seed)))
                 if interrupted.is_set() or run.quiet_s:
                     break  # on request, or the target asked to be left alone
         return ended
@@ -231,6 +247,10 @@ def _draw(result: Result) -> None:
     if result.interference is None:
         console.print("Nobody tells what else the target served: rates are those of the sweep alone.", markup=False)
     console.print(f"{words(result.capacities)}.", markup=False)
+    for sentence in cost.sentences(result):
+        console.print(sentence, markup=False)
+    for sentence in context_sentences(result):
+        console.print(sentence, markup=False)
     console.print(f"It ended: {ending(result.stop, result.stop_detail).rstrip('.')}.", markup=False)
 
 

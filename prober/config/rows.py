@@ -13,7 +13,7 @@ from pydantic import (
 
 from prober.config import units
 from prober.config.document import BadYaml, parse
-from prober.config.fields import Count, Document, Duration, Items, Mistakes, Rate, mistake, require
+from prober.config.fields import Count, Document, Duration, Items, Mistakes, Positive, Rate, mistake, require
 from prober.config.load import ConfigError
 from prober.config.problems import Problems, below, explain, no_such
 from prober.config.slos import FORM, SloSpec, named, objective
@@ -28,6 +28,7 @@ MINIMAL = (
     "accept: ['ttft<500ms:99%']}]`"
 )
 
+_COST = re.compile(r"\s*cost\s*<=?\s*\$?([0-9]+(?:\.[0-9]+)?)\s*")  # dollars per million output tokens
 
 _Name = Annotated[
     str,
@@ -70,6 +71,7 @@ class Row(Shape):
     rate: of an open loop, or concurrency: requests that a closed loop keeps in flight; the other one is None
     requests: how many, or duration: for how long; the other one is None
     accept: all of them must hold; no two different objectives of a file have the same name
+    max_cost: most dollars per million output tokens, which `accept` has as `cost<2.50`; None: no such target
     """
 
     name: _Name
@@ -80,7 +82,24 @@ class Row(Shape):
     requests: Annotated[Count, _some] | None = None
     duration: Annotated[Duration, _some] | None = None
     accept: Annotated[Items[Annotated[Slo, PlainValidator(_objective)]], _not_empty] = Field((), validate_default=True)
+    max_cost: Positive | None = None
     hypothesis: str = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_cost(cls, value: Any) -> Any:
+        """Move the cost target of `accept`, which is no share of events, to `max_cost`."""
+        listed = value.get("accept") if isinstance(value, dict) else None
+        if not isinstance(listed, list | tuple):
+            return value
+        targets = [text for text in listed if isinstance(text, str) and _COST.fullmatch(text)]
+        if not targets:
+            return value
+        if len(targets) > 1:
+            raise mistake(f"has {len(targets)} cost targets; keep one", "accept")
+        match = _COST.fullmatch(targets[0])
+        assert match is not None
+        return {**value, "accept": [text for text in listed if text not in targets], "max_cost": float(match[1])}
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -54,7 +54,7 @@ def _indices(value: object) -> object:
 
 
 class GpusSpec(Block):
-    """GPUs of this machine. indices: also UUIDs; `all` alone for all of them; None if not configured."""
+    """GPUs that serve the target. indices: of this machine; also UUIDs; `all` alone for all of them; None if not configured."""
 
     indices: Annotated[
         tuple[int | str, ...] | None,
@@ -72,9 +72,11 @@ class GpusSpec(Block):
         description="all visible ones, none, or a list of indices and UUIDs; absent: all if this is the only target, "
         "else none",
     )
-    price_per_hour: NotNegative | None = Field(
-        None, description="dollars per GPU and hour, for the cost of 1,000 tokens"
+    count: PositiveCount | None = Field(
+        None,
+        description="number of GPUs that serve the target, where the prober cannot see them; absent: as many as it sees",
     )
+    price_per_hour: NotNegative | None = Field(None, description="dollars per GPU and hour, for the cost of tokens")
 
 
 class DecodeBoundSpec(Block):

@@ -23,6 +23,7 @@ from prober.config.units import counted
 from prober.daemon import series as own_series
 from prober.daemon.registry import registry
 from prober.daemon.state_persistence import DEMAND, DRIFT, ENGINE, MAX_STATE_AGE_S, StatePersistence
+from prober.daemon.target_facts import read_facts
 from prober.exposition.buckets import COARSE
 from prober.exposition.families import Family
 from prober.features.budget.checkpoints import BUDGET, Ledger
@@ -208,7 +209,7 @@ class App:
         engines = EngineMonitor(self._families, events, engine_facts)
         headroom = self._headroom = Headroom(self._families, demands)
         self._drift = DriftMonitor(self._families, events, specs.drift, drifts, has_store=store is not None)
-        self._sweeps = Sweeps(self._families, events, headroom, trust, clock, store, PageReader, leading)
+        self._sweeps = Sweeps(self._families, events, headroom, trust, clock, store, PageReader, leading, read_facts)
         headroom.prometheus_url = specs.prometheus_url
         diagnosis = DiagnosisMonitor(self._families, events)
         gpus = GpuMonitor(self._families, lambda: self._fleet.runners.values())

@@ -233,17 +233,29 @@ class PageShape:
 
 
 @dataclass(frozen=True, slots=True)
+class OfModel:
+    """A step of a JSON path: the item of a list whose `key` is the name of the requested model."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
 class JsonFact:
     """A fact that the engine reports as JSON, outside its metrics page.
 
-    name: version, model, context_tokens, capacity_tokens or requests_max
-    path: URL path of the JSON document
+    name: version, model, context_tokens, capacity_tokens or requests_max; of the context of a result: a field of `Context`,
+        engine_version, or tensor_parallel, pipeline_parallel and data_parallel, of which `parallelism` is made
+    path: URL path of the JSON document, with its query
     json_path: keys and indexes of the value
+    absent: the fact that a value of null stands for; None: null says nothing
+    is_text: a long text, of which the result holds a digest
     """
 
     name: str
     path: str
-    json_path: tuple[str | int, ...]
+    json_path: tuple[str | int | OfModel, ...]
+    absent: str | None = None
+    is_text: bool = False
 
 
 @dataclass(frozen=True, slots=True)

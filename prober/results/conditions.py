@@ -12,6 +12,9 @@ from prober.measure.objective import Slo, format_percent
 from prober.results.result import Context, Result, Stage
 
 Conditions = Mapping[str, str | None]
+_SERVING = tuple(
+    field.name for field in fields(Context) if field.name != "prober_host"
+)  # it does not serve the requests
 MUST_BE_KNOWN = ("model", "prompt tokens", "output tokens")  # before two results are pooled
 
 
@@ -47,7 +50,7 @@ def conditions(result: Result, stage: Stage) -> Conditions:
         "data set": load.dataset,
         "sampling": None if load.sampling is None else _settings(load.sampling),
         "arrivals": load.arrivals,
-        **{field.name.replace("_", " "): getattr(result.context, field.name) for field in fields(Context)},
+        **{name.replace("_", " "): getattr(result.context, name) for name in _SERVING},
         "SLOs": "; ".join(sorted(_describe(slo) for slo in contracted(result, stage))),
     }
 

@@ -232,7 +232,13 @@ class WarmUp:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Facts that cannot be measured from outside, as text from engine, driver or configuration."""
+    """Facts that cannot be measured from outside, as text from engine, driver or configuration.
+
+    weights: path or repository of the weights that the server loaded
+    cuda: of the engine; the driver states only the highest one that it supports
+    streaming: whether the answers were streamed
+    prober_host: processor, system and Python of the machine that measured
+    """
 
     gpu: str | None = None
     gpu_count: str | None = None
@@ -247,12 +253,42 @@ class Context:
     attention_backend: str | None = None
     scheduling_policy: str | None = None
     max_batch: str | None = None
+    weights: str | None = None
     model_revision: str | None = None
     tokenizer: str | None = None
     chat_template: str | None = None
     precision: str | None = None
     quantization: str | None = None
     speculation: str | None = None
+    streaming: str | None = None
+    prober_host: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Disagreement:
+    """Sources that give different values of one fact. values: (value, source); the first one is in the result."""
+
+    name: str
+    values: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeLimit:
+    """Upper bound of the decode speed of one stream, by the memory bandwidth of the GPUs that share the weights.
+
+    bytes_per_token: weights read per token; the KV cache, which lowers the bound, is not counted
+    bandwidth_bytes_per_s: of one GPU
+    """
+
+    gpu: str
+    gpus: int
+    bandwidth_bytes_per_s: float
+    bytes_per_token: float
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Most tokens per second of one stream."""
+        return self.gpus * self.bandwidth_bytes_per_s / self.bytes_per_token
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,6 +318,9 @@ class Result:
     capacities: of a sweep, one for each SLO
     stop, stop_detail: reason of the end, by name, and its detail
     repeats: number of measurements at every rate
+    context_sources: sources of the facts of the context, by name
+    disagreements: facts of the context of which two sources give different values
+    decode_limit: None if the model, the GPU or their number is not known
     interference: other load on the target; None if it was not observed
     retry_after_s: pause that the target requested at the end of the experiment; 0 for none
     differs: differences in meaning between the tool's figures and the prober's
@@ -305,6 +344,9 @@ class Result:
     repeats: int = 1
     prices: Prices = Prices()
     context: Context = Context()
+    context_sources: Mapping[str, str] = field(default_factory=dict)
+    disagreements: tuple[Disagreement, ...] = ()
+    decode_limit: DecodeLimit | None = None
     interference: tuple[str, ...] | None = None
     retry_after_s: float = 0.0
     decision: Decision | None = None

@@ -22,7 +22,10 @@ from prober.results.strict_json import Reader, Unreadable, dumps
 KEY = "llm_slo_prober"
 # 1: no stage has its own load. 2: no throughput, and a rate is reported to hold without evidence.
 # 3: lengths are the `repr` of a distribution, and retry_after_s is in the configuration of the daemon's sweeps.
-FORMAT = 4
+# 4: the context has no sources, and neither weights, streaming nor the prober's host.
+FORMAT = 5
+_NEW_KEYS: dict[str, Any] = {"context_sources": {}, "disagreements": [], "decode_limit": None}  # since format 4
+_NEW_IN_CONTEXT = ("weights", "streaming", "prober_host")
 _VLLM = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2el"}
 
 
@@ -192,6 +195,9 @@ def _upgraded(content: dict[str, Any], version: int) -> dict[str, Any]:
     evidence if the knee was not reached, so it becomes not enough data.
     """
     content = {"retry_after_s": _configured_retry_after_s(content.get("configuration"))} | content
+    content = _NEW_KEYS | content
+    if isinstance(content.get("context"), dict):
+        content |= {"context": dict.fromkeys(_NEW_IN_CONTEXT) | content["context"]}
     if "load" in content:
         content |= {"load": current_load(content["load"])}
     swept = version < 3 and content.get("kind") in ("sweep", "grid") and str(content.get("tool")).startswith(OURS)

@@ -25,6 +25,7 @@ FILES = files()
 CHOSEN = {"$__rate_interval": "5m", "$__range": "3h", "$window": "2h", "$1": "one"}
 # Series that no panel shows, and why.
 NOT_SHOWN = {
+    "llmslo_gpu_count": "in tokens and cost per GPU, by the rules",
     "llmslo_gpu_price_dollars_per_hour": "in the cost of 1,000 tokens, by the rules",
     "llmslo_gpu_energy_joules_total": "in the energy of 1,000 tokens, by the rules",
     "llmslo_chunk_gap_seconds": "ITL is the same divided by the tokens of a chunk; gaps differ only with large chunks",

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.daemon.promtool import case, run, run_cases, slo
+from tests.daemon.promtool import TARGET, case, run, run_cases, slo
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "deploy/prober.yaml"
@@ -104,3 +104,41 @@ def test_the_rules_are_valid_in_prometheus_2_and_3(
         "exp_samples": [{"labels": "{}", "value": 2}],
     }
     run_cases(promtool, tmp_path, everything, [case(slo("ttft", "0+12x30", "0+6x30"), promql_expr_test=[expected])])
+
+
+@pytest.mark.parametrize(
+    ("gpus", "per_gpu", "dollars"),
+    [
+        ({f'llmslo_gpu_info{{{TARGET},gpu="{gpu}"}}': "1x20" for gpu in (0, 1)}, 50.0, 2 * 3.6 / 3600 * 1000 / 100),
+        ({f"llmslo_gpu_count{{{TARGET}}}": "4x20"}, 25.0, 4 * 3.6 / 3600 * 1000 / 100),
+        (
+            {f"llmslo_gpu_count{{{TARGET}}}": "4x20", f'llmslo_gpu_info{{{TARGET},gpu="0"}}': "1x20"},
+            25.0,
+            4 * 3.6 / 3600 * 1000 / 100,
+        ),
+        ({}, None, None),
+    ],
+)
+def test_tokens_and_cost_per_gpu(
+    promtool: Path, tmp_path: Path, gpus: dict[str, str], per_gpu: float | None, dollars: float | None
+) -> None:
+    """By the configured number of GPUs, else by those that the prober sees; without either there is no figure."""
+    series = {
+        f"llmslo_engine_generation_tokens_total{{{TARGET}}}": "0+6000x20",
+        f"llmslo_gpu_price_dollars_per_hour{{{TARGET}}}": "3.6x20",
+    }
+    expected = [
+        {
+            "expr": name,
+            "eval_time": "20m",
+            "exp_samples": []
+            if value is None
+            else [{"labels": f'{name}{{target="llama"}}', "value": round(value, 12)}],
+        }
+        for name, value in (
+            ("target:llmslo_engine_generation_tokens_per_gpu:rate5m", per_gpu),
+            ("target:llmslo_gpu_cost_dollars_per_1k_tokens:rate5m", dollars),
+        )
+    ]
+    file = ROOT / "deploy/prometheus/rules.yaml"
+    run_cases(promtool, tmp_path, file, [case(series | gpus, name="gpus", promql_expr_test=expected)])

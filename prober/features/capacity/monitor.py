@@ -19,6 +19,7 @@ from prober.probing.event_log import EventLog
 from prober.probing.leadership import Alone, Leadership
 from prober.probing.observer import ObservedTarget
 from prober.probing.page_source import OpenPage
+from prober.probing.result_context import ReadFacts, no_facts
 from prober.probing.trust import Trust
 from prober.results.result import Result
 from prober.storage.store import Store
@@ -47,6 +48,7 @@ class Sweeps:
         store: Store | None,
         open_page: OpenPage,
         leadership: Leadership | None = None,
+        read_facts: ReadFacts = no_facts,
     ) -> None:
         self._archive = SweepArchive(store, clock.unix_s) if store is not None else None
         self._context = SweepContext(
@@ -61,6 +63,7 @@ class Sweeps:
             self._archive,
             Cron(clock),
             open_page,
+            read_facts,
         )
         self._targets: dict[str, TargetSweeps] = {}
         self._running: TargetSweeps | None = None

@@ -19,6 +19,7 @@ from prober.features.capacity.target_sweeps import SweepContext, TargetSweeps
 from prober.measure.event import TargetEvent
 from prober.measure.target_state import TargetState
 from prober.probing.leadership import claimed_as
+from prober.probing.result_context import completed
 from prober.results.capacity import words
 from prober.results.result import Result
 from prober.results.stop_reason import ending
@@ -86,6 +87,7 @@ class SweepJob:
         sweeps.demand.sweep_began()
         guards = asyncio.create_task(self._guard(runner, spec))
         try:
+            facts = await context.read_facts(sweeps.target, [device.uuid for device in sweeps.devices])
             run = await runner.run()
         finally:
             guards.cancel()
@@ -107,6 +109,7 @@ class SweepJob:
             devices=sweeps.devices,
             probes_per_s=sum(probe.rate for probe in target.probes),
         )
+        result = completed(result, target, facts, seed=self._seed(target))
         if target.url == sweeps.target.spec.url and run.model is not None:
             sweeps.model = started_unix_s, run.model
         await sweeps.results.keep(result)
@@ -127,7 +130,7 @@ class SweepJob:
             sweeps.target,
             spec.workload,
             plan_of(spec, target),
-            Random(derive_seed(self._id, target.key, "sweep")),
+            Random(self._seed(target)),
             context.open_page,
             on_action,
             prior,
@@ -136,6 +139,9 @@ class SweepJob:
             sweeps.probe_needs(),
             lambda pause_s: sweeps.retry_after(pause_s, target.url),
         )
+
+    def _seed(self, target: TargetSpec) -> int:
+        return derive_seed(self._id, target.key, "sweep")
 
     def _show(self, run: SweepRun, result: Result, url: str) -> None:
         """Show the result. Without an answer, and of a URL that the target has left, the last capacity stays with its time."""

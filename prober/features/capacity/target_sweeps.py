@@ -29,6 +29,7 @@ from prober.probing.event_log import EventLog
 from prober.probing.leadership import Leadership, claimed_as
 from prober.probing.observer import ObservedTarget, TargetObserver
 from prober.probing.page_source import OpenPage
+from prober.probing.result_context import ReadFacts
 from prober.probing.target import Target
 from prober.probing.trust import Trust
 from prober.results.result import Result
@@ -57,6 +58,7 @@ class SweepContext:
     archive: SweepArchive | None
     cron: Cron
     open_page: OpenPage
+    read_facts: ReadFacts
 
     def now_s(self) -> float:
         """Seconds of the monotonic clock."""

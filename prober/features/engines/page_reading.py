@@ -16,6 +16,7 @@ from prober.measure.engine_signals import (
     EngineTable,
     HistogramSource,
     LabelProductSource,
+    OfModel,
     ProductSource,
     RatioSource,
     SampleSource,
@@ -156,7 +157,7 @@ def facts(table: EngineTable, answers: Mapping[str, object]) -> dict[str, str]:
     for fact in table.facts:
         value = answers.get(fact.path)
         for step in fact.json_path:
-            value = _item(value, step)
+            value = json_item(value, step)
         if isinstance(value, str | int | float) and value != "":
             values.setdefault(fact.name, shortened(str(value)))
     return values
@@ -174,8 +175,11 @@ def release_of(version: str | None) -> tuple[int, ...] | None:
     return tuple(map(int, parts))
 
 
-def _item(container: object, key: str | int) -> object:
+def json_item(container: object, key: str | int | OfModel, model: str = "") -> object:
+    """The value at one step of a JSON path; None if there is none. model: name of the requested model."""
     match container, key:
+        case list(), OfModel(name):
+            return next((item for item in container if isinstance(item, dict) and item.get(name) == model), None)
         case dict(), str():
             return container.get(key)
         case list(), int():

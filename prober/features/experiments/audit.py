@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from prober.results.conditions import lines
+from prober.results.context import NO_GPU, disagreement_text, label
 from prober.results.result import OPEN_LOOP, Result, Stage
 from prober.statistics.quantiles import MIN_SAMPLES_BY_QUANTILE
 
@@ -106,6 +107,8 @@ def _sending_s(stage: Stage) -> float | None:
 
 
 def _hardware(result: Result) -> Answer:
+    if result.context.gpu == NO_GPU:
+        return _known(result, ("cpu", "host_ram"), all_of=True)
     return _known(result, ("gpu", "gpu_count", "driver"), all_of=True)
 
 
@@ -132,7 +135,10 @@ def _phases(result: Result) -> Answer:
 
 def _known(result: Result, names: tuple[str, ...], *, all_of: bool) -> Answer:
     """Whether the result has all, or any, of these values of its context."""
-    values = {name.replace("_", " "): getattr(result.context, name) for name in names}
+    for disagreement in result.disagreements:
+        if disagreement.name in names:
+            return False, f"sources disagree on {label(disagreement.name)}: {disagreement_text(disagreement)}"
+    values = {label(name): getattr(result.context, name) for name in names}
     missing = [name for name, value in values.items() if value is None]
     known = ", ".join(f"{name} {value}" for name, value in values.items() if value is not None)
     done = not missing if all_of else bool(known)

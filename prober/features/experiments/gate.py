@@ -19,12 +19,13 @@ not_enough_data: the requests are used up without a decision
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from itertools import count
 from statistics import fmean
 from typing import Literal
 
+from prober.features.experiments.cost_target import ERROR, CostFinding
 from prober.measure.objective import JudgedStream, Slo
 from prober.measure.outcome import ANSWERED, BAD, Outcome
 from prober.measure.result import ProbeResult
@@ -365,6 +366,21 @@ class Gate:
         undecided = "; ".join(_undecided(finding) for finding in findings if finding.answer == "undecided")
         late = f"; {self._not_counted} of {self._requests} were not counted" if self._not_counted else ""
         return f"after {self._requests} requests still open: {undecided}{late}"
+
+
+def with_cost(verdict: Verdict, cost: CostFinding) -> Verdict:
+    """The verdict with a cost target, which counts only where everything else is ready."""
+    if verdict.state != "ready":
+        return verdict
+    states: dict[str, State] = {"met": "ready", "missed": "degraded", "undecided": "not_enough_data"}
+    state = states[cost.answer]
+    error = None if state == "not_enough_data" else ERROR if state == "degraded" else max(ERROR, verdict.error or 0.0)
+    why = (
+        f"{verdict.why}; {cost.why}"
+        if state == "ready"
+        else f"{'missed' if state == 'degraded' else 'open'}: {cost.why}"
+    )
+    return replace(verdict, state=state, why=why, error=error)
 
 
 def reference(baseline: Sequence[Request], latency: Latency, q: float, material: float) -> Reference:

@@ -9,10 +9,8 @@ import math
 from dataclasses import dataclass, replace
 
 from prober.results.capacity import Capacity
+from prober.results.cost import HOUR_S, MILLION
 from prober.results.result import Result
-
-HOUR_S = 3600.0
-MILLION = 1e6
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from random import Random
 from typing import Literal
 
 from prober.config.rows import Row
+from prober.features.experiments.cost_target import CostFinding
 from prober.features.experiments.gate import Finding, Question, slo_question
 from prober.measure.objective import Slo, format_percent
 from prober.measure.outcome import BAD, NEUTRAL, Outcome
@@ -77,6 +78,15 @@ def judge(
         why = "; ".join([*undecided_texts, *_uncounted(results, loading)])
         return Verdict(stage_name(row), "not_enough_data", why, findings)
     return Verdict(stage_name(row), "accepted", "; ".join(text for text, _ in texts), findings)
+
+
+def with_cost(verdict: Verdict, cost: CostFinding) -> Verdict:
+    """The verdict on a row with its cost target, which counts only where the objectives are accepted."""
+    if verdict.state != "accepted":
+        return verdict
+    states: dict[str, State] = {"met": "accepted", "missed": "rejected", "undecided": "not_enough_data"}
+    state = states[cost.answer]
+    return replace(verdict, state=state, why=f"{verdict.why}; {cost.why}" if state == "accepted" else cost.why)
 
 
 def not_begun(row: Row) -> Verdict:

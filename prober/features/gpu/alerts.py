@@ -20,13 +20,15 @@ def alerts(selector: str) -> tuple[Alert, ...]:
 
 
 def records(selector: str) -> list[Rule]:
-    """Tokens, energy and cost per GPU. Replicas of the prober see the same engine, so max, not sum."""
+    """Tokens, energy and cost per GPU. Replicas of the prober see the same engine, so max, not sum. A configured number of GPUs
+    comes before that of the visible ones."""
     tokens = f"max by (target) (rate(llmslo_engine_generation_tokens_total{{{selector}}}[5m]))"
     no_partitions = ',gpu!~".+:.+"'  # a partition is listed in addition to its GPU
-    gpus = " or ".join(
+    visible = (
         f"count by (target) (group by (target, gpu) (llmslo_gpu_info{{{selector}{more}}}))"
         for more in (no_partitions, "")
     )
+    gpus = " or ".join([f"max by (target) (llmslo_gpu_count{{{selector}}})", *visible])
     price = f"max by (target) (llmslo_gpu_price_dollars_per_hour{{{selector}}})"
     power = f"max by (target, gpu) (rate(llmslo_gpu_energy_joules_total{{{selector}}}[5m]))"
     return [

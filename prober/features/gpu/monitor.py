@@ -119,7 +119,9 @@ class TargetGpus(TargetObserver):
         self.configured()
 
     def configured(self) -> None:
-        self._registry.show(series.GPU_PRICE, self._observed.target.spec.gpus.price_per_hour, self._name)
+        gpus = self._observed.target.spec.gpus
+        self._registry.show(series.GPU_PRICE, gpus.price_per_hour, self._name)
+        self._registry.show(series.GPU_COUNT, gpus.count, self._name)
 
     def gpus_read(self, devices: Sequence[GpuReading], driver: str) -> None:
         current: dict[str, set[tuple[str, ...]]] = {}

@@ -4,7 +4,7 @@ Entries that are equal in several files stay in each of them, because engines ch
 """
 
 from prober.measure.chat import Dialect
-from prober.measure.engine_signals import EngineTable
+from prober.measure.engine_signals import EngineTable, JsonFact
 from prober.measure.engines import (
     aphrodite,
     dynamo,
@@ -71,6 +71,11 @@ TABLES: tuple[EngineTable, ...] = tuple(
     )
     for table in module.TABLES
 )
+
+# Facts for the context of a result, by engine. The first answer with a fact wins.
+CONTEXT_FACTS: dict[str, tuple[JsonFact, ...]] = {
+    module.DIALECT.name: module.CONTEXT for module in (vllm, sglang, trtllm, tgi, llamacpp, ollama)
+}
 
 
 def tables(engine: str) -> tuple[EngineTable, ...]:

@@ -1,7 +1,15 @@
 """The llama.cpp server. Says Loading model on /health while it loads; ends an error without [DONE]."""
 
 from prober.measure.chat import Dialect
-from prober.measure.engine_signals import Aggregation, EngineTable, JsonFact, PageShape, SampleSource, SumSource
+from prober.measure.engine_signals import (
+    Aggregation,
+    EngineTable,
+    JsonFact,
+    OfModel,
+    PageShape,
+    SampleSource,
+    SumSource,
+)
 
 DIALECT = Dialect(
     name="llamacpp",
@@ -44,4 +52,12 @@ TABLES = (
         needs="start the server with --metrics; a router wants /metrics?model=",
         note="each scrape starts its rate gauges anew, so they mean nothing to a second scraper; the counters do",
     ),
+)
+CONTEXT = (
+    JsonFact("engine_version", "/props", ("build_info",)),
+    JsonFact("weights", "/props", ("model_path",)),
+    JsonFact("quantization", "/props", ("model_ftype",)),  # F32, F16, BF16 for weights that are not quantised
+    JsonFact("quantization", "/v1/models", ("data", OfModel("id"), "meta", "ftype")),
+    JsonFact("chat_template", "/props", ("chat_template",), is_text=True),
+    JsonFact("max_batch", "/props", ("total_slots",)),
 )

@@ -1,7 +1,7 @@
 """Ollama. Unknown fields are dropped; a cold model is loaded inside the request; completions carry a usage of zeros on each chunk."""
 
 from prober.measure.chat import Dialect
-from prober.measure.engine_signals import EngineTable, JsonFact
+from prober.measure.engine_signals import EngineTable, JsonFact, OfModel
 
 DIALECT = Dialect(name="ollama", owned_by="library", health=None)
 
@@ -12,4 +12,9 @@ TABLES = (
         facts=(JsonFact("version", "/api/version", ("version",)),),
         note="Ollama has no metrics page (none in 0.33)",
     ),
+)
+CONTEXT = (
+    JsonFact("engine_version", "/api/version", ("version",)),
+    JsonFact("quantization", "/api/tags", ("models", OfModel("name"), "details", "quantization_level")),
+    JsonFact("model_revision", "/api/tags", ("models", OfModel("name"), "digest")),
 )

@@ -98,3 +98,23 @@ TABLES = (
         needs="start the server with --enable-metrics",
     ),
 )
+# `/server_info` (before 0.5.4 `/get_server_info`) holds all arguments of the server, its API key among them: only these are read.
+CONTEXT = tuple(
+    JsonFact(name, path, (key,))
+    for path in ("/server_info", "/get_server_info")
+    for name, key in (
+        ("engine_version", "version"),
+        ("weights", "model_path"),
+        ("model_revision", "revision"),
+        ("tokenizer", "tokenizer_path"),
+        ("precision", "dtype"),
+        ("quantization", "quantization"),
+        ("tensor_parallel", "tp_size"),
+        ("pipeline_parallel", "pp_size"),
+        ("data_parallel", "dp_size"),
+        ("attention_backend", "attention_backend"),
+        ("scheduling_policy", "schedule_policy"),
+        ("max_batch", "max_running_requests"),
+        ("speculation", "speculative_algorithm"),
+    )
+)

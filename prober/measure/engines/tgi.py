@@ -44,3 +44,10 @@ TABLES = (
         ),
     ),
 )
+CONTEXT = (
+    JsonFact("engine_version", "/info", ("version",)),
+    JsonFact("engine_commit", "/info", ("sha",)),
+    JsonFact("weights", "/info", ("model_id",)),
+    JsonFact("model_revision", "/info", ("model_sha",)),
+    JsonFact("precision", "/info", ("model_dtype",)),  # before 2.2
+)

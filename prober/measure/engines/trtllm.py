@@ -55,3 +55,4 @@ TABLES = (
         needs="return_perf_metrics: true, and enable_iter_perf_stats: true for requests and KV cache, in the LLM arguments",
     ),
 )
+CONTEXT = (JsonFact("engine_version", "/version", ("version",)),)

@@ -9,6 +9,7 @@ from prober.measure.engine_signals import (
     HistogramSource,
     JsonFact,
     LabelProductSource,
+    OfModel,
     PageShape,
     SampleSource,
 )
@@ -140,3 +141,21 @@ V0 = EngineTable(
     facts=_FACTS,
 )
 TABLES = (RUST, V1, V0)
+# `/server_info` exists with VLLM_SERVER_DEV_MODE=1 only. Of its document only these are read: it holds the environment too. Names
+# from the sources of 0.32; there it failed on the CPU (HTTP 500), so that part was not seen live.
+_INFO, _CONFIG = "/server_info?config_format=json", "vllm_config"
+CONTEXT = (
+    JsonFact("engine_version", "/version", ("version",)),
+    JsonFact("weights", "/v1/models", ("data", OfModel("id"), "root")),
+    JsonFact("weights", _INFO, (_CONFIG, "model_config", "model")),
+    JsonFact("model_revision", _INFO, (_CONFIG, "model_config", "revision")),
+    JsonFact("tokenizer", _INFO, (_CONFIG, "model_config", "tokenizer")),
+    JsonFact("precision", _INFO, (_CONFIG, "model_config", "dtype")),
+    JsonFact("quantization", _INFO, (_CONFIG, "model_config", "quantization"), absent="none"),
+    JsonFact("tensor_parallel", _INFO, (_CONFIG, "parallel_config", "tensor_parallel_size")),
+    JsonFact("pipeline_parallel", _INFO, (_CONFIG, "parallel_config", "pipeline_parallel_size")),
+    JsonFact("data_parallel", _INFO, (_CONFIG, "parallel_config", "data_parallel_size")),
+    JsonFact("scheduling_policy", _INFO, (_CONFIG, "scheduler_config", "policy")),
+    JsonFact("max_batch", _INFO, (_CONFIG, "scheduler_config", "max_num_seqs")),
+    JsonFact("speculation", _INFO, (_CONFIG, "speculative_config", "method")),
+)

@@ -2,7 +2,8 @@
 
 Steps: ["set", {key: value}] changes the machine, ["open"] opens a reader, ["read"] reads, ["advance", seconds] moves the
 reader's clock, ["faults", uuid, n] reads until that GPU has n faults, ["calls", f, ...] asks the stub how often it was called,
-["look", attribute, ...] shows attributes of the reader, ["threads"] names the threads, ["close"] closes.
+["look", attribute, ...] shows attributes of the reader, ["hardware", GPUs or null] reads facts, ["threads"] names
+the threads, ["close"] closes.
 """
 
 import ctypes
@@ -16,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from prober.features.gpu.hardware import read_hardware
 from prober.features.gpu.reader import Reader, open_reader
 from prober.measure.gpu_reading import GpuReading
 
@@ -60,6 +62,9 @@ class Machine:
     def look(self, *names: str) -> list[Any]:
         attributes = [getattr(self.reader, name) for name in names]
         return json.loads(json.dumps(attributes, default=dataclasses.asdict))  # type: ignore[no-any-return]
+
+    def hardware(self, chosen: list[int | str] | None) -> list[list[str]]:
+        return [[fact.name, fact.value] for fact in read_hardware(chosen)]
 
     def threads(self) -> list[str]:
         return sorted(thread.name for thread in threading.enumerate())

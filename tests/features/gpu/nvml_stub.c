@@ -121,6 +121,19 @@ int nvmlSystemGetDriverVersion(char *version, unsigned length) {
     return OK;
 }
 
+int nvmlSystemGetCudaDriverVersion_v2(int *version) {
+    CHECK("SystemGetCudaDriverVersion", NULL);
+    *version = 12080;
+    return OK;
+}
+
+int nvmlDeviceGetNvLinkState(device *on, unsigned link, unsigned *active) {
+    WHOLE("GetNvLinkState", on);
+    if (link >= (unsigned)setting("links", 0)) return INVALID;
+    *active = link != 1;
+    return OK;
+}
+
 int nvmlDeviceGetCount_v2(unsigned *number) { CHECK("GetCount", NULL); *number = (unsigned)setting("count", 2); return OK; }
 
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, device **found) {
@@ -155,7 +168,8 @@ int nvmlDeviceGetUtilizationRates(device *on, rate_values *rates) {
 
 int nvmlDeviceGetMemoryInfo(device *on, memory_values *memory) {
     CHECK("GetMemoryInfo", on);
-    *memory = (memory_values){80000, 68000, 12000};
+    u64 total = (u64)setting("memory", 80000);
+    *memory = (memory_values){total, total - 12000, 12000};
     return OK;
 }
 
@@ -172,6 +186,8 @@ int nvmlDeviceGetMemoryInfo_v2(device *on, memory_values_v2 *memory) {
 #define GETTER(name, type, number) \
     int nvmlDevice##name(device *on, type *out) { WHOLE(#name, on); *out = (type)(number); return OK; }
 
+GETTER(GetMaxPcieLinkGeneration, unsigned, 5)
+GETTER(GetMaxPcieLinkWidth, unsigned, 16)
 GETTER(GetPowerUsage, unsigned, 250500 + 1000 * on->gpu)
 GETTER(GetTotalEnergyConsumption, u64, 5000000000500 + 1000 * on->gpu)
 GETTER(GetCurrentClocksEventReasons, u64, of("reasons", on->gpu, 1))

@@ -105,6 +105,39 @@ def test_two_gpus_tell_their_figures(play: Play) -> None:
     assert second == [full_gpu(0, **GPM), full_gpu(1, **GPM)]
 
 
+def test_facts_of_the_hardware(play: Play) -> None:
+    """Equal GPUs are named once. Their number is stated if they are chosen, or if there is only one: others may be idle."""
+    facts, chosen, one = play(
+        ["set", {"memory": 80 << 30, "links": 4}],
+        ["hardware", None],
+        ["hardware", ["GPU-1"]],
+        ["set", {"count": 1, "links": 0}],
+        ["hardware", None],
+    )
+    expected = {
+        "gpu": "Stub H1",
+        "gpu_memory": "80 GiB",
+        "interconnect": "3 NVLinks, PCIe 5.0 x16",
+        "driver": "570.1.0, for CUDA up to 12.8",
+    }
+    assert dict(facts) == expected
+    assert dict(chosen) == expected | {"gpu_count": "1"}
+    assert dict(one) == expected | {"gpu_count": "1", "interconnect": "PCIe 5.0 x16"}
+
+
+@pytest.mark.parametrize("call", ["Init", "GetCount", "GetHandleByIndex", "GetName"])
+def test_a_driver_that_fails_states_no_hardware(play: Play, call: str) -> None:
+    """Nothing is raised."""
+    assert play(["set", {f"return.{call}": 999}], ["hardware", None]) == [[]]
+
+
+def test_calls_that_a_gpu_does_not_support_leave_facts_out(play: Play) -> None:
+    """The others stay."""
+    refused = {f"return.{call}": 3 for call in ("GetMemoryInfo", "GetNvLinkState", "GetMaxPcieLinkWidth")}
+    (facts,) = play(["set", {"count": 1} | refused], ["hardware", None])
+    assert [name for name, _ in facts] == ["gpu", "gpu_count", "driver"]
+
+
 def test_a_device_names_its_place() -> None:
     """A partition's place holds its device's, as the vendor's tools write it."""
     assert GpuReading(3, "u", "n").device_id == "3"

@@ -6,7 +6,6 @@ Everything in it is derived from the results; missing values are marked `unknown
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields
 from datetime import UTC, datetime
 
 from prober.features.experiments.audit import audit
@@ -26,21 +25,14 @@ from prober.features.experiments.report.plots import NamedResults
 from prober.features.experiments.report.stage_tables import Row, number
 from prober.measure.objective import Slo, format_percent
 from prober.measure.timeline_text import format_duration
+from prober.results import cost
 from prober.results.capacity import Capacity, binding, undecided, words
 from prober.results.conditions import contracted
-from prober.results.result import CONTENT_AT_ONCE, Context, Result, Use
+from prober.results.context import CONTEXT_NAMES, REPLICA_NOTE, disagreement_text, label
+from prober.results.context import sentences as context_sentences
+from prober.results.result import CONTENT_AT_ONCE, Result, Use
 from prober.results.stop_reason import ending
 from prober.results.verdict import StageSlo, State, stage_slos
-
-CONTEXT_LABELS = {
-    "gpu": "GPU",
-    "gpu_count": "GPUs",
-    "gpu_memory": "GPU memory",
-    "cuda": "CUDA",
-    "cpu": "CPU",
-    "host_ram": "host RAM",
-    "max_batch": "largest batch",
-}
 
 
 def markdown(results: Sequence[Result]) -> str:
@@ -80,13 +72,15 @@ def _sections(results: NamedResults) -> list[Section]:
         _section("Throughput", of_all(stage_tables.throughput), Note(stage_tables.THROUGHPUT_NOTE)),
         Section("Engine and GPUs", [*_present(of_all(stage_tables.use)), *_unread(results)]),
         _section("Outcomes", of_all(stage_tables.outcomes)),
-        _section("Cost", of_all(stage_tables.costs), Note(stage_tables.COST_NOTE)),
+        Section("Cost", [*_costs(results), *_present(of_all(stage_tables.costs)), Note(stage_tables.COST_NOTE)])
+        if any(result.prices.gpu_per_hour is not None or result.decode_limit for _, result in results)
+        else Section("Cost", []),
         _section(
             "Repeats", stage_tables.capacities(results), stage_tables.repeats(results), Note(stage_tables.REPEATS_NOTE)
         ),
         Section("Distributions", plots.distributions(results)),
         Section("Over time", plots.timelines(results)),
-        _section("Context", _context(results)),
+        Section("Context", [_context(results), *_context_notes(results)]),
         Section("How it was measured", [_audits(results), *_differences(results)]),
         Section("Configuration", [Code(r.configuration) for _, r in results if r.configuration is not None]),
     ]
@@ -112,6 +106,14 @@ def _section(title: str, *blocks: Table | Note | None) -> Section:
 
 def _present(*tables: Table | None) -> list[Table]:
     return [table for table in tables if table is not None]
+
+
+def _costs(results: NamedResults) -> list[Note]:
+    return [
+        Note(f"{name}: {sentence}" if len(results) > 1 else sentence)
+        for name, result in results
+        for sentence in cost.sentences(result)
+    ]
 
 
 def _unread(results: NamedResults) -> list[Note]:
@@ -273,15 +275,32 @@ _FACTS: tuple[tuple[str, Callable[[Result], str | None]], ...] = (
 
 
 def _context(results: NamedResults) -> Table:
-    rows: list[Row] = [
-        [
-            CONTEXT_LABELS.get(field.name, field.name.replace("_", " ")),
-            *(_cell(getattr(result.context, field.name)) for _, result in results),
-        ]
-        for field in fields(Context)
-    ]
+    """The facts that at least one result knows, each with its source, or with all values where sources disagree."""
+    names = [name for name in CONTEXT_NAMES if any(getattr(result.context, name) is not None for _, result in results)]
+    rows: list[Row] = [[label(name), *(_fact(name, result) for _, result in results)] for name in names]
     rows.append(["interference", *(_interference(result) for _, result in results)])
     return Table(["", *(name for name, _ in results)], rows)
+
+
+def _fact(name: str, result: Result) -> Cell:
+    for disagreement in result.disagreements:
+        if disagreement.name == name:
+            return Cell(disagreement_text(disagreement), "bad")
+    value = getattr(result.context, name)
+    source = result.context_sources.get(name)
+    return UNKNOWN if value is None else Cell(value, "", f"({source})" if source else "")
+
+
+def _context_notes(results: NamedResults) -> list[Note]:
+    notes = [
+        Note(f"{name}: {sentence}" if len(results) > 1 else sentence)
+        for name, result in results
+        for sentence in context_sentences(result)
+    ]
+    sources = {source for _, result in results for source in result.context_sources.values()}
+    if any(source.startswith("/") for source in sources):
+        notes.append(Note(f"{REPLICA_NOTE[0].upper()}{REPLICA_NOTE[1:]}."))
+    return notes
 
 
 def _interference(result: Result) -> Cell:

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Sequence
 from statistics import median
 
-from prober.features.experiments.instance_sizing import HOUR_S, MILLION
 from prober.features.experiments.report import plots
 from prober.features.experiments.report.document import UNKNOWN, Cell, Table
 from prober.measure.timeline_text import format_duration
 from prober.results.capacity import Capacity
 from prober.results.conditions import Line, differing, lines
+from prober.results.cost import Cost, stage_cost, tokens_per_s_per_user
 from prober.results.result import LATENCIES, Result, Stage, Use
 from prober.statistics.quantiles import Quantile
 
@@ -154,25 +154,29 @@ def outcomes(result: Result) -> Table | None:
 
 
 def costs(result: Result) -> Table | None:
-    """Price per million tokens of each stage; None without a price."""
-    dollars_per_hour = result.prices.gpu_per_hour
-    if dollars_per_hour is None:
+    """Price per million tokens, and speed per GPU and per user, of each stage; None without a price."""
+    if result.prices.gpu_per_hour is None:
         return None
     rows: list[Row] = []
     for stage in result.stages:
-        dollars_per_s = dollars_per_hour * stage.gpus / HOUR_S if stage.gpus else None
-        prompt, output = stage.prompt_tokens_per_s, stage.output_tokens_per_s
-        both = prompt + output if prompt is not None and output is not None else None
-        prices = (_per_million(dollars_per_s, tokens_per_s) for tokens_per_s in (prompt, output, both))
-        rows.append([stage.name, *map(number, prices)])
-    return Table(["stage", "#$ a million prompt tokens", "#$ a million output tokens", "#$ a million tokens"], rows)
+        price = stage_cost(stage, result.prices) or Cost(None, None, None)
+        figures = (
+            price.prompt,
+            price.output,
+            price.total,
+            stage.output_tokens_per_s_per_gpu,
+            tokens_per_s_per_user(stage),
+        )
+        rows.append([stage.name, *map(number, figures)])
+    head = ["stage", "#$ a million prompt tokens", "#$ a million output tokens", "#$ a million tokens"]
+    return Table([*head, "#output tokens/s a GPU", "#tokens/s a user"], rows)
 
 
-COST_NOTE = "Each column bears the whole price of the GPUs: they are three ways to say it, not parts of one sum."
-
-
-def _per_million(dollars_per_s: float | None, tokens_per_s: float | None) -> float | None:
-    return dollars_per_s / tokens_per_s * MILLION if dollars_per_s is not None and tokens_per_s else None
+COST_NOTE = (
+    "Dollars per million tokens = GPUs × dollars per GPU and hour ÷ 3600 ÷ tokens per second × 1,000,000. Each column bears the "
+    "whole price of the GPUs: they are three ways to say it, not parts of one sum. Only the prober's own tokens count, so that the "
+    "price is lower where the GPUs serve others too. Tokens/s a user are 1 ÷ the median TPOT."
+)
 
 
 def repeats(results: plots.NamedResults) -> Table | None:

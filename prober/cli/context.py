@@ -1,0 +1,80 @@
+"""Options of the context of a result: facts that cannot be found out, number and price of the GPUs, seed."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from random import SystemRandom
+from typing import Annotated, Any
+
+import typer
+from pydantic import ValidationError
+
+from prober.config.context import ContextSpec
+from prober.config.document import BadYaml, parse
+from prober.config.fields import Document
+from prober.config.load import ConfigError
+from prober.config.problems import below, explain
+
+GpuCount = Annotated[int, typer.Option("--gpus", min=0, help="Number of GPUs that serve the target; 0: as found out.")]
+GpuPrice = Annotated[float | None, typer.Option(min=0, help="Dollars per GPU and hour, for the cost of tokens.")]
+
+
+@dataclass(frozen=True, slots=True)
+class ContextOptions:
+    """Facts about hardware, engine and model for the result, and the price of a GPU."""
+
+    context: Annotated[
+        str, typer.Option(help="YAML file with facts for the result, by the keys of `context` in the configuration.")
+    ] = ""
+    fact: Annotated[
+        list[str] | None, typer.Option(help="Fact for the result, such as precision=bfloat16; repeatable.")
+    ] = None
+    gpus: GpuCount = 0
+    gpu_price: GpuPrice = None
+
+    def fields(self, command: str) -> dict[str, Any]:
+        """Fields of the target. Raises ConfigError."""
+        return {
+            "context": self.spec(command),
+            "gpus": {"count": self.gpus or None, "price_per_hour": self.gpu_price},
+        }
+
+    def spec(self, command: str) -> ContextSpec:
+        """The facts of the file and of --fact, which comes first. Raises ConfigError."""
+        values = _from_file(command, self.context) if self.context else {}
+        for text in self.fact or ():
+            name, equals, value = text.partition("=")
+            if not equals:
+                raise ConfigError(f"prober {command}: --fact {text!r}: has no '='; write precision=bfloat16")
+            if name.startswith("flags."):
+                values["flags"] = {**(values.get("flags") or {}), name.removeprefix("flags."): value}
+            else:
+                values[name.strip()] = value.strip()
+        try:
+            return ContextSpec.model_validate(values, context=Document((), {}, _read))
+        except ValidationError as error:
+            option = "--fact" if self.fact else f"--context {self.context}"
+            mistakes = explain(error, ContextSpec, values).items()
+            raise ConfigError(
+                "\n".join(f"prober {command}: {below(option, key)}: {text}" for key, text in mistakes)
+            ) from None
+
+
+def random_seed() -> int:
+    """A seed for a run, which its result holds."""
+    return SystemRandom().getrandbits(32)
+
+
+def _from_file(command: str, path: str) -> dict[str, Any]:
+    try:
+        values = parse(_read(path))
+    except (OSError, UnicodeDecodeError, BadYaml) as problem:
+        raise ConfigError(f"prober {command}: --context {path}: cannot be read: {problem}; name a YAML file") from None
+    if not isinstance(values, dict):
+        raise ConfigError(
+            f"prober {command}: --context {path}: not a mapping; write lines such as `precision: bfloat16`"
+        )
+    return dict(values)
+
+
+def _read(path: str) -> str:
+    return Path(path).read_text(encoding="utf-8")

@@ -1,0 +1,114 @@
+"""Reads the facts that an engine's JSON pages state about itself, once before a run.
+
+Every request is bounded in time and size and goes to the target's own server. Of each document only the facts that the engine's
+module names are kept: these documents may hold secrets. An unreadable document leaves its facts unknown. Behind a balancer they
+are the facts of the replica that answered.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+
+import orjson
+
+from prober.features.engines.page_reading import json_item
+from prober.measure.engine_signals import JsonFact
+from prober.measure.engines import CONTEXT_FACTS
+from prober.measure.payload import shortened
+from prober.net.scrape import UnreadablePage, fetch
+from prober.probing.target import Target
+from prober.results.context import Fact
+
+TIMEOUT_S = 2.0  # of one document
+TOTAL_S = 5.0  # of all documents
+MAX_BYTES = 1 << 20
+_RANKS = {"tensor_parallel": "TP", "pipeline_parallel": "PP", "data_parallel": "DP"}
+_UNDECIDED = {"", "auto", "none", "unknown"}  # values that name no fact
+
+
+async def read_context(target: Target) -> list[Fact]:
+    """Facts about the target's engine, with the path of their document as source. Nothing is raised."""
+    answers: dict[str, object] = {}
+    try:
+        async with asyncio.timeout(TOTAL_S):
+            if target.identity is None and target.unidentified is None:
+                await target.identify()
+            if target.identity is not None:
+                await _read(target, CONTEXT_FACTS.get(target.identity.dialect.name, ()), answers)
+    except TimeoutError:
+        pass  # facts of the documents that were read in time
+    if target.identity is None:
+        return []
+    return context_facts(CONTEXT_FACTS.get(target.identity.dialect.name, ()), answers, target.identity.model)
+
+
+def context_facts(wanted: Iterable[JsonFact], answers: Mapping[str, object], model: str) -> list[Fact]:
+    """Facts in the documents. answers: documents by path; model: name of the requested model."""
+    facts: dict[str, Fact] = {}
+    for fact in wanted:
+        if fact.name not in facts and (value := _value(fact, answers, model)) is not None:
+            facts[fact.name] = Fact(fact.name, value, fact.path.partition("?")[0])
+    ranks = {label: facts.pop(name) for name, label in _RANKS.items() if name in facts}
+    return [*facts.values(), *_parallelism(ranks)]
+
+
+async def _read(target: Target, wanted: Iterable[JsonFact], answers: dict[str, object]) -> None:
+    """Read the documents one after the other, without those whose facts an earlier one was to state."""
+    names: dict[str, set[str]] = {}
+    for fact in wanted:
+        names.setdefault(fact.path, set()).add(fact.name)
+    stated: set[str] = set()
+    endpoint = target.endpoint
+    root = f"{endpoint.scheme}://{endpoint.authority}{endpoint.base_path.removesuffix('/v1')}"
+    for path, of_path in names.items():
+        if of_path <= stated:
+            continue
+        try:
+            fetched = await fetch(
+                root + path,
+                headers=dict(endpoint.headers) | endpoint.credential(endpoint.token()),
+                tls=endpoint.tls,
+                proxy=target.spec.proxy_url,
+                timeout_s=TIMEOUT_S,
+                limit=MAX_BYTES,
+                allow_link_local=endpoint.allow_link_local,
+            )
+            answers[path] = orjson.loads(fetched.body)
+        except (UnreadablePage, OSError, ValueError):
+            continue  # not every server has every document
+        stated |= of_path
+
+
+def _value(fact: JsonFact, answers: Mapping[str, object], model: str) -> str | None:
+    if fact.path not in answers:
+        return None
+    value = answers[fact.path]
+    for step in fact.json_path[:-1]:
+        value = json_item(value, step, model)
+    if not isinstance(value, dict) or fact.json_path[-1] not in value:
+        return None
+    value = value[fact.json_path[-1]]
+    if value is None:
+        return fact.absent
+    if isinstance(value, bool) or not isinstance(value, str | int | float) or str(value).lower() in _UNDECIDED:
+        return None
+    if fact.is_text:
+        digest = hashlib.sha256(str(value).encode()).hexdigest()[:12]
+        return f"{len(str(value)):,} characters, sha256 {digest}"
+    return shortened(str(value)).removeprefix("torch.").removeprefix("(guessed) ")
+
+
+def _parallelism(ranks: Mapping[str, Fact]) -> Iterator[Fact]:
+    """Parallelism as text, and the number of GPUs where it follows: data parallelism counts its GPUs in several ways."""
+    if not ranks:
+        return
+    source = next(iter(ranks.values())).source
+    yield Fact("parallelism", ", ".join(f"{label} {fact.value}" for label, fact in ranks.items()), source)
+    sizes = {label: fact.value for label, fact in ranks.items()}
+    if (
+        {"TP", "PP"} <= sizes.keys()
+        and sizes.get("DP", "1") == "1"
+        and sizes["TP"].isdecimal()
+        and sizes["PP"].isdecimal()
+    ):
+        yield Fact("gpu_count", str(int(sizes["TP"]) * int(sizes["PP"])), source)

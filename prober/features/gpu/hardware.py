@@ -1,0 +1,86 @@
+"""Names, memory, driver and interconnect of the NVIDIA GPUs of this machine, as facts for the context of a result.
+
+All functions block, for as long as the driver takes.
+"""
+
+import importlib
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from prober.features.gpu.nvml import Library, Lost
+from prober.results.context import Fact
+
+SOURCE = "NVML on the prober's machine"
+MAX_LINKS = 18
+_NVLINK_ACTIVE = 1
+
+
+def read_hardware(chosen: Collection[int | str] | None = None) -> list[Fact]:
+    """Facts about the GPUs; empty without GPUs or driver.
+
+    chosen: indices and UUIDs of the GPUs that serve the target; None: not known. Their number is stated only if it is known: from
+        `chosen`, or if there is one GPU.
+    """
+    try:
+        nvml = importlib.import_module("pynvml")
+        nvml.nvmlInit()
+    except ImportError:
+        return []
+    except nvml.NVMLError:
+        return []
+    try:
+        return _facts(Library(nvml), chosen)
+    except (nvml.NVMLError, Lost):
+        return []
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _facts(library: Library, chosen: Collection[int | str] | None) -> list[Fact]:
+    handles = []
+    for index in range(library.call("nvmlDeviceGetCount")):
+        handle = library.call("nvmlDeviceGetHandleByIndex", index)
+        if not chosen or "all" in chosen or index in chosen or library.call("nvmlDeviceGetUUID", handle) in chosen:
+            handles.append(handle)
+    if not handles:
+        return []
+    values = {
+        "gpu": _joined([library.call("nvmlDeviceGetName", handle) for handle in handles]),
+        "gpu_count": str(len(handles)) if chosen or len(handles) == 1 else None,
+        "gpu_memory": _joined([_memory(library, handle) for handle in handles]),
+        "interconnect": _joined([_interconnect(library, handle) for handle in handles]),
+        "driver": _driver(library),
+    }
+    return [Fact(name, value, SOURCE) for name, value in values.items() if value]
+
+
+def _driver(library: Library) -> str | None:
+    """Version of the driver, with the highest CUDA that it supports: that of the engine may be lower."""
+    version = library.query({}, "nvmlSystemGetDriverVersion")
+    cuda = library.query({}, "nvmlSystemGetCudaDriverVersion_v2")
+    return f"{version}, for CUDA up to {cuda // 1000}.{cuda % 1000 // 10}" if version and cuda else version
+
+
+def _memory(library: Library, handle: Any) -> str | None:
+    memory = library.query({}, "nvmlDeviceGetMemoryInfo", handle)
+    return None if memory is None else f"{memory.total / 2**30:.0f} GiB"
+
+
+def _interconnect(library: Library, handle: Any) -> str | None:
+    """Active NVLinks, and the PCIe link that the GPU supports here: an idle one runs slower."""
+    refused: dict[str, str] = {}
+    links = sum(
+        library.query(refused, "nvmlDeviceGetNvLinkState", handle, link) == _NVLINK_ACTIVE for link in range(MAX_LINKS)
+    )
+    generation = library.query(refused, "nvmlDeviceGetMaxPcieLinkGeneration", handle)
+    width = library.query(refused, "nvmlDeviceGetMaxPcieLinkWidth", handle)
+    parts = [f"{links} NVLinks" if links > 1 else "1 NVLink"] if links else []
+    if generation and width:
+        parts.append(f"PCIe {generation}.0 x{width}")
+    return ", ".join(parts) or None
+
+
+def _joined(values: Sequence[str | None]) -> str | None:
+    """Different values, each once; None if one is not known."""
+    known = [value for value in values if value is not None]
+    return ", ".join(sorted(set(known))) if len(known) == len(values) else None

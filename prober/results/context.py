@@ -1,0 +1,179 @@
+"""The context of a result, from facts that were read and facts that were configured.
+
+A fact that the server or the driver reports comes before a configured one, so that a stale configuration hides no change; where
+they disagree, the result holds both.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+
+from prober.measure.bandwidth_bound import DecodeModel, UnknownFigure, memory_bandwidth
+from prober.results.result import Context, DecodeLimit, Disagreement, Result
+
+CONFIGURED, THE_ENGINE = "configuration", "the engine"
+CONTEXT_NAMES = tuple(field.name for field in fields(Context))
+ENGINE_VERSION = "engine_version"
+NO_GPU = "none"  # as `gpu`: the engine runs on the processor
+OF_GPUS = ("gpu_count", "gpu_memory", "interconnect", "driver", "cuda")
+REPLICA_NOTE = "facts from a path of the server are those of the replica that answered"
+LABELS = {
+    "gpu": "GPU",
+    "gpu_count": "GPUs",
+    "gpu_memory": "GPU memory",
+    "cuda": "CUDA",
+    "cpu": "CPU",
+    "host_ram": "host RAM",
+    "max_batch": "largest batch",
+    "prober_host": "prober's host",
+    ENGINE_VERSION: "engine's version",
+}
+MEMORY_TOLERANCE = 0.1  # a card of 80 GB shows 79.6 GiB
+_SAME = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32", "float": "float32"}
+_WORD = re.compile(r"[a-z0-9][a-z0-9.+_/-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A fact about a target. name: one of CONTEXT_NAMES, or ENGINE_VERSION."""
+
+    name: str
+    value: str
+    source: str
+
+
+def with_context(
+    result: Result,
+    read: Iterable[Fact] = (),
+    configured: Mapping[str, str] | None = None,
+    *,
+    assumed: Iterable[Fact] = (),
+    flags: Mapping[str, str] | None = None,
+    gpu_price: float | None = None,
+    decode_model: DecodeModel | None = None,
+    source: str = "GPU readings",
+    configured_by: str = CONFIGURED,
+) -> Result:
+    """The result with its context completed.
+
+    read: facts in the order of trust; configured: values by name, which come after them
+    assumed: facts that come after the configured ones, such as those of the files of a model
+    flags: configured settings of the engine
+    gpu_price: dollars per GPU and hour; None: that of the result
+    source: of the facts that the result has already, if it does not name it; configured_by: of the configured ones
+    """
+    known = [
+        Fact(name, value, result.context_sources.get(name, THE_ENGINE if name == ENGINE_VERSION else source))
+        for name, value in {**asdict(result.context), ENGINE_VERSION: result.target.engine_version}.items()
+        if value is not None
+    ]
+    settled: dict[str, Fact] = {}
+    disagreements = {disagreement.name: disagreement for disagreement in result.disagreements}
+    facts = [*known, *read, *(Fact(name, value, configured_by) for name, value in (configured or {}).items()), *assumed]
+    for name in dict.fromkeys(fact.name for fact in facts):
+        settled[name], *others = _settle([fact for fact in facts if fact.name == name])
+        if others:
+            values = tuple((fact.value, fact.source) for fact in (settled[name], *others))
+            disagreements[name] = Disagreement(name, values)
+    for name, value in (flags or {}).items():
+        reported = result.target.flags.get(name, value)
+        if not agree(name, reported, value):
+            disagreements[f"flag {name}"] = Disagreement(
+                f"flag {name}", ((reported, THE_ENGINE), (value, configured_by))
+            )
+    version = settled.get(ENGINE_VERSION)
+    context = Context(**{name: fact.value for name, fact in settled.items() if name != ENGINE_VERSION})
+    is_disputed = "gpu_count" in disagreements
+    gpus = None if is_disputed else _count(context.gpu_count)
+    return replace(
+        result,
+        target=replace(
+            result.target,
+            engine_version=version.value if version else None,
+            flags={**(flags or {}), **result.target.flags},
+        ),
+        context=context,
+        context_sources={name: fact.source for name, fact in settled.items()},
+        disagreements=tuple(disagreements.values()),
+        prices=replace(result.prices, gpu_per_hour=result.prices.gpu_per_hour if gpu_price is None else gpu_price),
+        stages=tuple(replace(stage, gpus=gpus) for stage in result.stages) if gpus or is_disputed else result.stages,
+        decode_limit=_decode_limit(decode_model, context.gpu, gpus) or result.decode_limit,
+    )
+
+
+def agree(name: str, one: str, other: str) -> bool:
+    """Whether two texts may be the same fact: equal, or one contains the other. Memory may differ by a tenth."""
+    words = [
+        [_SAME.get(word, word) for word in _WORD.findall(text.lower().replace("torch.", ""))] for text in (one, other)
+    ]
+    if words[0] == words[1]:
+        return True
+    if name in ("gpu_memory", "host_ram"):
+        sizes = sorted(size for text in (one, other) if (size := _number(text)) is not None)
+        return len(sizes) == 2 and sizes[1] - sizes[0] <= MEMORY_TOLERANCE * sizes[1]
+    if name == "gpu_count" or not all(words):
+        return False
+    return _holds(*words) or _holds(*reversed(words))
+
+
+def _holds(text: Sequence[str], phrase: Sequence[str]) -> bool:
+    """Whether the words of the phrase follow each other in the text; `0.32` stands for `0.32.0` too."""
+
+    def stands_for(word: str, fuller: str) -> bool:
+        return word == fuller or fuller.startswith((f"{word}.", f"{word}+", f"{word}-"))
+
+    starts = range(len(text) - len(phrase) + 1)
+    return any(all(map(stands_for, phrase, text[start : start + len(phrase)])) for start in starts)
+
+
+def unknown(result: Result) -> list[str]:
+    """Names of the facts that nobody gave and nothing showed, in the order of the context."""
+    values = {ENGINE_VERSION: result.target.engine_version, **asdict(result.context)}
+    moot = OF_GPUS if result.context.gpu == NO_GPU else ()
+    return [name for name, value in values.items() if value is None and name not in moot]
+
+
+def sentences(result: Result) -> Iterator[str]:
+    """The disagreements, and in one sentence what is not known."""
+    for disagreement in result.disagreements:
+        yield f"Sources disagree on {label(disagreement.name)}: {disagreement_text(disagreement)}."
+    if missing := unknown(result):
+        yield f"Not known: {', '.join(map(label, missing))}."
+
+
+def label(name: str) -> str:
+    """Name of a fact as reports show it."""
+    return LABELS.get(name, name.replace("_", " "))
+
+
+def disagreement_text(disagreement: Disagreement) -> str:
+    """A phrase with all values and their sources."""
+    return " but ".join(f"{value} ({source})" for value, source in disagreement.values)
+
+
+def _settle(facts: list[Fact]) -> list[Fact]:
+    """The fact of all that agree with the first one, in its fullest form, then those that disagree, one for each value."""
+    first, *rest = facts
+    same = [first, *(fact for fact in rest if agree(first.name, first.value, fact.value))]
+    fullest = max(same, key=lambda fact: len(_WORD.findall(fact.value.lower())))
+    sources = ", ".join(dict.fromkeys(fact.source for fact in same))
+    others = {fact.value: fact for fact in reversed(rest) if fact not in same}
+    return [replace(fullest, source=sources), *others.values()]
+
+
+def _decode_limit(model: DecodeModel | None, gpu: str | None, gpus: int | None) -> DecodeLimit | None:
+    if model is None or gpu is None or gpus is None:
+        return None
+    bandwidth = memory_bandwidth(gpu)
+    if isinstance(bandwidth, UnknownFigure):
+        return None
+    return DecodeLimit(gpu, gpus, bandwidth, model.active_parameters * model.bytes_per_weight)
+
+
+def _count(text: str | None) -> int | None:
+    return int(text) if text is not None and re.fullmatch(r"[1-9][0-9]{0,5}", text) else None
+
+
+def _number(text: str) -> float | None:
+    match = re.search(r"[0-9]+(?:\.[0-9]+)?", text)
+    return float(match[0]) if match else None

@@ -1,0 +1,162 @@
+"""Cost of tokens, and speed per GPU and per user, of a stage.
+
+    dollars per million tokens = GPUs × dollars per GPU and hour ÷ 3600 ÷ tokens per second × 1,000,000
+
+It is stated for prompt tokens, for output tokens and for both together, and each of the three bears the whole price of the GPUs:
+nothing splits the price of a GPU between prompt and output. The tokens are those that the prober received: with other load on the
+same GPUs the cost is lower. Without a throughput there is no cost.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from prober.measure.timeline_text import format_duration
+from prober.results.context import disagreement_text
+from prober.results.result import Prices, Request, Result, Stage
+from prober.results.verdict import stage_slo
+
+HOUR_S = 3600.0
+MILLION = 1e6
+MIN_ANSWERS = 30  # for the normal approximation of the sum of their tokens
+Z = 1.645  # one-sided 95%
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Dollars per million tokens; None where the throughput is not known."""
+
+    prompt: float | None
+    output: float | None
+    total: float | None
+
+
+def stage_cost(stage: Stage, prices: Prices) -> Cost | None:
+    """Cost of the tokens of a stage; None without price or number of GPUs."""
+    if prices.gpu_per_hour is None or not stage.gpus:
+        return None
+    dollars_per_s = prices.gpu_per_hour * stage.gpus / HOUR_S
+    prompt, output = stage.prompt_tokens_per_s, stage.output_tokens_per_s
+    both = prompt + output if prompt is not None and output is not None else None
+    return Cost(*(dollars_per_s / per_s * MILLION if per_s else None for per_s in (prompt, output, both)))
+
+
+def output_cost_bounds(stage: Stage, rows: Sequence[Request], prices: Prices) -> tuple[float, float] | None:
+    """Lower and upper 95% bound of the cost of a million output tokens at the rate of the stage; None if it is not known.
+
+    Requests that come at random, each with its own number of tokens, make a sum whose variance is that of their squares.
+    """
+    cost = stage_cost(stage, prices)
+    tokens = [row.output_tokens for row in rows if row.output_tokens is not None]
+    if cost is None or cost.output is None or len(tokens) < MIN_ANSWERS or not sum(tokens):
+        return None
+    spread = Z * sum(count * count for count in tokens) ** 0.5 / sum(tokens)
+    return cost.output / (1 + spread), cost.output / max(1e-9, 1 - spread)
+
+
+def tokens_per_s_per_user(stage: Stage) -> float | None:
+    """Output tokens per second of one stream: 1 ÷ the median TPOT."""
+    tpot = stage.quantile("tpot", 0.5)
+    return 1 / tpot.estimate if tpot is not None and tpot.estimate > 0 else None
+
+
+def priced_stage(result: Result) -> Stage | None:
+    """The stage of the highest rate that misses no SLO, and whose rate holds where the result names a capacity.
+
+    Not that of the highest throughput: of several stages, it is the one in which by chance most requests came.
+    """
+    lowers = [capacity.lower for capacity in result.capacities if capacity.lower]
+    if len(lowers) < len(result.capacities):
+        return None
+    limit = min(lowers, default=None)
+    stages = [
+        stage
+        for stage in result.stages
+        if stage.output_tokens_per_s is not None
+        and (limit is None or _total_rate(stage) <= limit * (1 + 1e-9))
+        and all(stage_slo(slo, stage).state != "missed" for slo in result.slos)
+    ]
+    return max(stages, key=lambda stage: (stage.rate_per_s or 0.0, stage.output_tokens_per_s or 0.0), default=None)
+
+
+def sentences(result: Result) -> Iterator[str]:
+    """Cost, speed per GPU and per user, and the bound by memory bandwidth, at the stage that `priced_stage` names.
+
+    Stages with loads of their own are no choice of one another: of all of them.
+    """
+    if any(stage.load is not None for stage in result.stages):
+        for stage in result.stages:
+            yield from stage_sentences(result, stage)
+        return
+    priced = priced_stage(result)
+    if priced is None:
+        if result.prices.gpu_per_hour is not None:
+            yield "No cost is stated: the result shows no rate with a known throughput at which the SLOs hold."
+        return
+    yield from stage_sentences(result, priced)
+
+
+def stage_sentences(result: Result, stage: Stage) -> Iterator[str]:
+    """Cost, speed per GPU and per user, and the bound by memory bandwidth, of one stage."""
+    wants_cost = result.prices.gpu_per_hour is not None
+    rate = "" if stage.rate_per_s is None or "/s" in stage.name else f" ({stage.rate_per_s:.3g}/s)"
+    place = f"At {stage.name}{rate}"
+    if cost := stage_cost(stage, result.prices):
+        parts = [("output", cost.output), ("prompt", cost.prompt), ("prompt and output", cost.total)]
+        bounds = output_cost_bounds(stage, _rows(result, stage), result.prices)
+        intervals = {"output": f" (${bounds[0]:,.4g} to ${bounds[1]:,.4g})"} if bounds is not None else {}
+        priced = ", or ".join(
+            f"${dollars:,.4g}{intervals.get(kind, '')} per million {kind} tokens"
+            for kind, dollars in parts
+            if dollars is not None
+        )
+        gpus = f"{stage.gpus} GPU{'' if stage.gpus == 1 else 's'} at ${result.prices.gpu_per_hour:g} an hour"
+        if priced:
+            yield f"{place}: {priced}; each bears the whole price of {gpus}, so they do not add up."
+    elif wants_cost:
+        yield f"No cost is stated: {_missing_gpus(result)}."
+    speeds = []
+    if (per_gpu := stage.output_tokens_per_s_per_gpu) is not None:
+        speeds.append(f"{per_gpu:,.4g} output tokens/s per GPU")
+    if (per_user := tokens_per_s_per_user(stage)) is not None:
+        tpot = stage.quantile("tpot", 0.5)
+        assert tpot is not None
+        speeds.append(f"{per_user:,.3g} tokens/s per user (1 ÷ the median TPOT of {format_duration(tpot.estimate)})")
+    if speeds:
+        yield f"{place}: {', '.join(speeds)}."
+    yield from bound_sentences(result, stage)
+
+
+def bound_sentences(result: Result, stage: Stage) -> Iterator[str]:
+    """The bound of the decode speed beside the measured one; none if either is not known."""
+    limit, measured = result.decode_limit, tokens_per_s_per_user(stage)
+    if limit is None or measured is None:
+        return
+    gpus = limit.gpu if limit.gpus == 1 else f"{limit.gpus} × {limit.gpu}"
+    bound = limit.tokens_per_s
+    relation = (
+        f"the measured {measured:,.3g} tokens/s are {measured / bound:.0%} of it"
+        if measured <= bound
+        else f"the measured {measured:,.3g} tokens/s are above it, so decoding is speculative or an input of the bound is wrong"
+    )
+    yield (
+        f"The memory bandwidth of {gpus} allows one stream at most {bound:,.3g} tokens/s, a TPOT of {format_duration(1 / bound)} or "
+        f"more, as every token reads {limit.bytes_per_token / 1e9:,.3g} GB of weights; {relation}."
+    )
+
+
+def _rows(result: Result, stage: Stage) -> list[Request]:
+    index = next(i for i, other in enumerate(result.stages) if other is stage)
+    return [row for row in result.requests if row.stage == index]
+
+
+def _total_rate(stage: Stage) -> float:
+    """Rate of the stage with the load of others, as capacities count it; infinite for a stage without a rate."""
+    return math.inf if stage.rate_per_s is None else stage.rate_per_s + (stage.demand_per_s or 0.0)
+
+
+def _missing_gpus(result: Result) -> str:
+    for disagreement in result.disagreements:
+        if disagreement.name == "gpu_count":
+            return f"the number of GPUs is in dispute, {disagreement_text(disagreement)}"
+    return "the number of GPUs is not known; name it with --gpus, or gpus.count in the configuration"

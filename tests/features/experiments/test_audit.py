@@ -1,0 +1,75 @@
+"""The checklist: a set-up that meets every item, and what takes an item away."""
+
+from dataclasses import replace
+
+import pytest
+
+from prober.features.experiments.audit import audit
+from prober.features.experiments.report.report import markdown
+from prober.results.context import Fact, with_context
+from prober.results.result import Context, Result, Stage, Use, WarmUp
+from prober.results.stage import stage_of_requests
+from tests.results.samples import sweep
+
+FOUND = [
+    Fact("precision", "bfloat16", "/server_info"),
+    Fact("quantization", "none", "/server_info"),
+    Fact("gpu", "NVIDIA L4", "NVML"),
+    Fact("gpu_count", "2", "/server_info"),
+    Fact("driver", "570.86, for CUDA up to 12.8", "NVML"),
+]
+
+
+def complete() -> Result:
+    """A sweep as a careful person runs it: three rates, 1,000 requests and a minute or more at each."""
+    base = sweep(count=1200)
+    stages: list[Stage] = []
+    for index, stage in enumerate(base.stages):
+        rows = [row for row in base.requests if row.stage == index]
+        timed = stage_of_requests(stage.name, stage.rate_per_s, rows, begin_s=stage.begin_s, sending_s=stage.sending_s)
+        stages.append(replace(timed, use=Use(running_mean=4.0), gpus=2, slos=stage.slos))
+    load = replace(base.load, varied=True, arrivals="poisson")
+    result = replace(
+        base,
+        stages=tuple(stages),
+        load=load,
+        warm_up=WarmUp(50),
+        context=Context(),
+        context_sources={},
+        disagreements=(),
+    )
+    return with_context(result, FOUND)
+
+
+def test_a_complete_set_up_is_done_on_every_line() -> None:
+    """Nothing in the checklist is out of reach, and the report shows it."""
+    assert {check.name: check.why for check in audit(complete()) if check.done is not True} == {}
+    shown = markdown([complete()]).split("## How it was measured")[1].split("##")[0]
+    assert "not done" not in shown
+    assert "*unknown*" not in shown
+
+
+@pytest.mark.parametrize(
+    ("given", "item", "why"),
+    [
+        (
+            {"precision": "float16"},
+            "precision",
+            "sources disagree on precision: bfloat16 (/server_info) but float16 (configuration)",
+        ),
+        ({"gpu_count": "8"}, "hardware", "sources disagree on GPUs: 2 (/server_info) but 8 (configuration)"),
+    ],
+)
+def test_a_fact_in_dispute_is_not_done(given: dict[str, str], item: str, why: str) -> None:
+    """Both values are shown."""
+    checks = {check.name: check for check in audit(with_context(complete(), (), given))}
+    assert (checks[item].done, checks[item].why) == (False, why)
+
+
+def test_an_engine_on_the_processor_has_hardware_too() -> None:
+    """Processor and memory instead of GPUs."""
+    bare = replace(complete(), context=Context())
+    facts = [Fact("cpu", "64 × EPYC", "host"), Fact("host_ram", "512 GiB", "host")]
+    checks = {check.name: check for check in audit(with_context(bare, facts, {"gpu": "none"}))}
+    assert checks["hardware"].done
+    assert checks["hardware"].why == "CPU 64 × EPYC, host RAM 512 GiB"

@@ -1,0 +1,86 @@
+"""Cost targets of a gate and of the rows of a matrix."""
+
+from dataclasses import replace
+
+import pytest
+
+from prober.config.load import ConfigError
+from prober.config.rows import load_rows
+from prober.features.experiments import gate, matrix
+from prober.features.experiments.cost_target import ERROR, CostFinding, judge_cost
+from prober.results.cost import stage_cost
+from prober.results.result import Prices
+from tests.results.samples import sweep
+
+PRICES = Prices(gpu_per_hour=3.0)
+ROW = "rows: [{{name: a, prompt_tokens: 8, output_tokens: 8, rate: 2/s, requests: 50, accept: {accept}}}]"
+
+
+@pytest.mark.parametrize(("share", "answer"), [(0.5, "missed"), (0.99, "undecided"), (1.01, "undecided"), (2.0, "met")])
+def test_a_target_is_judged_by_the_interval_of_the_cost(share: float, answer: str) -> None:
+    """Met or missed only if all of it is on one side."""
+    result = sweep()
+    stage, rows = result.stages[0], [row for row in result.requests if row.stage == 0]
+    cost = stage_cost(stage, PRICES)
+    assert cost is not None
+    assert cost.output is not None
+    assert judge_cost(stage, rows, PRICES, share * cost.output).answer == answer
+
+
+def test_a_cost_that_is_not_known_decides_nothing() -> None:
+    """Without a stage, a price, GPUs, tokens or answers; the reason says which."""
+    stage, rows = sweep().stages[0], sweep().requests
+    for judged, why in (
+        (judge_cost(None, (), PRICES, 1.0), "throughput is not known"),
+        (judge_cost(stage, rows, Prices(), 1.0), "price or number of GPUs is not known"),
+        (judge_cost(replace(stage, gpus=None), rows, PRICES, 1.0), "price or number of GPUs is not known"),
+        (judge_cost(replace(stage, output_tokens=None), rows, PRICES, 1.0), "throughput is not known"),
+        (judge_cost(stage, rows[:29], PRICES, 1.0), "fewer than 30 counted answers"),
+    ):
+        assert judged.answer == "undecided"
+        assert judged.why.endswith(why)
+
+
+@pytest.mark.parametrize(
+    ("answer", "gated", "accepted"),
+    [
+        ("met", "ready", "accepted"),
+        ("missed", "degraded", "rejected"),
+        ("undecided", "not_enough_data", "not_enough_data"),
+    ],
+)
+def test_a_cost_counts_only_where_all_else_is_good(answer: str, gated: str, accepted: str) -> None:
+    """A cheap target that fails is not ready."""
+    finding = CostFinding(answer, "cost")  # type: ignore[arg-type]
+    ready = gate.Verdict("ready", "fine", 50, 0, 0.03, ())
+    verdict = gate.with_cost(ready, finding)
+    assert verdict.state == gated
+    assert verdict.error == (None if answer == "undecided" else ERROR)
+    failing = replace(ready, state="not_ready")
+    assert gate.with_cost(failing, finding) == failing
+    row = matrix.Verdict("a", "accepted", "fine", ())
+    assert matrix.with_cost(row, finding).state == accepted
+    assert matrix.with_cost(replace(row, state="rejected"), finding) == replace(row, state="rejected")
+
+
+def test_a_row_has_a_cost_target_beside_its_objectives() -> None:
+    """In dollars per million output tokens."""
+    (row,) = load_rows(ROW.format(accept="['success:90%', 'cost<2.50']"), source="rows.yaml")
+    assert (row.max_cost, [slo.name for slo in row.accept]) == (2.5, ["success"])
+    (row,) = load_rows(ROW.format(accept="['success:90%']"), source="rows.yaml")
+    assert row.max_cost is None
+
+
+@pytest.mark.parametrize(
+    ("accept", "message"),
+    [
+        ("['cost<2']", "rows[0].accept: needed: a list of what must hold"),
+        ("['success:90%', 'cost<2', 'cost<3']", "rows[0].accept: has 2 cost targets; keep one"),
+        ("['success:90%', 'cost<cheap']", "rows[0].accept[1]: 'cost<cheap' is no objective"),
+    ],
+)
+def test_wrong_cost_targets_are_refused(accept: str, message: str) -> None:
+    """A cost alone says nothing about answers."""
+    with pytest.raises(ConfigError) as raised:
+        load_rows(ROW.format(accept=accept), source="rows.yaml")
+    assert str(raised.value).startswith(f"rows.yaml: {message}")

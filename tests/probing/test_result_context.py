@@ -1,0 +1,47 @@
+"""The context of a result from the configuration of its target."""
+
+from dataclasses import replace
+
+from prober.config.load import load
+from prober.config.target import TargetSpec
+from prober.probing.result_context import completed
+from prober.results.context import Fact
+from prober.results.result import Context, Prices
+from tests.results.samples import sweep
+
+BASE = replace(sweep(), context=Context(gpu="NVIDIA L4", gpu_count="8"), prices=Prices())
+
+
+def spec(keys: str, defaults: str = "") -> TargetSpec:
+    text = f"{defaults}\ntargets: [{{url: http://h, name: t, {keys}}}]"
+    return load(text, source="c", engines=(), environment={}, read=str).targets[0]
+
+
+def test_the_configuration_completes_a_result() -> None:
+    """Facts, flags, number and price of GPUs, streaming, seed."""
+    target = spec("gpus: {count: 2, price_per_hour: 1.5}, context: {precision: bfloat16, flags: {a: 1}}, stream: false")
+    result = completed(BASE, target, [Fact("tokenizer", "llama", "/server_info")], seed=7)
+    assert (result.context.precision, result.context.tokenizer, result.context.streaming) == (
+        "bfloat16",
+        "llama",
+        "off",
+    )
+    assert (result.load.seed, result.prices.gpu_per_hour) == (7, 1.5)
+    assert result.target.flags["a"] == "1"
+    assert {stage.gpus for stage in result.stages} == {2}
+
+
+def test_gpus_that_are_merely_visible_do_not_contradict_a_configured_number() -> None:
+    """Chosen ones do."""
+    assert completed(BASE, spec("gpus: {count: 2}"), ()).disagreements == ()
+    assert completed(BASE, spec("gpus: {}"), ()).context.gpu_count == "8"
+    (disagreement,) = completed(BASE, spec("gpus: {count: 2, indices: all}"), ()).disagreements
+    assert disagreement.name == "gpu_count"
+
+
+def test_a_context_of_the_defaults_is_that_of_all_targets() -> None:
+    """A target's own block replaces it."""
+    defaults = "defaults: {context: {precision: float16, driver: '550'}}"
+    assert completed(BASE, spec("model: m", defaults), ()).context.driver == "550"
+    own = completed(BASE, spec("context: {precision: bfloat16}", defaults), ()).context
+    assert (own.precision, own.driver) == ("bfloat16", None)

@@ -1,0 +1,140 @@
+"""Cost of tokens, recomputed here from price, GPUs and tokens."""
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from prober.results.capacity import Capacity
+from prober.results.context import with_context
+from prober.results.cost import output_cost_bounds, priced_stage, sentences, stage_cost, tokens_per_s_per_user
+from prober.results.result import DecodeLimit, Prices, Request, Result
+from tests.results.samples import TTFT, requests, sweep
+
+PRICES = Prices(gpu_per_hour=3.0)
+
+
+def priced(result: Result, **changes: object) -> Result:
+    return replace(result, prices=PRICES, capacities=(), **changes)  # type: ignore[arg-type]
+
+
+def test_each_price_bears_all_gpus() -> None:
+    """$ per second ÷ tokens per second × a million."""
+    stage = sweep().stages[1]
+    cost = stage_cost(stage, PRICES)
+    assert cost is not None
+    assert stage.gpus == 2
+    assert stage.output_tokens is not None
+    assert stage.duration_s is not None
+    assert cost.output == pytest.approx(2 * 3.0 / 3600 / (stage.output_tokens / stage.duration_s) * 1e6)
+    assert cost.prompt == pytest.approx(2 * 3.0 / 3600 / ((stage.prompt_tokens or 0) / stage.duration_s) * 1e6)
+    assert cost.prompt is not None
+    assert cost.output is not None
+    assert 1 / (cost.total or 0) == pytest.approx(1 / cost.prompt + 1 / cost.output)
+
+
+def test_no_cost_without_throughput_price_or_gpus() -> None:
+    """Nothing is made up."""
+    stage = sweep().stages[1]
+    assert stage_cost(stage, Prices()) is None
+    assert stage_cost(replace(stage, gpus=None), PRICES) is None
+    cost = stage_cost(replace(stage, output_tokens=None), PRICES)
+    assert cost is not None
+    assert (cost.output, cost.total) == (None, None)
+
+
+def test_a_user_gets_a_token_each_tpot() -> None:
+    """1000 ÷ the median TPOT in ms."""
+    stage = sweep().stages[0]
+    tpot = stage.quantile("tpot", 0.5)
+    assert tpot is not None
+    assert tokens_per_s_per_user(stage) == pytest.approx(1000 / (tpot.estimate * 1e3))
+    assert tokens_per_s_per_user(replace(stage, latencies={})) is None
+
+
+def test_the_priced_stage_keeps_the_slos() -> None:
+    """The highest rate up to the lower bound of the capacity, not the luckiest stage; a stage that misses an SLO is none."""
+    result = priced(sweep())
+    missed = replace(result.stages[2], slos={"ttft": (1000, 500)})
+    kept = tuple(replace(stage, slos={"ttft": (1000, 0)}) for stage in result.stages[:2])
+    result = replace(result, stages=(*kept, missed), slos=(TTFT,))
+    stage = priced_stage(result)
+    assert stage is not None
+    assert stage.rate_per_s == 4.0
+    lucky = replace(kept[0], output_tokens=1e9)
+    at_highest = priced_stage(replace(result, stages=(lucky, kept[1], missed)))
+    assert at_highest is not None
+    assert at_highest.rate_per_s == 4.0
+    knee = Capacity("ttft", "found", 2.0, 2.5, 3.0)
+    limited = priced_stage(replace(result, capacities=(knee,)))
+    assert limited is not None
+    assert limited.rate_per_s == 1.0
+    unknown = replace(knee, verdict="not_enough_data", lower=None, estimate=None, upper=None)
+    assert priced_stage(replace(result, capacities=(knee, unknown))) is None
+
+
+def test_sentences_say_why_there_is_no_cost() -> None:
+    """A price without GPUs, or GPUs in dispute."""
+    bare = priced(sweep(), slos=())
+    without = replace(bare, stages=tuple(replace(stage, gpus=None) for stage in bare.stages))
+    assert "the number of GPUs is not known" in " ".join(sentences(without))
+    disputed = with_context(priced(sweep(), slos=()), (), {"gpu_count": "4"}, source="NVML")
+    assert "the number of GPUs is in dispute, 2 (NVML) but 4 (configuration)" in " ".join(sentences(disputed))
+    assert "$" not in " ".join(sentences(without))
+    failing = replace(bare, capacities=(Capacity("ttft", "below_lowest", upper=1.0),))
+    assert list(sentences(failing)) == [
+        "No cost is stated: the result shows no rate with a known throughput at which the SLOs hold."
+    ]
+
+
+def test_the_cost_of_output_has_its_interval() -> None:
+    """Where the requests are known."""
+    result = priced(sweep(), slos=())
+    (text,) = [text for text in sentences(result) if "per million" in text]
+    bounds = output_cost_bounds(result.stages[2], [row for row in result.requests if row.stage == 2], PRICES)
+    assert bounds is not None
+    assert f"(${bounds[0]:,.4g} to ${bounds[1]:,.4g}) per million output tokens, or $" in text
+    (text,) = [text for text in sentences(replace(result, requests=())) if "per million" in text]
+    assert " to $" not in text
+
+
+def test_the_bound_stands_beside_the_measured() -> None:
+    """As a share of it, or as a doubt where it is exceeded; nothing without a bound."""
+    result = priced(sweep(), slos=())
+    fast = DecodeLimit("NVIDIA L4", 1, 300e9, 1e9)
+    (text,) = [text for text in sentences(replace(result, decode_limit=fast)) if "bandwidth" in text]
+    assert text.startswith(
+        "The memory bandwidth of NVIDIA L4 allows one stream at most 300 tokens/s, a TPOT of 3.33 ms or more"
+    )
+    slow = DecodeLimit("NVIDIA L4", 1, 300e9, 100e9)
+    assert "are above it, so decoding is speculative or an input" in " ".join(
+        sentences(replace(result, decode_limit=slow))
+    )
+    assert "bandwidth" not in " ".join(sentences(result))
+
+
+def test_bounds_of_the_cost_hold_the_cost_of_the_distribution() -> None:
+    """Of 400 runs with random arrivals and lengths, about 5% miss the true cost on either side."""
+    below = above = 0
+    stage = replace(sweep().stages[0], gpus=1)
+    for seed in range(400):
+        rng = Random(seed)
+        rows, at_s = [], rng.expovariate(2.0)
+        while at_s < 100.0:
+            rows.append(Request(0, at_s, output_tokens=rng.randint(10, 90)))
+            at_s += rng.expovariate(2.0)
+        total = sum(row.output_tokens or 0 for row in rows)
+        bounds = output_cost_bounds(replace(stage, output_tokens=total, duration_s=100.0), rows, PRICES)
+        assert bounds is not None
+        true = 3.0 / 3600 / (2.0 * 50.0) * 1e6
+        below += bounds[1] < true
+        above += bounds[0] > true
+    assert below <= 36  # 9%
+    assert above <= 36
+
+
+def test_few_answers_have_no_bounds() -> None:
+    """30 are needed."""
+    stage = sweep().stages[0]
+    assert output_cost_bounds(stage, requests(0, 1.0, 0.0, 29, Random(1)), PRICES) is None
+    assert output_cost_bounds(stage, requests(0, 1.0, 0.0, 30, Random(1)), PRICES) is not None
