@@ -33,6 +33,7 @@ from prober.measure.result import ProbeResult
 from prober.measure.timeline_text import format_duration
 from prober.net.clock import Clock
 from prober.net.endpoint import BadEndpoint
+from prober.probing.calibration import calibrate
 from prober.probing.probe import run_probe
 from prober.probing.target import Target
 from prober.workload.workloads import RequestGenerator
@@ -103,7 +104,8 @@ async def _measure(spec: TargetSpec, *, quiet: bool) -> tuple[list[ProbeResult],
     target_ = Target(spec, clock)
     page: asyncio.Task[Any] | None = None
     try:
-        await target_.identify()
+        if await target_.identify() is None:
+            await calibrate(target_)
         if spec.metrics is not None:
             reader = PageReader(target_, spec.metrics, clock, listener, lambda: spec.url)
             page = asyncio.create_task(reader.run())

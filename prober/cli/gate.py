@@ -123,13 +123,15 @@ def gate(
         if save:
             Path(save).write_text(to_json(result), encoding="utf-8")
             remarks += _as_baseline(result, save)
+    prompts = result.stages[0].prompt_lengths
     if as_json:
         document = {**asdict(verdict), "exit_code": EXIT[verdict.state], "reservations": remarks}
         document |= {"target": asdict(result.target), "rate_per_s": probe.rate, "workload": sent.name}
+        document |= {"prompt_lengths": asdict(prompts) if prompts else None}
         document["warm_up"] = asdict(result.warm_up) if result.warm_up is not None else None
         echo(json.dumps(document))
     else:
-        _draw(verdict, result, remarks)
+        _draw(verdict, result, [*remarks, *([f"Prompts: {prompts.text()}."] if prompts else [])])
     sys.exit(EXIT[verdict.state])
 
 

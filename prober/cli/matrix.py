@@ -277,6 +277,7 @@ def _object(rows: Sequence[Row], verdicts: Sequence[Verdict], result: Result) ->
                 "sent": stage.sent if stage else 0,
                 "answered": stage.answered if stage else 0,
                 "outcomes": stage.outcomes if stage else {},
+                "prompt_lengths": asdict(stage.prompt_lengths) if stage and stage.prompt_lengths else None,
                 "latencies": {name: [asdict(q) for q in quantiles] for name, quantiles in stage.latencies.items()}
                 if stage
                 else {},
@@ -307,6 +308,9 @@ def _draw(rows: Sequence[Row], verdicts: Sequence[Verdict], result: Result) -> N
         console.print(f"{sentences([verdict])}.{expected}", markup=False)
     if result.warm_up is not None:
         console.print(f"Warm-up before a row: {result.warm_up} or more, which do not count.", markup=False)
+    for stage in result.stages:
+        if stage.prompt_lengths:
+            console.print(f"{stage.name}: prompts: {stage.prompt_lengths.text()}.", markup=False)
     for text in result.differs:
         console.print(f"{text}.", markup=False)
 

@@ -88,7 +88,8 @@ def _draw(result: ProbeResult) -> None:
         low, median, high = map(format_duration, (gaps[0], gaps[len(gaps) // 2], gaps[-1]))
         rows.append(("gaps", f"{len(gaps)}: min {low}, median {median}, max {high}"))
     if usage:
-        rows.append(("tokens", f"{usage.prompt_tokens} prompt, {usage.completion_tokens} completion"))
+        asked = f" ({result.requested_prompt_tokens} words sent)" if result.has_asked_length else ""
+        rows.append(("tokens", f"{usage.prompt_tokens} prompt{asked}, {usage.completion_tokens} completion"))
     elif timeline.content_ns:
         rows.append(("tokens", "the server sent no usage"))
     for name, value in rows:

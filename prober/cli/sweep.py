@@ -48,8 +48,10 @@ from prober.features.engines.page_reader import PageReader
 from prober.measure.timeline_text import format_duration
 from prober.net.clock import Clock
 from prober.net.endpoint import BadEndpoint
+from prober.probing.calibration import calibrate
 from prober.probing.target import Target
 from prober.results.capacity import words
+from prober.results.prompt_tokens import pooled
 from prober.results.result import CONTENT_AT_ONCE, Result
 from prober.results.result_file import to_json
 from prober.results.stop_reason import ending
@@ -138,6 +140,7 @@ async def _repeated(
 ) -> list[tuple[Finished, Result]]:
     """Run one sweep after the other; an interrupted one is the last."""
     clock = Clock()
+    target_ = Target(spec, clock)
     interrupted = asyncio.Event()
     ended: list[tuple[Finished, Result]] = []
     try:
@@ -155,7 +158,9 @@ async def _repeated(
                     progress.update(task, description=_description(action))
 
                 began = time.time()
-                runner = SweepRunner(Target(spec, clock), sweep_spec.workload, plan, Random(), PageReader, on_action)
+                if await target_.identify() is None:
+                    await calibrate(target_)
+                runner = SweepRunner(target_, sweep_spec.workload, plan, Random(), PageReader, on_action)
                 asyncio.get_running_loop().add_signal_handler(signal.SIGINT, _interrupt, runner, interrupted)
                 run = await runner.run()
                 progress.stop_task(task)
@@ -230,6 +235,8 @@ def _draw(result: Result) -> None:
         console.print(f"There was {interference}.", markup=False)
     if result.interference is None:
         console.print("Nobody tells what else the target served: rates are those of the sweep alone.", markup=False)
+    if prompts := pooled(stage.prompt_lengths for stage in result.stages):
+        console.print(f"Prompts: {prompts.text()}.", markup=False)
     console.print(f"{words(result.capacities)}.", markup=False)
     console.print(f"It ended: {ending(result.stop, result.stop_detail).rstrip('.')}.", markup=False)
 

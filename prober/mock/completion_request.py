@@ -5,6 +5,8 @@ from typing import Any
 
 import orjson
 
+from prober.mock.tokenizer import Tokenizer
+
 MAX_MODEL_LEN = 262_144
 DEFAULT_TOKENS = 64
 
@@ -13,7 +15,7 @@ DEFAULT_TOKENS = 64
 class CompletionRequest:
     """A request of the chat or completions API.
 
-    words: the prompt, one token each
+    prompt: tokens of the prompt
     tokens: of the answer
     salt: separates prefix caches
     """
@@ -21,7 +23,7 @@ class CompletionRequest:
     chat: bool
     stream: bool
     model: str
-    words: tuple[str, ...]
+    prompt: tuple[str, ...]
     tokens: int
     finish_reason: str
     include_usage: bool
@@ -51,8 +53,8 @@ def bad_request(message: str, param: str | None = None) -> RequestRefused:
     return RequestRefused(400, error_body(message, "BadRequestError", 400, param))
 
 
-def parse_completion_request(body: bytes, *, chat: bool, model: str) -> CompletionRequest:
-    """The request in `body`, for a server that serves `model` only. Raises Refused."""
+def parse_completion_request(body: bytes, *, chat: bool, model: str, tokenizer: Tokenizer) -> CompletionRequest:
+    """The request in `body`, for a server that serves `model` only. Raises RequestRefused."""
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError as problem:
@@ -62,8 +64,8 @@ def parse_completion_request(body: bytes, *, chat: bool, model: str) -> Completi
     if document.get("model") not in (None, model):
         message = f"The model `{document['model']}` does not exist. Valid aliases: {model}."
         raise RequestRefused(404, error_body(message, "NotFoundError", 404, "model"))
-    words = tuple(_prompt(document, chat).split())
-    tokens = _tokens(document, len(words))
+    prompt = tokenizer.tokens(_prompt(document, chat), is_chat=chat)
+    tokens = _tokens(document, len(prompt))
     options = document.get("stream_options") or {}
     if options and not document.get("stream"):
         raise bad_request("Stream options can only be defined when `stream=True`.", "stream_options")
@@ -71,7 +73,7 @@ def parse_completion_request(body: bytes, *, chat: bool, model: str) -> Completi
         chat=chat,
         stream=bool(document.get("stream")),
         model=model,
-        words=words,
+        prompt=prompt,
         tokens=tokens if tokens is not None else DEFAULT_TOKENS,
         finish_reason="stop" if tokens is None else "length",
         include_usage=bool(options.get("include_usage")),

@@ -12,6 +12,7 @@ from prober.measure.objective import Slo
 from prober.measure.outcome import ANSWERED
 from prober.measure.result import ProbeResult
 from prober.measure.slo_events import count_events
+from prober.results.prompt_tokens import prompt_tokens_of
 from prober.results.result import LATENCIES, Request, Stage, Use
 from prober.statistics.clustered_quantiles import clustered_quantiles
 from prober.statistics.quantiles import MIN_SAMPLES_BY_QUANTILE, Quantile, quantiles
@@ -72,6 +73,7 @@ def stage_of(
         demand_per_s=demand_per_s,
         gpus=gpus,
         ended=ended,
+        prompt_lengths=prompt_tokens_of(probes),
     )
     return stage, requests
 
