@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 import uvloop
@@ -24,7 +24,7 @@ from prober.cli.exit_codes import ExitCode, exit_on
 from prober.cli.options import AsJson, EndpointOptions, Url, WarmUpOption, expand_options, warm_up_length
 from prober.cli.output import echo
 from prober.cli.sending import Sending, Watched
-from prober.cli.target import check_writable, only_load, target
+from prober.cli.target import check_writable, known_workloads, only_load, target
 from prober.config.load import ConfigError
 from prober.config.rows import MAX_CONCURRENCY, Row, load_rows
 from prober.config.target import TargetSpec
@@ -73,6 +73,9 @@ def matrix(
     endpoint: EndpointOptions,
     file: Annotated[Path, typer.Option("--file", help="YAML file with the rows.")],
     warm_up: WarmUpOption = "10",
+    config_file: Annotated[
+        str, typer.Option("--config.file", help="Configuration file whose workloads rows can name.")
+    ] = "",
     output: Annotated[Path | None, typer.Option(help="File for the result, for `prober report`.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -80,7 +83,7 @@ def matrix(
     2 wrong call."""
     with exit_on(ConfigError, ValueError, command="matrix"):
         text, warm = _read(file), warm_up_length(warm_up)
-        rows = load_rows(text, source=str(file))
+        rows = load_rows(text, source=str(file), workloads=known_workloads(config_file))
         if output is not None:
             check_writable("--output", output)
         spec = target(
@@ -91,13 +94,27 @@ def matrix(
             warmup=0,  # the command sends its own
             metrics={"interval": PAGE_INTERVAL_S},
         )
+    run_rows("matrix", spec, rows, warm, text, output=output, as_json=as_json)
+
+
+def run_rows(
+    command: str,
+    spec: TargetSpec,
+    rows: Sequence[Row],
+    warm: WarmUpLength,
+    configuration: str,
+    *,
+    output: Path | None,
+    as_json: bool,
+) -> NoReturn:
+    """Send and judge each row, write and print the result, and exit. configuration: of the rows, for the result."""
     with (
-        exit_on(BadEndpoint, command="matrix"),
-        exit_on(UnidentifiedTarget, command="matrix", code=ExitCode.NOT_ENOUGH_DATA),
-        only_load("matrix", spec.url),
+        exit_on(BadEndpoint, command=command),
+        exit_on(UnidentifiedTarget, command=command, code=ExitCode.NOT_ENOUGH_DATA),
+        only_load(command, spec.url),
     ):
         measured = uvloop.run(_measure(spec, rows, warm))
-    result = _result(spec, rows, measured, text)
+    result = _result(spec, rows, measured, configuration)
     verdicts = _verdicts(rows, measured)
     if output is not None:
         output.write_text(to_json(result), encoding="utf-8")

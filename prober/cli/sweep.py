@@ -18,24 +18,23 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from prober.cli.console import Terminal
 from prober.cli.exit_codes import ExitCode, exit_on
+from prober.cli.matrix import run_rows
 from prober.cli.options import (
     AsJson,
-    BuiltIn,
+    ChatWorkloadOptions,
     EndpointOptions,
     MetricsUrl,
-    OutputTokens,
-    PromptTokens,
     Url,
     WarmUpOption,
-    WorkloadOptions,
     expand_options,
     quantity,
     warm_up_length,
 )
 from prober.cli.output import echo
-from prober.cli.target import only_load, target
+from prober.cli.target import only_load, target, validated
 from prober.cli.target import workload as workload_of
 from prober.config.load import ConfigError
+from prober.config.rows import MAX_CONCURRENCY, Row
 from prober.config.slos import parse_objectives
 from prober.config.sweep import SweepSpec
 from prober.config.target import TargetSpec
@@ -45,6 +44,7 @@ from prober.features.capacity.sweep_plan import Plan, plan_of
 from prober.features.capacity.sweep_result import result_of
 from prober.features.capacity.sweep_runner import SweepRunner, Unmeasurable
 from prober.features.engines.page_reader import PageReader
+from prober.measure.objective import Slo
 from prober.measure.timeline_text import format_duration
 from prober.net.clock import Clock
 from prober.net.endpoint import BadEndpoint
@@ -55,6 +55,7 @@ from prober.results.prompt_tokens import pooled
 from prober.results.result import CONTENT_AT_ONCE, Result
 from prober.results.result_file import to_json
 from prober.results.stop_reason import ending
+from prober.workload.workloads import Mix, Workload
 
 EXIT = {
     "found": ExitCode.OK,
@@ -64,20 +65,25 @@ EXIT = {
     "void": ExitCode.NOT_ENOUGH_DATA,
 }
 WORST_FIRST = (ExitCode.FAILED, ExitCode.NOT_ENOUGH_DATA, ExitCode.OK)  # of several sweeps
+DEFAULT_CLOSED_STEP = "30s"
 DEFAULT_SLO = "ttft<500ms:99%"
 
 
 @expand_options
 def sweep(
     url: Url,
+    workload_options: ChatWorkloadOptions,
     endpoint: EndpointOptions,
     slo: Annotated[list[str] | None, typer.Option(help="Objective such as 'ttft<500ms:99%'; repeatable.")] = None,
     mode: Annotated[str, typer.Option(help="adaptive, grid, or gentle (ends before an SLO is breached).")] = "adaptive",
-    workload: BuiltIn = "chat",
-    prompt_tokens: PromptTokens = 0,
-    output_tokens: OutputTokens = 0,
     min_rate: Annotated[str, typer.Option(help="First rate.")] = "1/s",
     max_rate: Annotated[str, typer.Option(help="Highest rate.")] = "50/s",
+    concurrency: Annotated[
+        str,
+        typer.Option(
+            help="Instead of rates: requests kept in flight, such as 1,4,16. A closed loop, which hides queueing."
+        ),
+    ] = "",
     step: Annotated[str, typer.Option(help="Length of a stage; default: 4s, in a grid 60s.")] = "",
     warm_up: WarmUpOption = "20s",
     sustain: Annotated[str, typer.Option(help="Length of the final run at the knee; 0s: none.")] = "5m",
@@ -99,7 +105,11 @@ def sweep(
     ):
         slos = parse_objectives(slo or [DEFAULT_SLO])
         warm = warm_up_length(warm_up)
-        sent = workload_of(WorkloadOptions(workload, prompt_tokens, output_tokens))
+        sent = workload_of(workload_options)
+        if concurrency:
+            rows = _closed_rows(concurrency, sent, step, slos)
+            spec = target("sweep", url, endpoint, max_in_flight=MAX_CONCURRENCY, warmup=0, metrics_url=metrics_url)
+            run_rows("sweep", spec, rows, warm, "", output=Path(output) if output else None, as_json=as_json)
         block = {
             "mode": mode,
             "workload": sent,
@@ -133,6 +143,21 @@ def sweep(
     if len(ended) > 1 and not as_json:
         _spread([finished for finished, _ in ended])
     sys.exit(min((EXIT[finished.verdict] for finished, _ in ended), key=WORST_FIRST.index))
+
+
+def _closed_rows(concurrency: str, workload: Workload | Mix, step: str, slos: Sequence[Slo]) -> list[Row]:
+    """A row of a closed loop for each number of requests in flight. Raises ValueError, ConfigError."""
+    if isinstance(workload, Mix):
+        raise ValueError(f"--concurrency sends one workload, and {workload.name!r} is a mix; name one of its parts")
+    step_s = quantity("--step", step or DEFAULT_CLOSED_STEP, duration)
+    counts = [count.strip() for count in concurrency.split(",")]
+    if not all(count.isdecimal() and 1 <= int(count) <= MAX_CONCURRENCY for count in counts):
+        raise ValueError(f"--concurrency {concurrency!r}: write numbers from 1 to {MAX_CONCURRENCY:,}, such as 1,4,16")
+    rows = [
+        {"name": f"{workload.name}-{count}", "workload": workload, "concurrency": int(count), "duration": step_s}
+        for count in dict.fromkeys(counts)
+    ]
+    return [validated("sweep", Row, {**row, "accept": tuple(slos)}) for row in rows]
 
 
 async def _repeated(
@@ -208,9 +233,11 @@ def _description(action: Action) -> str:
 def _draw(result: Result) -> None:
     """Print the stages and the capacities."""
     console = Terminal(highlight=False, soft_wrap=True)
+    width = 8 if any(stage.quality for stage in result.stages) else 0
     if result.stages:
         console.print(
             f"{'stage':16}{'there/s':>8}{'sent':>6}{'ok':>6}{'TTFT p50':>10}{'p99':>10}{'TPOT p50':>10}{'tok/s':>8}"
+            f"{'wrong' if width else '':>{width}}"
         )
     for stage in result.stages:
         ttft = [stage.quantile("ttft", q) for q in (0.5, 0.99)]
@@ -224,7 +251,11 @@ def _draw(result: Result) -> None:
         demand = "–" if stage.demand_per_s is None else f"{stage.demand_per_s:.2f}"
         tokens = "–" if stage.output_tokens_per_s is None else f"{stage.output_tokens_per_s:.0f}"
         cells = "".join(f"{mark:>10}" for mark in marks)
-        console.print(f"{stage.name:16}{demand:>8}{stage.sent:>6}{stage.answered:>6}{cells}{tokens:>8}", markup=False)
+        quality = f"{stage.quality[1]}/{stage.quality[0]}" if stage.quality else ""
+        console.print(
+            f"{stage.name:16}{demand:>8}{stage.sent:>6}{stage.answered:>6}{cells}{tokens:>8}{quality:>{width}}",
+            markup=False,
+        )
     if result.stages:
         console.print("* of too few requests to judge by", markup=False)
     if result.warm_up is not None:

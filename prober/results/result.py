@@ -129,6 +129,7 @@ class Stage:
     ended: reason of the end, by name
     load: own load, if stages differ; None: that of the result
     throughput: of a stage of a sweep, whose answers end in later stages; None: that of its own requests over its duration
+    quality: (golden prompts answered, answered wrongly); None if none was sent
     prompt_lengths: prompt tokens asked and counted; None if no request had a length to reach
     """
 
@@ -153,6 +154,7 @@ class Stage:
     load: Load | None = None
     throughput: Throughput | None = None
     prompt_lengths: PromptTokens | None = None
+    quality: tuple[int, int] | None = None
 
     def quantile(self, latency: str, q: float) -> Quantile | None:
         """The quantile `q` of "ttft", "tpot", "itl" or "e2e"."""
