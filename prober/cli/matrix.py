@@ -295,6 +295,8 @@ def _object(rows: Sequence[Row], verdicts: Sequence[Verdict], result: Result) ->
                 "answered": stage.answered if stage else 0,
                 "outcomes": stage.outcomes if stage else {},
                 "prompt_lengths": asdict(stage.prompt_lengths) if stage and stage.prompt_lengths else None,
+                "quality": stage.quality if stage else None,
+                "reasoning": asdict(stage.reasoning) if stage and stage.reasoning else None,
                 "latencies": {name: [asdict(q) for q in quantiles] for name, quantiles in stage.latencies.items()}
                 if stage
                 else {},
@@ -328,6 +330,11 @@ def _draw(rows: Sequence[Row], verdicts: Sequence[Verdict], result: Result) -> N
     for stage in result.stages:
         if stage.prompt_lengths:
             console.print(f"{stage.name}: prompts: {stage.prompt_lengths.text()}.", markup=False)
+        if stage.quality:
+            judged, wrong = stage.quality
+            console.print(f"{stage.name}: {wrong:,} of {judged:,} golden answers wrong.", markup=False)
+        if stage.reasoning:
+            console.print(f"{stage.name}: {stage.reasoning.text()}.", markup=False)
     for text in result.differs:
         console.print(f"{text}.", markup=False)
 

@@ -266,6 +266,9 @@ def _draw(result: Result) -> None:
         console.print(f"There was {interference}.", markup=False)
     if result.interference is None:
         console.print("Nobody tells what else the target served: rates are those of the sweep alone.", markup=False)
+    for stage in result.stages:
+        if stage.reasoning:
+            console.print(f"{stage.name}: {stage.reasoning.text()}.", markup=False)
     if prompts := pooled(stage.prompt_lengths for stage in result.stages):
         console.print(f"Prompts: {prompts.text()}.", markup=False)
     console.print(f"{words(result.capacities)}.", markup=False)

@@ -18,6 +18,7 @@ class CompletionRequest:
     prompt: tokens of the prompt
     tokens: of the answer
     salt: separates prefix caches
+    is_structured: the answer must be JSON (`response_format`)
     """
 
     chat: bool
@@ -29,6 +30,7 @@ class CompletionRequest:
     include_usage: bool
     continuous_usage: bool
     salt: str
+    is_structured: bool = False
 
 
 class RequestRefused(Exception):
@@ -79,6 +81,7 @@ def parse_completion_request(body: bytes, *, chat: bool, model: str, tokenizer: 
         include_usage=bool(options.get("include_usage")),
         continuous_usage=bool(options.get("continuous_usage_stats")),
         salt=str(document.get("cache_salt") or ""),
+        is_structured=_is_structured(document),
     )
 
 
@@ -94,6 +97,15 @@ def _prompt(document: dict[str, Any], chat: bool) -> str:
     if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
         raise bad_request("messages: Input should be a valid list of objects", "messages")
     return "\n".join(_text(message.get("content")) for message in messages)
+
+
+def _is_structured(document: dict[str, Any]) -> bool:
+    """Whether `response_format` asks for JSON. vLLM refuses kinds that it does not know."""
+    response_format = document.get("response_format") or {"type": "text"}
+    kind = response_format.get("type") if isinstance(response_format, dict) else None
+    if kind not in ("text", "json_object", "json_schema"):
+        raise bad_request("response_format: Input should be 'text', 'json_object' or 'json_schema'", "response_format")
+    return kind in ("json_object", "json_schema")
 
 
 def _text(content: Any) -> str:

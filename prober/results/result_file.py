@@ -22,7 +22,7 @@ from prober.results.strict_json import Reader, Unreadable, dumps
 KEY = "llm_slo_prober"
 # 1: no stage has its own load. 2: no throughput, and a rate is reported to hold without evidence.
 # 3: lengths are the `repr` of a distribution, and retry_after_s is in the configuration of the daemon's sweeps.
-# 4: no prompt_lengths and quality.
+# 4: no prompt_lengths, quality and reasoning.
 FORMAT = 5
 _VLLM = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2el"}
 
@@ -198,7 +198,7 @@ def _upgraded(content: dict[str, Any], version: int) -> dict[str, Any]:
     swept = version < 3 and content.get("kind") in ("sweep", "grid") and str(content.get("tool")).startswith(OURS)
     missing: dict[str, Any] = {"load": None} if version == 1 else {}
     if version < 5:
-        missing |= {"prompt_lengths": None, "quality": None}
+        missing |= {"prompt_lengths": None, "quality": None, "reasoning": None}
     if version < 3:
         missing |= {"throughput": asdict(Throughput()) if swept else None}
 

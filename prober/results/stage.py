@@ -13,6 +13,7 @@ from prober.measure.outcome import ANSWERED, Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.slo_events import count_events
 from prober.results.prompt_tokens import prompt_tokens_of
+from prober.results.reasoning import reasoning_of
 from prober.results.result import LATENCIES, Request, Stage, Use
 from prober.statistics.clustered_quantiles import clustered_quantiles
 from prober.statistics.quantiles import MIN_SAMPLES_BY_QUANTILE, Quantile, quantiles
@@ -75,6 +76,7 @@ def stage_of(
         ended=ended,
         prompt_lengths=prompt_tokens_of(probes),
         quality=quality_of(probes),
+        reasoning=reasoning_of(probes),
     )
     return stage, requests
 

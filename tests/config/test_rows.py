@@ -142,7 +142,7 @@ def test_a_file_that_is_none_says_what_to_write(text: str, said: str) -> None:
 def test_a_row_may_name_a_workload_instead_of_lengths() -> None:
     """With all that the workload has; a mix has several shapes, which one verdict cannot judge."""
     rag = Workload("rag", Fixed(300), Fixed(20), Prefix(200, 0.5), {"temperature": 1})
-    known = {"rag": rag, "day": Mix("day", ((rag, 1.0),))}
+    known: dict[str, Workload | Mix] = {"rag": rag, "day": Mix("day", ((rag, 1.0),))}
     text = "rows: [{name: a, workload: %s, rate: 2/s, requests: 40, accept: ['ttft<1s:90%%']%s}]"
     (row,) = load_rows(text % ("rag", ""), source="r", workloads=known)
     assert row.workload is rag
