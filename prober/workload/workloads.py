@@ -28,9 +28,22 @@ class Prefix:
 
 
 @dataclass(frozen=True, slots=True)
+class Sessions:
+    """Conversations of several turns: the prompt of a turn is all earlier ones, their answers, and a new message.
+
+    count: sessions at a time. Requests continue them in rotation, so the time between two turns of a session is count ÷ rate
+    turns: of each session; then a new one begins
+    """
+
+    count: int
+    turns: int
+
+
+@dataclass(frozen=True, slots=True)
 class Workload:
     """A named distribution of requests.
 
+    sessions: send turns of conversations; the lengths are those of one message and of one answer
     prompts: send texts from a file instead of filler text
     trace: replay lengths and prefixes of recorded traffic, `speed` times as fast
     golden: send these prompts unchanged and in turn, and check the answers; `output_tokens` limits them, their length is not forced
@@ -45,16 +58,21 @@ class Workload:
     trace: Trace | None = None
     speed: float = 1.0
     golden: tuple[GoldenPrompt, ...] = ()
+    sessions: Sessions | None = None
 
     @property
     def series(self) -> tuple[str, ...]:
-        """The values of the `workload` label; cold and warm requests have different ones."""
+        """The values of the `workload` label; cold and warm requests have different ones, and so has each turn of sessions."""
+        if self.sessions is not None:
+            return tuple(f"{self.name}_turn{turn}" for turn in range(1, self.sessions.turns + 1))
         if self.prefix is None or self.prefix.reuse in (0.0, 1.0):
             return (self.name,)
         return (self.name, f"{self.name}_warm")
 
     def shares(self) -> tuple[tuple[str, "Workload", float], ...]:
         """(series, workload, share of the requests) of each series."""
+        if self.sessions is not None:
+            return tuple((name, self, 1 / self.sessions.turns) for name in self.series)
         if len(self.series) == 1:
             return ((self.name, self, 1.0),)
         assert self.prefix is not None
@@ -76,7 +94,11 @@ class Workload:
         if self.prompts:
             words = sum(len(content.split()) for prompt in self.prompts for _, content in prompt)
             return words / len(self.prompts), self.output_tokens.mean()
-        return self.prompt_tokens.mean(), self.output_tokens.mean()
+        message, answer = self.prompt_tokens.mean(), self.output_tokens.mean()
+        if self.sessions is not None:
+            turns = self.sessions.turns
+            return message * (turns + 1) / 2 + answer * (turns - 1) / 2, answer
+        return message, answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +127,16 @@ class Mix:
         total_weight = sum(weight for _, weight in self.parts)
         means = [(weight / total_weight, part.mean_tokens()) for part, weight in self.parts]
         return sum(w * m[0] for w, m in means), sum(w * m[1] for w, m in means)
+
+
+@dataclass(slots=True)
+class Session:
+    """A conversation under way. turns_left: before a new one begins; prompt_tokens: of `messages`, as asked for."""
+
+    turns_left: int
+    messages: tuple[Message, ...] = ()
+    prompt_tokens: int = 0
+    turn: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +173,7 @@ class RequestGenerator:
         # The prefix of one workload must not warm up that of another.
         self._prefix_at = {part.name: derive_seed("prefix", part.name) for part, _ in self._parts}
         self._next = dict.fromkeys((part.name for part, _ in self._parts), 0)
+        self._sessions: dict[tuple[str, int], Session] = {}
 
     def draw(self, nonce: str, calibration: PromptCalibration | None = None) -> DrawnRequest:
         """Draws the next request.
@@ -166,6 +199,8 @@ class RequestGenerator:
             messages = ((role, f"[{nonce}] {content}"), *rest)
             return DrawnRequest(part.name, tokens, output, messages, False, part.sampling)
         prompt = max(1, part.prompt_tokens.draw(rng))
+        if part.sessions is not None:
+            return self._turn(part, part.sessions, prompt, output, nonce, length)
         warm = part.prefix is not None and rng.random() < part.prefix.reuse
         words = prompt if length is UNCALIBRATED else length.prompt_words(prompt, rng)
         text = f"[{nonce}] "
@@ -181,6 +216,26 @@ class RequestGenerator:
         output = min(SAMPLE_OUTPUT_TOKENS, part.max_output_tokens)
         messages = (("user", f"[{nonce}] {self._pool.words(words, 0)}"),)
         return DrawnRequest(part.series[0], max(1, words), output, messages, False, part.sampling, sample_words=words)
+
+    def _turn(
+        self, part: Workload, sessions: Sessions, message: int, output: int, nonce: str, length: PromptLength
+    ) -> DrawnRequest:
+        """The next turn of the next session. It may hit the prefix cache, so it has no salt; the nonce keeps sessions apart."""
+        number = self._next[part.name] % sessions.count
+        self._next[part.name] += 1
+        # The first sessions are shorter, so that not all are at the same turn.
+        session = self._sessions.get((part.name, number)) or Session(sessions.turns - number % sessions.turns)
+        if session.turns_left == 0:
+            session = Session(sessions.turns)
+        self._sessions[part.name, number] = session
+        tokens = message if session.turn else max(1.0, message - length.constant_tokens)
+        text = self._pool.words(max(1, round(length.words(tokens))), self._rng.randrange(1 << 13))
+        answer = self._pool.words(max(1, round(length.words(output))), self._rng.randrange(1 << 13))
+        messages = (*session.messages, ("user", text if session.turn else f"[{nonce}] {text}"))
+        prompt, name = session.prompt_tokens + message, part.series[session.turn]
+        session.turn, session.turns_left = session.turn + 1, session.turns_left - 1
+        session.messages, session.prompt_tokens = (*messages, ("assistant", answer)), prompt + output
+        return DrawnRequest(name, prompt, output, messages, True, part.sampling, has_asked_length=True)
 
     def _golden(self, part: Workload, output: int, length: PromptLength) -> DrawnRequest:
         at = self._next[part.name]
@@ -214,7 +269,7 @@ class RequestGenerator:
 def sample_lengths(workload: Workload | Mix, rng: Random, count: int) -> tuple[tuple[int, int], ...]:
     """Draws (prompt, output) tokens of about `count` requests, without composing texts."""
     lengths: list[tuple[int, int]] = []
-    for _, part, share in workload.shares():
+    for name, part, share in workload.shares():
         for at in range(max(1, round(count * share))):
             if part.trace is not None:
                 row = at % len(part.trace.offsets_ns)
@@ -227,7 +282,9 @@ def sample_lengths(workload: Workload | Mix, rng: Random, count: int) -> tuple[t
                 prompt = part.prompts[at % len(part.prompts)]
                 lengths.append((sum(len(content.split()) for _, content in prompt), output))
             else:
-                lengths.append((max(1, part.prompt_tokens.draw(rng)), output))
+                turn = part.series.index(name) if part.sessions is not None else 0
+                earlier = sum(part.prompt_tokens.draw(rng) + part.output_tokens.draw(rng) for _ in range(turn))
+                lengths.append((max(1, part.prompt_tokens.draw(rng)) + earlier, output))
     return tuple(lengths)
 
 

@@ -25,7 +25,7 @@ from prober.workload.prompt_length import PromptCalibration, PromptLength
 from prober.workload.prompts import CYCLE_WORDS
 from prober.workload.shapes import Fixed, Lognormal
 from prober.workload.trace import parse_trace
-from prober.workload.workloads import Prefix, RequestGenerator, Workload
+from prober.workload.workloads import Prefix, RequestGenerator, Sessions, Workload, sample_lengths
 
 QUICK = Behaviour(ttft=Constant(0.001), itl=Constant(0.0))
 TOKENIZERS = [
@@ -162,3 +162,26 @@ def test_counts_of_several_stages_are_pooled_over_requests() -> None:
     assert pooled(parts) == PromptTokens(4, 400, 410)
     assert pooled([PromptTokens(2, 10, None)]) == PromptTokens(2, 10, None)
     assert pooled([None]) is None
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("tokenizer", [Tokenizer("words"), Tokenizer("subwords", 25)], ids=["words", "subwords"])
+async def test_turns_of_sessions_grow_and_find_their_earlier_turns_in_the_prefix_cache(tokenizer: Tokenizer) -> None:
+    """Each turn has a series; its prompt has all earlier messages, and the prompt of the turn before is in the cache."""
+    workload = Workload("talk", Fixed(200), Fixed(40), sessions=Sessions(count=3, turns=4))
+    _, probes = await results(Settings(behaviour=QUICK, tokenizer=tokenizer), workload, 36)
+    by_turn = {name: [probe for probe in probes if probe.workload == name] for name in workload.series}
+    assert sum(map(len, by_turn.values())) == 36
+    for turn, (name, turns) in enumerate(by_turn.items()):
+        assert len(turns) >= 6, name
+        usages = [usage for probe in turns if (usage := probe.timeline.usage) is not None]
+        asked = 200 * (turn + 1) + 40 * turn
+        assert {probe.requested_prompt_tokens for probe in turns} == {asked}
+        assert fmean(usage.prompt_tokens or 0 for usage in usages) == pytest.approx(asked, rel=0.03)
+        before = 200 * turn + 40 * (turn - 1) if turn else 0
+        assert fmean(usage.cached_tokens or 0 for usage in usages) == pytest.approx(before, abs=32)
+        assert not any(probe.cached for probe in turns)
+    mean = fmean(probe.requested_prompt_tokens for turns in by_turn.values() for probe in turns[:6])
+    assert workload.mean_tokens() == (mean, 40)
+    drawn = sample_lengths(workload, Random(1), 400)
+    assert fmean(prompt for prompt, _ in drawn) == pytest.approx(mean)
