@@ -266,6 +266,8 @@ async def _measured(
         if any(session.target.endpoint.host in LOOPBACK for session in sessions.values()):
             cards.reader, _ = await asyncio.to_thread(open_reader)
         for session in sessions.values():
+            # B gets the texts of A, even if its server counts other tokens for them.
+            session.target.prompt_calibration = sessions["a"].target.prompt_calibration
             await session.start()
         measured: dict[Half, Sequence[Request]] = {}
         warm_ups: list[int] = []

@@ -14,9 +14,9 @@ from rich.table import Table
 
 from prober.cli.console import Terminal
 from prober.cli.exit_codes import ExitCode, exit_on, fail
-from prober.cli.options import AsJson, EndpointOptions, MetricsUrl, Url, expand_options
+from prober.cli.options import AddedWorkloadOptions, AsJson, EndpointOptions, MetricsUrl, Url, expand_options
 from prober.cli.output import echo
-from prober.cli.target import read_file, target, validated
+from prober.cli.target import read_file, target, validated, workload
 from prober.config.fields import Document
 from prober.config.load import ConfigError
 from prober.config.serving import DecodeBoundSpec
@@ -33,14 +33,18 @@ from prober.measure.result import ProbeResult
 from prober.measure.timeline_text import format_duration
 from prober.net.clock import Clock
 from prober.net.endpoint import BadEndpoint
+from prober.probing.calibration import calibrate
 from prober.probing.probe import run_probe
 from prober.probing.target import Target
-from prober.workload.workloads import RequestGenerator
+from prober.workload.workloads import Mix, RequestGenerator, Workload
+
+OWN_PROBES = 20
 
 
 @expand_options
 def diagnose(
     url: Url,
+    workload_options: AddedWorkloadOptions,
     endpoint: EndpointOptions,
     ttft: Annotated[str, typer.Option(help="TTFT objective that is missed, such as 500ms.")] = "",
     tpot: Annotated[str, typer.Option(help="TPOT objective that is missed, such as 30ms.")] = "",
@@ -61,8 +65,9 @@ def diagnose(
             if model_config and gpu
             else None
         )
+        own = workload(workload_options) if workload_options != AddedWorkloadOptions() else None
         spec = target("diagnose", url, endpoint, metrics_url=metrics_url, metrics={"interval": 1.0})
-        results, readings = uvloop.run(_measure(spec, quiet=as_json))
+        results, readings = uvloop.run(_measure(spec, own, quiet=as_json))
     hardware = (
         Hardware(decode.model, decode.memory_bandwidth_bytes_per_s, decode.gpus or 1)
         if decode is not None and decode.memory_bandwidth_bytes_per_s is not None
@@ -96,24 +101,28 @@ class _Page:
         echo(f"the engine changed meanwhile: {change.kind}", err=True)
 
 
-async def _measure(spec: TargetSpec, *, quiet: bool) -> tuple[list[ProbeResult], list[Reading]]:
-    """Send the probes one after the other. The first one warms up connection and engine and does not count."""
+async def _measure(
+    spec: TargetSpec, own: Workload | Mix | None, *, quiet: bool
+) -> tuple[list[ProbeResult], list[Reading]]:
+    """Send the probes of all phases and of the user's own workload, one after the other. The first one is warm-up."""
     clock, rng = Clock(), Random()
     listener = _Page(clock)
     target_ = Target(spec, clock)
     page: asyncio.Task[Any] | None = None
     try:
-        await target_.identify()
+        if await target_.identify() is None:
+            await calibrate(target_)
         if spec.metrics is not None:
             reader = PageReader(target_, spec.metrics, clock, listener, lambda: spec.url)
             page = asyncio.create_task(reader.run())
         await run_probe(target_, RequestGenerator(PHASES[0].workload, rng), clock.now_ns() + 200_000_000)
         results: list[ProbeResult] = []
-        for phase in PHASES:
+        sent = [(phase.workload, phase.probes, phase.purpose) for phase in PHASES]
+        for workload_, probes, purpose in [*sent, *([(own, OWN_PROBES, "the named workload")] if own else [])]:
             if not quiet:
-                echo(f"{phase.probes} × {phase.workload.name}: {phase.purpose}", err=True)
-            drawer = RequestGenerator(phase.workload, rng)
-            for _ in range(phase.probes):
+                echo(f"{probes} × {workload_.name}: {purpose}", err=True)
+            drawer = RequestGenerator(workload_, rng)
+            for _ in range(probes):
                 result = await run_probe(target_, drawer, clock.now_ns() + 50_000_000)
                 results += [result] if result is not None else []
             if not any(result.outcome in ANSWERED for result in results):

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 import uvloop
@@ -25,7 +25,7 @@ from prober.cli.exit_codes import ExitCode, exit_on
 from prober.cli.options import AsJson, EndpointOptions, Url, WarmUpOption, expand_options, warm_up_length
 from prober.cli.output import echo
 from prober.cli.sending import Sending, Watched
-from prober.cli.target import check_writable, only_load, target
+from prober.cli.target import check_writable, known_workloads, only_load, target
 from prober.config.load import ConfigError
 from prober.config.rows import MAX_CONCURRENCY, Row, load_rows
 from prober.config.target import TargetSpec
@@ -80,6 +80,9 @@ def matrix(
     endpoint: EndpointOptions,
     file: Annotated[Path, typer.Option("--file", help="YAML file with the rows.")],
     warm_up: WarmUpOption = "10",
+    config_file: Annotated[
+        str, typer.Option("--config.file", help="Configuration file whose workloads rows can name.")
+    ] = "",
     output: Annotated[Path | None, typer.Option(help="File for the result, for `prober report`.")] = None,
     *,
     context: ContextOptions,
@@ -89,7 +92,7 @@ def matrix(
     2 wrong call."""
     with exit_on(ConfigError, ValueError, command="matrix"):
         text, warm = _read(file), warm_up_length(warm_up)
-        rows = load_rows(text, source=str(file))
+        rows = load_rows(text, source=str(file), workloads=known_workloads(config_file))
         if output is not None:
             check_writable("--output", output)
         spec = target(
@@ -103,13 +106,27 @@ def matrix(
         )
         if context.gpu_price is None and (priced := [row.name for row in rows if row.max_cost is not None]):
             raise ValueError(f"rows {', '.join(priced)}: a cost target needs the price of a GPU; add --gpu-price")
+    run_rows("matrix", spec, rows, warm, text, output=output, as_json=as_json)
+
+
+def run_rows(
+    command: str,
+    spec: TargetSpec,
+    rows: Sequence[Row],
+    warm: WarmUpLength,
+    configuration: str,
+    *,
+    output: Path | None,
+    as_json: bool,
+) -> NoReturn:
+    """Send and judge each row, write and print the result, and exit. configuration: of the rows, for the result."""
     with (
-        exit_on(BadEndpoint, command="matrix"),
-        exit_on(UnidentifiedTarget, command="matrix", code=ExitCode.NOT_ENOUGH_DATA),
-        only_load("matrix", spec.url),
+        exit_on(BadEndpoint, command=command),
+        exit_on(UnidentifiedTarget, command=command, code=ExitCode.NOT_ENOUGH_DATA),
+        only_load(command, spec.url),
     ):
         measured = uvloop.run(_measure(spec, rows, warm))
-    result = completed(_result(spec, rows, measured, text), spec, measured.facts, seed=measured.seed)
+    result = completed(_result(spec, rows, measured, configuration), spec, measured.facts, seed=measured.seed)
     verdicts = _with_costs(rows, _verdicts(rows, measured), result)
     decided = decision(verdicts)
     result = replace(result, decision=decided, stop_detail="" if decided else sentences(verdicts))
@@ -304,6 +321,9 @@ def _object(rows: Sequence[Row], verdicts: Sequence[Verdict], result: Result) ->
                 "sent": stage.sent if stage else 0,
                 "answered": stage.answered if stage else 0,
                 "outcomes": stage.outcomes if stage else {},
+                "prompt_lengths": asdict(stage.prompt_lengths) if stage and stage.prompt_lengths else None,
+                "quality": stage.quality if stage else None,
+                "reasoning": asdict(stage.reasoning) if stage and stage.reasoning else None,
                 "latencies": {name: [asdict(q) for q in quantiles] for name, quantiles in stage.latencies.items()}
                 if stage
                 else {},
@@ -335,6 +355,13 @@ def _draw(rows: Sequence[Row], verdicts: Sequence[Verdict], result: Result) -> N
     if result.warm_up is not None:
         console.print(f"Warm-up before a row: {result.warm_up} or more, which do not count.", markup=False)
     for stage in result.stages:
+        if stage.prompt_lengths:
+            console.print(f"{stage.name}: prompts: {stage.prompt_lengths.text()}.", markup=False)
+        if stage.quality:
+            judged, wrong = stage.quality
+            console.print(f"{stage.name}: {wrong:,} of {judged:,} golden answers wrong.", markup=False)
+        if stage.reasoning:
+            console.print(f"{stage.name}: {stage.reasoning.text()}.", markup=False)
         for sentence in stage_sentences(result, stage):
             console.print(sentence, markup=False)
     for text in result.differs:

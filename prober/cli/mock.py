@@ -21,6 +21,7 @@ from prober.mock.faults import fault_forms, parse_fault
 from prober.mock.prefix import BLOCK_TOKENS
 from prober.mock.server import running
 from prober.mock.settings import Settings
+from prober.mock.tokenizer import TOKENIZERS, Tokenizer
 from prober.mock.wire import LINE_ENDS, REASONING_FIELDS, ROLE_CHUNKS, USAGES, Wire
 from prober.simulation.parameters import Parameters
 
@@ -44,6 +45,8 @@ def mock(
         int, typer.Option(min=0, help="KV cache in blocks of 16 tokens; 0: 25000; simulated only.")
     ] = 0,
     background: Annotated[str, typer.Option(help="Rate of background load, such as 2/s.")] = "",
+    tokenizer: Annotated[str, typer.Option(help=f"Tokens of prompts: {', '.join(TOKENIZERS)}.")] = "words",
+    template_tokens: Annotated[int, typer.Option(min=0, help="Tokens that the chat template adds to a prompt.")] = 0,
     tokens_per_chunk: Annotated[int, typer.Option(min=1)] = 1,
     reasoning: Annotated[int, typer.Option(min=0, help="Reasoning tokens before the answer.")] = 0,
     reasoning_field: Annotated[str, typer.Option(help=" or ".join(REASONING_FIELDS))] = "reasoning",
@@ -69,6 +72,7 @@ def mock(
     with exit_on(ValueError, OSError, command="mock"):
         choices = (
             (engine, ENGINES),
+            (tokenizer, tuple(TOKENIZERS)),
             (role_chunk, ROLE_CHUNKS),
             (usage, USAGES),
             (line_ending, LINE_ENDS),
@@ -105,6 +109,7 @@ def mock(
             seed=seed,
             start_delay_s=duration(start_delay) if start_delay else 0.0,
             simulation=_parameters(slots, kv_blocks) if engine == "simulated" else None,
+            tokenizer=Tokenizer(tokenizer, template_tokens),
         )
         limit_s = duration(ends_after) if ends_after else None
         tls = None

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from prober.cli.console import Terminal
 from prober.cli.exit_codes import ExitCode, exit_on, fail
-from prober.cli.options import AsJson, BuiltIn, EndpointOptions, Url, WorkloadOptions, expand_options
+from prober.cli.options import AsJson, EndpointOptions, Url, WorkloadOptions, expand_options
 from prober.cli.output import echo
 from prober.cli.target import target
 from prober.cli.target import workload as workload_of
@@ -30,13 +30,13 @@ from prober.workload.workloads import RequestGenerator
 @expand_options
 def once(
     url: Url,
+    workload_options: WorkloadOptions,
     endpoint: EndpointOptions,
-    workload: BuiltIn = "probe",
     as_json: AsJson = False,
 ) -> None:
     """Send one probe and draw its timeline. Exit code: 0 if the outcome is ok."""
     with exit_on(ConfigError, BadEndpoint, ValueError, command="once"):
-        spec = target("once", url, endpoint, probes=[{"workload": workload_of(WorkloadOptions(workload))}])
+        spec = target("once", url, endpoint, probes=[{"workload": workload_of(workload_options)}])
         result = uvloop.run(_send(spec))
     if result is None:
         fail("prober once: the engine is loading its model or shutting down; try again later", ExitCode.FAILED)
@@ -88,7 +88,8 @@ def _draw(result: ProbeResult) -> None:
         low, median, high = map(format_duration, (gaps[0], gaps[len(gaps) // 2], gaps[-1]))
         rows.append(("gaps", f"{len(gaps)}: min {low}, median {median}, max {high}"))
     if usage:
-        rows.append(("tokens", f"{usage.prompt_tokens} prompt, {usage.completion_tokens} completion"))
+        asked = f" ({result.requested_prompt_tokens} words sent)" if result.has_asked_length else ""
+        rows.append(("tokens", f"{usage.prompt_tokens} prompt{asked}, {usage.completion_tokens} completion"))
     elif timeline.content_ns:
         rows.append(("tokens", "the server sent no usage"))
     for name, value in rows:

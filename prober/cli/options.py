@@ -27,7 +27,6 @@ Url = Annotated[str, typer.Argument(help="Base URL, such as http://localhost:800
 ConfigFile = Annotated[str, typer.Option("--config.file", help="YAML configuration.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 MetricsUrl = Annotated[str, typer.Option(help="URL of the engine's metrics page; auto: find it; none: do not read it.")]
-BuiltIn = Annotated[str, typer.Option(help=f"Workload to send: {', '.join(BUILT_IN)}.")]
 WorkloadName = Annotated[str, typer.Option(help=f"Workload to send: {', '.join(BUILT_IN)}, or one of --config.file.")]
 PromptTokens = Annotated[
     int, typer.Option(min=0, help="Fixed prompt length instead of a workload; needs --output-tokens.")
@@ -37,7 +36,7 @@ WarmUpOption = Annotated[
     typer.Option("--warm-up", help="Sent before what counts: a number of requests (50), or a time (20s); 0: nothing."),
 ]
 OutputTokens = Annotated[
-    int, typer.Option(min=0, help="Fixed output length instead of a workload; needs --prompt-tokens.")
+    int, typer.Option(min=0, help="Fixed output length instead of a workload; needs --prompt-tokens or --prompts.")
 ]
 
 
@@ -51,11 +50,14 @@ class EndpointOptions:
     bearer_token_file: Annotated[str, typer.Option(help="File with the bearer token.")] = ""
     ca_file: Annotated[str, typer.Option(help="File with the certificate authorities to trust.")] = ""
     header: Annotated[list[str] | None, typer.Option(help="'name: value' of a request header; repeatable.")] = None
+    max_send_lag: Annotated[str, typer.Option(help="Lateness of the prober above which a request does not count.")] = (
+        "10ms"
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadOptions:
-    """The requests to send: a workload by name, or fixed lengths."""
+    """The requests to send: a workload by name, fixed lengths, prompts of a file or a trace, and golden prompts among them."""
 
     workload: WorkloadName = "probe"
     prompt_tokens: PromptTokens = 0
@@ -63,6 +65,29 @@ class WorkloadOptions:
     config_file: Annotated[
         str, typer.Option("--config.file", help="Configuration file whose workloads can be named.")
     ] = ""
+    prompts: Annotated[
+        str, typer.Option(help="File of prompts (JSONL of messages, or ShareGPT's JSON); needs --output-tokens.")
+    ] = ""
+    trace: Annotated[
+        str, typer.Option(help="Trace (Mooncake JSONL or Azure CSV) whose lengths and prefixes are sent.")
+    ] = ""
+    golden: Annotated[
+        str, typer.Option(help="Workload of golden prompts in --config.file; one request in 20 is one of them.")
+    ] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ChatWorkloadOptions(WorkloadOptions):
+    """The same, by default of the workload `chat`."""
+
+    workload: WorkloadName = "chat"
+
+
+@dataclass(frozen=True, slots=True)
+class AddedWorkloadOptions(WorkloadOptions):
+    """The same, by default none."""
+
+    workload: WorkloadName = ""
 
 
 def quantity(option: str, text: str, parse: Callable[[object], T]) -> T:

@@ -13,6 +13,7 @@ from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
 from prober.measure.warmup import WarmUpLength
 from prober.net.clock import Clock
+from prober.probing.calibration import calibrate
 from prober.probing.pacer import pace
 from prober.probing.probe import run_probe
 from prober.probing.target import Target
@@ -39,8 +40,9 @@ class Session:
         self._page: asyncio.Task[Any] | None = None
 
     async def start(self) -> None:
-        """Identify the target and wait for a first reading. A failure is left to the probes, which try again."""
-        await self.target.identify()
+        """Identify the target, calibrate the length of prompts and wait for a first reading. A failure is left to the probes."""
+        if await self.target.identify() is None:
+            await calibrate(self.target)
         if self.spec.metrics is not None:
             reader = PageReader(self.target, self.spec.metrics, self.clock, self, lambda: self.spec.url)
             self._page = asyncio.create_task(reader.run())
@@ -93,7 +95,7 @@ class Session:
             started.put_nowait(asyncio.create_task(run_probe(self.target, drawer, due_ns)))
 
         def missed(due_ns: int) -> None:
-            drawer.draw("")  # keeps the next request the same
+            drawer.draw("", self.target.prompt_calibration)  # keeps the next request the same
             started.put_nowait(asyncio.create_task(_missed(due_ns)))
 
         async def send() -> None:

@@ -4,7 +4,7 @@ import asyncio
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -19,24 +19,23 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from prober.cli.console import Terminal
 from prober.cli.context import ContextOptions, random_seed
 from prober.cli.exit_codes import ExitCode, exit_on
+from prober.cli.matrix import run_rows
 from prober.cli.options import (
     AsJson,
-    BuiltIn,
+    ChatWorkloadOptions,
     EndpointOptions,
     MetricsUrl,
-    OutputTokens,
-    PromptTokens,
     Url,
     WarmUpOption,
-    WorkloadOptions,
     expand_options,
     quantity,
     warm_up_length,
 )
 from prober.cli.output import echo
-from prober.cli.target import only_load, target
+from prober.cli.target import only_load, target, validated
 from prober.cli.target import workload as workload_of
 from prober.config.load import ConfigError
+from prober.config.rows import MAX_CONCURRENCY, Row
 from prober.config.slos import parse_objectives
 from prober.config.sweep import SweepSpec
 from prober.config.target import TargetSpec
@@ -47,17 +46,21 @@ from prober.features.capacity.sweep_plan import Plan, plan_of
 from prober.features.capacity.sweep_result import result_of
 from prober.features.capacity.sweep_runner import SweepRunner, Unmeasurable
 from prober.features.engines.page_reader import PageReader
+from prober.measure.objective import Slo
 from prober.measure.timeline_text import format_duration
 from prober.net.clock import Clock
 from prober.net.endpoint import BadEndpoint
+from prober.probing.calibration import calibrate
 from prober.probing.result_context import completed
 from prober.probing.target import Target
 from prober.results import cost
 from prober.results.capacity import words
 from prober.results.context import sentences as context_sentences
+from prober.results.prompt_tokens import pooled
 from prober.results.result import CONTENT_AT_ONCE, Result
 from prober.results.result_file import to_json
 from prober.results.stop_reason import ending
+from prober.workload.workloads import Mix, Workload
 
 EXIT = {
     "found": ExitCode.OK,
@@ -67,20 +70,25 @@ EXIT = {
     "void": ExitCode.NOT_ENOUGH_DATA,
 }
 WORST_FIRST = (ExitCode.FAILED, ExitCode.NOT_ENOUGH_DATA, ExitCode.OK)  # of several sweeps
+DEFAULT_CLOSED_STEP = "30s"
 DEFAULT_SLO = "ttft<500ms:99%"
 
 
 @expand_options
 def sweep(
     url: Url,
+    workload_options: ChatWorkloadOptions,
     endpoint: EndpointOptions,
     slo: Annotated[list[str] | None, typer.Option(help="Objective such as 'ttft<500ms:99%'; repeatable.")] = None,
     mode: Annotated[str, typer.Option(help="adaptive, grid, or gentle (ends before an SLO is breached).")] = "adaptive",
-    workload: BuiltIn = "chat",
-    prompt_tokens: PromptTokens = 0,
-    output_tokens: OutputTokens = 0,
     min_rate: Annotated[str, typer.Option(help="First rate.")] = "1/s",
     max_rate: Annotated[str, typer.Option(help="Highest rate.")] = "50/s",
+    concurrency: Annotated[
+        str,
+        typer.Option(
+            help="Instead of rates: requests kept in flight, such as 1,4,16. A closed loop, which hides queueing."
+        ),
+    ] = "",
     step: Annotated[str, typer.Option(help="Length of a stage; default: 4s, in a grid 60s.")] = "",
     warm_up: WarmUpOption = "20s",
     sustain: Annotated[str, typer.Option(help="Length of the final run at the knee; 0s: none.")] = "5m",
@@ -104,7 +112,11 @@ def sweep(
     ):
         slos = parse_objectives(slo or [DEFAULT_SLO])
         warm = warm_up_length(warm_up)
-        sent = workload_of(WorkloadOptions(workload, prompt_tokens, output_tokens))
+        sent = workload_of(workload_options)
+        if concurrency:
+            rows = _closed_rows(concurrency, sent, step, slos)
+            spec = target("sweep", url, endpoint, max_in_flight=MAX_CONCURRENCY, warmup=0, metrics_url=metrics_url)
+            run_rows("sweep", spec, rows, warm, "", output=Path(output) if output else None, as_json=as_json)
         block = {
             "mode": mode,
             "workload": sent,
@@ -148,11 +160,27 @@ def sweep(
     sys.exit(min((EXIT[finished.verdict] for finished, _ in ended), key=WORST_FIRST.index))
 
 
+def _closed_rows(concurrency: str, workload: Workload | Mix, step: str, slos: Sequence[Slo]) -> list[Row]:
+    """A row of a closed loop for each number of requests in flight. Raises ValueError, ConfigError."""
+    if isinstance(workload, Mix):
+        raise ValueError(f"--concurrency sends one workload, and {workload.name!r} is a mix; name one of its parts")
+    step_s = quantity("--step", step or DEFAULT_CLOSED_STEP, duration)
+    counts = [count.strip() for count in concurrency.split(",")]
+    if not all(count.isdecimal() and 1 <= int(count) <= MAX_CONCURRENCY for count in counts):
+        raise ValueError(f"--concurrency {concurrency!r}: write numbers from 1 to {MAX_CONCURRENCY:,}, such as 1,4,16")
+    rows = [
+        {"name": f"{workload.name}-{count}", "workload": workload, "concurrency": int(count), "duration": step_s}
+        for count in dict.fromkeys(counts)
+    ]
+    return [validated("sweep", Row, {**row, "accept": tuple(slos)}) for row in rows]
+
+
 async def _repeated(
     spec: TargetSpec, sweep_spec: SweepSpec, plan: Plan, times: int, *, quiet: bool
 ) -> list[tuple[Finished, Result]]:
     """Run one sweep after the other; an interrupted one is the last."""
     clock = Clock()
+    target_ = Target(spec, clock)
     interrupted = asyncio.Event()
     ended: list[tuple[Finished, Result]] = []
     try:
@@ -169,9 +197,11 @@ async def _repeated(
                 def on_action(action: Action, task: Any = task) -> None:
                     progress.update(task, description=_description(action))
 
-                began, seed, measured = time.time(), random_seed(), Target(spec, clock)
-                facts = await read_facts(measured, None)
-                runner = SweepRunner(measured, sweep_spec.workload, plan, Random(seed), PageReader, on_action)
+                began, seed = time.time(), random_seed()
+                facts = await read_facts(target_, None)
+                if await target_.identify() is None:
+                    await calibrate(target_)
+                runner = SweepRunner(target_, sweep_spec.workload, plan, Random(seed), PageReader, on_action)
                 asyncio.get_running_loop().add_signal_handler(signal.SIGINT, _interrupt, runner, interrupted)
                 run = await runner.run()
                 progress.stop_task(task)
@@ -219,9 +249,17 @@ def _description(action: Action) -> str:
 def _draw(result: Result) -> None:
     """Print the stages and the capacities."""
     console = Terminal(highlight=False, soft_wrap=True)
+    _draw_stages(console, result)
+    for sentence in _sentences(result):
+        console.print(sentence, markup=False)
+
+
+def _draw_stages(console: Terminal, result: Result) -> None:
+    width = 8 if any(stage.quality for stage in result.stages) else 0
     if result.stages:
         console.print(
             f"{'stage':16}{'there/s':>8}{'sent':>6}{'ok':>6}{'TTFT p50':>10}{'p99':>10}{'TPOT p50':>10}{'tok/s':>8}"
+            f"{'wrong' if width else '':>{width}}"
         )
     for stage in result.stages:
         ttft = [stage.quantile("ttft", q) for q in (0.5, 0.99)]
@@ -235,23 +273,34 @@ def _draw(result: Result) -> None:
         demand = "–" if stage.demand_per_s is None else f"{stage.demand_per_s:.2f}"
         tokens = "–" if stage.output_tokens_per_s is None else f"{stage.output_tokens_per_s:.0f}"
         cells = "".join(f"{mark:>10}" for mark in marks)
-        console.print(f"{stage.name:16}{demand:>8}{stage.sent:>6}{stage.answered:>6}{cells}{tokens:>8}", markup=False)
+        quality = f"{stage.quality[1]}/{stage.quality[0]}" if stage.quality else ""
+        console.print(
+            f"{stage.name:16}{demand:>8}{stage.sent:>6}{stage.answered:>6}{cells}{tokens:>8}{quality:>{width}}",
+            markup=False,
+        )
     if result.stages:
         console.print("* of too few requests to judge by", markup=False)
+
+
+def _sentences(result: Result) -> Iterator[str]:
+    """Sentences on the sweep, for below its stages."""
     if result.warm_up is not None:
-        console.print(f"Warm-up: {result.warm_up}, which do not count.", markup=False)
+        yield f"Warm-up: {result.warm_up}, which do not count."
     if result.content_came_at_once:
-        console.print(f"{CONTENT_AT_ONCE}.", markup=False)
+        yield f"{CONTENT_AT_ONCE}."
     for interference in result.interference or ():
-        console.print(f"There was {interference}.", markup=False)
+        yield f"There was {interference}."
     if result.interference is None:
-        console.print("Nobody tells what else the target served: rates are those of the sweep alone.", markup=False)
-    console.print(f"{words(result.capacities)}.", markup=False)
-    for sentence in cost.sentences(result):
-        console.print(sentence, markup=False)
-    for sentence in context_sentences(result):
-        console.print(sentence, markup=False)
-    console.print(f"It ended: {ending(result.stop, result.stop_detail).rstrip('.')}.", markup=False)
+        yield "Nobody tells what else the target served: rates are those of the sweep alone."
+    for stage in result.stages:
+        if stage.reasoning:
+            yield f"{stage.name}: {stage.reasoning.text()}."
+    if prompts := pooled(stage.prompt_lengths for stage in result.stages):
+        yield f"Prompts: {prompts.text()}."
+    yield f"{words(result.capacities)}."
+    yield from cost.sentences(result)
+    yield from context_sentences(result)
+    yield f"It ended: {ending(result.stop, result.stop_detail).rstrip('.')}."
 
 
 def _spread(ended: Sequence[Finished]) -> None:

@@ -9,17 +9,21 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from prober.cli.exit_codes import ExitCode, fail
-from prober.cli.options import EndpointOptions, WorkloadOptions
+from prober.cli.options import EndpointOptions, WorkloadOptions, quantity
 from prober.config.fields import Block, Document
 from prober.config.load import ConfigError, load_workloads
 from prober.config.problems import explain, no_such
 from prober.config.target import TargetSpec
+from prober.config.units import duration
 from prober.config.variables import expand, expand_url
 from prober.storage.lock import Lock, LockHeld
+from prober.workload.prompts import parse_prompts
 from prober.workload.shapes import Fixed
+from prober.workload.trace import parse_trace
 from prober.workload.workloads import BUILT_IN, Mix, Workload
 
 M = TypeVar("M", bound=Block)
+GOLDEN_SHARE = 0.05  # of the requests, with --golden
 # Options of the fields that a user sets; a path below a field follows its option.
 OPTIONS = {
     "url": "URL",
@@ -55,6 +59,7 @@ def target(
             "engine": endpoint.engine,
             "auth": {"bearer_token_file": endpoint.bearer_token_file} if endpoint.bearer_token_file else None,
             "tls": {"ca_file": endpoint.ca_file} if endpoint.ca_file else None,
+            "max_send_lag": quantity("--max-send-lag", endpoint.max_send_lag, duration),
             "headers": dict(_header(line) for line in endpoint.header or ()),
             "metrics": {"url": _expanded_url("--metrics-url", metrics_url), **fields.pop("metrics", {})},
             **fields,
@@ -95,20 +100,61 @@ def _expanded_url(option: str, url: str) -> str:
 
 def workload(options: WorkloadOptions) -> Workload | Mix:
     """The workload to send. Raises ValueError, ConfigError."""
-    if options.prompt_tokens or options.output_tokens:
-        if not (options.prompt_tokens and options.output_tokens):
-            raise ValueError("--prompt-tokens and --output-tokens go together; give both")
-        if options.config_file:
-            raise ValueError("--prompt-tokens and --output-tokens replace the workload; leave --config.file out")
-        return Workload("asked", Fixed(options.prompt_tokens), Fixed(options.output_tokens))
-    known = _declared(options.config_file) if options.config_file else BUILT_IN
-    if options.workload not in known:
-        raise ValueError(f"--workload: {no_such('workload', options.workload, known)}")
-    return known[options.workload]
+    known = known_workloads(options.config_file)
+    sent = _described(options) or _known("--workload", options.workload, known)
+    if not options.golden:
+        return sent
+    golden = _known("--golden", options.golden, known)
+    if isinstance(golden, Mix) or not golden.golden:
+        raise ValueError(f"--golden: workload {options.golden!r} has no `golden` prompts; name one that has")
+    parts = sent.parts if isinstance(sent, Mix) else ((sent, 1.0),)
+    weight = GOLDEN_SHARE / (1 - GOLDEN_SHARE) * sum(weight for _, weight in parts)
+    return Mix(sent.name, (*parts, (golden, weight)))
 
 
-def _declared(config_file: str) -> Mapping[str, Workload | Mix]:
-    """Workloads of a configuration file, and the built-in ones."""
+def _known(option: str, name: str, known: Mapping[str, Workload | Mix]) -> Workload | Mix:
+    if name not in known:
+        raise ValueError(f"{option}: {no_such('workload', name, known)}")
+    return known[name]
+
+
+def _described(options: WorkloadOptions) -> Workload | None:
+    """The workload that the options describe instead of naming it; None without such options. Raises ValueError."""
+    given = {"--prompts": options.prompts, "--trace": options.trace, "--prompt-tokens": options.prompt_tokens}
+    sources = [option for option, value in given.items() if value]
+    if len(sources) > 1:
+        raise ValueError(f"{' and '.join(sources)} are each a workload; keep one of them")
+    if not sources and options.output_tokens:
+        raise ValueError("--output-tokens goes with --prompt-tokens or --prompts; give one of them")
+    if not sources:
+        return None
+    if options.config_file and not options.golden:
+        raise ValueError(f"{sources[0]} replaces the workload; leave --config.file out")
+    if options.trace:
+        if options.output_tokens:
+            raise ValueError("--trace has output lengths of its own; leave --output-tokens out")
+        trace = parse_trace(_text("--trace", options.trace), options.trace)
+        return Workload("trace", Fixed(1), Fixed(1), trace=trace)
+    if not options.output_tokens:
+        raise ValueError(f"{sources[0]} and --output-tokens go together; give both")
+    output = Fixed(options.output_tokens)
+    if options.prompts:
+        prompts = parse_prompts(_text("--prompts", options.prompts), options.prompts)
+        return Workload("prompts", Fixed(1), output, prompts=prompts)
+    return Workload("asked", Fixed(options.prompt_tokens), output)
+
+
+def _text(option: str, path: str) -> str:
+    try:
+        return read_file(path)
+    except (OSError, UnicodeDecodeError) as problem:
+        raise ValueError(f"{option} {path}: cannot be read: {problem}; name a file that is there") from None
+
+
+def known_workloads(config_file: str) -> Mapping[str, Workload | Mix]:
+    """Workloads of a configuration file, if one is named, and the built-in ones. Raises ConfigError."""
+    if not config_file:
+        return BUILT_IN
     source = f"--config.file {config_file}"
     try:
         return load_workloads(read_file(config_file), source=source, read=read_file)

@@ -1,6 +1,8 @@
 """The file of a workload matrix: its rows, or all errors at once."""
 
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Annotated, Any, Self
 
 from pydantic import (
@@ -13,14 +15,25 @@ from pydantic import (
 
 from prober.config import units
 from prober.config.document import BadYaml, parse
-from prober.config.fields import Count, Document, Duration, Items, Mistakes, Positive, Rate, mistake, require
+from prober.config.fields import (
+    Count,
+    Document,
+    Duration,
+    Items,
+    Mistakes,
+    NamedWorkload,
+    Positive,
+    Rate,
+    mistake,
+    require,
+)
 from prober.config.load import ConfigError
 from prober.config.problems import Problems, below, explain, no_such
 from prober.config.slos import FORM, SloSpec, named, objective
 from prober.config.target import Timeouts, threshold_problem
-from prober.config.workloads import Length, Shape
+from prober.config.workloads import Shape
 from prober.measure.objective import Slo
-from prober.workload.workloads import Workload
+from prober.workload.workloads import BUILT_IN, Mix, Workload
 
 MAX_CONCURRENCY = 2_000
 MINIMAL = (
@@ -45,7 +58,6 @@ _Concurrency = Annotated[
     ),
 ]
 _some = require(lambda amount: amount > 0, lambda amount: f"{amount:g} shows nothing; write 400 requests, or 30s")
-_needed = require(lambda length: length is not None, lambda _: "needed: a number of tokens or a distribution")
 _not_empty = require(bool, lambda _: "needed: a list of what must hold, such as ['ttft<500ms:99%', 'success:99%']")
 
 
@@ -68,6 +80,7 @@ def _objective(text: object, info: ValidationInfo) -> Slo:
 class Row(Shape):
     """A shape of request, how it is sent, and the objectives that it must meet.
 
+    named: a workload instead of lengths
     rate: of an open loop, or concurrency: requests that a closed loop keeps in flight; the other one is None
     requests: how many, or duration: for how long; the other one is None
     accept: all of them must hold; no two different objectives of a file have the same name
@@ -75,8 +88,7 @@ class Row(Shape):
     """
 
     name: _Name
-    prompt_tokens: Annotated[Length | None, _needed] = Field(None, validate_default=True)
-    output_tokens: Annotated[Length | None, _needed] = Field(None, validate_default=True)
+    named: NamedWorkload | None = Field(None, alias="workload")
     rate: Rate | None = None
     concurrency: _Concurrency | None = None
     requests: Annotated[Count, _some] | None = None
@@ -106,6 +118,13 @@ class Row(Shape):
         with Mistakes() as mistakes:
             self._check_one_of("rate", "concurrency", "an open loop has a rate, a closed one a concurrency", mistakes)
             self._check_one_of("requests", "duration", "how many, or for how long", mistakes)
+            if isinstance(self.named, Mix):
+                mistakes.add("workload", f"{self.named.name!r} is a mix; give each of its parts a row")
+            for key in ("prompt_tokens", "output_tokens", "prefix"):
+                if self.named is not None and getattr(self, key) is not None:
+                    mistakes.add(key, "comes with `workload`; remove it here, or that")
+                elif self.named is None and getattr(self, key) is None and key != "prefix":
+                    mistakes.add(key, "needed: a number of tokens or a distribution")
         return self
 
     def _check_one_of(self, one: str, other: str, why: str, mistakes: Mistakes) -> None:
@@ -118,7 +137,7 @@ class Row(Shape):
     @property
     def workload(self) -> Workload:
         """The workload of the row."""
-        return self.named_workload(self.name)
+        return self.named if isinstance(self.named, Workload) else self.named_workload(self.name)
 
     @property
     def closed(self) -> bool:
@@ -126,7 +145,9 @@ class Row(Shape):
         return self.concurrency is not None
 
 
-def load_rows(text: str, *, source: str) -> tuple[Row, ...]:
+def load_rows(
+    text: str, *, source: str, workloads: Mapping[str, Workload | Mix] = MappingProxyType(BUILT_IN)
+) -> tuple[Row, ...]:
     """Rows of a file, in their order. source: name of the text in messages. Raises ConfigError with all errors."""
     try:
         raw = parse(text)
@@ -142,7 +163,7 @@ def load_rows(text: str, *, source: str) -> tuple[Row, ...]:
     if not isinstance(listed, list) or not listed:
         problems.add("rows", f"needed: a list of rows; {MINIMAL}")
         listed = []
-    rows = [row for index, value in enumerate(listed) if (row := _row(index, value, problems)) is not None]
+    rows = [row for index, value in enumerate(listed) if (row := _row(index, value, problems, workloads)) is not None]
     _check_names(listed, problems)
     if problems.lines:
         raise ConfigError("\n".join(problems.lines))
@@ -153,9 +174,9 @@ def load_rows(text: str, *, source: str) -> tuple[Row, ...]:
     )
 
 
-def _row(index: int, raw: Any, problems: Problems) -> Row | None:
+def _row(index: int, raw: Any, problems: Problems, workloads: Mapping[str, Workload | Mix]) -> Row | None:
     try:
-        return Row.model_validate(raw, context=Document((), {}, str))
+        return Row.model_validate(raw, context=Document((), {}, str, workloads=dict(workloads)))
     except ValidationError as error:
         for key, message in explain(error, Row, raw).items():
             problems.add(below(f"rows[{index}]", key), message)

@@ -88,7 +88,8 @@ class Overridable(Block):
     )
     warmup: Annotated[int, Field(ge=0)] = Field(
         3,
-        description="successful probes that are left out of latency metrics after a start, a restart or ten idle minutes",
+        description="successful probes that are left out of latency metrics after a start, a restart or ten idle minutes; after "
+        "a start three more calibrate the length of prompts, unless it is 0",
     )
     starting_timeout: OptionalDuration = Field(
         1200.0,

@@ -12,7 +12,7 @@ from prober.measure.quality import Expectation, expectation_problem
 from prober.workload.prompts import BadPrompts, GoldenPrompt, parse_prompts
 from prober.workload.shapes import Empirical, Fixed, LengthDistribution, Lognormal, Uniform
 from prober.workload.trace import BadTrace, parse_trace
-from prober.workload.workloads import BUILT_IN, Mix, Prefix, Workload
+from prober.workload.workloads import BUILT_IN, Mix, Prefix, Sessions, Workload
 
 GOLDEN_OUTPUT_TOKENS = 64
 MAX_GOLDEN_OUTPUT_TOKENS = 4_096
@@ -80,6 +80,13 @@ class PrefixSpec(Block):
     reuse: Reuse = Field(description="share of the requests that have the prefix; warm is 100%, cold 0%")
 
 
+class SessionsSpec(Block):
+    count: Annotated[int, Field(ge=1, le=1_000)] = Field(
+        description="sessions at a time; the time between two turns of one is count ÷ rate"
+    )
+    turns: Annotated[int, Field(ge=2, le=20)] = Field(description="turns of a session, each with its own series")
+
+
 class PromptsFile(Block):
     file: str = Field(description="JSONL of messages, or ShareGPT's JSON")
 
@@ -138,6 +145,9 @@ class WorkloadSpec(Shape):
         description="prompts with known answers instead of generated ones, for the signal `quality`; output_tokens limits the "
         f"answer ({GOLDEN_OUTPUT_TOKENS}) and is not forced",
     )
+    sessions: SessionsSpec | None = Field(
+        None, description="conversations with a growing prompt; lengths are those of one message and of one answer"
+    )
     mix: Items[PartSpec] | None = Field(None, description="several workloads by weight, each with its own series")
 
 
@@ -182,15 +192,21 @@ def _workload(name: str, spec: WorkloadSpec, problems: Problems, read: Callable[
         ("prompt_tokens", bool(sources)),
         ("output_tokens", spec.trace is not None),
         ("prefix", bool(sources)),
+        ("sessions", bool(sources)),
     ):
         is_set = getattr(spec, key) is not None
         if is_implied and is_set:
             problems.add(f"{path}.{key}", f"comes with `{sources[0]}`; remove it here, or that")
-        elif not is_implied and not is_set and key != "prefix":
+        elif not is_implied and not is_set and key not in ("prefix", "sessions"):
             problems.add(f"{path}.{key}", "needed: a number of tokens or a distribution")
     if "seed" in (spec.sampling or {}):
         problems.add(f"{path}.sampling.seed", "is never sent: with a long prompt it kills some engines; remove it")
-    return _with_texts(spec.named_workload(name, spec.sampling), spec, path, problems, read)
+    if spec.sessions is not None and spec.prefix is not None:
+        problems.add(f"{path}.prefix", "each turn of `sessions` begins with those before it; remove it here, or that")
+    workload = spec.named_workload(name, spec.sampling)
+    if spec.sessions is not None:
+        workload = replace(workload, sessions=Sessions(spec.sessions.count, spec.sessions.turns))
+    return _with_texts(workload, spec, path, problems, read)
 
 
 def _with_texts(

@@ -12,7 +12,8 @@ class ProbeResult:
 
     request_id: also sent as `X-Request-Id`, to find the probe in the engine's logs
     unix_s: wall clock at the intended time, for display only
-    warm_up: a success whose latency includes the engine's warm-up
+    has_asked_length: the prompt was composed to have `requested_prompt_tokens` tokens
+    warm_up: a success whose latency includes the engine's warm-up, or that calibrates the length of prompts
     cached: a cold prompt that the engine had in its prefix cache
     golden: how the answer to a golden prompt is checked (text, regex, json_schema), None for other prompts
     on_request: the probe was started by a user: it is shown, but not counted
@@ -40,6 +41,7 @@ class ProbeResult:
     retry_after_s: float | None = None
     cert_expiry_unix_s: float | None = None
     on_request: bool = False
+    has_asked_length: bool = False
 
     @property
     def requested_tokens(self) -> tuple[int, int]:

@@ -5,6 +5,8 @@ from typing import Any
 
 import orjson
 
+from prober.mock.tokenizer import Tokenizer
+
 MAX_MODEL_LEN = 262_144
 DEFAULT_TOKENS = 64
 
@@ -13,20 +15,22 @@ DEFAULT_TOKENS = 64
 class CompletionRequest:
     """A request of the chat or completions API.
 
-    words: the prompt, one token each
+    prompt: tokens of the prompt
     tokens: of the answer
     salt: separates prefix caches
+    is_structured: the answer must be JSON (`response_format`)
     """
 
     chat: bool
     stream: bool
     model: str
-    words: tuple[str, ...]
+    prompt: tuple[str, ...]
     tokens: int
     finish_reason: str
     include_usage: bool
     continuous_usage: bool
     salt: str
+    is_structured: bool = False
 
 
 class RequestRefused(Exception):
@@ -51,8 +55,8 @@ def bad_request(message: str, param: str | None = None) -> RequestRefused:
     return RequestRefused(400, error_body(message, "BadRequestError", 400, param))
 
 
-def parse_completion_request(body: bytes, *, chat: bool, model: str) -> CompletionRequest:
-    """The request in `body`, for a server that serves `model` only. Raises Refused."""
+def parse_completion_request(body: bytes, *, chat: bool, model: str, tokenizer: Tokenizer) -> CompletionRequest:
+    """The request in `body`, for a server that serves `model` only. Raises RequestRefused."""
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError as problem:
@@ -62,8 +66,8 @@ def parse_completion_request(body: bytes, *, chat: bool, model: str) -> Completi
     if document.get("model") not in (None, model):
         message = f"The model `{document['model']}` does not exist. Valid aliases: {model}."
         raise RequestRefused(404, error_body(message, "NotFoundError", 404, "model"))
-    words = tuple(_prompt(document, chat).split())
-    tokens = _tokens(document, len(words))
+    prompt = tokenizer.tokens(_prompt(document, chat), is_chat=chat)
+    tokens = _tokens(document, len(prompt))
     options = document.get("stream_options") or {}
     if options and not document.get("stream"):
         raise bad_request("Stream options can only be defined when `stream=True`.", "stream_options")
@@ -71,12 +75,13 @@ def parse_completion_request(body: bytes, *, chat: bool, model: str) -> Completi
         chat=chat,
         stream=bool(document.get("stream")),
         model=model,
-        words=words,
+        prompt=prompt,
         tokens=tokens if tokens is not None else DEFAULT_TOKENS,
         finish_reason="stop" if tokens is None else "length",
         include_usage=bool(options.get("include_usage")),
         continuous_usage=bool(options.get("continuous_usage_stats")),
         salt=str(document.get("cache_salt") or ""),
+        is_structured=_is_structured(document),
     )
 
 
@@ -92,6 +97,15 @@ def _prompt(document: dict[str, Any], chat: bool) -> str:
     if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
         raise bad_request("messages: Input should be a valid list of objects", "messages")
     return "\n".join(_text(message.get("content")) for message in messages)
+
+
+def _is_structured(document: dict[str, Any]) -> bool:
+    """Whether `response_format` asks for JSON. vLLM refuses kinds that it does not know."""
+    response_format = document.get("response_format") or {"type": "text"}
+    kind = response_format.get("type") if isinstance(response_format, dict) else None
+    if kind not in ("text", "json_object", "json_schema"):
+        raise bad_request("response_format: Input should be 'text', 'json_object' or 'json_schema'", "response_format")
+    return kind in ("json_object", "json_schema")
 
 
 def _text(content: Any) -> str:

@@ -75,8 +75,8 @@ class DrawnService:
 
     def enter(self, record: Record, completion: CompletionRequest, at_ns: int, *, endless: bool) -> DrawnPlace:
         """See `Service`."""
-        record.prompt_tokens = len(completion.words)
-        record.cached_tokens = self._prefixes.cached_tokens(completion.salt, completion.words)
+        record.prompt_tokens = len(completion.prompt)
+        record.cached_tokens = self._prefixes.cached_tokens(completion.salt, completion.prompt)
         return self._enter(record, at_ns)
 
     def leave(self, place: Place, reason: str | None, at_ns: int) -> None:

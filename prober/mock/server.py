@@ -122,7 +122,9 @@ class Mock:
         refusal = self._not_serving(fault) or self._not_allowed(request) or await _fault_response(fault)
         if refusal:
             return await self._respond(refusal, request, record)
-        completion = parse_completion_request(body, chat=chat, model=self._settings.model)
+        completion = parse_completion_request(
+            body, chat=chat, model=self._settings.model, tokenizer=self._settings.tokenizer
+        )
         return await Generation(self._service, self._settings.wire, request, record, fault).serve(completion)
 
     async def _respond(self, response: web.Response, request: web.Request, record: Record) -> web.Response:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from prober.mock.engine import Behaviour
 from prober.mock.faults import Fault, check
+from prober.mock.tokenizer import Tokenizer
 from prober.mock.wire import Wire
 from prober.simulation.parameters import Parameters
 
@@ -32,6 +33,7 @@ class Settings:
     seed: int | None = None
     start_delay_s: float = 0.0
     simulation: Parameters | None = None
+    tokenizer: Tokenizer = Tokenizer()
 
     def __post_init__(self) -> None:
         check(self.faults, simulated=self.simulation is not None)

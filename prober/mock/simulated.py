@@ -133,9 +133,9 @@ class SimulatedService:
 
     def enter(self, record: Record, completion: CompletionRequest, at_ns: int, *, endless: bool) -> SimulatedPlace:
         """See `Service`."""
-        record.prompt_tokens = max(1, len(completion.words))
+        record.prompt_tokens = max(1, len(completion.prompt))
         room = self._parameters.kv_blocks * self._parameters.block_tokens - record.prompt_tokens
-        prefix = tuple(chain(completion.salt, completion.words))
+        prefix = tuple(chain(completion.salt, completion.prompt))
         self._catch_up(at_ns)
         arrival_s = self._seconds(at_ns)
         try:

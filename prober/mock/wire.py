@@ -22,6 +22,8 @@ WORDS = tuple(
     b"they which you were all her she there would their we him been has when who will no more if out so up said what its "
     b"about than into them can only other time new".split()
 )
+# An answer that must be JSON, `{"answer":" the of and"}`, escaped for the JSON around it.
+JSON_START, JSON_END = b'{\\"answer\\":\\"', b'\\"}'
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,8 @@ class Chunks:
             text = WORDS[sent % len(WORDS)]
         else:
             text = b"".join([WORDS[i % len(WORDS)] for i in range(sent, sent + size)])
+        if self._completion.is_structured and not reasoning:
+            text = (JSON_START if sent <= self._reasoned else b"") + text + (JSON_END if last else b"")
         head = self._reasoning if reasoning else self._answer
         if reasoning:
             self._reasoned = sent + size
@@ -119,7 +123,7 @@ class Chunks:
         if self._final_usage:
             record = self._record
             final = {
-                "usage": usage(self._completion, record, record.completion_tokens),
+                "usage": usage(self._completion, record, record.completion_tokens, self._reasoned),
                 "system_fingerprint": FINGERPRINT,
                 "metrics": metrics(record),
             }
@@ -152,7 +156,7 @@ class Chunks:
 
     def _usage_at_last(self, sent: int) -> bytes:
         if self._wire.usage == "last-content":
-            return b',"usage":' + orjson.dumps(usage(self._completion, self._record, sent))
+            return b',"usage":' + orjson.dumps(usage(self._completion, self._record, sent, self._reasoned))
         return self._usage_so_far(sent)
 
     def _usage_so_far(self, sent: int) -> bytes:
@@ -169,17 +173,22 @@ def answer_id(completion: CompletionRequest, record: Record) -> str:
     return ("chatcmpl-" if completion.chat else "cmpl-") + record.id
 
 
-def usage(completion: CompletionRequest, record: Record, completion_tokens: int) -> dict[str, Any]:
-    """The usage object at the end of an answer."""
+def usage(
+    completion: CompletionRequest, record: Record, completion_tokens: int, reasoning_tokens: int
+) -> dict[str, Any]:
+    """The usage object at the end of an answer; vLLM with a reasoning parser counts reasoning tokens apart."""
     cached = {"cached_tokens": record.cached_tokens}
     if completion.chat:
         cached["created_cache_tokens"] = 0
-    return {
+    counts: dict[str, Any] = {
         "prompt_tokens": record.prompt_tokens,
         "total_tokens": record.prompt_tokens + completion_tokens,
         "completion_tokens": completion_tokens,
         "prompt_tokens_details": cached,
     }
+    if reasoning_tokens:
+        counts["completion_tokens_details"] = {"reasoning_tokens": reasoning_tokens}
+    return counts
 
 
 def metrics(record: Record) -> dict[str, float | None] | None:
@@ -202,6 +211,8 @@ def plain_answer(
     """The answer without `stream`: `tokens` tokens, of which the first `reasoning` are reasoning."""
     words = [WORDS[i % len(WORDS)].decode() for i in range(tokens)]
     text = "".join(words[reasoning:])
+    if completion.is_structured:
+        text = orjson.dumps({"answer": text}).decode()
     choice: dict[str, Any] = {"index": 0}
     if completion.chat:
         choice["message"] = {"role": "assistant", "content": text}
@@ -218,5 +229,5 @@ def plain_answer(
         "system_fingerprint": FINGERPRINT,
     }
     if wire.usage != "none":
-        answer["usage"] = usage(completion, record, tokens)
+        answer["usage"] = usage(completion, record, tokens, reasoning)
     return orjson.dumps(answer)

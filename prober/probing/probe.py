@@ -63,7 +63,8 @@ class Flight:
         self._due_ns = due_ns
         self._unix_s = target.clock.unix_s() + (due_ns - target.clock.now_ns()) / 1e9
         self._id = f"slo-probe-{uuid.uuid4().hex[:16]}"
-        self._draw: DrawnRequest = drawer.draw(self._id[10:])
+        nonce = f"{int(self._id[10:], 16):020d}"  # digits: nearly all tokenizers count the same tokens for all of them
+        self._draw: DrawnRequest = drawer.draw(nonce, target.prompt_calibration)
         self._api = APIS[target.spec.api]
         self._recording = Recording(
             target.spec.stream, self._api, self._draw.output_tokens, keep_answer=self._draw.expectation is not None
@@ -303,6 +304,9 @@ class Flight:
         ok = verdict.outcome in ANSWERED
         usage = timeline.usage
         cached = usage.cached_tokens if usage else None
+        is_sample = draw.sample_words is not None
+        if draw.sample_words is not None:
+            self._calibrate(draw.sample_words, verdict, usage.prompt_tokens if usage else None)
         left = {
             kind: value
             for kind in ("requests", "tokens")
@@ -320,7 +324,8 @@ class Flight:
             engine=identity.dialect.name if identity else "",
             requested_prompt_tokens=draw.prompt_tokens,
             requested_output_tokens=draw.output_tokens,
-            warm_up=ok and target.warm_up.record_success(target.clock.now_ns()),
+            has_asked_length=draw.has_asked_length,
+            warm_up=ok and (is_sample or target.warm_up.record_success(target.clock.now_ns())),
             cached=ok
             and not draw.warm
             and bool(cached and usage and cached > CACHED_SHARE * (usage.prompt_tokens or 0)),
@@ -330,6 +335,14 @@ class Flight:
             retry_after_s=None if ok else requested_pause_s(self._exchange.headers, target.clock.unix_s()),
             cert_expiry_unix_s=cert_expiry(self._exchange),
         )
+
+    def _calibrate(self, words: int, verdict: Verdict, prompt_tokens: int | None) -> None:
+        """Count the tokens of a sample prompt. One that the target refuses is not sent again."""
+        calibration = self._target.prompt_calibration
+        if calibration is not None and verdict.outcome in ANSWERED:
+            calibration.answered(words, prompt_tokens)
+        elif calibration is not None and verdict.outcome is Outcome.REJECTED:
+            calibration.stop(f"the server refused a prompt of {words} words: {verdict.detail}")
 
     def _unreadable(self, verdict: Verdict) -> ProbeResult:
         """The result where the prober failed to read what was received: nothing of the answer is used."""

@@ -24,6 +24,7 @@ from prober.net.endpoint import Endpoint, endpoint
 from prober.net.exchange import Deadlines, Exchange
 from prober.probing.connect_lead import ConnectLead
 from prober.workload.budget import Budget, BudgetDemand
+from prober.workload.prompt_length import PromptCalibration
 
 HEALTH_EVERY_NS = 1_000_000_000
 HEALTH_TIMEOUT_S = 2.0
@@ -84,6 +85,8 @@ class Target:
         None where they always are failures, as in a single experiment
     has_answered: it has answered an HTTP request, with whatever status
     is_refusing: `starting`, because it refuses connections and has never answered
+    prompt_calibration: its first requests are sample prompts that tell how its server counts tokens; None: none are sent, and a word
+        counts as a token
     """
 
     def __init__(self, spec: TargetSpec, clock: Clock) -> None:
@@ -97,6 +100,7 @@ class Target:
         self.in_flight = 0
         slowest = min((probe.rate for probe in spec.probes), default=1.0)
         self.warm_up = WarmUp(spec.warmup, max(DEFAULT_IDLE_NS, round(3e9 / slowest)))
+        self.prompt_calibration: PromptCalibration | None = None
         self.connect_lead = ConnectLead()
         self.budgets: dict[str, Budget] = {}
         means = [probe.workload.mean_tokens() for probe in spec.probes]
@@ -141,8 +145,15 @@ class Target:
         other = copy(self)
         other.in_flight, other.warm_up = 0, WarmUp(0)
         other._identifying = other._asking = other._preparing = None
+        other.prompt_calibration = self.settled_calibration
         other.identity, other._is_doubtful = self.probed_identity, False  # nothing is looked up beside its probe
         return other
+
+    @property
+    def settled_calibration(self) -> PromptCalibration | None:
+        """Calibration for requests that are no sample prompts: None while it still needs those."""
+        calibration = self.prompt_calibration
+        return None if calibration is not None and calibration.is_due else calibration
 
     @property
     def probed_identity(self) -> Identity | None:
@@ -408,6 +419,8 @@ class Target:
         self._look_up_pause_ns = min(2 * self._look_up_pause_ns, MAX_LOOK_UP_PAUSE_NS)
         self.unidentified, self._is_doubtful = None, not isinstance(found, Identity)
         if isinstance(found, Identity):
+            if self.prompt_calibration and self.identity and self.identity.model != found.model:
+                self.prompt_calibration = PromptCalibration()
             self.identity = found
         elif found is None or self.identity is not None:
             self.identity = self.probed_identity

@@ -24,6 +24,7 @@ from prober.probing.probe import run_probe
 from prober.probing.target import Target
 from prober.probing.trust import Trust
 from prober.workload.arrivals import derive_seed
+from prober.workload.prompt_length import PromptCalibration
 from prober.workload.workloads import RequestGenerator
 
 UNNAMED = "undiscovered"  # name of the series of a target whose model is not known yet
@@ -97,6 +98,7 @@ class TargetRunner:
     def __init__(self, spec: TargetSpec, context: RunnerContext, before: "TargetRunner | None" = None) -> None:
         self.target = Target(spec, context.clock)
         self.target.waiting_since_ns = context.clock.now_ns()
+        self.target.prompt_calibration = PromptCalibration() if spec.warmup else None
         self._context = context
         self._observed: ObservedTarget | None = None
         self._logged_state, self._logged_token_problem = self.target.state, ""
@@ -222,6 +224,8 @@ class TargetRunner:
                 self.target.budgets[kind] = before.target.budgets[kind].with_limit(budget.limit)
         if before.target.spec.url == self.target.spec.url:
             self.target.warm_up = replace(before.target.warm_up, count=self.target.spec.warmup)
+            if self.target.spec.model == before.target.spec.model and before.target.prompt_calibration is not None:
+                self.target.prompt_calibration = before.target.prompt_calibration
             self.target.state = before.target.state
             self._logged_state = self.target.state
         self.target.inherit_start(before.target)

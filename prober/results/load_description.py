@@ -54,7 +54,7 @@ def describe_load(workload: Workload | Mix, *, arrivals: str, max_in_flight: int
     first = parts[0]
     return Load(
         workload=workload.name,
-        prompt_tokens="; ".join(describe_lengths(part.prompt_tokens) for part in parts),
+        prompt_tokens="; ".join(_prompt_text(part) for part in parts),
         output_tokens="; ".join(describe_lengths(part.output_tokens) for part in parts),
         varied=has_varied_prompts(workload),
         arrivals=arrivals,
@@ -95,8 +95,15 @@ def _prompt_lengths(workload: Workload) -> frozenset[object]:
         return frozenset(_words(content for _, content in prompt) for prompt in workload.prompts)
     if workload.golden:
         return frozenset(_words([golden.prompt]) for golden in workload.golden)
+    if workload.sessions:
+        return frozenset(workload.series)
     shape = workload.prompt_tokens
     return frozenset([shape.tokens] if isinstance(shape, Fixed) else [describe_lengths(shape), "varied"])
+
+
+def _prompt_text(workload: Workload) -> str:
+    text = describe_lengths(workload.prompt_tokens)
+    return f"{text} a message, {workload.sessions.turns} turns" if workload.sessions else text
 
 
 def _words(texts: Iterable[str]) -> int:

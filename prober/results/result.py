@@ -9,6 +9,8 @@ from typing import Any, Literal
 
 from prober.measure.objective import Slo
 from prober.results.capacity import Capacity
+from prober.results.prompt_tokens import PromptTokens
+from prober.results.reasoning import Reasoning
 from prober.statistics.quantiles import Quantile
 
 Kind = Literal["sweep", "grid", "compare", "gate", "run"]
@@ -128,6 +130,9 @@ class Stage:
     ended: reason of the end, by name
     load: own load, if stages differ; None: that of the result
     throughput: of a stage of a sweep, whose answers end in later stages; None: that of its own requests over its duration
+    reasoning: of answers that began with it; None if none did
+    quality: (golden prompts answered, answered wrongly); None if none was sent
+    prompt_lengths: prompt tokens asked and counted; None if no request had a length to reach
     """
 
     name: str
@@ -150,6 +155,9 @@ class Stage:
     ended: str = ""
     load: Load | None = None
     throughput: Throughput | None = None
+    prompt_lengths: PromptTokens | None = None
+    quality: tuple[int, int] | None = None
+    reasoning: Reasoning | None = None
 
     def quantile(self, latency: str, q: float) -> Quantile | None:
         """The quantile `q` of "ttft", "tpot", "itl" or "e2e"."""

@@ -22,7 +22,7 @@ from prober.results.strict_json import Reader, Unreadable, dumps
 KEY = "llm_slo_prober"
 # 1: no stage has its own load. 2: no throughput, and a rate is reported to hold without evidence.
 # 3: lengths are the `repr` of a distribution, and retry_after_s is in the configuration of the daemon's sweeps.
-# 4: the context has no sources, and neither weights, streaming nor the prober's host.
+# 4: the context has no sources, and neither weights, streaming nor the prober's host; no prompt_lengths, quality and reasoning.
 FORMAT = 5
 _NEW_KEYS: dict[str, Any] = {"context_sources": {}, "disagreements": [], "decode_limit": None}  # since format 4
 _NEW_IN_CONTEXT = ("weights", "streaming", "prober_host")
@@ -202,6 +202,8 @@ def _upgraded(content: dict[str, Any], version: int) -> dict[str, Any]:
         content |= {"load": current_load(content["load"])}
     swept = version < 3 and content.get("kind") in ("sweep", "grid") and str(content.get("tool")).startswith(OURS)
     missing: dict[str, Any] = {"load": None} if version == 1 else {}
+    if version < 5:
+        missing |= {"prompt_lengths": None, "quality": None, "reasoning": None}
     if version < 3:
         missing |= {"throughput": asdict(Throughput()) if swept else None}
 

@@ -9,9 +9,11 @@ from statistics import fmean
 from prober.measure.engine_signals import EngineSignals
 from prober.measure.gpu_reading import GpuReading
 from prober.measure.objective import Slo
-from prober.measure.outcome import ANSWERED
+from prober.measure.outcome import ANSWERED, Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.slo_events import count_events
+from prober.results.prompt_tokens import prompt_tokens_of
+from prober.results.reasoning import reasoning_of
 from prober.results.result import LATENCIES, Request, Stage, Use
 from prober.statistics.clustered_quantiles import clustered_quantiles
 from prober.statistics.quantiles import MIN_SAMPLES_BY_QUANTILE, Quantile, quantiles
@@ -72,6 +74,9 @@ def stage_of(
         demand_per_s=demand_per_s,
         gpus=gpus,
         ended=ended,
+        prompt_lengths=prompt_tokens_of(probes),
+        quality=quality_of(probes),
+        reasoning=reasoning_of(probes),
     )
     return stage, requests
 
@@ -158,6 +163,13 @@ def is_good(probe: ProbeResult, slos: Iterable[Slo]) -> bool:
         return False
     counts = [(slo, *count_events(slo, probe)) for slo in slos]
     return all(bad <= (events * slo.error_budget_ratio if slo.signal == "itl" else 0) for slo, events, bad in counts)
+
+
+def quality_of(probes: Iterable[ProbeResult]) -> tuple[int, int] | None:
+    """(golden prompts answered, answered wrongly); None if none was sent."""
+    golden = [probe.outcome for probe in probes if probe.golden is not None]
+    answered = [outcome for outcome in golden if outcome in ANSWERED]
+    return (len(answered), answered.count(Outcome.WRONG_ANSWER)) if golden else None
 
 
 def total(values: Iterable[float | None]) -> float | None:

@@ -1,7 +1,8 @@
 """Filler text of about a given number of tokens, and prompts from a file.
 
-With a leading space, a word of the pool is one token in the common byte-pair vocabularies, so N words are about N tokens; the
-recorded count is that of the server. Slices of one prepared text keep composing a prompt far below a millisecond.
+How many tokens a word has depends on the server's tokenizer (see `prompt_length`). The pool repeats a list of words in random order, so
+that every text of the length of the list has the same words and so the same tokens. Slices of one prepared text keep composing a prompt
+far below a millisecond.
 """
 
 import json
@@ -28,7 +29,8 @@ society tax director position player record paper space ground form event offici
 project activity star table need court oil situation cost industry figure street image phone data picture
 practice piece land product doctor wall patient worker news test movie north love support technology
 """.split()  # noqa: SIM905 - a list of words is most readable as text
-_POOL_WORDS = 8192
+CYCLE_WORDS = len(_WORDS)
+_POOL_WORDS = 45 * CYCLE_WORDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,7 @@ class TextPool:
     """Deterministic filler text."""
 
     def __init__(self, rng: Random) -> None:
-        words = rng.choices(_WORDS, k=_POOL_WORDS)
+        words = [word for _ in range(_POOL_WORDS // CYCLE_WORDS) for word in rng.sample(_WORDS, CYCLE_WORDS)]
         self._text = " ".join(words)
         self._starts = [0]
         for word in words:

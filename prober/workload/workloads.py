@@ -7,9 +7,13 @@ from typing import Any
 
 from prober.measure.quality import Expectation
 from prober.workload.arrivals import derive_seed
+from prober.workload.prompt_length import UNCALIBRATED, PromptCalibration, PromptLength
 from prober.workload.prompts import GoldenPrompt, Message, Prompt, filler_pool
 from prober.workload.shapes import Fixed, LengthDistribution, Lognormal, Uniform
 from prober.workload.trace import BLOCK_TOKENS, Trace
+
+SAMPLE_OUTPUT_TOKENS = 16
+BLOCK_ID_TOKENS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +28,22 @@ class Prefix:
 
 
 @dataclass(frozen=True, slots=True)
+class Sessions:
+    """Conversations of several turns: the prompt of a turn is all earlier ones, their answers, and a new message.
+
+    count: sessions at a time. Requests continue them in rotation, so the time between two turns of a session is count ÷ rate
+    turns: of each session; then a new one begins
+    """
+
+    count: int
+    turns: int
+
+
+@dataclass(frozen=True, slots=True)
 class Workload:
     """A named distribution of requests.
 
+    sessions: send turns of conversations; the lengths are those of one message and of one answer
     prompts: send texts from a file instead of filler text
     trace: replay lengths and prefixes of recorded traffic, `speed` times as fast
     golden: send these prompts unchanged and in turn, and check the answers; `output_tokens` limits them, their length is not forced
@@ -41,16 +58,21 @@ class Workload:
     trace: Trace | None = None
     speed: float = 1.0
     golden: tuple[GoldenPrompt, ...] = ()
+    sessions: Sessions | None = None
 
     @property
     def series(self) -> tuple[str, ...]:
-        """The values of the `workload` label; cold and warm requests have different ones."""
+        """The values of the `workload` label; cold and warm requests have different ones, and so has each turn of sessions."""
+        if self.sessions is not None:
+            return tuple(f"{self.name}_turn{turn}" for turn in range(1, self.sessions.turns + 1))
         if self.prefix is None or self.prefix.reuse in (0.0, 1.0):
             return (self.name,)
         return (self.name, f"{self.name}_warm")
 
     def shares(self) -> tuple[tuple[str, "Workload", float], ...]:
         """(series, workload, share of the requests) of each series."""
+        if self.sessions is not None:
+            return tuple((name, self, 1 / self.sessions.turns) for name in self.series)
         if len(self.series) == 1:
             return ((self.name, self, 1.0),)
         assert self.prefix is not None
@@ -72,7 +94,11 @@ class Workload:
         if self.prompts:
             words = sum(len(content.split()) for prompt in self.prompts for _, content in prompt)
             return words / len(self.prompts), self.output_tokens.mean()
-        return self.prompt_tokens.mean(), self.output_tokens.mean()
+        message, answer = self.prompt_tokens.mean(), self.output_tokens.mean()
+        if self.sessions is not None:
+            turns = self.sessions.turns
+            return message * (turns + 1) / 2 + answer * (turns - 1) / 2, answer
+        return message, answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +129,26 @@ class Mix:
         return sum(w * m[0] for w, m in means), sum(w * m[1] for w, m in means)
 
 
+@dataclass(slots=True)
+class Session:
+    """A conversation under way. turns_left: before a new one begins; prompt_tokens: of `messages`, as asked for."""
+
+    turns_left: int
+    messages: tuple[Message, ...] = ()
+    prompt_tokens: int = 0
+    turn: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class DrawnRequest:
     """A concrete request.
 
     workload: value of the `workload` label
+    prompt_tokens: length that is asked for; of prompts with texts of their own an estimate
     warm: the prompt starts with text that was sent before
     expectation: the right answer to a golden prompt, whose length is not forced; None for other prompts
+    has_asked_length: the prompt was composed to have `prompt_tokens` tokens
+    sample_words: words of a sample prompt, whose tokens calibrate the length of the others; None for others
     """
 
     workload: str
@@ -119,6 +158,8 @@ class DrawnRequest:
     warm: bool
     sampling: Mapping[str, Any]
     expectation: Expectation | None = None
+    has_asked_length: bool = False
+    sample_words: int | None = None
 
 
 class RequestGenerator:
@@ -132,62 +173,103 @@ class RequestGenerator:
         # The prefix of one workload must not warm up that of another.
         self._prefix_at = {part.name: derive_seed("prefix", part.name) for part, _ in self._parts}
         self._next = dict.fromkeys((part.name for part, _ in self._parts), 0)
+        self._sessions: dict[tuple[str, int], Session] = {}
 
-    def draw(self, nonce: str) -> DrawnRequest:
-        """Draws the next request. `nonce` is a text that was never used before."""
+    def draw(self, nonce: str, calibration: PromptCalibration | None = None) -> DrawnRequest:
+        """Draws the next request.
+
+        nonce: a text that was never used before
+        calibration: of the server's tokenizer; None: a word counts as a token
+        """
         rng = self._rng
         part = self._parts[0][0] if len(self._parts) == 1 else rng.choices(self._parts, self._weights)[0][0]
+        is_sized = not part.golden and not part.prompts
+        sample_words = calibration.next_sample_words() if calibration is not None and is_sized else None
+        if sample_words is not None:
+            return self._sample(part, sample_words, nonce)
+        length = calibration.length or UNCALIBRATED if calibration is not None else UNCALIBRATED
         if part.trace is not None:
-            return self._replayed(part, part.trace, nonce)
+            return self._replayed(part, part.trace, nonce, length)
         output = max(1, part.output_tokens.draw(rng))
         if part.golden:
-            return self._golden(part, output)
+            return self._golden(part, output, length)
         if part.prompts:
             (role, content), *rest = part.prompts[rng.randrange(len(part.prompts))]
-            words = len(content.split()) + sum(len(text.split()) for _, text in rest)
-            return DrawnRequest(part.name, words, output, ((role, f"[{nonce}] {content}"), *rest), False, part.sampling)
+            tokens = length.tokens(len(content.split()) + sum(len(text.split()) for _, text in rest))
+            messages = ((role, f"[{nonce}] {content}"), *rest)
+            return DrawnRequest(part.name, tokens, output, messages, False, part.sampling)
         prompt = max(1, part.prompt_tokens.draw(rng))
+        if part.sessions is not None:
+            return self._turn(part, part.sessions, prompt, output, nonce, length)
         warm = part.prefix is not None and rng.random() < part.prefix.reuse
+        words = prompt if length is UNCALIBRATED else length.prompt_words(prompt, rng)
         text = f"[{nonce}] "
         shared = 0
         if part.prefix is not None and warm:
-            shared = min(part.prefix.tokens, prompt)
+            shared = min(round(length.words(part.prefix.tokens)), words)
             text = f"{self._pool.words(shared, self._prefix_at[part.name])} {text}"
-        text += self._pool.words(max(1, prompt - shared), rng.randrange(1 << 13))
+        text += self._pool.words(max(1, words - shared), rng.randrange(1 << 13))
         name = part.series[-1] if warm else part.series[0]
-        return DrawnRequest(name, prompt, output, (("user", text),), warm, part.sampling)
+        return DrawnRequest(name, prompt, output, (("user", text),), warm, part.sampling, has_asked_length=True)
 
-    def _golden(self, part: Workload, output: int) -> DrawnRequest:
+    def _sample(self, part: Workload, words: int, nonce: str) -> DrawnRequest:
+        output = min(SAMPLE_OUTPUT_TOKENS, part.max_output_tokens)
+        messages = (("user", f"[{nonce}] {self._pool.words(words, 0)}"),)
+        return DrawnRequest(part.series[0], max(1, words), output, messages, False, part.sampling, sample_words=words)
+
+    def _turn(
+        self, part: Workload, sessions: Sessions, message: int, output: int, nonce: str, length: PromptLength
+    ) -> DrawnRequest:
+        """The next turn of the next session. It may hit the prefix cache, so it has no salt; the nonce keeps sessions apart."""
+        number = self._next[part.name] % sessions.count
+        self._next[part.name] += 1
+        # The first sessions are shorter, so that not all are at the same turn.
+        session = self._sessions.get((part.name, number)) or Session(sessions.turns - number % sessions.turns)
+        if session.turns_left == 0:
+            session = Session(sessions.turns)
+        self._sessions[part.name, number] = session
+        tokens = message if session.turn else max(1.0, message - length.constant_tokens)
+        text = self._pool.words(max(1, round(length.words(tokens))), self._rng.randrange(1 << 13))
+        answer = self._pool.words(max(1, round(length.words(output))), self._rng.randrange(1 << 13))
+        messages = (*session.messages, ("user", text if session.turn else f"[{nonce}] {text}"))
+        prompt, name = session.prompt_tokens + message, part.series[session.turn]
+        session.turn, session.turns_left = session.turn + 1, session.turns_left - 1
+        session.messages, session.prompt_tokens = (*messages, ("assistant", answer)), prompt + output
+        return DrawnRequest(name, prompt, output, messages, True, part.sampling, has_asked_length=True)
+
+    def _golden(self, part: Workload, output: int, length: PromptLength) -> DrawnRequest:
         at = self._next[part.name]
         self._next[part.name] = (at + 1) % len(part.golden)
         golden = part.golden[at]
-        words = len(golden.prompt.split())
+        tokens = length.tokens(len(golden.prompt.split()))
         messages = (("user", golden.prompt),)
-        return DrawnRequest(part.name, words, output, messages, True, part.sampling, golden.expectation)
+        return DrawnRequest(part.name, tokens, output, messages, True, part.sampling, golden.expectation)
 
-    def _replayed(self, part: Workload, trace: Trace, nonce: str) -> DrawnRequest:
+    def _replayed(self, part: Workload, trace: Trace, nonce: str, length: PromptLength) -> DrawnRequest:
         at = self._next[part.name] % len(trace.offsets_ns)
         self._next[part.name] = at + 1
         prompt, output = trace.prompt_tokens[at], trace.output_tokens[at]
         blocks = trace.blocks[at] if trace.blocks else ()
         # Equal blocks give equal text: it contains the id (about 4 tokens), the rest depends only on the id.
         texts = []
-        words = prompt
+        tokens = prompt - length.constant_tokens
         for block in blocks:
-            if words <= 0:
+            if tokens <= 0:
                 break
-            texts.append(f"[{block}] {self._pool.words(min(BLOCK_TOKENS - 4, words - 1), block * 97)}")
-            words -= BLOCK_TOKENS - 3
-        uncovered = prompt - len(blocks) * BLOCK_TOKENS
-        if uncovered > 0:  # tokens outside the recorded blocks are not shared
-            texts.append(f"[{nonce}] {self._pool.words(uncovered, self._rng.randrange(1 << 13))}")
-        return DrawnRequest(part.name, prompt, output, (("user", " ".join(texts)),), bool(blocks), part.sampling)
+            words = round(length.words(min(BLOCK_TOKENS, tokens) - BLOCK_ID_TOKENS))
+            texts.append(f"[{block}] {self._pool.words(max(1, words), block * 97)}")
+            tokens -= BLOCK_TOKENS
+        if tokens > 0 or not texts:  # tokens outside the recorded blocks are not shared
+            words = max(1, round(length.words(tokens)))
+            texts.append(f"[{nonce}] {self._pool.words(words, self._rng.randrange(1 << 13))}")
+        messages = (("user", " ".join(texts)),)
+        return DrawnRequest(part.name, prompt, output, messages, bool(blocks), part.sampling, has_asked_length=True)
 
 
 def sample_lengths(workload: Workload | Mix, rng: Random, count: int) -> tuple[tuple[int, int], ...]:
     """Draws (prompt, output) tokens of about `count` requests, without composing texts."""
     lengths: list[tuple[int, int]] = []
-    for _, part, share in workload.shares():
+    for name, part, share in workload.shares():
         for at in range(max(1, round(count * share))):
             if part.trace is not None:
                 row = at % len(part.trace.offsets_ns)
@@ -200,7 +282,9 @@ def sample_lengths(workload: Workload | Mix, rng: Random, count: int) -> tuple[t
                 prompt = part.prompts[at % len(part.prompts)]
                 lengths.append((sum(len(content.split()) for _, content in prompt), output))
             else:
-                lengths.append((max(1, part.prompt_tokens.draw(rng)), output))
+                turn = part.series.index(name) if part.sessions is not None else 0
+                earlier = sum(part.prompt_tokens.draw(rng) + part.output_tokens.draw(rng) for _ in range(turn))
+                lengths.append((max(1, part.prompt_tokens.draw(rng)) + earlier, output))
     return tuple(lengths)
 
 

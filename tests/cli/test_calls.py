@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 import pytest
 
 from prober.cli.options import (
-    BuiltIn,
+    ChatWorkloadOptions,
     EndpointOptions,
     WorkloadName,
     WorkloadOptions,
@@ -58,6 +58,13 @@ NOBODY = "http://127.0.0.1:1"
         (("compare", NOBODY, NOBODY, "--save", "no/where.json"), 2, "--save no/where.json: cannot be written"),
         (("run", "--web.listen-address", "9811"), 2, "prober: --web.listen-address: '9811': write host:9811 or :9811"),
         (("run", "--web.listen-address", ":" + "9" * 5_000), 2, "write host:port or :port, with a port up to 65535"),
+        (("sweep", NOBODY, "--concurrency", "1,0"), 2, "--concurrency '1,0': write numbers from 1 to 2,000"),
+        (("sweep", NOBODY, "--prompts", "none.json", "--output-tokens", "5"), 2, "--prompts none.json: cannot be read"),
+        (("sweep", NOBODY, "--prompts", "p", "--trace", "t"), 2, "--prompts and --trace are each a workload; keep one"),
+        (("sweep", NOBODY, "--output-tokens", "5"), 2, "--output-tokens goes with --prompt-tokens or --prompts"),
+        (("sweep", NOBODY, "--golden", "chat"), 2, "--golden: workload 'chat' has no `golden` prompts"),
+        (("diagnose", NOBODY, "--workload", "none"), 2, 'prober diagnose: --workload: no workload "none"'),
+        (("once", NOBODY, "--max-send-lag", "5"), 2, "prober once: --max-send-lag: '5' is not a duration"),
         (("sweep", NOBODY, "--min-rate", "5/s", "--max-rate", "2/s"), 2, "--max-rate: 2/s is below min_rate (5/s)"),
     ],
 )
@@ -114,6 +121,35 @@ def test_what_is_sent_is_built_in_of_fixed_lengths_or_of_a_file(tmp_path: Path) 
         workload(WorkloadOptions("mine", 0, 0, str(file)))
 
 
+def test_golden_prompts_ride_along_with_any_workload(tmp_path: Path) -> None:
+    """One request in 20, whatever the weights of a mix; prompts of a file and traces too."""
+    file, prompts, trace = tmp_path / "prober.yaml", tmp_path / "prompts.json", tmp_path / "trace.jsonl"
+    file.write_text(
+        "workloads:\n  sums: {golden: [{prompt: '17 + 25?', expect: {regex: '42'}}]}\n"
+        "  day: {mix: [{workload: chat, weight: 6}, {workload: probe, weight: 2}]}\n"
+    )
+    prompts.write_text('[{"conversations": [{"from": "human", "value": "Why?"}]}]')
+    trace.write_text(
+        '{"timestamp": 0, "input_length": 9, "output_length": 5}\n{"timestamp": 9, "input_length": 7, "output_length": 2}'
+    )
+    for options, names in (
+        (ChatWorkloadOptions(config_file=str(file), golden="sums"), ("chat", "sums")),
+        (ChatWorkloadOptions("day", config_file=str(file), golden="sums"), ("chat", "probe", "sums")),
+        (
+            ChatWorkloadOptions(output_tokens=9, config_file=str(file), prompts=str(prompts), golden="sums"),
+            ("prompts", "sums"),
+        ),
+        (ChatWorkloadOptions(config_file=str(file), trace=str(trace), golden="sums"), ("trace", "sums")),
+    ):
+        shares = workload(options).shares()
+        assert tuple(name for name, _, _ in shares) == names
+        assert shares[-1][2] == pytest.approx(0.05)
+        assert sum(share for _, _, share in shares) == pytest.approx(1)
+    plain = workload(WorkloadOptions(output_tokens=9, prompts=str(prompts)))
+    assert isinstance(plain, Workload)
+    assert plain.prompts == ((("user", "Why?"),),)
+
+
 def test_a_file_that_was_there_is_left_as_it_is(tmp_path: Path) -> None:
     """To look whether it can be written is not to write it."""
     file = tmp_path / "kept.json"
@@ -136,7 +172,7 @@ def test_one_probe_at_a_closed_port_says_what_happened_and_no_more() -> None:
 ENGINE = get_type_hints(EndpointOptions, include_extras=True)["engine"]
 
 
-@pytest.mark.parametrize(("option", "names"), [(ENGINE, DIALECTS), (BuiltIn, BUILT_IN), (WorkloadName, BUILT_IN)])
+@pytest.mark.parametrize(("option", "names"), [(ENGINE, DIALECTS), (WorkloadName, BUILT_IN)])
 def test_the_help_lists_what_there_is(option: Any, names: dict[str, Any]) -> None:
     """Every dialect and every built-in workload."""
     (option_info,) = option.__metadata__

@@ -8,7 +8,7 @@ import pytest
 from prober.config.load import ConfigError
 from prober.config.rows import load_rows
 from prober.workload.shapes import Fixed, Uniform
-from prober.workload.workloads import Prefix
+from prober.workload.workloads import Mix, Prefix, Workload
 
 EXAMPLE = Path(__file__).parents[2] / "deploy/matrix.yaml"
 GOOD = {
@@ -137,3 +137,20 @@ def test_a_file_that_is_none_says_what_to_write(text: str, said: str) -> None:
     with pytest.raises(ConfigError) as error:
         load_rows(text, source="f")
     assert str(error.value).startswith(said)
+
+
+def test_a_row_may_name_a_workload_instead_of_lengths() -> None:
+    """With all that the workload has; a mix has several shapes, which one verdict cannot judge."""
+    rag = Workload("rag", Fixed(300), Fixed(20), Prefix(200, 0.5), {"temperature": 1})
+    known: dict[str, Workload | Mix] = {"rag": rag, "day": Mix("day", ((rag, 1.0),))}
+    text = "rows: [{name: a, workload: %s, rate: 2/s, requests: 40, accept: ['ttft<1s:90%%']%s}]"
+    (row,) = load_rows(text % ("rag", ""), source="r", workloads=known)
+    assert row.workload is rag
+    for name, more, said in (
+        ("day", "", "rows[0].workload: 'day' is a mix; give each of its parts a row"),
+        ("none", "", 'rows[0].workload: no workload "none"'),
+        ("rag", ", prompt_tokens: 5", "rows[0].prompt_tokens: comes with `workload`; remove it here, or that"),
+    ):
+        with pytest.raises(ConfigError) as raised:
+            load_rows(text % (name, more), source="r", workloads=known)
+        assert said in str(raised.value)

@@ -37,6 +37,7 @@ from prober.measure.target_state import TargetState
 from prober.mock.delays import Constant
 from prober.mock.engine import Behaviour
 from prober.mock.settings import Settings
+from prober.mock.tokenizer import Tokenizer
 from prober.net import exchange
 from prober.net.clock import Alarm, Clock
 from prober.net.endpoint import Endpoint
@@ -50,6 +51,7 @@ from prober.probing.recorder import ProbeRecorder, TargetProbes
 from prober.probing.target import Target
 from prober.probing.target_runner import UNNAMED, Names, RunnerContext, TargetRunner, _unsent
 from prober.probing.trust import Trust
+from prober.results.prompt_tokens import prompt_tokens_of
 from tests.processes import free_port
 from tests.virtual import make_clock, running
 
@@ -389,13 +391,28 @@ async def test_a_change_of_the_engine_is_an_event_over_a_restart_of_the_prober_t
 
 
 async def test_warm_up_is_counted_and_kept_out_of_the_latencies() -> None:
-    """The first successes are probes, but their times are in no histogram: only the cold start has a value."""
+    """Three probes calibrate the length of prompts, three warm up: all are counted, and only the cold start shows their times."""
     async with running(QUICK) as url, watched() as seen:
         await seen.reconcile(specs(f"name: a, url: '{url}', warmup: 3"), 1.0)
-        await until(lambda: seen.probes("a") >= 6)
-        assert seen.count("llmslo_e2e_seconds", "a") == seen.probes("a") - 3
-        assert seen.count("llmslo_ttft_seconds", "a") == seen.probes("a") - 3
+        await until(lambda: seen.probes("a") >= 9)
+        assert seen.count("llmslo_e2e_seconds", "a") == seen.probes("a") - 6
+        assert seen.count("llmslo_ttft_seconds", "a") == seen.probes("a") - 6
         assert seen.count("llmslo_cold_start_ttft_seconds", "a") > 0
+
+
+async def test_probes_are_as_long_as_asked_for_after_the_warm_up() -> None:
+    """The first answers tell how the server counts; no prompt of another length gets into a latency, where it would look like drift."""
+    three_a_word = replace(QUICK, tokenizer=Tokenizer("triples", 40))
+    async with running(three_a_word) as url, watched() as seen:
+        await seen.reconcile(specs(f"name: a, url: '{url}', warmup: 3"), 1.0)
+        await until(lambda: seen.probes("a") >= 90)
+        probes = seen.recent("a")
+        measured = [probe for probe in probes if not probe.warm_up]
+        assert len(probes) - len(measured) == 6
+        lengths = prompt_tokens_of(measured)
+        assert lengths is not None
+        assert lengths.requests == len(measured)
+        assert lengths.counted == pytest.approx(lengths.asked, rel=0.03)
 
 
 async def test_probes_under_way_end_within_the_drain_time_and_count() -> None:

@@ -11,6 +11,9 @@ import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from prober.config.target import TargetSpec
+from prober.measure.outcome import Outcome
+from prober.measure.quality import Expectation
 from prober.measure.sse import SseDecoder
 from prober.mock.delays import Constant, Lognormal, parse_delay
 from prober.mock.engine import Behaviour, emissions
@@ -18,6 +21,12 @@ from prober.mock.faults import ARGUMENTS, Fault, Schedule, fault_forms, parse_fa
 from prober.mock.server import running
 from prober.mock.settings import Settings
 from prober.mock.wire import LINE_ENDS, Wire
+from prober.net.clock import Clock
+from prober.probing.probe import run_probe
+from prober.probing.target import Target
+from prober.workload.prompts import GoldenPrompt
+from prober.workload.shapes import Fixed
+from prober.workload.workloads import RequestGenerator, Workload
 
 QUICK = Settings(behaviour=Behaviour(ttft=Constant(0.01), itl=Constant(0.001)))
 ASK: dict[str, Any] = {
@@ -145,3 +154,32 @@ def test_delays_are_read() -> None:
     assert parse_delay("lognormal:50ms:0.4") == Lognormal(0.05, 0.4)
     with pytest.raises(ValueError, match="write 50ms, lognormal"):
         parse_delay("normal:1:2")
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_an_answer_with_a_response_format_is_json(stream: bool) -> None:
+    """Valid JSON after the reasoning, as engines with a grammar answer; an unknown kind of format is refused."""
+    schema = {"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]}
+    json_format = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+    expected = Expectation("json_schema", schema)
+    for sent_format, outcome in (
+        (json_format, Outcome.OK),
+        ({"type": "text"}, Outcome.WRONG_ANSWER),
+        ({"type": "grammar"}, Outcome.REJECTED),
+    ):
+        workload = Workload(
+            "json",
+            Fixed(1),
+            Fixed(12),
+            sampling={"response_format": sent_format},
+            golden=(GoldenPrompt("Two colours?", expected),),
+        )
+        async with running(Settings(behaviour=replace(QUICK.behaviour, reasoning=3))) as url:
+            clock = Clock()
+            spec = TargetSpec.model_validate({"url": url, "name": "t", "stream": stream, "max_send_lag": 5.0})
+            target = Target(spec, clock)
+            await target.identify()
+            result = await run_probe(target, RequestGenerator(workload, Random(1)), clock.now_ns() + 10_000_000)
+            clock.close()
+        assert result is not None
+        assert result.outcome is outcome, result.detail

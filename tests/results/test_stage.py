@@ -10,7 +10,7 @@ from prober.measure.gpu_reading import GpuReading
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
-from prober.results.stage import stage_of, use_of
+from prober.results.stage import quality_of, stage_of, use_of
 from tests.results.samples import TPOT, TTFT
 
 MS = 1_000_000
@@ -24,6 +24,17 @@ def probe(at_ms: int, ttft_ms: int = 100, outcome: Outcome = Outcome.OK, usage: 
     stamps = tuple(due + (ttft_ms + 10 * i) * MS for i in range(5))
     timeline = Timeline(due, sent_ns=due + MS, first_ns=stamps[0], content_ns=stamps, end_ns=stamps[-1], usage=usage)
     return ProbeResult("t", "w", f"id{at_ms}", 0.0, outcome, "" if outcome is Outcome.OK else "why", timeline)
+
+
+def test_golden_prompts_of_a_stage_are_counted_beside_its_latencies() -> None:
+    """Of those that were answered, the wrong ones; failures are not answers, and without golden prompts nothing is said."""
+    golden = [
+        replace(probe(0), golden="text"),
+        replace(probe(10, outcome=Outcome.WRONG_ANSWER), golden="text"),
+        replace(probe(20, outcome=Outcome.RESET), golden="text"),
+    ]
+    assert quality_of([*golden, probe(30)]) == (2, 1)
+    assert quality_of([probe(0)]) is None
 
 
 def test_a_stage_of_probes() -> None:

@@ -97,6 +97,7 @@ class SweepRunner:
         self._target.budgets, self._target.ledger, self._target.protected_demand = target.budgets, target.ledger, needs
         self._target.identity, self._target.state = target.identity, target.state
         self._target.connect_lead = target.connect_lead
+        self._target.prompt_calibration = target.settled_calibration
         self._clock = target.clock
         self._requests, self._plan, self._rng, self._on_action = RequestGenerator(workload, rng), plan, rng, on_action
         self._open_page, self._on_retry_after = open_page, on_retry_after

@@ -70,16 +70,18 @@ def throughput(result: Result) -> Table | None:
             number(stage.output_tokens_per_s),
             number(stage.prompt_tokens_per_s_per_gpu),
             number(stage.output_tokens_per_s_per_gpu),
+            number(stage.prompt_lengths.asked / stage.prompt_lengths.requests if stage.prompt_lengths else None),
             number(stage.prompt_tokens_per_request),
             number(stage.output_tokens_per_request),
+            f"{stage.quality[1]} of {stage.quality[0]}" if stage.quality else UNKNOWN,
             stage.ended or UNKNOWN,
         ]
         for stage in result.stages
     ]
     head = [
         *("stage", "#added /s", "#there already /s", "#s", "#sent", "#answered /s", "#goodput /s", "#prompt tokens/s"),
-        *("#output tokens/s", "#prompt tokens/s a GPU", "#output tokens/s a GPU", "#prompt tokens a request"),
-        *("#output tokens a request", "ended by"),
+        *("#output tokens/s", "#prompt tokens/s a GPU", "#output tokens/s a GPU", "#prompt tokens asked"),
+        *("#prompt tokens a request", "#output tokens a request", "#wrong golden answers", "ended by"),
     ]
     return Table(head, rows) if rows else None
 

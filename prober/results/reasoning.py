@@ -1,0 +1,79 @@
+"""Reasoning models: the time to the first token of the answer, and the tokens of reasoning apart from those of the answer."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from prober.measure.outcome import ANSWERED
+from prober.measure.result import ProbeResult
+from prober.measure.timeline_text import format_duration
+from prober.statistics.quantiles import MIN_SAMPLES_BY_QUANTILE, Quantile, quantiles
+
+
+@dataclass(frozen=True, slots=True)
+class Reasoning:
+    """Answered requests whose answers began with reasoning, without warm-ups.
+
+    requests: number of them
+    unanswered: those of them that reached their length before the answer began
+    counted: those of them for which the server reports reasoning tokens
+    reasoning_tokens, answer_tokens: totals over `counted`
+    ttft_answer: quantiles in seconds of the time to the first token of the answer, of those with an answer
+    """
+
+    requests: int
+    unanswered: int
+    counted: int
+    reasoning_tokens: int
+    answer_tokens: int
+    ttft_answer: tuple[Quantile, ...] = ()
+
+    def text(self) -> str:
+        """Tokens by kind and first answers, as a sentence."""
+        parts = [f"{self.requests:,} answers began with reasoning"]
+        if self.counted:
+            reasoning, answer = (f"{n / self.counted:,.4g}" for n in (self.reasoning_tokens, self.answer_tokens))
+            of = "" if self.counted == self.requests else f" (of {self.counted:,})"
+            parts.append(f"{reasoning} reasoning and {answer} answer tokens each in the mean{of}")
+        else:
+            parts.append("the server does not tell how many of their tokens are reasoning")
+        shown = [quantile for quantile in self.ttft_answer if quantile.q in (0.5, 0.99)]
+        if shown:
+            times = (
+                f"p{100 * quantile.q:.4g} {format_duration(quantile.estimate)}"
+                f"{'' if quantile.has_enough_samples or quantile.q == 0.5 else '*'}"
+                for quantile in shown
+            )
+            parts.append(f"first token of the answer after {', '.join(times)}")
+        if self.unanswered:
+            parts.append(f"{self.unanswered:,} reached their length before the answer")
+        return "; ".join(parts)
+
+
+def reasoning_of(probes: Iterable[ProbeResult]) -> Reasoning | None:
+    """Reasoning of these probes; None if no answer began with any."""
+    reasoned = [
+        probe
+        for probe in probes
+        if probe.outcome in ANSWERED
+        and not probe.warm_up
+        and probe.timeline.first_ns is not None
+        and probe.timeline.first_answer_ns != probe.timeline.first_ns
+    ]
+    if not reasoned:
+        return None
+    counts = [
+        (usage.reasoning_tokens, usage.completion_tokens - usage.reasoning_tokens)
+        for probe in reasoned
+        if (usage := probe.timeline.usage) is not None
+        and usage.reasoning_tokens is not None
+        and usage.completion_tokens is not None
+    ]
+    first_answers_s = [s for probe in reasoned if (s := probe.timeline.ttft_answer_s) is not None]
+    return Reasoning(
+        len(reasoned),
+        len(reasoned) - len(first_answers_s),
+        len(counts),
+        sum(reasoning for reasoning, _ in counts),
+        sum(answer for _, answer in counts),
+        tuple(quantiles(first_answers_s, (*MIN_SAMPLES_BY_QUANTILE, 1.0))),
+    )
