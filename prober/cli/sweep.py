@@ -224,6 +224,8 @@ def _draw(result: Result) -> None:
         console.print("* of too few requests to judge by", markup=False)
     if result.warm_up is not None:
         console.print(f"Warm-up: {result.warm_up}, which do not count.", markup=False)
+    if any(stage.output_tokens_per_s is None for stage in result.stages):
+        console.print("tok/s – of a stage that is too short to show what the target delivers at its rate", markup=False)
     if result.content_came_at_once:
         console.print(f"{CONTENT_AT_ONCE}.", markup=False)
     for interference in result.interference or ():

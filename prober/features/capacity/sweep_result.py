@@ -22,8 +22,6 @@ from prober.results.result import Context, Prices, Request, Result, Stage, Targe
 from prober.results.stage import stage_of
 from prober.results.stop_reason import ending
 
-MOST_CUT = 0.05  # of a stage's requests, for its latencies to count
-
 
 def result_of(
     run: SweepRun,
@@ -46,7 +44,8 @@ def result_of(
     stages: list[Stage] = []
     requests: list[Request] = []
     warm = [stage for stage in finished.stages if stage.phase == "warm_up"]
-    delivered = deliveries([probe for _, probe in run.probes], sweep.slos)
+    spans = [(round(stage.began_s * 1e9), round(stage.ended_s * 1e9)) for stage in finished.stages]
+    delivered = deliveries([probe for _, probe in run.probes], sweep.slos, spans, sweep.workload.mean_tokens())
     for stage in [stage for stage in finished.stages if stage.phase != "warm_up"]:
         probes = [probe for number, probe in run.probes if number == stage.number]
         seen = [signals for at_s, signals in run.readings if stage.began_s <= at_s <= stage.ended_s]
@@ -64,14 +63,12 @@ def result_of(
             demand_per_s=stage.other_per_s,
             gpus=len(devices) or None,
             ended=_ended(stage, finished),
+            delivered=delivered,
         )
         # Those that had waited too long when they were cut are bad, which their probes do not say.
-        throughput = delivered.between(round(stage.began_s * 1e9), round(stage.ended_s * 1e9))
-        built = replace(built, slos=dict(stage.events) or built.slos, throughput=throughput)
-        cut = sum(probe.outcome is Outcome.CANCELLED for probe in probes)
-        if cut > MOST_CUT * len(probes):
-            # Those that were answered before the end are the quick ones: their quantiles would be a good day's.
-            built = replace(built, latencies={}, ended=f"{built.ended or 'over'}, {cut} cut in flight")
+        built = replace(built, slos=dict(stage.events) or built.slos)
+        if cut := sum(probe.outcome is Outcome.CANCELLED for probe in probes):
+            built = replace(built, ended=f"{built.ended or 'over'}, {cut} cut in flight")
         stages.append(built)
         requests += rows
     last = run.readings[-1][1] if run.readings else None

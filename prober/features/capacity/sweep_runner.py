@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from types import MappingProxyType
 
@@ -281,7 +281,7 @@ class SweepRunner:
             flying.cancel()
             await asyncio.wait([flying])
             if stage is not None:
-                result = _cut_result(flight)
+                result = _cut_result(flight, self._clock.now_ns(), self._target.spec.max_send_lag)
                 self._probes.append((stage, result))
                 sweep.result(result, self._now_s())  # otherwise the machine would wait for it in the next stages
             raise
@@ -318,11 +318,14 @@ class SweepRunner:
         return self._clock.now_ns() / 1e9
 
 
-def _cut_result(flight: Flight) -> ProbeResult:
-    """The result of a request that was cut."""
+def _cut_result(flight: Flight, cut_ns: int, max_send_lag_s: float) -> ProbeResult:
+    """The result of a request that was cut; one that the prober sent late has no time of the cut, as its times do not count."""
     prompt_tokens, output_tokens = flight.requested_tokens
+    timeline = flight.delivered()
+    if (timeline.send_lag_s or 0.0) <= max_send_lag_s:
+        timeline = replace(timeline, cut_ns=cut_ns)
     return ProbeResult(
-        *("", "", flight.request_id, 0.0, Outcome.CANCELLED, "cut when the sweep ended", flight.delivered()),
+        *("", "", flight.request_id, 0.0, Outcome.CANCELLED, "cut when the sweep ended", timeline),
         requested_prompt_tokens=prompt_tokens,
         requested_output_tokens=output_tokens,
     )

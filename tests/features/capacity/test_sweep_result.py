@@ -2,8 +2,6 @@
 
 from dataclasses import replace
 
-import pytest
-
 from prober.config.load import load
 from prober.config.target import TargetSpec
 from prober.features.capacity.actions import Finished, OtherLoad
@@ -15,7 +13,7 @@ from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
 from prober.results.capacity import Capacity
-from prober.results.result import Result
+from prober.results.result import Delivered, Result
 from prober.results.result_file import from_json, to_json
 from prober.results.stop_reason import ending
 
@@ -109,17 +107,31 @@ def test_scheduled_probes_are_no_load_of_others() -> None:
     assert _interference(None, 0.0, span_s) is None
 
 
-def test_a_stage_whose_requests_were_cut_has_no_latencies() -> None:
-    """Those answered before the end were the quick ones."""
-    cut = of(
-        [*(probe(16.0 + i / 10) for i in range(10)), *(probe(17.0 + i / 10, Outcome.CANCELLED) for i in range(10))]
-    )
-    assert cut.stages[0].latencies
-    assert cut.stages[1].latencies == {}
-    assert cut.stages[0].slos == {"quick": (40, 0)}
-    assert cut.stages[1].slos == {"quick": (20, 10)}, "who waited too long for an answer is judged"
-    assert cut.stages[1].ended == "knee_passed, 10 cut in flight"
-    assert cut.stages[1].outcomes == {"ok": 10, "cancelled": 10}
+def test_of_requests_that_were_cut_it_has_what_is_known() -> None:
+    """TTFT where the answer had begun; E2E below the cut ones, and a lower bound above; TPOT of none."""
+    cut = [begun(17.0 + i / 10, 18.0) for i in range(10)]
+    result = of([*(probe(16.0 + i / 10) for i in range(10)), *cut])
+    stage = result.stages[1]
+    assert set(result.stages[0].latencies) == {"ttft", "tpot", "itl", "e2e"}
+    assert [quantile.count for quantile in stage.latencies["ttft"]] == [20] * 7
+    assert stage.quantile("ttft", 1.0).estimate == 0.05  # type: ignore[union-attr]
+    assert "tpot" not in stage.latencies
+    assert [quantile.q for quantile in stage.latencies["e2e"]] == [0.5]
+    assert [(quantile.q, quantile.estimate) for quantile in stage.at_least["e2e"]][:2] == [(0.75, 0.5), (0.9, 0.8)]
+    assert set(stage.at_least) == {"e2e"}
+    assert stage.slos == {"quick": (20, 10)}, "a request that waited too long for an answer is judged"
+    assert stage.ended == "knee_passed, 10 cut in flight"
+    assert stage.outcomes == {"ok": 10, "cancelled": 10}
+    assert from_json(to_json(result), "x") == result
+    assert '"p75_e2el_ms_at_least":500.0' in to_json(result)
+
+
+def begun(at_s: float, cut_s: float) -> ProbeResult:
+    """A request that had its first chunk when it was cut."""
+    cut = probe(at_s, Outcome.CANCELLED)
+    first_ns = cut.timeline.intended_ns + 50_000_000
+    cut_ns = max(round(cut_s * 1e9), first_ns)
+    return replace(cut, timeline=replace(cut.timeline, first_ns=first_ns, content_ns=(first_ns,), cut_ns=cut_ns))
 
 
 def test_a_stage_has_the_tokens_that_were_delivered_while_it_was_sending() -> None:
@@ -128,11 +140,9 @@ def test_a_stage_has_the_tokens_that_were_delivered_while_it_was_sending() -> No
     result = of([long, *(probe(16.0 + i / 10) for i in range(19)), probe(17.98)])
     first, second = result.stages
     assert first.output_tokens == 160
-    assert first.output_tokens_per_s == pytest.approx((160 + 1) / 4.0)
-    assert second.output_tokens_per_s == pytest.approx((3 + 19 * 4) / 2.0), "what came after 18 s is of no stage"
-    assert second.requests_per_s == pytest.approx((19 + 1) / 2.0)
-    assert second.goodput_per_s == second.requests_per_s
-    assert second.prompt_tokens_per_s == pytest.approx(19 * 100 / 2.0)
+    assert first.delivered == Delivered(4.0, 40, 40 * 100 + 100, 160 + 1)
+    assert second.delivered == Delivered(2.0, 19 + 1, 19 * 100, 3 + 19 * 4), "what came after 18 s is of no stage"
+    assert second.output_tokens_per_s is None, "2 s are too short to tell what the target delivers at the rate"
     assert from_json(to_json(result), "x").stages == result.stages
 
 
