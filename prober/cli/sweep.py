@@ -18,6 +18,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from prober.cli.console import Terminal
 from prober.cli.exit_codes import ExitCode, exit_on
+from prober.cli.gpus import read_gpus
 from prober.cli.options import (
     AsJson,
     BuiltIn,
@@ -70,12 +71,17 @@ def sweep(
     url: Url,
     endpoint: EndpointOptions,
     slo: Annotated[list[str] | None, typer.Option(help="Objective such as 'ttft<500ms:99%'; repeatable.")] = None,
-    mode: Annotated[str, typer.Option(help="adaptive, grid, or gentle (ends before an SLO is breached).")] = "adaptive",
+    mode: Annotated[
+        str, typer.Option(help="adaptive, grid, or gentle (ends before an SLO is breached); default: adaptive.")
+    ] = "",
     workload: BuiltIn = "chat",
     prompt_tokens: PromptTokens = 0,
     output_tokens: OutputTokens = 0,
     min_rate: Annotated[str, typer.Option(help="First rate.")] = "1/s",
     max_rate: Annotated[str, typer.Option(help="Highest rate.")] = "50/s",
+    rates: Annotated[
+        str, typer.Option(help="Rates of a grid, rising, such as 1,2,5,8,10 per second; implies --mode grid.")
+    ] = "",
     step: Annotated[str, typer.Option(help="Length of a stage; default: 4s, in a grid 60s.")] = "",
     warm_up: WarmUpOption = "20s",
     sustain: Annotated[str, typer.Option(help="Length of the final run at the knee; 0s: none.")] = "5m",
@@ -99,11 +105,13 @@ def sweep(
         warm = warm_up_length(warm_up)
         sent = workload_of(WorkloadOptions(workload, prompt_tokens, output_tokens))
         block = {
-            "mode": mode,
+            "mode": mode or ("grid" if rates else "adaptive"),
             "workload": sent,
             "slos": slos,
             "min_rate": quantity("--min-rate", min_rate, rate),
             "max_rate": quantity("--max-rate", max_rate, rate),
+            "rates": tuple(quantity("--rates", _per_s(text), rate) for text in rates.split(",") if rates),
+            "step": quantity("--step", step, duration) if step else None,
             "max_in_flight": max_in_flight,
             "limits": {"time": quantity("--max-time", max_time, duration), "requests": max_requests or None},
         }
@@ -115,7 +123,6 @@ def sweep(
             warm_up=warm.requests if warm.seconds is None else None,
             warm_up_s=inf if warm.seconds is None else warm.seconds,
             sustain_s=quantity("--sustain", sustain, duration),
-            stage_s=quantity("--step", step, duration) if step else None,
         )
         with only_load("sweep", spec.url):
             ended = uvloop.run(_repeated(spec, spec.sweep, plan, repeat, quiet=as_json))
@@ -131,6 +138,12 @@ def sweep(
     if len(ended) > 1 and not as_json:
         _spread([finished for finished, _ in ended])
     sys.exit(min((EXIT[finished.verdict] for finished, _ in ended), key=WORST_FIRST.index))
+
+
+def _per_s(text: str) -> str:
+    """A rate, per second unless it has a unit."""
+    text = text.strip()
+    return text if "/" in text else f"{text}/s"
 
 
 async def _repeated(
@@ -155,9 +168,15 @@ async def _repeated(
                     progress.update(task, description=_description(action))
 
                 began = time.time()
-                runner = SweepRunner(Target(spec, clock), sweep_spec.workload, plan, Random(), PageReader, on_action)
+                swept = Target(spec, clock)
+                runner = SweepRunner(swept, sweep_spec.workload, plan, Random(), PageReader, on_action)
                 asyncio.get_running_loop().add_signal_handler(signal.SIGINT, _interrupt, runner, interrupted)
-                run = await runner.run()
+                gpus = asyncio.create_task(read_gpus(swept, runner.gpus_read))
+                try:
+                    run = await runner.run()
+                finally:
+                    gpus.cancel()
+                    await asyncio.wait([gpus])
                 progress.stop_task(task)
                 result = result_of(
                     run,

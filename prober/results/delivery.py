@@ -12,18 +12,23 @@ requests of the sweep: consecutive spans count every token once, in whole number
 **Throughput at a rate** is what the target delivers per second if it is asked at this rate all the time:
 
     answered requests/s = rate × share of the stage's requests that were answered
-    goodput             = rate × share of the stage's requests that were answered and missed no SLO
+    goodput             = rate × share of its requests that were answered and missed no SLO, which falls with the rate
     tokens/s            = answered requests/s × mean tokens of a request of the workload, as the server counts them
 
 The planned rate stands for the number of arrivals, and the mean of the workload for the lengths of the draws, because both are
 dice of the prober and not of the target. It is claimed only if there is evidence that the target keeps up with the rate:
 
-- settled: without the time that nine of ten answers take, the stage lasts as long again, and 10 s at least; in that time the
-  requests in flight did not grow by more than chance explains. If they grew, tokens and answers are those delivered in that time,
+- settled: without the time that nine of ten answers take, the stage lasts as long again, and 10 s at least, and in that time the
+  requests in flight grew by no more than chance explains. If chance cannot explain their growth at all, tokens and answers are
+  those delivered in that time; in between nothing is claimed,
 - or shown: in some span of the sweep, as long as nine of ten answers take, as many prompt and output tokens per second were
   delivered as the rate asks for.
 
 Otherwise the throughput at the rate is not known: the stage was too short to tell a target that fills from one that falls behind.
+
+A share of good requests that rises with the rate is chance: a stage of 4 s has a dozen. The shares are those of the isotonic
+regression over the rates of the sweep (pool adjacent violators; Barlow et al., Statistical Inference under Order Restrictions,
+1972), weighted by the numbers of requests.
 """
 
 import math
@@ -40,16 +45,18 @@ from prober.results.result import Delivered, Throughput
 
 SETTLED_SHARE = 0.9  # of the answers
 MIN_SETTLED_S = 10.0
-MAX_GROWTH_SIGMAS = 2.0
+# Growth of the requests in flight, in standard deviations of the difference of two Poisson counts.
+MAX_CHANCE_SIGMAS, MIN_GROWTH_SIGMAS = 1.5, 4.0
 MAX_UNKNOWN_RATIO = 0.05  # of a stage's requests: with more of them cut undecided, a share of them is not known
 Span = tuple[int, int]
+RatedSpan = tuple[float | None, int, int]
 
 
 @dataclass(frozen=True)
 class Deliveries:
     """Requests of a sweep with what their answers have in common.
 
-    spans: (begin, end) of the stages, in order
+    spans: (rate, begin, end) of the stages, in order; the rate is None where requests show no rate, as in a warm-up
     mean_tokens: prompt and output of a request of the workload, as requested
     tokens_per_chunk: mean tokens of a content chunk; None if the engine never reported tokens
     ratios: tokens by the server's count ÷ requested tokens, of prompts and outputs; None if the server never reported them
@@ -57,7 +64,7 @@ class Deliveries:
 
     probes: Sequence[ProbeResult]
     slos: Sequence[Slo]
-    spans: Sequence[Span]
+    spans: Sequence[RatedSpan]
     mean_tokens: tuple[float, float]
     tokens_per_chunk: float | None
     ratios: tuple[float | None, float | None]
@@ -76,40 +83,66 @@ class Deliveries:
 
     def throughput(self, rate_per_s: float | None, begin_ns: int, end_ns: int) -> Throughput:
         """Throughput at the rate of the stage [begin_ns, end_ns). rate_per_s: None: a closed loop, which makes its own rate."""
-        probes = [
-            probe
-            for probe in self.probes
-            if begin_ns <= probe.timeline.intended_ns < end_ns
-            and (probe.outcome not in NEUTRAL or probe.outcome is Outcome.CANCELLED)
-        ]
+        probes = self._counted(begin_ns, end_ns)
         settled = _settled(probes, begin_ns, end_ns)
-        answered = _share(probes, is_answered)
-        good = _share(probes, lambda probe: is_good(probe, self.slos)) if self.slos else None
+        growth = self._growth_sigmas(settled) if settled is not None else math.inf
+        answered, good_per_s = _share(probes, is_answered), None
+        if rate_per_s is not None:
+            share = self._good_shares.get(rate_per_s) if _share(probes, self._is_good) is not None else None
+            good_per_s = None if share is None else rate_per_s * share
         if rate_per_s is not None and answered is not None:
             tokens_per_s = [
                 None if ratio is None else rate_per_s * answered * mean * ratio
                 for mean, ratio in zip(self.mean_tokens, self.ratios, strict=True)
             ]
-            if self._keeps_up(settled) if settled is not None else self._has_delivered(*tokens_per_s):
-                good_per_s = None if good is None else rate_per_s * good
+            if growth <= MAX_CHANCE_SIGMAS or self._has_delivered(*tokens_per_s):
                 return Throughput(rate_per_s * answered, good_per_s, *tokens_per_s)
-        if settled is None:
+        if settled is None or (rate_per_s is not None and growth < MIN_GROWTH_SIGMAS):
             return Throughput()
-        offered_per_s = len(probes) / ((end_ns - begin_ns) / 1e9) if rate_per_s is None else rate_per_s
         delivered = self.between(*settled)
         return Throughput(
             requests_per_s=delivered.answers / delivered.span_s,
-            good_per_s=None if good is None else offered_per_s * good,
+            good_per_s=good_per_s,
             prompt_tokens_per_s=delivered.prompt_tokens_per_s,
             output_tokens_per_s=delivered.output_tokens_per_s,
         )
 
-    def _keeps_up(self, settled: Span) -> bool:
-        """Whether the requests in flight grew in a settled span by no more than two Poisson counts of them differ."""
+    def _counted(self, begin_ns: int, end_ns: int) -> list[ProbeResult]:
+        """Requests that were due in a span and characterise the target, with those that were cut."""
+        return [
+            probe
+            for probe in self.probes
+            if begin_ns <= probe.timeline.intended_ns < end_ns
+            and (probe.outcome not in NEUTRAL or probe.outcome is Outcome.CANCELLED)
+        ]
+
+    def _is_good(self, probe: ProbeResult) -> bool | None:
+        return is_good(probe, self.slos)
+
+    @cached_property
+    def _good_shares(self) -> dict[float, float]:
+        """Share of good requests by rate, which does not rise with the rate; of rates at which it is known."""
+        counts: dict[float, list[bool]] = {}
+        for rate_per_s, begin_ns, end_ns in self.spans if self.slos else ():
+            probes = self._counted(begin_ns, end_ns)
+            if rate_per_s is not None and _share(probes, self._is_good) is not None:
+                known = [is_met for probe in probes if (is_met := self._is_good(probe)) is not None]
+                counts.setdefault(rate_per_s, []).extend(known)
+        blocks: list[tuple[list[float], int, int]] = []  # rates, good requests, requests
+        for rate_per_s in sorted(counts):
+            rates, good, number = [rate_per_s], sum(counts[rate_per_s]), len(counts[rate_per_s])
+            while blocks and blocks[-1][1] * number <= good * blocks[-1][2]:
+                before = blocks.pop()
+                rates, good, number = [*before[0], *rates], before[1] + good, before[2] + number
+            blocks.append((rates, good, number))
+        return {rate_per_s: good / number for rates, good, number in blocks for rate_per_s in rates}
+
+    def _growth_sigmas(self, settled: Span) -> float:
+        """Growth of the requests in flight in a settled span, in standard deviations of the difference of two Poisson counts."""
         before, after = (
             sum(probe.timeline.intended_ns < at_ns <= _gone_ns(probe) for probe in self.probes) for at_ns in settled
         )
-        return after - before <= MAX_GROWTH_SIGMAS * math.sqrt(max(1, before + after))
+        return (after - before) / math.sqrt(max(1, before + after))
 
     def _has_delivered(self, prompt_per_s: float | None, output_per_s: float | None) -> bool:
         """Whether a long span of the sweep delivered as many prompt and output tokens per second."""
@@ -125,8 +158,8 @@ class Deliveries:
         """Deliveries of the shortest runs of stages in which nine of ten answers fit."""
         long_ns = max(_long_e2e_ns(self.probes) or 0, round(MIN_SETTLED_S * 1e9))
         pairs = (
-            (max((begin_ns for begin_ns, _ in self.spans if begin_ns <= end_ns - long_ns), default=None), end_ns)
-            for _, end_ns in self.spans
+            (max((begin_ns for _, begin_ns, _ in self.spans if begin_ns <= end_ns - long_ns), default=None), end_ns)
+            for _, _, end_ns in self.spans
         )
         return [self.between(begin_ns, end_ns) for begin_ns, end_ns in pairs if begin_ns is not None]
 
@@ -162,12 +195,12 @@ class Deliveries:
 def deliveries(
     probes: Sequence[ProbeResult],
     slos: Sequence[Slo] = (),
-    spans: Sequence[Span] = (),
+    spans: Sequence[RatedSpan] = (),
     mean_tokens: tuple[float, float] | None = None,
 ) -> Deliveries:
     """Deliveries of all requests of a sweep, including its warm-up and cancelled requests.
 
-    spans: (begin, end) of the stages, in ns
+    spans: (rate, begin, end) of the stages, in ns
     mean_tokens: prompt and output of a request of the workload; None: the mean of those that were sent
     """
     output_tokens = chunks = 0

@@ -69,7 +69,7 @@ def stage_of(
     """
     requests = tuple(request_of(probe, index, origin_ns) for probe in probes)
     begin_s, end_ns = (begin_ns - origin_ns) / 1e9, begin_ns + round(sending_s * 1e9)
-    delivered = deliveries(probes, slos, ((begin_ns, end_ns),)) if delivered is None else delivered
+    delivered = deliveries(probes, slos, ((rate_per_s, begin_ns, end_ns),)) if delivered is None else delivered
     stage = replace(
         stage_of_requests(name, rate_per_s, requests, begin_s=begin_s, sending_s=sending_s),
         slos={slo.name: _count(slo, probes) for slo in slos},

@@ -1,11 +1,14 @@
 """Throughput of spans of a sweep: every token once, in the span that has its stamp."""
 
+import math
 from collections import defaultdict
 from dataclasses import replace
 from decimal import Decimal
 from itertools import pairwise
 from random import Random
+from typing import Any, Literal
 
+import numpy as np
 import pytest
 
 from prober.features.capacity.actions import Estimate
@@ -15,7 +18,7 @@ from prober.measure.objective import Slo
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
-from prober.results.delivery import deliveries, is_good
+from prober.results.delivery import RatedSpan, deliveries, is_good
 from prober.results.result import Delivered, Throughput
 from prober.simulation.parameters import Parameters
 from prober.workload.shapes import Lognormal
@@ -54,7 +57,7 @@ def between(probes: list[ProbeResult], begin_s: float, end_s: float) -> Delivere
 
 
 def at_rate(probes: list[ProbeResult], rate_per_s: float, begin_s: float, end_s: float) -> Throughput:
-    spans = [(0, round(begin_s * S)), (round(begin_s * S), round(end_s * S))]
+    spans = [(None, 0, round(begin_s * S)), (rate_per_s, round(begin_s * S), round(end_s * S))]
     return deliveries(probes, (E2E,), spans).throughput(rate_per_s, round(begin_s * S), round(end_s * S))
 
 
@@ -133,10 +136,10 @@ def test_a_short_stage_alone_has_no_throughput_of_its_rate() -> None:
 def test_a_short_stage_has_it_if_the_sweep_has_delivered_that_much_later() -> None:
     """What the target did for 10 s at a higher rate, it can do at a lower one; not more."""
     probes = [streamed(at / 2, usage=Usage(60, 100)) for at in range(60)]
-    spans = [(4 * n * S, 4 * (n + 1) * S) for n in range(8)]
+    spans = [(rate, 4 * n * S, 4 * (n + 1) * S) for n, rate in enumerate((1.5, 3.0, *[2.0] * 6))]
     delivered = deliveries(probes, (E2E,), spans)
     assert delivered.throughput(1.5, 0, 4 * S) == Throughput(1.5, 1.5, 90.0, 150.0)
-    assert delivered.throughput(3.0, 0, 4 * S) == Throughput()
+    assert delivered.throughput(3.0, 4 * S, 8 * S) == Throughput()
 
 
 def test_a_long_stage_that_falls_behind_has_what_it_delivered() -> None:
@@ -167,7 +170,19 @@ def test_goodput_is_of_the_requests_that_the_stage_offered() -> None:
     """A quarter misses the SLO: 0.75 of the rate, whenever its answers end; without SLOs it is not known."""
     probes = [streamed(at, 0.15 if at % 4 == 0 else 0.1, usage=Usage(1, 100)) for at in range(60)]
     assert at_rate(probes, 1.0, 0.0, 60.0).good_per_s == 0.75
-    assert deliveries(probes).throughput(1.0, 0, 60 * S).good_per_s is None
+    assert deliveries(probes, (), [(1.0, 0, 60 * S)]).throughput(1.0, 0, 60 * S).good_per_s is None
+
+
+def test_a_share_of_good_requests_does_not_rise_with_the_rate() -> None:
+    """4 of 8, 19 of 20, 10 of 20, none of 10: the first two are pooled; and any two rates whose order is of chance."""
+    shares, begin_s, probes, spans = ((1.0, 4, 8), (2.0, 19, 20), (3.0, 10, 20), (4.0, 0, 10)), 0.0, [], []
+    for rate, good, number in shares:
+        seconds = number / rate
+        probes += [streamed(begin_s + n / rate, 0.1 if n < good else 0.15, usage=Usage(1, 100)) for n in range(number)]
+        spans.append((rate, round(begin_s * S), round((begin_s + seconds) * S)))
+        begin_s += seconds
+    delivered = deliveries(probes, (E2E,), spans)
+    assert delivered._good_shares == {1.0: 23 / 28, 2.0: 23 / 28, 3.0: 0.5, 4.0: 0.0}
 
 
 def test_failed_requests_are_neither_answered_nor_good() -> None:
@@ -217,10 +232,11 @@ def swept(plan: Plan, rng: Random | None = None) -> tuple[list[ProbeResult], lis
 
     driver.sweep.result = kept
     driven = driver.run()
+    cut_ns = round((CLOCK_S + driven.ended_s) * 1e9)
     for each in driver.open:
         stamps = tuple(round((CLOCK_S + at_s + each.network_s) * 1e9) for at_s in each.truth.token_times_s())
         at = round((CLOCK_S + each.truth.request.arrival_s) * 1e9)
-        timeline = Timeline(at, first_ns=stamps[0] if stamps else None, content_ns=stamps)
+        timeline = Timeline(at, first_ns=stamps[0] if stamps else None, content_ns=stamps, cut_ns=cut_ns)
         cut = ProbeResult("", "", each.id, 0.0, Outcome.CANCELLED, "cut", timeline, requested_prompt_tokens=200)
         results.append(cut)
     order = driven.orders[-1][1]
@@ -255,14 +271,10 @@ def test_a_ramp_and_a_grid_of_one_engine_agree() -> None:
     grid_plan = replace(PLAN, mode="grid", grid=(2.0, 4.0, 8.0), stage_s=60.0)
     for seed, plan in enumerate((replace(PLAN, factor=2**0.25), grid_plan)):
         results, stages = swept(plan, Random(seed))
-        spans = [(round(begin * 1e9), round(end * 1e9)) for begin, end, _ in stages]
+        spans = [(rate, round(begin * 1e9), round(end * 1e9)) for begin, end, rate in stages]
         delivered = deliveries(results, PLAN.slos, spans, (200.0, 100.0))
         found.append(
-            {
-                round(rate): delivered.throughput(rate, *span)
-                for (_, _, rate), span in zip(stages, spans, strict=True)
-                if round(rate, 6) in (2.0, 4.0, 8.0)
-            }
+            {round(span[0]): delivered.throughput(*span) for span in spans if round(span[0], 6) in (2.0, 4.0, 8.0)}
         )
     ramp, grid = found
     assert list(ramp) == list(grid) == [2, 4, 8]
@@ -270,6 +282,68 @@ def test_a_ramp_and_a_grid_of_one_engine_agree() -> None:
         for name in ("requests_per_s", "good_per_s", "prompt_tokens_per_s", "output_tokens_per_s"):
             assert getattr(ramp[rate], name) == pytest.approx(getattr(grid[rate], name), rel=0.05)
         assert grid[rate].output_tokens_per_s == pytest.approx(rate * 100, rel=0.05)
+
+
+@pytest.mark.parametrize("mode", ["gentle", "grid"])
+def test_every_figure_of_a_stage_is_recomputed_from_the_stamps(mode: Literal["gentle", "grid"]) -> None:
+    """With arrays of all stamps, dues and ends instead of requests; of a ramp to 16/s and of a grid that ends in overload."""
+    threshold_s = 0.25 if mode == "gentle" else 100.0
+    slo = replace(PLAN.slos[0], threshold_s=threshold_s)
+    grid = (4.0, 8.0, 20.0) if mode == "grid" else ()
+    guards = replace(PLAN.guards, waiting=1e6, preemptions=1e6, kv_cache_ratio=2.0)
+    plan = replace(PLAN, slos=(slo,), mode=mode, max_rate=40.0, grid=grid, guards=guards)
+    results, stages = swept(plan, Random(3))
+    spans: list[RatedSpan] = [(rate, round(begin * 1e9), round(end * 1e9)) for begin, end, rate in stages]
+    spans[0] = (None, *spans[0][1:])
+    reported = deliveries(results, plan.slos, spans, (200.0, 100.0))
+
+    due = np.array([each.timeline.intended_ns for each in results]) / 1e9
+    first = np.array([each.timeline.first_ns or np.inf for each in results]) / 1e9
+    end = np.array([each.timeline.end_ns or np.inf for each in results]) / 1e9
+    until = stages[-1][1]
+    tokens = np.sort(np.concatenate([np.array(each.timeline.content_ns, dtype=float) for each in results])) / 1e9
+    long_s = np.sort(np.minimum(end, until) - due)[math.ceil(0.9 * len(due)) - 1]
+
+    def per_s(times: "np.ndarray[Any, Any]", begin_s: float, end_s: float) -> float:
+        return float(np.sum((times >= begin_s) & (times < end_s))) / (end_s - begin_s)
+
+    shown = []
+    for _, stop, _ in stages:
+        begins = [begin for begin, _, _ in stages if stop - begin >= max(long_s, 10.0)]
+        if begins:
+            shown.append((200 * per_s(first, begins[-1], stop), per_s(tokens, begins[-1], stop)))
+    claimed = overloaded = 0
+    for begin, stop, rate in stages[1:]:
+        delivered = reported.between(round(begin * 1e9), round(stop * 1e9))
+        assert delivered.output_tokens == round(per_s(tokens, begin, stop) * (stop - begin))
+        assert delivered.prompt_tokens == 200 * round(per_s(first, begin, stop) * (stop - begin))
+        assert delivered.answers == round(per_s(end, begin, stop) * (stop - begin))
+
+        own = (due >= begin) & (due < stop)
+        fill_s = np.sort((np.minimum(end, until) - due)[own])[math.ceil(0.9 * own.sum()) - 1]
+        found = reported.throughput(rate, round(begin * 1e9), round(stop * 1e9))
+        full_s = begin + fill_s
+        is_settled = stop - full_s >= max(fill_s, 10.0)
+        flying = [int(np.sum((due < at) & (np.minimum(end, until) >= at))) for at in (full_s, stop)]
+        sigmas = (flying[1] - flying[0]) / math.sqrt(max(1, sum(flying)))
+        has_shown = any(prompt >= rate * 200 and output >= rate * 100 for prompt, output in shown)
+        unknown = own & np.isinf(first) & (until - due <= threshold_s)
+        if (is_settled and sigmas <= 1.5) or has_shown:
+            claimed += 1
+            assert found.requests_per_s == rate
+            assert found.output_tokens_per_s == pytest.approx(rate * 100)
+            assert found.prompt_tokens_per_s == pytest.approx(rate * 200)
+            if found.good_per_s is not None:
+                assert unknown.sum() <= 0.05 * own.sum()
+                assert found.good_per_s <= rate
+        elif is_settled and sigmas >= 4.0:
+            overloaded += 1
+            assert found.output_tokens_per_s == pytest.approx(per_s(tokens, full_s, stop), rel=1e-3)
+            assert found.requests_per_s == pytest.approx(per_s(end, full_s, stop), rel=1e-3)
+        else:
+            assert found == Throughput()
+    assert claimed >= 2
+    assert overloaded == (mode == "grid")
 
 
 def test_random_answers_are_conserved_whatever_the_borders() -> None:

@@ -11,6 +11,7 @@ from prober import __version__
 from prober.config.sweep import SweepSpec
 from prober.config.target import TargetSpec
 from prober.features.capacity.actions import Finished, OtherLoad
+from prober.features.capacity.sweep_record import UNJUDGED
 from prober.features.capacity.sweep_record import Stage as SweptStage
 from prober.features.capacity.sweep_runner import SweepRun
 from prober.measure.engine_signals import EngineSignals
@@ -37,14 +38,19 @@ def result_of(
 ) -> Result:
     """Result of a finished sweep.
 
-    additions: further entries of `Result.configuration`; devices: GPUs of the target
+    additions: further entries of `Result.configuration`; devices: GPUs of the target, those of the last
+        reading during the sweep if empty
     probes_per_s: rate of the scheduled probes that the target got meanwhile
     """
     finished = run.finished
+    devices = devices or (run.gpus[-1][1] if run.gpus else ())
     stages: list[Stage] = []
     requests: list[Request] = []
     warm = [stage for stage in finished.stages if stage.phase == "warm_up"]
-    spans = [(round(stage.began_s * 1e9), round(stage.ended_s * 1e9)) for stage in finished.stages]
+    spans = [
+        (None if stage.phase in UNJUDGED else stage.rate_per_s, round(stage.began_s * 1e9), round(stage.ended_s * 1e9))
+        for stage in finished.stages
+    ]
     delivered = deliveries([probe for _, probe in run.probes], sweep.slos, spans, sweep.workload.mean_tokens())
     for stage in [stage for stage in finished.stages if stage.phase != "warm_up"]:
         probes = [probe for number, probe in run.probes if number == stage.number]
@@ -59,7 +65,7 @@ def result_of(
             sending_s=stage.ended_s - stage.began_s,
             slos=sweep.slos,
             readings=seen,
-            devices=[devices] if devices else (),
+            devices=[read for at_s, read in run.gpus if stage.began_s <= at_s <= stage.ended_s],
             demand_per_s=stage.other_per_s,
             gpus=len(devices) or None,
             ended=_ended(stage, finished),
@@ -151,6 +157,7 @@ def _configuration(sweep: SweepSpec) -> dict[str, object]:
         "slos": [slo.name for slo in sweep.slos],
         "min_rate": sweep.min_rate,
         "max_rate": sweep.max_rate,
+        "rates": sweep.rates,
         "max_in_flight": sweep.max_in_flight,
         "limits": {
             "requests": limits.requests,

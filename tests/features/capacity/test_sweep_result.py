@@ -9,11 +9,12 @@ from prober.features.capacity.sweep_record import Stage
 from prober.features.capacity.sweep_result import _interference, result_of, without_requests
 from prober.features.capacity.sweep_runner import SweepRun
 from prober.measure.chat import Usage
+from prober.measure.gpu_reading import GpuReading
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
 from prober.results.capacity import Capacity
-from prober.results.result import Delivered, Result
+from prober.results.result import Delivered, Result, Use
 from prober.results.result_file import from_json, to_json
 from prober.results.stop_reason import ending
 
@@ -38,7 +39,11 @@ def probe(at_s: float, outcome: Outcome = Outcome.OK) -> ProbeResult:
     return ProbeResult("t", "chat", f"id-{at_s}", 0.0, outcome, "", timeline, model="m", engine="vllm")
 
 
-def of(last: list[ProbeResult], ended: Finished | None = None) -> Result:
+def of(
+    last: list[ProbeResult],
+    ended: Finished | None = None,
+    gpus: tuple[tuple[float, list[GpuReading]], ...] = (),
+) -> Result:
     spec: TargetSpec = load(TEXT, source="c", engines=(), environment={}, read=lambda path: path).targets[0]
     assert spec.sweep is not None
     stages = (
@@ -54,7 +59,7 @@ def of(last: list[ProbeResult], ended: Finished | None = None) -> Result:
         *((1, probe(12.0 + i / 10)) for i in range(40)),
         *((2, p) for p in last),
     ]
-    run = SweepRun(ended or finished, None, 10 * 10**9, tuple(probes), ())
+    run = SweepRun(ended or finished, None, 10 * 10**9, tuple(probes), (), gpus=gpus)
     return result_of(
         run, spec, spec.sweep, identity="id", started_unix_s=1e9, ended_unix_s=1e9 + 8, additions={"why": "request"}
     )
@@ -144,6 +149,23 @@ def test_a_stage_has_the_tokens_that_were_delivered_while_it_was_sending() -> No
     assert second.delivered == Delivered(2.0, 19 + 1, 19 * 100, 3 + 19 * 4), "what came after 18 s is of no stage"
     assert second.output_tokens_per_s is None, "2 s are too short to tell what the target delivers at the rate"
     assert from_json(to_json(result), "x").stages == result.stages
+
+
+def test_gpu_readings_belong_to_the_stage_in_which_they_were_taken() -> None:
+    """Mean and peak of those of its time; unknown where there was none, whatever was read later."""
+
+    def read(utilization_ratio: float) -> list[GpuReading]:
+        return [
+            GpuReading(i, f"u{i}", "H100", utilization_ratio=utilization_ratio, power_watts=300.0) for i in range(2)
+        ]
+
+    result = of([probe(16.1)], gpus=((11.0, read(1.0)), (13.0, read(0.2)), (15.0, read(0.6)), (18.5, read(0.9))))
+    first, second = result.stages
+    assert first.use.gpu_utilization_mean_ratio == 0.4
+    assert (first.use.gpu_utilization_peak_ratio, first.use.power_mean_watts) == (0.6, 600.0)
+    assert second.use == Use()
+    assert [stage.gpus for stage in result.stages] == [2, 2]
+    assert (result.context.gpu, result.context.gpu_count) == ("H100", "2")
 
 
 STAMPS = tuple(16_010_000_000 + 10_000_000 * i for i in range(4))
