@@ -59,6 +59,9 @@ NOBODY = "http://127.0.0.1:1"
         (("run", "--web.listen-address", "9811"), 2, "prober: --web.listen-address: '9811': write host:9811 or :9811"),
         (("run", "--web.listen-address", ":" + "9" * 5_000), 2, "write host:port or :port, with a port up to 65535"),
         (("sweep", NOBODY, "--min-rate", "5/s", "--max-rate", "2/s"), 2, "--max-rate: 2/s is below min_rate (5/s)"),
+        (("sweep", NOBODY, "--rates", "1,x"), 2, "prober sweep: --rates: 'x/s' is not a rate"),
+        (("sweep", NOBODY, "--rates", "1,2", "--mode", "gentle"), 2, "--rates: only mode grid sends chosen rates"),
+        (("sweep", NOBODY, "--step", "0s"), 2, "--step: a stage of 0s sends nothing; write 30s, or remove it"),
     ],
 )
 def test_a_wrong_call_names_the_option(arguments: tuple[str, ...], code: int, message: str, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from prober.config.load import load
 from prober.config.target import TargetSpec
 from prober.features.capacity.actions import Finished, OtherLoad
+from prober.features.capacity.sweep_plan import plan_of
 from prober.features.capacity.sweep_record import Stage
 from prober.features.capacity.sweep_result import _interference, result_of, without_requests
 from prober.features.capacity.sweep_runner import SweepRun
@@ -149,6 +150,17 @@ def test_a_stage_has_the_tokens_that_were_delivered_while_it_was_sending() -> No
     assert second.delivered == Delivered(2.0, 19 + 1, 19 * 100, 3 + 19 * 4), "what came after 18 s is of no stage"
     assert second.output_tokens_per_s is None, "2 s are too short to tell what the target delivers at the rate"
     assert from_json(to_json(result), "x").stages == result.stages
+
+
+def test_a_plan_has_the_chosen_rates_and_step() -> None:
+    """Each rate once, for so long; they are the lowest and the highest rate too."""
+    text = TEXT.replace("sweep: {}", "sweep: {mode: grid, rates: [1/s, 2/s, 300/min], step: 30s}")
+    spec: TargetSpec = load(text, source="c", engines=(), environment={}, read=lambda path: path).targets[0]
+    assert spec.sweep is not None
+    plan = plan_of(spec.sweep, spec)
+    assert [plan.rate(number) for number in range(4)] == [1.0, 2.0, 5.0, None]
+    assert (plan.min_rate, plan.max_rate, plan.stage_length_s) == (1.0, 5.0, 30.0)
+    assert plan.max_requests == 20 * 1.0 + 30 * (1.0 + 2.0 + 5.0), "with the warm-up"
 
 
 def test_gpu_readings_belong_to_the_stage_in_which_they_were_taken() -> None:
