@@ -19,8 +19,8 @@ The planned rate stands for the number of arrivals, and the mean of the workload
 dice of the prober and not of the target. It is claimed only if there is evidence that the target keeps up with the rate:
 
 - settled: without the time that nine of ten answers take, the stage lasts as long again, and 10 s at least, and in that time the
-  requests in flight grew by no more than chance explains. If chance cannot explain their growth at all, tokens and answers are
-  those delivered in that time; in between nothing is claimed,
+  requests in flight grew by no more than chance explains. If they grew beyond chance in both halves of it, tokens and answers are
+  those delivered in that time; in between nothing is claimed, as one burst may have ended the stage,
 - or shown: in some span of the sweep, as long as nine of ten answers take, as many prompt and output tokens per second were
   delivered as the rate asks for.
 
@@ -46,7 +46,7 @@ from prober.results.result import Delivered, Throughput
 SETTLED_SHARE = 0.9  # of the answers
 MIN_SETTLED_S = 10.0
 # Growth of the requests in flight, in standard deviations of the difference of two Poisson counts.
-MAX_CHANCE_SIGMAS, MIN_GROWTH_SIGMAS = 1.5, 4.0
+MAX_CHANCE_SIGMAS, MIN_GROWTH_SIGMAS = 1.5, 2.5
 MAX_UNKNOWN_RATIO = 0.05  # of a stage's requests: with more of them cut undecided, a share of them is not known
 Span = tuple[int, int]
 RatedSpan = tuple[float | None, int, int]
@@ -85,7 +85,7 @@ class Deliveries:
         """Throughput at the rate of the stage [begin_ns, end_ns). rate_per_s: None: a closed loop, which makes its own rate."""
         probes = self._counted(begin_ns, end_ns)
         settled = _settled(probes, begin_ns, end_ns)
-        growth = self._growth_sigmas(settled) if settled is not None else math.inf
+        keeps_up = settled is not None and self._growth_sigmas(*settled) <= MAX_CHANCE_SIGMAS
         answered, good_per_s = _share(probes, is_answered), None
         if rate_per_s is not None:
             share = self._good_shares.get(rate_per_s) if _share(probes, self._is_good) is not None else None
@@ -95,9 +95,9 @@ class Deliveries:
                 None if ratio is None else rate_per_s * answered * mean * ratio
                 for mean, ratio in zip(self.mean_tokens, self.ratios, strict=True)
             ]
-            if growth <= MAX_CHANCE_SIGMAS or self._has_delivered(*tokens_per_s):
+            if keeps_up or self._has_delivered(*tokens_per_s):
                 return Throughput(rate_per_s * answered, good_per_s, *tokens_per_s)
-        if settled is None or (rate_per_s is not None and growth < MIN_GROWTH_SIGMAS):
+        if settled is None or (rate_per_s is not None and not self._falls_behind(*settled)):
             return Throughput()
         delivered = self.between(*settled)
         return Throughput(
@@ -137,10 +137,17 @@ class Deliveries:
             blocks.append((rates, good, number))
         return {rate_per_s: good / number for rates, good, number in blocks for rate_per_s in rates}
 
-    def _growth_sigmas(self, settled: Span) -> float:
-        """Growth of the requests in flight in a settled span, in standard deviations of the difference of two Poisson counts."""
+    def _falls_behind(self, begin_ns: int, end_ns: int) -> bool:
+        """Whether the requests in flight grew beyond chance in both halves of a settled span."""
+        middle_ns = (begin_ns + end_ns) // 2
+        halves = (begin_ns, middle_ns), (middle_ns, end_ns)
+        return all(self._growth_sigmas(*half) >= MIN_GROWTH_SIGMAS for half in halves)
+
+    def _growth_sigmas(self, begin_ns: int, end_ns: int) -> float:
+        """Growth of the requests in flight in a span, in standard deviations of the difference of two Poisson counts."""
         before, after = (
-            sum(probe.timeline.intended_ns < at_ns <= _gone_ns(probe) for probe in self.probes) for at_ns in settled
+            sum(probe.timeline.intended_ns < at_ns <= _gone_ns(probe) for probe in self.probes)
+            for at_ns in (begin_ns, end_ns)
         )
         return (after - before) / math.sqrt(max(1, before + after))
 
