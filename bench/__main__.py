@@ -26,6 +26,7 @@ PROGRAMS = (
     "knee",
     "knee_independent",
     "claims",
+    "agreement",
     "replicas",
     "discovery",
     "web",

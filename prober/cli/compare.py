@@ -4,7 +4,7 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -32,6 +32,7 @@ from prober.cli.options import (
 )
 from prober.cli.output import echo
 from prober.cli.report import result_of
+from prober.cli.sending import Watched
 from prober.cli.session import Session
 from prober.cli.target import check_writable, target, workload
 from prober.config.load import ConfigError
@@ -50,7 +51,8 @@ from prober.features.experiments.compare import (
 )
 from prober.features.experiments.compare import compare as judge
 from prober.features.experiments.report.comparison_report import HEAD, P_NOTE, by_rate, cells
-from prober.features.gpu.reader import Reader, open_reader
+from prober.measure.engine_signals import EngineSignals
+from prober.measure.gpu_reading import GpuReading
 from prober.measure.outcome import ANSWERED
 from prober.measure.result import ProbeResult
 from prober.measure.warmup import WarmUpLength
@@ -60,11 +62,10 @@ from prober.results.comparison import Comparison, Side, to_json
 from prober.results.load_description import describe_load
 from prober.results.result import Request
 from prober.results.result import Target as Described
-from prober.results.stage import request_of
+from prober.results.stage import request_of, use_of
 from prober.statistics.paired_test import min_pairs
 from prober.workload.workloads import Mix, RequestGenerator
 
-LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 MAX_WARMER_C, MAX_SLOWER_RATIO = 5.0, 0.02  # GPU states closer than this count as alike
 MAX_IN_FLIGHT = 256
 MIN_WIDTH_COLUMNS = 110  # in a narrower terminal lines wrap, so that no figure is cut
@@ -76,17 +77,15 @@ class UnansweredSide(Exception):
 
 @dataclass(slots=True)
 class Cards:
-    """GPU states of this machine.
+    """GPU states of this machine during the turns.
 
-    readings: mean temperature (°C) and clock (Hz) after each turn, by side
+    readings: mean temperature (°C) and clock (Hz) of each reading, by side
     """
 
-    reader: Reader | None = None
     readings: dict[Side, list[tuple[float, float]]] = field(default_factory=lambda: {"a": [], "b": []})
 
-    def read(self, side: Side) -> None:
-        """Read the GPUs after a turn of `side`. Blocks for milliseconds."""
-        devices = self.reader.read() if self.reader is not None else []
+    def read(self, side: Side, devices: Sequence[GpuReading]) -> None:
+        """The GPUs were read during a turn of `side`."""
         known = [
             (device.temperature_celsius, device.sm_clock_hertz)
             for device in devices
@@ -98,7 +97,10 @@ class Cards:
     def text(self) -> str:
         """A sentence on whether the GPUs were in the same state for both sides."""
         if not self.readings["a"] or not self.readings["b"]:
-            return "GPU temperature and clocks are unknown: the engine's GPUs are not on this machine, or tell neither"
+            return (
+                "GPU temperature and clocks are unknown: the engine's GPUs are not on this machine, or report neither, or the turns "
+                "are shorter than a second"
+            )
         (warm_a, clock_a), (warm_b, clock_b) = (
             (fmean(warmth for warmth, _ in self.readings[side]), fmean(clock for _, clock in self.readings[side]))
             for side in ("a", "b")
@@ -159,7 +161,7 @@ def compare(
                     max_in_flight=MAX_IN_FLIGHT,
                     connect_lead=0.2,
                     warmup=0,  # the command sends its own
-                    metrics={"interval": 10.0},
+                    metrics={"interval": 1.0},
                 )
                 for side, url, options in (("A", a, endpoint), ("B", b, endpoint_b))
             ]
@@ -261,10 +263,9 @@ async def _measured(
 ) -> Comparison:
     clock, started_s = Clock(), time.time()
     cards = Cards()
-    sessions: dict[Side, Session] = {"a": Session(specs[0], clock), "b": Session(specs[1], clock)}
+    sessions: dict[Side, Watched] = {"a": Watched(specs[0], clock), "b": Watched(specs[1], clock)}
+    pages: dict[Side, list[EngineSignals]] = {"a": [], "b": []}
     try:
-        if any(session.target.endpoint.host in LOOPBACK for session in sessions.values()):
-            cards.reader, _ = await asyncio.to_thread(open_reader)
         for session in sessions.values():
             # B gets the texts of A, even if its server counts other tokens for them.
             session.target.prompt_calibration = sessions["a"].target.prompt_calibration
@@ -274,13 +275,17 @@ async def _measured(
         for number, half in enumerate(halves):
             if number:
                 await asyncio.sleep(pause_s)
-            measured[half], warmed = await _turn(sessions[half.side], half, warm_up)
+            session, begin_ns = sessions[half.side], clock.now_ns()
+            measured[half], warmed = await _turn(session, half, warm_up)
             warm_ups.append(warmed)
-            await asyncio.to_thread(cards.read, half.side)
+            pages[half.side] += [signals for at_ns, signals in session.readings if at_ns >= begin_ns]
+            local = session if session.gpus else sessions["b" if half.side == "a" else "a"]
+            for devices in (devices for at_ns, devices in local.gpus if at_ns >= begin_ns):
+                cards.read(half.side, devices)
         a, b = sessions["a"].described(), sessions["b"].described()
         rounds = rounds_of(measured)
         compared = judge(rounds, error)
-        remarks = [*reservations(a, b, rounds, compared), cards.text(), _warm_up_text(warm_ups)]
+        remarks = [*reservations(a, b, rounds, compared), cards.text(), *_engine_texts(pages), _warm_up_text(warm_ups)]
         if isinstance(mix := specs[0].probes[0].workload, Mix):
             remarks.append(f"quantiles are those of the whole mix {mix.name!r}, not of each of its workloads")
         remarks += [
@@ -290,8 +295,6 @@ async def _measured(
     finally:
         for session in sessions.values():
             await session.stop()
-        if cards.reader is not None:
-            await asyncio.to_thread(cards.reader.close)
         clock.close()
 
 
@@ -300,6 +303,24 @@ def _warm_up_text(requests: Sequence[int]) -> str:
     least, most = min(requests), max(requests)
     sent = str(least) if least == most else f"{least} to {most}"
     return f"warm-up before each turn: {sent} request{'' if most == 1 else 's'}, which do not count"
+
+
+def _engine_texts(pages: Mapping[Side, Sequence[EngineSignals]]) -> Iterator[str]:
+    """A sentence for each side whose page was read during its turns."""
+    for side, readings in pages.items():
+        use = use_of(readings, ())
+        values = [
+            f"{text} {value:.3g}"
+            for text, value in (
+                ("mean running requests", use.running_mean),
+                ("mean waiting requests", use.waiting_mean),
+                ("most waiting", use.waiting_peak),
+                ("highest KV cache usage", use.kv_usage_peak_ratio),
+            )
+            if value is not None
+        ]
+        if values:
+            yield f"the engine of {side.upper()} during its turns, by its page: {', '.join(values)}"
 
 
 async def _turn(session: Session, half: Half, warm_up: WarmUpLength) -> tuple[list[Request], int]:

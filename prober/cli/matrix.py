@@ -279,6 +279,8 @@ def _result(spec: TargetSpec, rows: Sequence[Row], measured: Measured, configura
             sending_s=sending.sending_s(is_complete=sent.is_complete),
             slos=sent.row.accept,
             readings=sending.readings,
+            devices=sending.gpus,
+            gpus=len(sending.gpus[-1]) if sending.gpus else None,
             ended="complete" if sent.is_complete else "interrupted",
         )
         stages.append(replace(stage, load=shape_of(sent.row, spec.max_in_flight)))

@@ -1,15 +1,17 @@
 """Sends one row of a workload matrix, in an open or a closed loop."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from random import Random
 
+from prober.cli.gpus import read_gpus
 from prober.cli.session import Session, unsent
 from prober.config.rows import Row
 from prober.config.target import TargetSpec
 from prober.features.experiments.matrix import as_sent, due_times, warming
 from prober.measure.engine_signals import EngineSignals, PageReading
+from prober.measure.gpu_reading import GpuReading
 from prober.measure.outcome import ANSWERED, Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.warmup import WarmUpLength
@@ -23,11 +25,29 @@ RETRY_PAUSE_S = 0.1  # of a closed loop after an unanswered request, to spare a 
 
 
 class Watched(Session):
-    """A session that keeps every reading of the metrics page with its time, in ns of the monotonic clock."""
+    """A session that keeps every reading of the metrics page and of the GPUs with its time, in ns of the monotonic clock."""
 
     def __init__(self, spec: TargetSpec, clock: Clock) -> None:
         super().__init__(spec, clock)
         self.readings: list[tuple[int, EngineSignals]] = []
+        self.gpus: list[tuple[int, Sequence[GpuReading]]] = []
+        self._reading: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Identify the target, wait for a first reading of the page, and read the GPUs from now on."""
+        await super().start()
+        self._reading = asyncio.create_task(read_gpus(self.target, self.gpus_read))
+
+    async def stop(self) -> None:
+        """Stop reading the page and the GPUs."""
+        await super().stop()
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.wait([self._reading])
+
+    def gpus_read(self, devices: Sequence[GpuReading]) -> None:
+        """The GPUs that serve the target were read."""
+        self.gpus.append((self.clock.now_ns(), devices))
 
     def page_read(self, reading: PageReading | None) -> None:
         """The metrics page was read."""
@@ -76,6 +96,11 @@ class Sending:
     def readings(self) -> list[EngineSignals]:
         """Readings of the metrics page while requests counted."""
         return [signals for at_ns, signals in self._session.readings if (self.begin_ns or 0) <= at_ns <= self.end_ns]
+
+    @property
+    def gpus(self) -> list[Sequence[GpuReading]]:
+        """Readings of the GPUs while requests counted."""
+        return [devices for at_ns, devices in self._session.gpus if (self.begin_ns or 0) <= at_ns <= self.end_ns]
 
     def sending_s(self, *, is_complete: bool) -> float:
         """Time during which requests were sent, in seconds. is_complete: the row was not interrupted."""

@@ -19,6 +19,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from prober.cli.console import Terminal
 from prober.cli.context import ContextOptions, random_seed
 from prober.cli.exit_codes import ExitCode, exit_on
+from prober.cli.gpus import read_gpus
 from prober.cli.matrix import run_rows
 from prober.cli.options import (
     AsJson,
@@ -80,9 +81,14 @@ def sweep(
     workload_options: ChatWorkloadOptions,
     endpoint: EndpointOptions,
     slo: Annotated[list[str] | None, typer.Option(help="Objective such as 'ttft<500ms:99%'; repeatable.")] = None,
-    mode: Annotated[str, typer.Option(help="adaptive, grid, or gentle (ends before an SLO is breached).")] = "adaptive",
+    mode: Annotated[
+        str, typer.Option(help="adaptive, grid, or gentle (ends before an SLO is breached); default: adaptive.")
+    ] = "",
     min_rate: Annotated[str, typer.Option(help="First rate.")] = "1/s",
     max_rate: Annotated[str, typer.Option(help="Highest rate.")] = "50/s",
+    rates: Annotated[
+        str, typer.Option(help="Rates of a grid, rising, such as 1,2,5,8,10 per second; implies --mode grid.")
+    ] = "",
     concurrency: Annotated[
         str,
         typer.Option(
@@ -118,11 +124,13 @@ def sweep(
             spec = target("sweep", url, endpoint, max_in_flight=MAX_CONCURRENCY, warmup=0, metrics_url=metrics_url)
             run_rows("sweep", spec, rows, warm, "", output=Path(output) if output else None, as_json=as_json)
         block = {
-            "mode": mode,
+            "mode": mode or ("grid" if rates else "adaptive"),
             "workload": sent,
             "slos": slos,
             "min_rate": quantity("--min-rate", min_rate, rate),
             "max_rate": quantity("--max-rate", max_rate, rate),
+            "rates": tuple(quantity("--rates", _per_s(text), rate) for text in rates.split(",") if rates),
+            "step": quantity("--step", step, duration) if step else None,
             "max_in_flight": max_in_flight,
             "limits": {"time": quantity("--max-time", max_time, duration), "requests": max_requests or None},
         }
@@ -142,7 +150,6 @@ def sweep(
             warm_up=warm.requests if warm.seconds is None else None,
             warm_up_s=inf if warm.seconds is None else warm.seconds,
             sustain_s=quantity("--sustain", sustain, duration),
-            stage_s=quantity("--step", step, duration) if step else None,
         )
         with only_load("sweep", spec.url):
             ended = uvloop.run(_repeated(spec, spec.sweep, plan, repeat, quiet=as_json))
@@ -158,6 +165,12 @@ def sweep(
     if len(ended) > 1 and not as_json:
         _spread([finished for finished, _ in ended])
     sys.exit(min((EXIT[finished.verdict] for finished, _ in ended), key=WORST_FIRST.index))
+
+
+def _per_s(text: str) -> str:
+    """A rate, per second unless it has a unit."""
+    text = text.strip()
+    return text if "/" in text else f"{text}/s"
 
 
 def _closed_rows(concurrency: str, workload: Workload | Mix, step: str, slos: Sequence[Slo]) -> list[Row]:
@@ -203,7 +216,12 @@ async def _repeated(
                     await calibrate(target_)
                 runner = SweepRunner(target_, sweep_spec.workload, plan, Random(seed), PageReader, on_action)
                 asyncio.get_running_loop().add_signal_handler(signal.SIGINT, _interrupt, runner, interrupted)
-                run = await runner.run()
+                gpus = asyncio.create_task(read_gpus(target_, runner.gpus_read))
+                try:
+                    run = await runner.run()
+                finally:
+                    gpus.cancel()
+                    await asyncio.wait([gpus])
                 progress.stop_task(task)
                 result = result_of(
                     run,
@@ -286,6 +304,8 @@ def _sentences(result: Result) -> Iterator[str]:
     """Sentences on the sweep, for below its stages."""
     if result.warm_up is not None:
         yield f"Warm-up: {result.warm_up}, which do not count."
+    if any(stage.output_tokens_per_s is None for stage in result.stages):
+        yield "tok/s – of a stage that is too short to show what the target delivers at its rate."
     if result.content_came_at_once:
         yield f"{CONTENT_AT_ONCE}."
     for interference in result.interference or ():

@@ -37,6 +37,8 @@ OPTIONS = {
     "sweep.mode": "--mode",
     "sweep.min_rate": "--min-rate",
     "sweep.max_rate": "--max-rate",
+    "sweep.rates": "--rates",
+    "sweep.step": "--step",
     "sweep.limits.time": "--max-time",
     "/slos": "--slo",
     "config_file": "--model-config",

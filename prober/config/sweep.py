@@ -77,6 +77,11 @@ class SweepSpec(Block):
     )
     min_rate: Rate = Field(1.0, description="first rate")
     max_rate: Rate = Field(50.0, description="highest rate")
+    rates: Items[Rate] = Field(
+        (),
+        description="mode grid: the rates to send, rising, such as [1/s, 2/s, 5/s]; absent: min_rate to max_rate by 10%",
+    )
+    step: Duration | None = Field(None, description="length of a stage; absent: 4s, in mode grid 60s")
     max_in_flight: PositiveCount = Field(2000, description="requests in flight at which the target counts as saturated")
     min_gap: Duration = Field(
         21_600.0,
@@ -99,6 +104,24 @@ class SweepSpec(Block):
         if max_rate < (min_rate := info.data.get("min_rate", 0.0)):
             raise mistake(f"{max_rate:g}/s is below min_rate ({min_rate:g}/s); raise it")
         return max_rate
+
+    @field_validator("rates")
+    @classmethod
+    def _check_grid(cls, rates: tuple[float, ...], info: ValidationInfo) -> tuple[float, ...]:
+        if rates and info.data.get("mode", "grid") != "grid":
+            raise mistake(
+                f"only mode grid sends chosen rates, the mode is {info.data['mode']}; write grid, or remove them"
+            )
+        if list(rates) != sorted(set(rates)):
+            raise mistake("must rise, each of them once")
+        return rates
+
+    @field_validator("step")
+    @classmethod
+    def _check_step(cls, step: float | None) -> float | None:
+        if step == 0:
+            raise mistake("a stage of 0s sends nothing; write 30s, or remove it")
+        return step
 
     def for_target(self, stream: bool, known: list[Slo], *, has_price: bool) -> Self:
         """The sweep of a target with all SLOs that it judges. known: SLOs of the file, in their order."""

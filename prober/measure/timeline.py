@@ -33,6 +33,7 @@ class Timeline:
     intended_ns: due time of the probe; latencies are measured from it
     first_ns: first content of any kind; first_answer_ns: first content that is not reasoning
     content_ns: arrival of each chunk with content, shape (chunks,)
+    cut_ns: when the prober cancelled the request in flight
     content_tokens: tokens in each of these chunks, shape (chunks,), or None unless the engine reported usage in all of them
     answered_model: id of the model that answered, as the answer itself says; "" if it does not
     """
@@ -49,6 +50,7 @@ class Timeline:
     usage: chat.Usage | None = None
     finish_reason: str | None = None
     answered_model: str = ""
+    cut_ns: int | None = None
     _flush_starts: Sequence[int] | None = field(default=None, init=False, repr=False, compare=False)
 
     @property

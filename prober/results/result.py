@@ -38,6 +38,7 @@ class Request:
     itls_s: shape (chunks − 1,)
     prompt_tokens, output_tokens: as in the server's usage
     warm_up, cached: answered, but left out of latencies
+    cut_s: intended time to the cut, of a request that was cut in flight
     """
 
     stage: int
@@ -53,6 +54,7 @@ class Request:
     output_tokens: int | None = None
     warm_up: bool = False
     cached: bool = False
+    cut_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +98,35 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class Throughput:
-    """Throughput while a stage was sending, of all requests, also those of earlier stages; made by `results.delivery`.
+class Delivered:
+    """A count of what was received while a stage was sending, for all requests of the sweep; made by `results.delivery`.
 
-    requests_per_s: properly answered requests, by the time of their end
+    answers: proper ones that ended
+    prompt_tokens: of prompts whose first token came; output_tokens: by the times of the chunks; None if one request leaves it unknown
+    """
+
+    span_s: float
+    answers: int
+    prompt_tokens: int | None
+    output_tokens: int | None
+
+    @property
+    def prompt_tokens_per_s(self) -> float | None:
+        """Prompt tokens per second of the span."""
+        return self.prompt_tokens / self.span_s if self.prompt_tokens is not None and self.span_s else None
+
+    @property
+    def output_tokens_per_s(self) -> float | None:
+        """Output tokens per second of the span."""
+        return self.output_tokens / self.span_s if self.output_tokens is not None and self.span_s else None
+
+
+@dataclass(frozen=True, slots=True)
+class Throughput:
+    """Throughput of the target at the rate of a stage; None where the stage is too short to show it. Made by `results.delivery`.
+
+    requests_per_s: properly answered requests
     good_per_s: those of them that missed no SLO
-    prompt_tokens_per_s: by the time of the first token
-    output_tokens_per_s: by the times of the chunks
     """
 
     requests_per_s: float | None = None
@@ -129,7 +153,9 @@ class Stage:
     repeat: 1 for the first stage at this rate
     ended: reason of the end, by name
     load: own load, if stages differ; None: that of the result
-    throughput: of a stage of a sweep, whose answers end in later stages; None: that of its own requests over its duration
+    throughput: at the rate of the stage; None: of another tool, whose throughput is that of its requests over its duration
+    delivered: received while the stage was sending; None: not counted
+    at_least: lower bounds of quantiles that are not known because requests were cut in flight, by name as in `latencies`
     reasoning: of answers that began with it; None if none did
     quality: (golden prompts answered, answered wrongly); None if none was sent
     prompt_lengths: prompt tokens asked and counted; None if no request had a length to reach
@@ -158,6 +184,8 @@ class Stage:
     prompt_lengths: PromptTokens | None = None
     quality: tuple[int, int] | None = None
     reasoning: Reasoning | None = None
+    delivered: Delivered | None = None
+    at_least: Mapping[str, tuple[Quantile, ...]] = field(default_factory=dict)
 
     def quantile(self, latency: str, q: float) -> Quantile | None:
         """The quantile `q` of "ttft", "tpot", "itl" or "e2e"."""
@@ -170,22 +198,22 @@ class Stage:
 
     @property
     def requests_per_s(self) -> float | None:
-        """Answered requests per second."""
+        """Answered requests per second at the rate."""
         return self._per_s(self.answered) if self.throughput is None else self.throughput.requests_per_s
 
     @property
     def goodput_per_s(self) -> float | None:
-        """Answered requests per second that missed no SLO."""
+        """Answered requests per second that missed no SLO, at the rate."""
         return self._per_s(self.good) if self.throughput is None else self.throughput.good_per_s
 
     @property
     def prompt_tokens_per_s(self) -> float | None:
-        """Prompt tokens per second, of all GPUs."""
+        """Prompt tokens per second at the rate, of all GPUs."""
         return self._per_s(self.prompt_tokens) if self.throughput is None else self.throughput.prompt_tokens_per_s
 
     @property
     def output_tokens_per_s(self) -> float | None:
-        """Output tokens per second, of all GPUs."""
+        """Output tokens per second at the rate, of all GPUs."""
         return self._per_s(self.output_tokens) if self.throughput is None else self.throughput.output_tokens_per_s
 
     @property

@@ -16,13 +16,15 @@ from typing_extensions import TypedDict  # as pydantic needs it before Python 3.
 
 from prober.results.load_description import current_load
 from prober.results.result import LATENCIES, OPEN_LOOP, OURS, Request, Result, Stage, Throughput
-from prober.results.stage import samples, total
+from prober.results.stage import censored, samples, total
 from prober.results.strict_json import Reader, Unreadable, dumps
+from prober.statistics.quantiles import Quantile
 
 KEY = "llm_slo_prober"
 # 1: no stage has its own load. 2: no throughput, and a rate is reported to hold without evidence.
 # 3: lengths are the `repr` of a distribution, and retry_after_s is in the configuration of the daemon's sweeps.
-# 4: the context has no sources, and neither weights, streaming nor the prober's host; no prompt_lengths, quality and reasoning.
+# 4: throughput is what was delivered while the stage was sending, and no request says when it was cut; the context has no sources, and
+# neither weights, streaming nor the prober's host; no prompt_lengths, quality and reasoning.
 FORMAT = 5
 _NEW_KEYS: dict[str, Any] = {"context_sources": {}, "disagreements": [], "decode_limit": None}  # since format 4
 _NEW_IN_CONTEXT = ("weights", "streaming", "prober_host")
@@ -40,6 +42,7 @@ class _Requests(TypedDict):
     output_tokens: list[int | None]
     warm_up: list[bool]
     cached: list[bool]
+    cut_s: list[float | None]
 
 
 class _Own(TypedDict):
@@ -109,7 +112,10 @@ def from_object(document: Any, source: str) -> Result:
             f"{source}: {KEY}.format: is {version!r}, this prober reads 1 to {FORMAT}; use the version that wrote it"
         )
     if version != FORMAT and isinstance(own.get("result"), dict):
-        document = document | {KEY: own | {"result": _upgraded(own["result"], version)}}
+        upgraded: dict[str, Any] = {"result": _upgraded(own["result"], version)}
+        if isinstance(rows := own.get("requests"), dict) and isinstance(rows.get("stage"), list):
+            upgraded["requests"] = {"cut_s": [None] * len(rows["stage"])} | rows
+        document = document | {KEY: own | upgraded}
     file: _File = _READER.read(document, source)
     result = file["llm_slo_prober"]["result"]
     return replace(result, requests=_requests(file, len(result.stages), source))
@@ -134,20 +140,35 @@ def statistics(result: Result, stages: Sequence[Stage]) -> dict[str, Any]:
         "request_throughput": stage.requests_per_s,
         "request_goodput": stage.goodput_per_s,
         "output_throughput": stage.output_tokens_per_s,
+        "input_throughput": stage.prompt_tokens_per_s,
         "total_token_throughput": total((stage.prompt_tokens_per_s, stage.output_tokens_per_s)),
     }
+    if (delivered := stage.delivered) is not None:
+        figures |= {
+            "delivered_seconds": delivered.span_s,
+            "delivered_requests": delivered.answers,
+            "delivered_input_tokens": delivered.prompt_tokens,
+            "delivered_output_tokens": delivered.output_tokens,
+        }
     index = next(i for i, other in enumerate(result.stages) if other is stage)
-    values = samples(request for request in result.requests if request.stage == index)
+    rows = [request for request in result.requests if request.stage == index]
+    values = samples(rows)
     for latency in LATENCIES:
         name = _VLLM[latency]
-        if values[latency]:
+        if values[latency] and not censored(latency, rows):
             figures[f"mean_{name}_ms"] = fmean(values[latency]) * 1e3
             figures[f"std_{name}_ms"] = pstdev(values[latency]) * 1e3
         for quantile in stage.latencies.get(latency, ()):
             if quantile.q == 0.5:
                 figures[f"median_{name}_ms"] = quantile.estimate * 1e3
-            figures[f"p{float(f'{quantile.q * 100:.6g}'):g}_{name}_ms"] = quantile.estimate * 1e3
+            figures[f"p{_percent(quantile)}_{name}_ms"] = quantile.estimate * 1e3
+        for quantile in stage.at_least.get(latency, ()):
+            figures[f"p{_percent(quantile)}_{name}_ms_at_least"] = quantile.estimate * 1e3
     return figures
+
+
+def _percent(quantile: Quantile) -> str:
+    return f"{float(f'{quantile.q * 100:.6g}'):g}"
 
 
 def _run(result: Result) -> dict[str, Any]:
@@ -201,13 +222,15 @@ def _upgraded(content: dict[str, Any], version: int) -> dict[str, Any]:
     if "load" in content:
         content |= {"load": current_load(content["load"])}
     swept = version < 3 and content.get("kind") in ("sweep", "grid") and str(content.get("tool")).startswith(OURS)
-    missing: dict[str, Any] = {"load": None} if version == 1 else {}
+    missing: dict[str, Any] = {"delivered": None, "at_least": {}} | ({"load": None} if version == 1 else {})
     if version < 5:
         missing |= {"prompt_lengths": None, "quality": None, "reasoning": None}
     if version < 3:
         missing |= {"throughput": asdict(Throughput()) if swept else None}
 
     def upgraded_stage(stage: dict[str, Any]) -> dict[str, Any]:
+        if version in (3, 4) and (delivered := stage.get("throughput")) is not None:
+            stage = stage | {"throughput": asdict(Throughput()), "delivered": _delivered(delivered, stage)}
         return missing | stage | ({"load": current_load(stage["load"])} if "load" in stage else {})
 
     lists = {"stages": upgraded_stage} | ({"capacities": _without_claim} if version < 3 else {})
@@ -216,6 +239,17 @@ def _upgraded(content: dict[str, Any], version: int) -> dict[str, Any]:
         for key, change in lists.items()
         if isinstance(content.get(key), list)
     }
+
+
+def _delivered(per_s: Any, stage: dict[str, Any]) -> dict[str, Any] | None:
+    """The count of rates that a stage delivered while it was sending; None for values that are no such rates."""
+    try:
+        span_s = float(stage["sending_s"])
+        rates = [per_s[f"{name}_per_s"] for name in ("requests", "prompt_tokens", "output_tokens")]
+        answers, prompt, output = (None if rate is None else round(rate * span_s) for rate in rates)
+    except (KeyError, TypeError, ValueError):
+        return None
+    return {"span_s": span_s, "answers": answers or 0, "prompt_tokens": prompt, "output_tokens": output}
 
 
 def _configured_retry_after_s(configuration: Any) -> float:

@@ -12,13 +12,15 @@ from prober.measure.objective import Slo
 from prober.measure.outcome import ANSWERED, Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.slo_events import count_events
+from prober.results.delivery import Deliveries, deliveries, is_good
 from prober.results.prompt_tokens import prompt_tokens_of
 from prober.results.reasoning import reasoning_of
 from prober.results.result import LATENCIES, Request, Stage, Use
 from prober.statistics.clustered_quantiles import clustered_quantiles
-from prober.statistics.quantiles import MIN_SAMPLES_BY_QUANTILE, Quantile, quantiles
+from prober.statistics.quantiles import MIN_SAMPLES_BY_QUANTILE, Quantile, quantile_bounds, quantiles
 
 QS = (*MIN_SAMPLES_BY_QUANTILE, 1.0)
+MAX_CUT_RATIO = 0.05  # of a stage's requests: with more of them cut in flight, TPOT is not known, as those answered were the quick ones
 _ANSWERED = frozenset(outcome.value for outcome in ANSWERED)
 
 
@@ -39,6 +41,7 @@ def request_of(probe: ProbeResult, stage: int, origin_ns: int) -> Request:
         output_tokens=usage.completion_tokens if usage else None,
         warm_up=probe.warm_up,
         cached=probe.cached,
+        cut_s=None if timeline.cut_ns is None else (timeline.cut_ns - timeline.intended_ns) / 1e9,
     )
 
 
@@ -57,23 +60,28 @@ def stage_of(
     demand_per_s: float | None = None,
     gpus: int | None = None,
     ended: str = "",
+    delivered: Deliveries | None = None,
 ) -> tuple[Stage, tuple[Request, ...]]:
     """A stage and its rows.
 
     index: place of the stage in the result
     origin_ns, begin_ns: start of the experiment and of the stage
+    delivered: of all requests of the experiment; None: of those of the stage
     readings, devices: readings of the engine's page and of all GPUs, in the order of time
     """
     requests = tuple(request_of(probe, index, origin_ns) for probe in probes)
-    begin_s = (begin_ns - origin_ns) / 1e9
+    begin_s, end_ns = (begin_ns - origin_ns) / 1e9, begin_ns + round(sending_s * 1e9)
+    delivered = deliveries(probes, slos, ((rate_per_s, begin_ns, end_ns),)) if delivered is None else delivered
     stage = replace(
         stage_of_requests(name, rate_per_s, requests, begin_s=begin_s, sending_s=sending_s),
         slos={slo.name: _count(slo, probes) for slo in slos},
-        good=sum(is_good(probe, slos) for probe in probes) if slos else None,
+        good=sum(is_good(probe, slos) is True and probe.outcome in ANSWERED for probe in probes) if slos else None,
         use=use_of(readings, devices),
         demand_per_s=demand_per_s,
         gpus=gpus,
         ended=ended,
+        throughput=delivered.throughput(rate_per_s, begin_ns, end_ns),
+        delivered=delivered.between(begin_ns, end_ns),
         prompt_lengths=prompt_tokens_of(probes),
         quality=quality_of(probes),
         reasoning=reasoning_of(probes),
@@ -105,33 +113,55 @@ def stage_of_requests(
         answered=len(answered),
         outcomes=dict(Counter(row.outcome for row in requests).most_common()),
         latencies=latencies(requests),
+        at_least=at_least(requests),
         prompt_tokens=total(row.prompt_tokens for row in answered),
         output_tokens=total(row.output_tokens for row in answered),
     )
 
 
 def samples(requests: Iterable[Request]) -> dict[str, list[float]]:
-    """Seconds by latency, of properly answered requests without warm-ups and cold prompts that were cached."""
+    """Seconds by latency, of properly answered requests without warm-ups and cold prompts that were cached.
+
+    TTFT and ITL also of requests that were cut in flight; TPOT of none if more than `MAX_CUT_RATIO` of the requests were cut.
+    """
     rows = list(_timed(requests))
+    cut = sum(row.cut_s is not None for row in rows)
     return {
         "ttft": _known(row.ttft_s for row in rows),
-        "tpot": _known(row.tpot_s for row in rows),
+        "tpot": _known(row.tpot_s for row in rows) if cut <= MAX_CUT_RATIO * len(rows) else [],
         "itl": [itl_s for row in rows for itl_s in row.itls_s],
         "e2e": _known(row.e2e_s for row in rows),
     }
 
 
+def censored(latency: str, requests: Iterable[Request]) -> list[float]:
+    """Lower bounds of the TTFT or E2E of requests that were cut before it was known, in seconds."""
+    values = {"ttft": lambda row: row.ttft_s, "e2e": lambda row: row.e2e_s}
+    value = values.get(latency)
+    if value is None:
+        return []
+    return [row.cut_s for row in _timed(requests) if row.cut_s is not None and value(row) is None]
+
+
 def quantiles_of(latency: str, requests: Iterable[Request], qs: Sequence[float] = QS) -> list[Quantile]:
-    """Quantiles of one latency, empty without samples. Gaps of one answer are correlated: intervals of ITL are by request."""
+    """Known quantiles of one latency, empty without samples. Gaps of one answer are correlated: intervals of ITL are by request."""
+    rows = list(requests)
     if latency == "itl":
-        return clustered_quantiles([row.itls_s for row in _timed(requests)], qs)
-    return quantiles(samples(requests)[latency], qs)
+        return clustered_quantiles([row.itls_s for row in _timed(rows)], qs)
+    return quantiles(samples(rows)[latency], qs, censored(latency, rows))
 
 
 def latencies(requests: Iterable[Request]) -> dict[str, tuple[Quantile, ...]]:
     """Quantiles by latency, of latencies with samples."""
     rows = list(requests)
     return {latency: tuple(values) for latency in LATENCIES if (values := quantiles_of(latency, rows))}
+
+
+def at_least(requests: Iterable[Request]) -> dict[str, tuple[Quantile, ...]]:
+    """Lower bounds of the quantiles that are not known, by latency."""
+    rows = list(requests)
+    bounds = {latency: quantile_bounds(samples(rows)[latency], QS, censored(latency, rows)) for latency in LATENCIES}
+    return {latency: tuple(values) for latency, values in bounds.items() if values and latency != "itl"}
 
 
 def use_of(readings: Sequence[EngineSignals], devices: Sequence[Sequence[GpuReading]]) -> Use:
@@ -157,14 +187,6 @@ def use_of(readings: Sequence[EngineSignals], devices: Sequence[Sequence[GpuRead
     )
 
 
-def is_good(probe: ProbeResult, slos: Iterable[Slo]) -> bool:
-    """Whether it is answered and a bad event of no SLO; of ITL events, the share of the error budget may be bad."""
-    if probe.outcome not in ANSWERED:
-        return False
-    counts = [(slo, *count_events(slo, probe)) for slo in slos]
-    return all(bad <= (events * slo.error_budget_ratio if slo.signal == "itl" else 0) for slo, events, bad in counts)
-
-
 def quality_of(probes: Iterable[ProbeResult]) -> tuple[int, int] | None:
     """(golden prompts answered, answered wrongly); None if none was sent."""
     golden = [probe.outcome for probe in probes if probe.golden is not None]
@@ -181,7 +203,11 @@ def total(values: Iterable[float | None]) -> float | None:
 
 def _timed(requests: Iterable[Request]) -> Iterator[Request]:
     """The requests whose latencies count."""
-    return (row for row in requests if row.outcome in _ANSWERED and not row.warm_up and not row.cached)
+    return (
+        row
+        for row in requests
+        if not row.warm_up and not row.cached and (row.outcome in _ANSWERED or row.cut_s is not None)
+    )
 
 
 def _count(slo: Slo, probes: Iterable[ProbeResult]) -> tuple[int, int]:

@@ -66,6 +66,9 @@ NOBODY = "http://127.0.0.1:1"
         (("diagnose", NOBODY, "--workload", "none"), 2, 'prober diagnose: --workload: no workload "none"'),
         (("once", NOBODY, "--max-send-lag", "5"), 2, "prober once: --max-send-lag: '5' is not a duration"),
         (("sweep", NOBODY, "--min-rate", "5/s", "--max-rate", "2/s"), 2, "--max-rate: 2/s is below min_rate (5/s)"),
+        (("sweep", NOBODY, "--rates", "1,x"), 2, "prober sweep: --rates: 'x/s' is not a rate"),
+        (("sweep", NOBODY, "--rates", "1,2", "--mode", "gentle"), 2, "--rates: only mode grid sends chosen rates"),
+        (("sweep", NOBODY, "--step", "0s"), 2, "--step: a stage of 0s sends nothing; write 30s, or remove it"),
     ],
 )
 def test_a_wrong_call_names_the_option(arguments: tuple[str, ...], code: int, message: str, tmp_path: Path) -> None:

@@ -167,6 +167,18 @@ BAD = [
         "targets[0].sweep.max_rate: 2/s is below min_rate (5/s); raise it",
     ),
     (
+        TTFT + "targets: [{url: http://h, sweep: {rates: [1/s, 2/s]}}]",
+        "targets[0].sweep.rates: only mode grid sends chosen rates, the mode is gentle; write grid, or remove them",
+    ),
+    (
+        TTFT + "targets: [{url: http://h, sweep: {mode: grid, rates: [2/s, 1/s]}}]",
+        "targets[0].sweep.rates: must rise, each of them once",
+    ),
+    (
+        TTFT + "targets: [{url: http://h, sweep: {mode: grid, step: 0s}}]",
+        "targets[0].sweep.step: a stage of 0s sends nothing; write 30s, or remove it",
+    ),
+    (
         TTFT + "targets: [{url: http://h, sweep: {blackout: [always]}}]",
         "targets[0].sweep.blackout[0]: 'always' is not a time span; write it like Mon-Fri 08:00-20:00",
     ),

@@ -6,14 +6,13 @@ import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from prober.cli.compare import Cards
 from prober.features.experiments.report import comparison_report
 from prober.features.experiments.result_reader import read_any
-from prober.features.gpu.reader import Reader
 from prober.measure.gpu_reading import GpuReading
 from prober.mock.delays import Constant, Delay, Lognormal
 from prober.mock.engine import Behaviour
@@ -252,25 +251,18 @@ async def test_what_cannot_be_compared_says_why(tmp_path: Path) -> None:
         assert "two addresses, or two files" in err
 
 
-class Card:
-    """A GPU reader that says what it is told."""
-
-    warmth_c, clock_hertz = 60.0, 1.9e9
-
-    def read(self) -> list[GpuReading]:
-        return [GpuReading(0, "u", "n", temperature_celsius=self.warmth_c, sm_clock_hertz=self.clock_hertz)]
+def card(warmth_c: float, clock_hertz: float) -> list[GpuReading]:
+    return [GpuReading(0, "u", "n", temperature_celsius=warmth_c, sm_clock_hertz=clock_hertz)]
 
 
 def test_heat_and_clocks_are_told_beside_the_figures() -> None:
     """Alike, apart, and unknown where no GPU of this machine tells."""
-    card = Card()
-    cards = Cards(cast(Reader, card))
+    cards = Cards()
     assert "unknown" in cards.text()
-    cards.read("a")
-    cards.read("b")
+    cards.read("a", card(60.0, 1.9e9))
+    cards.read("b", card(60.0, 1.9e9))
     assert cards.text() == "GPUs of this machine: A at 60 °C and 1900 MHz, B at 60 °C and 1900 MHz, alike"
-    card.clock_hertz = 1.5e9
-    cards.read("b")
+    cards.read("b", card(60.0, 1.5e9))
     assert "B at 60 °C and 1700 MHz, so the difference may be theirs" in cards.text()
 
 

@@ -1,10 +1,13 @@
 """Confidence intervals of quantiles, and the trust in the prober's own measurements."""
 
+import math
+from random import Random
+
 import numpy as np
 import pytest
 
 from prober.probing.trust import Trust
-from prober.statistics.quantiles import quantiles
+from prober.statistics.quantiles import quantile_bounds, quantiles
 
 S = 10**9
 
@@ -48,3 +51,27 @@ def test_one_percent_is_tolerated() -> None:
     for i in range(100):
         trust.probe(S, invalid=i == 0)
     assert trust.trusted(S)
+
+
+def test_a_quantile_below_all_censored_samples_is_that_of_any_completion_and_others_are_bounds() -> None:
+    """Samples of which only a lower bound is known get random values above it; rank by rank, counted here."""
+    rng = Random(5)
+    qs = (0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
+    seen = {"known": 0, "bound": 0}
+    for _ in range(200):
+        samples = [rng.choice((1.0, 2.0, 3.0, rng.uniform(0, 10))) for _ in range(rng.randint(0, 30))]
+        at_least = [rng.choice((2.0, 3.0, rng.uniform(0, 12))) for _ in range(rng.randint(1, 5))]
+        known = {quantile.q: quantile for quantile in quantiles(samples, qs, at_least)}
+        bounds = {quantile.q: quantile for quantile in quantile_bounds(samples, qs, at_least)}
+        assert set(known) | set(bounds) == set(qs)
+        assert not set(known) & set(bounds)
+        for _ in range(5):
+            true = sorted((*samples, *(bound + rng.choice((0.0, rng.expovariate(0.3))) for bound in at_least)))
+            for q in qs:
+                value = true[max(1, math.ceil(q * len(true))) - 1]
+                assert known[q].estimate == value if q in known else bounds[q].estimate <= value
+        seen["known"] += len(known)
+        seen["bound"] += len(bounds)
+    assert min(seen.values()) > 100
+    assert quantiles(samples, qs, []) == quantiles(samples, qs)
+    assert quantile_bounds(samples, qs, []) == []

@@ -274,8 +274,8 @@ def _frontier() -> Panel:
     )
     return _trend(
         "Throughput over load, last sweep",
-        "Output tokens per second of the sweep in each stage over the total rate. "
-        "Bad: it levels off below the rate that you need.",
+        "Output tokens per second of the sweep's requests at the rate of each stage over the total rate, without stages that were "
+        "too short to show it. Bad: it levels off below the rate that you need.",
         "short",
         queries,
         transformations,

@@ -55,7 +55,7 @@ SWEEP_STAGE_RATE = gauge(
 )
 SWEEP_STAGE_TOKENS = gauge(
     "llmslo_sweep_stage_tokens_per_second",
-    "Output tokens per second that the last sweep received during each stage, by the timestamps of their chunks.",
+    "Output tokens per second of the target at the rate of each stage of the last sweep; absent for stages too short to show it.",
     "target",
     "stage",
 )

@@ -11,7 +11,7 @@ from prober.features.capacity.engine_fit import Prior
 from prober.features.capacity.refusal import Refused, StartRequest
 from prober.features.capacity.start_checks import check_alerts
 from prober.features.capacity.stop_conditions import burns
-from prober.features.capacity.sweep_plan import plan_of
+from prober.features.capacity.sweep_plan import Plan, plan_of
 from prober.features.capacity.sweep_result import has_capacity, result_of
 from prober.features.capacity.sweep_runner import SweepRun, SweepRunner, Unmeasurable
 from prober.features.capacity.sweep_series import SweepSeries
@@ -80,9 +80,10 @@ class SweepJob:
         """target, spec: as configured at the start; fence: of the lease. Raises Unmeasurable."""
         sweeps, context = self._target, self._context
         started_unix_s = context.clock.unix_s()
-        runner = self._runner(target, spec, fence, started_unix_s)
+        plan = plan_of(spec, target)
+        runner = self._runner(target, spec, plan, fence, started_unix_s)
         name, trigger = sweeps.name, self._request.trigger
-        log.info("target=%s sweep %s (%s) begins: %s up to %g/s", name, self._id, trigger, spec.mode, spec.max_rate)
+        log.info("target=%s sweep %s (%s) begins: %s up to %g/s", name, self._id, trigger, plan.mode, plan.max_rate)
         sweeps.runner = runner
         sweeps.demand.sweep_began()
         guards = asyncio.create_task(self._guard(runner, spec))
@@ -116,7 +117,9 @@ class SweepJob:
         if not self._series.is_closed:
             self._show(run, result, target.url)
 
-    def _runner(self, target: TargetSpec, spec: SweepSpec, fence: int, started_unix_s: float) -> SweepRunner:
+    def _runner(
+        self, target: TargetSpec, spec: SweepSpec, plan: Plan, fence: int, started_unix_s: float
+    ) -> SweepRunner:
         sweeps, context = self._target, self._context
         prior = None
         if sweeps.model is not None:
@@ -129,7 +132,7 @@ class SweepJob:
         return SweepRunner(
             sweeps.target,
             spec.workload,
-            plan_of(spec, target),
+            plan,
             Random(self._seed(target)),
             context.open_page,
             on_action,

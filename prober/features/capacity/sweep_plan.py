@@ -154,8 +154,10 @@ def plan_of(spec: SweepSpec, target: TargetSpec, draws: int = DRAWN_LENGTHS) -> 
     return Plan(
         slos=spec.slos,
         mode=spec.mode,
-        min_rate=spec.min_rate,
-        max_rate=spec.max_rate,
+        min_rate=spec.rates[0] if spec.rates else spec.min_rate,
+        max_rate=spec.rates[-1] if spec.rates else spec.max_rate,
+        grid=spec.rates,
+        stage_s=spec.step,
         guards=Guards(
             waiting=spec.guard.waiting,
             kv_cache_ratio=spec.guard.kv_cache,

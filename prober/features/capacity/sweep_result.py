@@ -11,6 +11,7 @@ from prober import __version__
 from prober.config.sweep import SweepSpec
 from prober.config.target import TargetSpec
 from prober.features.capacity.actions import Finished, OtherLoad
+from prober.features.capacity.sweep_record import UNJUDGED
 from prober.features.capacity.sweep_record import Stage as SweptStage
 from prober.features.capacity.sweep_runner import SweepRun
 from prober.measure.engine_signals import EngineSignals
@@ -21,8 +22,6 @@ from prober.results.load_description import describe_load
 from prober.results.result import Context, Prices, Request, Result, Stage, Target, WarmUp
 from prober.results.stage import stage_of
 from prober.results.stop_reason import ending
-
-MOST_CUT = 0.05  # of a stage's requests, for its latencies to count
 
 
 def result_of(
@@ -39,14 +38,20 @@ def result_of(
 ) -> Result:
     """Result of a finished sweep.
 
-    additions: further entries of `Result.configuration`; devices: GPUs of the target
+    additions: further entries of `Result.configuration`; devices: GPUs of the target, those of the last
+        reading during the sweep if empty
     probes_per_s: rate of the scheduled probes that the target got meanwhile
     """
     finished = run.finished
+    devices = devices or (run.gpus[-1][1] if run.gpus else ())
     stages: list[Stage] = []
     requests: list[Request] = []
     warm = [stage for stage in finished.stages if stage.phase == "warm_up"]
-    delivered = deliveries([probe for _, probe in run.probes], sweep.slos)
+    spans = [
+        (None if stage.phase in UNJUDGED else stage.rate_per_s, round(stage.began_s * 1e9), round(stage.ended_s * 1e9))
+        for stage in finished.stages
+    ]
+    delivered = deliveries([probe for _, probe in run.probes], sweep.slos, spans, sweep.workload.mean_tokens())
     for stage in [stage for stage in finished.stages if stage.phase != "warm_up"]:
         probes = [probe for number, probe in run.probes if number == stage.number]
         seen = [signals for at_s, signals in run.readings if stage.began_s <= at_s <= stage.ended_s]
@@ -60,18 +65,16 @@ def result_of(
             sending_s=stage.ended_s - stage.began_s,
             slos=sweep.slos,
             readings=seen,
-            devices=[devices] if devices else (),
+            devices=[read for at_s, read in run.gpus if stage.began_s <= at_s <= stage.ended_s],
             demand_per_s=stage.other_per_s,
             gpus=len(devices) or None,
             ended=_ended(stage, finished),
+            delivered=delivered,
         )
         # Those that had waited too long when they were cut are bad, which their probes do not say.
-        throughput = delivered.between(round(stage.began_s * 1e9), round(stage.ended_s * 1e9))
-        built = replace(built, slos=dict(stage.events) or built.slos, throughput=throughput)
-        cut = sum(probe.outcome is Outcome.CANCELLED for probe in probes)
-        if cut > MOST_CUT * len(probes):
-            # Those that were answered before the end are the quick ones: their quantiles would be a good day's.
-            built = replace(built, latencies={}, ended=f"{built.ended or 'over'}, {cut} cut in flight")
+        built = replace(built, slos=dict(stage.events) or built.slos)
+        if cut := sum(probe.outcome is Outcome.CANCELLED for probe in probes):
+            built = replace(built, ended=f"{built.ended or 'over'}, {cut} cut in flight")
         stages.append(built)
         requests += rows
     last = run.readings[-1][1] if run.readings else None
@@ -154,6 +157,7 @@ def _configuration(sweep: SweepSpec) -> dict[str, object]:
         "slos": [slo.name for slo in sweep.slos],
         "min_rate": sweep.min_rate,
         "max_rate": sweep.max_rate,
+        "rates": sweep.rates,
         "max_in_flight": sweep.max_in_flight,
         "limits": {
             "requests": limits.requests,

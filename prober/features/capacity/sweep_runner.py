@@ -1,8 +1,8 @@
 """Runs a sweep: paces its requests, reads the engine's page meanwhile, and cuts the requests in flight when it ends."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from random import Random
 from types import MappingProxyType
 
@@ -14,6 +14,7 @@ from prober.features.capacity.sweep_plan import LimitReason, Plan
 from prober.features.capacity.sweep_progress import SweepProgress
 from prober.features.capacity.sweep_record import Record
 from prober.measure.engine_signals import EngineChange, EngineSignals, PageReading
+from prober.measure.gpu_reading import GpuReading
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.probing.page_source import OpenPage, PageSource
@@ -44,7 +45,7 @@ class SweepRun:
     model: of the engine, fitted to the requests; None where no model fits
     began_ns: of the monotonic clock
     probes: (stage, result) in the order they ended, those of the warm-up and those that were cut included
-    readings: (seconds of the monotonic clock, page)
+    readings, gpus: (seconds of the monotonic clock, page), and GPUs that serve the target
     quiet_s: how long the target still asks to be left alone
     """
 
@@ -54,6 +55,7 @@ class SweepRun:
     probes: tuple[tuple[int, ProbeResult], ...]
     readings: tuple[tuple[float, EngineSignals], ...]
     quiet_s: float = 0.0
+    gpus: tuple[tuple[float, Sequence[GpuReading]], ...] = ()
 
     @property
     def tokens(self) -> int:
@@ -111,6 +113,7 @@ class SweepRunner:
         self._flights: dict[asyncio.Task[None], Flight] = {}
         self._probes: list[tuple[int, ProbeResult]] = []
         self._readings: list[tuple[float, EngineSignals]] = []
+        self._gpus: list[tuple[float, Sequence[GpuReading]]] = []
 
     def stop(self, why: str) -> None:
         """End the sweep for a reason from outside, and keep what was measured."""
@@ -158,6 +161,10 @@ class SweepRunner:
             if self._sweep is not None:
                 self._sweep.page(self._now_s(), reading.signals)
 
+    def gpus_read(self, devices: Sequence[GpuReading]) -> None:
+        """The GPUs that serve the target were read."""
+        self._gpus.append((self._now_s(), devices))
+
     def engine_changed(self, change: EngineChange) -> None:
         """The machine recognises a changed engine on its page by itself."""
 
@@ -180,7 +187,11 @@ class SweepRunner:
                 sweep.stop(self._stop_reason, self._now_s())
             finished = await self._carry_out(sweep)
             quiet_s = max(0.0, self._quiet_until_s - self._now_s())
-            return SweepRun(finished, self._model, began_ns, tuple(self._probes), tuple(self._readings), quiet_s)
+            return SweepRun(
+                *(finished, self._model, began_ns, tuple(self._probes), tuple(self._readings)),
+                quiet_s=quiet_s,
+                gpus=tuple(self._gpus),
+            )
         finally:
             await self._cut()
             if page is not None:
@@ -282,7 +293,7 @@ class SweepRunner:
             flying.cancel()
             await asyncio.wait([flying])
             if stage is not None:
-                result = _cut_result(flight)
+                result = _cut_result(flight, self._clock.now_ns(), self._target.spec.max_send_lag)
                 self._probes.append((stage, result))
                 sweep.result(result, self._now_s())  # otherwise the machine would wait for it in the next stages
             raise
@@ -319,11 +330,14 @@ class SweepRunner:
         return self._clock.now_ns() / 1e9
 
 
-def _cut_result(flight: Flight) -> ProbeResult:
-    """The result of a request that was cut."""
+def _cut_result(flight: Flight, cut_ns: int, max_send_lag_s: float) -> ProbeResult:
+    """The result of a request that was cut; one that the prober sent late has no time of the cut, as its times do not count."""
     prompt_tokens, output_tokens = flight.requested_tokens
+    timeline = flight.delivered()
+    if (timeline.send_lag_s or 0.0) <= max_send_lag_s:
+        timeline = replace(timeline, cut_ns=cut_ns)
     return ProbeResult(
-        *("", "", flight.request_id, 0.0, Outcome.CANCELLED, "cut when the sweep ended", flight.delivered()),
+        *("", "", flight.request_id, 0.0, Outcome.CANCELLED, "cut when the sweep ended", timeline),
         requested_prompt_tokens=prompt_tokens,
         requested_output_tokens=output_tokens,
     )

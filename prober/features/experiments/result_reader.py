@@ -90,8 +90,12 @@ def _lines(text: str, source: str, of_text: json.JSONDecodeError) -> list[Any]:
     return values
 
 
+WORD = "0123456789.+-Eaeflnrstu"  # of numbers, true, false and null
+
+
 def _is_cut(text: str, problem: json.JSONDecodeError) -> bool:
-    return problem.pos >= len(text.rstrip()) or problem.msg.startswith("Unterminated string")
+    complete = text.rstrip().rstrip(WORD)  # a number or word that was cut is wrong from its begin, or from its point
+    return problem.pos >= len(complete) or problem.msg.startswith("Unterminated string")
 
 
 def _reason(text: str, *, is_cut: bool) -> str:

@@ -2,20 +2,20 @@
 
 from dataclasses import replace
 
-import pytest
-
 from prober.config.load import load
 from prober.config.target import TargetSpec
 from prober.features.capacity.actions import Finished, OtherLoad
+from prober.features.capacity.sweep_plan import plan_of
 from prober.features.capacity.sweep_record import Stage
 from prober.features.capacity.sweep_result import _interference, result_of, without_requests
 from prober.features.capacity.sweep_runner import SweepRun
 from prober.measure.chat import Usage
+from prober.measure.gpu_reading import GpuReading
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
 from prober.results.capacity import Capacity
-from prober.results.result import Result
+from prober.results.result import Delivered, Result, Use
 from prober.results.result_file import from_json, to_json
 from prober.results.stop_reason import ending
 
@@ -40,7 +40,11 @@ def probe(at_s: float, outcome: Outcome = Outcome.OK) -> ProbeResult:
     return ProbeResult("t", "chat", f"id-{at_s}", 0.0, outcome, "", timeline, model="m", engine="vllm")
 
 
-def of(last: list[ProbeResult], ended: Finished | None = None) -> Result:
+def of(
+    last: list[ProbeResult],
+    ended: Finished | None = None,
+    gpus: tuple[tuple[float, list[GpuReading]], ...] = (),
+) -> Result:
     spec: TargetSpec = load(TEXT, source="c", engines=(), environment={}, read=lambda path: path).targets[0]
     assert spec.sweep is not None
     stages = (
@@ -56,7 +60,7 @@ def of(last: list[ProbeResult], ended: Finished | None = None) -> Result:
         *((1, probe(12.0 + i / 10)) for i in range(40)),
         *((2, p) for p in last),
     ]
-    run = SweepRun(ended or finished, None, 10 * 10**9, tuple(probes), ())
+    run = SweepRun(ended or finished, None, 10 * 10**9, tuple(probes), (), gpus=gpus)
     return result_of(
         run, spec, spec.sweep, identity="id", started_unix_s=1e9, ended_unix_s=1e9 + 8, additions={"why": "request"}
     )
@@ -109,17 +113,31 @@ def test_scheduled_probes_are_no_load_of_others() -> None:
     assert _interference(None, 0.0, span_s) is None
 
 
-def test_a_stage_whose_requests_were_cut_has_no_latencies() -> None:
-    """Those answered before the end were the quick ones."""
-    cut = of(
-        [*(probe(16.0 + i / 10) for i in range(10)), *(probe(17.0 + i / 10, Outcome.CANCELLED) for i in range(10))]
-    )
-    assert cut.stages[0].latencies
-    assert cut.stages[1].latencies == {}
-    assert cut.stages[0].slos == {"quick": (40, 0)}
-    assert cut.stages[1].slos == {"quick": (20, 10)}, "who waited too long for an answer is judged"
-    assert cut.stages[1].ended == "knee_passed, 10 cut in flight"
-    assert cut.stages[1].outcomes == {"ok": 10, "cancelled": 10}
+def test_of_requests_that_were_cut_it_has_what_is_known() -> None:
+    """TTFT where the answer had begun; E2E below the cut ones, and a lower bound above; TPOT of none."""
+    cut = [begun(17.0 + i / 10, 18.0) for i in range(10)]
+    result = of([*(probe(16.0 + i / 10) for i in range(10)), *cut])
+    stage = result.stages[1]
+    assert set(result.stages[0].latencies) == {"ttft", "tpot", "itl", "e2e"}
+    assert [quantile.count for quantile in stage.latencies["ttft"]] == [20] * 7
+    assert stage.quantile("ttft", 1.0).estimate == 0.05  # type: ignore[union-attr]
+    assert "tpot" not in stage.latencies
+    assert [quantile.q for quantile in stage.latencies["e2e"]] == [0.5]
+    assert [(quantile.q, quantile.estimate) for quantile in stage.at_least["e2e"]][:2] == [(0.75, 0.5), (0.9, 0.8)]
+    assert set(stage.at_least) == {"e2e"}
+    assert stage.slos == {"quick": (20, 10)}, "a request that waited too long for an answer is judged"
+    assert stage.ended == "knee_passed, 10 cut in flight"
+    assert stage.outcomes == {"ok": 10, "cancelled": 10}
+    assert from_json(to_json(result), "x") == result
+    assert '"p75_e2el_ms_at_least":500.0' in to_json(result)
+
+
+def begun(at_s: float, cut_s: float) -> ProbeResult:
+    """A request that had its first chunk when it was cut."""
+    cut = probe(at_s, Outcome.CANCELLED)
+    first_ns = cut.timeline.intended_ns + 50_000_000
+    cut_ns = max(round(cut_s * 1e9), first_ns)
+    return replace(cut, timeline=replace(cut.timeline, first_ns=first_ns, content_ns=(first_ns,), cut_ns=cut_ns))
 
 
 def test_a_stage_has_the_tokens_that_were_delivered_while_it_was_sending() -> None:
@@ -128,12 +146,38 @@ def test_a_stage_has_the_tokens_that_were_delivered_while_it_was_sending() -> No
     result = of([long, *(probe(16.0 + i / 10) for i in range(19)), probe(17.98)])
     first, second = result.stages
     assert first.output_tokens == 160
-    assert first.output_tokens_per_s == pytest.approx((160 + 1) / 4.0)
-    assert second.output_tokens_per_s == pytest.approx((3 + 19 * 4) / 2.0), "what came after 18 s is of no stage"
-    assert second.requests_per_s == pytest.approx((19 + 1) / 2.0)
-    assert second.goodput_per_s == second.requests_per_s
-    assert second.prompt_tokens_per_s == pytest.approx(19 * 100 / 2.0)
+    assert first.delivered == Delivered(4.0, 40, 40 * 100 + 100, 160 + 1)
+    assert second.delivered == Delivered(2.0, 19 + 1, 19 * 100, 3 + 19 * 4), "what came after 18 s is of no stage"
+    assert second.output_tokens_per_s is None, "2 s are too short to tell what the target delivers at the rate"
     assert from_json(to_json(result), "x").stages == result.stages
+
+
+def test_a_plan_has_the_chosen_rates_and_step() -> None:
+    """Each rate once, for so long; they are the lowest and the highest rate too."""
+    text = TEXT.replace("sweep: {}", "sweep: {mode: grid, rates: [1/s, 2/s, 300/min], step: 30s}")
+    spec: TargetSpec = load(text, source="c", engines=(), environment={}, read=lambda path: path).targets[0]
+    assert spec.sweep is not None
+    plan = plan_of(spec.sweep, spec)
+    assert [plan.rate(number) for number in range(4)] == [1.0, 2.0, 5.0, None]
+    assert (plan.min_rate, plan.max_rate, plan.stage_length_s) == (1.0, 5.0, 30.0)
+    assert plan.max_requests == 20 * 1.0 + 30 * (1.0 + 2.0 + 5.0), "with the warm-up"
+
+
+def test_gpu_readings_belong_to_the_stage_in_which_they_were_taken() -> None:
+    """Mean and peak of those of its time; unknown where there was none, whatever was read later."""
+
+    def read(utilization_ratio: float) -> list[GpuReading]:
+        return [
+            GpuReading(i, f"u{i}", "H100", utilization_ratio=utilization_ratio, power_watts=300.0) for i in range(2)
+        ]
+
+    result = of([probe(16.1)], gpus=((11.0, read(1.0)), (13.0, read(0.2)), (15.0, read(0.6)), (18.5, read(0.9))))
+    first, second = result.stages
+    assert first.use.gpu_utilization_mean_ratio == 0.4
+    assert (first.use.gpu_utilization_peak_ratio, first.use.power_mean_watts) == (0.6, 600.0)
+    assert second.use == Use()
+    assert [stage.gpus for stage in result.stages] == [2, 2]
+    assert (result.context.gpu, result.context.gpu_count) == ("H100", "2")
 
 
 STAMPS = tuple(16_010_000_000 + 10_000_000 * i for i in range(4))

@@ -3,6 +3,8 @@
 import asyncio
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -10,7 +12,9 @@ from prober.exposition.families import Value
 from prober.features.capacity import start_checks, target_sweeps
 from prober.features.capacity.refusal import Refused, StartRequest, Trigger
 from prober.features.capacity.sweep_result import has_capacity
+from prober.features.capacity.target_sweeps import TargetSweeps
 from prober.measure.engine_signals import EngineChange, EngineInfo, EngineSignals, PageReading
+from prober.measure.gpu_reading import GpuReading
 from prober.mock.server import running
 from prober.probing.leadership import Alone
 from prober.results.capacity import Capacity
@@ -46,6 +50,16 @@ async def test_retry_after_ends_a_sweep_and_refuses_the_next_ones() -> None:
                 stage.sweeps.start("t", trigger)
         assert stage.refused() == {"retry_after": 2}
         assert len(received) == before
+
+
+def test_gpus_that_are_read_during_a_sweep_are_for_its_runner() -> None:
+    """None before and after it, and none where no GPU serves the target."""
+    read: list[object] = []
+    runner = SimpleNamespace(gpus_read=read.append)
+    devices = [GpuReading(0, "u", "H100")]
+    for under_way, latest in ((None, devices), (runner, devices), (runner, []), (None, devices)):
+        TargetSweeps.gpus_read(cast(TargetSweeps, SimpleNamespace(devices=(), runner=under_way)), latest, "570")
+    assert read == [devices]
 
 
 async def test_a_target_that_is_removed_during_its_sweep_leaves_no_series(tmp_path: Path) -> None:

@@ -20,7 +20,8 @@ def latencies(result: Result) -> Table | None:
     rows: list[Row] = []
     for stage in result.stages:
         for latency in LATENCIES:
-            quantiles = {quantile.q: quantile for quantile in stage.latencies.get(latency, ())}
+            bounds = {quantile.q: quantile for quantile in stage.at_least.get(latency, ())}
+            quantiles = bounds | {quantile.q: quantile for quantile in stage.latencies.get(latency, ())}
             if quantiles:
                 count = max(quantile.count for quantile in quantiles.values())
                 rows.append(
@@ -28,7 +29,7 @@ def latencies(result: Result) -> Table | None:
                         stage.name,
                         plots.NAMES[latency],
                         f"{count:,}" if count else UNKNOWN,
-                        *(_quantile(quantiles.get(q)) for q in _QS),
+                        *(_quantile(quantiles.get(q), is_bound=q in bounds) for q in _QS),
                         number(stage.tail_ratio(latency)),
                     ]
                 )
@@ -40,13 +41,16 @@ _QS = (0.5, 0.75, 0.9, 0.95, 0.99, 0.999, 1.0)
 LATENCY_NOTE = (
     "In brackets the distribution-free 95% interval, ? where the samples give no bound. * marks too few samples: under 1,000 "
     "for p99, 200 for p95, 100 for p90, 100,000 for p99.9; nothing should rest on those. The gaps of one answer are alike, so "
-    "the intervals of ITL are by answer and not by gap; its samples are gaps."
+    "the intervals of ITL are by answer and not by gap; its samples are gaps. ≥ marks a quantile of which only a bound is known, "
+    "because requests were cut in flight when the sending ended; TPOT is absent where more than 5% were cut."
 )
 
 
-def _quantile(quantile: Quantile | None) -> Cell:
+def _quantile(quantile: Quantile | None, *, is_bound: bool = False) -> Cell:
     if quantile is None:
         return UNKNOWN
+    if is_bound:
+        return Cell(f"≥ {format_duration(quantile.estimate)}", "few")
     text = format_duration(quantile.estimate)
     if quantile.q == 1.0:
         return Cell(text)
@@ -70,6 +74,8 @@ def throughput(result: Result) -> Table | None:
             number(stage.output_tokens_per_s),
             number(stage.prompt_tokens_per_s_per_gpu),
             number(stage.output_tokens_per_s_per_gpu),
+            number(stage.delivered.prompt_tokens_per_s if stage.delivered else None),
+            number(stage.delivered.output_tokens_per_s if stage.delivered else None),
             number(stage.prompt_lengths.asked / stage.prompt_lengths.requests if stage.prompt_lengths else None),
             number(stage.prompt_tokens_per_request),
             number(stage.output_tokens_per_request),
@@ -80,16 +86,19 @@ def throughput(result: Result) -> Table | None:
     ]
     head = [
         *("stage", "#added /s", "#there already /s", "#s", "#sent", "#answered /s", "#goodput /s", "#prompt tokens/s"),
-        *("#output tokens/s", "#prompt tokens/s a GPU", "#output tokens/s a GPU", "#prompt tokens asked"),
-        *("#prompt tokens a request", "#output tokens a request", "#wrong golden answers", "ended by"),
+        *("#output tokens/s", "#prompt tokens/s a GPU", "#output tokens/s a GPU", "#prompt tokens/s delivered"),
+        *("#output tokens/s delivered", "#prompt tokens asked", "#prompt tokens a request", "#output tokens a request"),
+        *("#wrong golden answers", "ended by"),
     ]
     return Table(head, rows) if rows else None
 
 
 THROUGHPUT_NOTE = (
-    "Of a sweep's stage: what was delivered while it was sending, by the stamps, of the requests of earlier stages too; prompt "
-    "tokens at the first token. Else of requests answered properly, over the time up to the last answer. Goodput: answers that "
-    "missed no SLO. Output tokens are the server's count."
+    "Answers, goodput and tokens per second are those of the target at the stage's rate: the rate, times the share of the stage's "
+    "requests that were answered (goodput: and missed no SLO), times the mean tokens of a request. They are unknown where the "
+    "stage is too short to show that the target keeps up with the rate; where it falls behind, they are those delivered once it "
+    "was full. Delivered: received while the stage was sending, by the times of the chunks, for requests of earlier stages too; "
+    "prompt tokens at the first token. Of another tool: of its requests over its duration. Output tokens are the server's count."
 )
 
 
@@ -175,9 +184,9 @@ def costs(result: Result) -> Table | None:
 
 
 COST_NOTE = (
-    "Dollars per million tokens = GPUs × dollars per GPU and hour ÷ 3600 ÷ tokens per second × 1,000,000. Each column bears the "
-    "whole price of the GPUs: they are three ways to say it, not parts of one sum. Only the prober's own tokens count, so that the "
-    "price is lower where the GPUs serve others too. Tokens/s a user are 1 ÷ the median TPOT."
+    "Dollars per million tokens = GPUs × dollars per GPU and hour ÷ 3600 ÷ tokens per second at the stage's rate × 1,000,000; unknown "
+    "with them. Each column bears the whole price of the GPUs: they are three ways to say it, not parts of one sum. Only the prober's "
+    "own tokens count, so that the price is lower where the GPUs serve others too. Tokens/s a user are 1 ÷ the median TPOT."
 )
 
 

@@ -1,0 +1,260 @@
+"""A grid and a ramp of one engine: do they report the same throughput, goodput and cost at the rates that both visited?
+
+    python -m bench.agreement [--engines N] [--kinds N] [--held-out]
+
+Engines of the project's simulation and of `bench.independent`, in virtual time, each with its own requests. The ramp has the default
+stages (4 s, steps of 15%), the grid every second of its rates for 60 s each. A figure is compared at a rate if both report one. The
+truth is a run of five minutes at that rate: the share of the tokens asked for that it delivered after its first minute, times the
+tokens that the rate asks for, so that the chance of arrivals and lengths has no part in it.
+"""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from multiprocessing import Pool
+from random import Random
+from statistics import fmean, median
+from typing import Any
+
+from bench.independent.kinds import KINDS
+from bench.independent.sweeps import SweepDriver
+from bench.independent.sweeps import plan as plan_of_world
+from bench.independent.worlds import load
+from bench.report import goal, percentile, show
+from prober.features.capacity.actions import Estimate, Finished
+from prober.features.capacity.sweep_plan import Plan
+from prober.features.capacity.sweep_record import UNJUDGED, Stage
+from prober.measure.objective import Slo
+from prober.measure.outcome import Outcome
+from prober.measure.result import ProbeResult
+from prober.measure.timeline import Timeline
+from prober.results.delivery import deliveries
+from prober.results.result import Stage as StageResult
+from prober.results.stage import stage_of
+from prober.simulation.parameters import Parameters
+from prober.workload.shapes import Lognormal
+from tests.features.capacity.simulated_sweep import CLOCK_S, Driver, SimulatedTarget, Workload
+
+RAMP_STEP, GRID_STEP = 1.15, 1.15**2
+MAX_RATE_PER_S = 60.0
+TRUE_S, SETTLED_S = 300.0, 60.0
+MAX_DIFFERENCE = 0.05
+FIGURES = ("tokens_per_s", "goodput_per_s", "cost")
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """A sweep that ran: its stages, and all requests with those that were cut."""
+
+    stages: tuple[Stage, ...]
+    probes: tuple[ProbeResult, ...]
+
+
+class _Recorded(Driver):
+    """A driver that keeps the results, and cuts as the runner does."""
+
+    def __init__(self, target: SimulatedTarget, plan: Plan, seed: object) -> None:
+        super().__init__(target, plan, "counters", seed)
+        self.probes: list[ProbeResult] = []
+        take = self.sweep.result
+
+        def keep(result: ProbeResult, at_s: float) -> None:
+            timeline = result.timeline
+            if result.outcome is Outcome.CANCELLED:
+                cut_ns = round(at_s * 1e9)
+                stamps = tuple(stamp for stamp in timeline.content_ns if stamp <= cut_ns)
+                timeline = Timeline(
+                    timeline.intended_ns, first_ns=stamps[0] if stamps else None, content_ns=stamps, cut_ns=cut_ns
+                )
+            self.probes.append(replace(result, timeline=timeline))
+            take(result, at_s)
+
+        self.sweep.result = keep
+
+
+class _Independent(SweepDriver):
+    """A driver that keeps the results, and cuts as the runner does."""
+
+    probes: list[ProbeResult]
+
+    def _result(self, own: Any, status: int) -> ProbeResult:
+        result = super()._result(own, status)
+        self.probes.append(result)
+        return result
+
+    def _cut(self) -> None:
+        assert self.sweep is not None
+        cut_ns = round((CLOCK_S + self.now_s) * 1e9)
+        for own in self._open:
+            cut = super()._result(own, 0)
+            stamps = tuple(stamp for stamp in cut.timeline.content_ns if stamp <= cut_ns)
+            timeline = Timeline(
+                cut.timeline.intended_ns, first_ns=stamps[0] if stamps else None, content_ns=stamps, cut_ns=cut_ns
+            )
+            self.probes.append(replace(cut, outcome=Outcome.CANCELLED, timeline=timeline))
+        super()._cut()
+
+
+def simulated(target: SimulatedTarget, plan: Plan, seed: object) -> Swept:
+    """A sweep of an engine of the project's simulation."""
+    driver = _Recorded(target, plan, seed)
+    ended = driver.run(estimator=lambda record: ((), True)).orders[-1][1]
+    assert isinstance(ended, Finished)
+    return Swept(ended.stages, tuple(driver.probes))
+
+
+def independent(world: Any, plan: Plan, seed: int) -> Swept:
+    """A sweep of an engine of `bench.independent`."""
+    driver = _Independent(world, "counters", seed)
+    driver.probes = []
+    stages: tuple[Stage, ...] = ()
+    for action in driver.run(plan):
+        if isinstance(action, Estimate):
+            assert driver.sweep is not None
+            driver.sweep.estimated((), CLOCK_S + driver.now_s)
+        elif isinstance(action, Finished):
+            stages = action.stages
+    return Swept(stages, tuple(driver.probes))
+
+
+def reported(swept: Swept, plan: Plan) -> dict[float, StageResult]:
+    """Stages of the result by rate."""
+    mean_tokens = fmean(prompt for prompt, _ in plan.lengths), fmean(output for _, output in plan.lengths)
+    spans = [
+        (None if stage.phase in UNJUDGED else stage.rate_per_s, round(stage.began_s * 1e9), round(stage.ended_s * 1e9))
+        for stage in swept.stages
+    ]
+    delivered = deliveries(swept.probes, plan.slos, spans, mean_tokens)
+    results = {}
+    for stage, (_, begin_ns, end_ns) in zip(swept.stages, spans, strict=True):
+        if stage.phase not in ("ramp", "grid"):
+            continue
+        own = [probe for probe in swept.probes if begin_ns <= probe.timeline.intended_ns < end_ns]
+        results[round(stage.rate_per_s, 6)], _ = stage_of(
+            *("", stage.rate_per_s, own),
+            index=0,
+            origin_ns=0,
+            begin_ns=begin_ns,
+            sending_s=(end_ns - begin_ns) / 1e9,
+            slos=plan.slos,
+            delivered=delivered,
+        )
+    return results
+
+
+def figures(stage: StageResult) -> dict[str, float | None]:
+    """Output tokens/s, goodput, and dollars per million tokens for a GPU at a dollar per second."""
+    tokens_per_s, prompt_per_s = stage.output_tokens_per_s, stage.prompt_tokens_per_s
+    both = tokens_per_s + prompt_per_s if tokens_per_s is not None and prompt_per_s is not None else None
+    return {"tokens_per_s": tokens_per_s, "goodput_per_s": stage.goodput_per_s, "cost": 1e6 / both if both else None}
+
+
+def rows(name: str, sweep: Any, target: Any, plan: Plan) -> list[dict[str, Any]]:
+    """A row for each rate that grid and ramp visited."""
+    rates = tuple(rate for k in range(60) if (rate := RAMP_STEP**k) <= MAX_RATE_PER_S)
+    ramp_plan = replace(plan, mode="adaptive", factor=RAMP_STEP, max_rate=MAX_RATE_PER_S)
+    grid_plan = replace(plan, mode="grid", grid=rates[::2])
+    ramp, grid = (reported(sweep(target, each, seed), plan) for seed, each in ((1, ramp_plan), (2, grid_plan)))
+    found = []
+    for rate in sorted(set(ramp) & set(grid)):
+        of_ramp, of_grid = figures(ramp[rate]), figures(grid[rate])
+        row: dict[str, Any] = {"engine": name, "rate_per_s": round(rate, 3), "ramp": of_ramp, "grid": of_grid}
+        if of_ramp["tokens_per_s"] is not None or of_grid["tokens_per_s"] is not None:
+            row["true_tokens_per_s"] = true_tokens_per_s(sweep, target, plan, rate)
+        found.append(row)
+    return found
+
+
+def true_tokens_per_s(sweep: Any, target: Any, plan: Plan, rate_per_s: float) -> float | None:
+    """Output tokens per second that a long run at a rate delivers, with an objective that nothing breaches."""
+    slo = replace(plan.slos[0], threshold_s=1e6)
+    long = replace(plan, slos=(slo,), mode="grid", grid=(rate_per_s,), stage_s=TRUE_S, warm_up=0)
+    guards = replace(long.guards, waiting=1e9, kv_cache_ratio=2.0, preemptions=1e9, max_in_flight=10**6)
+    swept = sweep(target, replace(long, guards=guards), 3)
+    begin_ns = round((swept.stages[-1].began_s + SETTLED_S) * 1e9)
+    end_ns = round(swept.stages[-1].ended_s * 1e9)
+    asked = sum(
+        probe.requested_output_tokens for probe in swept.probes if begin_ns <= probe.timeline.intended_ns < end_ns
+    )
+    delivered = deliveries(swept.probes).between(begin_ns, end_ns).output_tokens
+    if not asked or delivered is None:
+        return None
+    return float(delivered / asked * rate_per_s) * fmean(output for _, output in plan.lengths)
+
+
+def own_engines(seeds: Sequence[int]) -> list[SimulatedTarget]:
+    """Engines of the project's simulation, of different speed, batch and lengths of answers."""
+    targets = []
+    for seed in seeds:
+        rng = Random(f"agreement {seed}")
+        lengths = Workload(
+            Lognormal(rng.uniform(150, 600), 0.6, 20, 4_000), Lognormal(rng.uniform(40, 200), 0.6, 5, 1_000)
+        )
+        parameters = Parameters(
+            step_s=rng.uniform(0.01, 0.03),
+            max_sequences=rng.choice((32, 64, 128)),
+            kv_blocks=rng.choice((4_000, 12_000)),
+        )
+        targets.append(SimulatedTarget(seed, "drawn", parameters, lengths, lengths, rng.uniform(0.3, 2.0)))
+    return targets
+
+
+def _of_own(target: SimulatedTarget) -> list[dict[str, Any]]:
+    rng = Random(f"lengths {target.seed}")
+    lengths = tuple(target.own.draw(rng) for _ in range(30_000))
+    slo = Slo("ttft", "ttft", target.threshold_s, Decimal("0.99"), 3_600.0)
+    return rows(f"simulated {target.seed}", simulated, target, Plan((slo,), lengths=lengths))
+
+
+def _of_world(world: Any) -> list[dict[str, Any]]:
+    return rows(world.name, independent, world, plan_of_world(world, None))
+
+
+def goals(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Largest differences between ramp and grid, and of each from the truth."""
+    results = []
+    for name in FIGURES:
+        pairs = [(row["ramp"][name], row["grid"][name]) for row in found]
+        differences = [abs(ramp / grid - 1) for ramp, grid in pairs if ramp and grid]
+        results.append(
+            goal(f"ramp against grid, {name}, largest of {len(differences)}", max(differences), MAX_DIFFERENCE, "share")
+        )
+    for way in ("ramp", "grid"):
+        errors = [
+            abs(row[way]["tokens_per_s"] / row["true_tokens_per_s"] - 1)
+            for row in found
+            if row[way]["tokens_per_s"] and row.get("true_tokens_per_s")
+        ]
+        for label, value in (("median", median(errors)), ("p95", percentile(errors, 0.95))):
+            allowed = MAX_DIFFERENCE if label == "median" else 2 * MAX_DIFFERENCE
+            results.append(
+                goal(f"{way} against a long run, tokens_per_s, {label} of {len(errors)}", value, allowed, "share")
+            )
+    return results
+
+
+def main() -> None:
+    """Sweep and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--engines", type=int, default=3, help="of the project's simulation")
+    parser.add_argument("--kinds", type=int, default=8, help="kinds of bench.independent, one engine each")
+    parser.add_argument("--held-out", action="store_true", help="other engines than those that the rules were tried on")
+    parser.add_argument("--processes", type=int, default=2)
+    options = parser.parse_args()
+    worlds = {world.scene.kind: world for world in load(kinds=KINDS) if not world.is_void}
+    first = options.kinds if options.held_out else 0
+    chosen = list(worlds.values())[first : first + options.kinds]
+    seed = 100 if options.held_out else 0
+    with Pool(options.processes) as pool:
+        tasks = [
+            *(pool.apply_async(_of_own, (target,)) for target in own_engines(range(seed, seed + options.engines))),
+            *(pool.apply_async(_of_world, (world,)) for world in chosen),
+        ]
+        found = [row for task in tasks for row in task.get()]
+    claimed = {way: sum(row[way]["tokens_per_s"] is not None for row in found) for way in ("ramp", "grid")}
+    show("agreement", goals(found), rates=len(found), claimed=claimed, rows=found)
+
+
+if __name__ == "__main__":
+    main()
