@@ -48,7 +48,8 @@ def test_every_series_is_documented(name: str) -> None:
 def test_every_flag_of_the_daemon_is_documented(parameter: inspect.Parameter) -> None:
     """By its name, in docs/commands.md."""
     (option,) = parameter.annotation.__metadata__
-    assert f"`{option.param_decls[0] if option.param_decls else option.default}`" in text("docs/commands.md")
+    name = option.metavar or (option.param_decls[0] if option.param_decls else option.default)
+    assert f"`{name}`" in text("docs/commands.md")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
