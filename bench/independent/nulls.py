@@ -170,9 +170,11 @@ def _present(begun: NDArray[np.int64], lifetime: int) -> NDArray[np.int64]:
     return total
 
 
-def _in_flight(rng: Generator, activity: Floats, peak: float) -> Floats:
+def _in_flight(rng: Generator, activity: Floats, peak: float, *, fluctuates: bool = True) -> Floats:
     """Requests in flight of M(t)/G/∞, whose arrivals also fluctuate by 5 to 20% within minutes. `peak`: mean at activity 1."""
-    fluctuation = np.exp(_wander(rng, activity.size, rng.uniform(60, 600), rng.uniform(0.05, 0.2)))
+    fluctuation = np.ones(activity.size)
+    if fluctuates:
+        fluctuation = np.exp(_wander(rng, activity.size, rng.uniform(60, 600), rng.uniform(0.05, 0.2)))
     start = np.full(LIFETIMES[-1], activity[0] * fluctuation[0])
     mean = peak * np.concatenate((start, activity * fluctuation))
     total = np.zeros(mean.size)
@@ -269,6 +271,23 @@ def _hit_ratio_by_load(rng: Generator, clock: Clock) -> Signal:
 def _office(rng: Generator, clock: Clock) -> Signal:
     """Every day has office hours."""
     return _driven(rng, _office_hours(rng, clock))
+
+
+def _steady(rng: Generator, activity: Floats) -> Signal:
+    """A service whose TTFT rises with its load, and whose arrivals fluctuate by chance only."""
+    peak = _peak(rng)
+    in_flight = _in_flight(rng, activity, peak, fluctuates=False)
+    return Signal(_level(rng) + _load_effect(rng, in_flight, peak) + _noise(rng, activity.size), in_flight)
+
+
+def _steady_office(rng: Generator, clock: Clock) -> Signal:
+    """Every day has office hours; arrivals fluctuate by chance only."""
+    return _steady(rng, _office_hours(rng, clock))
+
+
+def _steady_weekend(rng: Generator, clock: Clock) -> Signal:
+    """Office hours from Monday to Friday, and a quiet weekend; arrivals fluctuate by chance only."""
+    return _steady(rng, _quiet(rng, _office_hours(rng, clock), clock.weekday >= 5))
 
 
 def _weekend(rng: Generator, clock: Clock) -> Signal:
@@ -442,6 +461,7 @@ TUNING: dict[str, Kind] = {
     "independent": _independent,
     "hit_ratio_by_load": _hit_ratio_by_load,
     "office_hours": _office,
+    "steady_office_hours": _steady_office,
     "holiday": _holiday,
     "ar_0.3": _ar_low,
     "queue": _queue,
@@ -456,6 +476,7 @@ HELD_OUT: dict[str, Kind] = {
     "bimodal": _bimodal,
     "load_scaled_noise": _load_scaled_noise,
     "weekend": _weekend,
+    "steady_weekend": _steady_weekend,
     "weekday_trend": _weekday_trend,
     "ar_0.6": _ar_high,
     "stepped": _stepped,
