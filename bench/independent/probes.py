@@ -117,13 +117,13 @@ class ProbeSeries(NamedTuple):
 
     unix_s: sent
     log_ttft_s, tpot_s: as a client measures them
-    load: running and waiting requests on the page at the last reading before it, the front's backlog included
+    load: requests per second that arrived in the minute before the last reading of the page, as the daemon counts them
     """
 
     unix_s: Times
     log_ttft_s: Times
     tpot_s: Times
-    load: NDArray[np.int64]
+    load: Times
 
 
 def probe_series(
@@ -158,7 +158,7 @@ def probe_series(
     times, probes = np.concatenate(arrivals), np.concatenate(is_probe)
     sent, first, end = times[probes], results.first_token_s[probes], results.end_s[probes]
     readings = np.floor(sent / PROBE_EVERY_S) * PROBE_EVERY_S
-    load = in_flight(readings, times, results.end_s)
+    load = (np.searchsorted(times, readings, side="right") - np.searchsorted(times, readings - 60.0, side="right")) / 60
     return ProbeSeries(BEGIN_UNIX_S + sent, np.log(first - sent), (end - first) / (probed.output_tokens - 1), load)
 
 

@@ -101,6 +101,13 @@ class EngineSignals:
     start_time_seconds: float | None = None
     uptime_seconds: float | None = None
 
+    @property
+    def requests_arrived_total(self) -> float | None:
+        """Requests that have arrived at the engine: finished, running and waiting."""
+        if self.requests_finished_total is None or self.requests_running is None:
+            return None
+        return self.requests_finished_total + self.requests_running + (self.requests_waiting or 0.0)
+
 
 class PageReading(NamedTuple):
     """A reading of an engine's page as part of a continuous record.

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from prober.features.capacity.actions import OtherLoad
 from prober.features.capacity.request_record import RequestRecord
 from prober.features.capacity.sweep_plan import Plan
-from prober.features.capacity.sweep_record import Record, Stage, entered, other_counts, other_load
+from prober.features.capacity.sweep_record import Record, Stage, other_counts, other_load
 from prober.measure.engine_signals import EngineSignals
 from prober.simulation.request import Request
 
@@ -50,7 +50,9 @@ class RequestLog:
 
     def others_per_s(self) -> float:
         """Approximate background load, for stop conditions and the run at the knee."""
-        known = [(at, n) for at, s in (self.readings[:1] + self.readings[-1:]) if (n := entered(s)) is not None]
+        known = [
+            (at, n) for at, s in (self.readings[:1] + self.readings[-1:]) if (n := s.requests_arrived_total) is not None
+        ]
         if len(known) < 2 or known[1][0] - known[0][0] < 1.0:
             return self.demand_per_s or 0.0
         own = sum(known[0][0] <= request.at_s < known[1][0] for request in self.requests.values())
@@ -101,4 +103,4 @@ class RequestLog:
     @property
     def _counted(self) -> bool:
         """Whether the engine's page shows the background load."""
-        return any(entered(signals) is not None for _, signals in self.readings)
+        return any(signals.requests_arrived_total is not None for _, signals in self.readings)

@@ -127,20 +127,15 @@ def settled(stage: Stage, requests: Sequence[RequestRecord], of_stage: Iterable[
     return [request for request in of_stage if request.at_s >= stage.began_s + settled_s]
 
 
-def entered(signals: EngineSignals) -> float | None:
-    """Requests that have arrived at the engine, from its counters: finished, running and waiting."""
-    if signals.requests_finished_total is None or signals.requests_running is None:
-        return None
-    return signals.requests_finished_total + signals.requests_running + (signals.requests_waiting or 0.0)
-
-
 def other_counts(record: Record) -> list[tuple[float, float, float]]:
     """(from, to, background requests) between consecutive readings; empty if the page does not count requests.
 
     Arrivals at the engine minus requests of the sweep. A request that travels during a reading counts in the next interval, so
     single counts may be negative; their sum is correct.
     """
-    known = [(at_s, count) for at_s, signals in record.readings if (count := entered(signals)) is not None]
+    known = [
+        (at_s, count) for at_s, signals in record.readings if (count := signals.requests_arrived_total) is not None
+    ]
     counts: list[tuple[float, float, float]] = []
     own_s = sorted(request.at_s for request in record.requests)
     at = 0
@@ -162,7 +157,9 @@ def other_load(record: Record) -> tuple[float, float] | None:
     before the reading; it counts one twice, as finished and as running, if that ended since. The least is the largest between any
     two readings, as quiet times tell more than busy ones.
     """
-    known = [(at_s, count) for at_s, signals in record.readings if (count := entered(signals)) is not None]
+    known = [
+        (at_s, count) for at_s, signals in record.readings if (count := signals.requests_arrived_total) is not None
+    ]
     if len(known) < 2:
         return None
     due_s = sorted(request.at_s for request in record.requests)

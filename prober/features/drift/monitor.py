@@ -33,7 +33,8 @@ from prober.probing.observer import ObservedTarget, TargetObserver
 
 SAVE_TIMEOUT_S = 30.0  # of a disk that hangs: afterwards a verdict is published although its state is not saved
 MAX_LOAD_AGE_INTERVALS = 3  # intervals of the engine's page after which a load is not used
-MAX_LOADS = 128  # stored readings
+LOAD_WINDOW_S = 60.0  # in which arrivals are counted
+MAX_READINGS = 128  # that are stored
 
 SignalKey = tuple[str, str]  # workload, signal
 log = logging.getLogger(__name__)
@@ -154,8 +155,8 @@ class TargetDrift(TargetObserver):
         self._monitor, self._observed = monitor, observed
         known = before._detectors.items() if before is not None else ()
         self._detectors: dict[SignalKey, _Detector] = {key: _Detector(detector.state) for key, detector in known}
-        # (ns of the monotonic clock, requests in the engine)
-        self._loads: deque[tuple[int, float]] = deque(maxlen=MAX_LOADS)
+        # (ns of the monotonic clock, epoch, requests that have arrived at the engine)
+        self._arrivals: deque[tuple[int, int, float]] = deque(maxlen=MAX_READINGS)
         self.configured()
 
     def configured(self) -> None:
@@ -195,12 +196,11 @@ class TargetDrift(TargetObserver):
             self._step((result.workload, "itl"), Observation(result.unix_s, max(p99, 1e-9), load))
 
     def page_read(self, reading: PageReading | None) -> None:
-        if reading is not None and reading.signals.requests_running is not None:
-            load = reading.signals.requests_running + (reading.signals.requests_waiting or 0.0)
-            self._loads.append((reading.at_ns, load))
+        if reading is not None and (arrived := reading.signals.requests_arrived_total) is not None:
+            self._arrivals.append((reading.at_ns, reading.epoch, arrived))
 
     def page_changed(self) -> None:
-        self._loads.clear()
+        self._arrivals.clear()
 
     def removed(self) -> None:
         self._monitor.forget(self)
@@ -240,12 +240,23 @@ class TargetDrift(TargetObserver):
                 self._publish(key, detector, *verdict)
 
     def _load_at(self, at_ns: int) -> float | None:
-        """Requests in the engine at the last reading before `at_ns`; None if that reading is too old."""
+        """Requests per second that arrived in the minute before the last reading before `at_ns`; None if it is too old.
+
+        Requests in the engine are no load in this sense: an engine that becomes slower raises them by itself (Little's law).
+        """
         metrics = self._observed.target.spec.metrics
-        for read_ns, load in reversed(self._loads):
-            if read_ns <= at_ns:
-                is_fresh = metrics is not None and at_ns - read_ns <= MAX_LOAD_AGE_INTERVALS * metrics.interval * 1e9
-                return load if is_fresh else None
+        if metrics is None:
+            return None
+        readings = (reading for reading in reversed(self._arrivals) if reading[0] <= at_ns)
+        last = next(readings, None)
+        if last is None or at_ns - last[0] > MAX_LOAD_AGE_INTERVALS * metrics.interval * 1e9:
+            return None
+        longest_s = MAX_LOAD_AGE_INTERVALS * max(LOAD_WINDOW_S, metrics.interval)
+        for read_ns, epoch, arrived in readings:
+            if epoch != last[1] or (last[0] - read_ns) / 1e9 > longest_s:
+                break
+            if (last[0] - read_ns) / 1e9 >= LOAD_WINDOW_S:
+                return max(0.0, last[2] - arrived) / ((last[0] - read_ns) / 1e9)
         return None
 
     def _step(self, key: SignalKey, observation: Observation) -> None:
