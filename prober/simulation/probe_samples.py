@@ -16,20 +16,21 @@ from prober.workload.shapes import LengthDistribution, Lognormal, Uniform
 # As the built-in workload `probe`.
 PROMPT = Lognormal(128, 0.5, 32, 512)
 OUTPUT = Uniform(16, 48)
+LOAD_WINDOW_S = 60.0  # in which arrivals are counted
 
 
 class ProbeSample(NamedTuple):
     """A probe. Times are seconds.
 
     itl_p99_s: ITL of the probe at rank ceil(0.99·n)
-    load: running requests when it was sent
+    load: requests per second that arrived in the minute before it was sent
     """
 
     unix_s: float
     ttft_s: float
     itl_p99_s: float
     tpot_s: float
-    load: int
+    load: float
 
 
 def simulate_probes(
@@ -52,13 +53,17 @@ def simulate_probes(
     engine = Engine(parameters, engine_rng, faults)
     probe_requests = _probes(probes, probe_rate_per_s, duration_s, prompt_tokens, output_tokens)
     # Requests compare by arrival; no two of them are equal in it.
-    in_flight: deque[tuple[Truth, int]] = deque()
+    in_flight: deque[tuple[Truth, float]] = deque()
+    arrivals: deque[float] = deque()
     for request in merge(load.requests(loads, start_unix_s, duration_s), probe_requests):
         engine.advance(request.arrival_s)  # what has ended is known by its truth
         truth = engine.submit(request)
+        while arrivals and arrivals[0] <= request.arrival_s - LOAD_WINDOW_S:
+            arrivals.popleft()
         if not request.background:
-            in_flight.append((truth, engine.running))
+            in_flight.append((truth, len(arrivals) / LOAD_WINDOW_S))
             yield from _ended(engine, in_flight, start_unix_s)
+        arrivals.append(request.arrival_s)
     engine.advance(duration_s)
     yield from _ended(engine, in_flight, start_unix_s)
 
@@ -72,7 +77,7 @@ def _probes(
         at_s += rng.expovariate(rate_per_s)
 
 
-def _ended(engine: Engine, in_flight: deque[tuple[Truth, int]], start_unix_s: float) -> Iterator[ProbeSample]:
+def _ended(engine: Engine, in_flight: deque[tuple[Truth, float]], start_unix_s: float) -> Iterator[ProbeSample]:
     while in_flight and in_flight[0][0].end is not None:
         truth, load = in_flight.popleft()
         if truth.end is End.COMPLETE:
