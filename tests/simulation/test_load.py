@@ -78,8 +78,8 @@ def test_probes_see_a_slower_engine() -> None:
     late = [probe for probe in probes if probe.unix_s >= 1e9 + 7200]
     assert median(probe.ttft_s for probe in late) / median(probe.ttft_s for probe in early) > 1.4
     assert median(probe.tpot_s for probe in late) / median(probe.tpot_s for probe in early) > 1.4
-    assert fmean(probe.load for probe in late) == pytest.approx(1.2, rel=0.05)
-    assert fmean(probe.load for probe in early) == pytest.approx(1.2, rel=0.05)
+    assert fmean(probe.load for probe in late) == pytest.approx(1.2, rel=0.15)
+    assert fmean(probe.load for probe in early) == pytest.approx(1.2, rel=0.15)
     assert all(probe.itl_p99_s >= probe.tpot_s - 1e-12 for probe in probes)
 
 
