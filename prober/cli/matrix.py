@@ -351,6 +351,7 @@ def _object(rows: Sequence[Row], verdicts: Sequence[Verdict], result: Result) ->
                 "prompt_lengths": asdict(stage.prompt_lengths) if stage and stage.prompt_lengths else None,
                 "quality": stage.quality if stage else None,
                 "reasoning": asdict(stage.reasoning) if stage and stage.reasoning else None,
+                "series": [asdict(series) for series in stage.series] if stage else [],
                 "disturbance": asdict(stage.disturbance) if stage and stage.disturbance else None,
                 "latencies": {name: [asdict(q) for q in quantiles] for name, quantiles in stage.latencies.items()}
                 if stage
@@ -388,6 +389,8 @@ def _draw(rows: Sequence[Row], verdicts: Sequence[Verdict], result: Result) -> N
         if stage.quality:
             judged, wrong = stage.quality
             console.print(f"{stage.name}: {wrong:,} of {judged:,} golden answers wrong.", markup=False)
+        for series in stage.series:
+            console.print(f"{stage.name}: {series.text()}.", markup=False)
         if stage.reasoning:
             console.print(f"{stage.name}: {stage.reasoning.text()}.", markup=False)
         if stage.disturbance:
