@@ -58,6 +58,7 @@ PURE_MODULES = {
             "series",
         ),
         *(
+            "load_guard",
             "stage_evidence",
             "stop_conditions",
             "structures",

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import signal
 import sys
 import time
@@ -24,7 +25,7 @@ from prober.cli.context import ContextOptions, random_seed
 from prober.cli.exit_codes import ExitCode, exit_on
 from prober.cli.options import AsJson, EndpointOptions, Url, WarmUpOption, expand_options, warm_up_length
 from prober.cli.output import echo
-from prober.cli.sending import Sending, Watched
+from prober.cli.sending import Load, Sending, Watched
 from prober.cli.target import check_writable, known_workloads, only_load, target
 from prober.config.load import ConfigError
 from prober.config.rows import MAX_CONCURRENCY, Row, load_rows
@@ -56,6 +57,7 @@ from prober.net.endpoint import BadEndpoint
 from prober.probing.result_context import completed
 from prober.results.context import Fact
 from prober.results.cost import stage_sentences
+from prober.results.disturbance import Disturbance
 from prober.results.result import Request, Result, Stage, WarmUp
 from prober.results.result import Target as Described
 from prober.results.result_file import to_json
@@ -66,8 +68,8 @@ EXIT: dict[State, ExitCode] = {
     "rejected": ExitCode.FAILED,
     "not_enough_data": ExitCode.NOT_ENOUGH_DATA,
 }
-COLOUR: dict[State, str] = {"accepted": "green", "rejected": "red", "not_enough_data": "yellow"}
-PAGE_INTERVAL_S = 1.0
+COLOUR = {"accepted": "green", "rejected": "red", "not_enough_data": "yellow", "not_judged": ""}
+PAGE_INTERVAL_S = 0.5
 
 
 class UnidentifiedTarget(Exception):
@@ -92,7 +94,7 @@ def matrix(
     2 wrong call."""
     with exit_on(ConfigError, ValueError, command="matrix"):
         text, warm = _read(file), warm_up_length(warm_up)
-        rows = load_rows(text, source=str(file), workloads=known_workloads(config_file))
+        rows = load_rows(text, source=str(file), workloads=known_workloads(config_file), environ=os.environ)
         if output is not None:
             check_writable("--output", output)
         spec = target(
@@ -141,12 +143,18 @@ def run_rows(
 
 @dataclass(frozen=True, slots=True)
 class SentRow:
-    """A row that was started. is_complete: it ran to its end."""
+    """A row that was started. ended: "complete", or why it ended before; disturbance: effect of the load beside it, if any."""
 
     row: Row
     sending: Sending
     verdict: Verdict
-    is_complete: bool
+    ended: str
+    disturbance: Disturbance | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        """It ran to its end."""
+        return self.ended == "complete"
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,14 +196,20 @@ async def _measure(spec: TargetSpec, rows: Sequence[Row], warm_up: WarmUpLength)
             say = progress.console.print
             for text in (text for row in rows for text in reservations(row)):
                 say(text, markup=False)
+            loads = {row.beside: row for row in rows if row.beside is not None}
             for number, row in enumerate(rows, 1):
                 if interrupted.is_set():
                     break
-                expected = f"; expected: {row.hypothesis}" if row.hypothesis else ""
-                say(f"{number}/{len(rows)} {row.name}: {amount(row)}, {loop(row)}{expected}", markup=False)
+                if row.beside is not None:
+                    continue  # sent with the row before it
+                say(f"{number}/{len(rows)} {_line(row)}", markup=False)
                 bar = progress.add_task(row.name, total=row.requests)
                 sending = Sending(session, row, rng, warm_up, partial(progress.advance, bar))
-                is_complete = await _unless(interrupted, sending.run())
+                load, load_row = None, loads.get(row.name)
+                if load_row is not None:
+                    say(f"beside it after {load_row.start:g} s: {_line(load_row)}", markup=False)
+                    load = Load(session, sending, row, Sending(session, load_row, rng, warm_up, lambda: None), load_row)
+                is_complete = await _unless(interrupted, sending.run() if load is None else load.run())
                 progress.remove_task(bar)
                 if sending.begin_ns is not None:
                     verdict = judge(
@@ -205,13 +219,23 @@ async def _measure(spec: TargetSpec, rows: Sequence[Row], warm_up: WarmUpLength)
                         loading=sending.loading,
                         interrupted=not is_complete,
                     )
-                    sent.append(SentRow(row, sending, verdict, is_complete))
+                    disturbance = load.disturbance() if load is not None and is_complete else None
+                    ended = "complete" if is_complete else "interrupted"
+                    sent.append(SentRow(row, sending, verdict, ended, disturbance))
                     say(sentences([verdict]), markup=False)
+                if load is not None and load_row is not None and load.sending.begin_ns is not None:
+                    verdict = judge(load_row, load.sending.results, missed=1.0)
+                    sent.append(SentRow(load_row, load.sending, verdict, load.harm or ended))
         described = replace(session.described(), url=spec.url)
         return Measured(sent, described, origin_ns, started_s, time.time(), facts, seed)
     finally:
         await session.stop()
         clock.close()
+
+
+def _line(row: Row) -> str:
+    expected = f"; expected: {row.hypothesis}" if row.hypothesis else ""
+    return f"{row.name}: {amount(row)}, {loop(row)}{expected}"
 
 
 def _interruption() -> asyncio.Event:
@@ -281,11 +305,12 @@ def _result(spec: TargetSpec, rows: Sequence[Row], measured: Measured, configura
             readings=sending.readings,
             devices=sending.gpus,
             gpus=len(sending.gpus[-1]) if sending.gpus else None,
-            ended="complete" if sent.is_complete else "interrupted",
+            ended=sent.ended,
         )
-        stages.append(replace(stage, load=shape_of(sent.row, spec.max_in_flight)))
+        load = shape_of(sent.row, spec.max_in_flight)
+        stages.append(replace(stage, load=load, disturbance=sent.disturbance))
         requests += stage_requests
-    is_complete = len(stages) == len(rows) and all(sent.is_complete for sent in measured.rows)
+    is_complete = len(stages) == len(rows) and all(sent.ended != "interrupted" for sent in measured.rows)
     return Result(
         id=uuid.uuid4().hex[:12],
         kind="run",
@@ -326,6 +351,8 @@ def _object(rows: Sequence[Row], verdicts: Sequence[Verdict], result: Result) ->
                 "prompt_lengths": asdict(stage.prompt_lengths) if stage and stage.prompt_lengths else None,
                 "quality": stage.quality if stage else None,
                 "reasoning": asdict(stage.reasoning) if stage and stage.reasoning else None,
+                "series": [asdict(series) for series in stage.series] if stage else [],
+                "disturbance": asdict(stage.disturbance) if stage and stage.disturbance else None,
                 "latencies": {name: [asdict(q) for q in quantiles] for name, quantiles in stage.latencies.items()}
                 if stage
                 else {},
@@ -362,8 +389,12 @@ def _draw(rows: Sequence[Row], verdicts: Sequence[Verdict], result: Result) -> N
         if stage.quality:
             judged, wrong = stage.quality
             console.print(f"{stage.name}: {wrong:,} of {judged:,} golden answers wrong.", markup=False)
+        for series in stage.series:
+            console.print(f"{stage.name}: {series.text()}.", markup=False)
         if stage.reasoning:
             console.print(f"{stage.name}: {stage.reasoning.text()}.", markup=False)
+        if stage.disturbance:
+            console.print(f"{stage.name}: {stage.disturbance.text()}.", markup=False)
         for sentence in stage_sentences(result, stage):
             console.print(sentence, markup=False)
     for text in result.differs:

@@ -76,12 +76,17 @@ class Session:
             description = replace(description, engine=info.engine, engine_version=info.version, flags=dict(info.flags))
         return description
 
-    async def warm_up(self, drawer: RequestGenerator, length: WarmUpLength) -> AsyncGenerator[ProbeResult | None, None]:
-        """Results of probes sent one after the other, so that a cold engine delays only one request; no latency counts."""
+    async def warm_up(
+        self, drawer: RequestGenerator, length: WarmUpLength, target: Target | None = None
+    ) -> AsyncGenerator[ProbeResult | None, None]:
+        """Results of probes sent one after the other, so that a cold engine delays only one request; no latency counts.
+
+        target: with headers of its own; None: that of the session
+        """
         begin_ns, sent = self.clock.now_ns(), 0
         while not length.is_over(sent, (self.clock.now_ns() - begin_ns) / 1e9):
             lead_ns = min(self._lead_ns, MAX_WARM_UP_LEAD_NS)
-            result = await run_probe(self.target, drawer, self.clock.now_ns() + lead_ns)
+            result = await run_probe(target or self.target, drawer, self.clock.now_ns() + lead_ns)
             sent += 1
             yield None if result is None else replace(result, warm_up=result.outcome in ANSWERED)
 

@@ -313,6 +313,8 @@ def _sentences(result: Result) -> Iterator[str]:
     if result.interference is None:
         yield "Nobody tells what else the target served: rates are those of the sweep alone."
     for stage in result.stages:
+        for series in stage.series:
+            yield f"{stage.name}: {series.text()}."
         if stage.reasoning:
             yield f"{stage.name}: {stage.reasoning.text()}."
     if prompts := pooled(stage.prompt_lengths for stage in result.stages):

@@ -1,7 +1,7 @@
 """The file of a workload matrix: its rows, or all errors at once."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Annotated, Any, Self
 
@@ -10,6 +10,7 @@ from pydantic import (
     PlainValidator,
     ValidationError,
     ValidationInfo,
+    field_validator,
     model_validator,
 )
 
@@ -29,6 +30,7 @@ from prober.config.fields import (
 )
 from prober.config.load import ConfigError
 from prober.config.problems import Problems, below, explain, no_such
+from prober.config.server import environment, expanded_headers
 from prober.config.slos import FORM, SloSpec, named, objective
 from prober.config.target import Timeouts, threshold_problem
 from prober.config.workloads import Shape
@@ -58,7 +60,9 @@ _Concurrency = Annotated[
     ),
 ]
 _some = require(lambda amount: amount > 0, lambda amount: f"{amount:g} shows nothing; write 400 requests, or 30s")
-_not_empty = require(bool, lambda _: "needed: a list of what must hold, such as ['ttft<500ms:99%', 'success:99%']")
+_NO_ACCEPT = "needed: a list of what must hold, such as ['ttft<500ms:99%', 'success:99%']"
+
+_NOT_JUDGED = "a row `beside` another is its load and not judged; remove it here"
 
 
 def _objective(text: object, info: ValidationInfo) -> Slo:
@@ -85,6 +89,9 @@ class Row(Shape):
     requests: how many, or duration: for how long; the other one is None
     accept: all of them must hold; no two different objectives of a file have the same name
     max_cost: most dollars per million output tokens, which `accept` has as `cost<2.50`; None: no such target
+    beside: the row before this one, during which this one is sent, as its load; it is not judged. None: sent by itself
+    start: of a row beside another, since the begin of that one
+    headers: of the requests of this row, beside those of the command
     """
 
     name: _Name
@@ -93,9 +100,12 @@ class Row(Shape):
     concurrency: _Concurrency | None = None
     requests: Annotated[Count, _some] | None = None
     duration: Annotated[Duration, _some] | None = None
-    accept: Annotated[Items[Annotated[Slo, PlainValidator(_objective)]], _not_empty] = Field((), validate_default=True)
+    beside: str | None = None
+    accept: Items[Annotated[Slo, PlainValidator(_objective)]] = Field((), validate_default=True)
     max_cost: Positive | None = None
     hypothesis: str = ""
+    start: Duration = 0.0
+    headers: dict[str, str] = Field(default_factory=dict, repr=False)
 
     @model_validator(mode="before")
     @classmethod
@@ -125,7 +135,35 @@ class Row(Shape):
                     mistakes.add(key, "comes with `workload`; remove it here, or that")
                 elif self.named is None and getattr(self, key) is None and key != "prefix":
                     mistakes.add(key, "needed: a number of tokens or a distribution")
+            if self.beside is None:
+                if self.start:
+                    mistakes.add("start", "is that of a row `beside` another; remove it, or add that")
+            else:
+                if self.max_cost is not None:
+                    mistakes.add("accept", _NOT_JUDGED)
+                for key in ("concurrency", "requests"):
+                    if getattr(self, key) is not None:
+                        mistakes.add(key, "a row `beside` another has `rate` and `duration`; remove this")
         return self
+
+    @field_validator("accept")
+    @classmethod
+    def _check_accept(cls, accept: tuple[Slo, ...], info: ValidationInfo) -> tuple[Slo, ...]:
+        if bool(accept) is (info.data.get("beside") is not None):
+            raise mistake(_NOT_JUDGED if accept else _NO_ACCEPT)
+        return accept
+
+    @field_validator("headers")
+    @classmethod
+    def _check_headers(cls, headers: dict[str, str], info: ValidationInfo) -> dict[str, str]:
+        return expanded_headers(headers, auth_header="", known=environment(info))
+
+    @property
+    def ttft(self) -> Slo | None:
+        """The objective of TTFT that the row accepts, the strictest of several; None without one."""
+        return min(
+            (slo for slo in self.accept if slo.signal == "ttft"), key=lambda slo: slo.threshold_s or 0.0, default=None
+        )
 
     def _check_one_of(self, one: str, other: str, why: str, mistakes: Mistakes) -> None:
         are_set = [getattr(self, key) is not None for key in (one, other)]
@@ -146,9 +184,16 @@ class Row(Shape):
 
 
 def load_rows(
-    text: str, *, source: str, workloads: Mapping[str, Workload | Mix] = MappingProxyType(BUILT_IN)
+    text: str,
+    *,
+    source: str,
+    workloads: Mapping[str, Workload | Mix] = MappingProxyType(BUILT_IN),
+    environ: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[Row, ...]:
-    """Rows of a file, in their order. source: name of the text in messages. Raises ConfigError with all errors."""
+    """Rows of a file, in their order. source: name of the text in messages. Raises ConfigError with all errors.
+
+    environ: variables that headers may name
+    """
     try:
         raw = parse(text)
     except BadYaml as problem:
@@ -163,8 +208,14 @@ def load_rows(
     if not isinstance(listed, list) or not listed:
         problems.add("rows", f"needed: a list of rows; {MINIMAL}")
         listed = []
-    rows = [row for index, value in enumerate(listed) if (row := _row(index, value, problems, workloads)) is not None]
+    rows = [
+        row
+        for index, value in enumerate(listed)
+        if (row := _row(index, value, problems, workloads, environ)) is not None
+    ]
     _check_names(listed, problems)
+    if len(rows) == len(listed):
+        _check_beside(rows, problems)
     if problems.lines:
         raise ConfigError("\n".join(problems.lines))
     names = named([_unnamed(slo) for row in rows for slo in row.accept])
@@ -174,9 +225,11 @@ def load_rows(
     )
 
 
-def _row(index: int, raw: Any, problems: Problems, workloads: Mapping[str, Workload | Mix]) -> Row | None:
+def _row(
+    index: int, raw: Any, problems: Problems, workloads: Mapping[str, Workload | Mix], environ: Mapping[str, str]
+) -> Row | None:
     try:
-        return Row.model_validate(raw, context=Document((), {}, str, workloads=dict(workloads)))
+        return Row.model_validate(raw, context=Document((), environ, str, workloads=dict(workloads)))
     except ValidationError as error:
         for key, message in explain(error, Row, raw).items():
             problems.add(below(f"rows[{index}]", key), message)
@@ -190,6 +243,28 @@ def _check_names(listed: list[Any], problems: Problems) -> None:
         if isinstance(name, str) and places.setdefault(name, index) != index:
             problems.add(
                 f"rows[{index}].name", f"rows[{places[name]}] is called {name!r} too; give each a name of its own"
+            )
+
+
+def _check_beside(rows: Sequence[Row], problems: Problems) -> None:
+    for index, row in enumerate(rows):
+        if row.beside is None:
+            continue
+        path, before = f"rows[{index}]", rows[index - 1] if index else None
+        if before is None or before.name != row.beside or before.beside is not None:
+            problems.add(
+                f"{path}.beside", f"{row.beside!r} is not the row before this one; write this row directly after it"
+            )
+        elif before.duration is None or before.rate is None or before.ttft is None:
+            problems.add(
+                f"{path}.beside",
+                f"{row.beside!r} needs `rate`, `duration` and a `ttft` in `accept`, to see the effect of this load",
+            )
+        elif row.duration is not None and row.start + row.duration > before.duration:
+            problems.add(
+                path,
+                f"ends {row.start + row.duration:g}s after the begin of {row.beside!r}, which is sent for {before.duration:g}s; "
+                "shorten this row or lengthen that one",
             )
 
 

@@ -7,9 +7,9 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationInfo, model_validator
 
-from prober.config.fields import Block, mistake
+from prober.config.fields import Block, Mistakes, mistake
 from prober.config.problems import mask_secrets
-from prober.config.variables import expand_url
+from prober.config.variables import expand, expand_url
 
 OWN_HEADERS = re.compile(
     "accept|accept-encoding|connection|content-length|content-type|expect|host|transfer-encoding|upgrade|user-agent|x-request-id"
@@ -127,6 +127,26 @@ def header_problem(name: str, value: str, *, auth_header: str) -> str:
     if any(c in value for c in "\r\n\0") or not value.isascii():
         return "has a line break or a character outside ASCII in its value; remove it"
     return ""
+
+
+def expanded_headers(
+    headers: Mapping[str, str], *, auth_header: str, known: Mapping[str, str] | None
+) -> dict[str, str]:
+    """Headers with the variables in their values expanded. Raises mistakes by name.
+
+    auth_header: the header that `auth` sets, empty without one; known: the environment, None in code
+    """
+    expanded: dict[str, str] = {}
+    with Mistakes() as mistakes:
+        for name, text in headers.items():
+            try:
+                value = expanded[name] = expand(text, known)
+            except ValueError as unset:
+                mistakes.add(name, str(unset))
+                continue
+            if problem := header_problem(name, value, auth_header=auth_header):
+                mistakes.add(name, problem)
+    return expanded
 
 
 def base_url(text: str) -> str:

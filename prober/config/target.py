@@ -34,10 +34,9 @@ from prober.config.fields import (
     present,
 )
 from prober.config.problems import no_such
-from prober.config.server import Auth, TlsSpec, base_url, environment, expand_proxy, header_problem
+from prober.config.server import Auth, TlsSpec, base_url, environment, expand_proxy, expanded_headers
 from prober.config.serving import DecodeBoundSpec, GpusSpec, MetricsSpec
 from prober.config.sweep import SweepSpec
-from prober.config.variables import expand
 from prober.measure.engines import DIALECTS
 from prober.measure.objective import SIGNALS_WITHOUT_STREAM, JudgedStream, Slo
 from prober.workload.budget import BudgetDemand
@@ -255,17 +254,7 @@ class Template(Overridable):
     def _check_headers(cls, headers: dict[str, str], info: ValidationInfo) -> dict[str, str]:
         auth: Auth | None = info.data.get("auth")
         auth_header = auth.credential("")[0] if auth is not None else ""
-        expanded: dict[str, str] = {}
-        with Mistakes() as mistakes:
-            for name, text in headers.items():
-                try:
-                    value = expanded[name] = expand(text, environment(info))
-                except ValueError as unset:
-                    mistakes.add(name, str(unset))
-                    continue
-                if problem := header_problem(name, value, auth_header=auth_header):
-                    mistakes.add(name, problem)
-        return expanded
+        return expanded_headers(headers, auth_header=auth_header, known=environment(info))
 
     @field_validator("metrics")
     @classmethod

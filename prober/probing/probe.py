@@ -32,7 +32,9 @@ CROSSING_NS = (
 MAX_HEADER_DIGITS = 15  # of a number in a header: more are no count of requests or tokens
 
 
-async def run_probe(target: Target, drawer: RequestGenerator, due_ns: int) -> ProbeResult | None:
+async def run_probe(
+    target: Target, drawer: RequestGenerator, due_ns: int, begun: Callable[["Flight"], None] = lambda _: None
+) -> ProbeResult | None:
     """Send one probe, due at `due_ns`, and say how it ended. None while the engine says it is loading or draining.
 
     The connection is begun at once; the request leaves at the due time, or as soon as the connection is ready if that is
@@ -41,11 +43,15 @@ async def run_probe(target: Target, drawer: RequestGenerator, due_ns: int) -> Pr
 
     The prober's own look-ups are in no latency: what must be known before the first probe is asked first and moves the due time,
     everything else is asked beside the probes.
+
+    begun: called with the probe when its connection is begun
     """
     due_ns = await target.prepare(due_ns)
     if target.state in SILENT_STATES:
         return None
-    result = await Flight(target, drawer, due_ns).fly()
+    flight = Flight(target, drawer, due_ns)
+    begun(flight)
+    result = await flight.fly()
     if result.timeline.headers_ns is not None:
         target.has_answered = True
     target.ended(result.outcome)
@@ -90,6 +96,11 @@ class Flight:
     def first_ns(self) -> int | None:
         """Time of the first content; None before it. Parses everything received: not to be called for every chunk."""
         return self._exchange.first_ns()
+
+    def waited_s(self) -> float:
+        """TTFT, or the time waited for it so far; parses as `first_ns`."""
+        first_ns = self.first_ns()
+        return ((self._target.clock.now_ns() if first_ns is None else first_ns) - self._due_ns) / 1e9
 
     def delivered(self) -> Timeline:
         """Timeline of the answer so far, also of a request that was cut. Parses everything received."""

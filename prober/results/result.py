@@ -9,8 +9,10 @@ from typing import Any, Literal
 
 from prober.measure.objective import Slo
 from prober.results.capacity import Capacity
+from prober.results.disturbance import Disturbance
 from prober.results.prompt_tokens import PromptTokens
 from prober.results.reasoning import Reasoning
+from prober.results.series import Series
 from prober.statistics.quantiles import Quantile
 
 Kind = Literal["sweep", "grid", "compare", "gate", "run"]
@@ -157,6 +159,8 @@ class Stage:
     delivered: received while the stage was sending; None: not counted
     at_least: lower bounds of quantiles that are not known because requests were cut in flight, by name as in `latencies`
     reasoning: of answers that began with it; None if none did
+    series: its parts that differ in shape (turns, warm and cold, workloads of a mix); empty if it has one only
+    disturbance: effect of a load that was sent beside a part of the stage; None: none was
     quality: (golden prompts answered, answered wrongly); None if none was sent
     prompt_lengths: prompt tokens asked and counted; None if no request had a length to reach
     """
@@ -184,6 +188,8 @@ class Stage:
     prompt_lengths: PromptTokens | None = None
     quality: tuple[int, int] | None = None
     reasoning: Reasoning | None = None
+    disturbance: Disturbance | None = None
+    series: tuple[Series, ...] = ()
     delivered: Delivered | None = None
     at_least: Mapping[str, tuple[Quantile, ...]] = field(default_factory=dict)
 

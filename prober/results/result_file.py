@@ -224,7 +224,7 @@ def _upgraded(content: dict[str, Any], version: int) -> dict[str, Any]:
     swept = version < 3 and content.get("kind") in ("sweep", "grid") and str(content.get("tool")).startswith(OURS)
     missing: dict[str, Any] = {"delivered": None, "at_least": {}} | ({"load": None} if version == 1 else {})
     if version < 5:
-        missing |= {"prompt_lengths": None, "quality": None, "reasoning": None}
+        missing |= {"prompt_lengths": None, "quality": None, "reasoning": None, "disturbance": None, "series": []}
     if version < 3:
         missing |= {"throughput": asdict(Throughput()) if swept else None}
 

@@ -16,6 +16,7 @@ from prober.results.delivery import Deliveries, deliveries, is_good
 from prober.results.prompt_tokens import prompt_tokens_of
 from prober.results.reasoning import reasoning_of
 from prober.results.result import LATENCIES, Request, Stage, Use
+from prober.results.series import series_of
 from prober.statistics.clustered_quantiles import clustered_quantiles
 from prober.statistics.quantiles import MIN_SAMPLES_BY_QUANTILE, Quantile, quantile_bounds, quantiles
 
@@ -85,6 +86,7 @@ def stage_of(
         prompt_lengths=prompt_tokens_of(probes),
         quality=quality_of(probes),
         reasoning=reasoning_of(probes),
+        series=series_of(probes),
     )
     return stage, requests
 

@@ -154,3 +154,48 @@ def test_a_row_may_name_a_workload_instead_of_lengths() -> None:
         with pytest.raises(ConfigError) as raised:
             load_rows(text % (name, more), source="r", workloads=known)
         assert said in str(raised.value)
+
+
+def beside(**changed: str | None) -> str:
+    """A load beside row `a`."""
+    keys = {"beside": "a", "name": "load", "accept": None, "requests": None, "duration": "10s", "start": "20s"}
+    return row(**{**keys, **changed})
+
+
+STEADY = row(requests=None, duration="60s")
+
+
+def test_a_row_beside_another_has_a_start_and_headers() -> None:
+    """It is not judged, and its headers may come from the environment, so that the file has no key of a tenant."""
+    keyed = beside(headers="{x-api-key: '${TENANT_KEY}'}")
+    steady, load = load_rows(f"rows: [{STEADY}, {keyed}]", source="f", environ={"TENANT_KEY": "secret"})
+    assert (load.beside, load.start, load.duration, load.accept) == ("a", 20.0, 10.0, ())
+    assert load.headers == {"x-api-key": "secret"}
+    assert "secret" not in repr(load)
+    assert steady.ttft is not None
+    assert steady.ttft.threshold_s == 0.5
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ((beside(), STEADY), "rows[0].beside: 'a' is not the row before this one"),
+        ((STEADY, beside(), beside(name="more")), "rows[2].beside: 'a' is not the row before this one"),
+        ((row(), beside()), "rows[1].beside: 'a' needs `rate`, `duration` and a `ttft` in `accept`"),
+        ((STEADY, beside(start="55s")), "rows[1]: ends 65s after the begin of 'a', which is sent for 60s"),
+        (
+            (STEADY, beside(accept="['success:99%']")),
+            "rows[1].accept: a row `beside` another is its load and not judged",
+        ),
+        ((STEADY, beside(accept="['cost<2']")), "rows[1].accept: a row `beside` another is its load and not judged"),
+        (
+            (STEADY, beside(duration=None, requests="9")),
+            "rows[1].requests: a row `beside` another has `rate` and `duration`",
+        ),
+        ((row(start="5s"),), "rows[0].start: is that of a row `beside` another"),
+        ((STEADY, beside(headers="{x: '${NOT_THERE}'}")), "rows[1].headers"),
+        ((STEADY, beside(headers="{host: x}")), "rows[1].headers.host: is set by the prober itself"),
+    ],
+)
+def test_mistakes_of_rows_beside_others(rows: tuple[str, ...], said: str) -> None:
+    assert any(line.startswith(said) for line in mistakes(*rows)), mistakes(*rows)

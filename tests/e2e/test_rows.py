@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from prober.cli.options import EndpointOptions
 from prober.cli.target import target
 from prober.features.experiments.report.report import html, markdown
@@ -206,3 +208,91 @@ async def test_a_wrong_call_and_a_target_that_is_not_there(tmp_path: Path) -> No
         assert (code_, out) == (code, ""), err
         for message in whats:
             assert message in err
+
+
+async def test_an_overload_beside_a_row_shows_what_it_does_and_the_time_to_recover(tmp_path: Path) -> None:
+    """Four seconds at 80/s make a queue worth two seconds, below the guard of three; the truth is the server's own record."""
+    path, saved, truth = tmp_path / "rows.yaml", tmp_path / "result.json", tmp_path / "truth.jsonl"
+    path.write_text(
+        f"rows:\n- {{name: steady, rate: 10/s, duration: 16s, accept: ['ttft<1s:90%'], {SHAPE}}}\n"
+        f"- {{name: overload, beside: steady, start: 4s, rate: 70/s, duration: 4s, {SHAPE}}}\n"
+    )
+    behaviour = Behaviour(ttft=Constant(0.05), itl=Constant(0.001), slots=3)  # about 54 requests a second
+    async with running(Settings(behaviour=behaviour, truth=truth)) as url:
+        code, out, err = await matrix(
+            url, "--file", str(path), "--output", str(saved), "--json", "--warm-up", "3", "--max-send-lag", "500ms"
+        )
+    assert out, (code, err)
+    steady, overload = json.loads(out)["rows"]
+    assert (overload["state"], overload["disturbance"]) == ("not_judged", None)
+    assert steady["sent"] == len([row for row in read(saved.read_text(), "r").requests if row.stage == 0])
+    effect = steady["disturbance"]
+    assert (effect["name"], effect["ended"], effect["slo"]) == ("overload", "", "ttft")
+    assert effect["begin_s"] == pytest.approx(4.0, abs=0.5)
+    assert effect["end_s"] - effect["begin_s"] == pytest.approx(4.0, abs=0.1)
+    assert effect["bad"] > 0
+    recovery = effect["recovery"]
+    assert recovery["state"] == "recovered"
+    records = [json.loads(line) for line in truth.read_text().splitlines()]
+    slow_ns = [r["received_ns"] for r in records if (r["first_write_ns"] or 0) - r["received_ns"] > 1_000_000_000]
+    last_ns = max(record["received_ns"] for record in records)  # about 8 s after the end of the overload
+    assert recovery["upper_s"] == pytest.approx(8 - (last_ns - max(slow_ns)) / 1e9, abs=0.7)
+    disturbance = read(saved.read_text(), "r").stages[0].disturbance
+    assert disturbance is not None
+    assert "Recovery: " in disturbance.text()
+
+
+async def test_an_overload_that_harms_is_ended_by_its_guards(tmp_path: Path) -> None:
+    """Within a second of a wait above three thresholds; the row beside goes on, and the result says why."""
+    path = tmp_path / "rows.yaml"
+    path.write_text(
+        f"rows:\n- {{name: steady, rate: 10/s, duration: 14s, accept: ['ttft<200ms:90%'], {SHAPE}}}\n"
+        f"- {{name: overload, beside: steady, start: 3s, rate: 150/s, duration: 10s, {SHAPE}}}\n"
+    )
+    behaviour = Behaviour(ttft=Constant(0.05), itl=Constant(0.001), slots=3)
+    async with running(Settings(behaviour=behaviour)) as url:
+        _, out, err = await matrix(url, "--file", str(path), "--json", "--warm-up", "3", "--max-send-lag", "500ms")
+    effect = json.loads(out)["rows"][0]["disturbance"]
+    assert effect["ended"], err
+    assert effect["end_s"] - effect["begin_s"] < 2.5
+    assert json.loads(out)["rows"][0]["sent"] > 100
+
+
+async def test_rows_have_headers_of_their_own(tmp_path: Path) -> None:
+    """The key of a row replaces that of the command; here the load beside has a wrong one, and is rejected."""
+    path, key = tmp_path / "rows.yaml", tmp_path / "key"
+    key.write_text("right")
+    path.write_text(
+        f"rows:\n- {{name: steady, rate: 20/s, duration: 3s, accept: ['ttft<300ms:90%'], {SHAPE}}}\n"
+        f"- {{name: load, beside: steady, duration: 2s, rate: 20/s, headers: {{authorization: Bearer wrong}}, {SHAPE}}}\n"
+    )
+    async with running(Settings(behaviour=QUICK, api_key="right")) as url:
+        code, out, err = await matrix(
+            *(url, "--file", str(path), "--json", "--warm-up", "1", "--bearer-token-file", str(key)),
+        )
+    assert out, (code, err)
+    steady, load = json.loads(out)["rows"]
+    assert set(load["outcomes"]) == {"rejected"}
+    assert steady["outcomes"].get("ok", 0) > 0
+    assert "rejected" not in steady["outcomes"]
+
+
+async def test_turns_of_sessions_are_shown_apart(tmp_path: Path) -> None:
+    """TTFT by turn, and later turns find the earlier ones in the prefix cache; a row of one series has no parts."""
+    path, config, saved = tmp_path / "rows.yaml", tmp_path / "prober.yaml", tmp_path / "result.json"
+    config.write_text(
+        "targets: [{url: 'http://127.0.0.1:1', name: x}]\n"
+        "workloads: {talk: {prompt_tokens: 60, output_tokens: 8, sessions: {count: 2, turns: 3}}}\n"
+    )
+    path.write_text(
+        "rows:\n- {name: talks, workload: talk, rate: 20/s, requests: 40, accept: ['ttft<2s:90%']}\n"
+        f"- {{name: plain, rate: 20/s, requests: 10, accept: ['ttft<2s:90%'], {SHAPE}}}\n"
+    )
+    async with running(Settings(behaviour=QUICK)) as url:
+        _, out, err = await matrix(url, "--file", str(path), "--config.file", str(config), "--output", str(saved))
+    assert "talks: talk_turn3 TTFT p50 " in out, err
+    talks, plain = read(saved.read_text(), "r").stages
+    assert [series.name for series in talks.series] == ["talk_turn1", "talk_turn2", "talk_turn3"]
+    shares = [series.cached_tokens / series.prompt_tokens for series in talks.series]
+    assert shares[0] == 0 < shares[1] < shares[2]
+    assert plain.series == ()

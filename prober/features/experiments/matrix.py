@@ -39,10 +39,13 @@ CLOSED_LOOP = (
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Verdict on a row. name: of its stage; why: the observed figures; findings: one per objective."""
+    """Verdict on a row. name: of its stage; why: the observed figures; findings: one per objective.
+
+    state: "not_judged" of a row that is the load beside another
+    """
 
     name: str
-    state: State
+    state: State | Literal["not_judged"]
     why: str
     findings: tuple[Finding, ...]
 
@@ -60,6 +63,8 @@ def judge(
     missed: see `missed_error`
     loading: requests that were not sent because the engine said that it is loading or shutting down
     """
+    if row.beside is not None:
+        return Verdict(stage_name(row), "not_judged", f"load beside {row.beside}", ())
     questions = [(slo, _question(slo, row.workload)) for slo in row.accept]
     for _, question in questions:
         for result in results:
@@ -91,12 +96,14 @@ def with_cost(verdict: Verdict, cost: CostFinding) -> Verdict:
 
 def not_begun(row: Row) -> Verdict:
     """Verdict on a row that was not started because of an interruption."""
+    if row.beside is not None:
+        return Verdict(stage_name(row), "not_judged", "not begun", ())
     return Verdict(stage_name(row), "not_enough_data", "not begun", ())
 
 
 def overall(verdicts: Sequence[Verdict]) -> State:
     """State of all rows: rejected if any row is, accepted if all are."""
-    states = {verdict.state for verdict in verdicts}
+    states = {verdict.state for verdict in verdicts} - {"not_judged"}
     return "rejected" if "rejected" in states else "accepted" if states == {"accepted"} else "not_enough_data"
 
 

@@ -1,0 +1,201 @@
+"""A load beside a stage: the stage's TTFT beside it compared with that before, and the time to recover after it.
+
+Recovery. Each request that was due after the end of the load is good or bad by the TTFT objective. The requests that the load still
+slowed down are those up to the most likely change from "more bad than good" to "bad as often as the objective allows" (the largest
+sum of log-likelihood ratios). The rest must show by the binomial test that the objective holds again; otherwise the time to recover
+has a lower bound only. Requests after the change count as independent of each other.
+
+Ratio. TTFTs close to each other in time share a queue, so intervals are those of clusters of `BLOCK_S`. A failed request has no
+TTFT and counts as slower than all others. The interval of a ratio is made of the 95% intervals of both quantiles, so it holds in
+90% or more.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from prober.measure.objective import Slo
+from prober.measure.outcome import BAD, NEUTRAL
+from prober.measure.result import ProbeResult
+from prober.measure.slo_events import count_events
+from prober.measure.timeline_text import format_duration
+from prober.statistics.binomial import probability_of_at_least
+from prober.statistics.clustered_quantiles import clustered_quantiles
+from prober.statistics.quantiles import Quantile
+
+ERROR = 0.05  # of "recovered", and of "missed before"
+BLOCK_S = 5.0
+QS = (0.5, 0.9, 0.95, 0.99)
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """A quantile beside the load ÷ the same before it, with its interval."""
+
+    q: float
+    estimate: float
+    lower: float
+    upper: float
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """Time from the end of the load until TTFT was back within its objective.
+
+    state: recovered between lower_s and upper_s; "not_seen" after lower_s or more; "missed_before": the objective did not hold before
+        the load, so nothing is recovered; "not_enough_data"
+    events, bad: requests that decided: those since the recovery, else all after the load; for "missed_before" those before it
+    """
+
+    state: Literal["recovered", "not_seen", "missed_before", "not_enough_data"]
+    events: int
+    bad: int
+    lower_s: float | None = None
+    upper_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Disturbance:
+    """The effect of another row's load on a stage.
+
+    name: of that row; begin_s, end_s: of its sending, since the begin of the stage; ended: why it ended early, "" if it did not
+    slo: name of the TTFT objective; events, bad: requests of the stage beside the load
+    samples: (before, beside) requests with a TTFT, or failed
+    ratios: of TTFT, of the quantiles with enough samples on both sides
+    """
+
+    name: str
+    begin_s: float
+    end_s: float
+    ended: str
+    slo: str
+    events: int
+    bad: int
+    samples: tuple[int, int]
+    ratios: tuple[Ratio, ...]
+    recovery: Recovery
+
+    def text(self) -> str:
+        """The effect as sentences without a full stop at the end."""
+        early = f", ended early and its requests in flight cut: {self.ended}" if self.ended else ""
+        span = f"{self.name} was sent for {self.end_s - self.begin_s:.3g} s{early}"
+        return (
+            f"{span}. Beside it {self.bad:,} of {self.events:,} bad by {self.slo}; {self._ratios()}. {self._recovery()}"
+        )
+
+    def _ratios(self) -> str:
+        if not self.ratios:
+            before, beside = self.samples
+            counts = (
+                f"too few requests ({beside:,} and {before:,}), too few blocks of {BLOCK_S:g} s, or too many failed"
+            )
+            return f"no ratio of TTFT beside it to that before: {counts}"
+        texts = (f"p{100 * r.q:.4g} {r.estimate:.3g} times ({r.lower:.3g} to {r.upper:.3g})" for r in self.ratios)
+        return f"TTFT beside it relative to that before: {', '.join(texts)}"
+
+    def _recovery(self) -> str:
+        recovery = self.recovery
+        counts = f"{recovery.bad:,} of {recovery.events:,} bad"
+        match recovery.state:
+            case "recovered":
+                assert recovery.lower_s is not None
+                assert recovery.upper_s is not None
+                span = (
+                    f"at most {format_duration(recovery.upper_s)}"
+                    if recovery.lower_s == 0
+                    else f"{format_duration(recovery.lower_s)} to {format_duration(recovery.upper_s)}"
+                )
+                return f"Recovery: {span} after its end ({counts} since)"
+            case "not_seen":
+                assert recovery.lower_s is not None
+                least = format_duration(recovery.lower_s)
+                return f"Recovery: at least {least} after its end, not shown within the time watched ({counts})"
+            case "missed_before":
+                return f"Recovery: none to measure, {self.slo} was missed before it already ({counts})"
+            case "not_enough_data":
+                return f"Recovery: not enough data ({counts} after its end)"
+
+
+def disturbance_of(
+    slo: Slo, probes: Sequence[ProbeResult], *, name: str, ended: str, stage_begin_ns: int, begin_ns: int, end_ns: int
+) -> Disturbance:
+    """The effect of a load on the probes of a stage.
+
+    slo: objective of TTFT
+    begin_ns, end_ns: span of the load's sending, on the clock of the timelines
+    """
+    before = [probe for probe in probes if probe.timeline.intended_ns < begin_ns]
+    beside = [probe for probe in probes if begin_ns <= probe.timeline.intended_ns < end_ns]
+    after = [probe for probe in probes if probe.timeline.intended_ns >= end_ns]
+    events = [bad for _, bad in _events(slo, beside, end_ns)]
+    return Disturbance(
+        name,
+        (begin_ns - stage_begin_ns) / 1e9,
+        (end_ns - stage_begin_ns) / 1e9,
+        ended,
+        slo.name,
+        len(events),
+        sum(events),
+        (sum(map(len, _blocks(before))), sum(map(len, _blocks(beside)))),
+        _ratios(before, beside),
+        _recovery(slo, _events(slo, before, end_ns), _events(slo, after, end_ns)),
+    )
+
+
+def _events(slo: Slo, probes: Sequence[ProbeResult], origin_ns: int) -> list[tuple[float, bool]]:
+    """(due time in seconds since the origin, is bad) of the probes that are events of the objective, by due time."""
+    counted = [((probe.timeline.intended_ns - origin_ns) / 1e9, count_events(slo, probe)) for probe in probes]
+    return sorted((due_s, bad > 0) for due_s, (events, bad) in counted if events)
+
+
+def _recovery(slo: Slo, before: Sequence[tuple[float, bool]], after: Sequence[tuple[float, bool]]) -> Recovery:
+    budget = float(slo.error_budget_ratio)
+    bad_before = sum(bad for _, bad in before)
+    if bad_before and probability_of_at_least(bad_before, len(before), budget) <= ERROR:
+        return Recovery("missed_before", len(before), bad_before)
+    slowed = _slowed([bad for _, bad in after], budget)
+    since = [bad for _, bad in after[slowed:]]
+    lower_s = after[slowed - 1][0] if slowed else 0.0
+    if since and 1 - probability_of_at_least(sum(since) + 1, len(since), budget) <= ERROR:
+        return Recovery("recovered", len(since), sum(since), lower_s, after[slowed][0])
+    bad_after = sum(bad for _, bad in after)
+    if slowed:
+        return Recovery("not_seen", len(after), bad_after, lower_s)
+    return Recovery("not_enough_data", len(after), bad_after)
+
+
+def _slowed(bad: Sequence[bool], budget: float) -> int:
+    """Number of requests up to the most likely change from mostly bad to bad as often as `budget`."""
+    slow = (1 + budget) / 2
+    gain, loss = math.log(slow / budget), math.log((1 - slow) / (1 - budget))
+    place, best, total = 0, 0.0, 0.0
+    for count, is_bad in enumerate(bad, 1):
+        total += gain if is_bad else loss
+        if total > best:
+            place, best = count, total
+    return place
+
+
+def _ratios(before: Sequence[ProbeResult], beside: Sequence[ProbeResult]) -> tuple[Ratio, ...]:
+    pairs = zip(clustered_quantiles(_blocks(before), QS), clustered_quantiles(_blocks(beside), QS), strict=False)
+    return tuple(ratio for first, second in pairs if (ratio := _ratio(first, second)) is not None)
+
+
+def _ratio(first: Quantile, second: Quantile) -> Ratio | None:
+    if not (first.has_enough_samples and second.has_enough_samples and first.lower and first.upper and second.lower):
+        return None
+    upper = second.upper
+    if upper is None or not math.isfinite(max(first.upper, upper)):
+        return None
+    return Ratio(second.q, second.estimate / first.estimate, second.lower / first.upper, upper / first.lower)
+
+
+def _blocks(probes: Sequence[ProbeResult]) -> list[list[float]]:
+    """TTFTs in seconds by block of time; infinite for a failed request."""
+    blocks: dict[int, list[float]] = {}
+    for probe in probes:
+        ttft_s = math.inf if probe.outcome in BAD else probe.timeline.ttft_s
+        if ttft_s is not None and not (probe.outcome in NEUTRAL or probe.warm_up or probe.cached):
+            blocks.setdefault(int(probe.timeline.intended_ns / 1e9 // BLOCK_S), []).append(ttft_s)
+    return list(blocks.values())

@@ -1,0 +1,82 @@
+"""Guards of a load beside other requests."""
+
+from prober.features.capacity.load_guard import LoadGuard
+from prober.measure.engine_signals import EngineInfo, EngineSignals
+from prober.measure.outcome import Outcome
+from prober.measure.result import ProbeResult
+from prober.measure.timeline import Timeline
+
+VLLM = EngineInfo("vllm")
+
+
+def ended(outcome: Outcome) -> ProbeResult:
+    return ProbeResult("t", "w", "id", 0.0, outcome, "", Timeline(0))
+
+
+def guard() -> LoadGuard:
+    """TTFT threshold 0.5 s, 20 requests a second; three thresholds are a queue of 30."""
+    started = LoadGuard(0.5, 20.0)
+    started.page(0.0, EngineSignals(VLLM, requests_waiting=0.0, preemptions_total=5.0))
+    started.began()
+    return started
+
+
+def test_requests_that_wait_are_no_harm_up_to_three_thresholds() -> None:
+    """That is what an overload is for; beyond it the load ends."""
+    load = guard()
+    load.page(0.5, EngineSignals(VLLM, requests_waiting=29.0, preemptions_total=5.0))
+    load.waited(1.5)
+    assert load.harm == ""
+    load.page(1.0, EngineSignals(VLLM, requests_waiting=31.0, preemptions_total=5.0))
+    assert load.harm == "the engine's page shows too much waiting"
+    load = guard()
+    load.waited(1.51)
+    assert load.harm == "a TTFT of 1.51 s or more, over 3 times the threshold"
+
+
+def test_failures_end_it_and_a_single_one_does_not() -> None:
+    """More than a tenth, two at least; successes beside them do not hide those."""
+    load = guard()
+    for outcome in (*[Outcome.OK] * 10, Outcome.HTTP_429):
+        load.result(ended(outcome))
+    assert load.harm == ""
+    load.result(ended(Outcome.HTTP_429))
+    assert load.harm == "2 of 12 requests failed, the last with http_429"
+
+
+def test_a_full_cache_preemptions_and_a_lost_page_end_it() -> None:
+    """Preemptions of before the load are not its own."""
+    load = guard()
+    load.page(0.5, EngineSignals(VLLM, kv_cache_usage_ratio_max=0.99, preemptions_total=5.0))
+    assert load.harm == "the engine's page shows too much kv usage"
+    load = guard()
+    load.page(0.5, EngineSignals(VLLM, preemptions_total=10.0))
+    assert load.harm == "the engine's page shows too much preemptions"
+    load = guard()
+    load.tick(2.9)
+    assert load.harm == ""
+    load.tick(3.1)
+    assert load.harm == "no reading of the engine's page for 3.1 s"
+
+
+def test_a_restarted_engine_and_a_late_prober_end_it() -> None:
+    load = guard()
+    load.page(0.5, EngineSignals(VLLM, requests_waiting=0.0, preemptions_total=0.0))
+    assert "restarted" in load.harm
+    load = guard()
+    for _ in range(3):
+        load.result(ended(Outcome.INVALID))
+    assert load.harm == "the prober was late in 3 of the last 3 requests"
+
+
+def test_nothing_before_the_load_ends_it() -> None:
+    """Failures and slow requests of before are not its harm, and the first harm is the reason."""
+    load = LoadGuard(0.5, 20.0)
+    for _ in range(3):
+        load.result(ended(Outcome.RESET))
+    load.waited(9.0)
+    assert load.harm == ""
+    load.began()
+    load.waited(2.0)
+    load.waited(9.0)
+    assert load.harm.startswith("a TTFT of 2 s")

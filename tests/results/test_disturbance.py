@@ -1,0 +1,118 @@
+"""The effect of a load on a stage: TTFT beside it, and the time to recover."""
+
+from collections.abc import Sequence
+from decimal import Decimal
+from random import Random
+
+from prober.measure.objective import Slo
+from prober.measure.outcome import Outcome
+from prober.measure.result import ProbeResult
+from prober.measure.timeline import Timeline
+from prober.results.disturbance import Disturbance, disturbance_of
+
+TTFT = Slo("ttft", "ttft", 0.5, Decimal("0.95"), 2_592_000.0)
+S = 1_000_000_000
+FAST_S, SLOW_S = 0.1, 2.0
+
+
+def probe(due_s: float, ttft_s: float, outcome: Outcome = Outcome.OK) -> ProbeResult:
+    first_ns = None if outcome is not Outcome.OK else round((due_s + ttft_s) * S)
+    return ProbeResult("t", "w", "id", 0.0, outcome, "", Timeline(round(due_s * S), first_ns=first_ns))
+
+
+def effect(probes: Sequence[ProbeResult], begin_s: float = 60, end_s: float = 90) -> Disturbance:
+    return disturbance_of(
+        TTFT,
+        probes,
+        name="overload",
+        ended="",
+        stage_begin_ns=0,
+        begin_ns=round(begin_s * S),
+        end_ns=round(end_s * S),
+    )
+
+
+def steady(recovers_s: float, until_s: int = 200) -> list[ProbeResult]:
+    """One request a second, slow from 60 s on up to `recovers_s`."""
+    return [probe(due_s, SLOW_S if 60 <= due_s < recovers_s else FAST_S) for due_s in range(until_s)]
+
+
+def test_recovery_lies_between_the_last_slow_and_the_next_request() -> None:
+    """Slow until 12 s after the load: the last slow request was due 11 s after it, the first fast one 12 s."""
+    recovery = effect(steady(102)).recovery
+    assert (recovery.state, recovery.lower_s, recovery.upper_s) == ("recovered", 11.0, 12.0)
+    assert (recovery.events, recovery.bad) == (98, 0)
+    assert "Recovery: 11 s to 12 s after its end (0 of 98 bad since)" in effect(steady(102)).text()
+
+
+def test_a_recovery_that_the_time_watched_does_not_show_has_a_lower_bound_only() -> None:
+    """Slow to the end, or too few requests since: 59 good ones are the fewest that show 95%."""
+    never = effect(steady(1_000)).recovery
+    assert (never.state, never.lower_s, never.upper_s) == ("not_seen", 109.0, None)
+    few = effect(steady(102, until_s=160)).recovery
+    assert (few.state, few.lower_s, few.upper_s) == ("not_seen", 11.0, None)
+    assert effect(steady(102, until_s=161)).recovery.state == "recovered"
+
+
+def test_a_load_that_slows_nothing_after_its_end_is_recovered_at_once() -> None:
+    """One slow request later on, as the objective allows, moves nothing; without requests nothing is claimed."""
+    probes = [*steady(90), probe(150.5, SLOW_S)]
+    recovery = effect(probes).recovery
+    assert (recovery.state, recovery.lower_s, recovery.upper_s, recovery.bad) == ("recovered", 0.0, 0.0, 1)
+    assert effect(steady(90, until_s=90)).recovery.state == "not_enough_data"
+    assert effect(steady(90, until_s=100)).recovery.state == "not_enough_data"
+
+
+def test_a_failed_request_is_not_recovered() -> None:
+    """An engine that refuses after the load has not recovered, although all TTFTs are short."""
+    probes = [*steady(60, until_s=90), *(probe(due_s, 0, Outcome.HTTP_5XX) for due_s in range(90, 200))]
+    assert effect(probes).recovery.state == "not_seen"
+
+
+def test_an_objective_missed_before_the_load_is_not_recovered() -> None:
+    probes = [probe(due_s, SLOW_S if due_s % 4 == 0 else FAST_S) for due_s in range(200)]
+    result = effect(probes)
+    assert (result.recovery.state, result.recovery.events, result.recovery.bad) == ("missed_before", 60, 15)
+    assert "ttft was missed before it already (15 of 60 bad)" in result.text()
+
+
+def test_engines_at_twice_their_budget_after_the_load_are_seldom_recovered() -> None:
+    """The choice of the change by the same requests does not raise the error above 5%; healthy ones are found with power."""
+    rng = Random(4)
+
+    def recovered(share: float) -> float:
+        runs = 0
+        for _ in range(400):
+            after = [probe(due_s, SLOW_S if rng.random() < share else FAST_S) for due_s in range(90, 390)]
+            runs += effect([*steady(90, until_s=90), *after]).recovery.state == "recovered"
+        return runs / 400
+
+    assert recovered(0.10) <= 0.05
+    assert recovered(0.01) >= 0.95
+
+
+def test_ttft_beside_the_load_is_a_ratio_with_an_interval_that_holds_the_truth() -> None:
+    """Three times as slow: the interval of the median holds 3 in most runs; too few requests, or all in one block, give none."""
+    rng, held = Random(9), 0
+    for _ in range(60):
+        probes = [probe(i / 4, rng.lognormvariate(0, 0.4) * (0.1 if i < 480 else 0.3)) for i in range(960)]
+        ratios = {ratio.q: ratio for ratio in effect(probes, 120, 240).ratios}
+        assert set(ratios) == {0.5, 0.9, 0.95}
+        held += ratios[0.5].lower <= 3 <= ratios[0.5].upper
+    assert held >= 54
+    few = effect([probe(i, 0.1) for i in range(150)], 140, 150)
+    assert few.ratios == ()
+    assert "too few requests (10 and 140)" in few.text()
+
+
+def test_failed_requests_count_as_slower_than_all_others() -> None:
+    """A tenant whose requests fail beside the load has no ratio from the lucky rest; with a few failures the median stays known."""
+
+    def run(share: float) -> Disturbance:
+        rng = Random(2)
+        outcomes = [Outcome.HTTP_5XX if i >= 480 and rng.random() < share else Outcome.OK for i in range(960)]
+        return effect([probe(i / 4, 0.1 + rng.random() / 100, outcome) for i, outcome in enumerate(outcomes)], 120, 240)
+
+    assert run(0.6).ratios == ()
+    assert 0.5 in {ratio.q for ratio in run(0.1).ratios}
+    assert 0.95 not in {ratio.q for ratio in run(0.1).ratios}
