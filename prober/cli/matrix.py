@@ -26,7 +26,7 @@ from prober.cli.options import AsJson, EndpointOptions, Url, WarmUpOption, expan
 from prober.cli.output import echo
 from prober.cli.sending import Sending, Watched
 from prober.cli.target import check_writable, known_workloads, only_load, target
-from prober.config.load import ConfigError
+from prober.config.problems import ConfigError
 from prober.config.rows import MAX_CONCURRENCY, Row, load_rows
 from prober.config.target import TargetSpec
 from prober.daemon.target_facts import read_facts
