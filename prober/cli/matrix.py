@@ -54,8 +54,8 @@ from prober.measure.warmup import WarmUpLength
 from prober.net.clock import Clock
 from prober.net.endpoint import BadEndpoint
 from prober.probing.result_context import completed
-from prober.results.context import Fact
 from prober.results.cost import stage_sentences
+from prober.results.facts import Fact
 from prober.results.result import Request, Result, Stage, WarmUp
 from prober.results.result import Target as Described
 from prober.results.result_file import to_json
