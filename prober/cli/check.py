@@ -12,7 +12,7 @@ from prober.cli.exit_codes import ExitCode, exit_on, fail
 from prober.cli.options import ConfigFile
 from prober.cli.output import echo
 from prober.config.configuration import Configuration
-from prober.config.load import ConfigError
+from prober.config.problems import ConfigError
 from prober.config.target import TargetSpec
 from prober.config.units import counted
 from prober.probing.shard import Shard, shard_of

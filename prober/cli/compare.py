@@ -35,7 +35,7 @@ from prober.cli.report import result_of
 from prober.cli.sending import Watched
 from prober.cli.session import Session
 from prober.cli.target import check_writable, target, workload
-from prober.config.load import ConfigError
+from prober.config.problems import ConfigError
 from prober.config.target import TargetSpec
 from prober.config.units import duration
 from prober.config.units import rate as parse_rate

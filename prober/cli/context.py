@@ -11,8 +11,7 @@ from pydantic import ValidationError
 from prober.config.context import ContextSpec
 from prober.config.document import BadYaml, parse
 from prober.config.fields import Document
-from prober.config.load import ConfigError
-from prober.config.problems import below, explain
+from prober.config.problems import ConfigError, below, explain
 
 GpuCount = Annotated[int, typer.Option("--gpus", min=0, help="Number of GPUs that serve the target; 0: as found out.")]
 GpuPrice = Annotated[float | None, typer.Option(min=0, help="Dollars per GPU and hour, for the cost of tokens.")]

@@ -117,7 +117,7 @@ def _destination(
 
     spec = None
     if config_file:
-        from prober.config.load import ConfigError
+        from prober.config.problems import ConfigError
         from prober.daemon.app import read_config
 
         try:

@@ -18,7 +18,7 @@ from prober.cli.options import AddedWorkloadOptions, AsJson, EndpointOptions, Me
 from prober.cli.output import echo
 from prober.cli.target import read_file, target, validated, workload
 from prober.config.fields import Document
-from prober.config.load import ConfigError
+from prober.config.problems import ConfigError
 from prober.config.serving import DecodeBoundSpec
 from prober.config.target import TargetSpec
 from prober.config.units import duration

@@ -42,7 +42,7 @@ def exit_on(*errors: type[Exception], command: str, code: ExitCode = ExitCode.WR
 
     The message begins with `prober COMMAND: `, except that of a ConfigError, which names its own source in each line.
     """
-    from prober.config.load import ConfigError  # here, as not every command needs the configuration
+    from prober.config.problems import ConfigError  # here, as not every command needs the configuration
 
     try:
         yield

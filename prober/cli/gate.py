@@ -35,7 +35,7 @@ from prober.cli.output import echo
 from prober.cli.report import result_of
 from prober.cli.session import Session
 from prober.cli.target import check_writable, target, workload
-from prober.config.load import ConfigError
+from prober.config.problems import ConfigError
 from prober.config.slos import parse_objectives
 from prober.config.target import ProbeSpec, TargetSpec
 from prober.config.units import duration

@@ -3,9 +3,8 @@
 import asyncio
 from collections.abc import Callable, Sequence
 
-from prober.features.gpu.monitor import serves
 from prober.features.gpu.reader import Reader, open_reader
-from prober.measure.gpu_reading import GpuReading
+from prober.measure.gpu_reading import GpuReading, serves
 from prober.probing.target import Target
 
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")

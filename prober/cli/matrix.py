@@ -27,7 +27,7 @@ from prober.cli.options import AsJson, EndpointOptions, Url, WarmUpOption, expan
 from prober.cli.output import echo
 from prober.cli.sending import Load, Sending, Watched
 from prober.cli.target import check_writable, known_workloads, only_load, target
-from prober.config.load import ConfigError
+from prober.config.problems import ConfigError
 from prober.config.rows import MAX_CONCURRENCY, Row, load_rows
 from prober.config.target import TargetSpec
 from prober.daemon.target_facts import read_facts
@@ -55,9 +55,9 @@ from prober.measure.warmup import WarmUpLength
 from prober.net.clock import Clock
 from prober.net.endpoint import BadEndpoint
 from prober.probing.result_context import completed
-from prober.results.context import Fact
 from prober.results.cost import stage_sentences
 from prober.results.disturbance import Disturbance
+from prober.results.facts import Fact
 from prober.results.result import Request, Result, Stage, WarmUp
 from prober.results.result import Target as Described
 from prober.results.result_file import to_json

@@ -10,7 +10,7 @@ import yaml
 from prober.cli.exit_codes import ExitCode, exit_on, fail
 from prober.cli.options import ConfigFile
 from prober.cli.output import echo
-from prober.config.load import ConfigError
+from prober.config.problems import ConfigError
 from prober.daemon.rules import as_operator, groups
 from prober.exposition.alerting import RuleOptions
 

@@ -18,7 +18,7 @@ import uvloop
 from prober.cli.exit_codes import ExitCode, fail
 from prober.cli.options import ConfigFile
 from prober.cli.output import echo
-from prober.config.load import ConfigError
+from prober.config.problems import ConfigError
 from prober.config.units import duration
 from prober.measure.printable import printable
 from prober.probing.shard import Shard

@@ -35,7 +35,7 @@ from prober.cli.options import (
 from prober.cli.output import echo
 from prober.cli.target import only_load, target, validated
 from prober.cli.target import workload as workload_of
-from prober.config.load import ConfigError
+from prober.config.problems import ConfigError
 from prober.config.rows import MAX_CONCURRENCY, Row
 from prober.config.slos import parse_objectives
 from prober.config.sweep import SweepSpec

@@ -11,8 +11,7 @@ from pydantic import ValidationError
 from prober.cli.exit_codes import ExitCode, fail
 from prober.cli.options import EndpointOptions, WorkloadOptions, quantity
 from prober.config.fields import Block, Document
-from prober.config.load import ConfigError, load_workloads
-from prober.config.problems import explain, no_such
+from prober.config.problems import ConfigError, explain, no_such
 from prober.config.target import TargetSpec
 from prober.config.units import duration
 from prober.config.variables import expand, expand_url
@@ -157,6 +156,8 @@ def known_workloads(config_file: str) -> Mapping[str, Workload | Mix]:
     """Workloads of a configuration file, if one is named, and the built-in ones. Raises ConfigError."""
     if not config_file:
         return BUILT_IN
+    from prober.config.load import load_workloads  # here, as few commands name a file
+
     source = f"--config.file {config_file}"
     try:
         return load_workloads(read_file(config_file), source=source, read=read_file)

@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, PrivateAttr, ValidationInfo, WithJs
 from prober.config.fields import Block, Document, mistake
 from prober.config.units import shortened
 from prober.measure.bandwidth_bound import DecodeModel, UnknownFigure, decode_model
-from prober.results.context import CONTEXT_NAMES, ENGINE_VERSION, Fact
+from prober.results.facts import CONTEXT_NAMES, ENGINE_VERSION, Fact
 
 MAX_CHARS = 300
 CONFIG_FILE = "the model's config.json"

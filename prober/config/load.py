@@ -13,7 +13,7 @@ from prober.config.document import BadYaml, parse
 from prober.config.drift import DriftSpec
 from prober.config.fields import Block, Document
 from prober.config.grafana import GrafanaSpec
-from prober.config.problems import Problems, below, explain, unknown_key
+from prober.config.problems import ConfigError, Problems, below, explain, unknown_key
 from prober.config.slos import SloSpec
 from prober.config.target import Overridable, TargetSpec
 from prober.config.variables import plain_secrets
@@ -31,10 +31,6 @@ LISTS = {
     "targets": "needed: a list of targets, such as [{url: http://localhost:8000}]",
     "discovery": "needed: a list, such as [{file: {files: [targets.json]}}]",
 }
-
-
-class ConfigError(ValueError):
-    """All errors, one per line: `source: path: error; remedy`."""
 
 
 def load(

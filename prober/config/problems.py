@@ -20,6 +20,10 @@ TYPES = {
 SECRET_KEYS = {"auth", "headers", "proxy_url", "url", "bearer_token_file", "key_file"}  # their values are never shown
 
 
+class ConfigError(ValueError):
+    """All errors, one per line: `source: path: error; remedy`."""
+
+
 @dataclass(slots=True)
 class Problems:
     """Collects errors as lines of `source: path: message`."""

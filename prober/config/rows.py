@@ -28,8 +28,7 @@ from prober.config.fields import (
     mistake,
     require,
 )
-from prober.config.load import ConfigError
-from prober.config.problems import Problems, below, explain, no_such
+from prober.config.problems import ConfigError, Problems, below, explain, no_such
 from prober.config.server import environment, expanded_headers
 from prober.config.slos import FORM, SloSpec, named, objective
 from prober.config.target import Timeouts, threshold_problem

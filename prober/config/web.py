@@ -10,8 +10,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from prober.config.document import BadYaml, parse
 from prober.config.fields import Block, Document, Duration, Items, Mistakes, mistake
-from prober.config.load import ConfigError
-from prober.config.problems import Problems, explain
+from prober.config.problems import ConfigError, Problems, explain
 from prober.config.units import counted
 
 HIGHEST_COST = 14

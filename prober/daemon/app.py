@@ -18,7 +18,8 @@ from typing import Any
 from prober import __version__
 from prober.config.configuration import Configuration
 from prober.config.discovery import PLACEHOLDER
-from prober.config.load import ConfigError, load
+from prober.config.load import load
+from prober.config.problems import ConfigError
 from prober.config.units import counted
 from prober.daemon import series as own_series
 from prober.daemon.registry import registry

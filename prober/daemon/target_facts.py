@@ -7,7 +7,7 @@ from prober.features.engines.context_reader import read_context
 from prober.features.experiments.host import is_loopback, read_host
 from prober.features.gpu.hardware import read_hardware
 from prober.probing.target import Target
-from prober.results.context import Fact
+from prober.results.facts import Fact
 
 DRIVER_TIMEOUT_S = 10.0
 _OF_READINGS = {"gpu", "gpu_count", "gpu_memory"}  # facts that the readings of the chosen GPUs state

@@ -52,3 +52,8 @@ class GpuReading:
     def device_id(self) -> str:
         """`0` for a device, `0:2` for a partition, as the vendor's tools write it."""
         return str(self.index) if self.partition is None else f"{self.index}:{self.partition}"
+
+
+def serves(device: GpuReading, chosen: tuple[int | str, ...]) -> bool:
+    """Whether `chosen` (indices, UUIDs, "all") contains the device; a partition is chosen by its UUID or that of its GPU."""
+    return "all" in chosen or device.index in chosen or device.uuid in chosen or device.parent in chosen

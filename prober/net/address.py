@@ -7,11 +7,8 @@ resolves names, and only a literal address can be refused here.
 import errno
 import ipaddress
 import socket
-import ssl
 import sys
 from typing import Any
-
-import aiohttp
 
 LINK_LOCAL = tuple(map(ipaddress.ip_network, ("169.254.0.0/16", "fe80::/10")))
 METADATA = tuple(
@@ -47,17 +44,6 @@ def check(address: str, *, allow_link_local: bool = False) -> None:
         if any(at in network for network in networks):
             message = f"{address} is {kind}: refused, nothing was sent; to allow it set `allow_link_local: true`"
             raise Forbidden(errno.EACCES, message)
-
-
-def connector(*, tls: ssl.SSLContext | None = None, allow_link_local: bool = False) -> aiohttp.TCPConnector:
-    """Connector of a client session that checks each address when its socket opens; one request per connection."""
-
-    def open_socket(address_info: Any) -> socket.socket:
-        family, kind, protocol, _, at = address_info
-        check(str(at[0]), allow_link_local=allow_link_local)
-        return socket.socket(family, kind, protocol)
-
-    return aiohttp.TCPConnector(force_close=True, ssl=tls if tls is not None else True, socket_factory=open_socket)
 
 
 def refuse_link_local() -> None:

@@ -8,7 +8,7 @@ import aiohttp
 import orjson
 
 from prober.config.problems import mask_secrets
-from prober.net.address import connector
+from prober.net.connector import connector
 from prober.net.redaction import Redactor
 from prober.net.scrape import read_body
 

@@ -7,7 +7,8 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from prober.config.problems import mask_secrets
-from prober.net.address import check, connector
+from prober.net.address import check
+from prober.net.connector import connector
 
 MAX_BODY_BYTES = 16 << 20
 _CHUNK_BYTES = 1 << 16

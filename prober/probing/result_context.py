@@ -5,7 +5,8 @@ from dataclasses import replace
 
 from prober.config.target import TargetSpec
 from prober.probing.target import Target
-from prober.results.context import Fact, with_context
+from prober.results.context import with_context
+from prober.results.facts import Fact
 from prober.results.result import Result
 
 # Facts about a target, read once before a run. Second argument: UUIDs of the GPUs that serve it; None: not known.

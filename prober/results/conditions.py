@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
 from prober.measure.objective import Slo, format_percent
-from prober.results.result import Context, Result, Stage
+from prober.results.facts import Context
+from prober.results.result import Result, Stage
 
 Conditions = Mapping[str, str | None]
 _SERVING = tuple(

@@ -6,14 +6,13 @@ they disagree, the result holds both.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, replace
 
 from prober.measure.bandwidth_bound import DecodeModel, UnknownFigure, memory_bandwidth
-from prober.results.result import Context, DecodeLimit, Disagreement, Result
+from prober.results.facts import ENGINE_VERSION, Context, Fact
+from prober.results.result import DecodeLimit, Disagreement, Result
 
 CONFIGURED, THE_ENGINE = "configuration", "the engine"
-CONTEXT_NAMES = tuple(field.name for field in fields(Context))
-ENGINE_VERSION = "engine_version"
 NO_GPU = "none"  # as `gpu`: the engine runs on the processor
 OF_GPUS = ("gpu_count", "gpu_memory", "interconnect", "driver", "cuda")
 REPLICA_NOTE = "facts from a path of the server are those of the replica that answered"
@@ -31,15 +30,6 @@ LABELS = {
 MEMORY_TOLERANCE = 0.1  # a card of 80 GB shows 79.6 GiB
 _SAME = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32", "float": "float32"}
 _WORD = re.compile(r"[a-z0-9][a-z0-9.+_/-]*")
-
-
-@dataclass(frozen=True, slots=True)
-class Fact:
-    """A fact about a target. name: one of CONTEXT_NAMES, or ENGINE_VERSION."""
-
-    name: str
-    value: str
-    source: str
 
 
 def with_context(

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from prober.measure.objective import Slo
 from prober.results.capacity import Capacity
 from prober.results.disturbance import Disturbance
+from prober.results.facts import Context
 from prober.results.prompt_tokens import PromptTokens
 from prober.results.reasoning import Reasoning
 from prober.results.series import Series
@@ -270,40 +271,6 @@ class WarmUp:
     def __str__(self) -> str:
         seconds = f" in {self.seconds:.3g} s" if self.seconds is not None else ""
         return f"{self.requests:,} request{'' if self.requests == 1 else 's'}{seconds}"
-
-
-@dataclass(frozen=True, slots=True)
-class Context:
-    """Facts that cannot be measured from outside, as text from engine, driver or configuration.
-
-    weights: path or repository of the weights that the server loaded
-    cuda: of the engine; the driver states only the highest one that it supports
-    streaming: whether the answers were streamed
-    prober_host: processor, system and Python of the machine that measured
-    """
-
-    gpu: str | None = None
-    gpu_count: str | None = None
-    gpu_memory: str | None = None
-    interconnect: str | None = None
-    driver: str | None = None
-    cuda: str | None = None
-    cpu: str | None = None
-    host_ram: str | None = None
-    engine_commit: str | None = None
-    parallelism: str | None = None
-    attention_backend: str | None = None
-    scheduling_policy: str | None = None
-    max_batch: str | None = None
-    weights: str | None = None
-    model_revision: str | None = None
-    tokenizer: str | None = None
-    chat_template: str | None = None
-    precision: str | None = None
-    quantization: str | None = None
-    speculation: str | None = None
-    streaming: str | None = None
-    prober_host: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from prober.config.load import ConfigError
+from prober.config.problems import ConfigError
 from prober.config.web import CIPHERS, CURVES, TlsServer, WebConfig, load_web
 from prober.net.certificates import BadCertificate, load_pair
 from prober.storage.watched_file import Stamp, stamp

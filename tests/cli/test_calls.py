@@ -18,7 +18,7 @@ from prober.cli.options import (
     warm_up_length,
 )
 from prober.cli.target import check_writable, target, workload
-from prober.config.load import ConfigError
+from prober.config.problems import ConfigError
 from prober.measure.engines import DIALECTS
 from prober.workload.shapes import Fixed, Uniform
 from prober.workload.workloads import BUILT_IN, Workload

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from prober.cli.context import ContextOptions
-from prober.config.load import ConfigError
+from prober.config.problems import ConfigError
 from prober.results.result_file import to_json
 from tests.results.samples import sweep
 

@@ -13,7 +13,7 @@ import pytest
 import prober.cli
 from prober.cli.exit_codes import ExitCode, exit_on
 from prober.cli.main import COMMANDS
-from prober.config.load import ConfigError
+from prober.config.problems import ConfigError
 
 NOBODY = "http://127.0.0.1:1"
 WRONG_CALLS: dict[str, tuple[str, ...]] = {  # calls that typer lets pass, and the command has to refuse

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from prober.config.grafana import GrafanaSpec
-from prober.config.load import ConfigError, load
+from prober.config.load import load
+from prober.config.problems import ConfigError
 from prober.config.server import Auth, TlsSpec
 
 

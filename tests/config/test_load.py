@@ -7,7 +7,8 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from prober.config.load import ConfigError, load
+from prober.config.load import load
+from prober.config.problems import ConfigError
 from prober.config.schema import json_schema
 from prober.config.target import Gamma, GammaShape, ProbeSpec, TargetSpec, Timeouts, estimate_per_day
 from prober.measure.objective import Slo

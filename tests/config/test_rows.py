@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from prober.config.load import ConfigError
+from prober.config.problems import ConfigError
 from prober.config.rows import load_rows
 from prober.workload.shapes import Fixed, Uniform
 from prober.workload.workloads import Mix, Prefix, Workload

@@ -4,7 +4,8 @@ import pytest
 
 from prober.config.configuration import Configuration
 from prober.config.discovery import HttpSpec
-from prober.config.load import ConfigError, load
+from prober.config.load import load
+from prober.config.problems import ConfigError
 from prober.measure.engines import DIALECTS
 
 ENVIRONMENT = {"KEY": "k3y", "PASSWORD": "p/w@1%\n", "PROXY": "http://u:p%2Fw@proxy:3128", "EMPTY": " "}

@@ -11,7 +11,7 @@ from prober.mock.server import running
 from prober.mock.settings import Settings
 from prober.net.clock import Clock
 from prober.probing.target import Target
-from prober.results.context import Fact
+from prober.results.facts import Fact
 
 GPU = [Fact("gpu", "NVIDIA L4", "NVML"), Fact("gpu_count", "1", "NVML"), Fact("driver", "570", "NVML")]
 

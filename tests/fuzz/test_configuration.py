@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from prober.config import units
 from prober.config.configuration import Configuration
 from prober.config.document import BadYaml, parse
-from prober.config.load import ConfigError, load
+from prober.config.load import load
+from prober.config.problems import ConfigError
 from prober.config.rows import Row, load_rows
 from prober.config.web import WebConfig, load_web
 from prober.measure.engines import DIALECTS

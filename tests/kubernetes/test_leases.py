@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from prober.config.load import ConfigError
+from prober.config.problems import ConfigError
 from prober.daemon.registry import registry
 from prober.exposition.families import Registry
 from prober.features.replicas import series as replicas_series

@@ -10,7 +10,8 @@ from random import Random
 
 import pytest
 
-from prober.config.load import ConfigError, load
+from prober.config.load import load
+from prober.config.problems import ConfigError
 from prober.config.target import TargetSpec
 from prober.measure.engines import DIALECTS
 from prober.measure.outcome import Outcome

@@ -5,8 +5,8 @@ from dataclasses import replace
 from prober.config.load import load
 from prober.config.target import TargetSpec
 from prober.probing.result_context import completed
-from prober.results.context import Fact
-from prober.results.result import Context, Prices
+from prober.results.facts import Context, Fact
+from prober.results.result import Prices
 from tests.results.samples import sweep
 
 BASE = replace(sweep(), context=Context(gpu="NVIDIA L4", gpu_count="8"), prices=Prices())

@@ -6,7 +6,8 @@ from random import Random
 
 from prober.measure.objective import Slo
 from prober.results.capacity import Capacity
-from prober.results.result import Context, Decision, Load, Prices, Request, Result, Stage, Target, Use, WarmUp
+from prober.results.facts import Context
+from prober.results.result import Decision, Load, Prices, Request, Result, Stage, Target, Use, WarmUp
 from prober.results.stage import stage_of_requests
 
 TTFT = Slo("ttft", "ttft", 0.5, Decimal("0.99"), 2_592_000.0)

@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 
 from prober.measure.bandwidth_bound import DecodeModel
-from prober.results.context import CONFIGURED, Fact, agree, disagreement_text, sentences, unknown, with_context
-from prober.results.result import Context, Load, Prices, Result, Target
+from prober.results.context import CONFIGURED, agree, disagreement_text, sentences, unknown, with_context
+from prober.results.facts import Context, Fact
+from prober.results.result import Load, Prices, Result, Target
 from tests.results.samples import sweep
 
 BARE = Result("bare", "run", 0.0, 0.0, "tool", Target(), Load(), ())

@@ -10,7 +10,8 @@ from prober.features.experiments.audit import audit
 from prober.features.experiments.instance_sizing import Demand, Refused, Size, size
 from prober.measure.objective import Slo
 from prober.results.capacity import Capacity, Evidence
-from prober.results.result import Context, Load, Result, Stage, Target, WarmUp
+from prober.results.facts import Context
+from prober.results.result import Load, Result, Stage, Target, WarmUp
 from prober.results.verdict import stage_slo, stage_slos
 from prober.statistics.quantiles import Quantile
 from tests.results.samples import TTFT, sweep

@@ -10,8 +10,9 @@ from prober.features.experiments.compare import incomparable
 from prober.features.experiments.result_reader import read_any
 from prober.results.comparison import Comparison
 from prober.results.conditions import conditions
+from prober.results.facts import Context
 from prober.results.load_description import current_lengths, describe_lengths, describe_load, has_varied_prompts
-from prober.results.result import Context, Result, Use
+from prober.results.result import Result, Use
 from prober.results.result_file import from_json, to_json
 from prober.workload.shapes import Empirical, Fixed, LengthDistribution, Lognormal, Uniform
 from prober.workload.workloads import BUILT_IN, Mix, Workload

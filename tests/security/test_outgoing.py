@@ -18,7 +18,8 @@ import pytest
 import trustme
 
 from prober.config.discovery import HttpSpec
-from prober.config.load import ConfigError, load
+from prober.config.load import load
+from prober.config.problems import ConfigError
 from prober.config.server import Auth, TlsSpec
 from prober.config.serving import MetricsSpec
 from prober.config.target import TargetSpec

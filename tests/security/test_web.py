@@ -18,7 +18,7 @@ import pytest
 import trustme
 import yaml
 
-from prober.config.load import ConfigError
+from prober.config.problems import ConfigError
 from prober.config.web import load_web
 from prober.mock.server import running
 from prober.web.access_control import HEADERS, PAGES_BURST, missing_authentication

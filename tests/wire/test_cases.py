@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from prober.config.load import ConfigError, load
+from prober.config.load import load
+from prober.config.problems import ConfigError
 from prober.config.target import TargetSpec, Timeouts
 from prober.measure.engines import DIALECTS, GENERIC
 from prober.measure.outcome import Outcome

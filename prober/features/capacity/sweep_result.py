@@ -18,8 +18,9 @@ from prober.measure.engine_signals import EngineSignals
 from prober.measure.gpu_reading import GpuReading
 from prober.measure.outcome import Outcome
 from prober.results.delivery import deliveries
+from prober.results.facts import Context
 from prober.results.load_description import describe_load
-from prober.results.result import Context, Prices, Request, Result, Stage, Target, WarmUp
+from prober.results.result import Prices, Request, Result, Stage, Target, WarmUp
 from prober.results.stage import stage_of
 from prober.results.stop_reason import ending
 

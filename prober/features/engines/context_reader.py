@@ -17,7 +17,7 @@ from prober.measure.engines import CONTEXT_FACTS
 from prober.measure.payload import shortened
 from prober.net.scrape import UnreadablePage, fetch
 from prober.probing.target import Target
-from prober.results.context import Fact
+from prober.results.facts import Fact
 
 TIMEOUT_S = 2.0  # of one document
 TOTAL_S = 5.0  # of all documents

@@ -6,7 +6,7 @@ import platform
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from prober.results.context import Fact
+from prober.results.facts import Fact
 
 SOURCE = "the prober's machine"
 

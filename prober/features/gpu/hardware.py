@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from prober.features.gpu.nvml import Library, Lost
-from prober.results.context import Fact
+from prober.results.facts import Fact
 
 SOURCE = "NVML on the prober's machine"
 MAX_LINKS = 18

@@ -10,7 +10,7 @@ from prober.config.target import TargetSpec
 from prober.exposition.families import AnySeries, Registry
 from prober.features.gpu import series
 from prober.features.gpu.reader import Reader, open_reader
-from prober.measure.gpu_reading import GpuReading, ThrottleReason
+from prober.measure.gpu_reading import GpuReading, ThrottleReason, serves
 from prober.probing.observer import ObservedTarget, TargetObserver
 
 READ_INTERVAL_S = 5.0
@@ -140,8 +140,3 @@ class TargetGpus(TargetObserver):
                 show(series.GPU_THROTTLE, float(reason in (device.throttled or ())), device, reason.value)
         for declared in dict.fromkeys((series.GPU_INFO, series.GPU_THROTTLE, *(declared for declared, *_ in _VALUES))):
             self._registry.keep(declared, current.get(declared.name, ()), self._name)
-
-
-def serves(device: GpuReading, chosen: tuple[int | str, ...]) -> bool:
-    """Whether `chosen` (indices, UUIDs, "all") contains the device; a partition is chosen by its UUID or that of its GPU."""
-    return "all" in chosen or device.index in chosen or device.uuid in chosen or device.parent in chosen

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
 
-from prober.config.load import ConfigError
+from prober.config.problems import ConfigError
 from prober.exposition.families import Registry
 from prober.features.replicas import series as replicas_series
 from prober.features.replicas.lease_machine import Candidate, Read, Record, Timing, Wait, Write

@@ -15,7 +15,7 @@ from prober.features.engines.context_reader import context_facts, read_context
 from prober.measure.engines import CONTEXT_FACTS
 from prober.net.clock import Clock
 from prober.probing.target import Target
-from prober.results.context import CONTEXT_NAMES, ENGINE_VERSION, Fact
+from prober.results.facts import CONTEXT_NAMES, ENGINE_VERSION, Fact
 
 SECRET = "sk-of-the-server"
 SGLANG = {

@@ -6,8 +6,9 @@ import pytest
 
 from prober.features.experiments.audit import audit
 from prober.features.experiments.report.report import markdown
-from prober.results.context import Fact, with_context
-from prober.results.result import Context, Result, Stage, Use, WarmUp
+from prober.results.context import with_context
+from prober.results.facts import Context, Fact
+from prober.results.result import Result, Stage, Use, WarmUp
 from prober.results.stage import stage_of_requests
 from tests.results.samples import sweep
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from prober.config.load import ConfigError
+from prober.config.problems import ConfigError
 from prober.config.rows import load_rows
 from prober.features.experiments import gate, matrix
 from prober.features.experiments.cost_target import ERROR, CostFinding, judge_cost

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from prober.cli.dashboards import dashboards
 from prober.config.grafana import GrafanaSpec
-from prober.config.load import ConfigError
+from prober.config.problems import ConfigError
 from prober.config.server import Auth
 from prober.daemon.app import read_config
 from prober.daemon.registry import registry

@@ -28,8 +28,9 @@ from prober.measure.timeline_text import format_duration
 from prober.results import cost
 from prober.results.capacity import Capacity, binding, undecided, words
 from prober.results.conditions import contracted
-from prober.results.context import CONTEXT_NAMES, REPLICA_NOTE, disagreement_text, label
+from prober.results.context import REPLICA_NOTE, disagreement_text, label
 from prober.results.context import sentences as context_sentences
+from prober.results.facts import CONTEXT_NAMES
 from prober.results.result import CONTENT_AT_ONCE, Result, Use
 from prober.results.stop_reason import ending
 from prober.results.verdict import StageSlo, State, stage_slos

@@ -1,0 +1,50 @@
+"""Facts about a target that its results name; the configuration reads these types without those of results."""
+
+from dataclasses import dataclass, fields
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """Facts that cannot be measured from outside, as text from engine, driver or configuration.
+
+    weights: path or repository of the weights that the server loaded
+    cuda: of the engine; the driver states only the highest one that it supports
+    streaming: whether the answers were streamed
+    prober_host: processor, system and Python of the machine that measured
+    """
+
+    gpu: str | None = None
+    gpu_count: str | None = None
+    gpu_memory: str | None = None
+    interconnect: str | None = None
+    driver: str | None = None
+    cuda: str | None = None
+    cpu: str | None = None
+    host_ram: str | None = None
+    engine_commit: str | None = None
+    parallelism: str | None = None
+    attention_backend: str | None = None
+    scheduling_policy: str | None = None
+    max_batch: str | None = None
+    weights: str | None = None
+    model_revision: str | None = None
+    tokenizer: str | None = None
+    chat_template: str | None = None
+    precision: str | None = None
+    quantization: str | None = None
+    speculation: str | None = None
+    streaming: str | None = None
+    prober_host: str | None = None
+
+
+CONTEXT_NAMES = tuple(field.name for field in fields(Context))
+ENGINE_VERSION = "engine_version"
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A fact about a target. name: one of CONTEXT_NAMES, or ENGINE_VERSION."""
+
+    name: str
+    value: str
+    source: str
