@@ -46,6 +46,7 @@ PROVISIONAL_DOUBT_ERRORS = (
 )
 RING_SAMPLES = MIN_SAMPLES_BY_QUANTILE[0.99]  # enough for every reported quantile
 RECOVERY_EVIDENCE = math.log(1e4)  # log evidence against the change that ends an alarm
+MAX_ENDING_ERROR = 0.25  # of the model, in material changes, with which a sample counts in that evidence
 PROVISIONAL_THINNING = (
     10  # a provisional baseline stores every 10th reference value, as the samples of the next one are in memory too
 )
@@ -313,7 +314,8 @@ def step(state: Drift, observation: Observation) -> tuple[Drift, DriftVerdict]:
         ring.fifths[at] = fifth
     ring.count += 1
     if state.alarm is not None:
-        return state, _update_alarm(state, score, unix_s, stake)
+        is_judged = baseline.factor != "load" or error < MAX_ENDING_ERROR * math.log1p(state.settings.material)
+        return state, _update_alarm(state, score if is_judged else None, unix_s, stake)
     faster = -table[bisect_right(reference, whitened + doubt - (lead if lead < 0 else 0.0))] if is_known else None
     return state, _judge(state, unix_s, score, faster, expected, event, stake)
 
@@ -522,13 +524,17 @@ def _new_alarm(state: Drift, mix: Mixture, unix_s: float) -> Alarm:
     return Alarm(won if won >= len(mix.shifts) else MATERIAL_INDEX, since, unix_s, after)
 
 
-def _update_alarm(state: Drift, score: float, unix_s: float, stake: float) -> DriftVerdict:
-    """Update an active alarm, which ends by evidence or, after `accept_after_s`, by a new baseline."""
+def _update_alarm(state: Drift, score: float | None, unix_s: float, stake: float) -> DriftVerdict:
+    """Update an active alarm, which ends by evidence or, after `accept_after_s`, by a new baseline.
+
+    score: None at a load that the baseline knows too little of: a doubt is no evidence that the change is over
+    """
     alarm, mix = state.alarm, state.mixture
     assert alarm is not None
     assert mix is not None
     alarm.after += 1
-    alarm.against = max(0.0, alarm.against - stake * mix.log(alarm.component, score))
+    if score is not None:
+        alarm.against = max(0.0, alarm.against - stake * mix.log(alarm.component, score))
     if alarm.against >= RECOVERY_EVIDENCE:
         state.alarm = None
         _reset_evidence(state)
