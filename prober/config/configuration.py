@@ -44,11 +44,11 @@ class PrometheusSpec(Block):
 class Configuration(Block):
     """The configuration. Without arguments: the defaults, and no targets."""
 
-    defaults: Overridable = Field(Overridable(), description="for all targets")
+    defaults: Overridable = Field(default_factory=Overridable, description="for all targets")
     slos: dict[str, SloSpec] = Field(default_factory=dict, description="name to objective")
     workloads: dict[str, WorkloadSpec] = Field(default_factory=dict, description="name to shape of request")
-    drift: DriftSpec = Field(DriftSpec(), description="when a change of latency is reported")
-    storage: StorageSpec = Field(StorageSpec(), description="state that survives a restart")
+    drift: DriftSpec = Field(default_factory=DriftSpec, description="when a change of latency is reported")
+    storage: StorageSpec = Field(default_factory=StorageSpec, description="state that survives a restart")
     prometheus: PrometheusSpec | None = Field(None, description="the Prometheus that scrapes this prober")
     grafana: GrafanaSpec | None = Field(None, description="Grafana for dashboards and annotations")
     targets: Items[TargetSpec] = Field((), description="targets to probe; needed without `discovery`")

@@ -95,8 +95,10 @@ class SweepSpec(Block):
         "`prometheus.url`: the demand for headroom, and the load during a sweep if the engine's page does not count requests. "
         "Ranges of at most 5m, since the query may count requests of sweeps; absent: the engine's counters",
     )
-    guard: GuardSpec = Field(GuardSpec(), description="thresholds that end a sweep at once")
-    limits: LimitsSpec = Field(LimitsSpec(), description="limits of one sweep, beside the target's `budget`")
+    guard: GuardSpec = Field(default_factory=GuardSpec, description="thresholds that end a sweep at once")
+    limits: LimitsSpec = Field(
+        default_factory=LimitsSpec, description="limits of one sweep, beside the target's `budget`"
+    )
 
     @field_validator("max_rate")
     @classmethod

@@ -97,9 +97,9 @@ class Overridable(Block):
     )
     connect_lead: Duration = Field(1.0, description="how long before its due time a probe connects")
     max_send_lag: Duration = Field(0.010, description="lateness of the prober above which a probe is invalid")
-    timeouts: Timeouts = Field(Timeouts(), description="when a probe is aborted")
+    timeouts: Timeouts = Field(default_factory=Timeouts, description="when a probe is aborted")
     context: ContextSpec = Field(
-        ContextSpec(), description="facts about hardware, engine and model, for the context of results"
+        default_factory=ContextSpec, description="facts about hardware, engine and model, for the context of results"
     )
     allow_link_local: bool = Field(False, description="allow link-local addresses and those of cloud metadata services")
 
@@ -226,8 +226,8 @@ class Template(Overridable):
     proxy_url: Annotated[str, AfterValidator(expand_proxy)] | None = Field(
         None, description="http:// URL of a forward proxy; may contain `${NAME}` of the environment", repr=False
     )
-    metrics: MetricsSpec | None = Field(MetricsSpec(), description="metrics page of the engine")
-    gpus: GpusSpec = Field(GpusSpec(), description="GPUs that serve the target")
+    metrics: MetricsSpec | None = Field(default_factory=MetricsSpec, description="metrics page of the engine")
+    gpus: GpusSpec = Field(default_factory=GpusSpec, description="GPUs that serve the target")
     decode_bound: DecodeBoundSpec | None = Field(
         None, description="data that a decode step reads, to compare TPOT with the limit of memory bandwidth"
     )
