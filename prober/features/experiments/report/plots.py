@@ -148,7 +148,9 @@ def _curve(
             canvas.label(point.rate_per_s, (point.tail or point.tail_bound or point.p50).estimate, name)
     note = f"{tail} solid, p50 dashed; bars are 95% intervals, hollow points have too few samples."
     if any(point.tail is None and point.tail_bound is not None for point in points):
-        note += f" A bar up to the edge: the {tail} is only known to be higher than the point, as requests were cut."
+        note += (
+            f" A bar up to the edge: the {tail} is only known to be at least that of the point, as requests were cut."
+        )
     note += " The band is the interval of the knee." if drawn_knees else ""
     note += "".join(
         f" The knee of {knee.slo}, {_interval(knee)}, is beyond the axis and beyond all rates that were sent."

@@ -168,7 +168,15 @@ def _answer(result: Result) -> str:
     """The capacities in requests per second, with the confidence of their intervals."""
     confidences = dict.fromkeys(f"{c.confidence:.0%}" for c in result.capacities if c.verdict == "found")
     interval = f" In brackets: the {' and '.join(confidences)} interval, in requests per second." if confidences else ""
-    return f"{words(result.capacities)}.{interval}"
+    highest_per_s = _highest_rate(result)
+    is_beyond = any(0 < highest_per_s < (c.estimate or 0) for c in result.capacities)
+    beyond = f" No rate above {highest_per_s:.3g}/s was sent: a knee above it is an extrapolation." if is_beyond else ""
+    return f"{words(result.capacities)}.{interval}{beyond}"
+
+
+def _highest_rate(result: Result) -> float:
+    """Highest total rate of a stage; 0 if none is known."""
+    return max((plots.rate_of(stage) or 0.0 for stage in result.stages), default=0.0)
 
 
 def _capacities(result: Result) -> Table | None:
@@ -216,7 +224,7 @@ def _meaning(capacity: Capacity, result: Result) -> str:
     if capacity.verdict == "below_lowest":
         return f"it failed at the lowest rate, {capacity.upper or 0:.3g}/s"
     if capacity.verdict == "found":
-        highest_per_s = max((plots.rate_of(stage) or 0.0 for stage in result.stages), default=0.0)
+        highest_per_s = _highest_rate(result)
         is_beyond = 0 < highest_per_s < (capacity.estimate or 0)
         beyond = f"; an extrapolation, as no rate above {highest_per_s:.3g}/s was sent" if is_beyond else ""
         return f"it holds up to about {capacity.estimate or 0:.3g}/s, by the {_FITS[capacity.fit]}{beyond}"

@@ -157,11 +157,14 @@ def good_shares() -> dict[float, float]:
         if len(rows) - len(known) <= 0.05 * len(rows):
             counts.append((stage["rate_per_s"], sum(known), len(known)))
     counts.sort()
-    total, good = np.array([n for _, _, n in counts], float), np.array([g for _, g, _ in counts], float)
+    number, good_requests = np.array([n for _, _, n in counts], float), np.array([g for _, g, _ in counts], float)
     shares = {}
     for i, (rate, _, _) in enumerate(counts):
-        means = [[good[a : b + 1].sum() / total[a : b + 1].sum() for b in range(i, len(counts))] for a in range(i + 1)]
-        shares[rate] = min(max(row) for row in means)
+        means = [
+            [good_requests[a : b + 1].sum() / number[a : b + 1].sum() for b in range(i, len(counts))]
+            for a in range(i + 1)
+        ]
+        shares[rate] = min(max(line) for line in means)
     return shares
 
 

@@ -279,6 +279,8 @@ def test_a_knee_beyond_all_rates_is_an_extrapolation() -> None:
     assert (
         "an extrapolation, as no rate above 16.5/s was sent" in row(section(markdown([result]), "Verdict"), "ttft")[-1]
     )
+    assert "No rate above 16.5/s was sent: a knee above it is an extrapolation." in markdown([result])
+    assert "No rate above" not in markdown([sweep()])
     (curve,) = filter(None, [plots.main_curve([("s", result)])])
     assert 'class="band"' not in curve.svg
     assert "The knee of ttft, 100/s (60 to 250, 90% interval), is beyond the axis" in curve.note
@@ -294,7 +296,7 @@ def test_a_tail_that_is_not_known_is_drawn_as_a_bound() -> None:
     cut = replace(last, latencies=known, at_least={"ttft": (Quantile(0.99, 0.7, None, None, 0),)})
     (curve,) = filter(None, [plots.main_curve([("s", replace(first, stages=(*first.stages[:-1], cut)))])])
     assert "16/s: TTFT p99 700 ms or more" in curve.svg
-    assert "the p99 is only known to be higher than the point" in curve.note
+    assert "the p99 is only known to be at least that of the point" in curve.note
     assert " or more" not in plots.curves([("s", first)])[0].svg
 
 
