@@ -108,9 +108,7 @@ def _curve(
     drawn = lines(results)
     thin = {number for number, line in enumerate(drawn) if first and line.place > 0}
     tail_q = _tail_q(drawn, latency)
-    points = [
-        point._replace(link="" if first else point.link) for point in _curve_points(drawn, latency, tail_q)
-    ]  # on the page of a target nothing would answer to a link
+    points = _curve_points(drawn, latency, tail_q)
     if not points:
         return None
     tail = f"p{tail_q * 100:g}"
@@ -220,13 +218,18 @@ def _draw_quantile(canvas: Canvas, point: _CurvePoint, quantile: Quantile, laten
         f"of {quantile.count:,} samples"
     )
     is_uncertain = not quantile.has_enough_samples
-    canvas.dot(point.rate_per_s, quantile.estimate, colour, title, hollow=is_uncertain, link=point.link)
+    canvas.dot(point.rate_per_s, quantile.estimate, colour, title, hollow=is_uncertain, link=_link(canvas, point))
 
 
 def _draw_bound(canvas: Canvas, point: _CurvePoint, bound: Quantile, latency: str, colour: str) -> None:
     canvas.whisker(point.rate_per_s, bound.estimate, canvas.y.high, colour)
     title = f"{point.stage.name}: {NAMES[latency]} p{bound.q * 100:g} {format_duration(bound.estimate)} or more"
-    canvas.dot(point.rate_per_s, bound.estimate, colour, title, hollow=True, link=point.link)
+    canvas.dot(point.rate_per_s, bound.estimate, colour, title, hollow=True, link=_link(canvas, point))
+
+
+def _link(canvas: Canvas, point: _CurvePoint) -> str:
+    """Id of the figures of a point; "" in small charts, which stand in pages without them."""
+    return point.link if canvas.width > WIDTH else ""
 
 
 def _extent(quantile: Quantile | None) -> tuple[float, ...]:

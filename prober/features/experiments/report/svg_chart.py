@@ -59,7 +59,7 @@ class Canvas:
             f'<circle class="{kind}" style="--colour:{colour}" cx="{self._x(x):.1f}" cy="{self._y(y):.1f}" r="4">'
             f"<title>{escape(title)}</title></circle>"
         )
-        self._parts.append(f'<a href="#{escape(link)}">{circle}</a>' if link else circle)
+        self._parts.append(f'<a href="#{escape(link)}" aria-label="{escape(title)}">{circle}</a>' if link else circle)
 
     def specks(self, points: Sequence[tuple[float, float]], colour: str) -> None:
         """Draw many small points."""
@@ -142,8 +142,9 @@ class Canvas:
             f'<text class="strong" x="0" y="14">{escape(y_label)}</text>'
         )
         frame = f'<path class="frame" fill="none" d="M{LEFT} {TOP}V{bottom}H{right}"/>'
+        role = "group" if any(part.startswith("<a ") for part in self._parts) else "img"  # an image hides its links
         return (
-            f'<svg class="chart" viewBox="0 0 {self.width} {self.height}" role="img" '
+            f'<svg class="chart" viewBox="0 0 {self.width} {self.height}" role="{role}" '
             f'aria-label="{escape(f"{y_label} over {x_label}")}">{"".join(grid)}{frame}{"".join(self._parts)}{labels}</svg>'
         )
 
