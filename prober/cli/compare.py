@@ -19,6 +19,7 @@ from rich.table import Table
 
 from prober import __version__
 from prober.cli.console import Terminal
+from prober.cli.context import GpuCount, GpuPrice
 from prober.cli.exit_codes import ExitCode, exit_on
 from prober.cli.options import (
     AsJson,
@@ -44,6 +45,7 @@ from prober.features.experiments.compare import (
     Half,
     differences,
     incomparable,
+    per_gpu_and_dollar,
     plan,
     reservations,
     rounds_of,
@@ -59,6 +61,7 @@ from prober.measure.warmup import WarmUpLength
 from prober.net.clock import Clock
 from prober.net.endpoint import BadEndpoint
 from prober.results.comparison import Comparison, Side, to_json
+from prober.results.cost import Gpus, gpus_of
 from prober.results.load_description import describe_load
 from prober.results.result import Request
 from prober.results.result import Target as Described
@@ -130,6 +133,12 @@ def compare(
     save: Annotated[str, typer.Option(help="File for the comparison, for `prober report`.")] = "",
     b_model: Annotated[str, typer.Option(help="Model of B, if its name differs.")] = "",
     b_bearer_token_file: Annotated[str, typer.Option(help="Bearer token file of B, if it differs.")] = "",
+    gpus: GpuCount = 0,
+    gpu_price: GpuPrice = None,
+    b_gpus: Annotated[int, typer.Option(min=0, help="Number of GPUs of B, if it differs.")] = 0,
+    b_gpu_price: Annotated[
+        float | None, typer.Option(min=0, help="Dollars per GPU and hour of B, if it differs.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare two endpoints or two results. Exit codes: 0 compared, 1 cannot be compared, 2 wrong call."""
@@ -140,11 +149,11 @@ def compare(
         level = share("--error", error)
         rates = [quantity("--rate", text, parse_rate) for text in rate or ["2/s"]]
         _check_rounds(rounds, len(rates), error, level)
-        files = _files(a, b)
+        files, of_files = _files(a, b), (Gpus(None, None), Gpus(None, None))
         if save:
             check_writable("--save", Path(save))
         if files:
-            comparison = _stored(*files, rounds, level)
+            comparison, of_files = _stored(*files, rounds, level)
         else:
             chosen = workload(workload_options)
             endpoint_b = replace(
@@ -182,6 +191,12 @@ def compare(
             }
             load = describe_load(chosen, arrivals="poisson")
             comparison = replace(comparison, load=load, configuration=json.dumps(settings))
+        count_a, price_a = gpus or of_files[0].count, of_files[0].price_per_hour if gpu_price is None else gpu_price
+        count_b, price_b = b_gpus or of_files[1].count or gpus, b_gpu_price
+        if price_b is None:
+            price_b = of_files[1].price_per_hour if of_files[1].price_per_hour is not None else gpu_price
+        shares = per_gpu_and_dollar(comparison.compared, Gpus(count_a, price_a), Gpus(count_b or None, price_b))
+        comparison = replace(comparison, said=(*comparison.said, *shares))
         if save:
             Path(save).write_text(to_json(comparison), encoding="utf-8")
     if as_json:
@@ -218,12 +233,13 @@ def _announce(halves: Sequence[Half], pause_s: float) -> None:
     echo(f"{len(halves)} turns, about {minutes} minute{'' if minutes == 1 else 's'}", err=True)
 
 
-def _stored(a: Path, b: Path, rounds: int, error: float) -> Comparison:
-    """Comparison of two files. Raises ValueError if one cannot be read or has too few requests."""
+def _stored(a: Path, b: Path, rounds: int, error: float) -> tuple[Comparison, tuple[Gpus, Gpus]]:
+    """Comparison of two files, and the GPUs of both. Raises ValueError if one cannot be read or has too few requests."""
     result_a, result_b = result_of(a), result_of(b)
+    gpus = gpus_of(result_a), gpus_of(result_b)
     comparison = _comparison(result_a.target, result_b.target, error, time.time())
     if reasons := incomparable(result_a.load, result_b.load):
-        return replace(comparison, said=tuple(reasons))
+        return replace(comparison, said=tuple(reasons)), gpus
     pairs = stored_rounds(result_a, result_b, rounds)
     compared = judge(pairs, error)
     starts = (result_a.started_unix_s, result_b.started_unix_s)
@@ -232,13 +248,10 @@ def _stored(a: Path, b: Path, rounds: int, error: float) -> Comparison:
         f"A was measured at {times[0]}, B at {times[1]}, and not in turn: whatever else changed between is in the difference",
         *reservations(result_a.target, result_b.target, pairs, compared),
     ]
+    configuration = json.dumps({"a": str(a), "b": str(b), "rounds": rounds})
     return replace(
-        comparison,
-        load=result_a.load,
-        compared=tuple(compared),
-        said=tuple(remarks),
-        configuration=json.dumps({"a": str(a), "b": str(b), "rounds": rounds}),
-    )
+        comparison, load=result_a.load, compared=tuple(compared), said=tuple(remarks), configuration=configuration
+    ), gpus
 
 
 def _comparison(a: Described, b: Described, error: float, started_s: float) -> Comparison:

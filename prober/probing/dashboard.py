@@ -106,7 +106,7 @@ def latency() -> list[Panel]:
 
 
 def _quantile_table() -> Panel:
-    shares = (0.5, 0.9, 0.99)
+    shares = (0.5, 0.9, 0.95, 0.99)
     queries = [row(quantile(q, f"llmslo_{signal}_seconds")) for signal in ("ttft", "tpot", "e2e") for q in shares]
     queries.append(row(samples("llmslo_ttft_seconds")))
     names = [f"{SIGNALS[signal][0]} p{q * 100:g}" for signal in ("ttft", "tpot", "e2e") for q in shares]
@@ -144,17 +144,18 @@ def _quantile_lines(signal: str) -> Panel:
     p99, enough = quantile(0.99, histogram), f"{samples(histogram)} >= {MIN_P99_SAMPLES}"
     return series(
         name,
-        f"{description}: p50, p90 and p99 over the selected window. Grey dots: a p99 of fewer than 1,000 samples. "
+        f"{description}: p50, p90, p95 and p99 over the selected window. Grey dots: a p99 of fewer than 1,000 samples. "
         "Bad: above the dashed limit of the SLO, or p99 rising away from p50.",
         "s",
         Query(quantile(0.5, histogram), "{{workload}} p50"),
         Query(quantile(0.9, histogram), "{{workload}} p90"),
+        Query(quantile(0.95, histogram), "{{workload}} p95"),
         Query(p99, "{{workload}} p99"),
         Query(f"{p99} unless {enough}", "{{workload}} p99, few samples"),
         Query(limit(signal), "limit of {{slo}}, {{workload}}"),
         width=12,
         custom={"lineWidth": 2},
-        overrides=[dashed("limit of .*"), dotted("D")],
+        overrides=[dashed("limit of .*"), dotted("E")],
     )
 
 

@@ -31,6 +31,25 @@ class Cost:
     total: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class Gpus:
+    """Number of the GPUs of a target, and dollars per GPU and hour; None: not known."""
+
+    count: int | None
+    price_per_hour: float | None
+
+    @property
+    def dollars_per_hour(self) -> float | None:
+        """Dollars per hour of all of them."""
+        return self.count * self.price_per_hour if self.count and self.price_per_hour else None
+
+
+def gpus_of(result: Result) -> Gpus:
+    """The GPUs of a result; their number is None if stages differ in it."""
+    counts = {stage.gpus for stage in result.stages}
+    return Gpus(counts.pop() if len(counts) == 1 else None, result.prices.gpu_per_hour)
+
+
 def stage_cost(stage: Stage, prices: Prices) -> Cost | None:
     """Cost of the tokens of a stage; None without price or number of GPUs."""
     if prices.gpu_per_hour is None or not stage.gpus:

@@ -62,7 +62,11 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """Readings of engine and GPUs during a stage. Ratios are 0 to 1; power is the sum of all GPUs."""
+    """Readings of engine and GPUs during a stage, of all requests in the engine. Ratios are 0 to 1; power is the sum of all GPUs.
+
+    queue_mean_s: mean time in the engine's queue of the requests that left it
+    prefix_hit_ratio: prompt tokens found in the prefix cache ÷ prompt tokens looked up
+    """
 
     running_mean: float | None = None
     waiting_mean: float | None = None
@@ -75,6 +79,8 @@ class Use:
     memory_bandwidth_peak_ratio: float | None = None
     power_mean_watts: float | None = None
     power_peak_watts: float | None = None
+    queue_mean_s: float | None = None
+    prefix_hit_ratio: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

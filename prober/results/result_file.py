@@ -8,7 +8,6 @@ names.
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
-from statistics import fmean, pstdev
 from typing import Any
 
 import orjson
@@ -16,7 +15,7 @@ from typing_extensions import TypedDict  # as pydantic needs it before Python 3.
 
 from prober.results.load_description import current_load
 from prober.results.result import LATENCIES, OPEN_LOOP, OURS, Request, Result, Stage, Throughput
-from prober.results.stage import censored, samples, total
+from prober.results.stage import mean_and_deviation, total
 from prober.results.strict_json import Reader, Unreadable, dumps
 from prober.statistics.quantiles import Quantile
 
@@ -24,9 +23,10 @@ KEY = "llm_slo_prober"
 # 1: no stage has its own load. 2: no throughput, and a rate is reported to hold without evidence.
 # 3: lengths are the `repr` of a distribution, and retry_after_s is in the configuration of the daemon's sweeps.
 # 4: throughput is what was delivered while the stage was sending, and no request says when it was cut; the context has no sources, and
-# neither weights, streaming nor the prober's host; no prompt_lengths, quality and reasoning.
+# neither weights, streaming nor the prober's host; no prompt_lengths, quality and reasoning; no queue time and prefix hits.
 FORMAT = 5
 _NEW_KEYS: dict[str, Any] = {"context_sources": {}, "disagreements": [], "decode_limit": None}  # since format 4
+_NEW_IN_USE = ("queue_mean_s", "prefix_hit_ratio")
 _NEW_IN_CONTEXT = ("weights", "streaming", "prober_host")
 _VLLM = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2el"}
 
@@ -152,12 +152,10 @@ def statistics(result: Result, stages: Sequence[Stage]) -> dict[str, Any]:
         }
     index = next(i for i, other in enumerate(result.stages) if other is stage)
     rows = [request for request in result.requests if request.stage == index]
-    values = samples(rows)
     for latency in LATENCIES:
         name = _VLLM[latency]
-        if values[latency] and not censored(latency, rows):
-            figures[f"mean_{name}_ms"] = fmean(values[latency]) * 1e3
-            figures[f"std_{name}_ms"] = pstdev(values[latency]) * 1e3
+        if (moments := mean_and_deviation(latency, rows)) is not None:
+            figures[f"mean_{name}_ms"], figures[f"std_{name}_ms"] = (seconds * 1e3 for seconds in moments)
         for quantile in stage.latencies.get(latency, ()):
             if quantile.q == 0.5:
                 figures[f"median_{name}_ms"] = quantile.estimate * 1e3
@@ -231,6 +229,8 @@ def _upgraded(content: dict[str, Any], version: int) -> dict[str, Any]:
     def upgraded_stage(stage: dict[str, Any]) -> dict[str, Any]:
         if version in (3, 4) and (delivered := stage.get("throughput")) is not None:
             stage = stage | {"throughput": asdict(Throughput()), "delivered": _delivered(delivered, stage)}
+        if isinstance(stage.get("use"), dict):
+            stage = stage | {"use": dict.fromkeys(_NEW_IN_USE) | stage["use"]}
         return missing | stage | ({"load": current_load(stage["load"])} if "load" in stage else {})
 
     lists = {"stages": upgraded_stage} | ({"capacities": _without_claim} if version < 3 else {})

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from statistics import fmean
+from statistics import fmean, pstdev
 
 from prober.measure.engine_signals import EngineSignals
 from prober.measure.gpu_reading import GpuReading
@@ -145,6 +145,13 @@ def censored(latency: str, requests: Iterable[Request]) -> list[float]:
     return [row.cut_s for row in _timed(requests) if row.cut_s is not None and value(row) is None]
 
 
+def mean_and_deviation(latency: str, requests: Iterable[Request]) -> tuple[float, float] | None:
+    """Mean and standard deviation in seconds; None without samples, or if a request was cut before its value was known."""
+    rows = list(requests)
+    values = samples(rows)[latency]
+    return None if not values or censored(latency, rows) else (fmean(values), pstdev(values))
+
+
 def quantiles_of(latency: str, requests: Iterable[Request], qs: Sequence[float] = QS) -> list[Quantile]:
     """Known quantiles of one latency, empty without samples. Gaps of one answer are correlated: intervals of ITL are by request."""
     rows = list(requests)
@@ -186,6 +193,11 @@ def use_of(readings: Sequence[EngineSignals], devices: Sequence[Sequence[GpuRead
         memory_bandwidth_peak_ratio=_peak(gpu.memory_bandwidth_ratio for gpu in gpus),
         power_mean_watts=_mean(power),
         power_peak_watts=_peak(power),
+        queue_mean_s=_queue_mean_s(readings),
+        prefix_hit_ratio=_ratio(
+            _growth(page.prefix_cache_hits_tokens_total for page in readings),
+            _growth(page.prefix_cache_queries_tokens_total for page in readings),
+        ),
     )
 
 
@@ -229,6 +241,17 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 def _peak(values: Iterable[float | None]) -> float | None:
     return max(_known(values), default=None)
+
+
+def _queue_mean_s(readings: Sequence[EngineSignals]) -> float | None:
+    """Mean time in the queue of the requests that left it between the readings."""
+    histograms = [page.queue_seconds for page in readings if page.queue_seconds is not None]
+    waited_s = _growth(histogram.sum for histogram in histograms)
+    return _ratio(waited_s, _growth(histogram.counts[-1] for histogram in histograms))
+
+
+def _ratio(part: float | None, of: float | None) -> float | None:
+    return part / of if part is not None and of else None
 
 
 def _growth(values: Iterable[float | None]) -> float | None:

@@ -1,5 +1,6 @@
 """The reason why a sweep ended, as text."""
 
+BEFORE = "; before it, "  # separates the detail from the reason of an earlier end
 _TEXTS = {  # with the place of the detail
     "knee_passed": "past the knee: {}",
     "breaching": "{} breach an SLO",
@@ -36,5 +37,6 @@ def ending(reason: str | None, detail: str) -> str:
     """
     if reason is None or not detail:
         return (reason or detail).replace("_", " ")
+    detail, comma, before = detail.partition(BEFORE)
     text = _TEXTS.get(reason)
-    return text.format(detail) if text is not None else f"{reason}: {detail}"
+    return f"{text.format(detail) if text is not None else f'{reason}: {detail}'}{comma}{before}"

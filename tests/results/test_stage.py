@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from prober.measure.chat import Usage
-from prober.measure.engine_signals import EngineInfo, EngineSignals
+from prober.measure.engine_signals import EngineHistogram, EngineInfo, EngineSignals
 from prober.measure.gpu_reading import GpuReading
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
@@ -128,3 +128,24 @@ def test_what_engine_and_gpus_said() -> None:
     assert use.gpu_memory_peak_ratio == 0.8
     assert use.memory_bandwidth_peak_ratio is None
     assert use_of([], []) == type(use)()
+
+
+def test_queue_time_and_prefix_hits_are_growth_of_the_engines_counters() -> None:
+    """Mean wait of the requests that left the queue meanwhile; tokens found of those looked up; unknown without growth."""
+    info = EngineInfo("vllm")
+    first = EngineSignals(
+        info,
+        queue_seconds=EngineHistogram((1.0,), (5.0, 10.0), 30.0),
+        prefix_cache_hits_tokens_total=100.0,
+        prefix_cache_queries_tokens_total=1_000.0,
+    )
+    last = EngineSignals(
+        info,
+        queue_seconds=EngineHistogram((1.0,), (20.0, 30.0), 40.0),
+        prefix_cache_hits_tokens_total=400.0,
+        prefix_cache_queries_tokens_total=1_600.0,
+    )
+    use = use_of([first, last], ())
+    assert use.queue_mean_s == pytest.approx(10 / 20)
+    assert use.prefix_hit_ratio == pytest.approx(300 / 600)
+    assert (use_of([first, first], ()).queue_mean_s, use_of([first], ()).prefix_hit_ratio) == (None, None)

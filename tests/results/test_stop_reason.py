@@ -25,3 +25,11 @@ def test_an_unknown_reason_is_its_own_text() -> None:
     assert ending("{odd} reason", "9 s") == "{odd} reason: 9 s"
     assert ending("knee_passed", "") == "knee passed"
     assert ending(None, "") == ""
+
+
+def test_the_reason_of_an_earlier_end_keeps_its_own_words() -> None:
+    """A detail that names why the ramp ended is put after the text of the reason, and not into it; braces are text."""
+    detail = "4 of the last 8 requests; before it, the ramp ended: requests wait in the engine: 3"
+    expected = "4 of the last 8 requests breach an SLO; before it, the ramp ended: requests wait in the engine: 3"
+    assert ending("breaching", detail) == expected
+    assert ending("{unknown}", "{x}") == "{unknown}: {x}"

@@ -257,6 +257,7 @@ def test_the_headline_says_what_is_the_matter(scene: str, headline: str) -> None
                 "TTFT",
                 "p50",
                 "p90",
+                "p95",
                 "p99",
                 "1,400",
                 "no drift found",

@@ -245,9 +245,9 @@ def _curve(signal: str) -> Panel:
 
     threshold = f"max by (stage) (llmslo_sweep_stage_rate_per_second{{{TARGET}}}) * 0"
     threshold = f"{threshold} + on () group_left () {limit(signal, 'job').replace(' by (job)', '')}"
-    quantiles = ("0.5", "0.9", "0.99")
+    quantiles = ("0.5", "0.9", "0.95", "0.99")
     queries, transformations = _by_stage(
-        *(of(q) for q in quantiles), threshold, names=("p50", "p90", "p99", "limit of the SLO")
+        *(of(q) for q in quantiles), threshold, names=("p50", "p90", "p95", "p99", "limit of the SLO")
     )
     return _trend(
         f"{name} over load, last sweep",

@@ -22,7 +22,7 @@ from prober.results.facts import Context
 from prober.results.load_description import describe_load
 from prober.results.result import Prices, Request, Result, Stage, Target, WarmUp
 from prober.results.stage import stage_of
-from prober.results.stop_reason import ending
+from prober.results.stop_reason import BEFORE, ending
 
 
 def result_of(
@@ -133,7 +133,7 @@ def _stop_detail(finished: Finished) -> str:
     """The detail, and why the ramp ended before a run at the knee."""
     if finished.ramp_reason is None:
         return finished.detail
-    return f"{finished.detail}; before it, the ramp ended: {ending(finished.ramp_reason, finished.ramp_detail)}"
+    return f"{finished.detail}{BEFORE}the ramp ended: {ending(finished.ramp_reason, finished.ramp_detail)}"
 
 
 def _target(spec: TargetSpec, run: SweepRun, last: EngineSignals | None) -> Target:

@@ -73,6 +73,7 @@ def panels() -> list[Panel]:
             "No data: this engine does not report it.",
             "s",
             Query(quantile(0.5, "llmslo_engine_queue_seconds", "target", TARGET, STEP), "p50"),
+            Query(quantile(0.95, "llmslo_engine_queue_seconds", "target", TARGET, STEP), "p95"),
             Query(quantile(0.99, "llmslo_engine_queue_seconds", "target", TARGET, STEP), "p99"),
             **SIZE,
         ),

@@ -6,7 +6,7 @@ A round gives one figure per axis: the difference of B from A. The pairs of the 
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from random import Random
@@ -14,6 +14,7 @@ from statistics import fmean, median
 
 from prober.measure.outcome import ANSWERED, NEUTRAL, Outcome
 from prober.results.comparison import Compared, Side
+from prober.results.cost import Gpus
 from prober.results.result import NO_REQUESTS, Load, Request, Result, Target
 from prober.results.stage import quantiles_of
 from prober.statistics.paired_test import hodges_lehmann, holm_adjusted, wilcoxon_p_value
@@ -283,6 +284,28 @@ def _failures(row: Round) -> float | None:
 def _failed_share(requests: Requests) -> float | None:
     counted = [request.outcome in _FAILED for request in requests if request.outcome not in _NOT_COUNTED]
     return fmean(counted) if counted else None
+
+
+def per_gpu_and_dollar(compared: Sequence[Compared], a: Gpus, b: Gpus) -> Iterator[str]:
+    """Sentences on output tokens/s of B against A, per GPU and per dollar; none of what is not known.
+
+    The effect and its interval are divided by the ratio of GPUs, or of dollars per hour, which is no measurement and adds no error.
+    """
+    shares = (("GPU", a.count, b.count), ("dollar", a.dollars_per_hour, b.dollars_per_hour))
+    for axis in (axis for axis in compared if axis.axis == "output_tokens_per_s"):
+        workload = f"{axis.workload} " if axis.workload else ""
+        for unit, of_a, of_b in shares:
+            if of_a and of_b:
+                values = [None if value is None else (1 + value) * of_a / of_b - 1 for value in _effect(axis)]
+                effect, lower, upper = ("?" if value is None else f"{value * 100:+.1f}%" for value in values)
+                yield (
+                    f"output tokens/s per {unit}, {workload}at {axis.rate_per_s:g}/s: B against A {effect} (95% interval {lower} to "
+                    f"{upper}), for one axis alone; both sides got the same rate, so this is not what they can deliver at most"
+                )
+
+
+def _effect(axis: Compared) -> tuple[float | None, float | None, float | None]:
+    return axis.effect, axis.lower, axis.upper
 
 
 AXES = (

@@ -19,7 +19,7 @@ CONSTANTS = {
     "max_mistakes": 20,  # of a configuration, that are listed
     "max_open_probes": 12,  # the others are folded away
     "max_sweeps": 6,
-    "shown_quantiles": (0.5, 0.9, 0.99),
+    "shown_quantiles": (0.5, 0.9, 0.95, 0.99),
     "api_paths": ("metrics", *(f"api/v1/{name}" for name in ("targets", "probes", "events", "sweeps", "openapi.json"))),
 }
 PIECE_CHARS = 500  # takes about as long as drawing one timeline, the largest step

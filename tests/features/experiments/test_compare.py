@@ -13,12 +13,14 @@ from prober.features.experiments.compare import (
     compare,
     differences,
     incomparable,
+    per_gpu_and_dollar,
     plan,
     reservations,
     rounds_of,
     stored_rounds,
 )
 from prober.results.comparison import Compared
+from prober.results.cost import Gpus
 from prober.results.result import Load, Request, Result, Target
 from prober.results.stage import stage_of_requests
 
@@ -232,3 +234,20 @@ def test_axes_are_what_the_docs_name() -> None:
         "failures",
     ]
     assert isinstance(plan([1.0], 1, 2, Random(1))[0], Half)
+
+
+def test_throughput_per_gpu_and_per_dollar() -> None:
+    """The effect and its interval times the ratio of GPUs, or of dollars per hour; nothing of what is not known."""
+    axis = Compared("output_tokens_per_s", 4.0, True, 12, 0.5, 0.2, 0.8, 0.01, 0.02, "b")
+    said = list(per_gpu_and_dollar([axis], Gpus(1, 3.0), Gpus(2, 2.0)))
+    assert [text.split(",")[0] for text in said] == ["output tokens/s per GPU", "output tokens/s per dollar"]
+    assert "at 4/s: B against A -25.0% (95% interval -40.0% to -10.0%)" in said[0]
+    assert "at 4/s: B against A +12.5% (95% interval -10.0% to +35.0%)" in said[1]  # 3 dollars an hour against 4
+    assert [text.split(",")[0] for text in per_gpu_and_dollar([axis], Gpus(1, None), Gpus(2, 2.0))] == [
+        "output tokens/s per GPU"
+    ]
+    assert list(per_gpu_and_dollar([axis], Gpus(None, 3.0), Gpus(2, 2.0))) == []
+    latency = replace(axis, axis="ttft_p50")
+    assert list(per_gpu_and_dollar([latency], Gpus(1, 3.0), Gpus(2, 2.0))) == []
+    few = replace(axis, lower=None, upper=None)
+    assert "(95% interval ? to ?)" in next(per_gpu_and_dollar([few], Gpus(1, 3.0), Gpus(2, 2.0)))

@@ -29,11 +29,18 @@ th.n { white-space: normal } .n small { display: block; font-size: .78em }
 .good { color: var(--good) } .bad { color: var(--bad); font-weight: 600 } .few, .unknown { color: var(--few) }
 .unknown { font-style: italic } small, .note, figcaption { color: var(--muted) } .note { max-width: 60rem }
 pre { white-space: pre-wrap; font-size: 12.5px; border: 1px solid var(--line); padding: .6rem .8rem; border-radius: 6px }
+summary { font-size: 1.1rem; font-weight: 600; cursor: pointer } details { border-top: 1px solid var(--line); padding: .6rem 0 }
+section + details { margin-top: 2.4rem } .lead { font-size: 1.1rem; max-width: 60rem }
+figure.wide { grid-column: 1 / -1 }
 .figures { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(30rem, 100%), 1fr)); gap: 1.6rem 2rem }
 figure { margin: 0 } figcaption { font-size: .92em; margin-top: .3rem } figcaption b { color: var(--ink) }
 .key { white-space: nowrap; margin-right: 1em } .key i { display: inline-block; width: .8em; height: .8em;
   border-radius: 2px; margin-right: .35em; background: var(--colour) }
-@media print { figure, tr { break-inside: avoid } }
+@media print { :root { --paper: #fff; --ink: #000; --muted: #444; --line: #ccc; --good: #116329; --bad: #b3182d; --few: #7a5c00;
+  --c0: #0969da; --c1: #c2570c; --c2: #1a7f5a; --c3: #8250df; --c4: #b5308b; --c5: #57606a; --shade: 42% }
+  body { margin: 0; max-width: none; font-size: 9.5pt } .wide { overflow: visible } th, td { padding: .15rem .35rem; font-size: 7pt }
+  figure, tr { break-inside: avoid } h2, summary { break-after: avoid }
+  details:not([open])::details-content { content-visibility: visible; display: block } }
 """
 # Characters that begin markup: of CommonMark, of GitHub's tables and strikethrough, and of what it makes a link without any.
 _MARKUP = re.compile(r"[\\`*\[\]<|~&@]|(?<![^\W_])_|_(?![^\W_])|:(?=//)|(?<=www)\.", re.IGNORECASE)
@@ -43,11 +50,12 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Text in a table. kind: its meaning, shown as a colour or emphasis; aside: smaller text after it."""
+    """Text in a table. kind: its meaning, shown as a colour or emphasis; aside: smaller text after it; id: of links to it."""
 
     text: str
     kind: Kind = ""
     aside: str = ""
+    id: str = ""
 
 
 UNKNOWN = Cell("unknown", "unknown")
@@ -78,20 +86,22 @@ class Code:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """Chart. keys: (colour, name) of its lines."""
+    """Chart. keys: (colour, name) of its lines; is_wide: takes the width of the page."""
 
     title: str
     svg: str
     note: str = ""
     keys: Sequence[tuple[str, str]] = ()
+    is_wide: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Heading and the blocks under it."""
+    """Heading and the blocks under it. is_folded: closed at first in HTML, open in print and in Markdown."""
 
     title: str
     blocks: Sequence[Table | Note | Code | Figure]
+    is_folded: bool = False
 
 
 def as_markdown(title: str, sections: Sequence[Section]) -> str:
@@ -119,6 +129,8 @@ def _section(section: Section) -> str:
     figures = [block for block in section.blocks if isinstance(block, Figure)]
     rest = "".join(_html(block) for block in section.blocks if not isinstance(block, Figure))
     drawn = f'<div class="figures">{"".join(map(_figure, figures))}</div>' if figures else ""
+    if section.is_folded:
+        return f"<details><summary>{escape(section.title)}</summary>{rest}{drawn}</details>"
     return f"<section><h2>{escape(section.title)}</h2>{rest}{drawn}</section>"
 
 
@@ -127,12 +139,13 @@ def _figure(figure: Figure) -> str:
         f'<span class="key"><i style="--colour:{colour}"></i>{escape(name)}</span> ' for colour, name in figure.keys
     )
     note = f" {escape(figure.note)}" if figure.note else ""
-    return f"<figure>{figure.svg}<figcaption><b>{escape(figure.title)}.</b>{note}<br>{keys}</figcaption></figure>"
+    wide = " class=wide" if figure.is_wide else ""
+    return f"<figure{wide}>{figure.svg}<figcaption><b>{escape(figure.title)}.</b>{note}<br>{keys}</figcaption></figure>"
 
 
 def _html(block: Table | Note | Code) -> str:
     if isinstance(block, Note):
-        return f"<p>{escape(block.text)}</p>" if block.lead else f'<p class="note">{escape(block.text)}</p>'
+        return f"<p class=lead>{escape(block.text)}</p>" if block.lead else f'<p class="note">{escape(block.text)}</p>'
     if isinstance(block, Code):
         return f"<pre>{escape(block.text)}</pre>"
     numeric = [name.startswith("#") for name in block.head]
@@ -151,7 +164,8 @@ def _td(value: Cell | str, number: bool) -> str:
     cell = value if isinstance(value, Cell) else Cell(value)
     aside = f" <small>{escape(cell.aside)}</small>" if cell.aside else ""
     text = f"<span class={cell.kind}>{escape(cell.text)}</span>" if cell.kind else escape(cell.text)
-    return f"<td{' class=n' if number else ''}>{text}{aside}</td>"
+    anchor = f' id="{escape(cell.id)}"' if cell.id else ""
+    return f"<td{anchor}{' class=n' if number else ''}>{text}{aside}</td>"
 
 
 def _markdown(block: Table | Note | Code) -> str:

@@ -1,24 +1,26 @@
 """Charts of a report."""
 
+import math
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from math import ceil
 from typing import NamedTuple
 
 from prober.features.experiments.report.axis import Scale, around
 from prober.features.experiments.report.document import Figure
-from prober.features.experiments.report.svg_chart import Canvas, colour, shade
+from prober.features.experiments.report.svg_chart import HEIGHT, WIDTH, Canvas, colour, shade
 from prober.measure.timeline_text import format_duration
-from prober.results.capacity import Capacity
+from prober.results.capacity import Capacity, binding
 from prober.results.conditions import Line, contracted, lines
 from prober.results.result import LATENCIES, Request, Result, Stage
 from prober.results.stage import samples
-from prober.statistics.quantiles import Quantile
+from prober.statistics.quantiles import MIN_SAMPLES_BY_QUANTILE, Quantile
 
 MAX_LINE_POINTS = 240  # of a distribution
 MAX_TIMELINE_POINTS, MAX_TIMELINE_FAILURES = 2_500, 300
 MAX_LABELLED_POINTS = 12  # of a frontier
 MAX_QUANTILE = 0.9999  # end of a distribution's axis
+MAX_EXTRAPOLATION = 1.5  # of the highest rate: a knee far beyond it leaves the measured points their room
+WIDE, WIDE_HEIGHT = 1160, 420  # of the chart that comes first
 NAMES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2e": "E2E"}
 
 NamedResults = Sequence[tuple[str, Result]]
@@ -28,6 +30,28 @@ def rate_of(stage: Stage) -> float | None:
     """Total requests per second: the stage's rate, else its answered requests, plus the background load."""
     own = stage.rate_per_s if stage.rate_per_s is not None else stage.requests_per_s
     return None if own is None else own + (stage.demand_per_s or 0.0)
+
+
+def stage_id(result: Result, stage: Stage) -> str:
+    """Id of the element that shows the latencies of a stage."""
+    return f"{result.id}-{next(i for i, other in enumerate(result.stages) if other is stage)}"
+
+
+def decisive_latency(results: NamedResults) -> str:
+    """The latency whose SLO is missed first, of the first result that names one; else that of its first SLO, else TTFT."""
+    for _, result in results:
+        signals = {slo.name: slo.signal for slo in result.slos}
+        first = binding(result.capacities)
+        names = [*([first.slo] if first is not None else []), *signals]
+        for signal in (signals.get(name) for name in names):
+            if signal in LATENCIES:
+                return signal
+    return "ttft"
+
+
+def main_curve(results: NamedResults) -> Figure | None:
+    """QPS–latency of the latency that decides, over the width of the page."""
+    return _curve(results, decisive_latency(results), first=False, width=WIDE, height=WIDE_HEIGHT)
 
 
 def curves(results: NamedResults, latencies: Sequence[str] = LATENCIES, *, first: bool = False) -> list[Figure]:
@@ -67,21 +91,27 @@ def timelines(results: NamedResults) -> list[Figure]:
 
 
 class _CurvePoint(NamedTuple):
-    """A stage in a chart over the rate. line: index of its line."""
+    """A stage in a chart over the rate. line: index of its line; tail_bound: lower bound of a tail that is not known."""
 
     line: int
     stage: Stage
     rate_per_s: float
     p50: Quantile
-    p99: Quantile
+    tail: Quantile | None
+    tail_bound: Quantile | None
+    link: str
 
 
-def _curve(results: NamedResults, latency: str, *, first: bool) -> Figure | None:
+def _curve(
+    results: NamedResults, latency: str, *, first: bool, width: int = WIDTH, height: int = HEIGHT
+) -> Figure | None:
     drawn = lines(results)
     thin = {number for number, line in enumerate(drawn) if first and line.place > 0}
-    points = _curve_points(drawn, latency)
+    tail_q = _tail_q(drawn, latency)
+    points = _curve_points(drawn, latency, tail_q)
     if not points:
         return None
+    tail = f"p{tail_q * 100:g}"
     thresholds = _thresholds(drawn, latency)
     # A knee belongs to a result; its colour is that of the result's first line.
     first_lines = {line.place: number for number, line in reversed(list(enumerate(drawn)))}
@@ -93,12 +123,17 @@ def _curve(results: NamedResults, latency: str, *, first: bool) -> Figure | None
     ]
     seconds = [threshold_s for threshold_s, _ in thresholds]
     for point in points:
-        seconds += [point.p99.estimate] if point.line in thin else [*_extent(point.p50), *_extent(point.p99)]
+        seconds += [*_extent(point.tail), *_extent(point.tail_bound)]
+        seconds += [] if point.line in thin else _extent(point.p50)
     rates = [point.rate_per_s for point in points]
-    rates += [rate for _, knee in knees for rate in (knee.upper, knee.estimate) if rate]
-    canvas = Canvas(around(rates), around(seconds, "log", seconds=True))
-    for number, knee in knees:
-        canvas.band(knee.lower or 0.0, knee.upper or canvas.x.high, knee.estimate, colour(number), _knee_title(knee))
+    limit_per_s = MAX_EXTRAPOLATION * max(rates)
+    rates += [min(rate, limit_per_s) for _, knee in knees for rate in (knee.upper, knee.estimate) if rate]
+    canvas = Canvas(around(rates), around(seconds, "log", seconds=True), width, height)
+    drawn_knees = [(number, knee) for number, knee in knees if (knee.lower or 0.0) < canvas.x.high]
+    for number, knee in drawn_knees:
+        estimate = knee.estimate if (knee.estimate or math.inf) <= canvas.x.high else None
+        label = f"knee {_interval(knee)}" if len(drawn_knees) == 1 else ""
+        canvas.band(knee.lower or 0.0, knee.upper or canvas.x.high, estimate, colour(number), _knee_title(knee), label)
     for threshold_s, label in thresholds:
         canvas.rule(threshold_s, label)
     for number, group in groupby(
@@ -108,41 +143,71 @@ def _curve(results: NamedResults, latency: str, *, first: bool) -> Figure | None
     if len(drawn) > len(results):
         for point in points:
             name = drawn[point.line].name if len(results) == 1 else point.stage.name
-            canvas.label(point.rate_per_s, point.p99.estimate, name)
-    note = "p99 solid, p50 dashed; bars are 95% intervals, hollow points have too few samples."
-    note += " The band is the interval of the knee." if knees else ""
-    note += " Thin: the p99 of those before." if thin else ""
+            canvas.label(point.rate_per_s, (point.tail or point.tail_bound or point.p50).estimate, name)
+    note = f"{tail} solid, p50 dashed; bars are 95% intervals, hollow points have too few samples."
+    if any(point.tail is None and point.tail_bound is not None for point in points):
+        note += (
+            f" A bar up to the edge: the {tail} is only known to be at least that of the point, as requests were cut."
+        )
+    note += " The band is the interval of the knee." if drawn_knees else ""
+    note += "".join(
+        f" The knee of {knee.slo}, {_interval(knee)}, is beyond the axis and beyond all rates that were sent."
+        for number, knee in knees
+        if (number, knee) not in drawn_knees
+    )
+    note += f" Thin: the {tail} of those before." if thin else ""
     used = {point.line for point in points}
     return Figure(
         f"{NAMES[latency]} over load",
-        canvas.svg("requests per second, load that was there already included", f"{NAMES[latency]}, p50 and p99"),
+        canvas.svg("requests per second, load that was there already included", f"{NAMES[latency]}, p50 and {tail}"),
         note,
         [key for number, key in enumerate(_keys(drawn)) if number in used],
+        is_wide=width > WIDTH,
     )
 
 
-def _curve_points(drawn: Sequence[Line], latency: str) -> list[_CurvePoint]:
-    """Stages with a rate and both quantiles, by line and rate."""
+def _tail_q(drawn: Sequence[Line], latency: str) -> float:
+    """The quantile that the strictest SLO of the latency is about, if stages have it; else 0.99."""
+    objectives = {
+        float(slo.objective)
+        for line in drawn
+        for stage in line.stages
+        for slo in contracted(line.result, stage)
+        if slo.signal == latency
+    }
+    return max(objectives.intersection(MIN_SAMPLES_BY_QUANTILE) - {0.5}, default=0.99)
+
+
+def _curve_points(drawn: Sequence[Line], latency: str, tail_q: float) -> list[_CurvePoint]:
+    """Stages with a rate and a median, by line and rate."""
     return [
-        _CurvePoint(number, stage, rate_per_s, p50, p99)
+        _CurvePoint(
+            number,
+            stage,
+            rate_per_s,
+            p50,
+            stage.quantile(latency, tail_q),
+            next((bound for bound in stage.at_least.get(latency, ()) if bound.q == tail_q), None),
+            stage_id(line.result, stage),
+        )
         for number, line in enumerate(drawn)
         for stage in sorted(line.stages, key=lambda stage: rate_of(stage) or 0.0)
-        if (rate_per_s := rate_of(stage)) is not None
-        and (p50 := stage.quantile(latency, 0.5))
-        and (p99 := stage.quantile(latency, 0.99))
+        if (rate_per_s := rate_of(stage)) is not None and (p50 := stage.quantile(latency, 0.5))
     ]
 
 
 def _draw_line(canvas: Canvas, points: Sequence[_CurvePoint], latency: str, colour: str, *, is_thin: bool) -> None:
-    p99 = [(point.rate_per_s, point.p99.estimate) for point in points]
+    tail = [(point.rate_per_s, point.tail.estimate) for point in points if point.tail is not None]
     if is_thin:
-        canvas.line(p99, colour, "thin")
+        canvas.line(tail, colour, "thin")
         return
     canvas.line([(point.rate_per_s, point.p50.estimate) for point in points], colour, "dashed")
-    canvas.line(p99, colour)
+    canvas.line(tail, colour)
     for point in points:
-        for quantile in (point.p50, point.p99):
+        for quantile in filter(None, (point.p50, point.tail)):
             _draw_quantile(canvas, point, quantile, latency, colour)
+        if point.tail is None and point.tail_bound is not None:
+            _draw_bound(canvas, point, point.tail_bound, latency, colour)
 
 
 def _draw_quantile(canvas: Canvas, point: _CurvePoint, quantile: Quantile, latency: str, colour: str) -> None:
@@ -152,10 +217,24 @@ def _draw_quantile(canvas: Canvas, point: _CurvePoint, quantile: Quantile, laten
         f"{point.stage.name}: {NAMES[latency]} p{quantile.q * 100:g} {format_duration(quantile.estimate)} "
         f"of {quantile.count:,} samples"
     )
-    canvas.dot(point.rate_per_s, quantile.estimate, colour, title, hollow=not quantile.has_enough_samples)
+    is_uncertain = not quantile.has_enough_samples
+    canvas.dot(point.rate_per_s, quantile.estimate, colour, title, hollow=is_uncertain, link=_link(canvas, point))
 
 
-def _extent(quantile: Quantile) -> tuple[float, ...]:
+def _draw_bound(canvas: Canvas, point: _CurvePoint, bound: Quantile, latency: str, colour: str) -> None:
+    canvas.whisker(point.rate_per_s, bound.estimate, canvas.y.high, colour)
+    title = f"{point.stage.name}: {NAMES[latency]} p{bound.q * 100:g} {format_duration(bound.estimate)} or more"
+    canvas.dot(point.rate_per_s, bound.estimate, colour, title, hollow=True, link=_link(canvas, point))
+
+
+def _link(canvas: Canvas, point: _CurvePoint) -> str:
+    """Id of the figures of a point; "" in small charts, which stand in pages without them."""
+    return point.link if canvas.width > WIDTH else ""
+
+
+def _extent(quantile: Quantile | None) -> tuple[float, ...]:
+    if quantile is None:
+        return ()
     if quantile.lower is None or quantile.upper is None:
         return (quantile.estimate,)
     return quantile.estimate, quantile.lower, quantile.upper
@@ -182,8 +261,13 @@ def _knees(result: Result, latency: str) -> list[Capacity]:
 
 
 def _knee_title(knee: Capacity) -> str:
-    bounds = " to ".join("?" if bound is None else f"{bound:.3g}" for bound in (knee.lower, knee.upper))
-    return f"{knee.slo} holds up to {bounds} requests/s ({knee.confidence:.0%} interval)"
+    return f"{knee.slo} holds up to {_interval(knee)}"
+
+
+def _interval(knee: Capacity) -> str:
+    """Text such as `12/s (10 to 13, 90% interval)`."""
+    estimate, *bounds = ("?" if value is None else f"{value:.3g}" for value in (knee.estimate, knee.lower, knee.upper))
+    return f"{estimate}/s ({' to '.join(bounds)}, {knee.confidence:.0%} interval)"
 
 
 def _frontier(results: NamedResults, latency: str) -> Figure | None:
@@ -274,7 +358,7 @@ def _timeline(name: str, result: Result) -> Figure | None:
     sent = [(request.start_s, request) for request in result.requests if request.start_s is not None]
     if not sent or any(stage.begin_s is None for stage in result.stages):
         return None
-    sample = sent[:: ceil(len(sent) / MAX_TIMELINE_POINTS)]
+    sample = sent[:: math.ceil(len(sent) / MAX_TIMELINE_POINTS)]
     ttfts_s = [request.ttft_s for _, request in sample if request.ttft_s is not None]
     ends_s = [(stage.begin_s or 0.0) + (stage.sending_s or stage.duration_s or 0.0) for stage in result.stages]
     canvas = Canvas(around([*ends_s, *(start_s for start_s, _ in sent)]), around(ttfts_s, "log", seconds=True))
@@ -287,7 +371,7 @@ def _timeline(name: str, result: Result) -> Figure | None:
         ]
         canvas.specks(of_stage, stage_shade)
     failed_s = [start_s for start_s, request in sent if request.outcome not in ("ok", "wrong_answer")]
-    canvas.crosses(failed_s[:: max(1, ceil(len(failed_s) / MAX_TIMELINE_FAILURES))])
+    canvas.crosses(failed_s[:: max(1, math.ceil(len(failed_s) / MAX_TIMELINE_FAILURES))])
     return Figure(
         _title("Stages over time", name),
         canvas.svg("seconds since the start", "TTFT of each request"),

@@ -6,6 +6,7 @@ Everything in it is derived from the results; missing values are marked `unknown
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from prober.features.experiments.audit import audit
@@ -23,6 +24,7 @@ from prober.features.experiments.report.document import (
 )
 from prober.features.experiments.report.plots import NamedResults
 from prober.features.experiments.report.stage_tables import Row, number
+from prober.features.experiments.report.trade_offs import changes, trade_offs
 from prober.measure.objective import Slo, format_percent
 from prober.measure.timeline_text import format_duration
 from prober.results import cost
@@ -31,7 +33,7 @@ from prober.results.conditions import contracted
 from prober.results.context import REPLICA_NOTE, disagreement_text, label
 from prober.results.context import sentences as context_sentences
 from prober.results.facts import CONTEXT_NAMES
-from prober.results.result import CONTENT_AT_ONCE, Result, Use
+from prober.results.result import CONTENT_AT_ONCE, LATENCIES, Result, Use
 from prober.results.stop_reason import ending
 from prober.results.verdict import StageSlo, State, stage_slos
 
@@ -65,26 +67,33 @@ def _sections(results: NamedResults) -> list[Section]:
     def of_all(table: Callable[[Result], Table | None]) -> Table | None:
         return _joined([(name, table(result)) for name, result in results])
 
+    main = plots.main_curve(results)
+    of_decisive = plots.decisive_latency(results)
     sections = [
-        Section("Verdict", [*_decisions(results), *_present(of_all(_capacities), of_all(_contract))]),
-        _section("Target and load", _facts(results), of_all(stage_tables.shapes), _note(stage_tables.apart(results))),
-        Section("Load and latency", [*plots.curves(results), *plots.frontiers(results)]),
-        _section("Latency", of_all(stage_tables.latencies), Note(stage_tables.LATENCY_NOTE)),
-        _section("Throughput", of_all(stage_tables.throughput), Note(stage_tables.THROUGHPUT_NOTE)),
-        Section("Engine and GPUs", [*_present(of_all(stage_tables.use)), *_unread(results)]),
-        _section("Outcomes", of_all(stage_tables.outcomes)),
-        Section("Cost", [*_costs(results), *_present(of_all(stage_tables.costs)), Note(stage_tables.COST_NOTE)])
-        if any(result.prices.gpu_per_hour is not None or result.decode_limit for _, result in results)
-        else Section("Cost", []),
+        Section("Verdict", [*_decisions(results), *_present(of_all(_capacities)), *([main] if main else [])]),
+        _section("Changes and trade-offs", *map(Note, changes(results)), trade_offs(results)),
+        Section("Throughput against latency", plots.frontiers(results)),
+        Section("Cost", _costs(results)),
         _section(
             "Repeats", stage_tables.capacities(results), stage_tables.repeats(results), Note(stage_tables.REPEATS_NOTE)
         ),
-        Section("Distributions", plots.distributions(results)),
-        Section("Over time", plots.timelines(results)),
+        _section("Target and load", _facts(results), of_all(stage_tables.shapes), _note(stage_tables.apart(results))),
         Section("Context", [_context(results), *_context_notes(results)]),
         Section("How it was measured", [_audits(results), *_differences(results)]),
+    ]
+    raw = [
+        _section("SLOs by stage", of_all(_contract)),
+        _section("Latency", of_all(stage_tables.latencies), Note(stage_tables.LATENCY_NOTE)),
+        Section("Latency over load", plots.curves(results, [name for name in LATENCIES if name != of_decisive])),
+        _section("Throughput", of_all(stage_tables.throughput), Note(stage_tables.THROUGHPUT_NOTE)),
+        _section("Cost by stage", of_all(stage_tables.costs), Note(stage_tables.COST_NOTE)),
+        Section("Engine and GPUs", [*_present(of_all(stage_tables.use)), *_unread(results)]),
+        _section("Outcomes", of_all(stage_tables.outcomes)),
+        Section("Distributions", plots.distributions(results)),
+        Section("Over time", plots.timelines(results)),
         Section("Configuration", [Code(r.configuration) for _, r in results if r.configuration is not None]),
     ]
+    sections += [replace(section, is_folded=True) for section in raw]
     return [section for section in sections if section.blocks]
 
 
@@ -113,6 +122,7 @@ def _costs(results: NamedResults) -> list[Note]:
     return [
         Note(f"{name}: {sentence}" if len(results) > 1 else sentence)
         for name, result in results
+        if result.prices.gpu_per_hour is not None or result.decode_limit
         for sentence in cost.sentences(result)
     ]
 
@@ -138,6 +148,8 @@ def _sentences(result: Result) -> Iterator[str]:
     if result.decision is not None:
         yield f"{'Accepted' if result.decision.accepted else 'Rejected'}: {result.decision.why.rstrip('.')}."
         yield f"Rollback risk: {(result.decision.rollback_risk or 'unknown').rstrip('.')}."
+    if result.capacities:
+        yield _answer(result)
     first = binding(result.capacities)
     open_slos = undecided(result.capacities)
     if first is not None and (first.verdict == "below_lowest" or not open_slos):
@@ -150,6 +162,21 @@ def _sentences(result: Result) -> Iterator[str]:
         yield f"{CONTENT_AT_ONCE}."
     if not result.slos:
         yield "There is no contract to judge it by: the result names no SLO."
+
+
+def _answer(result: Result) -> str:
+    """The capacities in requests per second, with the confidence of their intervals."""
+    confidences = dict.fromkeys(f"{c.confidence:.0%}" for c in result.capacities if c.verdict == "found")
+    interval = f" In brackets: the {' and '.join(confidences)} interval, in requests per second." if confidences else ""
+    highest_per_s = _highest_rate(result)
+    is_beyond = any(0 < highest_per_s < (c.estimate or 0) for c in result.capacities)
+    beyond = f" No rate above {highest_per_s:.3g}/s was sent: a knee above it is an extrapolation." if is_beyond else ""
+    return f"{words(result.capacities)}.{interval}{beyond}"
+
+
+def _highest_rate(result: Result) -> float:
+    """Highest total rate of a stage; 0 if none is known."""
+    return max((plots.rate_of(stage) or 0.0 for stage in result.stages), default=0.0)
 
 
 def _capacities(result: Result) -> Table | None:
@@ -165,7 +192,7 @@ def _capacities(result: Result) -> Table | None:
             number(capacity.tokens_per_s),
             f"{capacity.confidence:.0%}",
             f"{capacity.samples:,}",
-            _meaning(capacity),
+            _meaning(capacity, result),
         ]
         for capacity in result.capacities
     ]
@@ -191,13 +218,16 @@ _VERDICTS = {
 }
 
 
-def _meaning(capacity: Capacity) -> str:
+def _meaning(capacity: Capacity, result: Result) -> str:
     if capacity.verdict == "not_reached":
         return f"it holds at {capacity.lower or 0:.3g}/s, as its events show; no knee was reached"
     if capacity.verdict == "below_lowest":
         return f"it failed at the lowest rate, {capacity.upper or 0:.3g}/s"
     if capacity.verdict == "found":
-        return f"it holds up to about {capacity.estimate or 0:.3g}/s, by the {_FITS[capacity.fit]}"
+        highest_per_s = _highest_rate(result)
+        is_beyond = 0 < highest_per_s < (capacity.estimate or 0)
+        beyond = f"; an extrapolation, as no rate above {highest_per_s:.3g}/s was sent" if is_beyond else ""
+        return f"it holds up to about {capacity.estimate or 0:.3g}/s, by the {_FITS[capacity.fit]}{beyond}"
     return words([capacity]).removeprefix(f"{capacity.slo}: ")
 
 

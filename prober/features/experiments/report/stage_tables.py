@@ -10,15 +10,18 @@ from prober.results.capacity import Capacity
 from prober.results.conditions import Line, differing, lines
 from prober.results.cost import Cost, stage_cost, tokens_per_s_per_user
 from prober.results.result import LATENCIES, Result, Stage, Use
+from prober.results.stage import mean_and_deviation, total
 from prober.statistics.quantiles import Quantile
 
 Row = list[Cell | str]
 
 
 def latencies(result: Result) -> Table | None:
-    """Quantiles of each latency of each stage."""
+    """Quantiles, mean and standard deviation of each latency of each stage."""
     rows: list[Row] = []
-    for stage in result.stages:
+    for place, stage in enumerate(result.stages):
+        requests = [request for request in result.requests if request.stage == place]
+        anchor = plots.stage_id(result, stage)
         for latency in LATENCIES:
             bounds = {quantile.q: quantile for quantile in stage.at_least.get(latency, ())}
             quantiles = bounds | {quantile.q: quantile for quantile in stage.latencies.get(latency, ())}
@@ -26,14 +29,17 @@ def latencies(result: Result) -> Table | None:
                 count = max(quantile.count for quantile in quantiles.values())
                 rows.append(
                     [
-                        stage.name,
+                        Cell(stage.name, id=anchor),
                         plots.NAMES[latency],
                         f"{count:,}" if count else UNKNOWN,
                         *(_quantile(quantiles.get(q), is_bound=q in bounds) for q in _QS),
                         number(stage.tail_ratio(latency)),
+                        *_moments(mean_and_deviation(latency, requests)),
                     ]
                 )
+                anchor = ""
     head = ["stage", "latency", "#samples", *(f"#{'max' if q == 1 else f'p{q * 100:g}'}" for q in _QS), "#p99/p50"]
+    head += ["#mean", "#std. deviation"]
     return Table(head, rows) if rows else None
 
 
@@ -42,8 +48,13 @@ LATENCY_NOTE = (
     "In brackets the distribution-free 95% interval, ? where the samples give no bound. * marks too few samples: under 1,000 "
     "for p99, 200 for p95, 100 for p90, 100,000 for p99.9; nothing should rest on those. The gaps of one answer are alike, so "
     "the intervals of ITL are by answer and not by gap; its samples are gaps. ≥ marks a quantile of which only a bound is known, "
-    "because requests were cut in flight when the sending ended; TPOT is absent where more than 5% were cut."
+    "because requests were cut in flight when the sending ended; TPOT is absent where more than 5% were cut. "
+    "Mean and standard deviation are no basis of a verdict; they are unknown where the result has no requests, or some were cut."
 )
+
+
+def _moments(moments: tuple[float, float] | None) -> Row:
+    return [UNKNOWN, UNKNOWN] if moments is None else [format_duration(seconds) for seconds in moments]
 
 
 def _quantile(quantile: Quantile | None, *, is_bound: bool = False) -> Cell:
@@ -72,6 +83,7 @@ def throughput(result: Result) -> Table | None:
             number(stage.goodput_per_s),
             number(stage.prompt_tokens_per_s),
             number(stage.output_tokens_per_s),
+            number(total((stage.prompt_tokens_per_s, stage.output_tokens_per_s))),
             number(stage.prompt_tokens_per_s_per_gpu),
             number(stage.output_tokens_per_s_per_gpu),
             number(stage.delivered.prompt_tokens_per_s if stage.delivered else None),
@@ -86,7 +98,13 @@ def throughput(result: Result) -> Table | None:
     ]
     head = [
         *("stage", "#added /s", "#there already /s", "#s", "#sent", "#answered /s", "#goodput /s", "#prompt tokens/s"),
-        *("#output tokens/s", "#prompt tokens/s a GPU", "#output tokens/s a GPU", "#prompt tokens/s delivered"),
+        *(
+            "#output tokens/s",
+            "#tokens/s",
+            "#prompt tokens/s a GPU",
+            "#output tokens/s a GPU",
+            "#prompt tokens/s delivered",
+        ),
         *("#output tokens/s delivered", "#prompt tokens asked", "#prompt tokens a request", "#output tokens a request"),
         *("#wrong golden answers", "ended by"),
     ]
@@ -119,6 +137,8 @@ _USE = {
     "running_mean": "running",
     "waiting_mean": "waiting",
     "waiting_peak": "waiting, peak",
+    "queue_mean_s": "time in the queue, mean",
+    "prefix_hit_ratio": "prefix cache hits",
     "kv_usage_peak_ratio": "KV cache, peak",
     "preemptions": "preemptions",
     "gpu_utilization_mean_ratio": "GPU",
@@ -131,7 +151,11 @@ _USE = {
 
 
 def _use_value(name: str, value: float | None) -> Cell | str:
-    return f"{value * 100:.3g}%" if value is not None and name.endswith("_ratio") else number(value)
+    if value is None:
+        return UNKNOWN
+    if name.endswith("_s"):
+        return format_duration(value)
+    return f"{value * 100:.3g}%" if name.endswith("_ratio") else number(value)
 
 
 def shapes(result: Result) -> Table | None:

@@ -37,10 +37,12 @@ def shade(place: int, count: int) -> str:
 
 @dataclass(slots=True)
 class Canvas:
-    """Chart that is drawn in the units of its scales. A title is shown as a tooltip."""
+    """Chart that is drawn in the units of its scales. A title is shown as a tooltip; width, height: in pixels."""
 
     x: Scale
     y: Scale
+    width: int = WIDTH
+    height: int = HEIGHT
     _parts: list[str] = field(default_factory=list)
     _labels: list[tuple[float, float]] = field(default_factory=list)
 
@@ -50,13 +52,14 @@ class Canvas:
             path = "L".join(f"{self._x(x):.1f} {self._y(y):.1f}" for x, y in points)
             self._parts.append(f'<path class="data {kind}" style="--colour:{colour}" d="M{path}"/>')
 
-    def dot(self, x: float, y: float, colour: str, title: str, *, hollow: bool = False) -> None:
-        """Draw a point; hollow if it is uncertain."""
+    def dot(self, x: float, y: float, colour: str, title: str, *, hollow: bool = False, link: str = "") -> None:
+        """Draw a point; hollow if it is uncertain. link: id of the element of the page that it leads to."""
         kind = "hollow" if hollow else "dot"
-        self._parts.append(
+        circle = (
             f'<circle class="{kind}" style="--colour:{colour}" cx="{self._x(x):.1f}" cy="{self._y(y):.1f}" r="4">'
             f"<title>{escape(title)}</title></circle>"
         )
+        self._parts.append(f'<a href="#{escape(link)}" aria-label="{escape(title)}">{circle}</a>' if link else circle)
 
     def specks(self, points: Sequence[tuple[float, float]], colour: str) -> None:
         """Draw many small points."""
@@ -81,27 +84,32 @@ class Canvas:
         """Draw a threshold of y with its label."""
         place = self._y(y)
         self._parts.append(
-            f'<path class="rule" d="M{LEFT} {place:.1f}H{WIDTH - RIGHT}"/>'
+            f'<path class="rule" d="M{LEFT} {place:.1f}H{self.width - RIGHT}"/>'
             f'<text class="rule-label" x="{LEFT + 6}" y="{place - 5:.1f}">{escape(label)}</text>'
         )
 
-    def band(self, low: float, high: float, at: float | None, colour: str, title: str) -> None:
-        """Draw an interval of x with its estimate."""
+    def band(self, low: float, high: float, at: float | None, colour: str, title: str, label: str = "") -> None:
+        """Draw an interval of x with its estimate, and a label above it."""
         left, right = self._x(low), self._x(high)
-        height = HEIGHT - TOP - BOTTOM
+        height = self.height - TOP - BOTTOM
         self._parts.append(
             f'<rect class="band" style="--colour:{colour}" x="{left:.1f}" y="{TOP}" '
             f'width="{max(1.0, right - left):.1f}" height="{height}"><title>{escape(title)}</title></rect>'
         )
         if at is not None:
             self._parts.append(f'<path class="knee" style="--colour:{colour}" d="M{self._x(at):.1f} {TOP}v{height}"/>')
+        middle = min(max((left + right) / 2, LEFT + 3.5 * len(label)), self.width - 3.5 * len(label))
+        if label:
+            self._parts.append(
+                f'<text class="strong" x="{middle:.1f}" y="{TOP - 4}" text-anchor="middle">{escape(label)}</text>'
+            )
 
     def stripe(self, low: float, high: float, label: str, *, filled: bool) -> None:
         """Draw a named span of x."""
         left, right = self._x(low), self._x(high)
         if filled:
             self._parts.append(
-                f'<rect class="stripe" x="{left:.1f}" y="{TOP}" width="{right - left:.1f}" height="{HEIGHT - TOP - BOTTOM}"/>'
+                f'<rect class="stripe" x="{left:.1f}" y="{TOP}" width="{right - left:.1f}" height="{self.height - TOP - BOTTOM}"/>'
             )
         if right - left > 7 * len(label):
             self._parts.append(
@@ -111,7 +119,7 @@ class Canvas:
     def label(self, x: float, y: float, text: str) -> None:
         """Write a text beside a point, unless it would overlap an earlier one."""
         left, top = self._x(x) + 7, self._y(y) - 6
-        if left + 7 * len(text) > WIDTH:
+        if left + 7 * len(text) > self.width:
             left -= 14 + 7 * len(text)
         if all(abs(left - other) > 44 or abs(top - above) > 14 for other, above in self._labels):
             self._labels.append((left, top))
@@ -119,7 +127,7 @@ class Canvas:
 
     def svg(self, x_label: str, y_label: str) -> str:
         """Chart with axes, as SVG."""
-        bottom, right = HEIGHT - BOTTOM, WIDTH - RIGHT
+        bottom, right = self.height - BOTTOM, self.width - RIGHT
         grid = []
         for value, text in self.x.ticks():
             at = self._x(value)
@@ -130,17 +138,18 @@ class Canvas:
             grid.append(f'<path class="grid" d="M{LEFT} {at:.1f}H{right}"/>')
             grid.append(f'<text x="{LEFT - 8}" y="{at + 4:.1f}" text-anchor="end">{escape(text)}</text>')
         labels = (
-            f'<text class="strong" x="{right}" y="{HEIGHT - 8}" text-anchor="end">{escape(x_label)}</text>'
+            f'<text class="strong" x="{right}" y="{self.height - 8}" text-anchor="end">{escape(x_label)}</text>'
             f'<text class="strong" x="0" y="14">{escape(y_label)}</text>'
         )
         frame = f'<path class="frame" fill="none" d="M{LEFT} {TOP}V{bottom}H{right}"/>'
+        role = "group" if any(part.startswith("<a ") for part in self._parts) else "img"  # an image hides its links
         return (
-            f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
+            f'<svg class="chart" viewBox="0 0 {self.width} {self.height}" role="{role}" '
             f'aria-label="{escape(f"{y_label} over {x_label}")}">{"".join(grid)}{frame}{"".join(self._parts)}{labels}</svg>'
         )
 
     def _x(self, value: float) -> float:
-        return LEFT + self.x.at(value) * (WIDTH - LEFT - RIGHT)
+        return LEFT + self.x.at(value) * (self.width - LEFT - RIGHT)
 
     def _y(self, value: float) -> float:
-        return HEIGHT - BOTTOM - self.y.at(value) * (HEIGHT - TOP - BOTTOM)
+        return self.height - BOTTOM - self.y.at(value) * (self.height - TOP - BOTTOM)

@@ -22,6 +22,7 @@ from prober.statistics.quantiles import Quantile
 from tests.results.samples import sweep
 
 BARE = Result("bare", "run", 0.0, 0.0, "tool", Target(), Load(), ())
+MOMENTS = ("mean", "std. deviation")
 FIGURES = [
     *("TTFT over load", "TPOT over load", "ITL over load", "E2E over load"),
     *("Throughput against TTFT", "Throughput against TPOT"),
@@ -44,13 +45,16 @@ def row(text: str, *begins: str) -> list[str]:
 
 
 def test_the_verdict_is_first() -> None:
-    """Decision, which SLO gives way, why it ended, capacities with intervals, the contract by stage."""
+    """Decision, capacities with intervals, which SLO gives way, why it ended; the contract by stage among the raw figures."""
     text = markdown([sweep()])
     found = section(text, "Verdict")
     assert text.index("## Verdict") < text.index("## Target and load")
-    assert "Accepted: it is faster. Rollback risk: low. The SLO ttft gives way first. Why it ended: decided." in found
+    answer = "ttft holds up to 12/s (10 to 13); tpot holds at 16.5/s; no knee was reached."
+    assert f"Rollback risk: low. {answer} In brackets: the 90% interval, in requests per second." in found
+    assert "requests per second. The SLO ttft gives way first. Why it ended: decided." in found
     assert row(found, "ttft")[1:6] == ["found", "10", "12", "13", "1,500"]
     assert row(found, "tpot")[1:4] == ["*not reached*", "16.5", "*unknown*"]
+    found = section(text, "SLOs by stage")
     assert "| stage | ttft: 99% of ttft within 500 ms | tpot: 95% of tpot within 30 ms |" in found
     assert row(found, "16/s")[1:] == ["**missed** 90% of 120", "met 100% of 108"]
     assert row(found, "1/s")[1:] == ["*undecided* 100% of 120", "met 100% of 120"]
@@ -60,7 +64,21 @@ def test_every_percentile_has_its_interval_and_its_count() -> None:
     """And is marked where there are too few samples."""
     found = section(markdown([sweep()]), "Latency")
     head = row(found, "stage")
-    assert head == ["stage", "latency", "samples", "p50", "p75", "p90", "p95", "p99", "p99.9", "max", "p99/p50"]
+    assert head == [
+        "stage",
+        "latency",
+        "samples",
+        "p50",
+        "p75",
+        "p90",
+        "p95",
+        "p99",
+        "p99.9",
+        "max",
+        "p99/p50",
+        "mean",
+        "std. deviation",
+    ]
     ttft = row(found, "4/s", "TTFT")
     assert ttft[2] == "120"
     assert ttft[3].count("[") == 1  # Markdown's [ is escaped, and there is one interval
@@ -94,7 +112,7 @@ def test_throughput_use_outcomes_and_cost() -> None:
     )
     assert (use["running"], use["KV cache, peak"], use["power, W"]) == ("8", "40%", "*unknown*")
     dollars = 2 * 2.0 / 3600 / (stage.output_tokens_per_s or 1) * 1e6
-    assert row(section(text, "Cost"), "16/s")[2] == f"{dollars:.4g}"
+    assert row(section(text, "Cost by stage"), "16/s")[2] == f"{dollars:.4g}"
 
 
 def test_the_audit_is_the_results_own() -> None:
@@ -225,7 +243,95 @@ def test_rows_of_other_shapes_are_never_one_line() -> None:
     assert "within 500 ms (short)" in curve.svg
     frontier = plots.frontiers([("m", result)])[0]
     assert frontier.keys == curve.keys
-    assert row(section(text, "Verdict"), "long")[1] == "–", "the TTFT of `short` is nothing that `long` promised"
+    assert row(section(text, "SLOs by stage"), "long")[1] == "–", "the TTFT of `short` is nothing that `long` promised"
+
+
+def test_the_raw_figures_are_folded_behind_the_answer() -> None:
+    """Answer, chart, frontier, cost, context and audit are open; figures of stages are one click away, and printed."""
+    page = html([sweep()])
+    opened, _, folded = page.partition("<details>")
+    heads = re.findall("<h2>(.*?)</h2>", opened)
+    assert heads == [
+        *("Verdict", "Throughput against latency", "Cost", "Target and load", "Context", "How it was measured")
+    ]
+    assert re.findall("<summary>(.*?)</summary>", page)[:2] == ["SLOs by stage", "Latency"]
+    assert "<h2>" not in folded
+    assert opened.index("knee 12/s") < opened.index("<h2>Throughput")
+    assert "details:not([open])::details-content" in page
+
+
+def test_the_chart_is_about_the_slo_that_gives_way() -> None:
+    """Its tail is the quantile of the objective: TPOT within 30 ms for 95% is a p95."""
+    first = sweep()
+    tpot = replace(first.capacities[0], slo="tpot")
+    (curve,) = filter(None, [plots.main_curve([("s", replace(first, capacities=(tpot,)))])])
+    assert curve.title == "TPOT over load"
+    assert "TPOT, p50 and p95" in curve.svg
+    (other,) = filter(None, [plots.main_curve([("s", replace(first, slos=(), capacities=()))])])
+    assert other.title == "TTFT over load"
+    assert "TTFT, p50 and p99" in other.svg
+
+
+def test_a_knee_beyond_all_rates_is_an_extrapolation() -> None:
+    """It is called one, and does not squeeze the measured points."""
+    far = Capacity("ttft", "found", 60.0, 100.0, 250.0, 1500.0, 0.9, 2000, "model")
+    result = replace(sweep(), capacities=(far,))
+    assert (
+        "an extrapolation, as no rate above 16.5/s was sent" in row(section(markdown([result]), "Verdict"), "ttft")[-1]
+    )
+    assert "No rate above 16.5/s was sent: a knee above it is an extrapolation." in markdown([result])
+    assert "No rate above" not in markdown([sweep()])
+    (curve,) = filter(None, [plots.main_curve([("s", result)])])
+    assert 'class="band"' not in curve.svg
+    assert "The knee of ttft, 100/s (60 to 250, 90% interval), is beyond the axis" in curve.note
+    near = row(section(markdown([sweep()]), "Verdict"), "ttft")[-1]
+    assert "extrapolation" not in near
+
+
+def test_a_tail_that_is_not_known_is_drawn_as_a_bound() -> None:
+    """Requests that were cut leave only a lower bound of p99: the stage stays in the chart, and is called that."""
+    first = sweep()
+    last = first.stages[-1]
+    known = {**last.latencies, "ttft": tuple(q for q in last.latencies["ttft"] if q.q < 0.9)}
+    cut = replace(last, latencies=known, at_least={"ttft": (Quantile(0.99, 0.7, None, None, 0),)})
+    (curve,) = filter(None, [plots.main_curve([("s", replace(first, stages=(*first.stages[:-1], cut)))])])
+    assert "16/s: TTFT p99 700 ms or more" in curve.svg
+    assert "the p99 is only known to be at least that of the point" in curve.note
+    assert " or more" not in plots.curves([("s", first)])[0].svg
+
+
+def test_changes_and_trade_offs_of_several_results() -> None:
+    """One changed setting is named with both values; several are not attributed; percentages are against the first."""
+    first = sweep("a")
+    flags = {"tensor_parallel_size": "4"}
+    wider = replace(
+        first,
+        id="b",
+        target=replace(first.target, flags=flags),
+        stages=tuple(replace(stage, gpus=4) for stage in first.stages),
+        capacities=(replace(first.capacities[0], estimate=18.0), first.capacities[1]),
+    )
+    found = section(markdown([first, wider]), "Changes and trade-offs")
+    assert "b changed tensor_parallel_size from 2 to 4, against a." in found.replace("\\_", "_")
+    figures = row(found, "b")
+    assert figures[1] == "18 +50%"
+    assert figures[3].endswith("-50%")
+    assert figures[5].endswith("+100%")
+    assert row(found, "a")[1] == "12"
+    both = replace(wider, context=replace(first.context, precision="fp8"))
+    said = section(markdown([first, both]), "Changes and trade-offs")
+    assert "precision from bf16 to fp8" in said
+    assert "no difference between their figures can be attributed to one of the changes alone" in said
+    less = replace(
+        first, id="c", context=replace(first.context, driver=None), target=replace(first.target, url="http://o")
+    )
+    alike = section(markdown([first, less]), "Changes and trade-offs")
+    assert "c has no known change of settings, against a; known of one of the two only: driver; they were" in alike
+    assert "measured at different addresses." in alike
+    assert "Changes and trade-offs" not in markdown([first])
+    assert "Changes and trade-offs" in markdown(
+        [BARE, replace(BARE, id="other")]
+    )  # no stage: a table of unknown values
 
 
 def test_a_sweep_is_one_line() -> None:
@@ -277,12 +383,17 @@ class Loads(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
         self.found: list[str] = []
+        self.places: list[str] = []
+        self.ids: list[str] = []
         self.policy: str | None = None
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         values = dict(attrs)
-        if tag in ("script", "link", "img", "iframe", "object", "embed", "base", "use", "image", "a", "form"):
+        if tag in ("script", "link", "img", "iframe", "object", "embed", "base", "use", "image", "form"):
             self.found.append(tag)
+        if tag == "a" and str(values.get("href")).startswith("#"):  # a place in the page itself
+            self.places.append(str(values.pop("href")).removeprefix("#"))
+        self.ids += [str(values["id"])] if "id" in values else []
         self.found += [
             name for name in values if name in ("src", "href", "xlink:href", "srcset") or name.startswith("on")
         ]
@@ -291,11 +402,13 @@ class Loads(HTMLParser):
 
 
 def test_the_page_names_nothing_to_load() -> None:
-    """No link, no script, no picture; its own policy forbids it."""
+    """No link to elsewhere, no script, no picture; its own policy forbids it. Points lead to the figures of their stage."""
     page = html([sweep("a"), sweep("b")])
     loads = Loads()
     loads.feed(page)
     assert loads.found == []
+    assert set(loads.places) == {f"{name}-{stage}" for name in "ab" for stage in range(3)}
+    assert sorted(loads.ids) == sorted(set(loads.places))
     assert loads.policy == "default-src 'none'; style-src 'unsafe-inline'"
     assert "url(" not in page
     assert "@import" not in page
@@ -396,7 +509,8 @@ def test_a_browser_shows_the_threshold_and_the_knees_interval(chromium: Path, tm
     rule = drawn.found["rule"][0]["d"] or ""
     begin, end = (float(each) for each in re.findall(r"[MH]([\d.]+)", rule))
     band, said = drawn.found["band"]
-    assert "ttft holds up to 10 to 13 requests/s (90% interval)" in said
+    assert "ttft holds up to 12/s (10 to 13, 90% interval)" in said
+    assert "knee 12/s (10 to 13, 90% interval)" in seen
     left, width = float(band["x"] or 0), float(band["width"] or 0)
     assert begin <= left < left + width <= end
     (knee,) = re.findall(r"M([\d.]+)", drawn.found["knee"][0]["d"] or "")
