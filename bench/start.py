@@ -1,7 +1,8 @@
 """Start of a command: processor time of its help, and until its first byte and its first request are sent; least of several runs.
 
-With compiled bytecode, as an installed package has it. The least, as other work on the machine only adds. A server of this program, which has one model, reads the processor time that the
-command has used when its bytes arrive, as the kernel counts it, in ticks of 10 ms. The daemon's is read when it is ready.
+With compiled bytecode, as an installed package has it. The least, as other work on the machine only adds. A server of this program,
+which has one model, reads the processor time that the command has used when its bytes arrive, as the kernel counts it, in ticks of
+10 ms. The daemon's is read when it is ready.
 """
 
 import asyncio
