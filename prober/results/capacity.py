@@ -215,4 +215,5 @@ def _lacking(evidence: Evidence | None) -> str:
         return ""
     bad = f", {evidence.bad:,} of them bad" if evidence.bad else ""
     needed = f"about {evidence.needed:,} needed" if evidence.needed is not None else "too many for the objective"
-    return f": {evidence.events:,} events at {evidence.rate_per_s:.3g}/s{bad}, {needed}"
+    noun = "event" if evidence.events == 1 else "events"
+    return f": {evidence.events:,} {noun} at {evidence.rate_per_s:.3g}/s{bad}, {needed}"
