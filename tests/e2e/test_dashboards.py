@@ -58,12 +58,12 @@ Start = Callable[..., subprocess.Popen[bytes]]
 # By dashboard and panel: which queries have no data of a target, and why there is none.
 NO_SWEEP = "no sweep, so no capacity"
 NO_GPU = "no GPU here"
-ENOUGH = {"target": dict.fromkeys(("TTFT D", "ITL D", "TPOT D", "E2E D"), "its samples are enough for a p99")}
+ENOUGH = {"target": dict.fromkeys(("TTFT E", "ITL E", "TPOT E", "E2E E"), "its samples are enough for a p99")}
 REAL: dict[str, dict[str, str]] = {
     "target": {
         "Latest cold start": "warmup: 0, so there is none",
         "Certificate ends": "no TLS",
-        "ITL D": "its samples may be enough for a p99",
+        "ITL E": "its samples may be enough for a p99",
         "TTFT of the answer, after reasoning": "the model does not reason",
         "Failures by reason A": "none failed; all probes are there as a line",
         "TPOT E": "no SLO on it", "E2E E": "no SLO on it",
@@ -108,7 +108,7 @@ def programs(folder: Path) -> Iterator[Start]:
 
 LABELS: dict[str, tuple[str, ...]] = {
     "workload": ("probe",), "slo": ("start", "flow", "success"), "phase": ("settled",), "signal": ("ttft", "itl", "tpot", "e2e"),
-    "bound": ("lower", "estimate", "upper"), "quantile": ("0.5", "0.9", "0.99"), "stage": ("00", "01", "02", "03"),
+    "bound": ("lower", "estimate", "upper"), "quantile": ("0.5", "0.9", "0.95", "0.99"), "stage": ("00", "01", "02", "03"),
     "gpu": ("0", "1"), "state": ("failing", "ready"), "reason": ("shed", "thermal", "power_cap", "rejected"),
     "cause": ("regression",), "event": ("alarm",), "check": ("regex",), "kind": ("prompt", "completion"),
     "unit": ("requests", "tokens"), "budget": ("tokens",), "regime": ("unknown", "queueing"),
