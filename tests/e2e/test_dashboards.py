@@ -66,7 +66,7 @@ REAL: dict[str, dict[str, str]] = {
         "ITL E": "its samples may be enough for a p99",
         "TTFT of the answer, after reasoning": "the model does not reason",
         "Failures by reason A": "none failed; all probes are there as a line",
-        "TPOT E": "no SLO on it", "E2E E": "no SLO on it",
+        "TPOT F": "no SLO on it", "E2E F": "no SLO on it",
     },
     "capacity": {
         "Headroom": NO_SWEEP, "Age of the capacity": NO_SWEEP, "Capacity exhaustion": NO_SWEEP,
