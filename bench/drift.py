@@ -24,7 +24,7 @@ from bench.one_signal import cost
 from bench.report import goal, show
 from bench.rivals import HOUR, oracle, rule_delays, rule_false_alarms, summary
 from bench.watched_signal import NULL_DAYS, SETTINGS, DriftCounts, WatchedSignal, is_alarm, observe
-from prober.features.drift.detector import new_state
+from prober.features.drift.state import new_state
 from prober.simulation.load import AzureConversation, Load, replayed
 from prober.simulation.parameters import Parameters
 from prober.simulation.probe_samples import simulate_probes

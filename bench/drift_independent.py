@@ -25,7 +25,8 @@ from bench.drift import poisson_interval
 from bench.independent.nulls import DAY_S, HELD_OUT, PROBE_INTERVAL_S, TUNING, Lane, lane
 from bench.independent.probes import PROBED, probe_series
 from bench.report import goal, show
-from prober.features.drift.detector import Drift, Observation, Settings, new_state, step
+from prober.features.drift.detector import step
+from prober.features.drift.state import Drift, Observation, Settings, new_state
 
 SETTINGS = Settings(rate_per_s=1 / PROBE_INTERVAL_S)
 SEED = 17

@@ -19,8 +19,9 @@ from random import Random
 
 from bench.report import goal, percentile, show
 from prober.daemon.state_persistence import DRIFT
-from prober.features.drift.detector import Observation, Settings, new_state, step
+from prober.features.drift.detector import step
 from prober.features.drift.serialization import dump
+from prober.features.drift.state import Observation, Settings, new_state
 from prober.storage.store import FILE_NAME, Store
 from prober.workload.budget import CHECKPOINT_MARGIN_RATIO
 from tests.faults.endpoint import Endpoint

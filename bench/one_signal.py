@@ -4,7 +4,8 @@ import math
 import time
 from random import Random
 
-from prober.features.drift.detector import Observation, Settings, new_state, step
+from prober.features.drift.detector import step
+from prober.features.drift.state import Observation, Settings, new_state
 from tests.features.drift.state_size import state_bytes
 
 LEARNING, SETTLED, CHUNK = 53_000, 20_000, 2_000  # samples

@@ -9,7 +9,8 @@ import numpy as np
 
 from bench.nulls import CHANGES, DAY, INTERVAL_S, NULLS, Array, Change, Source
 from prober.features.drift.baseline import Baseline
-from prober.features.drift.detector import Drift, DriftVerdict, Observation, Settings, adopt, new_state, step
+from prober.features.drift.detector import adopt, step
+from prober.features.drift.state import Drift, DriftVerdict, Observation, Settings, new_state
 
 SETTINGS = Settings(rate_per_s=1 / INTERVAL_S)
 CHUNK = 720  # samples drawn at once

@@ -11,8 +11,8 @@ from typing import Protocol
 from prober.exposition.buckets import representatives
 from prober.exposition.families import Value
 from prober.features.drift.blocks import BLOCK_COUNT, BLOCK_SAMPLES
-from prober.features.drift.detector import Observation
 from prober.features.drift.monitor import DriftMonitor
+from prober.features.drift.state import Observation
 from prober.net.clock import Clock
 from prober.net.prometheus import HOUR_S, QueryFailed, hourly_histograms
 from prober.probing import series as probe_series

@@ -10,7 +10,7 @@ from prober.config.target import Estimate
 from prober.features.capacity.sweep_progress import SweepProgress
 from prober.features.diagnosis.clues import Advice
 from prober.features.diagnosis.diagnosis import Diagnosis, Finding, RunnerUp
-from prober.features.drift.detector import DriftVerdict, Shift
+from prober.features.drift.state import DriftVerdict, Shift
 from prober.features.slo.status import SloStatus, State
 from prober.measure.buffering import Buffering
 from prober.measure.chat import Usage

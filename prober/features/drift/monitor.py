@@ -11,19 +11,9 @@ from dataclasses import dataclass, field
 from prober.config.drift import DriftSpec
 from prober.exposition.families import Registry
 from prober.features.drift import series
-from prober.features.drift.detector import (
-    Drift,
-    DriftVerdict,
-    Observation,
-    Phase,
-    Settings,
-    Shift,
-    new_state,
-    seed,
-    shifts,
-    step,
-)
+from prober.features.drift.detector import seed, shifts, step
 from prober.features.drift.serialization import dump, restore
+from prober.features.drift.state import Drift, DriftVerdict, Observation, Phase, Settings, Shift, new_state
 from prober.measure.engine_signals import PageReading
 from prober.measure.event import TargetEvent
 from prober.measure.outcome import ANSWERED

@@ -14,17 +14,8 @@ from typing import Any
 
 from prober.features.drift.baseline import Baseline
 from prober.features.drift.blocks import Blocks
-from prober.features.drift.detector import (
-    Alarm,
-    Drift,
-    Improvement,
-    Ring,
-    Settings,
-    Visit,
-    derive,
-    new_state,
-    start_fit,
-)
+from prober.features.drift.detector import derive, start_fit
+from prober.features.drift.state import Alarm, Drift, Improvement, Ring, Settings, Visit, new_state
 
 FORMAT, OLD_FORMAT = "llmslo-drift-2", "llmslo-drift-1"
 DERIVED = {"settings", "gap_s", "mixture", "tables", "doubt", "allowance", "run"}

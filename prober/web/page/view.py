@@ -8,7 +8,7 @@ from typing import Literal
 from prober.config.target import Estimate
 from prober.features.capacity.sweep_progress import SweepProgress
 from prober.features.diagnosis.diagnosis import Diagnosis
-from prober.features.drift.detector import DriftVerdict, Shift
+from prober.features.drift.state import DriftVerdict, Shift
 from prober.features.slo.status import SloStatus
 from prober.measure.buffering import Buffering
 from prober.measure.burn_rate_windows import promql

@@ -8,22 +8,10 @@ from random import Random
 import pytest
 
 from prober.features.drift.blocks import BLOCK_COUNT, BLOCK_SAMPLES, MONDAY_S, SPREAD_EVERY_S, WEEK_EVERY_S, Blocks
-from prober.features.drift.detector import (
-    CAUTION_S,
-    LOAD_SAMPLES,
-    RING_SAMPLES,
-    Drift,
-    DriftVerdict,
-    Observation,
-    Settings,
-    adopt,
-    new_state,
-    seed,
-    shifts,
-    step,
-)
+from prober.features.drift.detector import CAUTION_S, LOAD_SAMPLES, adopt, seed, shifts, step
 from prober.features.drift.fitting import learn_baseline
 from prober.features.drift.serialization import dump, restore
+from prober.features.drift.state import RING_SAMPLES, Drift, DriftVerdict, Observation, Settings, new_state
 from tests.features.drift.state_size import state_bytes
 
 SETTINGS = Settings(rate_per_s=0.2)

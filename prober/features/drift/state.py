@@ -1,0 +1,192 @@
+"""State of the drift detector of one signal, and what goes in and out of it."""
+
+import math
+from array import array
+from collections.abc import Generator, Iterable
+from dataclasses import dataclass, field, fields
+from typing import Literal, NamedTuple
+
+from prober.features.drift.baseline import Baseline
+from prober.features.drift.blocks import DAY_S, SPREAD_EVERY_S, Blocks
+from prober.features.drift.evidence import Mixture
+from prober.statistics.quantiles import MIN_SAMPLES_BY_QUANTILE
+
+Phase = Literal["learning", "provisional", "settled"]
+Cause = Literal["regression", "load", "unknown"]
+Event = Literal["learnt", "alarm", "recovered", "improved", "accepted"]
+
+FALSE_ALARM_MARGIN = (
+    2.0  # the bound holds for a known baseline; half of the false alarms are reserved for errors of a learned one
+)
+MAX_GAP_INTERVALS = 20  # mean intervals between samples: after a longer gap the predecessor is not used
+DOUBT_ERRORS = 1.0  # standard errors of the model subtracted from each sample: a rare load is weak evidence
+RING_SAMPLES = MIN_SAMPLES_BY_QUANTILE[0.99]  # enough for every reported quantile
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Settings of one signal."""
+
+    rate_per_s: float  # mean rate of samples
+    false_alarms_per_s: float = 1 / (30 * DAY_S)  # of this signal, at most
+    material: float = 0.20  # smallest slowdown that matters; below half of it there is no alarm
+    accept_after_s: float = 7 * DAY_S  # an older alarm becomes the new baseline
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for values that are not finite and positive."""
+        for setting in fields(self):
+            value = getattr(self, setting.name)
+            if not 0 < value < math.inf:
+                raise ValueError(f"{setting.name} must be a finite number above 0, not {value!r}")
+
+    @property
+    def threshold(self) -> float:
+        """Evidence that raises an alarm; also the mean number of samples between false alarms, at least."""
+        return FALSE_ALARM_MARGIN * self.rate_per_s / self.false_alarms_per_s
+
+
+class Observation(NamedTuple):
+    """A sample: time, latency in seconds, and load of the engine (arrivals per second) if known."""
+
+    unix_s: float
+    value: float
+    load: float | None = None
+
+
+class DriftVerdict(NamedTuple):
+    """Result after a sample."""
+
+    phase: Phase  # learning: no baseline yet; provisional: a coarse one, with an error of up to `material`
+    evidence: float  # on a log scale: 0 none, 1 enough for an alarm; stays 1 while the alarm is active
+    active: bool = False
+    cause: Cause | None = None
+    since_unix_s: float | None = None
+    event: Event | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Shift:
+    """Ratio of a quantile after the change to before it, at equal load, with its 95% interval from `count` samples."""
+
+    q: float
+    ratio: float
+    lower: float
+    upper: float
+    count: int
+
+
+@dataclass(slots=True)
+class Ring:
+    """Latest samples: times (whole seconds), residuals, and the fifths of the factor, if there is a reference for each."""
+
+    count: int = 0
+    times: "array[int]" = field(default_factory=lambda: array("I", [0]) * RING_SAMPLES)
+    residuals: "array[float]" = field(default_factory=lambda: array("f", [0]) * RING_SAMPLES)
+    fifths: "array[int]" = field(default_factory=lambda: array("B"))
+
+    def latest(self, count: int) -> Iterable[int]:
+        """Indices of the latest `count` samples that are still stored, newest first."""
+        return ((self.count - 1 - i) % RING_SAMPLES for i in range(min(count, self.count, RING_SAMPLES)))
+
+
+@dataclass(slots=True)
+class Alarm:
+    """A detected change.
+
+    component: the bet whose refutation ends the alarm
+    since_s, raised_s: estimated start of the change, and time of the alarm
+    after: samples since the change
+    against: log evidence that the change is over
+    """
+
+    component: int
+    since_s: float
+    raised_s: float
+    after: int
+    against: float = 0.0
+
+
+@dataclass(slots=True)
+class Improvement:
+    """An improvement that becomes the baseline if it lasts.
+
+    since_s: when the evidence reached the threshold
+    against: log evidence that it is over
+    """
+
+    since_s: float
+    against: float = 0.0
+
+
+@dataclass(slots=True)
+class Visit:
+    """Samples of a visit of a half hour of the week that the baseline does not know."""
+
+    slot: int
+    count: int = 0
+    mean_log: float = 0.0
+
+
+@dataclass(slots=True)
+class Fit:
+    """A fit in progress. spread: of the blocks spread over days."""
+
+    spread: bool
+    run: Generator[None, None, Baseline]
+    slices: int = 0
+
+
+@dataclass(slots=True)
+class Drift:
+    """State of one signal, changed in place by `step`; `serialization` writes and reads it.
+
+    gap_s: the longest between neighbours
+    stretch: samples for a provisional baseline; spread: samples for one over days
+    mixture, tables, doubt: derived from baseline and settings
+    allowance: possible error of a whitened residual because the baseline is provisional; derived
+    slower: evidence of each bet times its weight; faster: evidence of an improvement
+    judged: samples since the evidence was 0
+    before: residual of the previous sample; None across a gap
+    load, quick_load: smoothed; load is None if it was unknown for longer than it is smoothed over
+    load_s: time of the last known load; unloaded: samples since
+    loads: samples that are smoothed in the load
+    caution: inflation of the scores in addition to that of the baseline, since `caution_s`
+    suspected_s: estimated start of a slowdown that has not lasted long enough
+    slowest_visit: mean log of the slowest visited half hour that is slower than all that the baseline has samples of
+    """
+
+    settings: Settings
+    gap_s: float
+    stretch: Blocks | None = None
+    spread: Blocks | None = None
+    fit: Fit | None = None
+    baseline: Baseline | None = None
+    mixture: Mixture | None = None
+    tables: "tuple[array[float], ...]" = ()
+    doubt: float = DOUBT_ERRORS
+    allowance: float = 0.0
+    settled: bool = False
+    slower: list[float] = field(default_factory=list)
+    faster: float = 0.0
+    judged: int = 0
+    ring: Ring = field(default_factory=Ring)
+    last_s: float = -math.inf
+    before: float | None = None
+    load: float | None = None
+    quick_load: float = 0.0
+    load_s: float = -math.inf
+    unloaded: int = 0
+    loads: int = 0
+    caution: float = 1.0
+    caution_s: float = -math.inf
+    alarm: Alarm | None = None
+    improvement: Improvement | None = None
+    visit: Visit | None = None
+    busy_since_s: float | None = None
+    suspected_s: float | None = None
+    slowest_visit: float = -math.inf
+
+
+def new_state(settings: Settings) -> Drift:
+    """The state of a signal without samples."""
+    return Drift(settings, MAX_GAP_INTERVALS / settings.rate_per_s, stretch=Blocks(0.0), spread=Blocks(SPREAD_EVERY_S))
