@@ -2,12 +2,16 @@
 
     python -m bench.drift_independent [--held-out] [--kinds NAME,...] [--lanes N] [--days N]
                                       [--engine-days N] [--traces FOLDER] [--processes N]
+    python -m bench.drift_independent --slower FACTOR [--held-out] [--traces FOLDER] [--processes N]
 
 A kind is one of the nulls, or `engines`: every engine of `bench/independent/probes.py`, one lane each, those that replay a
 production trace only with --traces. Each lane runs through the product's detector from its first sample on, as in production: it
 learns, judges, recovers, and learns again after an improvement. Every alarm of the lane counts, except those of cause `load`. At
 four times of a lane, no less than four days after its start and while no alarm is active, copies of the detector get a slowdown;
 one that is not found within 8 h counts as infinite. --held-out: the half of the kinds that the detector was not tuned on.
+
+--slower: every engine alone, whose own steps take FACTOR times as long from the morning of the eighth day on. Copies multiply what was
+measured; here requests also pile up, so that queue and requests in flight follow the slowdown, as they do in production.
 """
 
 import argparse
@@ -34,12 +38,13 @@ FACTORS = (1.2, 1.3, 1.5)
 CHANGES = 4  # times of a lane at which copies change
 FIRST_CHANGE_DAY = 4.0
 SEARCH_S = 8 * 3_600.0
+SLOWER_DAY = 7.3
 DAY = int(DAY_S / PROBE_INTERVAL_S)
 
 
 @dataclass
 class LaneFigures:
-    """What the detector did on a lane.
+    """The detector on a lane.
 
     delays_min: by factor, of each copy; infinite if it found nothing
     """
@@ -118,6 +123,77 @@ def measure_engine(number: int, days: float, traces: str | None) -> LaneFigures:
     return watch(signal, rng.integers(int(FIRST_CHANGE_DAY * DAY), len(signal.unix_s) - DAY // 3, CHANGES).tolist())
 
 
+@dataclass
+class SlowerFigures:
+    """The detector on an engine that becomes slower.
+
+    alarms_before: in the days before, those of cause `load` apart
+    found_min: from the change to the first alarm of another cause than `load`; infinite if there is none
+    ended_min: from the change to the end of that alarm; infinite if it is active at the end of the day
+    active_share: of the day after it was found, with an active alarm
+    """
+
+    alarms_before: int = 0
+    load_alarms_before: int = 0
+    found_min: float = math.inf
+    ended_min: float = math.inf
+    active_share: float = 0.0
+
+
+def measure_slower(number: int, factor: float, traces: str | None) -> SlowerFigures:
+    """Figures of the engine `PROBED[number]`, whose steps take `factor` times as long from `SLOWER_DAY` on."""
+    folder = Path(traces) if traces else None
+    series = probe_series(PROBED[number], SLOWER_DAY + 1, SEED, folder, slowdown=(SLOWER_DAY, factor))
+    figures, state = SlowerFigures(), new_state(SETTINGS)
+    change_unix_s = float(series.unix_s[0]) + SLOWER_DAY * DAY_S
+    active: list[bool] = []
+    for unix_s, log_ttft_s, load in zip(series.unix_s, series.log_ttft_s, series.load, strict=True):
+        if not math.isfinite(log_ttft_s):
+            continue
+        _, verdict = step(state, Observation(float(unix_s), math.exp(log_ttft_s), float(load)))
+        since_min = (float(unix_s) - change_unix_s) / 60
+        if verdict.event == "alarm" and since_min < 0:
+            figures.alarms_before += verdict.cause != "load"
+            figures.load_alarms_before += verdict.cause == "load"
+        elif verdict.event == "alarm" and verdict.cause != "load":
+            figures.found_min = min(figures.found_min, since_min)
+        if math.isfinite(figures.found_min):
+            active.append(verdict.active)
+            if not verdict.active:
+                figures.ended_min = min(figures.ended_min, since_min)
+    figures.active_share = sum(active) / len(active) if active else 0.0
+    return figures
+
+
+def show_slower(engines: Sequence[int], factor: float, pool: Any, traces: str | None) -> None:
+    """Print the figures of engines that become slower."""
+    rows = pool.starmap(measure_slower, [(number, factor, traces) for number in engines], chunksize=1)
+    found = [row.found_min for row in rows]
+    show(
+        "drift_independent",
+        [
+            goal("engines whose slowdown is not found in a day", sum(map(math.isinf, found)), 0, "engines"),
+            goal(
+                "engines whose alarm ends within that day",
+                sum(math.isfinite(row.ended_min) for row in rows),
+                0,
+                "engines",
+            ),
+        ],
+        slower=factor,
+        engines={
+            PROBED[number].name: {
+                "alarms_before": row.alarms_before,
+                "load_alarms_before": row.load_alarms_before,
+                "found_min": _finite(row.found_min),
+                "ended_min": _finite(row.ended_min),
+                "active_share": round(row.active_share, 3),
+            }
+            for number, row in zip(engines, rows, strict=True)
+        },
+    )
+
+
 def cell(lanes: Sequence[LaneFigures]) -> dict[str, Any]:
     """Figures of a kind over its lanes."""
     months = sum(of.days for of in lanes) / 30
@@ -174,7 +250,10 @@ def main() -> None:
     parser.add_argument("--engine-days", type=float, default=14.0)
     parser.add_argument("--traces", help="folder of the production traces")
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--slower", type=float, metavar="FACTOR", help="engines whose steps take longer")
     options = parser.parse_args()
+    if options.slower:
+        options.kinds = "engines"
     kinds = options.kinds.split(",") if options.kinds else [*(HELD_OUT if options.held_out else TUNING), "engines"]
     engines = [
         number
@@ -186,6 +265,9 @@ def main() -> None:
     kinds = [kind for kind in kinds if kind != "engines"]
     rows = [(kind, seen) for kind in kinds for seen in (True, False)]
     with Pool(options.processes) as pool:
+        if options.slower:
+            show_slower(engines, options.slower, pool, options.traces)
+            return
         figures = {
             row: pool.starmap_async(
                 measure, [(row[0], number, options.days, row[1]) for number in range(options.lanes)], chunksize=1

@@ -162,11 +162,6 @@ def probe_series(
     return ProbeSeries(BEGIN_UNIX_S + sent, np.log(first - sent), (end - first) / (probed.output_tokens - 1), load)
 
 
-def in_flight(at_s: Times, arrivals_s: Times, ends_s: Times) -> NDArray[np.int64]:
-    """Requests that have arrived and not ended at these times. arrivals_s: ascending"""
-    return np.searchsorted(arrivals_s, at_s, side="right") - np.searchsorted(np.sort(ends_s), at_s, side="right")
-
-
 def saturation_per_s(structure: Structure, workload: Workload, traces: Path | None = None) -> float:
     """Requests per second of an engine that never waits for requests."""
     prompts, outputs = workload.lengths(generator("saturation"), SATURATION_REQUESTS, traces)

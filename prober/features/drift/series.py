@@ -6,7 +6,7 @@ _PROBE = ("target", "workload")
 _SIGNAL = (*_PROBE, "signal")
 DRIFT_EVIDENCE = gauge(
     "llmslo_drift_evidence_ratio",
-    "Evidence, on a log scale, that the latency is above its baseline; an alarm is raised at 1.",
+    "Evidence, on a log scale, that the latency is above its baseline; 1 is enough for an alarm once the change has lasted.",
     *_SIGNAL,
 )
 DRIFT_ACTIVE = gauge("llmslo_drift_active", "1 while the latency is above its baseline, by cause.", *_SIGNAL, "cause")
