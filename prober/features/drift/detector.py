@@ -151,6 +151,8 @@ def step(state: Drift, observation: Observation) -> tuple[Drift, DriftVerdict]:
         is_judged = baseline.factor != "load" or error < MAX_ENDING_ERROR * math.log1p(state.settings.material)
         return state, _update_alarm(state, score if is_judged else None, unix_s, stake)
     faster = -table[bisect_right(reference, whitened + doubt - (lead if lead < 0 else 0.0))] if is_known else None
+    if faster is not None and baseline.factor == "load" and min(load, state.quick_load) < baseline.quietest:
+        faster = 0.0  # an engine with less to do than ever is no better one
     return state, _judge(state, unix_s, score, faster, expected, event, stake)
 
 

@@ -160,6 +160,16 @@ def test_an_improvement_makes_a_new_baseline_and_no_alarm() -> None:
     assert verdicts[-1].phase == "provisional"
 
 
+def test_an_engine_with_less_to_do_than_ever_is_no_improvement() -> None:
+    """At a quarter of the lowest load of the baseline it is 30% faster, for two days: no event; then the same at its loads is one."""
+    state, draw = settled(loaded=True), noise(Random(7))
+    verdicts = run(state, 34_560, lambda: 0.7 * draw() * math.exp(0.02 * (10 - 20)), lambda _t: 2.5)
+    assert events(verdicts) == []
+    assert {verdict.phase for verdict in verdicts} == {"settled"}
+    verdicts = run(state, 2_000, lambda: 0.7 * draw() * math.exp(0.02 * (day(state.last_s + 5) - 20)), day)
+    assert [event for _, event in events(verdicts)] == ["improved"]
+
+
 def test_without_its_load_an_improvement_lasts_three_days() -> None:
     """A quiet day is no improvement: the baseline stays. Three days of it are one."""
     state, draw = settled(), noise(Random(7))
