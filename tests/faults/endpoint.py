@@ -227,9 +227,9 @@ class Endpoint:
     async def _down(self) -> None:
         if self._server is not None:
             self._server.close()
-        for writer in self._writers:
-            writer.transport.abort()
-        while self._writers:  # noqa: ASYNC110 - a few times at most
+        while len(asyncio.all_tasks()) > 1:  # a connection that was just accepted has a task before it has a writer
+            for writer in self._writers:
+                writer.transport.abort()
             await asyncio.sleep(0.01)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: Writer) -> None:
