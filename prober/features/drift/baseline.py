@@ -60,7 +60,7 @@ class Baseline:
     busiest: float = math.inf
     slowest: float = 0.0
     cuts: tuple[float, ...] = ()
-    quantiles: tuple[tuple[float, ...], ...] = ()
+    quantiles: tuple["array[float]", ...] = ()
     references: tuple["array[float]", ...] = ()
 
     def expected(self, unix_s: float, load: float) -> tuple[float, float, float]:

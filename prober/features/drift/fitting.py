@@ -57,7 +57,7 @@ def fit(blocks: Blocks, *, correlation: float | None = None, thin: int = 1) -> S
         for r in _residuals(model, blocks, block)[0]:
             insort_right(ordered, r)
         yield
-    levels = tuple(ordered[math.ceil(q * len(ordered)) - 1] for q in QUANTILES)
+    levels = array("d", (ordered[math.ceil(q * len(ordered)) - 1] for q in QUANTILES))
     if correlation is None:
         correlation = yield from _correlation(model, blocks, ordered)
     model = replace(model, correlation=correlation, quantiles=(levels,))
@@ -308,7 +308,7 @@ def _divided(model: Baseline, blocks: Blocks) -> Slices:
         return replace(model, cuts=())
     del pooled[:]
     levels = yield from _sorted_by_fifth(model, blocks, lambda block: _residuals(model, blocks, block)[0])
-    quantiles = tuple(tuple(of[math.ceil(q * len(of)) - 1] for q in QUANTILES) for of in levels)
+    quantiles = tuple(array("d", (of[math.ceil(q * len(of)) - 1] for q in QUANTILES)) for of in levels)
     del levels
     whitened = yield from _sorted_by_fifth(model, blocks, lambda block: _whitened(model, blocks, block))
     references = tuple(
