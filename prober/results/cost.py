@@ -132,6 +132,8 @@ def stage_sentences(result: Result, stage: Stage) -> Iterator[str]:
         gpus = f"{stage.gpus} GPU{'' if stage.gpus == 1 else 's'} at ${result.prices.gpu_per_hour:g} an hour"
         if priced:
             yield f"{place}: {priced}; each bears the whole price of {gpus}, so they do not add up."
+        else:
+            yield f"{place}: no cost is stated, as it is not shown how many tokens per second the target delivers."
     elif wants_cost:
         yield f"No cost is stated: {_missing_gpus(result)}."
     speeds = []
