@@ -1,4 +1,4 @@
-"""`prober sweep`: measures once up to which request rate the SLOs hold."""
+"""`prober sweep`: estimates once at which request rate each SLO gives way."""
 
 import asyncio
 import signal
@@ -114,7 +114,7 @@ def sweep(
     as_json: AsJson = False,
     call: typer.Context,
 ) -> None:
-    """Sweep, report, and keep what was measured on Ctrl-C. Exit codes: 0 a knee was found or the SLOs hold at the highest rate,
+    """Sweep, report, and keep what was measured on Ctrl-C. Exit codes: 0 a knee was estimated or a rate was shown to hold,
     1 an SLO is missed at the lowest rate, 4 not enough data, 2 wrong call."""
     with (
         exit_on(ConfigError, BadEndpoint, ValueError, command="sweep"),
@@ -357,5 +357,5 @@ def _spread(ended: Sequence[Finished]) -> None:
     if len(knees) > 1:
         mean = fmean(knees)
         echo(
-            f"{len(knees)} of {len(ended)} runs found a knee: mean {mean:.3g}/s, spread {pstdev(knees) / mean:.1%} of it"
+            f"{len(knees)} of {len(ended)} runs estimated a knee: mean {mean:.3g}/s, spread {pstdev(knees) / mean:.1%} of it"
         )

@@ -133,3 +133,10 @@ def test_what_lacks_is_told() -> None:
     assert evidence([at(4.0, 100, 5)], 0.01) == Evidence(4.0, 100, 5, None)
     assert evidence([], 0.01) is None
     assert words([Capacity("a", "not_enough_data")]) == "a: not enough data"
+
+
+def test_only_a_tested_rate_is_said_to_hold() -> None:
+    """A knee is an estimate with its interval, of a model or of fractions; the gate's test is passed at no rate of it."""
+    assert words([MODEL]) == "a: estimated knee 10/s, 90% interval 9 to 11.1"
+    assert "holds" not in words([MODEL, ROUGH])
+    assert words([Capacity("a", "not_reached", lower=5.9)]) == "a holds at 5.9/s; no knee was reached"

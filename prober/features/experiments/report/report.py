@@ -153,7 +153,8 @@ def _sentences(result: Result) -> Iterator[str]:
     first = binding(result.capacities)
     open_slos = undecided(result.capacities)
     if first is not None and (first.verdict == "below_lowest" or not open_slos):
-        yield f"The SLO {first.slo} gives way first."
+        basis = "" if first.verdict == "below_lowest" or len(result.capacities) == 1 else ", by the estimates"
+        yield f"The SLO {first.slo} gives way first{basis}."
     elif first is not None:
         yield f"Not enough data to judge {', '.join(open_slos)}, so the capacity at all SLOs is not known."
     if result.stop is not None:
@@ -165,13 +166,11 @@ def _sentences(result: Result) -> Iterator[str]:
 
 
 def _answer(result: Result) -> str:
-    """The capacities in requests per second, with the confidence of their intervals."""
-    confidences = dict.fromkeys(f"{c.confidence:.0%}" for c in result.capacities if c.verdict == "found")
-    interval = f" In brackets: the {' and '.join(confidences)} interval, in requests per second." if confidences else ""
+    """The capacities, and whether they are beyond what was sent."""
     highest_per_s = _highest_rate(result)
     is_beyond = any(0 < highest_per_s < (c.estimate or 0) for c in result.capacities)
     beyond = f" No rate above {highest_per_s:.3g}/s was sent: a knee above it is an extrapolation." if is_beyond else ""
-    return f"{words(result.capacities)}.{interval}{beyond}"
+    return f"{words(result.capacities)}.{beyond}"
 
 
 def _highest_rate(result: Result) -> float:
@@ -211,7 +210,7 @@ def _capacities(result: Result) -> Table | None:
 
 
 _VERDICTS = {
-    "found": Cell("found", "good"),
+    "found": Cell("estimated", "good"),
     "not_reached": Cell("not reached", "few"),
     "below_lowest": Cell("below the lowest rate", "bad"),
     "not_enough_data": Cell("not enough data", "unknown"),
@@ -227,7 +226,7 @@ def _meaning(capacity: Capacity, result: Result) -> str:
         highest_per_s = _highest_rate(result)
         is_beyond = 0 < highest_per_s < (capacity.estimate or 0)
         beyond = f"; an extrapolation, as no rate above {highest_per_s:.3g}/s was sent" if is_beyond else ""
-        return f"it holds up to about {capacity.estimate or 0:.3g}/s, by the {_FITS[capacity.fit]}{beyond}"
+        return f"an estimate of the knee by the {_FITS[capacity.fit]}{beyond}"
     return words([capacity]).removeprefix(f"{capacity.slo}: ")
 
 

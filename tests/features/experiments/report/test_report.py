@@ -49,10 +49,11 @@ def test_the_verdict_is_first() -> None:
     text = markdown([sweep()])
     found = section(text, "Verdict")
     assert text.index("## Verdict") < text.index("## Target and load")
-    answer = "ttft holds up to 12/s (10 to 13); tpot holds at 16.5/s; no knee was reached."
-    assert f"Rollback risk: low. {answer} In brackets: the 90% interval, in requests per second." in found
-    assert "requests per second. The SLO ttft gives way first. Why it ended: decided." in found
-    assert row(found, "ttft")[1:6] == ["found", "10", "12", "13", "1,500"]
+    answer = "ttft: estimated knee 12/s, 90% interval 10 to 13; tpot holds at 16.5/s; no knee was reached."
+    assert (
+        f"Rollback risk: low. {answer} The SLO ttft gives way first, by the estimates. Why it ended: decided." in found
+    )
+    assert row(found, "ttft")[1:6] == ["estimated", "10", "12", "13", "1,500"]
     assert row(found, "tpot")[1:4] == ["*not reached*", "16.5", "*unknown*"]
     found = section(text, "SLOs by stage")
     assert "| stage | ttft: 99% of ttft within 500 ms | tpot: 95% of tpot within 30 ms |" in found
@@ -509,7 +510,7 @@ def test_a_browser_shows_the_threshold_and_the_knees_interval(chromium: Path, tm
     rule = drawn.found["rule"][0]["d"] or ""
     begin, end = (float(each) for each in re.findall(r"[MH]([\d.]+)", rule))
     band, said = drawn.found["band"]
-    assert "ttft holds up to 12/s (10 to 13, 90% interval)" in said
+    assert "estimated knee of ttft: 12/s (10 to 13, 90% interval)" in said
     assert "knee 12/s (10 to 13, 90% interval)" in seen
     left, width = float(band["x"] or 0), float(band["width"] or 0)
     assert begin <= left < left + width <= end
