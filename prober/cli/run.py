@@ -210,7 +210,7 @@ def _checked(flag: str, value: Callable[[], T]) -> T:
 
 
 class LogLine(logging.Formatter):
-    """One record as one line, with nothing in it that controls a terminal."""
+    """A record as one line, with nothing in it that controls a terminal."""
 
     def __init__(self, kind: Format) -> None:
         super().__init__()

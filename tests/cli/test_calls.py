@@ -144,7 +144,7 @@ def test_what_is_sent_is_built_in_of_fixed_lengths_or_of_a_file(tmp_path: Path) 
 
 
 def test_golden_prompts_ride_along_with_any_workload(tmp_path: Path) -> None:
-    """One request in 20, whatever the weights of a mix; prompts of a file and traces too."""
+    """A request in 20 is golden, whatever the weights of a mix; prompts of a file and traces too."""
     file, prompts, trace = tmp_path / "prober.yaml", tmp_path / "prompts.json", tmp_path / "trace.jsonl"
     file.write_text(
         "workloads:\n  sums: {golden: [{prompt: '17 + 25?', expect: {regex: '42'}}]}\n"

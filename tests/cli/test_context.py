@@ -66,7 +66,7 @@ def test_mistakes_name_the_option_and_the_remedy(
 
 
 def test_a_report_adds_facts_and_a_price_and_a_plan_refuses_gpus_in_dispute(tmp_path: Path) -> None:
-    """What the file has already stays visible beside what is added."""
+    """Facts of the file stay visible beside what is added."""
     file = tmp_path / "result.json"
     file.write_text(to_json(sweep()))
     shown = prober("report", str(file), "--gpus", "4", "--gpu-price", "2", "--fact", "tokenizer=llama-3")

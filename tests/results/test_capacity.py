@@ -70,7 +70,7 @@ def test_the_lower_bound_at_all_slos_is_the_lowest() -> None:
 
 
 def test_the_lowest_binds_and_one_that_fails_before_all() -> None:
-    """What was not reached binds nothing."""
+    """A knee that was not reached binds nothing."""
     high, none = replace(MODEL, slo="b", estimate=20.0), Capacity("c", "not_reached", lower=50.0)
     assert binding((high, MODEL, none)) == MODEL
     failed = Capacity("d", "below_lowest", upper=1.0)
@@ -118,7 +118,7 @@ def test_many_rates_err_no_oftener_than_it_says() -> None:
 
 
 def test_an_slo_fails_by_two_bad_events_at_least() -> None:
-    """One of one is no evidence, two of four are; two of twenty may be chance."""
+    """A single bad event of one is no evidence, two of four are; two of twenty may be chance."""
     assert [fails(at(1.0, n, bad), 0.01) for n, bad in ((1, 1), (2, 2), (4, 2), (20, 2))] == [False, True, True, False]
 
 

@@ -75,7 +75,7 @@ def test_a_plan_gives_both_the_same_and_takes_turns() -> None:
 
 
 def test_rounds_need_both_halves() -> None:
-    """One that was cut is none."""
+    """A request that was cut is none."""
     halves = plan([1.0], 2, 5, Random(1))
     measured = {half: side(Random(2), count=5) for half in halves[:3]}
     assert len(rounds_of(measured)) == 1
@@ -139,7 +139,7 @@ def test_failures_are_an_axis_and_a_reservation() -> None:
 
 
 def test_rejected_is_failed_and_late_is_neither() -> None:
-    """What the prober itself spoilt is in no share, and is told; a rejected token is a failure to serve."""
+    """Requests that the prober itself spoilt are in no share, and are counted; a rejected token is a failure to serve."""
     good, late, rejected = (Request(0, 0.0, outcome=outcome, ttft_s=0.1) for outcome in ("ok", "invalid", "rejected"))
     made = [Round(1.0, [good, good, late], [good, rejected, good])] * 12
     found = by_axis(compare(made))["failures"]

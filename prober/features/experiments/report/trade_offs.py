@@ -19,8 +19,8 @@ def changes(results: plots.NamedResults) -> Iterator[str]:
     """A sentence for each further result: the settings in which it differs from the first one, as far as both are known."""
     if not (of_results := [_settings(line) for line in _first_lines(results)]):
         return
-    first, *others = of_results
-    for (name, _), settings in zip(results[1:], others, strict=True):
+    first, *further = of_results
+    for (name, _), settings in zip(results[1:], further, strict=True):
         both = [key for key in (first | settings) if first.get(key) != settings.get(key) and key != "target"]
         changed = [key for key in both if first.get(key) is not None and settings.get(key) is not None]
         unknown = [key for key in both if key not in changed]
@@ -94,6 +94,6 @@ def _first_lines(results: plots.NamedResults) -> list[Line]:
 def _settings(line: Line) -> dict[str, str | None]:
     """Conditions of a line, flags and sampling one by one."""
     result, load = line.result, line.stages[0].load or line.result.load
-    whole = {name: value for name, value in line.conditions.items() if name not in ("engine's flags", "sampling")}
+    conditions = {name: value for name, value in line.conditions.items() if name not in ("engine's flags", "sampling")}
     sampling = {name: str(value) for name, value in (load.sampling or {}).items()}
-    return {**whole, **result.target.flags, **sampling}
+    return {**conditions, **result.target.flags, **sampling}

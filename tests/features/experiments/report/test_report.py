@@ -262,7 +262,7 @@ def test_the_raw_figures_are_folded_behind_the_answer() -> None:
 
 
 def test_the_chart_is_about_the_slo_that_gives_way() -> None:
-    """Its tail is the quantile of the objective: TPOT within 30 ms for 95% is a p95."""
+    """The tail is the quantile of the objective: TPOT within 30 ms for 95% is a p95."""
     first = sweep()
     tpot = replace(first.capacities[0], slo="tpot")
     (curve,) = filter(None, [plots.main_curve([("s", replace(first, capacities=(tpot,)))])])
@@ -302,7 +302,7 @@ def test_a_tail_that_is_not_known_is_drawn_as_a_bound() -> None:
 
 
 def test_changes_and_trade_offs_of_several_results() -> None:
-    """One changed setting is named with both values; several are not attributed; percentages are against the first."""
+    """A single changed setting is named with both values; several are not attributed; percentages are against the first."""
     first = sweep("a")
     flags = {"tensor_parallel_size": "4"}
     wider = replace(
@@ -379,7 +379,7 @@ def test_a_name_is_never_markup() -> None:
 
 
 class Loads(HTMLParser):
-    """What a page could load."""
+    """References to anything that a page could load."""
 
     def __init__(self) -> None:
         super().__init__()
