@@ -389,13 +389,7 @@ def _draw(rows: Sequence[Row], verdicts: Sequence[Verdict], result: Result) -> N
         if stage.quality:
             judged, wrong = stage.quality
             console.print(f"{stage.name}: {wrong:,} of {judged:,} golden answers wrong.", markup=False)
-        for series in stage.series:
-            console.print(f"{stage.name}: {series.text()}.", markup=False)
-        if stage.reasoning:
-            console.print(f"{stage.name}: {stage.reasoning.text()}.", markup=False)
-        if stage.disturbance:
-            console.print(f"{stage.name}: {stage.disturbance.text()}.", markup=False)
-        for sentence in stage_sentences(result, stage):
+        for sentence in (*stage.sentences(), *stage_sentences(result, stage)):
             console.print(sentence, markup=False)
     for text in result.differs:
         console.print(f"{text}.", markup=False)

@@ -339,10 +339,7 @@ def _sentences(result: Result) -> Iterator[str]:
     if result.interference is None:
         yield "Nobody tells what else the target served: rates are those of the sweep alone."
     for stage in result.stages:
-        for series in stage.series:
-            yield f"{stage.name}: {series.text()}."
-        if stage.reasoning:
-            yield f"{stage.name}: {stage.reasoning.text()}."
+        yield from stage.sentences()
     if prompts := pooled(stage.prompt_lengths for stage in result.stages):
         yield f"Prompts: {prompts.text()}."
     yield f"{words(result.capacities)}."

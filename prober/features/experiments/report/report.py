@@ -74,6 +74,8 @@ def _sections(results: NamedResults) -> list[Section]:
         _section("Changes and trade-offs", *map(Note, changes(results)), trade_offs(results)),
         Section("Throughput against latency", plots.frontiers(results)),
         Section("Cost", _costs(results)),
+        Section("A load beside a stage", _disturbances(results)),
+        _section("Parts of the load", of_all(stage_tables.series), of_all(stage_tables.reasoning)),
         _section(
             "Repeats", stage_tables.capacities(results), stage_tables.repeats(results), Note(stage_tables.REPEATS_NOTE)
         ),
@@ -124,6 +126,15 @@ def _costs(results: NamedResults) -> list[Note]:
         for name, result in results
         if result.prices.gpu_per_hour is not None or result.decode_limit
         for sentence in cost.sentences(result)
+    ]
+
+
+def _disturbances(results: NamedResults) -> list[Note]:
+    return [
+        Note(f"{name}, {stage.name}: {text}." if len(results) > 1 else f"{stage.name}: {text}.")
+        for name, result in results
+        for stage in result.stages
+        if stage.disturbance is not None and (text := stage.disturbance.text())
     ]
 
 

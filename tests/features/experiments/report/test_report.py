@@ -16,7 +16,10 @@ import pytest
 from prober.features.experiments.report import csv_export, plots
 from prober.features.experiments.report.report import html, markdown
 from prober.results.capacity import Capacity
+from prober.results.disturbance import Disturbance, Ratio, Recovery
+from prober.results.reasoning import Reasoning
 from prober.results.result import Load, Result, Stage, Target, Use
+from prober.results.series import Series
 from prober.results.stage import stage_of_requests
 from prober.statistics.quantiles import Quantile
 from tests.results.samples import sweep
@@ -572,3 +575,26 @@ def test_a_result_whose_content_came_at_once_says_so() -> None:
     assert sentence in markdown([at_once])
     assert "| TPOT |" not in markdown([at_once])
     assert sentence not in markdown([replace(at_once, tool="vllm bench serve")]) + markdown([seen])
+
+
+def test_parts_reasoning_and_a_load_beside_a_stage_are_shown() -> None:
+    """With their samples; a share that nobody counted is unknown, and too few samples are marked."""
+    p50, p99 = Quantile(0.5, 0.1, 0.09, 0.11, 1200), Quantile(0.99, 0.4, 0.3, None, 300)
+    turns = (Series("chat_turn1", 1200, (p50,), 1000, 0), Series("chat_turn2", 300, (p99,), 0, 0))
+    recovery = Recovery("recovered", 98, 0, 11.0, 12.0)
+    beside = Disturbance("overload", 60.0, 90.0, "", "ttft", 30, 20, (60, 30), (Ratio(0.5, 8.0, 6.0, 9.0),), recovery)
+    reasoning = Reasoning(40, 3, 20, 2000, 400, (p50,))
+    plain = sweep()
+    stages = (replace(plain.stages[0], series=turns, reasoning=reasoning, disturbance=beside), *plain.stages[1:])
+    text = markdown([replace(plain, stages=stages)])
+    parts = section(text, "Parts of the load")
+    assert row(parts, "1/s", "chat_turn1")[2:4] == ["1,200", "100 ms \\[90 ms, 110 ms\\]"]
+    assert row(parts, "1/s", "chat_turn1")[-1] == "0%"
+    assert row(parts, "1/s", "chat_turn2")[-2].startswith("*400 ms \\**")
+    assert row(parts, "1/s", "chat_turn2")[-1] == "*unknown*"
+    assert row(parts, "1/s", "40")[2:4] == ["100", "20"]
+    assert row(parts, "1/s", "40")[-1] == "3"
+    assert "1/s: overload was sent for 30 s. Beside it 20 of 30 bad by ttft; TTFT beside it" in section(
+        text, "A load beside a stage"
+    )
+    assert "Parts of the load" not in markdown([plain])
