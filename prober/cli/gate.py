@@ -143,7 +143,9 @@ def gate(
         verdict, result = uvloop.run(_ask(spec, judge, warm))
         if max_cost is not None:
             verdict = with_cost(verdict, judge_cost(result.stages[0], result.requests, result.prices, max_cost))
-            result = replace(result, decision=Decision(verdict.state == "ready", verdict.why))
+            assert result.decision is not None
+            decided = replace(result.decision, accepted=verdict.state == "ready", why=verdict.why)
+            result = replace(result, decision=decided)
         if before is not None and before.target.model != result.target.model:
             remarks.append(f"the baseline is of model {before.target.model!r}, this is {result.target.model!r}")
         if save:

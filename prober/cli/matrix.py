@@ -130,8 +130,10 @@ def run_rows(
         measured = uvloop.run(_measure(spec, rows, warm))
     result = completed(_result(spec, rows, measured, configuration), spec, measured.facts, seed=measured.seed)
     verdicts = _with_costs(rows, _verdicts(rows, measured), result)
-    decided = decision(verdicts)
-    result = replace(result, decision=decided, stop_detail="" if decided else sentences(verdicts))
+    if (decided := decision(verdicts)) is not None:
+        result = replace(result, decision=replace(decided, rollback_risk=spec.context.rollback))
+    else:
+        result = replace(result, stop_detail=sentences(verdicts))
     if output is not None:
         output.write_text(to_json(result), encoding="utf-8")
     if as_json:

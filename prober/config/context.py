@@ -65,6 +65,11 @@ class ContextSpec(Block):
         None, description="method and group size, such as awq, 4 bit, groups of 128; or none"
     )
     speculation: Text | None = Field(None, description="method of speculative decoding, or none")
+    rollback: Text | None = Field(
+        None,
+        description="needs and losses of going back to the version before, such as a restart of 3 minutes; reports of decisions "
+        "show it",
+    )
     config_file: str | None = Field(
         None, description="config.json of the model, for its precision, quantisation and the bound by memory bandwidth"
     )

@@ -3,9 +3,26 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from prober.features.experiments.report.document import UNKNOWN, Cell, Code, Note, Section, Table, as_html, as_markdown
+from prober.features.experiments.report.document import (
+    UNKNOWN,
+    Cell,
+    Code,
+    Kind,
+    Note,
+    Section,
+    Table,
+    as_html,
+    as_markdown,
+)
 from prober.measure.timeline_text import format_duration
-from prober.results.comparison import Compared, Comparison
+from prober.results.comparison import (
+    Compared,
+    Comparison,
+    Risk,
+    RiskState,
+    margins,
+    rollback_sentence,
+)
 from prober.statistics.quantiles import Quantile
 
 HEAD = ("A", "B", "B against A", "95% interval", "p", "better")
@@ -68,11 +85,35 @@ def _sections(comparison: Comparison) -> list[Section]:
     configuration = [Code(comparison.configuration)] if comparison.configuration is not None else []
     sections = [
         Section("Figures", [*tables, *([Note(P_NOTE)] if tables else [])]),
+        Section("Risk and rollback", _risks(comparison)),
         Section("Limits of the figures", [Note(text, lead=True) for text in comparison.said]),
         Section("Differences", context),
         Section("How it was measured", [_facts(comparison), *configuration]),
     ]
     return [section for section in sections if section.blocks]
+
+
+def _risks(comparison: Comparison) -> list[Table | Note]:
+    """A table with a row for each axis and a column for each move, and the needs of a rollback."""
+    by_axis: dict[str, dict[str, Risk]] = {}
+    for risk in comparison.risks:
+        by_axis.setdefault(risk.place, {})[risk.move] = risk
+    if not by_axis:
+        return []
+    rows = [(axis, _worsening(moves["adopt"]), _worsening(moves["go_back"])) for axis, moves in by_axis.items()]
+    return [
+        Table(["worse by more than the margin", "adopting B", "rollback to A"], rows),
+        Note(
+            f"In brackets the interval of the worsening; a negative one is an improvement. The margin is {margins(comparison.risks)}. "
+            f"All intervals of this table together err with at most {comparison.error:.0%}."
+        ),
+        Note(rollback_sentence(comparison), lead=True),
+    ]
+
+
+def _worsening(risk: Risk) -> Cell:
+    kinds: dict[RiskState, Kind] = {"shown": "bad", "excluded": "good", "not_enough_data": "few"}
+    return Cell(risk.state.replace("_", " "), kinds[risk.state], f"[{risk.interval()}]")
 
 
 def _facts(comparison: Comparison) -> Table:

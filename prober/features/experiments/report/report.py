@@ -158,7 +158,7 @@ def _decisions(results: NamedResults) -> list[Note]:
 def _sentences(result: Result) -> Iterator[str]:
     if result.decision is not None:
         yield f"{'Accepted' if result.decision.accepted else 'Rejected'}: {result.decision.why.rstrip('.')}."
-        yield f"Rollback risk: {(result.decision.rollback_risk or 'unknown').rstrip('.')}."
+        yield f"Rollback: {(result.decision.rollback_risk or 'its needs and risks are not stated').rstrip('.')}."
     if result.capacities:
         yield _answer(result)
     first = binding(result.capacities)

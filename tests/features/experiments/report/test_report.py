@@ -53,9 +53,7 @@ def test_the_verdict_is_first() -> None:
     found = section(text, "Verdict")
     assert text.index("## Verdict") < text.index("## Target and load")
     answer = "ttft: estimated knee 12/s, 90% interval 10 to 13; tpot holds at 16.5/s; no knee was reached."
-    assert (
-        f"Rollback risk: low. {answer} The SLO ttft gives way first, by the estimates. Why it ended: decided." in found
-    )
+    assert f"Rollback: low. {answer} The SLO ttft gives way first, by the estimates. Why it ended: decided." in found
     assert row(found, "ttft")[1:6] == ["estimated", "10", "12", "13", "1,500"]
     assert row(found, "tpot")[1:4] == ["*not reached*", "16.5", "*unknown*"]
     found = section(text, "SLOs by stage")
