@@ -213,7 +213,7 @@ def compare(
         gpus_a, gpus_b = Gpus(count_a, price_a), Gpus(count_b or None, price_b)
         comparison = replace(
             comparison,
-            said=(*comparison.said, *per_gpu_and_dollar(comparison.compared, gpus_a, gpus_b)),
+            shares=tuple(per_gpu_and_dollar(comparison.compared, gpus_a, gpus_b)),
             risks=tuple(risks(measured, material, level, slos, gpus_a, gpus_b)),
             rollback=rollback or None,
         )
@@ -411,7 +411,7 @@ def _draw(comparison: Comparison) -> None:
         console.print(table)
     if comparison.compared:
         console.print(P_NOTE)
-    for sentence in risk_sentences(comparison):
+    for sentence in (*comparison.shares, *risk_sentences(comparison)):
         console.print(sentence, markup=False)
     for name, value_a, value_b in comparison.differs:
         console.print(f"{name}: A {value_a or '–'}, B {value_b or '–'}", markup=False)

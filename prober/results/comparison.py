@@ -13,7 +13,7 @@ from prober.statistics.quantiles import Quantile
 Side = Literal["a", "b"]
 RiskState = Literal["excluded", "shown", "not_enough_data"]
 INSIDE = "comparison"
-FORMAT = 4  # 2: lengths are the `repr` of a distribution; 3: no risks
+FORMAT = 4  # 2: lengths are the `repr` of a distribution; 3: neither risks nor shares
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +88,7 @@ class Comparison:
     error: largest probability that any claim is wrong
     differs: (property, value of A, value of B) of engine and model
     said: limits of the figures, in sentences
+    shares: output tokens/s of B against A per GPU and per dollar, in sentences
     risks: of both moves, for each axis; rollback: needs and losses of going back to A, as stated by a person
     configuration: of the command, as JSON
     """
@@ -104,6 +105,7 @@ class Comparison:
     differs: tuple[tuple[str, str, str], ...]
     said: tuple[str, ...]
     configuration: str | None = None
+    shares: tuple[str, ...] = ()
     risks: tuple[Risk, ...] = ()
     rollback: str | None = None
 
@@ -119,7 +121,7 @@ def risk_sentences(comparison: Comparison) -> Iterator[str]:
         if parts:
             yield f"{heading}, worse by more than {margins(comparison.risks)}: {'; '.join(parts)}."
     if comparison.risks:
-        yield f"The intervals of these risks together err with at most {comparison.error:.0%}."
+        yield f"The intervals of these risks together err with at most {100 * comparison.error:.3g}%."
         yield rollback_sentence(comparison)
 
 
@@ -172,6 +174,6 @@ def from_object(document: Any, source: str) -> Comparison:
     if own["format"] < 3 and isinstance(content, dict) and "load" in content:
         content = content | {"load": current_load(content["load"])}
     if own["format"] < FORMAT and isinstance(content, dict):
-        content = content | {"risks": [], "rollback": None}
+        content = content | {"shares": [], "risks": [], "rollback": None}
     comparison: Comparison = _READER.read(content, source, f"{KEY}.{INSIDE}")
     return comparison

@@ -57,5 +57,6 @@ def test_a_comparison_of_before_has_no_risks() -> None:
     """Format 3 had none, and no words on a rollback."""
     file: Any = json.loads(comparison.to_json(FOUND))
     file[KEY]["format"] = 3
-    del file[KEY]["comparison"]["risks"], file[KEY]["comparison"]["rollback"]
+    for name in ("shares", "risks", "rollback"):
+        del file[KEY]["comparison"][name]
     assert read_any(json.dumps(file), "c.json") == replace(FOUND, risks=(), rollback=None)

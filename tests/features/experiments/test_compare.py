@@ -352,3 +352,22 @@ def test_risks_are_put_into_sentences() -> None:
     assert "Going back to A needs: a restart." in list(
         risk_sentences(replace(empty, risks=found, rollback="a restart"))
     )
+
+
+def test_the_report_begins_with_the_verdict() -> None:
+    """The axes in which a side is better, then those without a shown difference; sentences on shares and limits end as such."""
+    axes = (
+        Compared("ttft_p50", 4.0, True, 12, -0.24, -0.3, -0.2, 0.001, 0.003, "b"),
+        Compared("failures", 4.0, False, 12, 0.0, 0.0, 0.0, 1.0, 1.0, None, workload="chat"),
+    )
+    compared = Comparison(
+        "id", 0.0, 0.0, "t", Target(), Target(), None, 0.05, axes, (), ("a limit",), shares=("a share",)
+    )
+    text = comparison_report.markdown([compared])
+    assert text.index("## Verdict") < text.index("## Figures") < text.index("## Per GPU and per dollar")
+    assert "B is better in ttft_p50 at 4/s (-24.0% from A to B)." in text
+    assert "No difference is shown in chat failures at 4/s." in text
+    assert "Where there is no difference at all, one is claimed with a chance of at most 5%." in text
+    assert "A share." in text
+    assert "A limit." in text
+    assert "do not compare" in comparison_report.markdown([replace(compared, compared=(), said=("another load",))])

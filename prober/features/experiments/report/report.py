@@ -168,7 +168,9 @@ def _sentences(result: Result) -> Iterator[str]:
         yield f"The SLO {first.slo} gives way first{basis}."
     elif first is not None:
         yield f"Not enough data to judge {', '.join(open_slos)}, so the capacity at all SLOs is not known."
-    if result.stop is not None:
+    if result.kind == "run" and result.decision is None and result.stop_detail:
+        yield f"Not decided: {result.stop_detail.rstrip('.')}."
+    elif result.stop is not None:
         yield f"Why it ended: {ending(result.stop, result.stop_detail).rstrip('.')}."
     if result.content_came_at_once:
         yield f"{CONTENT_AT_ONCE}."
