@@ -24,7 +24,7 @@ from prober.features.experiments.report.document import (
 )
 from prober.features.experiments.report.plots import NamedResults
 from prober.features.experiments.report.stage_tables import Row, number
-from prober.features.experiments.report.trade_offs import changes, trade_offs
+from prober.features.experiments.report.trade_offs import TRADE_OFFS_NOTE, changes, trade_offs
 from prober.measure.objective import Slo, format_percent
 from prober.measure.timeline_text import format_duration
 from prober.results import cost
@@ -71,7 +71,7 @@ def _sections(results: NamedResults) -> list[Section]:
     of_decisive = plots.decisive_latency(results)
     sections = [
         Section("Verdict", [*_decisions(results), *_present(of_all(_capacities)), *([main] if main else [])]),
-        _section("Changes and trade-offs", *map(Note, changes(results)), trade_offs(results)),
+        _section("Changes and trade-offs", *map(Note, changes(results)), trade_offs(results), Note(TRADE_OFFS_NOTE)),
         Section("Throughput against latency", plots.frontiers(results)),
         Section("Cost", _costs(results)),
         Section("A load beside a stage", _disturbances(results)),

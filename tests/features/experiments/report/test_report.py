@@ -316,10 +316,12 @@ def test_changes_and_trade_offs_of_several_results() -> None:
     found = section(markdown([first, wider]), "Changes and trade-offs")
     assert "b changed tensor_parallel_size from 2 to 4, against a." in found.replace("\\_", "_")
     figures = row(found, "b")
-    assert figures[1] == "18 +50%"
-    assert figures[3].endswith("-50%")
-    assert figures[5].endswith("+100%")
-    assert row(found, "a")[1] == "12"
+    assert figures[1:4] == ["18 +50%", "4.5 -25%", "8,100 -25%"]  # of 4 GPUs at $2 an hour instead of 2
+    assert figures[5].endswith("-50%")
+    assert figures[7].endswith("+100%")
+    assert figures[-1] == "**a**"
+    assert row(found, "a")[1:4] == ["12", "6", "10,800"]
+    assert row(found, "a")[-1] == "–"
     both = replace(wider, context=replace(first.context, precision="fp8"))
     said = section(markdown([first, both]), "Changes and trade-offs")
     assert "precision from bf16 to fp8" in said
@@ -334,6 +336,25 @@ def test_changes_and_trade_offs_of_several_results() -> None:
     assert "Changes and trade-offs" in markdown(
         [BARE, replace(BARE, id="other")]
     )  # no stage: a table of unknown values
+
+
+def test_the_frontier_is_of_set_ups_that_gain_something() -> None:
+    """Slower and cheaper is a trade-off; worse quality is a loss; what only one of them has decides nothing."""
+
+    def with_quality(result: Result, wrong: int) -> Result:
+        return replace(result, stages=tuple(replace(stage, quality=(10, wrong)) for stage in result.stages))
+
+    first = sweep("a")
+    cheaper = replace(first, id="b", prices=replace(first.prices, gpu_per_hour=1.0))
+    found = section(markdown([first, cheaper]), "Changes and trade-offs")
+    assert (row(found, "a")[-1], row(found, "b")[-1]) == ("**b**", "–")
+    found = section(markdown([with_quality(first, 0), with_quality(cheaper, 1)]), "Changes and trade-offs")
+    assert (row(found, "a")[-1], row(found, "b")[-1]) == ("–", "–")
+    assert [row(found, name)[8] for name in "ab"] == ["0", "10"]
+    found = section(markdown([first, with_quality(cheaper, 1)]), "Changes and trade-offs")
+    assert row(found, "a")[-1] == "**b**"
+    found = section(markdown([first, replace(first, id="b")]), "Changes and trade-offs")
+    assert (row(found, "a")[-1], row(found, "b")[-1]) == ("–", "–")
 
 
 def test_a_sweep_is_one_line() -> None:
