@@ -301,7 +301,7 @@ def capacities(results: plots.NamedResults) -> Table | None:
                     ", ".join(unknown) or "–",
                 ]
             )
-    head = ["SLO", "#runs", "#found", "#capacity /s", "#tokens/s there", "the others"]
+    head = ["SLO", "#runs", "#estimated", "#estimated knee /s", "#tokens/s there", "other verdicts"]
     return Table(head, rows) if rows else None
 
 
