@@ -155,15 +155,15 @@ def rows(name: str, sweep: Any, target: Any, plan: Plan) -> list[dict[str, Any]]
     rates = tuple(rate for k in range(60) if (rate := RAMP_STEP**k) <= MAX_RATE_PER_S)
     ramp_plan = replace(plan, mode="adaptive", factor=RAMP_STEP, max_rate=MAX_RATE_PER_S)
     grid_plan = replace(plan, mode="grid", grid=rates[::2])
-    ramp, grid = (reported(sweep(target, each, seed), plan) for seed, each in ((1, ramp_plan), (2, grid_plan)))
-    found = []
+    ramp, grid = (reported(sweep(target, planned, seed), plan) for seed, planned in ((1, ramp_plan), (2, grid_plan)))
+    compared = []
     for rate in sorted(set(ramp) & set(grid)):
         of_ramp, of_grid = figures(ramp[rate]), figures(grid[rate])
         row: dict[str, Any] = {"engine": name, "rate_per_s": round(rate, 3), "ramp": of_ramp, "grid": of_grid}
         if of_ramp["tokens_per_s"] is not None or of_grid["tokens_per_s"] is not None:
             row["true_tokens_per_s"] = true_tokens_per_s(sweep, target, plan, rate)
-        found.append(row)
-    return found
+        compared.append(row)
+    return compared
 
 
 def true_tokens_per_s(sweep: Any, target: Any, plan: Plan, rate_per_s: float) -> float | None:
@@ -211,11 +211,11 @@ def _of_world(world: Any) -> list[dict[str, Any]]:
     return rows(world.name, independent, world, plan_of_world(world, None))
 
 
-def goals(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def goals(compared: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Largest differences between ramp and grid, and of each from the truth."""
     results = []
     for name in FIGURES:
-        pairs = [(row["ramp"][name], row["grid"][name]) for row in found]
+        pairs = [(row["ramp"][name], row["grid"][name]) for row in compared]
         differences = [abs(ramp / grid - 1) for ramp, grid in pairs if ramp and grid]
         results.append(
             goal(f"ramp against grid, {name}, largest of {len(differences)}", max(differences), MAX_DIFFERENCE, "share")
@@ -223,7 +223,7 @@ def goals(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     for way in ("ramp", "grid"):
         errors = [
             abs(row[way]["tokens_per_s"] / row["true_tokens_per_s"] - 1)
-            for row in found
+            for row in compared
             if row[way]["tokens_per_s"] and row.get("true_tokens_per_s")
         ]
         for label, value in (("median", median(errors)), ("p95", percentile(errors, 0.95))):
@@ -251,9 +251,9 @@ def main() -> None:
             *(pool.apply_async(_of_own, (target,)) for target in own_engines(range(seed, seed + options.engines))),
             *(pool.apply_async(_of_world, (world,)) for world in chosen),
         ]
-        found = [row for task in tasks for row in task.get()]
-    claimed = {way: sum(row[way]["tokens_per_s"] is not None for row in found) for way in ("ramp", "grid")}
-    show("agreement", goals(found), rates=len(found), claimed=claimed, rows=found)
+        compared = [row for task in tasks for row in task.get()]
+    claimed = {way: sum(row[way]["tokens_per_s"] is not None for row in compared) for way in ("ramp", "grid")}
+    show("agreement", goals(compared), rates=len(compared), claimed=claimed, rows=compared)
 
 
 if __name__ == "__main__":

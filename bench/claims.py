@@ -1,4 +1,4 @@
-"""What sweeps claim without evidence: that a rate holds on engines that never meet their SLO, and load of others on idle engines.
+"""Claims of sweeps without evidence: that a rate holds on engines that never meet their SLO, and load of others on idle engines.
 
     python -m bench.claims [--processes N] [--rows FILE]
 

@@ -1,4 +1,4 @@
-"""What it costs to follow thousands of targets that come and go, and whether the fleet is right after anything has happened.
+"""Cost of following thousands of targets that come and go, and whether the fleet is right after anything has happened.
 
 Hold: 5,000 targets from a file, 1 % of them others with each of its versions, and the longest turn of the event loop meanwhile:
 in processor time of its thread, which other work on the machine does not touch, and by the wall clock, which it does. Targets are

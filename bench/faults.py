@@ -1,4 +1,4 @@
-"""What fails around a prober, and in it, one thing after another: what it says, what it costs, and how soon it is well.
+"""Faults around a prober, and in it, one thing after another: what it says, what it costs, and how soon it is well.
 
 The real daemon at ten probes a second on loopback: an endpoint, its name, its certificate and its page; the prober's own process,
 clock and disk. Of each fault: outcomes, samples that are not of a good answer, seconds to the first good probe after it,

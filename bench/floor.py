@@ -1,4 +1,4 @@
-"""What any client on this machine's event loop pays: a bare protocol that sends, stamps each piece, and understands nothing.
+"""Cost of any client on this machine's event loop: a bare protocol that sends, stamps each piece, and understands nothing.
 
 No HTTP parser, no events, no JSON, no series: what a prober costs above this is its own work. Prints processor seconds per
 1,000 pieces as one JSON object; `bench.accuracy` runs it beside the daemon, against the same mock.

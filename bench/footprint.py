@@ -1,4 +1,4 @@
-"""What it costs to run: memory and processor time with one target at 0.2 rps, and the time from start to first request."""
+"""Cost of running: memory and processor time with one target at 0.2 rps, and the time from start to first request."""
 
 import time
 

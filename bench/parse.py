@@ -1,4 +1,4 @@
-"""What reading an engine's page costs, and how long one slice of it holds the event loop.
+"""Cost of reading an engine's page, and how long one slice of it holds the event loop.
 
 Pages are vLLM's: one rank as it was captured under load, and the same with eight ranks. Medians of the process's own CPU time.
 """

@@ -9,7 +9,7 @@ from typing import Any
 
 
 def goal(name: str, value: float, goal: float, unit: str) -> dict[str, Any]:
-    """One goal, met if `value` is at most `goal`."""
+    """A goal, met if `value` is at most `goal`."""
     return {"name": name, "value": round(value, 4), "goal": goal, "unit": unit, "met": value <= goal}
 
 
@@ -20,7 +20,7 @@ def percentile(values: Sequence[float], q: float) -> float:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures depend on."""
+    """Versions and machine that the figures depend on."""
     model = next(
         (
             line.split(":", 1)[1].strip()

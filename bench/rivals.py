@@ -1,4 +1,4 @@
-"""What the drift detector is held against: a CUSUM that knows both distributions, and the rule that people write."""
+"""Rivals of the drift detector: a CUSUM that knows both distributions, and the rule that people write."""
 
 import numpy as np
 from numpy.typing import NDArray

@@ -1,4 +1,4 @@
-"""What an attack on the prober's pages does to its stamps, over TLS and with passwords.
+"""Effect of an attack on the prober's pages on its stamps, over TLS and with passwords.
 
 Of PERIOD_S each, periods under attack follow quiet ones; those without are of two kinds, whose difference tells what other work on
 the machine leaves of the figure (`null_ms`). The attack comes from one address that is not the reader's: wrong passwords at 100/s,

@@ -37,17 +37,22 @@ from prober.cli.sending import Watched
 from prober.cli.session import Session
 from prober.cli.target import check_writable, target, workload
 from prober.config.problems import ConfigError
+from prober.config.slos import parse_objectives
 from prober.config.target import TargetSpec
 from prober.config.units import duration
 from prober.config.units import rate as parse_rate
 from prober.features.experiments.compare import (
-    AXES,
+    BY_REQUEST,
+    NO_GPUS,
     Half,
+    Round,
+    axes,
     differences,
     incomparable,
     per_gpu_and_dollar,
     plan,
     reservations,
+    risks,
     rounds_of,
     stored_rounds,
 )
@@ -55,12 +60,13 @@ from prober.features.experiments.compare import compare as judge
 from prober.features.experiments.report.comparison_report import HEAD, P_NOTE, by_rate, cells
 from prober.measure.engine_signals import EngineSignals
 from prober.measure.gpu_reading import GpuReading
+from prober.measure.objective import Slo
 from prober.measure.outcome import ANSWERED
 from prober.measure.result import ProbeResult
 from prober.measure.warmup import WarmUpLength
 from prober.net.clock import Clock
 from prober.net.endpoint import BadEndpoint
-from prober.results.comparison import Comparison, Side, to_json
+from prober.results.comparison import Comparison, Side, risk_sentences, to_json
 from prober.results.cost import Gpus, gpus_of
 from prober.results.load_description import describe_load
 from prober.results.result import Request
@@ -130,6 +136,14 @@ def compare(
     error: Annotated[
         str, typer.Option(help="Largest probability of reporting any difference where there is none.")
     ] = "5%",
+    slo: Annotated[
+        list[str] | None,
+        typer.Option(help="Objective such as 'ttft<500ms:99%'; the share that misses it is compared too; repeatable."),
+    ] = None,
+    margin: Annotated[
+        str, typer.Option(help="Worsening that does not matter, for the risk of adopting B or going back.")
+    ] = "10%",
+    rollback: Annotated[str, typer.Option(help="Needs and losses of going back to A, for the report.")] = "",
     save: Annotated[str, typer.Option(help="File for the comparison, for `prober report`.")] = "",
     b_model: Annotated[str, typer.Option(help="Model of B, if its name differs.")] = "",
     b_bearer_token_file: Annotated[str, typer.Option(help="Bearer token file of B, if it differs.")] = "",
@@ -148,12 +162,13 @@ def compare(
     ):
         level = share("--error", error)
         rates = [quantity("--rate", text, parse_rate) for text in rate or ["2/s"]]
-        _check_rounds(rounds, len(rates), error, level)
-        files, of_files = _files(a, b), (Gpus(None, None), Gpus(None, None))
+        slos, material = _objectives(slo or []), share("--margin", margin)
+        _check_rounds(rounds, len(axes(slos)), len(rates), error, level)
+        files, of_files = _files(a, b), (NO_GPUS, NO_GPUS)
         if save:
             check_writable("--save", Path(save))
         if files:
-            comparison, of_files = _stored(*files, rounds, level)
+            comparison, measured, of_files = _stored(*files, rounds, level, slos)
         else:
             chosen = workload(workload_options)
             endpoint_b = replace(
@@ -181,7 +196,7 @@ def compare(
                     "--warm-up 0: a turn needs a request before it, which shows that the side answers; give 1 or more"
                 )
             _announce(halves, pause_s)
-            comparison = uvloop.run(_measured(specs, halves, pause_s, warm, level))
+            comparison, measured = uvloop.run(_measured(specs, halves, pause_s, warm, level, slos))
             settings = {
                 "rates_per_s": rates,
                 "rounds": rounds,
@@ -195,23 +210,40 @@ def compare(
         count_b, price_b = b_gpus or of_files[1].count or gpus, b_gpu_price
         if price_b is None:
             price_b = of_files[1].price_per_hour if of_files[1].price_per_hour is not None else gpu_price
-        shares = per_gpu_and_dollar(comparison.compared, Gpus(count_a, price_a), Gpus(count_b or None, price_b))
-        comparison = replace(comparison, said=(*comparison.said, *shares))
+        gpus_a, gpus_b = Gpus(count_a, price_a), Gpus(count_b or None, price_b)
+        comparison = replace(
+            comparison,
+            shares=tuple(per_gpu_and_dollar(comparison.compared, gpus_a, gpus_b)),
+            risks=tuple(risks(measured, material, level, slos, gpus_a, gpus_b)),
+            rollback=rollback or None,
+        )
         if save:
             Path(save).write_text(to_json(comparison), encoding="utf-8")
     if as_json:
-        echo(json.dumps(asdict(comparison)))
+        states = [{**asdict(risk), "state": risk.state} for risk in comparison.risks]
+        echo(json.dumps({**asdict(comparison), "risks": states}))
     else:
         _draw(comparison)
     sys.exit(ExitCode.OK if comparison.compared else ExitCode.FAILED)
 
 
-def _check_rounds(rounds: int, rates: int, error: str, level: float) -> None:
+def _objectives(texts: Sequence[str]) -> tuple[Slo, ...]:
+    """The objectives of `--slo`. Raises ValueError for one that a request alone does not decide."""
+    slos = parse_objectives(texts)
+    for slo in slos:
+        if slo.signal not in BY_REQUEST:
+            raise ValueError(
+                f"--slo: {slo.signal} is not compared by objective; name one of {', '.join(BY_REQUEST)}, failures are always compared"
+            )
+    return slos
+
+
+def _check_rounds(rounds: int, axes: int, rates: int, error: str, level: float) -> None:
     """Raises ValueError if so few rounds can never show a difference."""
-    needed = min_pairs(len(AXES) * rates, level)
+    needed = min_pairs(axes * rates, level)
     if rounds < needed:
         raise ValueError(
-            f"--rounds {rounds}: no difference, however large, can be told in fewer than {needed}, as {len(AXES)} axes at each of "
+            f"--rounds {rounds}: no difference, however large, can be told in fewer than {needed}, as {axes} axes at each of "
             f"{rates} rate(s) share an error of {error}"
         )
 
@@ -233,15 +265,17 @@ def _announce(halves: Sequence[Half], pause_s: float) -> None:
     echo(f"{len(halves)} turns, about {minutes} minute{'' if minutes == 1 else 's'}", err=True)
 
 
-def _stored(a: Path, b: Path, rounds: int, error: float) -> tuple[Comparison, tuple[Gpus, Gpus]]:
-    """Comparison of two files, and the GPUs of both. Raises ValueError if one cannot be read or has too few requests."""
+def _stored(
+    a: Path, b: Path, rounds: int, error: float, slos: Sequence[Slo]
+) -> tuple[Comparison, list[Round], tuple[Gpus, Gpus]]:
+    """Comparison of two files, its rounds, and the GPUs of both. Raises ValueError if one cannot be read or has too few requests."""
     result_a, result_b = result_of(a), result_of(b)
     gpus = gpus_of(result_a), gpus_of(result_b)
     comparison = _comparison(result_a.target, result_b.target, error, time.time())
     if reasons := incomparable(result_a.load, result_b.load):
-        return replace(comparison, said=tuple(reasons)), gpus
+        return replace(comparison, said=tuple(reasons)), [], gpus
     pairs = stored_rounds(result_a, result_b, rounds)
-    compared = judge(pairs, error)
+    compared = judge(pairs, error, slos)
     starts = (result_a.started_unix_s, result_b.started_unix_s)
     times = [datetime.fromtimestamp(start_s, UTC).isoformat(" ", "minutes") for start_s in starts]
     remarks = [
@@ -249,9 +283,10 @@ def _stored(a: Path, b: Path, rounds: int, error: float) -> tuple[Comparison, tu
         *reservations(result_a.target, result_b.target, pairs, compared),
     ]
     configuration = json.dumps({"a": str(a), "b": str(b), "rounds": rounds})
-    return replace(
+    comparison = replace(
         comparison, load=result_a.load, compared=tuple(compared), said=tuple(remarks), configuration=configuration
-    ), gpus
+    )
+    return comparison, pairs, gpus
 
 
 def _comparison(a: Described, b: Described, error: float, started_s: float) -> Comparison:
@@ -272,8 +307,14 @@ def _comparison(a: Described, b: Described, error: float, started_s: float) -> C
 
 
 async def _measured(
-    specs: Sequence[TargetSpec], halves: Sequence[Half], pause_s: float, warm_up: WarmUpLength, error: float
-) -> Comparison:
+    specs: Sequence[TargetSpec],
+    halves: Sequence[Half],
+    pause_s: float,
+    warm_up: WarmUpLength,
+    error: float,
+    slos: Sequence[Slo],
+) -> tuple[Comparison, list[Round]]:
+    """The comparison, and its rounds."""
     clock, started_s = Clock(), time.time()
     cards = Cards()
     sessions: dict[Side, Watched] = {"a": Watched(specs[0], clock), "b": Watched(specs[1], clock)}
@@ -297,14 +338,14 @@ async def _measured(
                 cards.read(half.side, devices)
         a, b = sessions["a"].described(), sessions["b"].described()
         rounds = rounds_of(measured)
-        compared = judge(rounds, error)
+        compared = judge(rounds, error, slos)
         remarks = [*reservations(a, b, rounds, compared), cards.text(), *_engine_texts(pages), _warm_up_text(warm_ups)]
         if isinstance(mix := specs[0].probes[0].workload, Mix):
             remarks.append(f"quantiles are those of the whole mix {mix.name!r}, not of each of its workloads")
         remarks += [
             f"{side.upper()} {text} meanwhile" for side, session in sessions.items() for text in session.changes
         ]
-        return replace(_comparison(a, b, error, started_s), compared=tuple(compared), said=tuple(remarks))
+        return replace(_comparison(a, b, error, started_s), compared=tuple(compared), said=tuple(remarks)), rounds
     finally:
         for session in sessions.values():
             await session.stop()
@@ -370,6 +411,8 @@ def _draw(comparison: Comparison) -> None:
         console.print(table)
     if comparison.compared:
         console.print(P_NOTE)
+    for sentence in (*comparison.shares, *risk_sentences(comparison)):
+        console.print(sentence, markup=False)
     for name, value_a, value_b in comparison.differs:
         console.print(f"{name}: A {value_a or '–'}, B {value_b or '–'}", markup=False)
     for sentence in comparison.said:

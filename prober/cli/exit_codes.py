@@ -14,7 +14,7 @@ class ExitCode(IntEnum):
     """Meaning of a command's exit code, the same for every command."""
 
     OK = 0
-    """Done, and the result is good: ready, accepted, compared, a knee was found or the SLOs hold at the highest rate."""
+    """Done, and the result is good: ready, accepted, compared, a knee was estimated or the SLOs hold at a rate."""
     FAILED = 1
     """A bad result or a mistake found: not ready, rejected, unanswered, an SLO missed at the lowest rate, an invalid
     configuration, a file that cannot be read. Python exits with this code after a crash, so it never means success."""

@@ -143,25 +143,28 @@ def gate(
         verdict, result = uvloop.run(_ask(spec, judge, warm))
         if max_cost is not None:
             verdict = with_cost(verdict, judge_cost(result.stages[0], result.requests, result.prices, max_cost))
-            result = replace(result, decision=Decision(verdict.state == "ready", verdict.why))
+            assert result.decision is not None
+            decided = replace(result.decision, accepted=verdict.state == "ready", why=verdict.why)
+            result = replace(result, decision=decided)
         if before is not None and before.target.model != result.target.model:
             remarks.append(f"the baseline is of model {before.target.model!r}, this is {result.target.model!r}")
         if save:
             Path(save).write_text(to_json(result), encoding="utf-8")
             remarks += _as_baseline(result, save)
-    prompts, reasoning = result.stages[0].prompt_lengths, result.stages[0].reasoning
+    stage = result.stages[0]
+    prompts, reasoning = stage.prompt_lengths, stage.reasoning
     if as_json:
         document = {**asdict(verdict), "exit_code": EXIT[verdict.state], "reservations": remarks}
-        document["cost"] = asdict(price) if (price := stage_cost(result.stages[0], result.prices)) is not None else None
+        document["cost"] = asdict(price) if (price := stage_cost(stage, result.prices)) is not None else None
         document |= {"target": asdict(result.target), "rate_per_s": probe.rate, "workload": sent.name}
         document |= {"prompt_lengths": asdict(prompts) if prompts else None}
         document["reasoning"] = asdict(reasoning) if reasoning else None
+        document["series"] = [asdict(series) for series in stage.series]
         document["warm_up"] = asdict(result.warm_up) if result.warm_up is not None else None
         echo(json.dumps(document))
     else:
-        texts = [f"{reasoning.text()}."] if reasoning else []
-        texts += [f"Prompts: {prompts.text()}."] if prompts else []
-        _draw(verdict, result, [*remarks, *texts, *stage_sentences(result, result.stages[0])])
+        lengths = [f"Prompts: {prompts.text()}."] if prompts else []
+        _draw(verdict, result, [*remarks, *stage.sentences(), *lengths, *stage_sentences(result, stage)])
     sys.exit(EXIT[verdict.state])
 
 

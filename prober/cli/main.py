@@ -15,7 +15,7 @@ COMMANDS = {
     "rules": "write recording rules and alerts for the SLOs, for Prometheus or its operator",
     "dashboards": "write, check or push the Grafana dashboards",
     "once": "send one probe to a URL and draw its timeline",
-    "sweep": "measure once up to which request rate the SLOs hold",
+    "sweep": "estimate once at which request rate each SLO gives way",
     "diagnose": "find out why a target is slow, with a few probes of each shape",
     "gate": "decide whether a target is ready, for a rollout or pipeline, in as few requests as possible",
     "compare": "compare two endpoints with the same requests, in alternating rounds, or two results",

@@ -130,8 +130,10 @@ def run_rows(
         measured = uvloop.run(_measure(spec, rows, warm))
     result = completed(_result(spec, rows, measured, configuration), spec, measured.facts, seed=measured.seed)
     verdicts = _with_costs(rows, _verdicts(rows, measured), result)
-    decided = decision(verdicts)
-    result = replace(result, decision=decided, stop_detail="" if decided else sentences(verdicts))
+    if (decided := decision(verdicts)) is not None:
+        result = replace(result, decision=replace(decided, rollback_risk=spec.context.rollback))
+    else:
+        result = replace(result, stop_detail=sentences(verdicts))
     if output is not None:
         output.write_text(to_json(result), encoding="utf-8")
     if as_json:
@@ -389,13 +391,7 @@ def _draw(rows: Sequence[Row], verdicts: Sequence[Verdict], result: Result) -> N
         if stage.quality:
             judged, wrong = stage.quality
             console.print(f"{stage.name}: {wrong:,} of {judged:,} golden answers wrong.", markup=False)
-        for series in stage.series:
-            console.print(f"{stage.name}: {series.text()}.", markup=False)
-        if stage.reasoning:
-            console.print(f"{stage.name}: {stage.reasoning.text()}.", markup=False)
-        if stage.disturbance:
-            console.print(f"{stage.name}: {stage.disturbance.text()}.", markup=False)
-        for sentence in stage_sentences(result, stage):
+        for sentence in (*stage.sentences(), *stage_sentences(result, stage)):
             console.print(sentence, markup=False)
     for text in result.differs:
         console.print(f"{text}.", markup=False)

@@ -10,7 +10,7 @@ as do the enums of a `--format`, but share no value, so they are not merged.
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import wraps
 from typing import Annotated, Any, TypeVar, get_type_hints
@@ -96,6 +96,13 @@ def quantity(option: str, text: str, parse: Callable[[object], T]) -> T:
         return parse(text)
     except ValueError as problem:
         raise ValueError(f"{option}: {problem}") from None
+
+
+def named_options(call: typer.Context, names: Iterable[str]) -> list[str]:
+    """Options that the command line names, of the parameters with these names."""
+    sources = {name: call.get_parameter_source(name) for name in names}
+    named = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
+    return [parameter.opts[0] for parameter in call.command.params if parameter.name in named]
 
 
 def warm_up_length(text: str) -> WarmUpLength:

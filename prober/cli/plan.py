@@ -130,11 +130,12 @@ def _draw(demand: Demand, offers: list[_Offer], answers: list[Size | Refused]) -
         return
     console.print(
         f"instances = ceil({demand.peak_per_s:g}/s ÷ (what one carries × {1 - demand.headroom:g})): {demand.headroom:.0%} of the "
-        "capacity stays free. What one carries is the lower bound of the sweep's interval, at all SLOs.",
+        "capacity stays free. What one carries is the lower bound of the capacity at all SLOs: of the interval of the estimated knee, "
+        "or with ≥ the highest rate that was shown to hold.",
         markup=False,
     )
     if any(not answer.reached for _, answer in sized):
-        console.print("≥: the sweep did not reach the knee, so fewer may do.", markup=False)
+        console.print("≥: the sweep reached no knee, so fewer may do.", markup=False)
     if any(answer.dollars_per_hour is not None for _, answer in sized):
         console.print("Prompt, output and all tokens at the peak each bear the whole price.", markup=False)
 

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -89,6 +90,8 @@ def _with_options(result: Result, spec: ContextSpec, options: ContextOptions) ->
     """The result with the facts and the price of the options, if there are any."""
     if options == ContextOptions():
         return result
+    if spec.rollback is not None and result.decision is not None:
+        result = replace(result, decision=replace(result.decision, rollback_risk=spec.rollback))
     return with_context(
         result,
         (),

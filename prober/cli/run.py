@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Annotated, TypeVar
@@ -16,9 +17,9 @@ import typer
 import uvloop
 
 from prober.cli.exit_codes import ExitCode, fail
-from prober.cli.options import ConfigFile
+from prober.cli.options import ConfigFile, named_options
 from prober.cli.output import echo
-from prober.config.problems import ConfigError
+from prober.config.problems import ConfigError, mask_secrets
 from prober.config.units import duration
 from prober.measure.printable import printable
 from prober.probing.shard import Shard
@@ -118,9 +119,11 @@ def run(
     ] = "15s",
     log_level: Annotated[Level, typer.Option("--log.level")] = Level.INFO,
     log_format: Annotated[Format, typer.Option("--log.format")] = Format.LOGFMT,
+    *,
+    call: typer.Context,
 ) -> None:
     """Probe the configured targets, or those of the URLs, until SIGTERM."""
-    if urls and config_file != "prober.yaml":
+    if urls and named_options(call, ["config_file"]):
         fail(
             "prober run: URL and --config.file: write the URLs into the file, or leave one of both out",
             ExitCode.WRONG_CALL,
@@ -166,18 +169,22 @@ def run(
 
 
 def _write_config(urls: Sequence[str]) -> str:
-    """Write and print a configuration with these targets and the defaults that are changed first; returns its path."""
+    """Write and print a configuration with these targets and the defaults that are changed first; returns its path.
+
+    URLs with credentials are refused before they are printed.
+    """
     import yaml
 
+    from prober.config.server import base_url
     from prober.config.target import TargetSpec
 
+    for url in urls:
+        _checked(f"URL {mask_secrets(url)}", partial(base_url, url))
     defaults = TargetSpec.model_fields
     text = yaml.safe_dump(
         {
             "defaults": {"rate": f"{defaults['rate'].default:g}/s", "max_in_flight": defaults["max_in_flight"].default},
-            "targets": [
-                {"name": urlsplit(url).netloc or url, "url": url, "probes": [{"workload": "probe"}]} for url in urls
-            ],
+            "targets": [{"name": urlsplit(url).netloc, "url": url, "probes": [{"workload": "probe"}]} for url in urls],
         },
         sort_keys=False,
     )
@@ -203,7 +210,7 @@ def _checked(flag: str, value: Callable[[], T]) -> T:
 
 
 class LogLine(logging.Formatter):
-    """One record as one line, with nothing in it that controls a terminal."""
+    """A record as one line, with nothing in it that controls a terminal."""
 
     def __init__(self, kind: Format) -> None:
         super().__init__()

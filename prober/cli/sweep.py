@@ -1,4 +1,4 @@
-"""`prober sweep`: measures once up to which request rate the SLOs hold."""
+"""`prober sweep`: estimates once at which request rate each SLO gives way."""
 
 import asyncio
 import signal
@@ -20,7 +20,7 @@ from prober.cli.console import Terminal
 from prober.cli.context import ContextOptions, random_seed
 from prober.cli.exit_codes import ExitCode, exit_on
 from prober.cli.gpus import read_gpus
-from prober.cli.matrix import run_rows
+from prober.cli.matrix import PAGE_INTERVAL_S, run_rows
 from prober.cli.options import (
     AsJson,
     ChatWorkloadOptions,
@@ -29,6 +29,7 @@ from prober.cli.options import (
     Url,
     WarmUpOption,
     expand_options,
+    named_options,
     quantity,
     warm_up_length,
 )
@@ -73,6 +74,8 @@ EXIT = {
 WORST_FIRST = (ExitCode.FAILED, ExitCode.NOT_ENOUGH_DATA, ExitCode.OK)  # of several sweeps
 DEFAULT_CLOSED_STEP = "30s"
 DEFAULT_SLO = "ttft<500ms:99%"
+OF_RATES = ("min_rate", "max_rate")
+OF_SWEEPS = ("mode", *OF_RATES, "rates", "sustain", "max_in_flight", "max_requests", "max_time", "repeat")
 
 
 @expand_options
@@ -109,19 +112,30 @@ def sweep(
     *,
     context: ContextOptions,
     as_json: AsJson = False,
+    call: typer.Context,
 ) -> None:
-    """Sweep, report, and keep what was measured on Ctrl-C. Exit codes: 0 a knee was found or the SLOs hold at the highest rate,
+    """Sweep, report, and keep what was measured on Ctrl-C. Exit codes: 0 a knee was estimated or a rate was shown to hold,
     1 an SLO is missed at the lowest rate, 4 not enough data, 2 wrong call."""
     with (
         exit_on(ConfigError, BadEndpoint, ValueError, command="sweep"),
         exit_on(Unmeasurable, command="sweep", code=ExitCode.NOT_ENOUGH_DATA),
     ):
+        _check_combination(call, concurrency, rates)
         slos = parse_objectives(slo or [DEFAULT_SLO])
         warm = warm_up_length(warm_up)
         sent = workload_of(workload_options)
         if concurrency:
             rows = _closed_rows(concurrency, sent, step, slos)
-            spec = target("sweep", url, endpoint, max_in_flight=MAX_CONCURRENCY, warmup=0, metrics_url=metrics_url)
+            spec = target(
+                "sweep",
+                url,
+                endpoint,
+                max_in_flight=MAX_CONCURRENCY,
+                warmup=0,  # the command sends its own
+                metrics_url=metrics_url,
+                metrics={"interval": PAGE_INTERVAL_S},
+                **context.fields("sweep"),
+            )
             run_rows("sweep", spec, rows, warm, "", output=Path(output) if output else None, as_json=as_json)
         block = {
             "mode": mode or ("grid" if rates else "adaptive"),
@@ -165,6 +179,18 @@ def sweep(
     if len(ended) > 1 and not as_json:
         _spread([finished for finished, _ in ended])
     sys.exit(min((EXIT[finished.verdict] for finished, _ in ended), key=WORST_FIRST.index))
+
+
+def _check_combination(call: typer.Context, concurrency: str, rates: str) -> None:
+    """Raises ValueError for options that another option replaces."""
+    if concurrency and (unused := named_options(call, OF_SWEEPS)):
+        raise ValueError(
+            f"--concurrency sends no rates, so {', '.join(unused)} would not be used; leave one or the other out"
+        )
+    if rates and (unused := named_options(call, OF_RATES)):
+        raise ValueError(
+            f"--rates names all rates, so {', '.join(unused)} would not be used; leave one or the other out"
+        )
 
 
 def _per_s(text: str) -> str:
@@ -305,7 +331,7 @@ def _sentences(result: Result) -> Iterator[str]:
     if result.warm_up is not None:
         yield f"Warm-up: {result.warm_up}, which do not count."
     if any(stage.output_tokens_per_s is None for stage in result.stages):
-        yield "tok/s – of a stage that is too short to show what the target delivers at its rate."
+        yield "tok/s –: the stage does not show what the target delivers at its rate."
     if result.content_came_at_once:
         yield f"{CONTENT_AT_ONCE}."
     for interference in result.interference or ():
@@ -313,10 +339,7 @@ def _sentences(result: Result) -> Iterator[str]:
     if result.interference is None:
         yield "Nobody tells what else the target served: rates are those of the sweep alone."
     for stage in result.stages:
-        for series in stage.series:
-            yield f"{stage.name}: {series.text()}."
-        if stage.reasoning:
-            yield f"{stage.name}: {stage.reasoning.text()}."
+        yield from stage.sentences()
     if prompts := pooled(stage.prompt_lengths for stage in result.stages):
         yield f"Prompts: {prompts.text()}."
     yield f"{words(result.capacities)}."
@@ -331,5 +354,5 @@ def _spread(ended: Sequence[Finished]) -> None:
     if len(knees) > 1:
         mean = fmean(knees)
         echo(
-            f"{len(knees)} of {len(ended)} runs found a knee: mean {mean:.3g}/s, spread {pstdev(knees) / mean:.1%} of it"
+            f"{len(knees)} of {len(ended)} runs estimated a knee: mean {mean:.3g}/s, spread {pstdev(knees) / mean:.1%} of it"
         )

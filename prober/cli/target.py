@@ -121,8 +121,8 @@ def _known(option: str, name: str, known: Mapping[str, Workload | Mix]) -> Workl
 
 def _described(options: WorkloadOptions) -> Workload | None:
     """The workload that the options describe instead of naming it; None without such options. Raises ValueError."""
-    given = {"--prompts": options.prompts, "--trace": options.trace, "--prompt-tokens": options.prompt_tokens}
-    sources = [option for option, value in given.items() if value]
+    values = {"--prompts": options.prompts, "--trace": options.trace, "--prompt-tokens": options.prompt_tokens}
+    sources = [option for option, value in values.items() if value]
     if len(sources) > 1:
         raise ValueError(f"{' and '.join(sources)} are each a workload; keep one of them")
     if not sources and options.output_tokens:

@@ -25,6 +25,18 @@ def _text(value: object) -> object:
 Text = Annotated[str, BeforeValidator(_text), WithJsonSchema({"type": "string"})]
 
 
+def read_model_config(path: str, info: ValidationInfo) -> dict[str, Any]:
+    """Object of a model's config.json, which the file that is validated names as `config_file`. Raises a mistake."""
+    try:
+        assert isinstance(info.context, Document), "only a file names a file"
+        config = json.loads(info.context.read(path))
+    except (OSError, ValueError) as problem:
+        raise mistake(f"cannot be read: {problem}; name the model's config.json", "config_file") from None
+    if not isinstance(config, dict):
+        raise mistake("is no JSON object; name the model's config.json", "config_file")
+    return config
+
+
 class ContextSpec(Block):
     """Facts about hardware, engine and model. Where the prober finds another value, results hold both."""
 
@@ -53,6 +65,11 @@ class ContextSpec(Block):
         None, description="method and group size, such as awq, 4 bit, groups of 128; or none"
     )
     speculation: Text | None = Field(None, description="method of speculative decoding, or none")
+    rollback: Text | None = Field(
+        None,
+        description="needs and losses of going back to the version before, such as a restart of 3 minutes; reports of decisions "
+        "show it",
+    )
     config_file: str | None = Field(
         None, description="config.json of the model, for its precision, quantisation and the bound by memory bandwidth"
     )
@@ -62,14 +79,7 @@ class ContextSpec(Block):
     def _read(self, info: ValidationInfo) -> Self:
         if self.config_file is None or self._config is not None:
             return self
-        try:
-            assert isinstance(info.context, Document), "only a file names a file"
-            config = json.loads(info.context.read(self.config_file))
-        except (OSError, ValueError) as problem:
-            raise mistake(f"cannot be read: {problem}; name the model's config.json", "config_file") from None
-        if not isinstance(config, dict):
-            raise mistake("is no JSON object; name the model's config.json", "config_file")
-        self._config = config
+        self._config = read_model_config(self.config_file, info)
         return self
 
     @property

@@ -1,7 +1,6 @@
 """Server of a target: the engine's metrics page, GPUs, and the data that a decode step reads."""
 
-import json
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
 from pydantic import (
     AfterValidator,
@@ -13,7 +12,8 @@ from pydantic import (
     model_validator,
 )
 
-from prober.config.fields import Auto, Block, Document, Duration, NotNegative, Positive, PositiveCount, mistake, require
+from prober.config.context import read_model_config
+from prober.config.fields import Auto, Block, Duration, NotNegative, Positive, PositiveCount, mistake, require
 from prober.config.problems import is_http, mask_secrets
 from prober.config.server import expand_field
 from prober.config.units import shortened
@@ -101,15 +101,7 @@ class DecodeBoundSpec(Block):
 
     @model_validator(mode="after")
     def _read(self, info: ValidationInfo) -> Self:
-        config: Any = None
-        if self.config_file is not None:
-            try:
-                assert isinstance(info.context, Document), "only a file names a file"
-                config = json.loads(info.context.read(self.config_file))
-            except (OSError, ValueError) as problem:
-                raise mistake(f"cannot be read: {problem}; name the model's config.json", "config_file") from None
-            if not isinstance(config, dict):
-                raise mistake("is no JSON object; name the model's config.json", "config_file")
+        config = None if self.config_file is None else read_model_config(self.config_file, info)
         model = decode_model(
             config, ModelOverrides(self.active_parameters, self.bytes_per_weight, self.kv_bytes_per_token)
         )

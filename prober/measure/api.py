@@ -11,7 +11,7 @@ from prober.measure.sse import DONE
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """One API.
+    """An API.
 
     path: below the base path
     parse_event: event name and data to a chunk; raises Malformed

@@ -83,7 +83,7 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request for an answer.
+    """A request for an answer.
 
     messages: (role, content) of each
     salt: unique text that keeps the prompt out of the prefix cache; None allows the prefix cache

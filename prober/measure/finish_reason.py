@@ -42,5 +42,5 @@ def is_proper(reason: str, engine: str) -> bool:
 
 
 def failure(reason: str) -> str:
-    """What a reason that is not proper tells of, for people."""
+    """Text for people on a reason that is not proper."""
     return FAILURES.get(reason, "unknown: the prober cannot tell whether the answer is complete")

@@ -230,7 +230,7 @@ class Exchange(asyncio.Protocol):
             self._fail(problem)
 
     def _work(self) -> None:
-        """One step: the end of the answer, urgent work of the recording, or the next arrival, in this order."""
+        """Run a step: the end of the answer, urgent work of the recording, or the next arrival, in this order."""
         recording = self.recording
         if self.ended.done():
             return

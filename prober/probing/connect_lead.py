@@ -1,4 +1,4 @@
-"""How long before its due time a probe connects, where the server closes idle connections."""
+"""Time before its due time at which a probe connects, where the server closes idle connections."""
 
 from collections import deque
 

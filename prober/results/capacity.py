@@ -60,9 +60,9 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """The total rate (background load + added load) up to which an SLO holds, in requests like those of the sweep per second.
+    """The total rate (background load + added load) up to which an SLO is met, in requests like those of the sweep per second.
 
-    found: the interval contains the knee
+    found: an estimate of the knee with its interval; no test shows that the SLO holds at any of the three rates
     not_reached: the SLO holds at `lower`, the highest rate whose own events show it; there is no estimate
     below_lowest: the SLO failed at the lowest rate, `upper`
     not_enough_data: the events show neither; `evidence` has their number
@@ -199,7 +199,9 @@ def words(capacities: Sequence[Capacity]) -> str:
     for capacity in capacities:
         match capacity:
             case Capacity(slo, "found", float() as lower, float() as estimate, float() as upper):
-                texts.append(f"{slo} holds up to {estimate:.3g}/s ({lower:.3g} to {upper:.3g})")
+                texts.append(
+                    f"{slo}: estimated knee {estimate:.3g}/s, {capacity.confidence:.0%} interval {lower:.3g} to {upper:.3g}"
+                )
             case Capacity(slo, "not_reached", float() as lower):
                 texts.append(f"{slo} holds at {lower:.3g}/s; no knee was reached")
             case Capacity(slo, "below_lowest", upper=float() as upper):

@@ -1,5 +1,6 @@
 """The stored comparison of two targets: differences, and limits of the figures."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -10,8 +11,9 @@ from prober.results.strict_json import Reader, Unreadable, dumps
 from prober.statistics.quantiles import Quantile
 
 Side = Literal["a", "b"]
+RiskState = Literal["excluded", "shown", "not_enough_data"]
 INSIDE = "comparison"
-FORMAT = 3  # 2: lengths are the `repr` of a distribution
+FORMAT = 4  # 2: lengths are the `repr` of a distribution; 3: neither risks nor shares
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,45 @@ class Compared:
 
 
 @dataclass(frozen=True, slots=True)
+class Risk:
+    """Worsening of an axis if one side takes the place of the other.
+
+    move: "adopt": B in place of A; "go_back": A in place of B, which is the risk of a rollback
+    margin: worsening that does not matter, as a ratio, or as a share for axes that are shares (`ratio` is False)
+    least, most: bounds of the worsening, negative for an improvement; None with too few rounds. All bounds of a comparison hold
+        together with its error
+    state: excluded: `most` is within the margin; shown: `least` is beyond it; else not_enough_data
+    """
+
+    move: Literal["adopt", "go_back"]
+    axis: str
+    rate_per_s: float
+    workload: str
+    ratio: bool
+    margin: float
+    least: float | None
+    most: float | None
+
+    @property
+    def place(self) -> str:
+        """Text such as `chat ttft_p50 at 4/s`."""
+        return f"{self.workload} {self.axis} at {self.rate_per_s:g}/s".lstrip()
+
+    def interval(self) -> str:
+        """Text such as `-3.2% to 8%`."""
+        if self.least is None or self.most is None:
+            return "too few rounds for a bound"
+        return f"{_amount(self.least, ratio=self.ratio)} to {_amount(self.most, ratio=self.ratio)}"
+
+    @property
+    def state(self) -> RiskState:
+        """Whether the axis becomes worse by more than the margin."""
+        if self.most is not None and self.most <= self.margin:
+            return "excluded"
+        return "shown" if self.least is not None and self.least > self.margin else "not_enough_data"
+
+
+@dataclass(frozen=True, slots=True)
 class Comparison:
     """A comparison of two targets.
 
@@ -47,6 +88,8 @@ class Comparison:
     error: largest probability that any claim is wrong
     differs: (property, value of A, value of B) of engine and model
     said: limits of the figures, in sentences
+    shares: output tokens/s of B against A per GPU and per dollar, in sentences
+    risks: of both moves, for each axis; rollback: needs and losses of going back to A, as stated by a person
     configuration: of the command, as JSON
     """
 
@@ -62,6 +105,47 @@ class Comparison:
     differs: tuple[tuple[str, str, str], ...]
     said: tuple[str, ...]
     configuration: str | None = None
+    shares: tuple[str, ...] = ()
+    risks: tuple[Risk, ...] = ()
+    rollback: str | None = None
+
+
+def risk_sentences(comparison: Comparison) -> Iterator[str]:
+    """The measured risk of adopting B and of going back to A, and what going back needs; none without risks."""
+    for move, heading in _MOVES.items():
+        parts = [
+            f"{words} {', '.join(f'{risk.place} ({risk.interval()})' for risk in of_state)}"
+            for state, words in _STATES.items()
+            if (of_state := [risk for risk in comparison.risks if (risk.move, risk.state) == (move, state)])
+        ]
+        if parts:
+            yield f"{heading}, worse by more than {margins(comparison.risks)}: {'; '.join(parts)}."
+    if comparison.risks:
+        yield f"The intervals of these risks together err with at most {100 * comparison.error:.3g}%."
+        yield rollback_sentence(comparison)
+
+
+def margins(risks: Sequence[Risk]) -> str:
+    """Text such as `10% or 1 point`."""
+    return " or ".join(dict.fromkeys(_amount(risk.margin, ratio=risk.ratio) for risk in risks))
+
+
+def rollback_sentence(comparison: Comparison) -> str:
+    """Needs and losses of going back to A, as a person stated them."""
+    return f"Going back to A needs: {(comparison.rollback or 'not stated (--rollback)').rstrip('.')}."
+
+
+_MOVES = {"adopt": "Risk of adopting B", "go_back": "Risk of a rollback to A"}
+_STATES: dict[RiskState, str] = {
+    "shown": "shown for",
+    "not_enough_data": "not enough data to exclude it for",
+    "excluded": "excluded for",
+}
+
+
+def _amount(value: float, *, ratio: bool) -> str:
+    unit = "%" if ratio else " point" if value == 0.01 else " points"
+    return f"{100 * value:.3g}{unit}"
 
 
 _READER = Reader(Comparison)
@@ -81,13 +165,15 @@ def is_comparison(document: object) -> bool:
 def from_object(document: Any, source: str) -> Comparison:
     """The comparison that `to_json` wrote. Raises Unreadable, which names `source` and the key."""
     own = document[KEY]
-    if own.get("format") not in (2, FORMAT):
+    if own.get("format") not in (2, 3, FORMAT):
         raise Unreadable(
             f"{source}: {KEY}.format: is {own.get('format')!r}, this prober reads comparisons of 2 to {FORMAT}; use the version "
             "that wrote it"
         )
     content = own[INSIDE]
-    if own["format"] < FORMAT and isinstance(content, dict) and "load" in content:
+    if own["format"] < 3 and isinstance(content, dict) and "load" in content:
         content = content | {"load": current_load(content["load"])}
+    if own["format"] < FORMAT and isinstance(content, dict):
+        content = content | {"shares": [], "risks": [], "rollback": None}
     comparison: Comparison = _READER.read(content, source, f"{KEY}.{INSIDE}")
     return comparison

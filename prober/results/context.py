@@ -61,9 +61,9 @@ def with_context(
     disagreements = {disagreement.name: disagreement for disagreement in result.disagreements}
     facts = [*known, *read, *(Fact(name, value, configured_by) for name, value in (configured or {}).items()), *assumed]
     for name in dict.fromkeys(fact.name for fact in facts):
-        settled[name], *others = _settle([fact for fact in facts if fact.name == name])
-        if others:
-            values = tuple((fact.value, fact.source) for fact in (settled[name], *others))
+        settled[name], *disagreeing = _settle([fact for fact in facts if fact.name == name])
+        if disagreeing:
+            values = tuple((fact.value, fact.source) for fact in (settled[name], *disagreeing))
             disagreements[name] = Disagreement(name, values)
     for name, value in (flags or {}).items():
         reported = result.target.flags.get(name, value)
@@ -147,8 +147,8 @@ def _settle(facts: list[Fact]) -> list[Fact]:
     same = [first, *(fact for fact in rest if agree(first.name, first.value, fact.value))]
     fullest = max(same, key=lambda fact: len(_WORD.findall(fact.value.lower())))
     sources = ", ".join(dict.fromkeys(fact.source for fact in same))
-    others = {fact.value: fact for fact in reversed(rest) if fact not in same}
-    return [replace(fullest, source=sources), *others.values()]
+    disagreeing = {fact.value: fact for fact in reversed(rest) if fact not in same}
+    return [replace(fullest, source=sources), *disagreeing.values()]
 
 
 def _decode_limit(model: DecodeModel | None, gpu: str | None, gpus: int | None) -> DecodeLimit | None:

@@ -80,7 +80,7 @@ def tokens_per_s_per_user(stage: Stage) -> float | None:
 
 
 def priced_stage(result: Result) -> Stage | None:
-    """The stage of the highest rate that misses no SLO, and whose rate holds where the result names a capacity.
+    """The stage of the highest rate that misses no SLO, at most the lower bound of the capacity where the result names one.
 
     Not that of the highest throughput: of several stages, it is the one in which by chance most requests came.
     """
@@ -110,7 +110,7 @@ def sentences(result: Result) -> Iterator[str]:
     priced = priced_stage(result)
     if priced is None:
         if result.prices.gpu_per_hour is not None:
-            yield "No cost is stated: the result shows no rate with a known throughput at which the SLOs hold."
+            yield "No cost is stated: the result shows no rate with a known throughput below the capacity and without a missed SLO."
         return
     yield from stage_sentences(result, priced)
 
@@ -132,6 +132,8 @@ def stage_sentences(result: Result, stage: Stage) -> Iterator[str]:
         gpus = f"{stage.gpus} GPU{'' if stage.gpus == 1 else 's'} at ${result.prices.gpu_per_hour:g} an hour"
         if priced:
             yield f"{place}: {priced}; each bears the whole price of {gpus}, so they do not add up."
+        else:
+            yield f"{place}: no cost is stated, as it is not shown how many tokens per second the target delivers."
     elif wants_cost:
         yield f"No cost is stated: {_missing_gpus(result)}."
     speeds = []

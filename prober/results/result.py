@@ -3,7 +3,7 @@
 `stage.stage_of` makes stages and rows from probes; `result_file.to_json` and `from_json` write and read the file of a result.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -250,6 +250,12 @@ class Stage:
         """Prompt tokens per second per GPU."""
         per_s = self.prompt_tokens_per_s
         return per_s / self.gpus if per_s is not None and self.gpus else None
+
+    def sentences(self) -> Iterator[str]:
+        """Its series, its reasoning and its disturbance, as far as it has them."""
+        for part in (*self.series, self.reasoning, self.disturbance):
+            if part is not None:
+                yield f"{self.name}: {part.text()}."
 
     def _per_s(self, amount: float | None) -> float | None:
         return amount / self.duration_s if amount is not None and self.duration_s else None

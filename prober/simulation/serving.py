@@ -227,7 +227,7 @@ class _Requests:
 
 
 class _Replica:
-    """One engine.
+    """An engine.
 
     clock, begun_s: end and begin of its latest step; stalled_s: time since the last decoding while sequences waited for prompts
     rounds: steps that decoded, of which slow_rounds took longer than limit_s; next_finish: round of the next end

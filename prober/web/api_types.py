@@ -261,7 +261,7 @@ class EventAnswer(Answer):
 
 
 class CapacityAnswer(Answer):
-    """The rate in requests per second up to which an SLO holds, with its interval."""
+    """The estimated knee of an SLO in requests per second, with its interval."""
 
     slo: str
     verdict: str

@@ -59,6 +59,25 @@ NOBODY = "http://127.0.0.1:1"
         (("run", "--web.listen-address", "9811"), 2, "prober: --web.listen-address: '9811': write host:9811 or :9811"),
         (("run", "--web.listen-address", ":" + "9" * 5_000), 2, "write host:port or :port, with a port up to 65535"),
         (("sweep", NOBODY, "--concurrency", "1,0"), 2, "--concurrency '1,0': write numbers from 1 to 2,000"),
+        (
+            ("sweep", NOBODY, "--concurrency", "1,4", "--max-rate", "5/s", "--repeat=2"),
+            2,
+            "--concurrency sends no rates, so --max-rate, --repeat would not be used; leave one or the other out",
+        ),
+        (
+            ("sweep", NOBODY, "--concurrency", "1", "--rates", "1,2"),
+            2,
+            "--concurrency sends no rates, so --rates would",
+        ),
+        (("sweep", NOBODY, "--concurrency", "1", "--fact", "a"), 2, "prober sweep: --fact 'a': has no '='"),
+        (
+            ("sweep", NOBODY, "--rates", "1,2", "--min-rate", "1/s"),
+            2,
+            "--rates names all rates, so --min-rate would not",
+        ),
+        (("run", NOBODY, "--config.file=prober.yaml"), 2, "prober run: URL and --config.file: write the URLs into"),
+        (("run", "http://a:b@127.0.0.1:1"), 2, "prober: URL …@127.0.0.1:1: has credentials in it"),
+        (("run", "127.0.0.1:1"), 2, "prober: URL 127.0.0.1:1: '127.0.0.1:1' is not an http or https URL"),
         (("sweep", NOBODY, "--prompts", "none.json", "--output-tokens", "5"), 2, "--prompts none.json: cannot be read"),
         (("sweep", NOBODY, "--prompts", "p", "--trace", "t"), 2, "--prompts and --trace are each a workload; keep one"),
         (("sweep", NOBODY, "--output-tokens", "5"), 2, "--output-tokens goes with --prompt-tokens or --prompts"),
@@ -125,7 +144,7 @@ def test_what_is_sent_is_built_in_of_fixed_lengths_or_of_a_file(tmp_path: Path) 
 
 
 def test_golden_prompts_ride_along_with_any_workload(tmp_path: Path) -> None:
-    """One request in 20, whatever the weights of a mix; prompts of a file and traces too."""
+    """A request in 20 is golden, whatever the weights of a mix; prompts of a file and traces too."""
     file, prompts, trace = tmp_path / "prober.yaml", tmp_path / "prompts.json", tmp_path / "trace.jsonl"
     file.write_text(
         "workloads:\n  sums: {golden: [{prompt: '17 + 25?', expect: {regex: '42'}}]}\n"

@@ -66,13 +66,16 @@ def test_mistakes_name_the_option_and_the_remedy(
 
 
 def test_a_report_adds_facts_and_a_price_and_a_plan_refuses_gpus_in_dispute(tmp_path: Path) -> None:
-    """What the file has already stays visible beside what is added."""
+    """Facts of the file stay visible beside what is added."""
     file = tmp_path / "result.json"
     file.write_text(to_json(sweep()))
     shown = prober("report", str(file), "--gpus", "4", "--gpu-price", "2", "--fact", "tokenizer=llama-3")
     assert "Sources disagree on GPUs: 2 (the file) but 4 (options of this report)." in shown.stdout
     assert "| tokenizer | llama-3 (options of this report) |" in shown.stdout
     assert "No cost is stated: the number of GPUs is in dispute" in shown.stdout
+    assert "Rollback: low." in shown.stdout
+    stated = prober("report", str(file), "--fact", "rollback=a restart of 3 minutes")
+    assert "Rollback: a restart of 3 minutes." in stated.stdout
     written = prober("report", str(file), "--gpus", "4", "--format", "json")
     file.write_text(written.stdout)
     planned = prober("plan", "--sweep", str(file), "--peak", "5/s")

@@ -189,6 +189,28 @@ async def test_a_closed_loop_for_a_time_ends_with_it_and_rests_when_refused(tmp_
     assert 4 <= document["rows"][0]["sent"] <= 22
 
 
+async def test_a_sweep_over_concurrency_keeps_context_and_price(tmp_path: Path) -> None:
+    """As a sweep over rates does; the metrics page is read twice a second, so that short rows have readings.
+
+    A row of 2 s does not show its throughput, which is said where a price asks for a cost.
+    """
+    saved = tmp_path / "result.json"
+    options = ("--gpus", "2", "--gpu-price", "3.5", "--fact", "precision=bfloat16", "--slo", "ttft<2s:50%")
+    async with running(Settings(behaviour=QUICK)) as url:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "prober", "sweep", url, "--concurrency", "1,2", "--step", "2s", "--warm-up", "2"),
+            *("--workload", "probe", *options, "--output", str(saved)),
+            stdout=asyncio.subprocess.PIPE,
+        )
+        out, _ = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode == 0, out
+    stored = read(saved.read_text(), "result.json")
+    assert (stored.context.precision, stored.prices.gpu_per_hour) == ("bfloat16", 3.5)
+    assert [stage.gpus for stage in stored.stages] == [2, 2]
+    assert all(stage.use.running_mean is not None for stage in stored.stages)
+    assert b"At probe-1 (closed loop of 1): no cost is stated, as it is not shown how many tokens per second" in out
+
+
 async def test_a_wrong_call_and_a_target_that_is_not_there(tmp_path: Path) -> None:
     """2 with every mistake of the file; 4 where nobody answers: that is no verdict on any row."""
     good = file(tmp_path, "name: a, rate: 1/s, requests: 1, accept: ['success:90%']")

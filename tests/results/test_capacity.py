@@ -70,7 +70,7 @@ def test_the_lower_bound_at_all_slos_is_the_lowest() -> None:
 
 
 def test_the_lowest_binds_and_one_that_fails_before_all() -> None:
-    """What was not reached binds nothing."""
+    """A knee that was not reached binds nothing."""
     high, none = replace(MODEL, slo="b", estimate=20.0), Capacity("c", "not_reached", lower=50.0)
     assert binding((high, MODEL, none)) == MODEL
     failed = Capacity("d", "below_lowest", upper=1.0)
@@ -118,7 +118,7 @@ def test_many_rates_err_no_oftener_than_it_says() -> None:
 
 
 def test_an_slo_fails_by_two_bad_events_at_least() -> None:
-    """One of one is no evidence, two of four are; two of twenty may be chance."""
+    """A single bad event of one is no evidence, two of four are; two of twenty may be chance."""
     assert [fails(at(1.0, n, bad), 0.01) for n, bad in ((1, 1), (2, 2), (4, 2), (20, 2))] == [False, True, True, False]
 
 
@@ -133,3 +133,10 @@ def test_what_lacks_is_told() -> None:
     assert evidence([at(4.0, 100, 5)], 0.01) == Evidence(4.0, 100, 5, None)
     assert evidence([], 0.01) is None
     assert words([Capacity("a", "not_enough_data")]) == "a: not enough data"
+
+
+def test_only_a_tested_rate_is_said_to_hold() -> None:
+    """A knee is an estimate with its interval, of a model or of fractions; the gate's test is passed at no rate of it."""
+    assert words([MODEL]) == "a: estimated knee 10/s, 90% interval 9 to 11.1"
+    assert "holds" not in words([MODEL, ROUGH])
+    assert words([Capacity("a", "not_reached", lower=5.9)]) == "a holds at 5.9/s; no knee was reached"

@@ -1,13 +1,14 @@
 """A comparison's file."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from prober.features.experiments.result_reader import read, read_any
 from prober.results import comparison
-from prober.results.comparison import Compared, Comparison
+from prober.results.comparison import Compared, Comparison, Risk
 from prober.results.result import Load, Target
 from prober.results.result_file import KEY
 from prober.results.strict_json import Unreadable
@@ -22,6 +23,8 @@ FOUND = Comparison(
     differs=(("engine", "vllm", ""),),
     said=("a sentence",),
     configuration="{}",
+    risks=(Risk("adopt", "ttft_p50", 2.0, "", True, 0.1, None, None),),
+    rollback="a restart",
 )
 
 
@@ -39,12 +42,21 @@ def test_it_is_no_result() -> None:
 def test_it_has_a_version_and_what_is_wrong_is_named() -> None:
     """Another format, a missing key."""
     file: Any = json.loads(comparison.to_json(FOUND))
-    assert file[KEY]["format"] == 3
+    assert file[KEY]["format"] == 4
     del file[KEY]["comparison"]["error"]
     with pytest.raises(Unreadable, match=r"^c.json: llm_slo_prober.comparison.error: is missing$"):
         read_any(json.dumps(file), "c.json")
     file[KEY]["format"] = 99
     with pytest.raises(
-        Unreadable, match="format: is 99, this prober reads comparisons of 2 to 3; use the version that wrote it"
+        Unreadable, match="format: is 99, this prober reads comparisons of 2 to 4; use the version that wrote it"
     ):
         read_any(json.dumps(file), "c.json")
+
+
+def test_a_comparison_of_before_has_no_risks() -> None:
+    """Format 3 had none, and no words on a rollback."""
+    file: Any = json.loads(comparison.to_json(FOUND))
+    file[KEY]["format"] = 3
+    for name in ("shares", "risks", "rollback"):
+        del file[KEY]["comparison"][name]
+    assert read_any(json.dumps(file), "c.json") == replace(FOUND, risks=(), rollback=None)

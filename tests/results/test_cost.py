@@ -83,7 +83,7 @@ def test_sentences_say_why_there_is_no_cost() -> None:
     assert "$" not in " ".join(sentences(without))
     failing = replace(bare, capacities=(Capacity("ttft", "below_lowest", upper=1.0),))
     assert list(sentences(failing)) == [
-        "No cost is stated: the result shows no rate with a known throughput at which the SLOs hold."
+        "No cost is stated: the result shows no rate with a known throughput below the capacity and without a missed SLO."
     ]
 
 

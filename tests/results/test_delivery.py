@@ -36,7 +36,7 @@ def streamed(
     usage: Usage | None = None,
     told: tuple[int, ...] | None = None,
 ) -> ProbeResult:
-    """Its first chunk comes a gap after `at_s`."""
+    """The first chunk comes a gap after `at_s`."""
     begin = round(at_s * S)
     stamps = tuple(begin + round((n + 1) * gap_s * S) for n in range(chunks))
     timeline = Timeline(
@@ -101,7 +101,7 @@ def test_an_answer_that_is_not_streamed_counts_at_its_end() -> None:
 
 
 def test_what_failed_counts_what_it_delivered() -> None:
-    """Its tokens, its prompt, and no answer; what never began counts nothing."""
+    """Tokens and prompt count, and no answer; a request that never began counts nothing."""
     reset = streamed(0.0, 0.5, 4, Outcome.RESET, told=(1, 1, 1, 1))
     refused = streamed(0.0, chunks=0, outcome=Outcome.HTTP_5XX)
     other = streamed(0.0, 0.5, 4, usage=Usage(60, 4))
@@ -134,7 +134,7 @@ def test_a_short_stage_alone_has_no_throughput_of_its_rate() -> None:
 
 
 def test_a_short_stage_has_it_if_the_sweep_has_delivered_that_much_later() -> None:
-    """What the target did for 10 s at a higher rate, it can do at a lower one; not more."""
+    """A target can do what it did for 10 s at a higher rate at a lower one; not more."""
     probes = [streamed(at / 2, usage=Usage(60, 100)) for at in range(60)]
     spans = [(rate, 4 * n * S, 4 * (n + 1) * S) for n, rate in enumerate((1.5, 3.0, *[2.0] * 6))]
     delivered = deliveries(probes, (E2E,), spans)

@@ -33,7 +33,7 @@ def effect(probes: Sequence[ProbeResult], begin_s: float = 60, end_s: float = 90
 
 
 def steady(recovers_s: float, until_s: int = 200) -> list[ProbeResult]:
-    """One request a second, slow from 60 s on up to `recovers_s`."""
+    """A request a second, slow from 60 s on up to `recovers_s`."""
     return [probe(due_s, SLOW_S if 60 <= due_s < recovers_s else FAST_S) for due_s in range(until_s)]
 
 
@@ -55,7 +55,7 @@ def test_a_recovery_that_the_time_watched_does_not_show_has_a_lower_bound_only()
 
 
 def test_a_load_that_slows_nothing_after_its_end_is_recovered_at_once() -> None:
-    """One slow request later on, as the objective allows, moves nothing; without requests nothing is claimed."""
+    """A slow request later on, as the objective allows, moves nothing; without requests nothing is claimed."""
     probes = [*steady(90), probe(150.5, SLOW_S)]
     recovery = effect(probes).recovery
     assert (recovery.state, recovery.lower_s, recovery.upper_s, recovery.bad) == ("recovered", 0.0, 0.0, 1)

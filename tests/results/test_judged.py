@@ -1,4 +1,4 @@
-"""What a result proves: the contract stage by stage, the checklist, the size of a deployment."""
+"""Judgements of a result: the contract stage by stage, the checklist, the size of a deployment."""
 
 import re
 from dataclasses import replace
@@ -93,7 +93,7 @@ def apart(stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
 
 
 def slow(stage: Stage, answer_s: float) -> Stage:
-    """Its median answer takes so long."""
+    """The median answer takes so long."""
     return replace(stage, latencies=dict(stage.latencies) | {"e2e": (Quantile(0.5, answer_s, None, None, 120),)})
 
 
@@ -160,7 +160,7 @@ def test_an_exact_fit_takes_no_more() -> None:
 
 
 def test_a_knee_that_was_not_reached_is_a_lower_bound() -> None:
-    """Its highest rate is what is known to hold."""
+    """The highest rate is known to hold."""
     found = sized(Demand(100.0), replace(sweep(), slos=(), capacities=sweep().capacities[1:]))
     assert (found.per_instance, found.reached) == (16.5, False)
 
@@ -207,9 +207,8 @@ def test_more_than_can_be_had_is_refused() -> None:
     """With what can be carried."""
     found = size(sweep(), Demand(100.0, most=5), 2)
     assert isinstance(found, Refused)
-    assert (
-        found.reason == "13 instances are needed, 5 are allowed: they keep ttft up to 40/s with the headroom, not 100/s"
-    )
+    carried = "by the lower bound of ttft they carry 40/s with the headroom, not 100/s"
+    assert found.reason == f"13 instances are needed, 5 are allowed: {carried}"
 
 
 @pytest.mark.parametrize(

@@ -34,5 +34,5 @@ def test_turns_have_their_own_ttft_and_cached_share() -> None:
 
 
 def test_a_single_series_is_not_repeated() -> None:
-    """Its figures are those of the stage."""
+    """The figures are those of the stage."""
     assert series_of([probe("chat", 40, None)] * 3) == ()

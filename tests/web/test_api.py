@@ -556,11 +556,11 @@ async def test_the_result_of_a_sweep_is_served_and_drawn() -> None:
         answer = await site.ask("GET", "/api/v1/sweeps/c0ffee")
         jsonschema.validate(json.loads(answer.text), schema_of("/api/v1/sweeps/{id}", "GET", 200))
         (target,) = (await site.ask("GET", "/api/v1/targets")).data
-        assert target["capacity"].startswith("ttft holds up to 12/s (10 to 13)")
+        assert target["capacity"].startswith("ttft: estimated knee 12/s, 90% interval 10 to 13")
         page = (await site.ask("GET", "/")).text
         assert page.count('<svg class="chart"') == 4
         assert "TTFT over load" in page
-        assert "ttft holds up to 12/s (10 to 13)" in page
+        assert "ttft: estimated knee 12/s, 90% interval 10 to 13" in page
         assert (await site.ask("GET", "/")).text.count('<svg class="chart"') == 4
 
 

@@ -52,7 +52,7 @@ def test_a_target_is_answered_with_and_without_a_capacity() -> None:
     target = scenes.slow()[0]
     answer = json.loads(_dumped(TargetAnswer.model_validate(target)))
     assert [(each["unit"], each["upper"]) for each in answer["headroom"]] == [("requests", 0.02)]
-    assert answer["capacity"] == "ttft holds up to 12/s (10 to 13), as of 2025-11-21 02:40 UTC"
+    assert answer["capacity"] == "ttft: estimated knee 12/s, 90% interval 10 to 13, as of 2025-11-21 02:40 UTC"
     assert answer["diagnosis"]["evidence"][0][:2] == ["requests waiting", 7.2]
     assert answer["slos"][0] == {
         **{"slo": "ttft", "workload": "chat", "state": "missed", "events": 2_400, "bad_events": 61},

@@ -263,7 +263,7 @@ def test_the_headline_says_what_is_the_matter(scene: str, headline: str) -> None
                 "no drift found",
                 "1.1 M of 4 M tokens",
                 "42% free",
-                "holds up to 12/s",
+                "estimated knee 12/s, 90% interval 10 to 13",
             ],
         ),
         (

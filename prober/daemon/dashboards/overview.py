@@ -171,6 +171,8 @@ def _targets() -> Panel:
         *headroom,
         row(f"topk by (target) (1, max by (target, regime) (llmslo_regime_active{{{TARGET}}}) == 1)"),
         row(f"count by (target) (group by ({ALERT}) ({FIRING})) or 0 * group by (target) ({SLO_STATE}{{{TARGET}}})"),
+        row(answering(f"max by (target) ({quantile(0.95, 'llmslo_ttft_seconds')})")),
+        row(answering(f"max by (target) ({quantile(0.95, 'llmslo_itl_seconds')})")),
     ]
     ratio: Json = {"unit": "none", "steps": OF_LIMIT, "width": 95, "decimals": 2, "empty": "–"}
     trend: Json = {"unit": "none", "steps": TREND, "width": 112, "decimals": 2, "empty": "–"}
@@ -180,9 +182,11 @@ def _targets() -> Panel:
         Column(source="Value #A", name="State", mappings=TARGET_STATES, width=66),
         Column(source="Value #B", name="SLOs", mappings=SLO_STATES, width=66),
         Column(source="Value #C", name="Budget", unit="percentunit", steps=BUDGET_STEPS, width=72, decimals=0),
+        Column(source="Value #P", name="TTFT p95", unit="s", width=80),
         Column(source="Value #D", name="TTFT p99", unit="s", width=80),
         Column(source="Value #E", name="TTFT ÷ limit", **ratio),
         Column(source="Value #F", name="TTFT ÷ before", **trend),
+        Column(source="Value #Q", name="ITL p95", unit="s", width=76),
         Column(source="Value #G", name="ITL p99", unit="s", width=76),
         Column(source="Value #H", name="ITL ÷ limit", **ratio),
         Column(source="Value #I", name="ITL ÷ before", **trend),
@@ -195,8 +199,8 @@ def _targets() -> Panel:
     ]
     return table(
         "Targets",
-        "Worst values per target: SLO state, lowest error budget, p99 of the slowest workload in the selected window relative to "
-        "the SLO threshold and to the window before, free share of the capacity with its interval, and the diagnosed cause "
+        "Worst values per target: SLO state, lowest error budget, p95 and p99 of the slowest workload in the selected window, the p99 "
+        "relative to the SLO threshold and to the window before, free share of the capacity with its interval, and the diagnosed cause "
         "(one of them if there are two). "
         "Bad: red cells; ÷ limit above 1 is over the threshold, ÷ before above 1 is slower than before. A failing target has no "
         "latency. Orange samples: fewer than 1,000, too few for a p99.",

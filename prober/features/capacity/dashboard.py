@@ -148,7 +148,7 @@ def _bounded(title: str, text: str, unit: str, demand: Query, capacity: dict[str
 def _requests() -> Panel:
     return _bounded(
         "Requests: demand against capacity",
-        "Requests per second that the engine finishes, against the highest rate at which every SLO holds, scaled to the length of "
+        "Requests per second that the engine finishes, against the estimated knee with its interval, scaled to the length of "
         "production requests. Bad: demand in or above the band.",
         "reqps",
         Query(f"max(llmslo_demand_requests_per_second{{{TARGET}}})", "demand"),
@@ -198,8 +198,8 @@ def _kv() -> Panel:
 def _knee() -> Panel:
     return series(
         "Capacity found by sweeps",
-        "Highest rate at which all SLOs hold, for the sweep's own requests, with its interval, and the rate of each SLO. "
-        "Bad: lower than after the previous sweep; the SLO with the lowest rate sets the capacity.",
+        "Estimated knee of all SLOs together, for the sweep's own requests, with its interval, and the estimate of each SLO. "
+        "Bad: lower than after the previous sweep; the SLO with the lowest estimate sets the capacity.",
         "reqps",
         *(Query(_sweep_capacity(bound), bound) for bound in BOUNDS),
         Query(gauge("llmslo_capacity_requests_per_second", "slo", ',bound="estimate"'), "SLO {{slo}}"),

@@ -7,7 +7,8 @@ from prober.features.capacity.refusal import RefusalReason
 
 CAPACITY = gauge(
     "llmslo_capacity_requests_per_second",
-    "Highest request rate at which the SLO holds, from the last sweep that found a capacity (bound: lower, estimate, upper).",
+    "Estimated knee of the SLO in requests per second with its 90% interval (bound: lower, estimate, upper), from the last sweep "
+    "that found a capacity; beside it, of an SLO without a knee only lower, the highest rate shown to hold.",
     *("target", "slo", "bound"),
 )
 CAPACITY_TOKENS = gauge(
@@ -55,7 +56,7 @@ SWEEP_STAGE_RATE = gauge(
 )
 SWEEP_STAGE_TOKENS = gauge(
     "llmslo_sweep_stage_tokens_per_second",
-    "Output tokens per second of the target at the rate of each stage of the last sweep; absent for stages too short to show it.",
+    "Output tokens per second of the target at the rate of each stage of the last sweep; absent where the stage does not show it.",
     "target",
     "stage",
 )

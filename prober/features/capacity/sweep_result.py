@@ -130,10 +130,11 @@ def _ended(stage: SweptStage, finished: Finished) -> str:
 
 
 def _stop_detail(finished: Finished) -> str:
-    """The detail, and why the ramp ended before a run at the knee."""
+    """The detail, and why the ramp or grid ended before a run at the knee."""
     if finished.ramp_reason is None:
         return finished.detail
-    return f"{finished.detail}{BEFORE}the ramp ended: {ending(finished.ramp_reason, finished.ramp_detail)}"
+    rates = "grid" if any(stage.phase == "grid" for stage in finished.stages) else "ramp"
+    return f"{finished.detail}{BEFORE}the {rates} ended: {ending(finished.ramp_reason, finished.ramp_detail)}"
 
 
 def _target(spec: TargetSpec, run: SweepRun, last: EngineSignals | None) -> Target:

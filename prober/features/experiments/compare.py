@@ -7,16 +7,19 @@ A round gives one figure per axis: the difference of B from A. The pairs of the 
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from random import Random
 from statistics import fmean, median
+from typing import Literal
 
+from prober.measure.objective import Slo
 from prober.measure.outcome import ANSWERED, NEUTRAL, Outcome
-from prober.results.comparison import Compared, Side
+from prober.results.comparison import Compared, Risk, Side
 from prober.results.cost import Gpus
 from prober.results.result import NO_REQUESTS, Load, Request, Result, Target
 from prober.results.stage import quantiles_of
+from prober.statistics.binomial import share_bounds
 from prober.statistics.paired_test import hodges_lehmann, holm_adjusted, wilcoxon_p_value
 from prober.statistics.quantiles import Quantile
 from prober.workload.arrivals import poisson
@@ -24,6 +27,10 @@ from prober.workload.arrivals import poisson
 Requests = Sequence[Request]
 CONFIDENCE = 0.95
 MAX_TOKENS_DIFFERENCE = 0.05  # of mean tokens, as a ratio: above, it is not the same work
+BY_REQUEST = ("ttft", "tpot", "e2e")  # signals that decide an objective request by request
+MORE_BAD = 0.01  # growth of a share of bad requests that does not matter
+NO_GPUS = Gpus(None, None)
+_MOVES: tuple[tuple[Literal["adopt", "go_back"], int], ...] = (("adopt", 1), ("go_back", -1))
 MIN_BLOCK_REQUESTS = 10  # requests of a stored result that make a round
 _ANSWERED = frozenset(outcome.value for outcome in ANSWERED)
 _NOT_COUNTED = frozenset(outcome.value for outcome in NEUTRAL - {Outcome.REJECTED})
@@ -66,6 +73,7 @@ class Axis:
 
     of: figure of a round: ln(B ÷ A) if `ratio`, else B − A; None if it was not measured
     latency, q: the quantile that represents the quantity in tables
+    is_bad: whether a request counts in the share, of an axis that is the share of bad ones; None for one that does not count
     """
 
     name: str
@@ -74,6 +82,7 @@ class Axis:
     of: Callable[[Round], float | None]
     latency: str | None = None
     q: float = 0.5
+    is_bad: Callable[[Request], bool | None] | None = None
 
 
 def plan(rates_per_s: Sequence[float], rounds: int, requests: int, rng: Random) -> tuple[Half, ...]:
@@ -122,18 +131,80 @@ def stored_rounds(a: Result, b: Result, rounds: int) -> list[Round]:
     return stored
 
 
-def compare(rounds: Sequence[Round], error: float = 0.05) -> list[Compared]:
+def compare(rounds: Sequence[Round], error: float = 0.05, slos: Sequence[Slo] = ()) -> list[Compared]:
     """Every axis at every rate. The probability of any wrong claim of a difference is at most `error` (Holm)."""
-    rows: list[tuple[Axis, list[float], list[Round]]] = []
-    for group in dict.fromkeys((row.workload, row.rate_per_s) for row in rounds):
-        of_group = [row for row in rounds if (row.workload, row.rate_per_s) == group]
-        for axis in AXES:
-            figures = [figure for row in of_group if (figure := axis.of(row)) is not None]
-            if figures and 2 * len(figures) >= len(of_group):
-                rows.append((axis, figures, of_group))
+    rows = _figures(rounds, axes(slos))
     ps = [wilcoxon_p_value(figures) for _, figures, _ in rows]
     adjusted = holm_adjusted(ps)
     return [_compared(*row, p, p_adjusted, error) for row, p, p_adjusted in zip(rows, ps, adjusted, strict=True)]
+
+
+def risks(
+    rounds: Sequence[Round],
+    margin: float,
+    error: float = 0.05,
+    slos: Sequence[Slo] = (),
+    a: Gpus = NO_GPUS,
+    b: Gpus = NO_GPUS,
+) -> list[Risk]:
+    """Worsening of each axis by each move, and of the cost of output tokens if the dollars per hour of both sides are known.
+
+    margin: of ratios; MORE_BAD for shares. Bounds of ratios are those of Hodges and Lehmann over the rounds. Those of a share are
+    the exact binomial ones of both sides, for requests that are bad independently of each other. Each bound errs with `error` ÷
+    their number, so all of them together with `error`.
+    """
+    rows = _figures(rounds, axes(slos))
+    dollars = (a.dollars_per_hour, b.dollars_per_hour)
+    if all(dollars):
+        relative = math.log((dollars[1] or 0.0) / (dollars[0] or 1.0))
+        rows += [
+            (
+                replace(axis, name="dollars_per_output_token", lower_is_better=True),
+                [relative - f for f in figures],
+                group,
+            )
+            for axis, figures, group in rows
+            if axis.name == "output_tokens_per_s"
+        ]
+    return [risk for row in rows for risk in _risks(*row, margin, error / (2 * len(rows)))]
+
+
+def _risks(
+    axis: Axis, figures: Sequence[float], rounds: Sequence[Round], margin: float, error: float
+) -> Iterator[Risk]:
+    """Both moves of an axis; each bound errs with `error`."""
+    bounds = _growth(axis, figures, rounds, error)
+    for move, sign in _MOVES:
+        least, most = None, None
+        if bounds is not None:
+            grown = sorted(math.expm1(sign * bound) if axis.ratio else sign * bound for bound in bounds)
+            least, most = grown if axis.lower_is_better else (-grown[1], -grown[0])
+        of_axis = (axis.name, rounds[0].rate_per_s, rounds[0].workload, axis.ratio)
+        yield Risk(move, *of_axis, margin if axis.ratio else MORE_BAD, least, most)
+
+
+def _growth(axis: Axis, figures: Sequence[float], rounds: Sequence[Round], error: float) -> tuple[float, float] | None:
+    """Bounds of the figure of an axis over all rounds; None with too few rounds."""
+    if axis.is_bad is None:
+        effect = hodges_lehmann(figures, 1 - 2 * error)
+        return None if effect.lower is None or effect.upper is None else (effect.lower, effect.upper)
+    sides = ([request for row in rounds for request in row.a], [request for row in rounds for request in row.b])
+    (low_a, high_a), (low_b, high_b) = (
+        share_bounds(sum(bad), len(bad), error / 2) for bad in (_judged(axis.is_bad, side) for side in sides)
+    )
+    return low_b - high_a, high_b - low_a
+
+
+def _figures(rounds: Sequence[Round], compared: Sequence[Axis]) -> list[tuple[Axis, list[float], list[Round]]]:
+    """(axis, its figures, rounds) of each workload and rate at which at least half of the rounds have a figure."""
+    rows: list[tuple[Axis, list[float], list[Round]]] = []
+    for group in dict.fromkeys((row.workload, row.rate_per_s) for row in rounds):
+        of_group = [row for row in rounds if (row.workload, row.rate_per_s) == group]
+        for axis in compared:
+            figures = [figure for row in of_group if (figure := axis.of(row)) is not None]
+            if figures and 2 * len(figures) >= len(of_group):
+                rows.append((axis, figures, of_group))
+    return rows
 
 
 def incomparable(a: Load, b: Load) -> list[str]:
@@ -275,15 +346,40 @@ def _tokens_per_s(requests: Requests) -> float | None:
     return sum(tokens) / (max(ends_s) - min(starts_s))
 
 
-def _failures(row: Round) -> float | None:
-    """Axis figure: difference of the shares that failed. A rejected request is a failed one: it serves no user."""
-    of_a, of_b = _failed_share(row.a), _failed_share(row.b)
-    return None if of_a is None or of_b is None else of_b - of_a
+def _share(name: str, is_bad: Callable[[Request], bool | None]) -> Axis:
+    """Axis of a share of bad requests; its figure is the difference of the shares."""
+
+    def difference(row: Round) -> float | None:
+        of_a, of_b = _judged(is_bad, row.a), _judged(is_bad, row.b)
+        return fmean(of_b) - fmean(of_a) if of_a and of_b else None
+
+    return Axis(name, False, True, difference, is_bad=is_bad)
 
 
-def _failed_share(requests: Requests) -> float | None:
-    counted = [request.outcome in _FAILED for request in requests if request.outcome not in _NOT_COUNTED]
-    return fmean(counted) if counted else None
+def _judged(is_bad: Callable[[Request], bool | None], requests: Requests) -> list[bool]:
+    return [bad for request in requests if (bad := is_bad(request)) is not None]
+
+
+def _is_failed(request: Request) -> bool | None:
+    """Whether it failed. A rejected request is a failed one: it serves no user."""
+    return None if request.outcome in _NOT_COUNTED else request.outcome in _FAILED
+
+
+def _breaches(slo: Slo) -> Callable[[Request], bool | None]:
+    """Judge of requests by an objective of TTFT, TPOT or E2E."""
+
+    def is_bad(request: Request) -> bool | None:
+        if not (failed := _is_failed(request)):
+            latency_s = _latency(request, slo.signal)
+            return None if failed is None or latency_s is None else latency_s > (slo.threshold_s or 0.0)
+        return None if slo.signal == "tpot" else True
+
+    return is_bad
+
+
+def axes(slos: Sequence[Slo] = ()) -> tuple[Axis, ...]:
+    """The quantities that are compared: AXES, and the share of requests that miss each objective of `slos`."""
+    return (*AXES, *(_share(f"missed {slo.name}", _breaches(slo)) for slo in slos))
 
 
 def per_gpu_and_dollar(compared: Sequence[Compared], a: Gpus, b: Gpus) -> Iterator[str]:
@@ -315,7 +411,7 @@ AXES = (
     Axis("itl_p99", True, True, _quantile("itl", 0.99), "itl", 0.99),
     Axis("e2e_p50", True, True, _typical("e2e"), "e2e"),
     Axis("output_tokens_per_s", True, False, _throughput),
-    Axis("failures", False, True, _failures),
+    _share("failures", _is_failed),
 )
 
 

@@ -32,7 +32,7 @@ class Demand:
 class Size:
     """Instances for a demand.
 
-    per_instance: requests per second at which all SLOs are met
+    per_instance: lowest lower bound of the capacities, requests per second
     slo: the SLO with the lowest capacity
     free: share of the capacity that is free at the peak
     reached: the sweep found the knee of that SLO
@@ -72,7 +72,7 @@ def size(result: Result, demand: Demand, gpus_per_instance: int, gpu_price: floa
     needed = max(demand.fewest, math.ceil(demand.peak_per_s / (per_instance * (1 - demand.headroom)) - 1e-9))
     if demand.most is not None and needed > demand.most:
         return Refused(
-            f"{needed} instances are needed, {demand.most} are allowed: they keep {slo} up to "
+            f"{needed} instances are needed, {demand.most} are allowed: by the lower bound of {slo} they carry "
             f"{demand.most * per_instance * (1 - demand.headroom):.3g}/s with the headroom, not {demand.peak_per_s:g}/s"
         )
     gpus = needed * gpus_per_instance

@@ -1,4 +1,4 @@
-"""What a sweep may say of engines whose truth is known, by verdict: nothing holds without evidence.
+"""Claims that a sweep may make of engines whose truth is known, by verdict: nothing holds without evidence.
 
 The cases were written before the estimate was read: engines that never meet their SLO (a share of 2%, 10%, 50% or all answers is
 too slow at every rate), that always do, and that give way at one rate, with 1, 20, 300 or 3,000 answers, ended by each reason.
@@ -23,7 +23,7 @@ PLAN = Plan((TTFT,), warm_up=0, max_rate=50.0)
 
 
 def claims(found: Finished) -> list[str]:
-    """What it says to hold."""
+    """Rates that are said to hold."""
     return [each.slo for each in found.capacities if each.lower is not None or each.estimate is not None]
 
 
@@ -187,7 +187,7 @@ def test_an_engine_that_always_meets_its_slo_holds_at_the_highest_rate() -> None
 
 
 def test_a_budget_goes_before_evidence() -> None:
-    """What is stayed for at the highest rate is within all of the plan's limits."""
+    """The time at the highest rate is within all of the plan's limits."""
     for limits in (Limits(requests=200), Limits(tokens=14_000), Limits(time_s=50.0)):
         found = run(replace(PLAN, max_rate=5.0, limits=limits), share_bad(0.0), 1)
         assert found.reason in ("request_budget", "token_budget", "time_budget")
@@ -233,7 +233,7 @@ def test_a_loose_objective_takes_fewer_and_a_strict_one_more() -> None:
 
 
 def test_each_slo_has_its_own_evidence() -> None:
-    """One gives way at 8/s, the other one is met always: nobody saw its knee, so its events speak; together: the one that lacks."""
+    """The first SLO gives way at 8/s; of the second, always met, nobody saw the knee, so its events speak; together: the second."""
     e2e = Slo("e2e", "e2e", 20.0, Decimal("0.999"), 3_600.0)
     plan = replace(PLAN, slos=(TTFT, e2e))
     found = run(plan, cliff(8.0), 1)

@@ -1,8 +1,11 @@
 """Rounds of two sides: who is better, by how much, and what does not compare."""
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from decimal import Decimal
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -16,10 +19,13 @@ from prober.features.experiments.compare import (
     per_gpu_and_dollar,
     plan,
     reservations,
+    risks,
     rounds_of,
     stored_rounds,
 )
-from prober.results.comparison import Compared
+from prober.features.experiments.report import comparison_report
+from prober.measure.objective import Slo
+from prober.results.comparison import Compared, Comparison, Risk, risk_sentences
 from prober.results.cost import Gpus
 from prober.results.result import Load, Request, Result, Target
 from prober.results.stage import stage_of_requests
@@ -75,7 +81,7 @@ def test_a_plan_gives_both_the_same_and_takes_turns() -> None:
 
 
 def test_rounds_need_both_halves() -> None:
-    """One that was cut is none."""
+    """A request that was cut is none."""
     halves = plan([1.0], 2, 5, Random(1))
     measured = {half: side(Random(2), count=5) for half in halves[:3]}
     assert len(rounds_of(measured)) == 1
@@ -139,7 +145,7 @@ def test_failures_are_an_axis_and_a_reservation() -> None:
 
 
 def test_rejected_is_failed_and_late_is_neither() -> None:
-    """What the prober itself spoilt is in no share, and is told; a rejected token is a failure to serve."""
+    """Requests that the prober itself spoilt are in no share, and are counted; a rejected token is a failure to serve."""
     good, late, rejected = (Request(0, 0.0, outcome=outcome, ttft_s=0.1) for outcome in ("ok", "invalid", "rejected"))
     made = [Round(1.0, [good, good, late], [good, rejected, good])] * 12
     found = by_axis(compare(made))["failures"]
@@ -251,3 +257,117 @@ def test_throughput_per_gpu_and_per_dollar() -> None:
     assert list(per_gpu_and_dollar([latency], Gpus(1, 3.0), Gpus(2, 2.0))) == []
     few = replace(axis, lower=None, upper=None)
     assert "(95% interval ? to ?)" in next(per_gpu_and_dollar([few], Gpus(1, 3.0), Gpus(2, 2.0)))
+
+
+def by_move(measured: list[Round], **options: Any) -> dict[tuple[str, str], Risk]:
+    return {(risk.move, risk.axis): risk for risk in risks(measured, 0.1, **options)}
+
+
+def test_the_risk_of_a_slower_side_is_that_of_adopting_it() -> None:
+    """B is 30% slower. Going back from it loses nothing; 240 requests without a failure do not exclude one point more of them."""
+    slower = by_move(rounds(lambda rng, number: (side(rng, lengths=number), side(rng, 1.3, lengths=number))))
+    adopt, back = slower["adopt", "ttft_p50"], slower["go_back", "ttft_p50"]
+    assert (adopt.state, back.state) == ("shown", "excluded")
+    assert adopt.least is not None
+    assert adopt.most is not None
+    assert back.least is not None
+    assert 0.2 < adopt.least < 0.3 < adopt.most < 0.4
+    assert back.least == pytest.approx(1 / (1 + adopt.most) - 1)
+    failures = slower["adopt", "failures"]
+    assert (failures.state, failures.margin) == ("not_enough_data", 0.01)
+    assert failures.most == pytest.approx(1 - (0.05 / 28) ** (1 / 240), abs=1e-4)
+    few = by_move(rounds(lambda rng, number: (side(rng), side(rng, 1.3)), 5))["adopt", "ttft_p50"]
+    assert (few.least, few.most, few.state) == (None, None, "not_enough_data")
+
+
+def test_a_loss_of_throughput_is_a_share_of_it_and_dollars_are_an_axis() -> None:
+    """B delivers the same tokens on twice the GPUs: no loss of throughput, and twice the dollars per token."""
+    same = rounds(lambda rng, number: (side(rng, lengths=number), side(rng, lengths=number)))
+    found = by_move(same, a=Gpus(1, 3.0), b=Gpus(2, 3.0))
+    cost = found["adopt", "dollars_per_output_token"]
+    assert cost.state == "shown"
+    assert cost.least is not None
+    assert 0.9 < cost.least < 1.0
+    assert found["go_back", "dollars_per_output_token"].state == "excluded"
+    assert found["adopt", "output_tokens_per_s"].state == "excluded"
+    half = rounds(lambda rng, number: (side(rng, lengths=number), side(rng, 60.0, lengths=number)))
+    loss = by_move(half)["adopt", "output_tokens_per_s"]
+    assert loss.state == "shown"
+    assert loss.most is not None
+    assert 0.1 < loss.most < 1.0
+
+
+def test_goodput_is_compared_by_objectives() -> None:
+    """The share of requests that miss one; a failed request misses it, and no TPOT."""
+    slo = Slo("fast", "ttft", 0.3, Decimal("0.9"), 3600.0)
+    tpot = Slo("even", "tpot", 9.0, Decimal("0.9"), 3600.0)
+    measured = rounds(lambda rng, number: (side(rng, lengths=number), side(rng, 2.0, failing=0.3, lengths=number)))
+    found = by_axis(compare(measured, slos=(slo, tpot)))
+    missed = sum(
+        request.outcome != "ok" or (request.ttft_s or 0.0) > 0.3 for row in measured for request in row.b
+    ) / sum(len(row.b) for row in measured)
+    before = sum((request.ttft_s or 0.0) > 0.3 for row in measured for request in row.a) / 240
+    assert found["missed fast"].effect == pytest.approx(missed - before, abs=0.05)
+    assert found["missed fast"].better == "a"
+    assert found["missed even"].effect == 0.0
+    assert by_move(measured, slos=(slo,))["adopt", "missed fast"].state == "shown"
+
+
+def test_a_worsening_of_the_margin_is_seldom_excluded() -> None:
+    """B is slower by exactly the margin: excluded for any latency in at most 5% of 120 comparisons, and shown in no more."""
+    states: Counter[str] = Counter()
+    for seed in range(120):
+        rng = Random(seed)
+        measured = [Round(2.0, side(rng, lengths=n), side(rng, 1.1, lengths=n)) for n in range(12)]
+        of_latencies = {
+            risk.state for risk in risks(measured, 0.1) if risk.move == "adopt" and risk.axis[-4:] == "_p50"
+        }
+        states.update(of_latencies)
+    assert states["excluded"] <= 10
+    assert states["shown"] <= 10
+    assert states["not_enough_data"] >= 110
+
+
+def test_risks_are_put_into_sentences() -> None:
+    """By move and state, with their bounds; what a rollback needs is stated by a person, or not."""
+    found = (
+        Risk("adopt", "ttft_p50", 4.0, "", True, 0.1, 0.2, 0.31),
+        Risk("adopt", "failures", 4.0, "", False, 0.01, -0.02, 0.023),
+        Risk("go_back", "ttft_p50", 4.0, "", True, 0.1, -0.24, -0.17),
+        Risk("go_back", "failures", 4.0, "", False, 0.01, None, None),
+    )
+    empty = Comparison("id", 0.0, 0.0, "t", Target(), Target(), None, 0.05, (), (), ())
+    assert list(risk_sentences(empty)) == []
+    assert list(risk_sentences(replace(empty, risks=found))) == [
+        "Risk of adopting B, worse by more than 10% or 1 point: shown for ttft_p50 at 4/s (20% to 31%); "
+        "not enough data to exclude it for failures at 4/s (-2 points to 2.3 points).",
+        "Risk of a rollback to A, worse by more than 10% or 1 point: not enough data to exclude it for failures at 4/s "
+        "(too few rounds for a bound); excluded for ttft_p50 at 4/s (-24% to -17%).",
+        "The intervals of these risks together err with at most 5%.",
+        "Going back to A needs: not stated (--rollback).",
+    ]
+    text = comparison_report.markdown([replace(empty, risks=found)])
+    assert "| ttft_p50 at 4/s | **shown** \\[20% to 31%\\] | excluded \\[-24% to -17%\\] |" in text
+    assert "The margin is 10% or 1 point." in text
+    assert "Going back to A needs: a restart." in list(
+        risk_sentences(replace(empty, risks=found, rollback="a restart"))
+    )
+
+
+def test_the_report_begins_with_the_verdict() -> None:
+    """The axes in which a side is better, then those without a shown difference; sentences on shares and limits end as such."""
+    axes = (
+        Compared("ttft_p50", 4.0, True, 12, -0.24, -0.3, -0.2, 0.001, 0.003, "b"),
+        Compared("failures", 4.0, False, 12, 0.0, 0.0, 0.0, 1.0, 1.0, None, workload="chat"),
+    )
+    compared = Comparison(
+        "id", 0.0, 0.0, "t", Target(), Target(), None, 0.05, axes, (), ("a limit",), shares=("a share",)
+    )
+    text = comparison_report.markdown([compared])
+    assert text.index("## Verdict") < text.index("## Figures") < text.index("## Per GPU and per dollar")
+    assert "B is better in ttft_p50 at 4/s (-24.0% from A to B)." in text
+    assert "No difference is shown in chat failures at 4/s." in text
+    assert "Where there is no difference at all, one is claimed with a chance of at most 5%." in text
+    assert "A share." in text
+    assert "A limit." in text
+    assert "do not compare" in comparison_report.markdown([replace(compared, compared=(), said=("another load",))])

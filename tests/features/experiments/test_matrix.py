@@ -1,4 +1,4 @@
-"""What a row sends, and what its results come to."""
+"""The requests of a row, and the verdict on their results."""
 
 from dataclasses import replace
 from decimal import Decimal
@@ -124,7 +124,7 @@ def test_an_acceptance_is_wrong_as_seldom() -> None:
 
 
 def test_the_whole_is_the_worst_that_is_known() -> None:
-    """One rejected rejects, one open leaves it open; an undecided whole is no decision."""
+    """A rejected row rejects, an undecided one leaves it open; an undecided whole is no decision."""
     accepted, rejected, open_ = (
         Verdict("r", state, "seen", ()) for state in ("accepted", "rejected", "not_enough_data")
     )

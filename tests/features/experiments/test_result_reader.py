@@ -286,7 +286,7 @@ def test_sglangs_lines_are_stages() -> None:
 
 
 def test_llmperfs_summary() -> None:
-    """Its inter-token latency contains TTFT, so neither TPOT nor ITL is known."""
+    """The tool's inter-token latency contains TTFT, so neither TPOT nor ITL is known."""
     result = of(LLMPERF)
     (stage,) = result.stages
     assert set(stage.latencies) == {"ttft", "e2e"}
@@ -309,7 +309,7 @@ def test_llmperfs_rows() -> None:
 
 
 def test_genai_perf() -> None:
-    """Its inter-token latency is a mean a request: TPOT. ITL is not known, nor is when it was measured."""
+    """The tool's inter-token latency is a mean a request: TPOT. ITL is not known, nor is when it was measured."""
     result = of(GENAI_PERF)
     (stage,) = result.stages
     assert p(result, "tpot", 0.99) == (0.014, 100)

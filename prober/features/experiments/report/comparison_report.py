@@ -1,11 +1,28 @@
-"""Report of comparisons: one table per rate, and the limits of the figures."""
+"""Report of comparisons: the verdict, one table per rate, the risk of either choice, and the limits of the figures."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
-from prober.features.experiments.report.document import UNKNOWN, Cell, Code, Note, Section, Table, as_html, as_markdown
+from prober.features.experiments.report.document import (
+    UNKNOWN,
+    Cell,
+    Code,
+    Kind,
+    Note,
+    Section,
+    Table,
+    as_html,
+    as_markdown,
+)
 from prober.measure.timeline_text import format_duration
-from prober.results.comparison import Compared, Comparison
+from prober.results.comparison import (
+    Compared,
+    Comparison,
+    Risk,
+    RiskState,
+    margins,
+    rollback_sentence,
+)
 from prober.statistics.quantiles import Quantile
 
 HEAD = ("A", "B", "B against A", "95% interval", "p", "better")
@@ -59,7 +76,8 @@ def _title(comparison: Comparison) -> str:
 
 
 def _sections(comparison: Comparison) -> list[Section]:
-    tables = [Table([heading, *HEAD], [cells(axis) for axis in axes]) for heading, axes in by_rate(comparison.compared)]
+    head = [*(f"#{name}" for name in HEAD[:-1]), HEAD[-1]]
+    tables = [Table([heading, *head], [cells(axis) for axis in axes]) for heading, axes in by_rate(comparison.compared)]
     context = [
         Table(["", "A", "B"], [(name, a or UNKNOWN, b or UNKNOWN) for name, a, b in comparison.differs])
         if comparison.differs
@@ -67,19 +85,71 @@ def _sections(comparison: Comparison) -> list[Section]:
     ]
     configuration = [Code(comparison.configuration)] if comparison.configuration is not None else []
     sections = [
+        Section("Verdict", [Note(text, lead=True) for text in _verdict(comparison)]),
         Section("Figures", [*tables, *([Note(P_NOTE)] if tables else [])]),
-        Section("Limits of the figures", [Note(text, lead=True) for text in comparison.said]),
+        Section("Risk and rollback", _risks(comparison)),
+        Section("Per GPU and per dollar", [Note(_sentence(text)) for text in comparison.shares]),
+        Section("Limits of the figures", [Note(_sentence(text)) for text in comparison.said]),
         Section("Differences", context),
         Section("How it was measured", [_facts(comparison), *configuration]),
     ]
     return [section for section in sections if section.blocks]
 
 
+def _verdict(comparison: Comparison) -> Iterator[str]:
+    """Sentences on the axes in which a side is better, and on those without a difference that is shown."""
+    if not comparison.compared:
+        yield "The two sides do not compare."
+        return
+    for side in ("a", "b"):
+        if better := [axis for axis in comparison.compared if axis.better == side]:
+            texts = (f"{_place(axis)} ({cells(axis)[3]} from A to B)" for axis in better)
+            yield f"{side.upper()} is better in {', '.join(texts)}."
+    if even := [_place(axis) for axis in comparison.compared if axis.better is None]:
+        yield f"No difference is shown in {', '.join(even)}."
+    yield f"Where there is no difference at all, one is claimed with a chance of at most {_percent(comparison.error)}."
+
+
+def _percent(ratio: float) -> str:
+    return f"{100 * ratio:.3g}%"
+
+
+def _place(axis: Compared) -> str:
+    return f"{axis.workload} {axis.axis} at {axis.rate_per_s:g}/s".lstrip()
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}."
+
+
+def _risks(comparison: Comparison) -> list[Table | Note]:
+    """A table with a row for each axis and a column for each move, and the needs of a rollback."""
+    by_axis: dict[str, dict[str, Risk]] = {}
+    for risk in comparison.risks:
+        by_axis.setdefault(risk.place, {})[risk.move] = risk
+    if not by_axis:
+        return []
+    rows = [(axis, _worsening(moves["adopt"]), _worsening(moves["go_back"])) for axis, moves in by_axis.items()]
+    return [
+        Table(["worse by more than the margin", "adopting B", "rollback to A"], rows),
+        Note(
+            f"In brackets the interval of the worsening; a negative one is an improvement. The margin is {margins(comparison.risks)}. "
+            f"All intervals of this table together err with at most {_percent(comparison.error)}."
+        ),
+        Note(rollback_sentence(comparison), lead=True),
+    ]
+
+
+def _worsening(risk: Risk) -> Cell:
+    kinds: dict[RiskState, Kind] = {"shown": "bad", "excluded": "good", "not_enough_data": "few"}
+    return Cell(risk.state.replace("_", " "), kinds[risk.state], f"[{risk.interval()}]")
+
+
 def _facts(comparison: Comparison) -> Table:
     rows: list[tuple[str, str | Cell]] = [
         ("measured by", comparison.tool),
         ("started", datetime.fromtimestamp(comparison.started_unix_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")),
-        ("any claim errs with", f"{comparison.error:.3g}"),
+        ("any claim of a difference errs with", _percent(comparison.error)),
     ]
     if comparison.load is not None:
         load = {

@@ -35,7 +35,8 @@ figure.wide { grid-column: 1 / -1 }
 .figures { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(30rem, 100%), 1fr)); gap: 1.6rem 2rem }
 figure { margin: 0 } figcaption { font-size: .92em; margin-top: .3rem } figcaption b { color: var(--ink) }
 .key { white-space: nowrap; margin-right: 1em } .key i { display: inline-block; width: .8em; height: .8em;
-  border-radius: 2px; margin-right: .35em; background: var(--colour) }
+  border-radius: 2px; margin-right: .35em; background: var(--colour);
+  print-color-adjust: exact }
 @media print { :root { --paper: #fff; --ink: #000; --muted: #444; --line: #ccc; --good: #116329; --bad: #b3182d; --few: #7a5c00;
   --c0: #0969da; --c1: #c2570c; --c2: #1a7f5a; --c3: #8250df; --c4: #b5308b; --c5: #57606a; --shade: 42% }
   body { margin: 0; max-width: none; font-size: 9.5pt } .wide { overflow: visible } th, td { padding: .15rem .35rem; font-size: 7pt }
@@ -157,7 +158,7 @@ def _html(block: Table | Note | Code) -> str:
         f"<tr>{''.join(_td(cell, number) for cell, number in zip(row, numeric, strict=True))}</tr>"
         for row in block.rows
     )
-    return f'<div class="wide"><table><tr>{head}</tr>{rows}</table></div>'
+    return f'<div class="wide"><table><thead><tr>{head}</tr></thead>{rows}</table></div>'
 
 
 def _td(value: Cell | str, number: bool) -> str:

@@ -261,7 +261,7 @@ def _knees(result: Result, latency: str) -> list[Capacity]:
 
 
 def _knee_title(knee: Capacity) -> str:
-    return f"{knee.slo} holds up to {_interval(knee)}"
+    return f"estimated knee of {knee.slo}: {_interval(knee)}"
 
 
 def _interval(knee: Capacity) -> str:

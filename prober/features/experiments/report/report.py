@@ -24,7 +24,7 @@ from prober.features.experiments.report.document import (
 )
 from prober.features.experiments.report.plots import NamedResults
 from prober.features.experiments.report.stage_tables import Row, number
-from prober.features.experiments.report.trade_offs import changes, trade_offs
+from prober.features.experiments.report.trade_offs import TRADE_OFFS_NOTE, changes, trade_offs
 from prober.measure.objective import Slo, format_percent
 from prober.measure.timeline_text import format_duration
 from prober.results import cost
@@ -71,9 +71,11 @@ def _sections(results: NamedResults) -> list[Section]:
     of_decisive = plots.decisive_latency(results)
     sections = [
         Section("Verdict", [*_decisions(results), *_present(of_all(_capacities)), *([main] if main else [])]),
-        _section("Changes and trade-offs", *map(Note, changes(results)), trade_offs(results)),
+        _section("Changes and trade-offs", *map(Note, changes(results)), trade_offs(results), Note(TRADE_OFFS_NOTE)),
         Section("Throughput against latency", plots.frontiers(results)),
         Section("Cost", _costs(results)),
+        Section("A load beside a stage", _disturbances(results)),
+        _section("Parts of the load", of_all(stage_tables.series), of_all(stage_tables.reasoning)),
         _section(
             "Repeats", stage_tables.capacities(results), stage_tables.repeats(results), Note(stage_tables.REPEATS_NOTE)
         ),
@@ -127,6 +129,15 @@ def _costs(results: NamedResults) -> list[Note]:
     ]
 
 
+def _disturbances(results: NamedResults) -> list[Note]:
+    return [
+        Note(f"{name}, {stage.name}: {text}." if len(results) > 1 else f"{stage.name}: {text}.")
+        for name, result in results
+        for stage in result.stages
+        if stage.disturbance is not None and (text := stage.disturbance.text())
+    ]
+
+
 def _unread(results: NamedResults) -> list[Note]:
     has_unread = any(stage.use == Use() for _, result in results for stage in result.stages)
     return [Note(stage_tables.USE_NOTE)] if has_unread else []
@@ -147,16 +158,19 @@ def _decisions(results: NamedResults) -> list[Note]:
 def _sentences(result: Result) -> Iterator[str]:
     if result.decision is not None:
         yield f"{'Accepted' if result.decision.accepted else 'Rejected'}: {result.decision.why.rstrip('.')}."
-        yield f"Rollback risk: {(result.decision.rollback_risk or 'unknown').rstrip('.')}."
+        yield f"Rollback: {(result.decision.rollback_risk or 'its needs and risks are not stated').rstrip('.')}."
     if result.capacities:
         yield _answer(result)
     first = binding(result.capacities)
     open_slos = undecided(result.capacities)
     if first is not None and (first.verdict == "below_lowest" or not open_slos):
-        yield f"The SLO {first.slo} gives way first."
+        basis = "" if first.verdict == "below_lowest" or len(result.capacities) == 1 else ", by the estimates"
+        yield f"The SLO {first.slo} gives way first{basis}."
     elif first is not None:
         yield f"Not enough data to judge {', '.join(open_slos)}, so the capacity at all SLOs is not known."
-    if result.stop is not None:
+    if result.kind == "run" and result.decision is None and result.stop_detail:
+        yield f"Not decided: {result.stop_detail.rstrip('.')}."
+    elif result.stop is not None:
         yield f"Why it ended: {ending(result.stop, result.stop_detail).rstrip('.')}."
     if result.content_came_at_once:
         yield f"{CONTENT_AT_ONCE}."
@@ -165,13 +179,11 @@ def _sentences(result: Result) -> Iterator[str]:
 
 
 def _answer(result: Result) -> str:
-    """The capacities in requests per second, with the confidence of their intervals."""
-    confidences = dict.fromkeys(f"{c.confidence:.0%}" for c in result.capacities if c.verdict == "found")
-    interval = f" In brackets: the {' and '.join(confidences)} interval, in requests per second." if confidences else ""
+    """The capacities, and whether they are beyond what was sent."""
     highest_per_s = _highest_rate(result)
     is_beyond = any(0 < highest_per_s < (c.estimate or 0) for c in result.capacities)
     beyond = f" No rate above {highest_per_s:.3g}/s was sent: a knee above it is an extrapolation." if is_beyond else ""
-    return f"{words(result.capacities)}.{interval}{beyond}"
+    return f"{words(result.capacities)}.{beyond}"
 
 
 def _highest_rate(result: Result) -> float:
@@ -211,7 +223,7 @@ def _capacities(result: Result) -> Table | None:
 
 
 _VERDICTS = {
-    "found": Cell("found", "good"),
+    "found": Cell("estimated", "good"),
     "not_reached": Cell("not reached", "few"),
     "below_lowest": Cell("below the lowest rate", "bad"),
     "not_enough_data": Cell("not enough data", "unknown"),
@@ -227,7 +239,7 @@ def _meaning(capacity: Capacity, result: Result) -> str:
         highest_per_s = _highest_rate(result)
         is_beyond = 0 < highest_per_s < (capacity.estimate or 0)
         beyond = f"; an extrapolation, as no rate above {highest_per_s:.3g}/s was sent" if is_beyond else ""
-        return f"it holds up to about {capacity.estimate or 0:.3g}/s, by the {_FITS[capacity.fit]}{beyond}"
+        return f"an estimate of the knee by the {_FITS[capacity.fit]}{beyond}"
     return words([capacity]).removeprefix(f"{capacity.slo}: ")
 
 

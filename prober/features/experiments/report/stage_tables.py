@@ -120,6 +120,47 @@ THROUGHPUT_NOTE = (
 )
 
 
+def series(result: Result) -> Table | None:
+    """TTFT and cached prompt tokens of the parts of each stage: turns, warm and cold prefixes, workloads of a mix."""
+    rows: list[Row] = [
+        [
+            stage.name,
+            part.name,
+            f"{part.requests:,}",
+            *(_quantile(next((quantile for quantile in part.ttft if quantile.q == q), None)) for q in _FEW_QS),
+            f"{part.cached_tokens / part.prompt_tokens * 100:.3g}%" if part.prompt_tokens else UNKNOWN,
+        ]
+        for stage in result.stages
+        for part in stage.series
+    ]
+    head = ["stage", "part", "#answers", *(f"#TTFT p{q * 100:g}" for q in _FEW_QS), "#prompt tokens cached"]
+    return Table(head, rows) if rows else None
+
+
+_FEW_QS = (0.5, 0.9, 0.95, 0.99)
+
+
+def reasoning(result: Result) -> Table | None:
+    """Tokens of reasoning and of the answer, and the time to the first token of the answer, of each stage with reasoning."""
+    rows: list[Row] = []
+    for stage in result.stages:
+        if (part := stage.reasoning) is not None:
+            by_q = {quantile.q: quantile for quantile in part.ttft_answer}
+            tokens = (part.reasoning_tokens, part.answer_tokens)
+            rows.append(
+                [
+                    stage.name,
+                    f"{part.requests:,}",
+                    *(number(count / part.counted) if part.counted else UNKNOWN for count in tokens),
+                    *(_quantile(by_q.get(q)) for q in _FEW_QS),
+                    f"{part.unanswered:,}",
+                ]
+            )
+    head = ["stage", "#answers with reasoning", "#reasoning tokens, mean", "#answer tokens, mean"]
+    head += [*(f"#first answer token p{q * 100:g}" for q in _FEW_QS), "#ended before the answer"]
+    return Table(head, rows) if rows else None
+
+
 def use(result: Result) -> Table | None:
     """Values of the engine's page and the GPUs during each stage; None if nothing was read."""
     if all(stage.use == Use() for stage in result.stages):
@@ -260,7 +301,7 @@ def capacities(results: plots.NamedResults) -> Table | None:
                     ", ".join(unknown) or "–",
                 ]
             )
-    head = ["SLO", "#runs", "#found", "#capacity /s", "#tokens/s there", "the others"]
+    head = ["SLO", "#runs", "#estimated", "#estimated knee /s", "#tokens/s there", "other verdicts"]
     return Table(head, rows) if rows else None
 
 

@@ -44,7 +44,7 @@ class Canvas:
     width: int = WIDTH
     height: int = HEIGHT
     _parts: list[str] = field(default_factory=list)
-    _labels: list[tuple[float, float]] = field(default_factory=list)
+    _labels: list[tuple[float, float, float]] = field(default_factory=list)
 
     def line(self, points: Sequence[tuple[float, float]], colour: str, kind: str = "") -> None:
         """Draw a line through (x, y)."""
@@ -118,11 +118,11 @@ class Canvas:
 
     def label(self, x: float, y: float, text: str) -> None:
         """Write a text beside a point, unless it would overlap an earlier one."""
-        left, top = self._x(x) + 7, self._y(y) - 6
-        if left + 7 * len(text) > self.width:
-            left -= 14 + 7 * len(text)
-        if all(abs(left - other) > 44 or abs(top - above) > 14 for other, above in self._labels):
-            self._labels.append((left, top))
+        left, top, width = self._x(x) + 7, self._y(y) - 6, 7 * len(text)
+        if left + width > self.width:
+            left -= 14 + width
+        if all(left > end or left + width < begin or abs(top - above) > 14 for begin, end, above in self._labels):
+            self._labels.append((left, left + width, top))
             self._parts.append(f'<text x="{left:.1f}" y="{top:.1f}">{escape(text)}</text>')
 
     def svg(self, x_label: str, y_label: str) -> str:

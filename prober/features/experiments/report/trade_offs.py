@@ -1,14 +1,15 @@
 """Several configurations beside each other: the settings that changed, and what each configuration carries and costs."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from prober.features.experiments.report import plots
 from prober.features.experiments.report.document import UNKNOWN, Cell, Table
 from prober.features.experiments.report.stage_tables import Row, number
 from prober.measure.timeline_text import format_duration
-from prober.results.capacity import Capacity, combined
+from prober.results.capacity import combined
 from prober.results.conditions import Line, lines
-from prober.results.cost import priced_stage, stage_cost, tokens_per_s_per_user
+from prober.results.cost import HOUR_S, gpus_of, priced_stage, stage_cost, tokens_per_s_per_user
 from prober.results.result import Result, Stage
 from prober.statistics.quantiles import Quantile
 
@@ -19,8 +20,8 @@ def changes(results: plots.NamedResults) -> Iterator[str]:
     """A sentence for each further result: the settings in which it differs from the first one, as far as both are known."""
     if not (of_results := [_settings(line) for line in _first_lines(results)]):
         return
-    first, *others = of_results
-    for (name, _), settings in zip(results[1:], others, strict=True):
+    first, *further = of_results
+    for (name, _), settings in zip(results[1:], further, strict=True):
         both = [key for key in (first | settings) if first.get(key) != settings.get(key) and key != "target"]
         changed = [key for key in both if first.get(key) is not None and settings.get(key) is not None]
         unknown = [key for key in both if key not in changed]
@@ -38,36 +39,76 @@ def changes(results: plots.NamedResults) -> Iterator[str]:
 
 
 def trade_offs(results: plots.NamedResults) -> Table | None:
-    """Capacity, and throughput, latency and cost where the SLOs still hold, by configuration; None for one result.
+    """Capacity, and throughput, latency, cost and quality at the rate that `priced_stage` names, by set-up; None for one result.
 
-    Percentages are against the first result. They are differences of two measurements, and no test.
+    Last column: the set-ups that are worse in none of the figures that both have, and better in at least one. The others are the
+    frontier: each of them gains something that no other one has.
     """
     if len(results) < 2:
         return None
+    set_ups = [_SetUp.of(result) for _, result in results]
     rows: list[Row] = []
-    base: list[float | None] = []
-    for name, result in results:
-        capacity, stage = combined(result.capacities), priced_stage(result)
-        figures = _figures(result, capacity, stage)
-        base = base or figures
-        shown = [_against(value, first) for value, first in zip(figures, base, strict=True)]
-        place = plots.rate_of(stage) if stage is not None else None
-        rows.append([name, shown[0], number(place), *shown[1:4], *map(_quantile, _p99s(stage))])
-    head = ["", "#capacity at all SLOs /s", "#figures at /s", "#output tokens/s a GPU", "#tokens/s a user"]
-    return Table([*head, "#$ a million output tokens", "#TTFT p99", "#TPOT p99"], rows)
+    for (name, _), set_up in zip(results, set_ups, strict=True):
+        figures = [_against(*pair) for pair in zip(set_up.shown, set_ups[0].shown, strict=True)]
+        better = [other for (other, _), rival in zip(results, set_ups, strict=True) if rival.dominates(set_up)]
+        place = plots.rate_of(set_up.stage) if set_up.stage is not None else None
+        verdict = Cell(", ".join(better), "bad") if better else Cell("–")
+        rows.append([name, *figures[:3], number(place), *figures[3:], *map(_quantile, set_up.p99s), verdict])
+    head = ["", "#capacity at all SLOs /s", "#capacity /s a GPU", "#requests a dollar at capacity", "#figures at /s"]
+    head += ["#output tokens/s a GPU", "#tokens/s a user", "#$ a million output tokens", "#wrong golden answers, %"]
+    return Table([*head, "#TTFT p99", "#TPOT p99", "dominated by"], rows)
 
 
-def _figures(result: Result, capacity: Capacity | None, stage: Stage | None) -> list[float | None]:
-    estimate = capacity.estimate if capacity is not None else None
-    if stage is None:
-        return [estimate, None, None, None]
-    cost = stage_cost(stage, result.prices)
-    per_user = tokens_per_s_per_user(stage)
-    return [estimate, stage.output_tokens_per_s_per_gpu, per_user, cost.output if cost is not None else None]
+TRADE_OFFS_NOTE = (
+    "Percentages are against the first result. They are differences of two measurements, and no test: for that, use prober compare. "
+    "Latencies, throughput and cost are those at the highest rate that misses no SLO, within the capacity. Dominated: the other set-up "
+    "is worse in none of the figures that both have, and better in one or more; the others are the frontier."
+)
 
 
-def _p99s(stage: Stage | None) -> list[Quantile | None]:
-    return [stage.quantile(latency, 0.99) if stage is not None else None for latency in ("ttft", "tpot")]
+@dataclass(frozen=True, slots=True)
+class _SetUp:
+    """Figures of a set-up. shown: of the columns, None if not known; p99s: of TTFT and TPOT."""
+
+    stage: Stage | None
+    shown: tuple[float | None, ...]
+    p99s: tuple[Quantile | None, ...]
+
+    @staticmethod
+    def of(result: Result) -> "_SetUp":
+        """The set-up of a result."""
+        capacity, stage, gpus = combined(result.capacities), priced_stage(result), gpus_of(result)
+        knee_per_s = capacity.estimate if capacity is not None else None
+        dollars_per_s = gpus.dollars_per_hour / HOUR_S if gpus.dollars_per_hour else None
+        cost = stage_cost(stage, result.prices) if stage is not None else None
+        golden = [stage.quality for stage in result.stages if stage.quality is not None]
+        judged = sum(count for count, _ in golden)
+        shown = (
+            knee_per_s,
+            knee_per_s / gpus.count if knee_per_s is not None and gpus.count else None,
+            knee_per_s / dollars_per_s if knee_per_s is not None and dollars_per_s else None,
+            stage.output_tokens_per_s_per_gpu if stage is not None else None,
+            tokens_per_s_per_user(stage) if stage is not None else None,
+            cost.output if cost is not None else None,
+            100 * sum(wrong for _, wrong in golden) / judged if judged else None,
+        )
+        p99s = tuple(stage.quantile(latency, 0.99) if stage is not None else None for latency in ("ttft", "tpot"))
+        return _SetUp(stage, shown, p99s)
+
+    def dominates(self, other: "_SetUp") -> bool:
+        """Whether it is worse in no figure that both have, and better in one. Capacity counts per GPU where that is known."""
+        pairs = [(a, b) for a, b in zip(self._gains(), other._gains(), strict=True) if a is not None and b is not None]
+        return len(pairs) > 1 and all(a >= b for a, b in pairs) and any(a > b for a, b in pairs)
+
+    def _gains(self) -> list[float | None]:
+        """Figures of which more is better."""
+        capacity, *of_gpus, cost, wrong = self.shown
+        losses = [cost, wrong, *(p99.estimate if p99 is not None else None for p99 in self.p99s)]
+        return [
+            capacity if of_gpus[0] is None else None,
+            *of_gpus,
+            *(None if loss is None else -loss for loss in losses),
+        ]
 
 
 def _quantile(quantile: Quantile | None) -> Cell | str:
@@ -94,6 +135,6 @@ def _first_lines(results: plots.NamedResults) -> list[Line]:
 def _settings(line: Line) -> dict[str, str | None]:
     """Conditions of a line, flags and sampling one by one."""
     result, load = line.result, line.stages[0].load or line.result.load
-    whole = {name: value for name, value in line.conditions.items() if name not in ("engine's flags", "sampling")}
+    conditions = {name: value for name, value in line.conditions.items() if name not in ("engine's flags", "sampling")}
     sampling = {name: str(value) for name, value in (load.sampling or {}).items()}
-    return {**whole, **result.target.flags, **sampling}
+    return {**conditions, **result.target.flags, **sampling}

@@ -16,7 +16,10 @@ import pytest
 from prober.features.experiments.report import csv_export, plots
 from prober.features.experiments.report.report import html, markdown
 from prober.results.capacity import Capacity
+from prober.results.disturbance import Disturbance, Ratio, Recovery
+from prober.results.reasoning import Reasoning
 from prober.results.result import Load, Result, Stage, Target, Use
+from prober.results.series import Series
 from prober.results.stage import stage_of_requests
 from prober.statistics.quantiles import Quantile
 from tests.results.samples import sweep
@@ -49,10 +52,9 @@ def test_the_verdict_is_first() -> None:
     text = markdown([sweep()])
     found = section(text, "Verdict")
     assert text.index("## Verdict") < text.index("## Target and load")
-    answer = "ttft holds up to 12/s (10 to 13); tpot holds at 16.5/s; no knee was reached."
-    assert f"Rollback risk: low. {answer} In brackets: the 90% interval, in requests per second." in found
-    assert "requests per second. The SLO ttft gives way first. Why it ended: decided." in found
-    assert row(found, "ttft")[1:6] == ["found", "10", "12", "13", "1,500"]
+    answer = "ttft: estimated knee 12/s, 90% interval 10 to 13; tpot holds at 16.5/s; no knee was reached."
+    assert f"Rollback: low. {answer} The SLO ttft gives way first, by the estimates. Why it ended: decided." in found
+    assert row(found, "ttft")[1:6] == ["estimated", "10", "12", "13", "1,500"]
     assert row(found, "tpot")[1:4] == ["*not reached*", "16.5", "*unknown*"]
     found = section(text, "SLOs by stage")
     assert "| stage | ttft: 99% of ttft within 500 ms | tpot: 95% of tpot within 30 ms |" in found
@@ -261,7 +263,7 @@ def test_the_raw_figures_are_folded_behind_the_answer() -> None:
 
 
 def test_the_chart_is_about_the_slo_that_gives_way() -> None:
-    """Its tail is the quantile of the objective: TPOT within 30 ms for 95% is a p95."""
+    """The tail is the quantile of the objective: TPOT within 30 ms for 95% is a p95."""
     first = sweep()
     tpot = replace(first.capacities[0], slo="tpot")
     (curve,) = filter(None, [plots.main_curve([("s", replace(first, capacities=(tpot,)))])])
@@ -301,7 +303,7 @@ def test_a_tail_that_is_not_known_is_drawn_as_a_bound() -> None:
 
 
 def test_changes_and_trade_offs_of_several_results() -> None:
-    """One changed setting is named with both values; several are not attributed; percentages are against the first."""
+    """A single changed setting is named with both values; several are not attributed; percentages are against the first."""
     first = sweep("a")
     flags = {"tensor_parallel_size": "4"}
     wider = replace(
@@ -314,10 +316,12 @@ def test_changes_and_trade_offs_of_several_results() -> None:
     found = section(markdown([first, wider]), "Changes and trade-offs")
     assert "b changed tensor_parallel_size from 2 to 4, against a." in found.replace("\\_", "_")
     figures = row(found, "b")
-    assert figures[1] == "18 +50%"
-    assert figures[3].endswith("-50%")
-    assert figures[5].endswith("+100%")
-    assert row(found, "a")[1] == "12"
+    assert figures[1:4] == ["18 +50%", "4.5 -25%", "8,100 -25%"]  # of 4 GPUs at $2 an hour instead of 2
+    assert figures[5].endswith("-50%")
+    assert figures[7].endswith("+100%")
+    assert figures[-1] == "**a**"
+    assert row(found, "a")[1:4] == ["12", "6", "10,800"]
+    assert row(found, "a")[-1] == "–"
     both = replace(wider, context=replace(first.context, precision="fp8"))
     said = section(markdown([first, both]), "Changes and trade-offs")
     assert "precision from bf16 to fp8" in said
@@ -332,6 +336,25 @@ def test_changes_and_trade_offs_of_several_results() -> None:
     assert "Changes and trade-offs" in markdown(
         [BARE, replace(BARE, id="other")]
     )  # no stage: a table of unknown values
+
+
+def test_the_frontier_is_of_set_ups_that_gain_something() -> None:
+    """Slower and cheaper is a trade-off; worse quality is a loss; what only one of them has decides nothing."""
+
+    def with_quality(result: Result, wrong: int) -> Result:
+        return replace(result, stages=tuple(replace(stage, quality=(10, wrong)) for stage in result.stages))
+
+    first = sweep("a")
+    cheaper = replace(first, id="b", prices=replace(first.prices, gpu_per_hour=1.0))
+    found = section(markdown([first, cheaper]), "Changes and trade-offs")
+    assert (row(found, "a")[-1], row(found, "b")[-1]) == ("**b**", "–")
+    found = section(markdown([with_quality(first, 0), with_quality(cheaper, 1)]), "Changes and trade-offs")
+    assert (row(found, "a")[-1], row(found, "b")[-1]) == ("–", "–")
+    assert [row(found, name)[8] for name in "ab"] == ["0", "10"]
+    found = section(markdown([first, with_quality(cheaper, 1)]), "Changes and trade-offs")
+    assert row(found, "a")[-1] == "**b**"
+    found = section(markdown([first, replace(first, id="b")]), "Changes and trade-offs")
+    assert (row(found, "a")[-1], row(found, "b")[-1]) == ("–", "–")
 
 
 def test_a_sweep_is_one_line() -> None:
@@ -378,7 +401,7 @@ def test_a_name_is_never_markup() -> None:
 
 
 class Loads(HTMLParser):
-    """What a page could load."""
+    """References to anything that a page could load."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -509,7 +532,7 @@ def test_a_browser_shows_the_threshold_and_the_knees_interval(chromium: Path, tm
     rule = drawn.found["rule"][0]["d"] or ""
     begin, end = (float(each) for each in re.findall(r"[MH]([\d.]+)", rule))
     band, said = drawn.found["band"]
-    assert "ttft holds up to 12/s (10 to 13, 90% interval)" in said
+    assert "estimated knee of ttft: 12/s (10 to 13, 90% interval)" in said
     assert "knee 12/s (10 to 13, 90% interval)" in seen
     left, width = float(band["x"] or 0), float(band["width"] or 0)
     assert begin <= left < left + width <= end
@@ -571,3 +594,26 @@ def test_a_result_whose_content_came_at_once_says_so() -> None:
     assert sentence in markdown([at_once])
     assert "| TPOT |" not in markdown([at_once])
     assert sentence not in markdown([replace(at_once, tool="vllm bench serve")]) + markdown([seen])
+
+
+def test_parts_reasoning_and_a_load_beside_a_stage_are_shown() -> None:
+    """With their samples; a share that nobody counted is unknown, and too few samples are marked."""
+    p50, p99 = Quantile(0.5, 0.1, 0.09, 0.11, 1200), Quantile(0.99, 0.4, 0.3, None, 300)
+    turns = (Series("chat_turn1", 1200, (p50,), 1000, 0), Series("chat_turn2", 300, (p99,), 0, 0))
+    recovery = Recovery("recovered", 98, 0, 11.0, 12.0)
+    beside = Disturbance("overload", 60.0, 90.0, "", "ttft", 30, 20, (60, 30), (Ratio(0.5, 8.0, 6.0, 9.0),), recovery)
+    reasoning = Reasoning(40, 3, 20, 2000, 400, (p50,))
+    plain = sweep()
+    stages = (replace(plain.stages[0], series=turns, reasoning=reasoning, disturbance=beside), *plain.stages[1:])
+    text = markdown([replace(plain, stages=stages)])
+    parts = section(text, "Parts of the load")
+    assert row(parts, "1/s", "chat_turn1")[2:4] == ["1,200", "100 ms \\[90 ms, 110 ms\\]"]
+    assert row(parts, "1/s", "chat_turn1")[-1] == "0%"
+    assert row(parts, "1/s", "chat_turn2")[-2].startswith("*400 ms \\**")
+    assert row(parts, "1/s", "chat_turn2")[-1] == "*unknown*"
+    assert row(parts, "1/s", "40")[2:4] == ["100", "20"]
+    assert row(parts, "1/s", "40")[-1] == "3"
+    assert "1/s: overload was sent for 30 s. Beside it 20 of 30 bad by ttft; TTFT beside it" in section(
+        text, "A load beside a stage"
+    )
+    assert "Parts of the load" not in markdown([plain])
