@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 import uuid
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -55,6 +55,7 @@ from prober.measure.warmup import WarmUpLength
 from prober.net.clock import Clock
 from prober.net.endpoint import BadEndpoint
 from prober.probing.result_context import completed
+from prober.results.contrast import contrast_of
 from prober.results.cost import stage_sentences
 from prober.results.disturbance import Disturbance
 from prober.results.facts import Fact
@@ -290,6 +291,7 @@ def _result(spec: TargetSpec, rows: Sequence[Row], measured: Measured, configura
     """The result for the file, with a stage for each row that was started."""
     stages: list[Stage] = []
     requests: list[Request] = []
+    by_name = {sent.row.name: sent for sent in measured.rows}
     for index, sent in enumerate(measured.rows):
         sending = sent.sending
         assert sending.begin_ns is not None
@@ -307,8 +309,11 @@ def _result(spec: TargetSpec, rows: Sequence[Row], measured: Measured, configura
             gpus=len(sending.gpus[-1]) if sending.gpus else None,
             ended=sent.ended,
         )
-        load = shape_of(sent.row, spec.max_in_flight)
-        stages.append(replace(stage, load=load, disturbance=sent.disturbance))
+        load, other = shape_of(sent.row, spec.max_in_flight), by_name.get(sent.row.against or "")
+        contrast = None
+        if other is not None and sent.is_complete and other.is_complete:
+            contrast = contrast_of(sending.results, other.sending.results, name=other.row.name)
+        stages.append(replace(stage, load=load, disturbance=sent.disturbance, contrast=contrast))
         requests += stage_requests
     is_complete = len(stages) == len(rows) and all(sent.ended != "interrupted" for sent in measured.rows)
     return Result(
@@ -353,6 +358,8 @@ def _object(rows: Sequence[Row], verdicts: Sequence[Verdict], result: Result) ->
                 "reasoning": asdict(stage.reasoning) if stage and stage.reasoning else None,
                 "series": [asdict(series) for series in stage.series] if stage else [],
                 "disturbance": asdict(stage.disturbance) if stage and stage.disturbance else None,
+                "adapters": asdict(stage.adapters) if stage and stage.adapters else None,
+                "contrast": asdict(stage.contrast) if stage and stage.contrast else None,
                 "latencies": {name: [asdict(q) for q in quantiles] for name, quantiles in stage.latencies.items()}
                 if stage
                 else {},
@@ -384,21 +391,24 @@ def _draw(rows: Sequence[Row], verdicts: Sequence[Verdict], result: Result) -> N
     if result.warm_up is not None:
         console.print(f"Warm-up before a row: {result.warm_up} or more, which do not count.", markup=False)
     for stage in result.stages:
-        if stage.prompt_lengths:
-            console.print(f"{stage.name}: prompts: {stage.prompt_lengths.text()}.", markup=False)
-        if stage.quality:
-            judged, wrong = stage.quality
-            console.print(f"{stage.name}: {wrong:,} of {judged:,} golden answers wrong.", markup=False)
-        for series in stage.series:
-            console.print(f"{stage.name}: {series.text()}.", markup=False)
-        if stage.reasoning:
-            console.print(f"{stage.name}: {stage.reasoning.text()}.", markup=False)
-        if stage.disturbance:
-            console.print(f"{stage.name}: {stage.disturbance.text()}.", markup=False)
+        for text in _texts(stage):
+            console.print(f"{stage.name}: {text}.", markup=False)
         for sentence in stage_sentences(result, stage):
             console.print(sentence, markup=False)
     for text in result.differs:
         console.print(f"{text}.", markup=False)
+
+
+def _texts(stage: Stage) -> Iterator[str]:
+    """The figures below the table, as sentences without a full stop at the end."""
+    if stage.prompt_lengths:
+        yield f"prompts: {stage.prompt_lengths.text()}"
+    if stage.quality:
+        judged, wrong = stage.quality
+        yield f"{wrong:,} of {judged:,} golden answers wrong"
+    for part in (*stage.series, stage.reasoning, stage.disturbance, stage.adapters, stage.contrast):
+        if part is not None:
+            yield part.text()
 
 
 def _latencies(stage: Stage | None) -> list[str]:

@@ -2,17 +2,17 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal, Self, cast
 
-from pydantic import Field, PlainValidator, TypeAdapter, ValidationInfo
+from pydantic import Field, PlainValidator, TypeAdapter, ValidationInfo, model_validator
 
-from prober.config.fields import Block, Items, Positive, PositiveCount, Reuse, mistake
+from prober.config.fields import Block, Items, Mistakes, Positive, PositiveCount, Reuse, mistake
 from prober.config.problems import Problems, no_such
 from prober.measure.quality import Expectation, expectation_problem
 from prober.workload.prompts import BadPrompts, GoldenPrompt, parse_prompts
 from prober.workload.shapes import Empirical, Fixed, LengthDistribution, Lognormal, Uniform
 from prober.workload.trace import BadTrace, parse_trace
-from prober.workload.workloads import BUILT_IN, Mix, Prefix, Sessions, Workload
+from prober.workload.workloads import BUILT_IN, Adapters, Mix, Prefix, Sessions, Workload
 
 GOLDEN_OUTPUT_TOKENS = 64
 MAX_GOLDEN_OUTPUT_TOKENS = 4_096
@@ -87,6 +87,13 @@ class SessionsSpec(Block):
     turns: Annotated[int, Field(ge=2, le=20)] = Field(description="turns of a session, each with its own series")
 
 
+class AdaptersSpec(Block):
+    names: Items[Annotated[str, Field(min_length=1)]] = Field(
+        description="two or more, each as the server lists it in `/v1/models`", min_length=2
+    )
+    turn: PositiveCount = Field(1, description="requests in a row for one adapter; then the next one has its turn")
+
+
 class PromptsFile(Block):
     file: str = Field(description="JSONL of messages, or ShareGPT's JSON")
 
@@ -122,6 +129,22 @@ class Shape(Block):
     )
     output_tokens: Length | None = Field(None, description="the same; forced if the engine supports it")
     prefix: PrefixSpec | None = Field(None, description="a shared beginning of prompts, for the prefix cache")
+    model: Annotated[str, Field(min_length=1)] | None = Field(
+        None, description="model of the requests in place of the target's, such as a LoRA adapter by its served name"
+    )
+    adapters: AdaptersSpec | None = Field(None, description="LoRA adapters that the requests use in turn")
+
+    @model_validator(mode="after")
+    def _check_adapters(self) -> Self:
+        with Mistakes() as mistakes:
+            if self.adapters is not None:
+                if len(set(self.adapters.names)) < len(self.adapters.names):
+                    mistakes.add("adapters.names", "has a name twice; keep one of them")
+                if self.model is not None:
+                    mistakes.add("model", "comes with `adapters`; remove it here, or that")
+                if self.prefix is not None:
+                    mistakes.add("prefix", "is cached for each adapter by itself; remove it here, or `adapters`")
+        return self
 
     def named_workload(self, name: str, sampling: Mapping[str, Any] | None = None) -> Workload:
         """The workload of these lengths."""
@@ -131,7 +154,14 @@ class Shape(Block):
             output_tokens=self.output_tokens or Fixed(1),
             prefix=Prefix(self.prefix.tokens, self.prefix.reuse) if self.prefix is not None else None,
             sampling=sampling if sampling is not None else {"temperature": 0},
+            adapters=self._adapters,
         )
+
+    @property
+    def _adapters(self) -> Adapters | None:
+        if self.adapters is not None:
+            return Adapters(self.adapters.names, self.adapters.turn)
+        return Adapters((self.model,)) if self.model is not None else None
 
 
 class WorkloadSpec(Shape):
@@ -203,6 +233,8 @@ def _workload(name: str, spec: WorkloadSpec, problems: Problems, read: Callable[
         problems.add(f"{path}.sampling.seed", "is never sent: with a long prompt it kills some engines; remove it")
     if spec.sessions is not None and spec.prefix is not None:
         problems.add(f"{path}.prefix", "each turn of `sessions` begins with those before it; remove it here, or that")
+    if spec.sessions is not None and spec.adapters is not None:
+        problems.add(f"{path}.adapters", "a session keeps its model; name it as `model`, or remove `sessions`")
     workload = spec.named_workload(name, spec.sampling)
     if spec.sessions is not None:
         workload = replace(workload, sessions=Sessions(spec.sessions.count, spec.sessions.turns))

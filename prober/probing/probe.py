@@ -251,7 +251,7 @@ class Flight:
     def _body(self, identity: Identity) -> bytes:
         draw, spec = self._draw, self._target.spec
         request = Request(
-            identity.model,
+            draw.adapter or identity.model,
             draw.messages,
             draw.output_tokens,
             spec.stream,
@@ -345,6 +345,7 @@ class Flight:
             rate_limit=left,
             retry_after_s=None if ok else requested_pause_s(self._exchange.headers, target.clock.unix_s()),
             cert_expiry_unix_s=cert_expiry(self._exchange),
+            adapter=draw.adapter,
         )
 
     def _calibrate(self, words: int, verdict: Verdict, prompt_tokens: int | None) -> None:
@@ -371,6 +372,7 @@ class Flight:
             requested_prompt_tokens=draw.prompt_tokens,
             requested_output_tokens=draw.output_tokens,
             golden=draw.expectation.kind if draw.expectation else None,
+            adapter=draw.adapter,
         )
 
 

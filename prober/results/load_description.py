@@ -103,7 +103,14 @@ def _prompt_lengths(workload: Workload) -> frozenset[object]:
 
 def _prompt_text(workload: Workload) -> str:
     text = describe_lengths(workload.prompt_tokens)
-    return f"{text} a message, {workload.sessions.turns} turns" if workload.sessions else text
+    if workload.sessions:
+        text += f" a message, {workload.sessions.turns} turns"
+    if workload.adapters is None:
+        return text
+    names, turn = workload.adapters.names, workload.adapters.turn
+    if len(names) == 1:
+        return f"{text}, model {names[0]}"
+    return f"{text}, {len(names)} adapters in turn, {turn} request{'' if turn == 1 else 's'} each"
 
 
 def _words(texts: Iterable[str]) -> int:

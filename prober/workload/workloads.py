@@ -1,7 +1,7 @@
 """Workloads: named distributions of requests, and the generator of concrete requests."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
@@ -40,6 +40,17 @@ class Sessions:
 
 
 @dataclass(frozen=True, slots=True)
+class Adapters:
+    """Names under which a server serves LoRA adapters, or other models. Each has its turn, round and round.
+
+    turn: requests in a row for one of them
+    """
+
+    names: tuple[str, ...]
+    turn: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class Workload:
     """A named distribution of requests.
 
@@ -47,6 +58,7 @@ class Workload:
     prompts: send texts from a file instead of filler text
     trace: replay lengths and prefixes of recorded traffic, `speed` times as fast
     golden: send these prompts unchanged and in turn, and check the answers; `output_tokens` limits them, their length is not forced
+    adapters: the models of the requests; None: the model of the target
     """
 
     name: str
@@ -59,12 +71,18 @@ class Workload:
     speed: float = 1.0
     golden: tuple[GoldenPrompt, ...] = ()
     sessions: Sessions | None = None
+    adapters: Adapters | None = None
 
     @property
     def series(self) -> tuple[str, ...]:
-        """The values of the `workload` label; cold and warm requests have different ones, and so has each turn of sessions."""
+        """The values of the `workload` label, one for each kind of request.
+
+        Cold and warm requests have different ones, and so has each turn of sessions, and the first request of an adapter's turn.
+        """
         if self.sessions is not None:
             return tuple(f"{self.name}_turn{turn}" for turn in range(1, self.sessions.turns + 1))
+        if self._has_first_uses:
+            return (self.name, f"{self.name}_first")
         if self.prefix is None or self.prefix.reuse in (0.0, 1.0):
             return (self.name,)
         return (self.name, f"{self.name}_warm")
@@ -73,10 +91,18 @@ class Workload:
         """(series, workload, share of the requests) of each series."""
         if self.sessions is not None:
             return tuple((name, self, 1 / self.sessions.turns) for name in self.series)
+        if self.adapters is not None and self._has_first_uses:
+            first = 1 / self.adapters.turn
+            return ((self.series[0], self, 1 - first), (self.series[1], self, first))
         if len(self.series) == 1:
             return ((self.name, self, 1.0),)
         assert self.prefix is not None
         return ((self.series[0], self, 1 - self.prefix.reuse), (self.series[1], self, self.prefix.reuse))
+
+    @property
+    def _has_first_uses(self) -> bool:
+        """Some of its requests are the first of an adapter's turn, and some are not."""
+        return self.adapters is not None and len(self.adapters.names) > 1 and self.adapters.turn > 1
 
     @property
     def max_output_tokens(self) -> int:
@@ -149,6 +175,7 @@ class DrawnRequest:
     expectation: the right answer to a golden prompt, whose length is not forced; None for other prompts
     has_asked_length: the prompt was composed to have `prompt_tokens` tokens
     sample_words: words of a sample prompt, whose tokens calibrate the length of the others; None for others
+    adapter: name of the model that is asked, in place of the target's; "" for the target's
     """
 
     workload: str
@@ -160,6 +187,7 @@ class DrawnRequest:
     expectation: Expectation | None = None
     has_asked_length: bool = False
     sample_words: int | None = None
+    adapter: str = ""
 
 
 class RequestGenerator:
@@ -174,6 +202,7 @@ class RequestGenerator:
         self._prefix_at = {part.name: derive_seed("prefix", part.name) for part, _ in self._parts}
         self._next = dict.fromkeys((part.name for part, _ in self._parts), 0)
         self._sessions: dict[tuple[str, int], Session] = {}
+        self._turns = dict.fromkeys(self._next, 0)
 
     def draw(self, nonce: str, calibration: PromptCalibration | None = None) -> DrawnRequest:
         """Draws the next request.
@@ -187,6 +216,19 @@ class RequestGenerator:
         sample_words = calibration.next_sample_words() if calibration is not None and is_sized else None
         if sample_words is not None:
             return self._sample(part, sample_words, nonce)
+        drawn = self._drawn(part, nonce, calibration)
+        return drawn if part.adapters is None else self._adapted(drawn, part, part.adapters)
+
+    def _adapted(self, drawn: DrawnRequest, part: Workload, adapters: Adapters) -> DrawnRequest:
+        """The request for the adapter whose turn it is."""
+        turn, at = divmod(self._turns[part.name], adapters.turn)
+        self._turns[part.name] += 1
+        is_first = at == 0 and len(part.series) > 1 and part.sessions is None
+        name = part.series[-1] if is_first else drawn.workload
+        return replace(drawn, workload=name, adapter=adapters.names[turn % len(adapters.names)])
+
+    def _drawn(self, part: Workload, nonce: str, calibration: PromptCalibration | None) -> DrawnRequest:
+        rng = self._rng
         length = calibration.length or UNCALIBRATED if calibration is not None else UNCALIBRATED
         if part.trace is not None:
             return self._replayed(part, part.trace, nonce, length)

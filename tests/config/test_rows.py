@@ -8,7 +8,7 @@ import pytest
 from prober.config.problems import ConfigError
 from prober.config.rows import load_rows
 from prober.workload.shapes import Fixed, Uniform
-from prober.workload.workloads import Mix, Prefix, Workload
+from prober.workload.workloads import Adapters, Mix, Prefix, Workload
 
 EXAMPLE = Path(__file__).parents[2] / "deploy/matrix.yaml"
 GOOD = {
@@ -49,6 +49,8 @@ def test_rows_are_read_in_their_order() -> None:
         ),
         source="f",
     )
+    assert isinstance(first.workload, Workload)
+    assert isinstance(second.workload, Workload)
     assert (first.name, first.workload.name, first.hypothesis, first.closed) == ("a", "a", "text", False)
     assert (first.workload.prompt_tokens, first.workload.output_tokens) == (Fixed(100), Uniform(4, 8))
     assert (first.rate, first.concurrency, first.requests, first.duration) == (2.0, None, 60, None)
@@ -65,7 +67,7 @@ def test_the_example_is_a_good_one() -> None:
     """It has open and closed loops, lengths of both kinds and a prefix."""
     rows = load_rows(EXAMPLE.read_text(), source="deploy/matrix.yaml")
     assert [each.closed for each in rows] == [False] * 5 + [True]
-    assert {each.name for each in rows if each.workload.prefix} == {"shared_prefix"}
+    assert {each.name for each in rows if each.prefix} == {"shared_prefix"}
     assert all(each.accept and each.hypothesis for each in rows)
 
 
@@ -100,7 +102,20 @@ def test_the_example_is_a_good_one() -> None:
         ({"accept": "['ttft:99%']"}, "rows[0].accept[0]: needed for signal `ttft`: a duration above 0"),
         ({"accept": "['success:100%']"}, "rows[0].accept[0]: 100% leaves nothing to judge"),
         ({"accept": "['speed<1s:99%']"}, "rows[0].accept[0]: 'speed' is not one of 'ttft'"),
-        ({"accept": "['quality:99%']"}, "rows[0].accept[0]: 'quality:99%' judges golden prompts, which a row has not"),
+        (
+            {"accept": "['quality:99%']"},
+            "rows[0].accept: `quality` judges golden prompts; name a `workload` that has some",
+        ),
+        ({"adapters": "{names: [x]}"}, "rows[0].adapters.names: "),
+        ({"adapters": "{names: [x, y, x]}"}, "rows[0].adapters.names: has a name twice; keep one of them"),
+        (
+            {"adapters": "{names: [x, y]}", "model": "x"},
+            "rows[0].model: comes with `adapters`; remove it here, or that",
+        ),
+        (
+            {"adapters": "{names: [x, y]}", "prefix": "{tokens: 5, reuse: warm}"},
+            "rows[0].prefix: is cached for each adapter",
+        ),
         ({"accept": "['ttft<30s:99%']"}, "rows[0].accept[0]: 30s is not below timeouts.first_token of 30s"),
     ],
 )
@@ -140,14 +155,15 @@ def test_a_file_that_is_none_says_what_to_write(text: str, said: str) -> None:
 
 
 def test_a_row_may_name_a_workload_instead_of_lengths() -> None:
-    """With all that the workload has; a mix has several shapes, which one verdict cannot judge."""
+    """With all that the workload has, or a mix, whose parts are judged one by one."""
     rag = Workload("rag", Fixed(300), Fixed(20), Prefix(200, 0.5), {"temperature": 1})
     known: dict[str, Workload | Mix] = {"rag": rag, "day": Mix("day", ((rag, 1.0),))}
     text = "rows: [{name: a, workload: %s, rate: 2/s, requests: 40, accept: ['ttft<1s:90%%']%s}]"
     (row,) = load_rows(text % ("rag", ""), source="r", workloads=known)
     assert row.workload is rag
+    (row,) = load_rows(text % ("day", ""), source="r", workloads=known)
+    assert row.workload is known["day"]
     for name, more, said in (
-        ("day", "", "rows[0].workload: 'day' is a mix; give each of its parts a row"),
         ("none", "", 'rows[0].workload: no workload "none"'),
         ("rag", ", prompt_tokens: 5", "rows[0].prompt_tokens: comes with `workload`; remove it here, or that"),
     ):
@@ -199,3 +215,30 @@ def test_a_row_beside_another_has_a_start_and_headers() -> None:
 )
 def test_mistakes_of_rows_beside_others(rows: tuple[str, ...], said: str) -> None:
     assert any(line.startswith(said) for line in mistakes(*rows)), mistakes(*rows)
+
+
+def test_a_row_is_compared_with_an_earlier_one() -> None:
+    """A swap storm: the same traffic for one adapter before, and for eight in turn."""
+    one, storm = load_rows(
+        f"rows: [{row(model='x1')}, {row(name='b', against='a', adapters='{names: [x1, x2, x3], turn: 2}')}]",
+        source="f",
+    )
+    assert isinstance(one.workload, Workload)
+    assert isinstance(storm.workload, Workload)
+    assert (one.workload.adapters, storm.workload.adapters) == (Adapters(("x1",)), Adapters(("x1", "x2", "x3"), 2))
+    assert storm.against == "a"
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"against": "b"}, "rows[1].against: 'b' is no row before this one"),
+        (
+            {"against": "a", "rate": "3/s"},
+            "rows[1].against: 'a' has another rate or concurrency; give both rows the same",
+        ),
+    ],
+)
+def test_rows_that_differ_in_load_are_not_compared(changed: dict[str, str], message: str) -> None:
+    """The ratio would be that of two rates."""
+    assert mistakes(row(), row(name="b", **changed))[0].startswith(message)
