@@ -50,6 +50,7 @@ from prober.features.experiments.matrix import (
     stage_name,
     with_cost,
 )
+from prober.measure.gpu_reading import without_parts
 from prober.measure.timeline_text import format_duration
 from prober.measure.warmup import WarmUpLength
 from prober.net.clock import Clock
@@ -306,7 +307,7 @@ def _result(spec: TargetSpec, rows: Sequence[Row], measured: Measured, configura
             slos=sent.row.accept,
             readings=sending.readings,
             devices=sending.gpus,
-            gpus=len(sending.gpus[-1]) if sending.gpus else None,
+            gpus=len(without_parts(sending.gpus[-1])) if sending.gpus else None,
             ended=sent.ended,
         )
         load, other = shape_of(sent.row, spec.max_in_flight), by_name.get(sent.row.against or "")
