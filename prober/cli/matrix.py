@@ -33,12 +33,12 @@ from prober.config.target import TargetSpec
 from prober.daemon.target_facts import read_facts
 from prober.features.experiments.cost_target import judge_cost
 from prober.features.experiments.matrix import (
-    CLOSED_LOOP,
     State,
     Verdict,
     amount,
     decision,
     judge,
+    limits_of,
     load_of,
     loop,
     missed_error,
@@ -330,7 +330,7 @@ def _result(spec: TargetSpec, rows: Sequence[Row], measured: Measured, configura
         slos=tuple({slo.name: slo for row in rows for slo in row.accept}.values()),
         warm_up=measured.warmed,
         stop="complete" if is_complete else "interrupted",
-        differs=tuple(f"{stage_name(row)}: {CLOSED_LOOP}" for row in rows if row.closed),
+        differs=tuple(f"{stage_name(row)}: {text}" for row in rows for text in limits_of(row)),
         requests=tuple(requests),
     )
 

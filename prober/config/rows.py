@@ -133,6 +133,10 @@ class Row(Shape):
                     mistakes.add(key, "comes with `workload`; remove it here, or that")
                 elif self.named is None and getattr(self, key) is None and key in ("prompt_tokens", "output_tokens"):
                     mistakes.add(key, "needed: a number of tokens or a distribution")
+            if self.workload.has_think_time and self.requests is not None:
+                mistakes.add("requests", "sessions with a think time are sent for a time; write `duration`")
+            if self.workload.has_think_time and self.concurrency is not None:
+                mistakes.add("concurrency", "sessions with a think time begin by a schedule; write `rate`")
             if any(slo.signal == "quality" for slo in self.accept) and not self._has_golden:
                 mistakes.add("accept", "`quality` judges golden prompts; name a `workload` that has some")
             if self.beside is None:

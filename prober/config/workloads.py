@@ -6,16 +6,29 @@ from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import Field, PlainValidator, TypeAdapter, ValidationInfo, model_validator
 
-from prober.config.fields import Block, Items, Mistakes, Positive, PositiveCount, Reuse, mistake
+from prober.config.fields import (
+    Block,
+    Duration,
+    Items,
+    Mistakes,
+    OptionalDuration,
+    Positive,
+    PositiveCount,
+    Reuse,
+    mistake,
+)
 from prober.config.problems import Problems, no_such
 from prober.measure.quality import Expectation, expectation_problem
 from prober.workload.prompts import BadPrompts, GoldenPrompt, parse_prompts
-from prober.workload.shapes import Empirical, Fixed, LengthDistribution, Lognormal, Uniform
+from prober.workload.shapes import Empirical, Exponential, Fixed, LengthDistribution, Lognormal, Uniform
 from prober.workload.trace import BadTrace, parse_trace
 from prober.workload.workloads import BUILT_IN, Adapters, Mix, Prefix, Sessions, Workload
 
 GOLDEN_OUTPUT_TOKENS = 64
 MAX_GOLDEN_OUTPUT_TOKENS = 4_096
+THINK_TIME_REFUSED = (
+    "its sessions have a think time: turns follow their answers, which only `prober matrix` does; use `count`"
+)
 
 
 class Bounds(Block):
@@ -80,9 +93,67 @@ class PrefixSpec(Block):
     reuse: Reuse = Field(description="share of the requests that have the prefix; warm is 100%, cold 0%")
 
 
+class ThinkTimeBounds(Block):
+    min: Duration
+    max: Duration
+
+
+class ExponentialThinkTime(Block):
+    mean: Duration
+    max: Duration
+
+
+class LognormalThinkTime(Block):
+    median: Duration
+    sigma: Annotated[float, Field(ge=0, le=10, strict=False)]
+    min: OptionalDuration = 0.0
+    max: Duration
+
+
+class ThinkTimeSpec(Block):
+    """A distribution of think times by the only key that is set."""
+
+    uniform: ThinkTimeBounds | None = None
+    exponential: ExponentialThinkTime | None = None
+    lognormal: LognormalThinkTime | None = None
+
+    def distribution(self) -> LengthDistribution:
+        """The distribution, in ms. Raises a mistake."""
+        if len(self.model_fields_set) != 1:
+            raise mistake(f"not a think time; write 10s, or one of {', '.join(ThinkTimeSpec.model_fields)}")
+        if (u := self.uniform) is not None and u.min <= u.max:
+            return Uniform(_ms(u.min), _ms(u.max))
+        if (e := self.exponential) is not None and e.mean <= e.max:
+            return Exponential(e.mean * 1e3, _ms(e.max))
+        if (p := self.lognormal) is not None and p.min <= p.median <= p.max:
+            return Lognormal(p.median * 1e3, p.sigma, _ms(p.min), _ms(p.max))
+        raise mistake("min, median or mean, and max are not in order; it must be min ≤ median ≤ max")
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1e3)
+
+
+_DURATION: TypeAdapter[float] = TypeAdapter(Duration)
+
+
+def _think_time(value: object, info: ValidationInfo) -> LengthDistribution:
+    if isinstance(value, dict):
+        return ThinkTimeSpec.model_validate(value, context=info.context).distribution()
+    return Fixed(_ms(_DURATION.validate_python(value, context=info.context)))
+
+
 class SessionsSpec(Block):
-    count: Annotated[int, Field(ge=1, le=1_000)] = Field(
-        description="sessions at a time; the time between two turns of one is count ÷ rate"
+    count: Annotated[int, Field(ge=1, le=1_000)] | None = Field(
+        None, description="sessions at a time; the time between two turns of one is count ÷ rate"
+    )
+    think_time: (
+        Annotated[LengthDistribution, PlainValidator(_think_time, json_schema_input_type=Duration | ThinkTimeSpec)]
+        | None
+    ) = Field(
+        None,
+        description="instead of `count`: time from an answer to the next turn, 10s, {uniform: {min, max}}, {exponential: {mean, max}} "
+        "or {lognormal: {median, sigma, min, max}}; `prober matrix` only",
     )
     turns: Annotated[int, Field(ge=2, le=20)] = Field(description="turns of a session, each with its own series")
 
@@ -204,6 +275,8 @@ def _mix(name: str, spec: WorkloadSpec, known: Mapping[str, Workload | Mix], pro
         workload = known.get(part.workload)
         if isinstance(workload, Workload):
             parts.append((workload, part.weight))
+            if workload.has_think_time:
+                problems.add(f"{path}[{index}].workload", "has a think time, which a mix cannot have; leave it out")
         else:
             problems.add(f"{path}[{index}].workload", no_such("workload that is no mix", part.workload, known))
     if not parts:
@@ -237,7 +310,10 @@ def _workload(name: str, spec: WorkloadSpec, problems: Problems, read: Callable[
         problems.add(f"{path}.adapters", "a session keeps its model; name it as `model`, or remove `sessions`")
     workload = spec.named_workload(name, spec.sampling)
     if spec.sessions is not None:
-        workload = replace(workload, sessions=Sessions(spec.sessions.count, spec.sessions.turns))
+        sessions = Sessions(spec.sessions.count or 0, spec.sessions.turns, spec.sessions.think_time)
+        if (spec.sessions.count is None) is (spec.sessions.think_time is None):
+            problems.add(f"{path}.sessions", "needs `count` or `think_time`, and only one of them")
+        workload = replace(workload, sessions=sessions)
     return _with_texts(workload, spec, path, problems, read)
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from prober.results.result import Load
-from prober.workload.shapes import Empirical, Fixed, LengthDistribution, Lognormal, Uniform
+from prober.workload.shapes import Empirical, Exponential, Fixed, LengthDistribution, Lognormal, Uniform
 from prober.workload.workloads import Mix, Workload
 
 _SHAPES = {shape.__name__: shape for shape in (Fixed, Uniform, Lognormal, Empirical)}
@@ -32,6 +32,8 @@ def describe_lengths(shape: LengthDistribution) -> str:
             return f"fixed {tokens}"
         case Uniform(low, high):
             return f"uniform {low} to {high}"
+        case Exponential(mean, high):
+            return f"exponential mean {mean:.15g}, up to {high}"
         case Lognormal(median, sigma, low, high):
             return f"lognormal median {median:.15g}, sigma {sigma:.15g}, {low} to {high}"
         case Empirical(quantiles):
@@ -105,6 +107,8 @@ def _prompt_text(workload: Workload) -> str:
     text = describe_lengths(workload.prompt_tokens)
     if workload.sessions:
         text += f" a message, {workload.sessions.turns} turns"
+        if workload.sessions.think_time is not None:
+            text += f", think time in ms after an answer {describe_lengths(workload.sessions.think_time)}"
     if workload.adapters is None:
         return text
     names, turn = workload.adapters.names, workload.adapters.turn

@@ -1,9 +1,10 @@
 """Workloads: named distributions of requests, and the generator of concrete requests."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from random import Random
-from typing import Any
+from typing import Any, Protocol
 
 from prober.measure.quality import Expectation
 from prober.workload.arrivals import derive_seed
@@ -33,10 +34,13 @@ class Sessions:
 
     count: sessions at a time. Requests continue them in rotation, so the time between two turns of a session is count ÷ rate
     turns: of each session; then a new one begins
+    think_time: in ms, from the end of an answer until the next turn is due. Then the schedule begins sessions, at its rate ÷ turns,
+        and `count` is 0. None: requests continue the sessions in rotation
     """
 
     count: int
     turns: int
+    think_time: LengthDistribution | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +104,11 @@ class Workload:
         return ((self.series[0], self, 1 - self.prefix.reuse), (self.series[1], self, self.prefix.reuse))
 
     @property
+    def has_think_time(self) -> bool:
+        """Its turns follow their answers after a think time."""
+        return self.sessions is not None and self.sessions.think_time is not None
+
+    @property
     def _has_first_uses(self) -> bool:
         """Some of its requests are the first of an adapter's turn, and some are not."""
         return self.adapters is not None and len(self.adapters.names) > 1 and self.adapters.turn > 1
@@ -133,6 +142,7 @@ class Mix:
 
     name: str
     parts: tuple[tuple[Workload, float], ...]
+    has_think_time = False
 
     @property
     def series(self) -> tuple[str, ...]:
@@ -165,6 +175,25 @@ class Session:
     turn: int = 0
 
 
+class Drawer(Protocol):
+    """A source of requests."""
+
+    def draw(self, nonce: str, calibration: PromptCalibration | None, /) -> "DrawnRequest":
+        """Draws the next request; see `RequestGenerator.draw`."""
+
+
+@dataclass(frozen=True, slots=True)
+class FollowUp:
+    """The next turn of a session with think time.
+
+    think_s: from the end of the answer until it is due
+    draw: draws its request, once
+    """
+
+    think_s: float
+    draw: Callable[[str, PromptCalibration | None], "DrawnRequest"]
+
+
 @dataclass(frozen=True, slots=True)
 class DrawnRequest:
     """A concrete request.
@@ -176,6 +205,7 @@ class DrawnRequest:
     has_asked_length: the prompt was composed to have `prompt_tokens` tokens
     sample_words: words of a sample prompt, whose tokens calibrate the length of the others; None for others
     adapter: name of the model that is asked, in place of the target's; "" for the target's
+    follow_up: the next turn of its session; None without think time, or after the last turn
     """
 
     workload: str
@@ -188,6 +218,7 @@ class DrawnRequest:
     has_asked_length: bool = False
     sample_words: int | None = None
     adapter: str = ""
+    follow_up: FollowUp | None = None
 
 
 class RequestGenerator:
@@ -232,6 +263,9 @@ class RequestGenerator:
         length = calibration.length or UNCALIBRATED if calibration is not None else UNCALIBRATED
         if part.trace is not None:
             return self._replayed(part, part.trace, nonce, length)
+        if part.sessions is not None and part.sessions.think_time is not None:
+            own_rng = Random(rng.getrandbits(64))  # so that the order of answers changes no session
+            return self._thoughtful_turn(part, Session(part.sessions.turns), own_rng, nonce, calibration)
         output = max(1, part.output_tokens.draw(rng))
         if part.golden:
             return self._golden(part, output, length)
@@ -270,9 +304,37 @@ class RequestGenerator:
         if session.turns_left == 0:
             session = Session(sessions.turns)
         self._sessions[part.name, number] = session
+        return self._next_turn(part, session, message, output, nonce, length, self._rng)
+
+    def _thoughtful_turn(
+        self, part: Workload, session: Session, rng: Random, nonce: str, calibration: PromptCalibration | None
+    ) -> DrawnRequest:
+        """The next turn of a session with think time."""
+        assert part.sessions is not None
+        assert part.sessions.think_time is not None
+        length = calibration.length or UNCALIBRATED if calibration is not None else UNCALIBRATED
+        message, output = max(1, part.prompt_tokens.draw(rng)), max(1, part.output_tokens.draw(rng))
+        drawn = self._next_turn(part, session, message, output, nonce, length, rng)
+        adapter = part.adapters.names[0] if part.adapters is not None else ""
+        follow_up = None
+        if session.turns_left:
+            think_s = part.sessions.think_time.draw(rng) / 1e3
+            follow_up = FollowUp(think_s, partial(self._thoughtful_turn, part, session, rng))
+        return replace(drawn, adapter=adapter, follow_up=follow_up)
+
+    def _next_turn(
+        self,
+        part: Workload,
+        session: Session,
+        message: int,
+        output: int,
+        nonce: str,
+        length: PromptLength,
+        rng: Random,
+    ) -> DrawnRequest:
         tokens = message if session.turn else max(1.0, message - length.constant_tokens)
-        text = self._pool.words(max(1, round(length.words(tokens))), self._rng.randrange(1 << 13))
-        answer = self._pool.words(max(1, round(length.words(output))), self._rng.randrange(1 << 13))
+        text = self._pool.words(max(1, round(length.words(tokens))), rng.randrange(1 << 13))
+        answer = self._pool.words(max(1, round(length.words(output))), rng.randrange(1 << 13))
         messages = (*session.messages, ("user", text if session.turn else f"[{nonce}] {text}"))
         prompt, name = session.prompt_tokens + message, part.series[session.turn]
         session.turn, session.turns_left = session.turn + 1, session.turns_left - 1

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from prober.config.load import load, load_workloads
 from prober.config.problems import ConfigError
 from prober.config.rows import load_rows
-from prober.workload.shapes import Fixed, Uniform
-from prober.workload.workloads import Adapters, Mix, Prefix, Workload
+from prober.workload.shapes import Exponential, Fixed, LengthDistribution, Lognormal, Uniform
+from prober.workload.workloads import Adapters, Mix, Prefix, Sessions, Workload
 
 EXAMPLE = Path(__file__).parents[2] / "deploy/matrix.yaml"
 GOOD = {
@@ -242,3 +243,57 @@ def test_a_row_is_compared_with_an_earlier_one() -> None:
 def test_rows_that_differ_in_load_are_not_compared(changed: dict[str, str], message: str) -> None:
     """The ratio would be that of two rates."""
     assert mistakes(row(), row(name="b", **changed))[0].startswith(message)
+
+
+def test_think_time_is_a_distribution_of_the_file() -> None:
+    """Constant, exponential, lognormal and uniform, in ms; a row sends it by a rate and for a time."""
+    texts: dict[str, LengthDistribution] = {
+        "10s": Fixed(10_000),
+        "{exponential: {mean: 10s, max: 2m}}": Exponential(10_000.0, 120_000),
+        "{lognormal: {median: 10s, sigma: 0.8, max: 5m}}": Lognormal(10_000.0, 0.8, 0, 300_000),
+        "{uniform: {min: 500ms, max: 2s}}": Uniform(500, 2_000),
+    }
+    for text, distribution in texts.items():
+        config = (
+            f"workloads: {{talk: {{prompt_tokens: 5, output_tokens: 5, sessions: {{turns: 3, think_time: {text}}}}}}}"
+        )
+        talk = load_workloads(config, source="c", read=str)["talk"]
+        assert isinstance(talk, Workload)
+        assert talk.sessions == Sessions(0, 3, distribution)
+        rows = "rows: [{name: a, workload: talk, accept: ['success:80%%'], %s}]"
+        (loaded,) = load_rows(rows % "rate: 6/s, duration: 30s", source="f", workloads={"talk": talk})
+        assert loaded.workload is talk
+        with pytest.raises(ConfigError, match="sent for a time; write `duration`"):
+            load_rows(rows % "rate: 6/s, requests: 30", source="f", workloads={"talk": talk})
+        with pytest.raises(ConfigError, match="begin by a schedule; write `rate`"):
+            load_rows(rows % "concurrency: 6, duration: 30s", source="f", workloads={"talk": talk})
+
+
+@pytest.mark.parametrize(
+    ("sessions", "message"),
+    [
+        ("{turns: 3}", "workloads.talk.sessions: needs `count` or `think_time`, and only one of them"),
+        ("{turns: 3, count: 4, think_time: 1s}", "workloads.talk.sessions: needs `count` or `think_time`"),
+        ("{turns: 3, think_time: 7}", "workloads.talk.sessions.think_time: 7 is not a duration"),
+        (
+            "{turns: 3, think_time: {exponential: {mean: 9s, max: 1s}}}",
+            "workloads.talk.sessions.think_time: min, median",
+        ),
+        ("{turns: 3, think_time: {}}", "workloads.talk.sessions.think_time: not a think time; write 10s, or one of"),
+    ],
+)
+def test_a_wrong_think_time_is_refused(sessions: str, message: str) -> None:
+    """With the place and the remedy."""
+    config = f"workloads: {{talk: {{prompt_tokens: 5, output_tokens: 5, sessions: {sessions}}}}}"
+    with pytest.raises(ConfigError) as raised:
+        load_workloads(config, source="c", read=str)
+    assert str(raised.value).startswith(f"c: {message}")
+
+
+def test_think_time_is_refused_where_nothing_follows_an_answer() -> None:
+    """Probes and sweeps send by their schedule only."""
+    talk = "workloads: {talk: {prompt_tokens: 5, output_tokens: 5, sessions: {turns: 3, think_time: 1s}}}\n"
+    for block in ("probes: [{workload: talk, rate: 1/s}]", "sweep: {workload: talk}"):
+        text = f"{talk}slos: {{ok: {{signal: success, objective: 99%}}}}\ntargets: [{{url: 'http://a', {block}}}]"
+        with pytest.raises(ConfigError, match="which only `prober matrix` does; use `count`"):
+            load(text, source="c", engines=(), environment={}, read=str)

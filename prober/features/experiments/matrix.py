@@ -27,13 +27,18 @@ from prober.measure.result import ProbeResult
 from prober.results.load_description import describe_load, has_varied_prompts
 from prober.results.result import Decision, Load
 from prober.workload.arrivals import poisson
-from prober.workload.workloads import Mix, Workload
+from prober.workload.workloads import Mix, Sessions, Workload
 
 State = Literal["accepted", "rejected", "not_enough_data"]
 ERROR = 0.05
 CLOSED_LOOP = (
     "a closed loop asks a slow target less, so that its queue is not seen (coordinated omission): to compare with other tools, "
     "not what users feel"
+)
+
+THINK_TIME = (
+    "sessions begin by the schedule, at the rate ÷ their turns, whatever the target does; a later turn is due its think time after "
+    "the answer before it, so a slow target gets later turns later"
 )
 
 
@@ -123,7 +128,7 @@ def reservations(row: Row) -> list[str]:
     if row.requests is not None:
         count: float = row.requests
     elif row.rate is not None and row.duration is not None:
-        count = row.rate * row.duration
+        count = row.rate * _sent_share(row) * row.duration
     else:
         return []
     needed = [(objective, question.least(ERROR)) for objective, question in _questions(row)]
@@ -135,14 +140,40 @@ def reservations(row: Row) -> list[str]:
 
 
 def due_times(row: Row, rng: Random, start_ns: int) -> Iterator[int]:
-    """Absolute due times of a row with a rate: Poisson arrivals up to its number of requests or its duration."""
+    """Absolute due times of a row with a rate: Poisson arrivals up to its number of requests or its duration.
+
+    With think time, of the first turns of its sessions.
+    """
     assert row.rate is not None, "a closed loop has no schedule"
-    times = poisson(row.rate, rng, start_ns)
+    sessions = _with_think_time(row)
+    times = poisson(row.rate if sessions is None else row.rate / sessions.turns, rng, start_ns)
     if row.requests is not None:
         return islice(times, row.requests)
     assert row.duration is not None
     end_ns = start_ns + round(row.duration * 1e9)
     return takewhile(lambda due_ns: due_ns < end_ns, times)
+
+
+def limits_of(row: Row) -> Iterator[str]:
+    """Sentences, without a full stop, on what the way of sending hides."""
+    if row.closed:
+        yield CLOSED_LOOP
+    if row.workload.has_think_time:
+        yield THINK_TIME
+
+
+def _with_think_time(row: Row) -> Sessions | None:
+    """The row's sessions whose turns follow their answers; None if it has none."""
+    return row.workload.sessions if isinstance(row.workload, Workload) and row.workload.has_think_time else None
+
+
+def _sent_share(row: Row) -> float:
+    """Share of the requests of the row's rate that are due within its duration, without the time of answers."""
+    sessions = _with_think_time(row)
+    if sessions is None or sessions.think_time is None or not row.duration:
+        return 1.0
+    think_s = sessions.think_time.mean() / 1e3
+    return sum(max(0.0, 1 - turn * think_s / row.duration) for turn in range(sessions.turns)) / sessions.turns
 
 
 def as_sent(result: ProbeResult) -> ProbeResult:
