@@ -33,12 +33,12 @@ from prober.config.target import TargetSpec
 from prober.daemon.target_facts import read_facts
 from prober.features.experiments.cost_target import judge_cost
 from prober.features.experiments.matrix import (
-    CLOSED_LOOP,
     State,
     Verdict,
     amount,
     decision,
     judge,
+    limits_of,
     load_of,
     loop,
     missed_error,
@@ -50,11 +50,13 @@ from prober.features.experiments.matrix import (
     stage_name,
     with_cost,
 )
+from prober.measure.gpu_reading import without_parts
 from prober.measure.timeline_text import format_duration
 from prober.measure.warmup import WarmUpLength
 from prober.net.clock import Clock
 from prober.net.endpoint import BadEndpoint
 from prober.probing.result_context import completed
+from prober.results.contrast import contrast_of
 from prober.results.cost import stage_sentences
 from prober.results.disturbance import Disturbance
 from prober.results.facts import Fact
@@ -292,6 +294,7 @@ def _result(spec: TargetSpec, rows: Sequence[Row], measured: Measured, configura
     """The result for the file, with a stage for each row that was started."""
     stages: list[Stage] = []
     requests: list[Request] = []
+    by_name = {sent.row.name: sent for sent in measured.rows}
     for index, sent in enumerate(measured.rows):
         sending = sent.sending
         assert sending.begin_ns is not None
@@ -306,11 +309,14 @@ def _result(spec: TargetSpec, rows: Sequence[Row], measured: Measured, configura
             slos=sent.row.accept,
             readings=sending.readings,
             devices=sending.gpus,
-            gpus=len(sending.gpus[-1]) if sending.gpus else None,
+            gpus=len(without_parts(sending.gpus[-1])) if sending.gpus else None,
             ended=sent.ended,
         )
-        load = shape_of(sent.row, spec.max_in_flight)
-        stages.append(replace(stage, load=load, disturbance=sent.disturbance))
+        load, other = shape_of(sent.row, spec.max_in_flight), by_name.get(sent.row.against or "")
+        contrast = None
+        if other is not None and sent.is_complete and other.is_complete:
+            contrast = contrast_of(sending.results, other.sending.results, name=other.row.name)
+        stages.append(replace(stage, load=load, disturbance=sent.disturbance, contrast=contrast))
         requests += stage_requests
     is_complete = len(stages) == len(rows) and all(sent.ended != "interrupted" for sent in measured.rows)
     return Result(
@@ -326,7 +332,7 @@ def _result(spec: TargetSpec, rows: Sequence[Row], measured: Measured, configura
         slos=tuple({slo.name: slo for row in rows for slo in row.accept}.values()),
         warm_up=measured.warmed,
         stop="complete" if is_complete else "interrupted",
-        differs=tuple(f"{stage_name(row)}: {CLOSED_LOOP}" for row in rows if row.closed),
+        differs=tuple(f"{stage_name(row)}: {text}" for row in rows for text in limits_of(row)),
         requests=tuple(requests),
     )
 
@@ -355,6 +361,8 @@ def _object(rows: Sequence[Row], verdicts: Sequence[Verdict], result: Result) ->
                 "reasoning": asdict(stage.reasoning) if stage and stage.reasoning else None,
                 "series": [asdict(series) for series in stage.series] if stage else [],
                 "disturbance": asdict(stage.disturbance) if stage and stage.disturbance else None,
+                "adapters": asdict(stage.adapters) if stage and stage.adapters else None,
+                "contrast": asdict(stage.contrast) if stage and stage.contrast else None,
                 "latencies": {name: [asdict(q) for q in quantiles] for name, quantiles in stage.latencies.items()}
                 if stage
                 else {},

@@ -15,6 +15,7 @@ import uvloop
 from prober.cli.exit_codes import ExitCode, exit_on
 from prober.cli.output import echo
 from prober.config.units import duration, rate
+from prober.mock.adapters import AdapterSettings
 from prober.mock.delays import parse_delay
 from prober.mock.engine import Behaviour
 from prober.mock.faults import fault_forms, parse_fault
@@ -49,6 +50,9 @@ def mock(
     template_tokens: Annotated[int, typer.Option(min=0, help="Tokens that the chat template adds to a prompt.")] = 0,
     tokens_per_chunk: Annotated[int, typer.Option(min=1)] = 1,
     reasoning: Annotated[int, typer.Option(min=0, help="Reasoning tokens before the answer.")] = 0,
+    adapters: Annotated[str, typer.Option(help="Names of LoRA adapters, such as a,b,c; drawn only.")] = "",
+    adapter_slots: Annotated[int, typer.Option(min=1, help="Adapters that are loaded at a time.")] = 1,
+    adapter_load: Annotated[str, typer.Option(help="Time to load an adapter, in the form of --ttft.")] = "500ms",
     reasoning_field: Annotated[str, typer.Option(help=" or ".join(REASONING_FIELDS))] = "reasoning",
     role_chunk: Annotated[str, typer.Option(help=", ".join(ROLE_CHUNKS))] = "with-first",
     usage: Annotated[str, typer.Option(help=", ".join(USAGES))] = "final",
@@ -110,6 +114,11 @@ def mock(
             start_delay_s=duration(start_delay) if start_delay else 0.0,
             simulation=_parameters(slots, kv_blocks) if engine == "simulated" else None,
             tokenizer=Tokenizer(tokenizer, template_tokens),
+            adapters=AdapterSettings(
+                tuple(filter(None, (name.strip() for name in adapters.split(",")))),
+                adapter_slots,
+                parse_delay(adapter_load),
+            ),
         )
         limit_s = duration(ends_after) if ends_after else None
         tls = None

@@ -27,12 +27,13 @@ T = TypeVar("T")
 class _Offer:
     """A kind of instance.
 
-    gpus: per instance
+    gpus: per instance; is_assumed: they are not known, and one is assumed
     price: dollars per GPU and hour; None if it is not known
     """
 
     name: str
     gpus: int
+    is_assumed: bool
     price: float | None
     result: Result
 
@@ -66,12 +67,14 @@ def plan(
             max_instances,
         )
         names = _per_sweep("--gpu", gpu, len(results))
-        gpus = _per_sweep("--gpus-per-instance", gpus_per_instance, len(results))
+        asked = _per_sweep("--gpus-per-instance", gpus_per_instance, len(results))
+        gpus = [asked[i] or _measured_gpus(result) for i, result in enumerate(results)]
         prices = _per_sweep("--gpu-price", gpu_price, len(results))
         offers = [
             _Offer(
                 names[i] or result.context.gpu or result.id,
-                gpus[i] or _measured_gpus(result) or 1,
+                gpus[i] or 1,
+                gpus[i] is None,
                 prices[i] if gpu_price else _known_price(result),
                 result,
             )
@@ -79,7 +82,10 @@ def plan(
         ]
         answers = [size(offer.result, demand, offer.gpus, offer.price) for offer in offers]
     if as_json:
-        rows = [{"gpu": offer.name, **asdict(answer)} for offer, answer in zip(offers, answers, strict=True)]
+        rows = [
+            {"gpu": offer.name, "is_gpu_count_assumed": offer.is_assumed, **asdict(answer)}
+            for offer, answer in zip(offers, answers, strict=True)
+        ]
         echo(json.dumps({"demand": asdict(demand), "plans": rows}))
     else:
         _draw(demand, offers, answers)
@@ -126,6 +132,12 @@ def _draw(demand: Demand, offers: list[_Offer], answers: list[Size | Refused]) -
     for offer, answer in zip(offers, answers, strict=True):
         if isinstance(answer, Refused):
             console.print(f"{offer.name}: {answer.reason}", markup=False)
+    for offer, _ in sized:
+        if offer.is_assumed:
+            console.print(
+                f"{offer.name}: the number of GPUs of an instance is not known, and 1 is assumed; name it with --gpus-per-instance.",
+                markup=False,
+            )
     if not sized:
         return
     console.print(

@@ -12,11 +12,12 @@ def draw(result: ProbeResult) -> None:
     """Print the outcome, the phases, a table of the measures and the gaps between chunks."""
     console, timeline = Terminal(highlight=False, soft_wrap=True), result.timeline
     good = result.outcome is Outcome.OK
-    who = f"  {result.model}" if result.model else ""
+    model = result.adapter or result.model
+    who = f"  {model}" if model else ""
     who += f"  ({result.engine})" if result.engine else ""
     console.print(f"[bold {'green' if good else 'red'}]{result.outcome.value}[/]", end="")
     console.print(who, markup=False)
-    if timeline.answered_model not in ("", result.model):
+    if timeline.answered_model not in ("", model):
         console.print(f"the answer names the model {timeline.answered_model}", markup=False)
     if result.detail:
         console.print(result.detail, markup=False)

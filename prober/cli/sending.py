@@ -1,6 +1,7 @@
 """Sends one row of a workload matrix, in an open or a closed loop, and a row that is its load beside it."""
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from random import Random
@@ -23,7 +24,7 @@ from prober.probing.probe import Flight, run_probe
 from prober.probing.target import Target
 from prober.results.disturbance import Disturbance, disturbance_of
 from prober.results.result import WarmUp
-from prober.workload.workloads import RequestGenerator
+from prober.workload.workloads import Drawer, FollowUp, RequestGenerator
 
 GUARD_INTERVAL_S = 0.25  # between judgements of a load by the requests in flight
 RETRY_PAUSE_S = 0.1  # of a closed loop after an unanswered request, to spare a target that is down
@@ -135,7 +136,7 @@ class Sending:
         async with asyncio.TaskGroup() as in_flight:
 
             def launch(due_ns: int) -> None:
-                in_flight.create_task(self._send(due_ns))
+                in_flight.create_task(self._converse(due_ns))
 
             await pace(due_times(self._row, self._rng, self.begin_ns), self._clock, lead_ns, launch, self._missed)
 
@@ -148,7 +149,8 @@ class Sending:
     async def _send_serially(self, begin_ns: int) -> None:
         while self._has_more(begin_ns):
             self._started += 1
-            if not await self._send(self._clock.now_ns()):
+            result, _ = await self._send(self._clock.now_ns(), self._drawer)
+            if result is None or result.outcome not in ANSWERED:
                 await asyncio.sleep(RETRY_PAUSE_S)
 
     def _has_more(self, begin_ns: int) -> bool:
@@ -157,8 +159,26 @@ class Sending:
             return self._started < self._row.requests
         return self._clock.now_ns() < begin_ns + (self._row.duration or 0.0) * 1e9
 
-    async def _send(self, due_ns: int) -> bool:
-        """Send one request; whether it was answered."""
+    async def _converse(self, due_ns: int) -> None:
+        """Send one request, and the turns that follow its answer until the row ends. A turn without an answer ends the session."""
+        lead_ns = round(self._session.spec.connect_lead * 1e9)
+        end_ns = math.inf if self._row.duration is None else (self.begin_ns or 0) + self._row.duration * 1e9
+        drawer: Drawer = self._drawer
+        while True:
+            result, follow_up = await self._send(due_ns, drawer)
+            if follow_up is None or result is None or result.outcome not in (*ANSWERED, Outcome.INVALID):
+                return
+            answered_ns = result.timeline.end_ns
+            if answered_ns is None:
+                return
+            due_ns = max(answered_ns + round(follow_up.think_s * 1e9), self._clock.now_ns() + lead_ns)
+            if due_ns >= end_ns:
+                return
+            await self._clock.sleep_until(due_ns - lead_ns)
+            drawer = follow_up
+
+    async def _send(self, due_ns: int, drawer: Drawer) -> tuple[ProbeResult | None, FollowUp | None]:
+        """Send one request; its result, None while the engine is loading, and the next turn of its session."""
         flights: list[Flight] = []
 
         def begun(flight: Flight) -> None:
@@ -166,7 +186,7 @@ class Sending:
             self._pending[flight] = None
 
         try:
-            result = await run_probe(self._target, self._drawer, due_ns, begun)
+            result = await run_probe(self._target, drawer, due_ns, begun)
         except asyncio.CancelledError:
             if due_ns <= self._clock.now_ns():
                 self.results.append(unsent(due_ns, Outcome.CANCELLED, "cut when the row was interrupted"))
@@ -179,7 +199,7 @@ class Sending:
         else:
             self.results.append(as_sent(result) if self._row.closed else result)
         self._on_request()
-        return result is not None and result.outcome in ANSWERED
+        return result, flights[0].follow_up if flights else None
 
     def _missed(self, due_ns: int) -> None:
         self.results.append(unsent(due_ns))

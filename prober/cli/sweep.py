@@ -201,8 +201,6 @@ def _per_s(text: str) -> str:
 
 def _closed_rows(concurrency: str, workload: Workload | Mix, step: str, slos: Sequence[Slo]) -> list[Row]:
     """A row of a closed loop for each number of requests in flight. Raises ValueError, ConfigError."""
-    if isinstance(workload, Mix):
-        raise ValueError(f"--concurrency sends one workload, and {workload.name!r} is a mix; name one of its parts")
     step_s = quantity("--step", step or DEFAULT_CLOSED_STEP, duration)
     counts = [count.strip() for count in concurrency.split(",")]
     if not all(count.isdecimal() and 1 <= int(count) <= MAX_CONCURRENCY for count in counts):

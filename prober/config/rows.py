@@ -71,9 +71,8 @@ def _objective(text: object, info: ValidationInfo) -> Slo:
         spec = objective(text)
     except ValidationError as error:
         raise mistake("; ".join(explain(error, SloSpec, {}).values())) from None
-    if spec is None or spec.signal == "quality":
-        why = "judges golden prompts, which a row has not" if spec else "is no objective"
-        raise mistake(f"{units.shortened(text)} {why}; {FORM}")
+    if spec is None:
+        raise mistake(f"{units.shortened(text)} is no objective; {FORM}")
     slo = spec.named(spec.signal)
     if problem := threshold_problem(slo, Timeouts()):
         raise mistake(problem)
@@ -83,12 +82,13 @@ def _objective(text: object, info: ValidationInfo) -> Slo:
 class Row(Shape):
     """A shape of request, how it is sent, and the objectives that it must meet.
 
-    named: a workload instead of lengths
+    named: a workload instead of lengths, model and adapters
     rate: of an open loop, or concurrency: requests that a closed loop keeps in flight; the other one is None
     requests: how many, or duration: for how long; the other one is None
     accept: all of them must hold; no two different objectives of a file have the same name
     max_cost: most dollars per million output tokens, which `accept` has as `cost<2.50`; None: no such target
     beside: the row before this one, during which this one is sent, as its load; it is not judged. None: sent by itself
+    against: an earlier row that is sent in the same way, with which this one is compared; None: with none
     start: of a row beside another, since the begin of that one
     headers: of the requests of this row, beside those of the command
     """
@@ -100,6 +100,7 @@ class Row(Shape):
     requests: Annotated[Count, _some] | None = None
     duration: Annotated[Duration, _some] | None = None
     beside: str | None = None
+    against: str | None = None
     accept: Items[Annotated[Slo, PlainValidator(_objective)]] = Field((), validate_default=True)
     max_cost: Positive | None = None
     hypothesis: str = ""
@@ -127,20 +128,24 @@ class Row(Shape):
         with Mistakes() as mistakes:
             self._check_one_of("rate", "concurrency", "an open loop has a rate, a closed one a concurrency", mistakes)
             self._check_one_of("requests", "duration", "how many, or for how long", mistakes)
-            if isinstance(self.named, Mix):
-                mistakes.add("workload", f"{self.named.name!r} is a mix; give each of its parts a row")
-            for key in ("prompt_tokens", "output_tokens", "prefix"):
+            for key in Shape.model_fields:
                 if self.named is not None and getattr(self, key) is not None:
                     mistakes.add(key, "comes with `workload`; remove it here, or that")
-                elif self.named is None and getattr(self, key) is None and key != "prefix":
+                elif self.named is None and getattr(self, key) is None and key in ("prompt_tokens", "output_tokens"):
                     mistakes.add(key, "needed: a number of tokens or a distribution")
+            if self.workload.has_think_time and self.requests is not None:
+                mistakes.add("requests", "sessions with a think time are sent for a time; write `duration`")
+            if self.workload.has_think_time and self.concurrency is not None:
+                mistakes.add("concurrency", "sessions with a think time begin by a schedule; write `rate`")
+            if any(slo.signal == "quality" for slo in self.accept) and not self._has_golden:
+                mistakes.add("accept", "`quality` judges golden prompts; name a `workload` that has some")
             if self.beside is None:
                 if self.start:
                     mistakes.add("start", "is that of a row `beside` another; remove it, or add that")
             else:
                 if self.max_cost is not None:
                     mistakes.add("accept", _NOT_JUDGED)
-                for key in ("concurrency", "requests"):
+                for key in ("concurrency", "requests", "against"):
                     if getattr(self, key) is not None:
                         mistakes.add(key, "a row `beside` another has `rate` and `duration`; remove this")
         return self
@@ -172,9 +177,13 @@ class Row(Shape):
             mistakes.add("", f"needs `{one}` or `{other}`: {why}")
 
     @property
-    def workload(self) -> Workload:
+    def workload(self) -> Workload | Mix:
         """The workload of the row."""
-        return self.named if isinstance(self.named, Workload) else self.named_workload(self.name)
+        return self.named if self.named is not None else self.named_workload(self.name)
+
+    @property
+    def _has_golden(self) -> bool:
+        return self.named is not None and any(part.golden for _, part, _ in self.named.shares())
 
     @property
     def closed(self) -> bool:
@@ -215,6 +224,7 @@ def load_rows(
     _check_names(listed, problems)
     if len(rows) == len(listed):
         _check_beside(rows, problems)
+        _check_against(rows, problems)
     if problems.lines:
         raise ConfigError("\n".join(problems.lines))
     names = named([_unnamed(slo) for row in rows for slo in row.accept])
@@ -254,6 +264,8 @@ def _check_beside(rows: Sequence[Row], problems: Problems) -> None:
             problems.add(
                 f"{path}.beside", f"{row.beside!r} is not the row before this one; write this row directly after it"
             )
+        elif isinstance(before.workload, Mix):
+            problems.add(f"{path}.beside", f"{row.beside!r} sends a mix; give each of its parts a row")
         elif before.duration is None or before.rate is None or before.ttft is None:
             problems.add(
                 f"{path}.beside",
@@ -265,6 +277,20 @@ def _check_beside(rows: Sequence[Row], problems: Problems) -> None:
                 f"ends {row.start + row.duration:g}s after the begin of {row.beside!r}, which is sent for {before.duration:g}s; "
                 "shorten this row or lengthen that one",
             )
+
+
+def _check_against(rows: Sequence[Row], problems: Problems) -> None:
+    for index, row in enumerate(rows):
+        if row.against is None:
+            continue
+        path = f"rows[{index}].against"
+        other = next((other for other in rows[:index] if other.name == row.against and other.beside is None), None)
+        if other is None:
+            problems.add(path, f"{row.against!r} is no row before this one; name one that is not `beside` another")
+        elif isinstance(row.workload, Mix) or isinstance(other.workload, Mix):
+            problems.add(path, "compares requests of one kind, and one of both rows sends a mix; name its parts")
+        elif (row.rate, row.concurrency) != (other.rate, other.concurrency):
+            problems.add(path, f"{row.against!r} has another rate or concurrency; give both rows the same")
 
 
 def _unnamed(slo: Slo) -> SloSpec:

@@ -18,6 +18,7 @@ from prober.config.fields import (
     Rate,
     mistake,
 )
+from prober.config.workloads import THINK_TIME_REFUSED
 from prober.measure.objective import SIGNALS_WITHOUT_STREAM, Slo
 from prober.workload.blackout import WeeklySpan, parse_weekly_span
 from prober.workload.workloads import BUILT_IN
@@ -136,6 +137,8 @@ class SweepSpec(Block):
                 if slo.signal in DEFAULT_SIGNALS and (stream or slo.signal in SIGNALS_WITHOUT_STREAM)
             )
         with Mistakes() as mistakes:
+            if self.workload.has_think_time:
+                mistakes.add("workload", THINK_TIME_REFUSED)
             for index, slo in enumerate(self.slos):
                 if slo.signal == "quality" and not has_golden:
                     mistakes.add(

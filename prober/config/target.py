@@ -37,6 +37,7 @@ from prober.config.problems import no_such
 from prober.config.server import Auth, TlsSpec, base_url, environment, expand_proxy, expanded_headers
 from prober.config.serving import DecodeBoundSpec, GpusSpec, MetricsSpec
 from prober.config.sweep import SweepSpec
+from prober.config.workloads import THINK_TIME_REFUSED
 from prober.measure.engines import DIALECTS
 from prober.measure.objective import SIGNALS_WITHOUT_STREAM, JudgedStream, Slo
 from prober.workload.budget import BudgetDemand
@@ -161,6 +162,8 @@ class ProbeSpec(Block):
                 mistakes.add(f"{at}.arrivals", f"workload {name!r} has no trace; give it one, or use poisson")
             else:
                 update["rate"] = trace.rate_per_s * self.workload.speed
+        if self.workload.has_think_time:
+            mistakes.add(f"{at}.workload", THINK_TIME_REFUSED)
         has_golden = any(part.golden for _, part, _ in self.workload.shares())
         stream = target.get("stream", True)
         if "slos" not in own:

@@ -2,20 +2,33 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal, Self, cast
 
-from pydantic import Field, PlainValidator, TypeAdapter, ValidationInfo
+from pydantic import Field, PlainValidator, TypeAdapter, ValidationInfo, model_validator
 
-from prober.config.fields import Block, Items, Positive, PositiveCount, Reuse, mistake
+from prober.config.fields import (
+    Block,
+    Duration,
+    Items,
+    Mistakes,
+    OptionalDuration,
+    Positive,
+    PositiveCount,
+    Reuse,
+    mistake,
+)
 from prober.config.problems import Problems, no_such
 from prober.measure.quality import Expectation, expectation_problem
 from prober.workload.prompts import BadPrompts, GoldenPrompt, parse_prompts
-from prober.workload.shapes import Empirical, Fixed, LengthDistribution, Lognormal, Uniform
+from prober.workload.shapes import Empirical, Exponential, Fixed, LengthDistribution, Lognormal, Uniform
 from prober.workload.trace import BadTrace, parse_trace
-from prober.workload.workloads import BUILT_IN, Mix, Prefix, Sessions, Workload
+from prober.workload.workloads import BUILT_IN, Adapters, Mix, Prefix, Sessions, Workload
 
 GOLDEN_OUTPUT_TOKENS = 64
 MAX_GOLDEN_OUTPUT_TOKENS = 4_096
+THINK_TIME_REFUSED = (
+    "its sessions have a think time: turns follow their answers, which only `prober matrix` does; use `count`"
+)
 
 
 class Bounds(Block):
@@ -80,11 +93,76 @@ class PrefixSpec(Block):
     reuse: Reuse = Field(description="share of the requests that have the prefix; warm is 100%, cold 0%")
 
 
+class ThinkTimeBounds(Block):
+    min: Duration
+    max: Duration
+
+
+class ExponentialThinkTime(Block):
+    mean: Duration
+    max: Duration
+
+
+class LognormalThinkTime(Block):
+    median: Duration
+    sigma: Annotated[float, Field(ge=0, le=10, strict=False)]
+    min: OptionalDuration = 0.0
+    max: Duration
+
+
+class ThinkTimeSpec(Block):
+    """A distribution of think times by the only key that is set."""
+
+    uniform: ThinkTimeBounds | None = None
+    exponential: ExponentialThinkTime | None = None
+    lognormal: LognormalThinkTime | None = None
+
+    def distribution(self) -> LengthDistribution:
+        """The distribution, in ms. Raises a mistake."""
+        if len(self.model_fields_set) != 1:
+            raise mistake(f"not a think time; write 10s, or one of {', '.join(ThinkTimeSpec.model_fields)}")
+        if (u := self.uniform) is not None and u.min <= u.max:
+            return Uniform(_ms(u.min), _ms(u.max))
+        if (e := self.exponential) is not None and e.mean <= e.max:
+            return Exponential(e.mean * 1e3, _ms(e.max))
+        if (p := self.lognormal) is not None and p.min <= p.median <= p.max:
+            return Lognormal(p.median * 1e3, p.sigma, _ms(p.min), _ms(p.max))
+        raise mistake("min, median or mean, and max are not in order; it must be min ≤ median ≤ max")
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1e3)
+
+
+_DURATION: TypeAdapter[float] = TypeAdapter(Duration)
+
+
+def _think_time(value: object, info: ValidationInfo) -> LengthDistribution:
+    if isinstance(value, dict):
+        return ThinkTimeSpec.model_validate(value, context=info.context).distribution()
+    return Fixed(_ms(_DURATION.validate_python(value, context=info.context)))
+
+
 class SessionsSpec(Block):
-    count: Annotated[int, Field(ge=1, le=1_000)] = Field(
-        description="sessions at a time; the time between two turns of one is count ÷ rate"
+    count: Annotated[int, Field(ge=1, le=1_000)] | None = Field(
+        None, description="sessions at a time; the time between two turns of one is count ÷ rate"
+    )
+    think_time: (
+        Annotated[LengthDistribution, PlainValidator(_think_time, json_schema_input_type=Duration | ThinkTimeSpec)]
+        | None
+    ) = Field(
+        None,
+        description="instead of `count`: time from an answer to the next turn, 10s, {uniform: {min, max}}, {exponential: {mean, max}} "
+        "or {lognormal: {median, sigma, min, max}}; `prober matrix` only",
     )
     turns: Annotated[int, Field(ge=2, le=20)] = Field(description="turns of a session, each with its own series")
+
+
+class AdaptersSpec(Block):
+    names: Items[Annotated[str, Field(min_length=1)]] = Field(
+        description="two or more, each as the server lists it in `/v1/models`", min_length=2
+    )
+    turn: PositiveCount = Field(1, description="requests in a row for one adapter; then the next one has its turn")
 
 
 class PromptsFile(Block):
@@ -122,6 +200,22 @@ class Shape(Block):
     )
     output_tokens: Length | None = Field(None, description="the same; forced if the engine supports it")
     prefix: PrefixSpec | None = Field(None, description="a shared beginning of prompts, for the prefix cache")
+    model: Annotated[str, Field(min_length=1)] | None = Field(
+        None, description="model of the requests in place of the target's, such as a LoRA adapter by its served name"
+    )
+    adapters: AdaptersSpec | None = Field(None, description="LoRA adapters that the requests use in turn")
+
+    @model_validator(mode="after")
+    def _check_adapters(self) -> Self:
+        with Mistakes() as mistakes:
+            if self.adapters is not None:
+                if len(set(self.adapters.names)) < len(self.adapters.names):
+                    mistakes.add("adapters.names", "has a name twice; keep one of them")
+                if self.model is not None:
+                    mistakes.add("model", "comes with `adapters`; remove it here, or that")
+                if self.prefix is not None:
+                    mistakes.add("prefix", "is cached for each adapter by itself; remove it here, or `adapters`")
+        return self
 
     def named_workload(self, name: str, sampling: Mapping[str, Any] | None = None) -> Workload:
         """The workload of these lengths."""
@@ -131,7 +225,14 @@ class Shape(Block):
             output_tokens=self.output_tokens or Fixed(1),
             prefix=Prefix(self.prefix.tokens, self.prefix.reuse) if self.prefix is not None else None,
             sampling=sampling if sampling is not None else {"temperature": 0},
+            adapters=self._adapters,
         )
+
+    @property
+    def _adapters(self) -> Adapters | None:
+        if self.adapters is not None:
+            return Adapters(self.adapters.names, self.adapters.turn)
+        return Adapters((self.model,)) if self.model is not None else None
 
 
 class WorkloadSpec(Shape):
@@ -174,6 +275,8 @@ def _mix(name: str, spec: WorkloadSpec, known: Mapping[str, Workload | Mix], pro
         workload = known.get(part.workload)
         if isinstance(workload, Workload):
             parts.append((workload, part.weight))
+            if workload.has_think_time:
+                problems.add(f"{path}[{index}].workload", "has a think time, which a mix cannot have; leave it out")
         else:
             problems.add(f"{path}[{index}].workload", no_such("workload that is no mix", part.workload, known))
     if not parts:
@@ -203,9 +306,14 @@ def _workload(name: str, spec: WorkloadSpec, problems: Problems, read: Callable[
         problems.add(f"{path}.sampling.seed", "is never sent: with a long prompt it kills some engines; remove it")
     if spec.sessions is not None and spec.prefix is not None:
         problems.add(f"{path}.prefix", "each turn of `sessions` begins with those before it; remove it here, or that")
+    if spec.sessions is not None and spec.adapters is not None:
+        problems.add(f"{path}.adapters", "a session keeps its model; name it as `model`, or remove `sessions`")
     workload = spec.named_workload(name, spec.sampling)
     if spec.sessions is not None:
-        workload = replace(workload, sessions=Sessions(spec.sessions.count, spec.sessions.turns))
+        sessions = Sessions(spec.sessions.count or 0, spec.sessions.turns, spec.sessions.think_time)
+        if (spec.sessions.count is None) is (spec.sessions.think_time is None):
+            problems.add(f"{path}.sessions", "needs `count` or `think_time`, and only one of them")
+        workload = replace(workload, sessions=sessions)
     return _with_texts(workload, spec, path, problems, read)
 
 

@@ -1,5 +1,6 @@
 """Readings of accelerators, in one vocabulary for all vendors. A value that a device does not report is None, never 0."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -57,3 +58,9 @@ class GpuReading:
 def serves(device: GpuReading, chosen: tuple[int | str, ...]) -> bool:
     """Whether `chosen` (indices, UUIDs, "all") contains the device; a partition is chosen by its UUID or that of its GPU."""
     return "all" in chosen or device.index in chosen or device.uuid in chosen or device.parent in chosen
+
+
+def without_parts(devices: Sequence[GpuReading]) -> list[GpuReading]:
+    """The devices without partitions of a device that is among them, so that a count has nothing twice."""
+    entire = {device.uuid for device in devices if device.partition is None}
+    return [device for device in devices if device.parent not in entire]

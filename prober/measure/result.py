@@ -20,6 +20,7 @@ class ProbeResult:
     rate_limit: the `x-ratelimit-remaining-*` headers of the response
     retry_after_s: pause that a failed answer asks for, from its end on
     cert_expiry_unix_s: when the server's certificate expires
+    adapter: name of the model that was asked in place of the target's `model`; "" for the target's
     """
 
     target: str
@@ -42,6 +43,7 @@ class ProbeResult:
     cert_expiry_unix_s: float | None = None
     on_request: bool = False
     has_asked_length: bool = False
+    adapter: str = ""
 
     @property
     def requested_tokens(self) -> tuple[int, int]:

@@ -5,6 +5,7 @@ from collections.abc import Coroutine, Iterator
 from random import Random
 from typing import Any
 
+from prober.mock.adapters import AdapterPool, AdapterSettings, Lease
 from prober.mock.completion_request import CompletionRequest
 from prober.mock.engine import Behaviour, Emission, Queue, Ticket, emissions
 from prober.mock.faults import Schedule
@@ -12,7 +13,7 @@ from prober.mock.page import Page
 from prober.mock.prefix import PrefixCache
 from prober.mock.record import Record
 from prober.mock.service import Place
-from prober.net.clock import Clock
+from prober.net.clock import Alarm, Clock
 
 BACKGROUND_PROMPT_TOKENS = 256
 BACKGROUND_TOKENS = (16, 112)
@@ -23,25 +24,53 @@ class DrawnPlace:
 
     known = None
 
-    def __init__(self, behaviour: Behaviour, queue: Queue, record: Record, at_ns: int, rng: Random) -> None:
+    def __init__(self, service: "DrawnService", record: Record, at_ns: int) -> None:
         self.record = record
-        self._behaviour, self._rng = behaviour, rng
+        self._service = service
         self._granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.ticket: Ticket = queue.enter(at_ns, self._start)
-        record.started_ns = self.ticket.started_ns
+        self._ticket: Ticket | None = None
+        self._alarm: Alarm | None = None
+        self._lease: Lease | None = None
+        if record.adapter:
+            self._lease = service.adapters.acquire(record.adapter, at_ns, self._adapter_known)
+        else:
+            self._queue(at_ns)
 
     async def wait(self, timeout_s: float | None = None) -> int | None:
         """See `Place`."""
-        if self.ticket.started_ns is None:
+        if self.record.started_ns is None:
             await asyncio.wait([self._granted], timeout=timeout_s)
-        return self.ticket.started_ns
+        return self.record.started_ns
 
     def plan(self, tokens: int | None, factor: float = 1.0) -> Iterator[Emission]:
         """See `Place`."""
-        return emissions(self._behaviour, tokens, Random(self._rng.getrandbits(64)), factor)
+        return emissions(self._service.behaviour, tokens, Random(self._service.rng.getrandbits(64)), factor)
+
+    def leave(self, at_ns: int) -> None:
+        """Leave the queue and the adapter."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+        if self._ticket is not None:
+            self._service.queue.leave(self._ticket, at_ns)
+        if self._lease is not None:
+            self.record.load_ns = self._lease.load_ns
+            self._service.adapters.release(self._lease, at_ns)
+
+    def _adapter_known(self, ready_ns: int) -> None:
+        """Enter the queue when the adapter is loaded."""
+        if ready_ns <= self._service.pacer.now_ns():
+            self._queue(ready_ns)
+        else:
+            self._alarm = self._service.pacer.call_at(ready_ns, lambda: self._queue(ready_ns))
+
+    def _queue(self, at_ns: int) -> None:
+        self._ticket = self._service.queue.enter(at_ns, self._start)
+        if self._ticket.started_ns is not None:
+            self._start()
 
     def _start(self) -> None:
-        self.record.started_ns = self.ticket.started_ns
+        assert self._ticket is not None
+        self.record.started_ns = self._ticket.started_ns
         if not self._granted.done():
             self._granted.set_result(None)
 
@@ -49,19 +78,27 @@ class DrawnPlace:
 class DrawnService:
     """See `Service`."""
 
-    def __init__(self, behaviour: Behaviour, model: str, seed: int | None, clock: Clock) -> None:
+    def __init__(
+        self,
+        behaviour: Behaviour,
+        model: str,
+        seed: int | None,
+        clock: Clock,
+        adapters: AdapterSettings,
+    ) -> None:
         self.behaviour = behaviour
         self.pacer = clock
         self.page = Page(model, self.pacer.unix_s())
-        self._queue = Queue(behaviour.slots)
+        self.queue = Queue(behaviour.slots)
         self._prefixes = PrefixCache()
-        self._rng = Random(seed)
+        self.rng = Random(seed)
+        self.adapters = AdapterPool(adapters, Random(self.rng.getrandbits(64)))
         self._background: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
         """See `Service`."""
         if self.behaviour.background_per_s:
-            self._spawn(self._arrivals(Random(self._rng.getrandbits(64)), self.behaviour.background_per_s))
+            self._spawn(self._arrivals(Random(self.rng.getrandbits(64)), self.behaviour.background_per_s))
 
     async def stop(self) -> None:
         """See `Service`."""
@@ -82,17 +119,17 @@ class DrawnService:
     def leave(self, place: Place, reason: str | None, at_ns: int) -> None:
         """See `Service`."""
         assert isinstance(place, DrawnPlace)
-        self._queue.leave(place.ticket, at_ns)
+        place.leave(at_ns)
         self.page.finish(place.record, reason, at_ns)
 
     def render(self, now_ns: int) -> str:
         """See `Service`."""
         self.page.settle(now_ns)
-        return self.page.render(self.page.gauges(running=self._queue.serving, waiting=self._queue.waiting))
+        return self.page.render(self.page.gauges(running=self.queue.serving, waiting=self.queue.waiting))
 
     def _enter(self, record: Record, at_ns: int) -> DrawnPlace:
         self.page.begin(record)
-        return DrawnPlace(self.behaviour, self._queue, record, at_ns, self._rng)
+        return DrawnPlace(self, record, at_ns)
 
     async def _arrivals(self, rng: Random, rate_per_s: float) -> None:
         due_ns = self.pacer.now_ns()

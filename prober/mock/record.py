@@ -15,6 +15,8 @@ class Record:
     end_ns: end of the answer
     late_ns: largest delay of a write after its due time
     ended: `complete`, `cut` (by a fault) or `client_left`
+    adapter: name of the adapter; "" without one
+    load_ns: time to load it, if the request caused that
     """
 
     id: str
@@ -31,6 +33,8 @@ class Record:
     fault: str | None = None
     ended: str = "client_left"
     received_bytes: int = 0
+    adapter: str = ""
+    load_ns: int = 0
 
     def as_json(self) -> dict[str, Any]:
         """All fields by name."""

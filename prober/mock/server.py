@@ -58,7 +58,8 @@ class Mock:
         name = self._settings.model
         model = {"id": name, "object": "model", "created": int(self._service.page.started_unix_s), "owned_by": "vllm"}
         model |= {"root": name, "parent": None, "max_model_len": MAX_MODEL_LEN}
-        return _json(200, orjson.dumps({"object": "list", "data": [model]}))
+        adapters = [model | {"id": adapter, "parent": name} for adapter in self._settings.adapters.names]
+        return _json(200, orjson.dumps({"object": "list", "data": [model, *adapters]}))
 
     async def health(self, request: web.Request) -> web.Response:
         """200, or 503 while starting or draining."""
@@ -123,8 +124,12 @@ class Mock:
         if refusal:
             return await self._respond(refusal, request, record)
         completion = parse_completion_request(
-            body, chat=chat, model=self._settings.model, tokenizer=self._settings.tokenizer
+            body,
+            chat=chat,
+            models=(self._settings.model, *self._settings.adapters.names),
+            tokenizer=self._settings.tokenizer,
         )
+        record.adapter = "" if completion.model == self._settings.model else completion.model
         return await Generation(self._service, self._settings.wire, request, record, fault).serve(completion)
 
     async def _respond(self, response: web.Response, request: web.Request, record: Record) -> web.Response:
@@ -164,7 +169,7 @@ class Mock:
 def _service(settings: Settings, clock: Clock) -> Service:
     if settings.simulation:
         return SimulatedService(settings.behaviour, settings.simulation, settings.model, settings.seed, clock)
-    return DrawnService(settings.behaviour, settings.model, settings.seed, clock)
+    return DrawnService(settings.behaviour, settings.model, settings.seed, clock, settings.adapters)
 
 
 def create_app(settings: Settings, make_clock: Callable[[], Clock] = Clock) -> web.Application:

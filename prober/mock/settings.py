@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from prober.mock.adapters import AdapterSettings
 from prober.mock.engine import Behaviour
 from prober.mock.faults import Fault, check
 from prober.mock.tokenizer import Tokenizer
@@ -20,6 +21,7 @@ class Settings:
     seed: of all random draws; None: random
     start_delay_s: time during which it reports that its model is loading
     simulation: the simulated engine, instead of the delays and slots of `behaviour`; None: not simulated
+    adapters: LoRA adapters, of the drawn engine only
 
     Raises ValueError for a fault that the engine does not support.
     """
@@ -34,6 +36,9 @@ class Settings:
     start_delay_s: float = 0.0
     simulation: Parameters | None = None
     tokenizer: Tokenizer = Tokenizer()
+    adapters: AdapterSettings = AdapterSettings()
 
     def __post_init__(self) -> None:
         check(self.faults, simulated=self.simulation is not None)
+        if self.adapters.names and self.simulation is not None:
+            raise ValueError("adapters are of the drawn engine; the simulated one has none")

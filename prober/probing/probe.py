@@ -20,7 +20,7 @@ from prober.net.exchange import IDLE_TIMEOUT, Deadlines, Exchange
 from prober.net.retry_after import requested_pause_s
 from prober.probing.connect_lead import MIN_IDLE_NS
 from prober.probing.target import Identity, Target
-from prober.workload.workloads import DrawnRequest, RequestGenerator
+from prober.workload.workloads import Drawer, DrawnRequest, FollowUp
 
 CACHED_SHARE = 0.10
 HELD_UP = 10  # times max_send_lag: the event loop this late at any time of a probe, and its stamps are not the target's
@@ -33,7 +33,7 @@ MAX_HEADER_DIGITS = 15  # of a number in a header: more are no count of requests
 
 
 async def run_probe(
-    target: Target, drawer: RequestGenerator, due_ns: int, begun: Callable[["Flight"], None] = lambda _: None
+    target: Target, drawer: Drawer, due_ns: int, begun: Callable[["Flight"], None] = lambda _: None
 ) -> ProbeResult | None:
     """Send one probe, due at `due_ns`, and say how it ended. None while the engine says it is loading or draining.
 
@@ -62,9 +62,7 @@ async def run_probe(
 class Flight:
     """The probe while it is under way. may: asked when the request is to leave; if not, it never does."""
 
-    def __init__(
-        self, target: Target, drawer: RequestGenerator, due_ns: int, may: Callable[[], bool] = lambda: True
-    ) -> None:
+    def __init__(self, target: Target, drawer: Drawer, due_ns: int, may: Callable[[], bool] = lambda: True) -> None:
         self._target, self._may = target, may
         self._due_ns = due_ns
         self._unix_s = target.clock.unix_s() + (due_ns - target.clock.now_ns()) / 1e9
@@ -92,6 +90,11 @@ class Flight:
     def requested_tokens(self) -> tuple[int, int]:
         """Prompt and output tokens, as requested."""
         return self._draw.prompt_tokens, self._draw.output_tokens
+
+    @property
+    def follow_up(self) -> FollowUp | None:
+        """The next turn of its session."""
+        return self._draw.follow_up
 
     def first_ns(self) -> int | None:
         """Time of the first content; None before it. Parses everything received: not to be called for every chunk."""
@@ -251,7 +254,7 @@ class Flight:
     def _body(self, identity: Identity) -> bytes:
         draw, spec = self._draw, self._target.spec
         request = Request(
-            identity.model,
+            draw.adapter or identity.model,
             draw.messages,
             draw.output_tokens,
             spec.stream,
@@ -345,6 +348,7 @@ class Flight:
             rate_limit=left,
             retry_after_s=None if ok else requested_pause_s(self._exchange.headers, target.clock.unix_s()),
             cert_expiry_unix_s=cert_expiry(self._exchange),
+            adapter=draw.adapter,
         )
 
     def _calibrate(self, words: int, verdict: Verdict, prompt_tokens: int | None) -> None:
@@ -371,6 +375,7 @@ class Flight:
             requested_prompt_tokens=draw.prompt_tokens,
             requested_output_tokens=draw.output_tokens,
             golden=draw.expectation.kind if draw.expectation else None,
+            adapter=draw.adapter,
         )
 
 

@@ -11,7 +11,7 @@ TTFT and counts as slower than all others. The interval of a ratio is made of th
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -31,7 +31,7 @@ QS = (0.5, 0.9, 0.95, 0.99)
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """A quantile beside the load ÷ the same before it, with its interval."""
+    """A quantile of some requests ÷ the same of others (beside the load ÷ before it), with its interval."""
 
     q: float
     estimate: float
@@ -91,8 +91,7 @@ class Disturbance:
                 f"too few requests ({beside:,} and {before:,}), too few blocks of {BLOCK_S:g} s, or too many failed"
             )
             return f"no ratio of TTFT beside it to that before: {counts}"
-        texts = (f"p{100 * r.q:.4g} {r.estimate:.3g} times ({r.lower:.3g} to {r.upper:.3g})" for r in self.ratios)
-        return f"TTFT beside it relative to that before: {', '.join(texts)}"
+        return f"TTFT beside it relative to that before: {ratios_text(self.ratios)}"
 
     def _recovery(self) -> str:
         recovery = self.recovery
@@ -137,8 +136,8 @@ def disturbance_of(
         slo.name,
         len(events),
         sum(events),
-        (sum(map(len, _blocks(before))), sum(map(len, _blocks(beside)))),
-        _ratios(before, beside),
+        (sum(map(len, ttft_blocks(before))), sum(map(len, ttft_blocks(beside)))),
+        ttft_ratios(before, beside),
         _recovery(slo, _events(slo, before, end_ns), _events(slo, after, end_ns)),
     )
 
@@ -177,9 +176,17 @@ def _slowed(bad: Sequence[bool], budget: float) -> int:
     return place
 
 
-def _ratios(before: Sequence[ProbeResult], beside: Sequence[ProbeResult]) -> tuple[Ratio, ...]:
-    pairs = zip(clustered_quantiles(_blocks(before), QS), clustered_quantiles(_blocks(beside), QS), strict=False)
+def ttft_ratios(before: Sequence[ProbeResult], beside: Sequence[ProbeResult]) -> tuple[Ratio, ...]:
+    """Quantiles of TTFT beside ÷ before, of the quantiles with enough samples on both sides."""
+    pairs = zip(
+        clustered_quantiles(ttft_blocks(before), QS), clustered_quantiles(ttft_blocks(beside), QS), strict=False
+    )
     return tuple(ratio for first, second in pairs if (ratio := _ratio(first, second)) is not None)
+
+
+def ratios_text(ratios: Iterable[Ratio]) -> str:
+    """Ratios with their intervals, as a phrase."""
+    return ", ".join(f"p{100 * r.q:.4g} {r.estimate:.3g} times ({r.lower:.3g} to {r.upper:.3g})" for r in ratios)
 
 
 def _ratio(first: Quantile, second: Quantile) -> Ratio | None:
@@ -191,7 +198,7 @@ def _ratio(first: Quantile, second: Quantile) -> Ratio | None:
     return Ratio(second.q, second.estimate / first.estimate, second.lower / first.upper, upper / first.lower)
 
 
-def _blocks(probes: Sequence[ProbeResult]) -> list[list[float]]:
+def ttft_blocks(probes: Sequence[ProbeResult]) -> list[list[float]]:
     """TTFTs in seconds by block of time; infinite for a failed request."""
     blocks: dict[int, list[float]] = {}
     for probe in probes:

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from prober.results.result import Load
-from prober.workload.shapes import Empirical, Fixed, LengthDistribution, Lognormal, Uniform
+from prober.workload.shapes import Empirical, Exponential, Fixed, LengthDistribution, Lognormal, Uniform
 from prober.workload.workloads import Mix, Workload
 
 _SHAPES = {shape.__name__: shape for shape in (Fixed, Uniform, Lognormal, Empirical)}
@@ -32,6 +32,8 @@ def describe_lengths(shape: LengthDistribution) -> str:
             return f"fixed {tokens}"
         case Uniform(low, high):
             return f"uniform {low} to {high}"
+        case Exponential(mean, high):
+            return f"exponential mean {mean:.15g}, up to {high}"
         case Lognormal(median, sigma, low, high):
             return f"lognormal median {median:.15g}, sigma {sigma:.15g}, {low} to {high}"
         case Empirical(quantiles):
@@ -103,7 +105,16 @@ def _prompt_lengths(workload: Workload) -> frozenset[object]:
 
 def _prompt_text(workload: Workload) -> str:
     text = describe_lengths(workload.prompt_tokens)
-    return f"{text} a message, {workload.sessions.turns} turns" if workload.sessions else text
+    if workload.sessions:
+        text += f" a message, {workload.sessions.turns} turns"
+        if workload.sessions.think_time is not None:
+            text += f", think time in ms after an answer {describe_lengths(workload.sessions.think_time)}"
+    if workload.adapters is None:
+        return text
+    names, turn = workload.adapters.names, workload.adapters.turn
+    if len(names) == 1:
+        return f"{text}, model {names[0]}"
+    return f"{text}, {len(names)} adapters in turn, {turn} request{'' if turn == 1 else 's'} each"
 
 
 def _words(texts: Iterable[str]) -> int:

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from prober.measure.objective import Slo
+from prober.results.adapters import AdapterUse
 from prober.results.capacity import Capacity
+from prober.results.contrast import Contrast
 from prober.results.disturbance import Disturbance
 from prober.results.facts import Context
 from prober.results.prompt_tokens import PromptTokens
@@ -168,6 +170,8 @@ class Stage:
     reasoning: of answers that began with it; None if none did
     series: its parts that differ in shape (turns, warm and cold, workloads of a mix); empty if it has one only
     disturbance: effect of a load that was sent beside a part of the stage; None: none was
+    adapters: first uses of adapters beside loaded ones; None: it used fewer than two
+    contrast: the stage compared with an earlier one; None: not asked for
     quality: (golden prompts answered, answered wrongly); None if none was sent
     prompt_lengths: prompt tokens asked and counted; None if no request had a length to reach
     """
@@ -196,6 +200,8 @@ class Stage:
     quality: tuple[int, int] | None = None
     reasoning: Reasoning | None = None
     disturbance: Disturbance | None = None
+    adapters: AdapterUse | None = None
+    contrast: Contrast | None = None
     series: tuple[Series, ...] = ()
     delivered: Delivered | None = None
     at_least: Mapping[str, tuple[Quantile, ...]] = field(default_factory=dict)
@@ -252,8 +258,8 @@ class Stage:
         return per_s / self.gpus if per_s is not None and self.gpus else None
 
     def sentences(self) -> Iterator[str]:
-        """Its series, its reasoning and its disturbance, as far as it has them."""
-        for part in (*self.series, self.reasoning, self.disturbance):
+        """Sentences on its series, reasoning, disturbance, adapters and contrast, as far as it has them."""
+        for part in (*self.series, self.reasoning, self.disturbance, self.adapters, self.contrast):
             if part is not None:
                 yield f"{self.name}: {part.text()}."
 

@@ -12,6 +12,7 @@ from prober.measure.objective import Slo
 from prober.measure.outcome import ANSWERED, Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.slo_events import count_events
+from prober.results.adapters import adapter_use_of
 from prober.results.delivery import Deliveries, deliveries, is_good
 from prober.results.prompt_tokens import prompt_tokens_of
 from prober.results.reasoning import reasoning_of
@@ -87,6 +88,7 @@ def stage_of(
         quality=quality_of(probes),
         reasoning=reasoning_of(probes),
         series=series_of(probes),
+        adapters=adapter_use_of(probes),
     )
     return stage, requests
 

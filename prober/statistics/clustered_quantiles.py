@@ -54,10 +54,10 @@ def _effective_sample_size(value: float, rows: Sequence[Sequence[float]], n: int
     variance = clusters / (clusters - 1) * sum((b - share * len(row)) ** 2 for b, row in zip(below, rows, strict=True))
     independent = n * share * (1 - share)  # n² × the variance of a share of independent samples
     effective = n * independent / variance if variance and independent else clusters
-    return min(float(n), effective * (Z_95 / _student_t_975(clusters - 1)) ** 2)
+    return min(float(n), effective * (Z_95 / student_t_975(clusters - 1)) ** 2)
 
 
-def _student_t_975(freedom: int) -> float:
+def student_t_975(freedom: int) -> float:
     """Returns the 97.5% quantile of Student's t (Abramowitz and Stegun 26.7.5; 3% too low at 2 degrees of freedom)."""
     return (
         Z_95

@@ -1,4 +1,4 @@
-"""Distributions of lengths in tokens: fixed, uniform, clipped lognormal and empirical. All draw integers."""
+"""Distributions of lengths in tokens, or of times in ms: fixed, uniform, exponential, lognormal and empirical. All draw integers."""
 
 import math
 from dataclasses import dataclass
@@ -49,6 +49,24 @@ class Uniform:
 
     def mean(self) -> float:
         return (self.low + self.high) / 2
+
+    @property
+    def maximum(self) -> int:
+        return self.high
+
+
+@dataclass(frozen=True, slots=True)
+class Exponential:
+    """Exponential, clipped at `high`. scale: its mean without that"""
+
+    scale: float
+    high: int
+
+    def draw(self, rng: Random) -> int:
+        return min(self.high, round(rng.expovariate(1 / self.scale)))
+
+    def mean(self) -> float:
+        return self.scale * -math.expm1(-self.high / self.scale)
 
     @property
     def maximum(self) -> int:

@@ -1,9 +1,10 @@
 """Workloads: named distributions of requests, and the generator of concrete requests."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
 from random import Random
-from typing import Any
+from typing import Any, Protocol
 
 from prober.measure.quality import Expectation
 from prober.workload.arrivals import derive_seed
@@ -33,10 +34,24 @@ class Sessions:
 
     count: sessions at a time. Requests continue them in rotation, so the time between two turns of a session is count ÷ rate
     turns: of each session; then a new one begins
+    think_time: in ms, from the end of an answer until the next turn is due. Then the schedule begins sessions, at its rate ÷ turns,
+        and `count` is 0. None: requests continue the sessions in rotation
     """
 
     count: int
     turns: int
+    think_time: LengthDistribution | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Adapters:
+    """Names under which a server serves LoRA adapters, or other models. Each has its turn, round and round.
+
+    turn: requests in a row for one of them
+    """
+
+    names: tuple[str, ...]
+    turn: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +62,7 @@ class Workload:
     prompts: send texts from a file instead of filler text
     trace: replay lengths and prefixes of recorded traffic, `speed` times as fast
     golden: send these prompts unchanged and in turn, and check the answers; `output_tokens` limits them, their length is not forced
+    adapters: the models of the requests; None: the model of the target
     """
 
     name: str
@@ -59,12 +75,18 @@ class Workload:
     speed: float = 1.0
     golden: tuple[GoldenPrompt, ...] = ()
     sessions: Sessions | None = None
+    adapters: Adapters | None = None
 
     @property
     def series(self) -> tuple[str, ...]:
-        """The values of the `workload` label; cold and warm requests have different ones, and so has each turn of sessions."""
+        """The values of the `workload` label, one for each kind of request.
+
+        Cold and warm requests have different ones, and so has each turn of sessions, and the first request of an adapter's turn.
+        """
         if self.sessions is not None:
             return tuple(f"{self.name}_turn{turn}" for turn in range(1, self.sessions.turns + 1))
+        if self._has_first_uses:
+            return (self.name, f"{self.name}_first")
         if self.prefix is None or self.prefix.reuse in (0.0, 1.0):
             return (self.name,)
         return (self.name, f"{self.name}_warm")
@@ -73,10 +95,23 @@ class Workload:
         """(series, workload, share of the requests) of each series."""
         if self.sessions is not None:
             return tuple((name, self, 1 / self.sessions.turns) for name in self.series)
+        if self.adapters is not None and self._has_first_uses:
+            first = 1 / self.adapters.turn
+            return ((self.series[0], self, 1 - first), (self.series[1], self, first))
         if len(self.series) == 1:
             return ((self.name, self, 1.0),)
         assert self.prefix is not None
         return ((self.series[0], self, 1 - self.prefix.reuse), (self.series[1], self, self.prefix.reuse))
+
+    @property
+    def has_think_time(self) -> bool:
+        """Its turns follow their answers after a think time."""
+        return self.sessions is not None and self.sessions.think_time is not None
+
+    @property
+    def _has_first_uses(self) -> bool:
+        """Some of its requests are the first of an adapter's turn, and some are not."""
+        return self.adapters is not None and len(self.adapters.names) > 1 and self.adapters.turn > 1
 
     @property
     def max_output_tokens(self) -> int:
@@ -107,6 +142,7 @@ class Mix:
 
     name: str
     parts: tuple[tuple[Workload, float], ...]
+    has_think_time = False
 
     @property
     def series(self) -> tuple[str, ...]:
@@ -139,6 +175,25 @@ class Session:
     turn: int = 0
 
 
+class Drawer(Protocol):
+    """A source of requests."""
+
+    def draw(self, nonce: str, calibration: PromptCalibration | None, /) -> "DrawnRequest":
+        """Draws the next request; see `RequestGenerator.draw`."""
+
+
+@dataclass(frozen=True, slots=True)
+class FollowUp:
+    """The next turn of a session with think time.
+
+    think_s: from the end of the answer until it is due
+    draw: draws its request, once
+    """
+
+    think_s: float
+    draw: Callable[[str, PromptCalibration | None], "DrawnRequest"]
+
+
 @dataclass(frozen=True, slots=True)
 class DrawnRequest:
     """A concrete request.
@@ -149,6 +204,8 @@ class DrawnRequest:
     expectation: the right answer to a golden prompt, whose length is not forced; None for other prompts
     has_asked_length: the prompt was composed to have `prompt_tokens` tokens
     sample_words: words of a sample prompt, whose tokens calibrate the length of the others; None for others
+    adapter: name of the model that is asked, in place of the target's; "" for the target's
+    follow_up: the next turn of its session; None without think time, or after the last turn
     """
 
     workload: str
@@ -160,6 +217,8 @@ class DrawnRequest:
     expectation: Expectation | None = None
     has_asked_length: bool = False
     sample_words: int | None = None
+    adapter: str = ""
+    follow_up: FollowUp | None = None
 
 
 class RequestGenerator:
@@ -174,6 +233,7 @@ class RequestGenerator:
         self._prefix_at = {part.name: derive_seed("prefix", part.name) for part, _ in self._parts}
         self._next = dict.fromkeys((part.name for part, _ in self._parts), 0)
         self._sessions: dict[tuple[str, int], Session] = {}
+        self._turns = dict.fromkeys(self._next, 0)
 
     def draw(self, nonce: str, calibration: PromptCalibration | None = None) -> DrawnRequest:
         """Draws the next request.
@@ -187,9 +247,25 @@ class RequestGenerator:
         sample_words = calibration.next_sample_words() if calibration is not None and is_sized else None
         if sample_words is not None:
             return self._sample(part, sample_words, nonce)
+        drawn = self._drawn(part, nonce, calibration)
+        return drawn if part.adapters is None else self._adapted(drawn, part, part.adapters)
+
+    def _adapted(self, drawn: DrawnRequest, part: Workload, adapters: Adapters) -> DrawnRequest:
+        """The request for the adapter whose turn it is."""
+        turn, at = divmod(self._turns[part.name], adapters.turn)
+        self._turns[part.name] += 1
+        is_first = at == 0 and len(part.series) > 1 and part.sessions is None
+        name = part.series[-1] if is_first else drawn.workload
+        return replace(drawn, workload=name, adapter=adapters.names[turn % len(adapters.names)])
+
+    def _drawn(self, part: Workload, nonce: str, calibration: PromptCalibration | None) -> DrawnRequest:
+        rng = self._rng
         length = calibration.length or UNCALIBRATED if calibration is not None else UNCALIBRATED
         if part.trace is not None:
             return self._replayed(part, part.trace, nonce, length)
+        if part.sessions is not None and part.sessions.think_time is not None:
+            own_rng = Random(rng.getrandbits(64))  # so that the order of answers changes no session
+            return self._thoughtful_turn(part, Session(part.sessions.turns), own_rng, nonce, calibration)
         output = max(1, part.output_tokens.draw(rng))
         if part.golden:
             return self._golden(part, output, length)
@@ -228,9 +304,37 @@ class RequestGenerator:
         if session.turns_left == 0:
             session = Session(sessions.turns)
         self._sessions[part.name, number] = session
+        return self._next_turn(part, session, message, output, nonce, length, self._rng)
+
+    def _thoughtful_turn(
+        self, part: Workload, session: Session, rng: Random, nonce: str, calibration: PromptCalibration | None
+    ) -> DrawnRequest:
+        """The next turn of a session with think time."""
+        assert part.sessions is not None
+        assert part.sessions.think_time is not None
+        length = calibration.length or UNCALIBRATED if calibration is not None else UNCALIBRATED
+        message, output = max(1, part.prompt_tokens.draw(rng)), max(1, part.output_tokens.draw(rng))
+        drawn = self._next_turn(part, session, message, output, nonce, length, rng)
+        adapter = part.adapters.names[0] if part.adapters is not None else ""
+        follow_up = None
+        if session.turns_left:
+            think_s = part.sessions.think_time.draw(rng) / 1e3
+            follow_up = FollowUp(think_s, partial(self._thoughtful_turn, part, session, rng))
+        return replace(drawn, adapter=adapter, follow_up=follow_up)
+
+    def _next_turn(
+        self,
+        part: Workload,
+        session: Session,
+        message: int,
+        output: int,
+        nonce: str,
+        length: PromptLength,
+        rng: Random,
+    ) -> DrawnRequest:
         tokens = message if session.turn else max(1.0, message - length.constant_tokens)
-        text = self._pool.words(max(1, round(length.words(tokens))), self._rng.randrange(1 << 13))
-        answer = self._pool.words(max(1, round(length.words(output))), self._rng.randrange(1 << 13))
+        text = self._pool.words(max(1, round(length.words(tokens))), rng.randrange(1 << 13))
+        answer = self._pool.words(max(1, round(length.words(output))), rng.randrange(1 << 13))
         messages = (*session.messages, ("user", text if session.turn else f"[{nonce}] {text}"))
         prompt, name = session.prompt_tokens + message, part.series[session.turn]
         session.turn, session.turns_left = session.turn + 1, session.turns_left - 1

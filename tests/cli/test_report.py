@@ -158,6 +158,17 @@ def test_a_plan_of_two_kinds_of_gpu(file: Path, tmp_path: Path) -> None:
     assert "lower bound of the sweep's interval" in done.stdout
 
 
+def test_a_plan_says_where_it_assumes_the_number_of_gpus(tmp_path: Path) -> None:
+    """No source knows how many GPUs an instance has: 1 is used, and said; an option ends that."""
+    saved = tmp_path / "unknown.json"
+    saved.write_text(to_json(replace(sweep(), stages=tuple(replace(stage, gpus=None) for stage in sweep().stages))))
+    assumption = "the number of GPUs of an instance is not known, and 1 is assumed; name it with --gpus-per-instance"
+    assert assumption in prober("plan", "--sweep", saved, "--peak", "10/s").stdout
+    assert assumption not in prober("plan", "--sweep", saved, "--peak", "10/s", "--gpus-per-instance", "2").stdout
+    (planned,) = json.loads(prober("plan", "--sweep", saved, "--peak", "10/s", "--json").stdout)["plans"]
+    assert planned["is_gpu_count_assumed"] is True
+
+
 def test_a_plan_for_machines(file: Path) -> None:
     """The document has the demand and each answer."""
     done = prober("plan", "--sweep", file, "--peak", "100/s", "--headroom", "0%", "--gpus-per-instance", "1", "--json")

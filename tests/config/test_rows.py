@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from prober.config.load import load, load_workloads
 from prober.config.problems import ConfigError
 from prober.config.rows import load_rows
-from prober.workload.shapes import Fixed, Uniform
-from prober.workload.workloads import Mix, Prefix, Workload
+from prober.workload.shapes import Exponential, Fixed, LengthDistribution, Lognormal, Uniform
+from prober.workload.workloads import Adapters, Mix, Prefix, Sessions, Workload
 
 EXAMPLE = Path(__file__).parents[2] / "deploy/matrix.yaml"
 GOOD = {
@@ -49,6 +50,8 @@ def test_rows_are_read_in_their_order() -> None:
         ),
         source="f",
     )
+    assert isinstance(first.workload, Workload)
+    assert isinstance(second.workload, Workload)
     assert (first.name, first.workload.name, first.hypothesis, first.closed) == ("a", "a", "text", False)
     assert (first.workload.prompt_tokens, first.workload.output_tokens) == (Fixed(100), Uniform(4, 8))
     assert (first.rate, first.concurrency, first.requests, first.duration) == (2.0, None, 60, None)
@@ -65,7 +68,7 @@ def test_the_example_is_a_good_one() -> None:
     """It has open and closed loops, lengths of both kinds and a prefix."""
     rows = load_rows(EXAMPLE.read_text(), source="deploy/matrix.yaml")
     assert [each.closed for each in rows] == [False] * 5 + [True]
-    assert {each.name for each in rows if each.workload.prefix} == {"shared_prefix"}
+    assert {each.name for each in rows if each.prefix} == {"shared_prefix"}
     assert all(each.accept and each.hypothesis for each in rows)
 
 
@@ -100,7 +103,20 @@ def test_the_example_is_a_good_one() -> None:
         ({"accept": "['ttft:99%']"}, "rows[0].accept[0]: needed for signal `ttft`: a duration above 0"),
         ({"accept": "['success:100%']"}, "rows[0].accept[0]: 100% leaves nothing to judge"),
         ({"accept": "['speed<1s:99%']"}, "rows[0].accept[0]: 'speed' is not one of 'ttft'"),
-        ({"accept": "['quality:99%']"}, "rows[0].accept[0]: 'quality:99%' judges golden prompts, which a row has not"),
+        (
+            {"accept": "['quality:99%']"},
+            "rows[0].accept: `quality` judges golden prompts; name a `workload` that has some",
+        ),
+        ({"adapters": "{names: [x]}"}, "rows[0].adapters.names: "),
+        ({"adapters": "{names: [x, y, x]}"}, "rows[0].adapters.names: has a name twice; keep one of them"),
+        (
+            {"adapters": "{names: [x, y]}", "model": "x"},
+            "rows[0].model: comes with `adapters`; remove it here, or that",
+        ),
+        (
+            {"adapters": "{names: [x, y]}", "prefix": "{tokens: 5, reuse: warm}"},
+            "rows[0].prefix: is cached for each adapter",
+        ),
         ({"accept": "['ttft<30s:99%']"}, "rows[0].accept[0]: 30s is not below timeouts.first_token of 30s"),
     ],
 )
@@ -140,14 +156,15 @@ def test_a_file_that_is_none_says_what_to_write(text: str, said: str) -> None:
 
 
 def test_a_row_may_name_a_workload_instead_of_lengths() -> None:
-    """With all that the workload has; a mix has several shapes, which one verdict cannot judge."""
+    """With all that the workload has, or a mix, whose parts are judged one by one."""
     rag = Workload("rag", Fixed(300), Fixed(20), Prefix(200, 0.5), {"temperature": 1})
     known: dict[str, Workload | Mix] = {"rag": rag, "day": Mix("day", ((rag, 1.0),))}
     text = "rows: [{name: a, workload: %s, rate: 2/s, requests: 40, accept: ['ttft<1s:90%%']%s}]"
     (row,) = load_rows(text % ("rag", ""), source="r", workloads=known)
     assert row.workload is rag
+    (row,) = load_rows(text % ("day", ""), source="r", workloads=known)
+    assert row.workload is known["day"]
     for name, more, said in (
-        ("day", "", "rows[0].workload: 'day' is a mix; give each of its parts a row"),
         ("none", "", 'rows[0].workload: no workload "none"'),
         ("rag", ", prompt_tokens: 5", "rows[0].prompt_tokens: comes with `workload`; remove it here, or that"),
     ):
@@ -199,3 +216,84 @@ def test_a_row_beside_another_has_a_start_and_headers() -> None:
 )
 def test_mistakes_of_rows_beside_others(rows: tuple[str, ...], said: str) -> None:
     assert any(line.startswith(said) for line in mistakes(*rows)), mistakes(*rows)
+
+
+def test_a_row_is_compared_with_an_earlier_one() -> None:
+    """A swap storm: the same traffic for one adapter before, and for eight in turn."""
+    one, storm = load_rows(
+        f"rows: [{row(model='x1')}, {row(name='b', against='a', adapters='{names: [x1, x2, x3], turn: 2}')}]",
+        source="f",
+    )
+    assert isinstance(one.workload, Workload)
+    assert isinstance(storm.workload, Workload)
+    assert (one.workload.adapters, storm.workload.adapters) == (Adapters(("x1",)), Adapters(("x1", "x2", "x3"), 2))
+    assert storm.against == "a"
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"against": "b"}, "rows[1].against: 'b' is no row before this one"),
+        (
+            {"against": "a", "rate": "3/s"},
+            "rows[1].against: 'a' has another rate or concurrency; give both rows the same",
+        ),
+    ],
+)
+def test_rows_that_differ_in_load_are_not_compared(changed: dict[str, str], message: str) -> None:
+    """The ratio would be that of two rates."""
+    assert mistakes(row(), row(name="b", **changed))[0].startswith(message)
+
+
+def test_think_time_is_a_distribution_of_the_file() -> None:
+    """Constant, exponential, lognormal and uniform, in ms; a row sends it by a rate and for a time."""
+    texts: dict[str, LengthDistribution] = {
+        "10s": Fixed(10_000),
+        "{exponential: {mean: 10s, max: 2m}}": Exponential(10_000.0, 120_000),
+        "{lognormal: {median: 10s, sigma: 0.8, max: 5m}}": Lognormal(10_000.0, 0.8, 0, 300_000),
+        "{uniform: {min: 500ms, max: 2s}}": Uniform(500, 2_000),
+    }
+    for text, distribution in texts.items():
+        config = (
+            f"workloads: {{talk: {{prompt_tokens: 5, output_tokens: 5, sessions: {{turns: 3, think_time: {text}}}}}}}"
+        )
+        talk = load_workloads(config, source="c", read=str)["talk"]
+        assert isinstance(talk, Workload)
+        assert talk.sessions == Sessions(0, 3, distribution)
+        rows = "rows: [{name: a, workload: talk, accept: ['success:80%%'], %s}]"
+        (loaded,) = load_rows(rows % "rate: 6/s, duration: 30s", source="f", workloads={"talk": talk})
+        assert loaded.workload is talk
+        with pytest.raises(ConfigError, match="sent for a time; write `duration`"):
+            load_rows(rows % "rate: 6/s, requests: 30", source="f", workloads={"talk": talk})
+        with pytest.raises(ConfigError, match="begin by a schedule; write `rate`"):
+            load_rows(rows % "concurrency: 6, duration: 30s", source="f", workloads={"talk": talk})
+
+
+@pytest.mark.parametrize(
+    ("sessions", "message"),
+    [
+        ("{turns: 3}", "workloads.talk.sessions: needs `count` or `think_time`, and only one of them"),
+        ("{turns: 3, count: 4, think_time: 1s}", "workloads.talk.sessions: needs `count` or `think_time`"),
+        ("{turns: 3, think_time: 7}", "workloads.talk.sessions.think_time: 7 is not a duration"),
+        (
+            "{turns: 3, think_time: {exponential: {mean: 9s, max: 1s}}}",
+            "workloads.talk.sessions.think_time: min, median",
+        ),
+        ("{turns: 3, think_time: {}}", "workloads.talk.sessions.think_time: not a think time; write 10s, or one of"),
+    ],
+)
+def test_a_wrong_think_time_is_refused(sessions: str, message: str) -> None:
+    """With the place and the remedy."""
+    config = f"workloads: {{talk: {{prompt_tokens: 5, output_tokens: 5, sessions: {sessions}}}}}"
+    with pytest.raises(ConfigError) as raised:
+        load_workloads(config, source="c", read=str)
+    assert str(raised.value).startswith(f"c: {message}")
+
+
+def test_think_time_is_refused_where_nothing_follows_an_answer() -> None:
+    """Probes and sweeps send by their schedule only."""
+    talk = "workloads: {talk: {prompt_tokens: 5, output_tokens: 5, sessions: {turns: 3, think_time: 1s}}}\n"
+    for block in ("probes: [{workload: talk, rate: 1/s}]", "sweep: {workload: talk}"):
+        text = f"{talk}slos: {{ok: {{signal: success, objective: 99%}}}}\ntargets: [{{url: 'http://a', {block}}}]"
+        with pytest.raises(ConfigError, match="which only `prober matrix` does; use `count`"):
+            load(text, source="c", engines=(), environment={}, read=str)

@@ -1,6 +1,7 @@
 """`prober matrix` as people run it, against a real server."""
 
 import asyncio
+import itertools
 import json
 import os
 import signal
@@ -318,3 +319,35 @@ async def test_turns_of_sessions_are_shown_apart(tmp_path: Path) -> None:
     shares = [series.cached_tokens / series.prompt_tokens for series in talks.series]
     assert shares[0] == 0 < shares[1] < shares[2]
     assert plain.series == ()
+
+
+async def test_turns_follow_their_answers_after_a_think_time(tmp_path: Path) -> None:
+    """By the server's record: a turn arrives 1.2 s after the end of the one before it, and sessions begin whatever the answers take."""
+    rows, config, truth = tmp_path / "rows.yaml", tmp_path / "prober.yaml", tmp_path / "truth.jsonl"
+    saved = tmp_path / "result.json"
+    config.write_text(
+        "workloads: {talk: {prompt_tokens: 20, output_tokens: 5, sessions: {turns: 3, think_time: 1200ms}}}\n"
+    )
+    rows.write_text("rows: [{name: talk, workload: talk, rate: 6/s, duration: 12s, accept: ['success:80%']}]\n")
+    behaviour = Behaviour(ttft=Constant(0.3), itl=Constant(0.001))
+    async with running(Settings(behaviour=behaviour, truth=truth)) as url:
+        arguments = ("--file", str(rows), "--config.file", str(config), "--output", str(saved), "--warm-up", "2")
+        code, out, err = await matrix(url, *arguments)
+    assert code == 0, (out, err)
+    assert "a later turn is due its think time after the answer before it" in out
+    stored = read(saved.read_text(), "result.json")
+    (stage,) = stored.stages
+    assert stage.load is not None
+    assert stage.load.prompt_tokens == "fixed 20 a message, 3 turns, think time in ms after an answer fixed 1200"
+    records = sorted(map(json.loads, truth.read_text().splitlines()), key=lambda record: record["received_ns"])
+    sent = records[-stage.sent :]
+    turns = [[record for record in sent if round((record["prompt_tokens"] - 20) / 25) == turn] for turn in range(3)]
+    assert sum(map(len, turns)) == stage.sent
+    assert [series.name for series in stage.series] == ["talk_turn1", "talk_turn2", "talk_turn3"]
+    for earlier, later in itertools.pairwise(turns):
+        due_ns = sorted(record["writes"][-1] + 1.2e9 for record in earlier)
+        gaps_s = [(record["received_ns"] - at_ns) / 1e9 for record, at_ns in zip(later, due_ns, strict=False)]
+        assert 0 <= min(gaps_s) <= max(gaps_s) < 0.3
+        followed = [at_ns for at_ns in due_ns if at_ns < turns[0][0]["received_ns"] + 8e9]
+        assert len(followed) <= len(later) <= len(earlier)
+    assert 8 <= len(turns[0]) <= 45, "24 sessions are expected in 12 s"

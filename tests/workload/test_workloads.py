@@ -4,10 +4,11 @@ from random import Random
 
 import pytest
 
+from prober.workload.prompt_length import PromptCalibration
 from prober.workload.prompts import BadPrompts, parse_prompts
 from prober.workload.shapes import Empirical, Fixed, LengthDistribution, Lognormal, Uniform
 from prober.workload.trace import BadTrace, parse_trace
-from prober.workload.workloads import BUILT_IN, Mix, Prefix, RequestGenerator, Workload, sample_lengths
+from prober.workload.workloads import BUILT_IN, Adapters, Mix, Prefix, RequestGenerator, Workload, sample_lengths
 
 MOONCAKE = '{"timestamp": 0, "input_length": 1024, "output_length": 5, "hash_ids": [1, 2]}\n' + (
     '{"timestamp": 1500, "input_length": 600, "output_length": 7, "hash_ids": [1, 3]}\n'
@@ -144,3 +145,28 @@ def test_a_prompts_error_names_place_and_remedy(text: str, message: str) -> None
     with pytest.raises(BadPrompts) as error:
         parse_prompts(text, "p")
     assert str(error.value) == message
+
+
+def test_adapters_have_their_turns() -> None:
+    """Round and round, each for as many requests; the first of a turn has a series of its own, and mixes keep turns apart."""
+    workload = Workload("lora", Fixed(10), Fixed(5), adapters=Adapters(("x", "y"), 3))
+    generator = RequestGenerator(workload, Random(1))
+    drawn = [generator.draw(str(number)) for number in range(8)]
+    assert [request.adapter for request in drawn] == ["x"] * 3 + ["y"] * 3 + ["x"] * 2
+    assert [request.workload for request in drawn] == ["lora_first", "lora", "lora"] * 2 + ["lora_first", "lora"]
+    assert workload.series == ("lora", "lora_first")
+    assert sum(share for _, _, share in workload.shares()) == pytest.approx(1)
+    single = Workload("one", Fixed(10), Fixed(5), adapters=Adapters(("z",)))
+    assert single.series == ("one",)
+    mix = RequestGenerator(Mix("m", ((workload, 1.0), (single, 1.0))), Random(1))
+    asked = [request for request in (mix.draw(str(number)) for number in range(200)) if request.workload != "one"]
+    assert [request.adapter for request in asked] == ["xxxyyy"[place % 6] for place in range(len(asked))]
+
+
+def test_a_sample_prompt_asks_the_model_of_the_target() -> None:
+    """It measures the tokenizer, and takes no adapter's turn."""
+    workload = Workload("lora", Fixed(10), Fixed(5), adapters=Adapters(("x", "y"), 1))
+    generator, calibration = RequestGenerator(workload, Random(1)), PromptCalibration()
+    assert generator.draw("0", calibration).adapter == ""
+    calibration.stop("refused")
+    assert generator.draw("1", calibration).adapter == "x"

@@ -127,7 +127,10 @@ class Plan:
         if self.mode == "grid" and self.grid:
             return self.grid[number] if number < len(self.grid) else None
         rate = self.min_rate * self.step**number
-        return rate if rate <= self.max_rate * (1 + 1e-9) else None
+        is_above = rate > self.max_rate * (1 + 1e-9)
+        if is_above and number and rate / self.step < self.max_rate * (1 - 1e-9):
+            return self.max_rate
+        return None if is_above else rate
 
     @property
     def max_requests(self) -> float:

@@ -15,7 +15,7 @@ from prober.features.capacity.sweep_record import UNJUDGED
 from prober.features.capacity.sweep_record import Stage as SweptStage
 from prober.features.capacity.sweep_runner import SweepRun
 from prober.measure.engine_signals import EngineSignals
-from prober.measure.gpu_reading import GpuReading
+from prober.measure.gpu_reading import GpuReading, without_parts
 from prober.measure.outcome import Outcome
 from prober.results.delivery import deliveries
 from prober.results.facts import Context
@@ -68,7 +68,7 @@ def result_of(
             readings=seen,
             devices=[read for at_s, read in run.gpus if stage.began_s <= at_s <= stage.ended_s],
             demand_per_s=stage.other_per_s,
-            gpus=len(devices) or None,
+            gpus=len(without_parts(devices)) or None,
             ended=_ended(stage, finished),
             delivered=delivered,
         )
@@ -183,6 +183,7 @@ def _prices(spec: TargetSpec) -> Prices:
 def _context(devices: Sequence[GpuReading]) -> Context:
     if not devices:
         return Context()
+    devices = without_parts(devices)
     memory = {device.memory_total_bytes for device in devices if device.memory_total_bytes}
     return Context(
         gpu=", ".join(sorted({device.name for device in devices})),

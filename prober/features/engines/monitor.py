@@ -145,7 +145,7 @@ class TargetEngine(TargetObserver):
 
     def probe_ended(self, result: ProbeResult) -> None:
         answered, sent_ns = result.timeline.answered_model, result.timeline.sent_ns
-        if not answered or sent_ns is None:
+        if not answered or sent_ns is None or result.adapter:
             return
         is_first, before = not self.answering.model, (self._requested_model, self._engine, self.answering.text)
         self._requested_model, self._engine = result.model, result.engine

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, takewhile
 from random import Random
-from typing import Literal
+from typing import Any, Literal
 
 from prober.config.rows import Row
 from prober.features.experiments.cost_target import CostFinding
@@ -24,16 +24,21 @@ from prober.features.experiments.gate import Finding, Question, slo_question
 from prober.measure.objective import Slo, format_percent
 from prober.measure.outcome import BAD, NEUTRAL, Outcome
 from prober.measure.result import ProbeResult
-from prober.results.load_description import describe_lengths, describe_load, has_varied_prompts
+from prober.results.load_description import describe_load, has_varied_prompts
 from prober.results.result import Decision, Load
 from prober.workload.arrivals import poisson
-from prober.workload.workloads import Workload
+from prober.workload.workloads import Mix, Sessions, Workload
 
 State = Literal["accepted", "rejected", "not_enough_data"]
 ERROR = 0.05
 CLOSED_LOOP = (
     "a closed loop asks a slow target less, so that its queue is not seen (coordinated omission): to compare with other tools, "
     "not what users feel"
+)
+
+THINK_TIME = (
+    "sessions begin by the schedule, at the rate ÷ their turns, whatever the target does; a later turn is due its think time after "
+    "the answer before it, so a slow target gets later turns later"
 )
 
 
@@ -52,7 +57,7 @@ class Verdict:
 
 def missed_error(rows: Sequence[Row]) -> float:
     """Error at which one objective of one row is called missed."""
-    return ERROR / max(1, sum(len(row.accept) for row in rows))
+    return ERROR / max(1, sum(len(_questions(row)) for row in rows))
 
 
 def judge(
@@ -65,7 +70,7 @@ def judge(
     """
     if row.beside is not None:
         return Verdict(stage_name(row), "not_judged", f"load beside {row.beside}", ())
-    questions = [(slo, _question(slo, row.workload)) for slo in row.accept]
+    questions = _questions(row)
     for _, question in questions:
         for result in results:
             question.take(result)
@@ -74,8 +79,8 @@ def judge(
     if interrupted:
         return Verdict(stage_name(row), "not_enough_data", f"interrupted after {_requests(len(results))}", findings)
     texts = [
-        (f"{_objective(slo)}: {_observed(finding)}", finding)
-        for (slo, _), finding in zip(questions, findings, strict=True)
+        (f"{objective}: {_observed(finding)}", finding)
+        for (objective, _), finding in zip(questions, findings, strict=True)
     ]
     if missed_texts := [text for text, finding in texts if finding.answer == "missed"]:
         return Verdict(stage_name(row), "rejected", "; ".join([*missed_texts, *_failed(results)]), findings)
@@ -123,26 +128,52 @@ def reservations(row: Row) -> list[str]:
     if row.requests is not None:
         count: float = row.requests
     elif row.rate is not None and row.duration is not None:
-        count = row.rate * row.duration
+        count = row.rate * _sent_share(row) * row.duration
     else:
         return []
-    needed = [(slo, _question(slo, row.workload).least(ERROR)) for slo in row.accept]
+    needed = [(objective, question.least(ERROR)) for objective, question in _questions(row)]
     return [
-        f"{stage_name(row)}: {_objective(slo)} takes {least:,} requests to be accepted if all are good, and about {count:,.0f} are sent"
-        for slo, least in needed
+        f"{stage_name(row)}: {objective} takes {least:,} requests to be accepted if all are good, and about {count:,.0f} are sent"
+        for objective, least in needed
         if least > count
     ]
 
 
 def due_times(row: Row, rng: Random, start_ns: int) -> Iterator[int]:
-    """Absolute due times of a row with a rate: Poisson arrivals up to its number of requests or its duration."""
+    """Absolute due times of a row with a rate: Poisson arrivals up to its number of requests or its duration.
+
+    With think time, of the first turns of its sessions.
+    """
     assert row.rate is not None, "a closed loop has no schedule"
-    times = poisson(row.rate, rng, start_ns)
+    sessions = _with_think_time(row)
+    times = poisson(row.rate if sessions is None else row.rate / sessions.turns, rng, start_ns)
     if row.requests is not None:
         return islice(times, row.requests)
     assert row.duration is not None
     end_ns = start_ns + round(row.duration * 1e9)
     return takewhile(lambda due_ns: due_ns < end_ns, times)
+
+
+def limits_of(row: Row) -> Iterator[str]:
+    """Sentences, without a full stop, on what the way of sending hides."""
+    if row.closed:
+        yield CLOSED_LOOP
+    if row.workload.has_think_time:
+        yield THINK_TIME
+
+
+def _with_think_time(row: Row) -> Sessions | None:
+    """The row's sessions whose turns follow their answers; None if it has none."""
+    return row.workload.sessions if isinstance(row.workload, Workload) and row.workload.has_think_time else None
+
+
+def _sent_share(row: Row) -> float:
+    """Share of the requests of the row's rate that are due within its duration, without the time of answers."""
+    sessions = _with_think_time(row)
+    if sessions is None or sessions.think_time is None or not row.duration:
+        return 1.0
+    think_s = sessions.think_time.mean() / 1e3
+    return sum(max(0.0, 1 - turn * think_s / row.duration) for turn in range(sessions.turns)) / sessions.turns
 
 
 def as_sent(result: ProbeResult) -> ProbeResult:
@@ -155,10 +186,22 @@ def as_sent(result: ProbeResult) -> ProbeResult:
     )
 
 
-def warming(workload: Workload) -> Workload:
-    """Warm-up workload of a row: the same shape, always with the shared prefix."""
-    prefix = workload.prefix
-    return replace(workload, prefix=replace(prefix, reuse=1.0)) if prefix is not None and prefix.reuse else workload
+def warming(workload: Workload | Mix) -> Workload | Mix:
+    """Warm-up workload of a row: the same shape, always with the shared prefix, and of the adapters the last one only.
+
+    So no other adapter is loaded by the warm-up.
+    """
+    if isinstance(workload, Mix):
+        return replace(workload, parts=tuple((replace(part, **_warm(part)), weight) for part, weight in workload.parts))
+    return replace(workload, **_warm(workload))
+
+
+def _warm(workload: Workload) -> dict[str, Any]:
+    """The fields that differ in the warm-up."""
+    prefix, adapters = workload.prefix, workload.adapters
+    return ({"prefix": replace(prefix, reuse=1.0)} if prefix is not None and prefix.reuse else {}) | (
+        {"adapters": replace(adapters, names=adapters.names[-1:])} if adapters is not None else {}
+    )
 
 
 def loop(row: Row) -> str:
@@ -184,12 +227,12 @@ def load_of(rows: Sequence[Row], in_flight: int) -> Load:
         arrivals = f"poisson, and closed in {', '.join(row.name for row in closed)}"
     return Load(
         workload=", ".join(stage_name(row) for row in rows),
-        prompt_tokens=_lengths(rows, "prompt_tokens"),
-        output_tokens=_lengths(rows, "output_tokens"),
+        prompt_tokens="; ".join(f"{row.name}: {_lengths_of(row)[0]}" for row in rows),
+        output_tokens="; ".join(f"{row.name}: {_lengths_of(row)[1]}" for row in rows),
         varied=any(has_varied_prompts(row.workload) for row in rows),
         arrivals=arrivals,
         max_in_flight=max(row.concurrency or 0 for row in rows) if len(closed) == len(rows) else in_flight,
-        sampling=rows[0].workload.sampling,
+        sampling=describe_load(rows[0].workload, arrivals=arrivals).sampling,
         dataset="generated",
     )
 
@@ -198,12 +241,22 @@ def shape_of(row: Row, in_flight: int) -> Load:
     """Load of one row, for its stage. in_flight: limit of open loops."""
     cap = row.concurrency if row.closed else in_flight
     load = describe_load(row.workload, arrivals="closed" if row.closed else "poisson", max_in_flight=cap)
-    return replace(load, workload=stage_name(row), prompt_tokens=_length(row, "prompt_tokens"))
+    return replace(load, workload=stage_name(row), prompt_tokens=_lengths_of(row)[0])
 
 
-def _question(slo: Slo, workload: Workload) -> Question:
-    _, mean_tokens = workload.mean_tokens()
-    return slo_question(slo, workload.max_output_tokens, mean_tokens)
+def _questions(row: Row) -> list[tuple[str, Question]]:
+    """(objective as text, question) of all that the row accepts; of a mix for each series, since latencies of two are never pooled."""
+    workload = row.workload
+    kinds = workload.shares() if isinstance(workload, Mix) else ((None, workload, 1.0),)
+    return [
+        (
+            _objective(slo) + (f" of {name}" if name is not None else ""),
+            slo_question(slo, part.max_output_tokens, part.mean_tokens()[1], name, share),
+        )
+        for slo in row.accept
+        for name, part, share in kinds
+        if slo.signal != "quality" or part.golden
+    ]
 
 
 def _objective(slo: Slo) -> str:
@@ -255,12 +308,9 @@ def _requests(count: int) -> str:
     return f"{count:,} request{'' if count == 1 else 's'}"
 
 
-def _lengths(rows: Sequence[Row], name: str) -> str:
-    return "; ".join(f"{row.name}: {_length(row, name)}" for row in rows)
-
-
-def _length(row: Row, name: str) -> str:
-    """Lengths as text, for prompts with the shared prefix."""
-    prefix = row.workload.prefix if name == "prompt_tokens" else None
+def _lengths_of(row: Row) -> tuple[str, str]:
+    """Prompt and output lengths as text, with the shared prefix."""
+    load = describe_load(row.workload, arrivals="")
+    prefix = row.workload.prefix if isinstance(row.workload, Workload) else None
     shared = f", {prefix.tokens} of them shared by {prefix.reuse:.0%} of the requests" if prefix is not None else ""
-    return f"{describe_lengths(getattr(row.workload, name))}{shared}"
+    return f"{load.prompt_tokens}{shared}", load.output_tokens or ""

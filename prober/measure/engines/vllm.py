@@ -23,7 +23,7 @@ DIALECT = Dialect(
 )
 
 # Names from the wheels 0.4.3 to 0.33.0; 0.32.0 also seen live. All `_perc` are 0 to 1. A client that disconnects is counted
-# nowhere. `iteration_tokens_total` is a histogram, `lora_requests_info` has a time as its value: neither is read.
+# nowhere. `iteration_tokens_total` is a histogram, `lora_requests_info` has a time as its value: neither is a signal.
 _SIGNALS = {
     "requests_running": (SampleSource("vllm:num_requests_running"),),
     "requests_waiting": (
@@ -96,7 +96,7 @@ V1 = EngineTable(
     engine="vllm",
     shape=PageShape(prefixes=("vllm:",), with_label="engine"),  # the index of the data-parallel rank
     signals=_SIGNALS,
-    flags=(("vllm:cache_config_info", _FLAGS),),
+    flags=(("vllm:cache_config_info", _FLAGS), ("vllm:lora_requests_info", ("max_lora",))),
     facts=_FACTS,
     needs="start the server without --disable-log-stats",
 )

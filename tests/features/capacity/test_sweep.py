@@ -118,7 +118,7 @@ def test_a_clear_stage_ends_early() -> None:
 
 def test_the_highest_rate_ends_the_ramp_without_having_reached_the_knee() -> None:
     """`not_reached` is told from a knee that was passed."""
-    hand = Hand(plan("gentle", max_rate=1.1))
+    hand = Hand(plan("gentle", max_rate=1.0))
     for tick in range(20):
         hand.sweep.tick(tick * 0.25)
     order = hand.sweep.action

@@ -1,16 +1,20 @@
 """A run sweep as a stored result."""
 
 from dataclasses import replace
+from decimal import Decimal
+
+import pytest
 
 from prober.config.load import load
 from prober.config.target import TargetSpec
 from prober.features.capacity.actions import Finished, OtherLoad
-from prober.features.capacity.sweep_plan import plan_of
+from prober.features.capacity.sweep_plan import Plan, plan_of
 from prober.features.capacity.sweep_record import Stage
 from prober.features.capacity.sweep_result import _interference, result_of, without_requests
 from prober.features.capacity.sweep_runner import SweepRun
 from prober.measure.chat import Usage
-from prober.measure.gpu_reading import GpuReading
+from prober.measure.gpu_reading import GpuReading, without_parts
+from prober.measure.objective import Slo
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
@@ -161,6 +165,22 @@ def test_a_plan_has_the_chosen_rates_and_step() -> None:
     assert [plan.rate(number) for number in range(4)] == [1.0, 2.0, 5.0, None]
     assert (plan.min_rate, plan.max_rate, plan.stage_length_s) == (1.0, 5.0, 30.0)
     assert plan.max_requests == 20 * 1.0 + 30 * (1.0 + 2.0 + 5.0), "with the warm-up"
+
+
+@pytest.mark.parametrize(("max_rate", "rates"), [(1.2, [1.0, 1.15, 1.2]), (1.15, [1.0, 1.15]), (1.0, [1.0])])
+def test_a_ramp_reaches_its_highest_rate(max_rate: float, rates: list[float]) -> None:
+    """Its last stage is at `max_rate`, wherever its factor leads, and there is no stage twice."""
+    plan = Plan((Slo("ttft", "ttft", 0.5, Decimal("0.99"), 1e6),), min_rate=1.0, max_rate=max_rate)
+    sent = [plan.rate(number) for number in range(len(rates) + 1)]
+    assert sent == [*(pytest.approx(rate) for rate in rates), None]
+
+
+def test_a_partitioned_gpu_counts_once() -> None:
+    """With its partitions in the list it is one GPU; partitions that are in the list by themselves are one each."""
+    parts = [GpuReading(0, f"m{i}", "H100 MIG 1g.10gb", partition=i, parent="u0") for i in range(2)]
+    gpus = [GpuReading(0, "u0", "H100"), *parts, GpuReading(1, "u1", "H100")]
+    assert [device.uuid for device in without_parts(gpus)] == ["u0", "u1"]
+    assert without_parts(parts) == parts
 
 
 def test_gpu_readings_belong_to_the_stage_in_which_they_were_taken() -> None:

@@ -29,7 +29,7 @@ from prober.measure.result import ProbeResult
 from prober.measure.timeline import Connection, Timeline
 from prober.results.result import Result, Target
 from prober.workload.shapes import Fixed, Uniform
-from prober.workload.workloads import Prefix
+from prober.workload.workloads import Adapters, Mix, Prefix, RequestGenerator, Workload
 
 S = 10**9
 TTFT = Slo("ttft", "ttft", 0.5, Decimal("0.95"), 1e6)
@@ -194,12 +194,33 @@ def test_lengths_are_told_row_by_row() -> None:
 
 def test_a_shared_prefix_is_warm_before_it_counts() -> None:
     """Each request of the warm-up carries it; a row that has none, or is cold on purpose, is warmed up with what it sends."""
-    some = replace(ROW.workload, prefix=Prefix(50, 0.3))
-    assert warming(some).prefix == Prefix(50, 1.0)
-    assert warming(some).name == some.name
-    cold = replace(ROW.workload, prefix=Prefix(50, 0.0))
-    assert warming(cold) is cold
+    plain = Workload("a", Fixed(100), Fixed(8))
+    some = replace(plain, prefix=Prefix(50, 0.3))
+    assert warming(some) == replace(plain, prefix=Prefix(50, 1.0))
+    cold = replace(plain, prefix=Prefix(50, 0.0))
+    assert warming(cold) == cold
+    warm = replace(plain, prefix=Prefix(50, 1.0))
+    assert warming(Mix("m", ((some, 2.0), (cold, 1.0)))) == Mix("m", ((warm, 2.0), (cold, 1.0)))
     assert warming(ROW.workload) == ROW.workload
+
+
+def test_a_warm_up_loads_the_last_adapter_only() -> None:
+    """So the first uses of the others are in the row, and that of the last one comes after all others were used."""
+    warmed = warming(Workload("a", Fixed(100), Fixed(8), adapters=Adapters(("x", "y", "z"), 4)))
+    drawer = RequestGenerator(warmed, Random(1))
+    assert [drawer.draw("0").adapter for _ in range(10)] == ["z"] * 10
+
+
+def test_each_workload_of_a_mix_is_judged_by_its_own_requests() -> None:
+    """Of 100 requests of each, those of `b` are slow: the pooled share would be 50%, and is nowhere."""
+    mix = Mix("m", tuple((Workload(name, Fixed(100), Fixed(8)), 1.0) for name in "ab"))
+    row = ROW.model_copy(update={"named": mix, "prompt_tokens": None, "output_tokens": None})
+    assert missed_error([row]) == missed_error([ROW]) / 2
+    slow = [replace(result(1.0), workload="b") for _ in range(100)]
+    verdict = judge(row, [*(replace(result(0.1), workload="a") for _ in range(100)), *slow], missed=0.05)
+    assert verdict.state == "rejected"
+    assert verdict.why.startswith("ttft<0.5s:95% of b: 100 of 100 bad")
+    assert [finding.answer for finding in verdict.findings] == ["met", "missed"]
 
 
 def test_what_a_stage_was_sent_is_its_rows_own() -> None:

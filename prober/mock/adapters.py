@@ -1,0 +1,84 @@
+"""Slots for LoRA adapters: an adapter without a slot is loaded into that of the one that was not used for the longest time.
+
+As in vLLM, an adapter with requests under way keeps its slot, and requests whose adapter finds none wait. Adapters are loaded one after
+the other. The loads do not delay other requests, which on a real engine share a batch with them.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+from prober.mock.delays import Constant, Delay
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterSettings:
+    """Adapters of a mock.
+
+    names: under which they are served
+    slots: number of adapters that are loaded at a time
+    load: time to load one
+    """
+
+    names: tuple[str, ...] = ()
+    slots: int = 1
+    load: Delay = Constant(0.5)
+
+
+@dataclass(slots=True, eq=False)
+class Lease:
+    """The use of an adapter by one request. load_ns: time of the load that it caused; is_held: it has a slot"""
+
+    name: str
+    ready: Callable[[int], None]
+    load_ns: int = 0
+    is_held: bool = False
+
+
+@dataclass(slots=True)
+class _Loaded:
+    ready_ns: int
+    uses: int = 0
+
+
+class AdapterPool:
+    """The slots. Times are in nanoseconds."""
+
+    def __init__(self, settings: AdapterSettings, rng: Random) -> None:
+        self._settings, self._rng = settings, rng
+        self._loaded: dict[str, _Loaded] = {}  # the one that was used last at the end
+        self._waiting: list[Lease] = []
+        self._load_end_ns = 0
+
+    def acquire(self, name: str, at_ns: int, ready: Callable[[int], None]) -> Lease:
+        """Use an adapter. `ready` is called with the time from which it is loaded as soon as that is known, maybe at once."""
+        lease = Lease(name, ready)
+        if not self._hold(lease, at_ns):
+            self._waiting.append(lease)
+        return lease
+
+    def release(self, lease: Lease, at_ns: int) -> None:
+        """End a use, or the wait for it. Requests that wait get the slots that are free then, in their order."""
+        if not lease.is_held:
+            self._waiting.remove(lease)
+            return
+        self._loaded[lease.name].uses -= 1
+        self._waiting = [waiting for waiting in self._waiting if not self._hold(waiting, at_ns)]
+
+    def _hold(self, lease: Lease, at_ns: int) -> bool:
+        """Give a request its adapter if that is loaded or can be."""
+        adapter = self._loaded.pop(lease.name, None)
+        if adapter is None:
+            if len(self._loaded) >= self._settings.slots:
+                idle = next((name for name, other in self._loaded.items() if not other.uses), None)
+                if idle is None:
+                    return False
+                del self._loaded[idle]
+            lease.load_ns = self._settings.load.draw_ns(self._rng)
+            self._load_end_ns = max(at_ns, self._load_end_ns) + lease.load_ns
+            adapter = _Loaded(self._load_end_ns)
+        self._loaded[lease.name] = adapter
+        adapter.uses += 1
+        lease.is_held = True
+        lease.ready(max(at_ns, adapter.ready_ns))
+        return True

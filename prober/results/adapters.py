@@ -1,0 +1,125 @@
+"""First uses of LoRA adapters beside requests to loaded ones, as far as the requests of a stage tell.
+
+An engine that keeps the adapters that were used last has unloaded an adapter at its *first use*: the first request to it in the
+stage, or one before which all other adapters of the stage were used since, and its own requests had ended. A request to the adapter
+that was used last, due after a first token from it, finds it *loaded*. Any other request is neither. An engine with room for all
+adapters loads each one only once, so that later first uses cost nothing there.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from prober.measure.outcome import BAD, NEUTRAL
+from prober.measure.result import ProbeResult
+from prober.measure.timeline_text import format_duration
+from prober.results.disturbance import BLOCK_S, QS, Ratio, ratios_text, ttft_blocks, ttft_ratios
+from prober.statistics.quantiles import MIN_SAMPLES_BY_QUANTILE, Quantile, quantiles
+
+
+@dataclass(frozen=True, slots=True)
+class KindsOfUse:
+    """The counted requests to adapters of a stage, by kind."""
+
+    first: list[ProbeResult]
+    loaded: list[ProbeResult]
+    neither: list[ProbeResult]
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterUse:
+    """TTFT of first uses and of loaded adapters.
+
+    first_uses, loaded, unclear: counted requests of both kinds, and of neither
+    failed_first_uses, failed_loaded: of them; they count as slower than all others
+    first_ttft, loaded_ttft: quantiles in seconds with enough samples
+    ratios: first uses ÷ loaded, of the quantiles with enough samples of both
+    """
+
+    adapters: int
+    first_uses: int
+    loaded: int
+    unclear: int
+    failed_first_uses: int
+    failed_loaded: int
+    first_ttft: tuple[Quantile, ...]
+    loaded_ttft: tuple[Quantile, ...]
+    ratios: tuple[Ratio, ...]
+
+    def text(self) -> str:
+        """The comparison as a sentence without a full stop at the end."""
+        first = _phrase(self.first_uses, "first uses", self.failed_first_uses, self.first_ttft)
+        if not self.loaded:
+            return f"{self.adapters} adapters: TTFT of {first}, of no request to a loaded adapter{self._unclear()}"
+        loaded = _phrase(self.loaded, "requests to loaded adapters", self.failed_loaded, self.loaded_ttft)
+        if self.ratios:
+            ratios = f"first uses relative to loaded: {ratios_text(self.ratios)}"
+        else:
+            ratios = f"no ratio: too few requests, too few blocks of {BLOCK_S:g} s, or too many failed"
+        return f"{self.adapters} adapters: TTFT of {first}, of {loaded}; {ratios}{self._unclear()}"
+
+    def _unclear(self) -> str:
+        if not self.unclear:
+            return ""
+        return f"; {self.unclear:,} are neither (due before the adapter had answered, or after some other adapters)"
+
+
+def kinds_of_use(probes: Iterable[ProbeResult]) -> KindsOfUse:
+    """The counted requests to adapters, in the order of their due times."""
+    counted = [probe for probe in probes if probe.adapter and not (probe.outcome in NEUTRAL or probe.warm_up)]
+    ordered = sorted(counted, key=lambda probe: probe.timeline.intended_ns)
+    use = KindsOfUse([], [], [])
+    others = len({probe.adapter for probe in ordered}) - 1
+    recent: list[str] = []  # the adapter that was used last at the end
+    ready_ns: dict[str, float] = {}  # the first token since the last first use
+    ended_ns: dict[str, float] = {}  # the end of all requests so far
+    for probe in ordered:
+        adapter, timeline = probe.adapter, probe.timeline
+        since = len(recent) - 1 - recent.index(adapter) if adapter in recent else None
+        if since is None or (since == others and others and ended_ns[adapter] <= timeline.intended_ns):
+            use.first.append(probe)
+            ready_ns[adapter] = math.inf
+        elif since == 0 and ready_ns[adapter] <= timeline.intended_ns:
+            use.loaded.append(probe)
+        else:
+            use.neither.append(probe)
+        if timeline.first_ns is not None:
+            ready_ns[adapter] = min(ready_ns[adapter], timeline.first_ns)
+        end_ns = timeline.end_ns if timeline.end_ns is not None else timeline.intended_ns
+        ended_ns[adapter] = max(ended_ns.get(adapter, 0.0), end_ns)
+        recent = [name for name in recent if name != adapter] + [adapter]
+    return use
+
+
+def adapter_use_of(probes: Iterable[ProbeResult]) -> AdapterUse | None:
+    """First uses and loaded adapters of a stage; None if it has fewer than two adapters."""
+    use = kinds_of_use(probes)
+    adapters = {probe.adapter for probe in (*use.first, *use.loaded, *use.neither)}
+    if len(adapters) < 2:
+        return None
+    return AdapterUse(
+        len(adapters),
+        len(use.first),
+        len(use.loaded),
+        len(use.neither),
+        sum(probe.outcome in BAD for probe in use.first),
+        sum(probe.outcome in BAD for probe in use.loaded),
+        _quantiles(use.first),
+        _quantiles(use.loaded),
+        ttft_ratios(use.loaded, use.first),
+    )
+
+
+def _quantiles(probes: Sequence[ProbeResult]) -> tuple[Quantile, ...]:
+    """Quantiles of TTFT with enough samples, up to those that failed requests leave unknown."""
+    ttfts_s = [ttft_s for block in ttft_blocks(probes) for ttft_s in block]
+    known = (quantile for quantile in quantiles(ttfts_s, QS) if quantile.has_enough_samples)
+    return tuple(quantile for quantile in known if math.isfinite(max(quantile.estimate, quantile.upper or 0.0)))
+
+
+def _phrase(count: int, kind: str, failed: int, ttft: Sequence[Quantile]) -> str:
+    text = f"{count:,} {kind}" + (f" ({failed:,} failed)" if failed else "")
+    if ttft:
+        return f"{text} {', '.join(f'p{100 * q.q:.4g} {format_duration(q.estimate)}' for q in ttft)}"
+    needed = MIN_SAMPLES_BY_QUANTILE[QS[0]]
+    return f"{text} (no quantile: p50 takes {needed})" if count < needed else f"{text} (no quantile)"

@@ -1,0 +1,115 @@
+"""`prober matrix` on adapters, against an engine of another structure than the mock's."""
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from time import monotonic
+from typing import Any
+
+SLOTS, LOAD_S, TTFT_S = 2, 0.12, 0.02
+ROWS = """
+rows:
+- {name: turns, prompt_tokens: 20, output_tokens: 3, adapters: {names: [a, b, c, d], turn: 5}, rate: 6/s, duration: 25s,
+   accept: ['success:90%']}
+- {name: storm, prompt_tokens: 20, output_tokens: 3, adapters: {names: [a, b, c, d]}, rate: 6/s, duration: 5s, against: turns,
+   accept: ['success:90%']}
+"""
+
+
+@dataclass
+class BlockingEngine:
+    """An engine that stops all of its work while it loads an adapter into the slot with the oldest time of use."""
+
+    used_s: dict[str, float] = field(default_factory=dict)
+    served: list[tuple[str, float, bool]] = field(
+        default_factory=list
+    )  # adapter, time to the first token, caused a load
+    work: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+            arrived_s = monotonic()
+            length = next((int(line[15:]) for line in head.split("\r\n") if line.startswith("content-length:")), 0)
+            body = json.loads(await reader.readexactly(length) or b"{}")
+            if head.startswith("get /v1/models"):
+                models = [{"id": name, "parent": "base" if len(name) == 1 else None} for name in ("base", *"abcd")]
+                writer.write(answer(json.dumps({"data": models}).encode()))
+            elif head.startswith("post"):
+                writer.write(answer(await self.generate(body["model"], body["max_tokens"], arrived_s)))
+            else:
+                writer.write(answer(b"", status="404 Not Found"))
+            await writer.drain()
+        finally:
+            writer.close()
+
+    async def generate(self, model: str, tokens: int, arrived_s: float) -> bytes:
+        async with self.work:
+            is_load = model != "base" and model not in self.used_s
+            if is_load:
+                if len(self.used_s) == SLOTS:
+                    self.used_s.pop(min(self.used_s, key=lambda name: self.used_s[name]))
+                await asyncio.sleep(LOAD_S)
+            if model != "base":
+                self.used_s[model] = monotonic()
+        await asyncio.sleep(TTFT_S)
+        self.served.append((model, monotonic() - arrived_s, is_load))
+        choices = [{"index": 0, "delta": {"content": " x"}, "finish_reason": None}] * tokens
+        chunks: list[dict[str, Any]] = [{"model": model, "choices": [choice]} for choice in choices]
+        chunks[-1] = {"model": model, "choices": [choices[-1] | {"finish_reason": "length"}]}
+        chunks.append({"model": model, "choices": [], "usage": {"prompt_tokens": 20, "completion_tokens": tokens}})
+        return b"".join(b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks) + b"data: [DONE]\n\n"
+
+
+def answer(body: bytes, status: str = "200 OK") -> bytes:
+    kind = "text/event-stream" if body.startswith(b"data") else "application/json"
+    head = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    return head.encode() + body
+
+
+@asynccontextmanager
+async def serving(engine: BlockingEngine) -> AsyncIterator[str]:
+    server = await asyncio.start_server(engine.handle, "127.0.0.1", 0)
+    async with server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+async def test_first_uses_are_the_loads_of_an_independent_engine(tmp_path: Path) -> None:
+    """As many as it loaded, apart from the edges of the warm-up; TTFT of both kinds is its own, and a storm loads for each request."""
+    path = tmp_path / "rows.yaml"
+    path.write_text(ROWS)
+    engine = BlockingEngine()
+    async with serving(engine) as url:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "prober", "matrix", url, "--file", str(path), "--json", "--warm-up", "6"),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        out, err = await asyncio.wait_for(process.communicate(), 90)
+    assert process.returncode == 0, err
+    document: Any = json.loads(out)
+    turns, storm = (row["adapters"] for row in document["rows"])
+    sent = [row["sent"] for row in document["rows"]]
+    served = [request for request in engine.served if request[0] != "base"]
+    assert [name for name, _, _ in served[:6]] == ["d"] * 6  # the warm-up
+    of_turns, of_storm = served[6 : 6 + sent[0]], served[-sent[1] :]
+    assert turns["adapters"] == 4
+    assert abs(turns["first_uses"] - sum(load for _, _, load in of_turns)) <= 1
+    assert turns["first_uses"] + turns["loaded"] + turns["unclear"] == sent[0]
+    assert turns["unclear"] < 0.3 * sent[0]
+    first, loaded = (next(q for q in turns[f"{kind}_ttft"] if q["q"] == 0.5) for kind in ("first", "loaded"))
+    true_first = median(ttft_s for _, ttft_s, load in of_turns if load)
+    assert 0 <= first["estimate"] - true_first < 0.03
+    assert TTFT_S <= loaded["estimate"] < TTFT_S + 0.03
+    (p50,) = (ratio for ratio in turns["ratios"] if ratio["q"] == 0.5)
+    assert p50["lower"] <= first["estimate"] / loaded["estimate"] <= p50["upper"]
+    assert storm["loaded"] == 0
+    assert sum(load for _, _, load in of_storm) >= 0.9 * sent[1]
+    assert storm["first_uses"] >= 0.9 * sent[1]
+    contrast = document["rows"][1]["contrast"]
+    assert (contrast["name"], contrast["throughput"], contrast["blocks"][1] < 10) == ("turns", None, True)
