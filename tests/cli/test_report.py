@@ -154,8 +154,8 @@ def test_a_plan_of_two_kinds_of_gpu(file: Path, tmp_path: Path) -> None:
     assert lines["GPUs"] == ["26", "16"]
     assert lines["one carries"] == ["≥", "16.5/s"]  # of the second, by its TPOT
     assert lines["an hour"] == ["$20.8", "$40"]
-    assert "the sweep did not reach the knee" in done.stdout
-    assert "lower bound of the sweep's interval" in done.stdout
+    assert "the sweep reached no knee" in done.stdout
+    assert "of the interval of the estimated knee" in done.stdout
 
 
 def test_a_plan_says_where_it_assumes_the_number_of_gpus(tmp_path: Path) -> None:
