@@ -205,7 +205,7 @@ async def test_a_comparison_is_kept_and_shown_again(tmp_path: Path) -> None:
     assert (comparison.a.model, comparison.b.model) == ("mock", "mock")
     text = comparison_report.markdown([comparison])
     assert "| ttft_p50 |" in text
-    assert all(remark in text.replace("\\", "") for remark in comparison.said)
+    assert all(f"{remark[0].upper()}{remark[1:]}." in text.replace("\\", "") for remark in comparison.said)
 
 
 async def test_equals_show_no_difference_and_30_percent_is_found() -> None:

@@ -74,7 +74,7 @@ def _sections(results: NamedResults) -> list[Section]:
         _section("Changes and trade-offs", *map(Note, changes(results)), trade_offs(results), Note(TRADE_OFFS_NOTE)),
         Section("Throughput against latency", plots.frontiers(results)),
         Section("Cost", _costs(results)),
-        Section("A load beside a stage", _disturbances(results)),
+        Section("Comparisons within the run", _comparisons(results)),
         _section("Parts of the load", of_all(stage_tables.series), of_all(stage_tables.reasoning)),
         _section(
             "Repeats", stage_tables.capacities(results), stage_tables.repeats(results), Note(stage_tables.REPEATS_NOTE)
@@ -129,12 +129,14 @@ def _costs(results: NamedResults) -> list[Note]:
     ]
 
 
-def _disturbances(results: NamedResults) -> list[Note]:
+def _comparisons(results: NamedResults) -> list[Note]:
+    """A load beside a stage, first uses of adapters, and stages that are compared with each other."""
     return [
-        Note(f"{name}, {stage.name}: {text}." if len(results) > 1 else f"{stage.name}: {text}.")
+        Note(f"{name}, {stage.name}: {part.text()}." if len(results) > 1 else f"{stage.name}: {part.text()}.")
         for name, result in results
         for stage in result.stages
-        if stage.disturbance is not None and (text := stage.disturbance.text())
+        for part in (stage.disturbance, stage.adapters, stage.contrast)
+        if part is not None
     ]
 
 

@@ -15,7 +15,9 @@ import pytest
 
 from prober.features.experiments.report import csv_export, plots
 from prober.features.experiments.report.report import html, markdown
+from prober.results.adapters import AdapterUse
 from prober.results.capacity import Capacity
+from prober.results.contrast import Contrast
 from prober.results.disturbance import Disturbance, Ratio, Recovery
 from prober.results.reasoning import Reasoning
 from prober.results.result import Load, Result, Stage, Target, Use
@@ -604,7 +606,12 @@ def test_parts_reasoning_and_a_load_beside_a_stage_are_shown() -> None:
     beside = Disturbance("overload", 60.0, 90.0, "", "ttft", 30, 20, (60, 30), (Ratio(0.5, 8.0, 6.0, 9.0),), recovery)
     reasoning = Reasoning(40, 3, 20, 2000, 400, (p50,))
     plain = sweep()
-    stages = (replace(plain.stages[0], series=turns, reasoning=reasoning, disturbance=beside), *plain.stages[1:])
+    contrast = Contrast("free", (Ratio(0.5, 1.2, 1.1, 1.3),), None, (60, 60), (3, 3))
+    uses = AdapterUse(4, 20, 30, 5, 0, 0, (), (), (Ratio(0.5, 3.0, 2.0, 4.0),))
+    first = replace(
+        plain.stages[0], series=turns, reasoning=reasoning, disturbance=beside, adapters=uses, contrast=contrast
+    )
+    stages = (first, *plain.stages[1:])
     text = markdown([replace(plain, stages=stages)])
     parts = section(text, "Parts of the load")
     assert row(parts, "1/s", "chat_turn1")[2:4] == ["1,200", "100 ms \\[90 ms, 110 ms\\]"]
@@ -613,7 +620,8 @@ def test_parts_reasoning_and_a_load_beside_a_stage_are_shown() -> None:
     assert row(parts, "1/s", "chat_turn2")[-1] == "*unknown*"
     assert row(parts, "1/s", "40")[2:4] == ["100", "20"]
     assert row(parts, "1/s", "40")[-1] == "3"
-    assert "1/s: overload was sent for 30 s. Beside it 20 of 30 bad by ttft; TTFT beside it" in section(
-        text, "A load beside a stage"
-    )
+    compared = section(text, "Comparisons within the run")
+    assert "1/s: overload was sent for 30 s. Beside it 20 of 30 bad by ttft; TTFT beside it" in compared
+    assert "1/s: 4 adapters: TTFT of 20 first uses" in compared
+    assert "1/s: Relative to free, sent before it: TTFT" in compared
     assert "Parts of the load" not in markdown([plain])
