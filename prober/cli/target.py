@@ -15,6 +15,7 @@ from prober.config.problems import ConfigError, explain, no_such
 from prober.config.target import TargetSpec
 from prober.config.units import duration
 from prober.config.variables import expand, expand_url
+from prober.config.workloads import THINK_TIME_REFUSED
 from prober.storage.lock import Lock, LockHeld
 from prober.workload.prompts import parse_prompts
 from prober.workload.shapes import Fixed
@@ -103,6 +104,8 @@ def workload(options: WorkloadOptions) -> Workload | Mix:
     """The workload to send. Raises ValueError, ConfigError."""
     known = known_workloads(options.config_file)
     sent = _described(options) or _known("--workload", options.workload, known)
+    if sent.has_think_time:
+        raise ValueError(f"--workload {options.workload}: {THINK_TIME_REFUSED}")
     if not options.golden:
         return sent
     golden = _known("--golden", options.golden, known)

@@ -227,3 +227,11 @@ def test_a_warm_up_is_a_number_of_requests_or_a_time() -> None:
     assert [by_time.is_over(1_000, elapsed_s) for elapsed_s in (19.9, 20.0)] == [False, True]
     assert warm_up_length("0").is_over(0, 0.0)
     assert (str(by_number), str(by_time)) == ("50", "20s")
+
+
+def test_a_think_time_is_refused_by_commands_that_send_by_their_schedule(tmp_path: Path) -> None:
+    """All commands that name a workload; a diagnosis too, whose probes follow each other."""
+    file = tmp_path / "prober.yaml"
+    file.write_text("workloads: {talk: {prompt_tokens: 5, output_tokens: 5, sessions: {turns: 3, think_time: 1s}}}")
+    with pytest.raises(ValueError, match="--workload talk: its sessions have a think time: turns follow their answers"):
+        workload(WorkloadOptions(workload="talk", config_file=str(file)))
