@@ -36,6 +36,9 @@ class Timeline:
     cut_ns: when the prober cancelled the request in flight
     content_tokens: tokens in each of these chunks, shape (chunks,), or None unless the engine reported usage in all of them
     answered_model: id of the model that answered, as the answer itself says; "" if it does not
+    calls: number of tool calls
+    call_ns: first piece of the first tool call, name or arguments
+    arguments_ns: the piece that completed its arguments; None unless they are a JSON object
     """
 
     intended_ns: int
@@ -51,6 +54,9 @@ class Timeline:
     finish_reason: str | None = None
     answered_model: str = ""
     cut_ns: int | None = None
+    calls: int = 0
+    call_ns: int | None = None
+    arguments_ns: int | None = None
     _flush_starts: Sequence[int] | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
@@ -80,6 +86,16 @@ class Timeline:
     def ttft_answer_s(self) -> float | None:
         """First content that is not reasoning − intended."""
         return None if self.first_answer_ns is None else (self.first_answer_ns - self.intended_ns) / 1e9
+
+    @property
+    def ttft_call_s(self) -> float | None:
+        """First piece of the first tool call − intended."""
+        return None if self.call_ns is None else (self.call_ns - self.intended_ns) / 1e9
+
+    @property
+    def arguments_s(self) -> float | None:
+        """Complete arguments of the first tool call − intended."""
+        return None if self.arguments_ns is None else (self.arguments_ns - self.intended_ns) / 1e9
 
     @property
     def e2e_s(self) -> float | None:
