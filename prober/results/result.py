@@ -172,7 +172,7 @@ class Stage:
     disturbance: effect of a load that was sent beside a part of the stage; None: none was
     adapters: first uses of adapters beside loaded ones; None: it used fewer than two
     contrast: the stage compared with an earlier one; None: not asked for
-    quality: (golden prompts answered, answered wrongly); None if none was sent
+    quality: (answers that were checked, wrong ones); None if none was to be checked
     prompt_lengths: prompt tokens asked and counted; None if no request had a length to reach
     """
 

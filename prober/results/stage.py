@@ -204,10 +204,10 @@ def use_of(readings: Sequence[EngineSignals], devices: Sequence[Sequence[GpuRead
 
 
 def quality_of(probes: Iterable[ProbeResult]) -> tuple[int, int] | None:
-    """(golden prompts answered, answered wrongly); None if none was sent."""
-    golden = [probe.outcome for probe in probes if probe.golden is not None]
-    answered = [outcome for outcome in golden if outcome in ANSWERED]
-    return (len(answered), answered.count(Outcome.WRONG_ANSWER)) if golden else None
+    """(answers that were checked, wrong ones); None if none was to be checked."""
+    checked = [probe.outcome for probe in probes if probe.check is not None]
+    answered = [outcome for outcome in checked if outcome in ANSWERED]
+    return (len(answered), answered.count(Outcome.WRONG_ANSWER)) if checked else None
 
 
 def total(values: Iterable[float | None]) -> float | None:

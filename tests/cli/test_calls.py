@@ -52,7 +52,7 @@ NOBODY = "http://127.0.0.1:1"
             "prober compare: --warm-up 0: a turn needs a request before it",
         ),
         (("sweep", NOBODY, "--warm-up", "-1"), 2, "prober sweep: --warm-up '-1': write a number of requests"),
-        (("sweep", NOBODY, "--slo", "quality:99%"), 2, "workload 'chat' has no golden prompts"),
+        (("sweep", NOBODY, "--slo", "quality:99%"), 2, "no answer of workload 'chat' is checked"),
         (("sweep", NOBODY, "--slo", "success:99%"), 4, "Connection refused"),
         (("compare", "a.json", "b.json"), 2, "a.json: is neither a file that is there nor an address"),
         (("compare", NOBODY, NOBODY, "--save", "no/where.json"), 2, "--save no/where.json: cannot be written"),

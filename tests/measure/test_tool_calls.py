@@ -102,7 +102,7 @@ CASES = (
     Case("a list is not arguments", (call(50, "[1]", "now"),), 1, 50, None, "is no JSON object"),
     Case("JSON inside a JSON text", (call(50, json.dumps("{}"), "now"),), 1, 50, None, "is no JSON object"),
     Case("arguments that are no text", (call(50, {"city": "x"}, "weather"),), 1, 50, None, "is not JSON"),
-    Case("a tool that does not exist", (call(50, "{}", "rain"),), 1, 50, 50, "'rain' is no tool of the request"),
+    Case("a tool that does not exist", (call(50, "{}", "rain"),), 1, 50, 50, "calls 'rain', which is none of 'weather', 'now'"),
     Case("wrong type", (call(50, '{"city":3}', "weather"),), 1, 50, 50, "$.city: 3 is not of type 'string'"),
     Case("text before the call", (delta(10, content="I will look."), call(50, PARIS, "weather")), 1, 50, 50),
     Case("reasoning before the call", (delta(10, reasoning_content="hm"), call(50, PARIS, "weather")), 1, 50, 50),
