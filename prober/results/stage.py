@@ -18,6 +18,7 @@ from prober.results.prompt_tokens import prompt_tokens_of
 from prober.results.reasoning import reasoning_of
 from prober.results.result import LATENCIES, Request, Stage, Use
 from prober.results.series import series_of
+from prober.results.tool_calls import tool_calls_of
 from prober.statistics.clustered_quantiles import clustered_quantiles
 from prober.statistics.quantiles import MIN_SAMPLES_BY_QUANTILE, Quantile, quantile_bounds, quantiles
 
@@ -87,6 +88,7 @@ def stage_of(
         prompt_lengths=prompt_tokens_of(probes),
         quality=quality_of(probes),
         reasoning=reasoning_of(probes),
+        tool_calls=tool_calls_of(probes),
         series=series_of(probes),
         adapters=adapter_use_of(probes),
     )

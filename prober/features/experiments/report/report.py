@@ -88,6 +88,7 @@ def _sections(results: NamedResults) -> list[Section]:
         _section("Latency", of_all(stage_tables.latencies), Note(stage_tables.LATENCY_NOTE)),
         Section("Latency over load", plots.curves(results, [name for name in LATENCIES if name != of_decisive])),
         _section("Throughput", of_all(stage_tables.throughput), Note(stage_tables.THROUGHPUT_NOTE)),
+        _section("Tool calls", of_all(stage_tables.tool_calls)),
         _section("Cost by stage", of_all(stage_tables.costs), Note(stage_tables.COST_NOTE)),
         Section("Engine and GPUs", [*_present(of_all(stage_tables.use)), *_unread(results)]),
         _section("Outcomes", of_all(stage_tables.outcomes)),
