@@ -160,7 +160,8 @@ class Timeline:
     def _first_flush_tokens(self, n: int, chunks: int) -> int | None:
         """Tokens in the first flush, which has this many chunks; n: tokens of the answer. None if they are not known.
 
-        Without usage in each chunk, a first chunk that came alone is one token, since a prefill makes one. Several chunks are their
+        Without usage in each chunk, a first chunk that came alone is one token, since a prefill makes one; not one of a tool call,
+        before which an engine may have generated tokens that it does not send, such as `<tool_call>`. Several chunks are their
         number of tokens only if every chunk of the answer must be one token: each has at least one, and there are n of them, or
         n − 1 beside the stop token, which has no content.
         """
@@ -169,4 +170,5 @@ class Timeline:
         without_content = n - len(self.content_ns)
         has_stop_token = self.finish_reason is not None and self.finish_reason not in LENGTH
         is_known = without_content == 0 or (without_content == 1 and has_stop_token)
-        return chunks if chunks == 1 or is_known else None
+        is_one_token = chunks == 1 and (self.call_ns is None or self.call_ns != self.first_ns)
+        return chunks if is_one_token or is_known else None

@@ -68,6 +68,7 @@ class Generation:
     def _structured(self, completion: CompletionRequest) -> CompletionRequest:
         """The request with the length of its JSON, which is cut where fewer tokens are asked for."""
         completion = replace(completion, document=spoiled(completion.document, self._name))
+        self._factor *= self._service.behaviour.json_factor
         needed = self._service.behaviour.reasoning
         needed += len(deltas(completion.document, completion.tool, self._wire.calls))
         if needed > completion.tokens:

@@ -161,6 +161,22 @@ def test_a_captured_call_of_llama_cpp() -> None:
     assert timeline.finish_reason == "tool_calls"
 
 
+@pytest.mark.parametrize(
+    ("text_first", "completion_tokens", "tpot_ms"),
+    [(False, 3, 10.0), (False, 4, 20 / 3), (False, 20, None), (True, 20, 40 / 19)],
+)
+def test_tokens_that_are_not_sent_make_no_quick_ones(
+    text_first: bool, completion_tokens: int, tpot_ms: float | None
+) -> None:
+    """TPOT of a call needs the tokens of its first piece: those of the markup before it are in the usage, and in no chunk."""
+    pieces = [call(50, "", "weather"), call(60, '{"city"'), call(70, ':"x"}'), delta(71, "tool_calls")]
+    if text_first:
+        pieces.insert(0, delta(30, content="I"))
+    usage: Piece = (72, "chat", {"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": completion_tokens}})
+    timeline = recorded(Case("", (*pieces, usage), 1, 50, 70)).complete(Timeline(0))
+    assert timeline.tpot_s == (None if tpot_ms is None else pytest.approx(tpot_ms / 1e3))
+
+
 def test_an_answer_that_is_not_streamed_has_calls_and_no_times() -> None:
     """All of it came at once: the calls are judged, and no time of theirs is made up."""
     function = {"name": "weather", "arguments": PARIS}

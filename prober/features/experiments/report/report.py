@@ -75,7 +75,12 @@ def _sections(results: NamedResults) -> list[Section]:
         Section("Throughput against latency", plots.frontiers(results)),
         Section("Cost", _costs(results)),
         Section("A load beside a stage", _disturbances(results)),
-        _section("Parts of the load", of_all(stage_tables.series), of_all(stage_tables.reasoning)),
+        _section(
+            "Parts of the load",
+            of_all(stage_tables.series),
+            of_all(stage_tables.reasoning),
+            of_all(stage_tables.tool_calls),
+        ),
         _section(
             "Repeats", stage_tables.capacities(results), stage_tables.repeats(results), Note(stage_tables.REPEATS_NOTE)
         ),
@@ -88,7 +93,6 @@ def _sections(results: NamedResults) -> list[Section]:
         _section("Latency", of_all(stage_tables.latencies), Note(stage_tables.LATENCY_NOTE)),
         Section("Latency over load", plots.curves(results, [name for name in LATENCIES if name != of_decisive])),
         _section("Throughput", of_all(stage_tables.throughput), Note(stage_tables.THROUGHPUT_NOTE)),
-        _section("Tool calls", of_all(stage_tables.tool_calls)),
         _section("Cost by stage", of_all(stage_tables.costs), Note(stage_tables.COST_NOTE)),
         Section("Engine and GPUs", [*_present(of_all(stage_tables.use)), *_unread(results)]),
         _section("Outcomes", of_all(stage_tables.outcomes)),
