@@ -82,7 +82,7 @@ def arguments_problem(arguments: str) -> str:
 
 def _call_problem(schemas: Any, call: ToolCall) -> str:
     if call.name not in schemas:
-        return f"calls {_quoted(call.name)}, which is none of {', '.join(map(repr, schemas))}"
+        return f"calls {_quoted(call.name)}, which is none of {', '.join(map(repr, schemas))[:200]}"
     problem = arguments_problem(call.arguments) or _schema_problem(schemas[call.name], call.arguments)
     return f"arguments of {call.name}: {problem}" if problem else ""
 

@@ -219,6 +219,7 @@ class Recording:
         has_totals = len(self._totals) == len(self._stamps) > 0
         steps = array("q", map(sub, self._totals, (0, *self._totals))) if has_totals else None
         call = self.calls[0] if self.calls and self.streamed else None
+        is_object = call is not None and call.closed_ns is not None and not arguments_problem(call.arguments)
         return replace(
             timeline,
             first_ns=self.first_ns if self.streamed else None,
@@ -230,7 +231,7 @@ class Recording:
             answered_model=self.answered_model,
             calls=self._calls.count,
             call_ns=call.first_ns if call else None,
-            arguments_ns=call.closed_ns if call and not arguments_problem(call.arguments) else None,
+            arguments_ns=call.closed_ns if call and is_object else None,
         )
 
     def observed_end(

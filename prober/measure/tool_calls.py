@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 MAX_CALLS = 64
-MAX_ARGUMENT_CHARS = 1 << 19
+MAX_NAME_CHARS = 300
+MAX_ARGUMENT_CHARS = 1 << 16  # of all calls: parsed in one step of about a millisecond
 _STRUCTURE = re.compile(r'["\\{}\[\]]')
 
 
@@ -35,27 +36,31 @@ class ToolCall:
     id: str
     first_ns: int
     name: str = ""
-    arguments: str = ""
     closed_ns: int | None = None
+    _texts: list[str] = field(default_factory=list)
     _depth: int = 0
     _is_in_text: bool = False
     _is_escaped: bool = False
 
     def add(self, at_ns: int, piece: CallPiece) -> None:
         """Add a piece. A name that comes again is a repetition."""
-        if piece.name != self.name:
+        if piece.name != self.name and len(self.name) < MAX_NAME_CHARS:
             self.name += piece.name
         if piece.id and piece.id != self.id:
             self.id = ""  # a new one in each piece: it does not identify the call
-        text = piece.arguments or ("" if self.arguments else piece.rest or "")
-        self.arguments += text
-        if self.closed_ns is None and self._closes(text):
-            self.closed_ns = at_ns
+        text = piece.arguments or ("" if self._texts else piece.rest or "")
+        if text:
+            self._texts.append(text)
+            if self.closed_ns is None and self._closes(text):
+                self.closed_ns = at_ns
+
+    @property
+    def arguments(self) -> str:
+        """The arguments so far."""
+        return "".join(self._texts)
 
     def _closes(self, text: str) -> bool:
         """Whether the arguments' outermost bracket is closed within `text`. Each character is looked at once."""
-        if not text:
-            return False
         escaped_at = 0 if self._is_escaped else -1
         for match in _STRUCTURE.finditer(text):
             mark, at = match[0], match.start()
@@ -96,7 +101,7 @@ class ToolCalls:
                 return
             call = self._by_place[piece.place] = ToolCall(piece.id, at_ns)
             self.kept.append(call)
-        self._chars += len(piece.arguments)
+        self._chars += len(piece.arguments) + len(piece.rest or "")
         if self._chars <= MAX_ARGUMENT_CHARS:
             call.add(at_ns, piece)
 
