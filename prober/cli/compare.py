@@ -35,7 +35,7 @@ from prober.cli.output import echo
 from prober.cli.report import result_of
 from prober.cli.sending import Watched
 from prober.cli.session import Session
-from prober.cli.target import check_writable, target, workload
+from prober.cli.target import check_writable, target, with_sampling, workload
 from prober.config.problems import ConfigError
 from prober.config.slos import parse_objectives
 from prober.config.target import TargetSpec
@@ -71,9 +71,10 @@ from prober.results.cost import Gpus, gpus_of
 from prober.results.load_description import describe_load
 from prober.results.result import Request
 from prober.results.result import Target as Described
-from prober.results.stage import request_of, use_of
+from prober.results.stage import quality_of, request_of, use_of
+from prober.results.tool_calls import tool_calls_of
 from prober.statistics.paired_test import min_pairs
-from prober.workload.workloads import Mix, RequestGenerator
+from prober.workload.workloads import Mix, RequestGenerator, Workload
 
 MAX_WARMER_C, MAX_SLOWER_RATIO = 5.0, 0.02  # GPU states closer than this count as alike
 MAX_IN_FLIGHT = 256
@@ -146,6 +147,13 @@ def compare(
     rollback: Annotated[str, typer.Option(help="Needs and losses of going back to A, for the report.")] = "",
     save: Annotated[str, typer.Option(help="File for the comparison, for `prober report`.")] = "",
     b_model: Annotated[str, typer.Option(help="Model of B, if its name differs.")] = "",
+    b_sampling: Annotated[
+        str,
+        typer.Option(
+            help="Request fields of B beside those of A, such as response_format or tools: a JSON object, or @FILE of one. Lengths are "
+            "not forced then."
+        ),
+    ] = "",
     b_bearer_token_file: Annotated[str, typer.Option(help="Bearer token file of B, if it differs.")] = "",
     gpus: GpuCount = 0,
     gpu_price: GpuPrice = None,
@@ -171,6 +179,9 @@ def compare(
             comparison, measured, of_files = _stored(*files, rounds, level, slos)
         else:
             chosen = workload(workload_options)
+            if b_sampling:
+                chosen = _with_own_lengths(chosen)
+            of_b = with_sampling(chosen, "--b-sampling", b_sampling) if b_sampling else chosen
             endpoint_b = replace(
                 endpoint,
                 model=b_model or endpoint.model,
@@ -181,13 +192,13 @@ def compare(
                     f"compare {side}",
                     url,
                     options,
-                    probes=[{"workload": chosen}],
+                    probes=[{"workload": sent}],
                     max_in_flight=MAX_IN_FLIGHT,
                     connect_lead=0.2,
                     warmup=0,  # the command sends its own
                     metrics={"interval": 1.0},
                 )
-                for side, url, options in (("A", a, endpoint), ("B", b, endpoint_b))
+                for side, url, options, sent in (("A", a, endpoint, chosen), ("B", b, endpoint_b, of_b))
             ]
             halves = plan(rates, rounds, requests, Random())
             pause_s, warm = quantity("--cool-down", cool_down, duration), warm_up_length(warm_up)
@@ -325,12 +336,14 @@ async def _measured(
             session.target.prompt_calibration = sessions["a"].target.prompt_calibration
             await session.start()
         measured: dict[Half, Sequence[Request]] = {}
+        answers: dict[Side, list[ProbeResult]] = {"a": [], "b": []}
         warm_ups: list[int] = []
         for number, half in enumerate(halves):
             if number:
                 await asyncio.sleep(pause_s)
             session, begin_ns = sessions[half.side], clock.now_ns()
-            measured[half], warmed = await _turn(session, half, warm_up)
+            measured[half], answered, warmed = await _turn(session, half, warm_up)
+            answers[half.side] += answered
             warm_ups.append(warmed)
             pages[half.side] += [signals for at_ns, signals in session.readings if at_ns >= begin_ns]
             local = session if session.gpus else sessions["b" if half.side == "a" else "a"]
@@ -340,12 +353,17 @@ async def _measured(
         rounds = rounds_of(measured)
         compared = judge(rounds, error, slos)
         remarks = [*reservations(a, b, rounds, compared), cards.text(), *_engine_texts(pages), _warm_up_text(warm_ups)]
+        remarks += _checked_texts(answers)
         if isinstance(mix := specs[0].probes[0].workload, Mix):
             remarks.append(f"quantiles are those of the whole mix {mix.name!r}, not of each of its workloads")
         remarks += [
             f"{side.upper()} {text} meanwhile" for side, session in sessions.items() for text in session.changes
         ]
-        return replace(_comparison(a, b, error, started_s), compared=tuple(compared), said=tuple(remarks)), rounds
+        comparison = _comparison(a, b, error, started_s)
+        fields = [json.dumps(describe_load(spec.probes[0].workload, arrivals="").sampling) for spec in specs]
+        apart = (("request fields", *fields),) if fields[0] != fields[1] else ()
+        differs = (*comparison.differs, *apart)
+        return replace(comparison, compared=tuple(compared), differs=differs, said=tuple(remarks)), rounds
     finally:
         for session in sessions.values():
             await session.stop()
@@ -377,8 +395,27 @@ def _engine_texts(pages: Mapping[Side, Sequence[EngineSignals]]) -> Iterator[str
             yield f"the engine of {side.upper()} during its turns, by its page: {', '.join(values)}"
 
 
-async def _turn(session: Session, half: Half, warm_up: WarmUpLength) -> tuple[list[Request], int]:
-    """A turn of one side: warm-up, then the requests of the round in an open loop. Returns them, and the number of warm-ups."""
+def _with_own_lengths(sent: Workload | Mix) -> Workload | Mix:
+    """The workload with answers that end by themselves, at its lengths at the latest: those of checked answers do, too."""
+    if isinstance(sent, Mix):
+        return Mix(sent.name, tuple((replace(part, is_length_forced=False), weight) for part, weight in sent.parts))
+    return replace(sent, is_length_forced=False)
+
+
+def _checked_texts(answers: Mapping[Side, Sequence[ProbeResult]]) -> Iterator[str]:
+    """Sentences on the checked answers and the tool calls of each side."""
+    for side, results in answers.items():
+        if quality := quality_of(results):
+            yield f"{quality[1]:,} of {quality[0]:,} checked answers of {side.upper()} are wrong"
+        if calls := tool_calls_of(results):
+            yield f"{side.upper()}: {calls.text()}"
+
+
+async def _turn(session: Session, half: Half, warm_up: WarmUpLength) -> tuple[list[Request], list[ProbeResult], int]:
+    """A turn of one side: warm-up, then the requests of the round in an open loop.
+
+    Returns them, the results that they have, and the number of warm-ups.
+    """
     workload = session.spec.probes[0].workload
     async with aclosing(session.warm_up(RequestGenerator(workload, Random()), warm_up)) as first:
         warm = [result async for result in first]
@@ -390,7 +427,9 @@ async def _turn(session: Session, half: Half, warm_up: WarmUpLength) -> tuple[li
     start_ns = session.clock.now_ns() + round(session.spec.connect_lead * 1e9)
     drawer = RequestGenerator(workload, Random(half.seed))
     async with aclosing(session.ordered(drawer, (start_ns + offset for offset in half.offsets_ns))) as results:
-        return [_row(result, start_ns) async for result in results], sum(result is not None for result in warm)
+        ended = [result async for result in results]
+    rows = [_row(result, start_ns) for result in ended]
+    return rows, [result for result in ended if result is not None], sum(result is not None for result in warm)
 
 
 def _row(result: ProbeResult | None, origin_ns: int) -> Request:

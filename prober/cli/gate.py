@@ -159,6 +159,7 @@ def gate(
         document |= {"target": asdict(result.target), "rate_per_s": probe.rate, "workload": sent.name}
         document |= {"prompt_lengths": asdict(prompts) if prompts else None}
         document["reasoning"] = asdict(reasoning) if reasoning else None
+        document["tool_calls"] = asdict(stage.tool_calls) if stage.tool_calls else None
         document["series"] = [asdict(series) for series in stage.series]
         document["warm_up"] = asdict(result.warm_up) if result.warm_up is not None else None
         echo(json.dumps(document))

@@ -359,6 +359,7 @@ def _object(rows: Sequence[Row], verdicts: Sequence[Verdict], result: Result) ->
                 "prompt_lengths": asdict(stage.prompt_lengths) if stage and stage.prompt_lengths else None,
                 "quality": stage.quality if stage else None,
                 "reasoning": asdict(stage.reasoning) if stage and stage.reasoning else None,
+                "tool_calls": asdict(stage.tool_calls) if stage and stage.tool_calls else None,
                 "series": [asdict(series) for series in stage.series] if stage else [],
                 "disturbance": asdict(stage.disturbance) if stage and stage.disturbance else None,
                 "adapters": asdict(stage.adapters) if stage and stage.adapters else None,
@@ -398,7 +399,7 @@ def _draw(rows: Sequence[Row], verdicts: Sequence[Verdict], result: Result) -> N
             console.print(f"{stage.name}: prompts: {stage.prompt_lengths.text()}.", markup=False)
         if stage.quality:
             judged, wrong = stage.quality
-            console.print(f"{stage.name}: {wrong:,} of {judged:,} golden answers wrong.", markup=False)
+            console.print(f"{stage.name}: {wrong:,} of {judged:,} checked answers wrong.", markup=False)
         for sentence in (*stage.sentences(), *stage_sentences(result, stage)):
             console.print(sentence, markup=False)
     for text in result.differs:

@@ -22,6 +22,7 @@ from prober.mock.faults import fault_forms, parse_fault
 from prober.mock.prefix import BLOCK_TOKENS
 from prober.mock.server import running
 from prober.mock.settings import Settings
+from prober.mock.structured_answer import CALL_FORMS
 from prober.mock.tokenizer import TOKENIZERS, Tokenizer
 from prober.mock.wire import LINE_ENDS, REASONING_FIELDS, ROLE_CHUNKS, USAGES, Wire
 from prober.simulation.parameters import Parameters
@@ -55,6 +56,7 @@ def mock(
     adapter_load: Annotated[str, typer.Option(help="Time to load an adapter, in the form of --ttft.")] = "500ms",
     reasoning_field: Annotated[str, typer.Option(help=" or ".join(REASONING_FIELDS))] = "reasoning",
     role_chunk: Annotated[str, typer.Option(help=", ".join(ROLE_CHUNKS))] = "with-first",
+    calls: Annotated[str, typer.Option(help=f"Form of tool calls: {', '.join(CALL_FORMS)}.")] = "pieces",
     usage: Annotated[str, typer.Option(help=", ".join(USAGES))] = "final",
     done: Annotated[bool, typer.Option(help="End streams with [DONE].")] = True,
     line_ending: Annotated[str, typer.Option(help=", ".join(LINE_ENDS))] = "lf",
@@ -78,6 +80,7 @@ def mock(
             (engine, ENGINES),
             (tokenizer, tuple(TOKENIZERS)),
             (role_chunk, ROLE_CHUNKS),
+            (calls, CALL_FORMS),
             (usage, USAGES),
             (line_ending, LINE_ENDS),
             (reasoning_field, REASONING_FIELDS),
@@ -106,6 +109,7 @@ def mock(
                 reasoning_field,
                 LINE_ENDS[line_ending],
                 duration(keepalive) if keepalive else 0.0,
+                calls,
             ),
             faults=tuple(parse_fault(text) for text in fault or ()),
             truth=truth,

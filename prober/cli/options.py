@@ -74,6 +74,12 @@ class WorkloadOptions:
     golden: Annotated[
         str, typer.Option(help="Workload of golden prompts in --config.file; one request in 20 is one of them.")
     ] = ""
+    sampling: Annotated[
+        str,
+        typer.Option(
+            help="Request fields beside those of the workload, such as tools or response_format: a JSON object, or @FILE of one."
+        ),
+    ] = ""
 
 
 @dataclass(frozen=True, slots=True)

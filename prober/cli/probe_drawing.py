@@ -31,6 +31,9 @@ def draw(result: ProbeResult) -> None:
     rows += [("TTFT", format_duration(timeline.ttft_s))] if timeline.ttft_s is not None else []
     if timeline.first_answer_ns != timeline.first_ns:
         rows.append(("TTFT answer", format_duration(timeline.ttft_answer_s)))
+    if timeline.calls:
+        times = f"first after {format_duration(timeline.ttft_call_s)}, its arguments after {format_duration(timeline.arguments_s)}"
+        rows.append(("tool calls", f"{timeline.calls}: {times}"))
     gaps = sorted(timeline.chunk_gaps_s)
     rows += [("TPOT", timeline.why_no_tpot or format_duration(timeline.tpot_s))] if timeline.content_ns else []
     rows += [("E2E", format_duration(timeline.e2e_s))] if timeline.e2e_s is not None else []

@@ -1,8 +1,10 @@
 """The target and the workload that the options of a command describe."""
 
+import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,8 +18,10 @@ from prober.config.target import TargetSpec
 from prober.config.units import duration
 from prober.config.variables import expand, expand_url
 from prober.config.workloads import THINK_TIME_REFUSED
+from prober.measure.quality import expectation_problem
 from prober.storage.lock import Lock, LockHeld
 from prober.workload.prompts import parse_prompts
+from prober.workload.requested_format import requested_format
 from prober.workload.shapes import Fixed
 from prober.workload.trace import parse_trace
 from prober.workload.workloads import BUILT_IN, Mix, Workload
@@ -106,6 +110,8 @@ def workload(options: WorkloadOptions) -> Workload | Mix:
     sent = _described(options) or _known("--workload", options.workload, known)
     if sent.has_think_time:
         raise ValueError(f"--workload {options.workload}: {THINK_TIME_REFUSED}")
+    if options.sampling:
+        sent = with_sampling(sent, "--sampling", options.sampling)
     if not options.golden:
         return sent
     golden = _known("--golden", options.golden, known)
@@ -114,6 +120,28 @@ def workload(options: WorkloadOptions) -> Workload | Mix:
     parts = sent.parts if isinstance(sent, Mix) else ((sent, 1.0),)
     weight = GOLDEN_SHARE / (1 - GOLDEN_SHARE) * sum(weight for _, weight in parts)
     return Mix(sent.name, (*parts, (golden, weight)))
+
+
+def with_sampling(sent: Workload | Mix, option: str, text: str) -> Workload | Mix:
+    """The workload with the request fields of an option beside its own. Raises ValueError."""
+    document = _text(option, text[1:]) if text.startswith("@") else text
+    try:
+        fields = json.loads(document)
+    except ValueError as problem:
+        raise ValueError(f"{option}: {problem}; write a JSON object, or @FILE of one") from None
+    if not isinstance(fields, dict) or "seed" in fields:
+        why = "`seed` is never sent; remove it" if isinstance(fields, dict) else "is not a JSON object"
+        raise ValueError(f"{option}: {why}")
+    expectation = requested_format(fields)
+    if expectation is not None and (bad_schema := expectation_problem(expectation)):
+        raise ValueError(f"{option}: {bad_schema}")
+    if isinstance(sent, Mix):
+        return Mix(sent.name, tuple((_with_fields(part, fields), weight) for part, weight in sent.parts))
+    return _with_fields(sent, fields)
+
+
+def _with_fields(part: Workload, fields: Mapping[str, Any]) -> Workload:
+    return replace(part, sampling={**part.sampling, **fields})
 
 
 def _known(option: str, name: str, known: Mapping[str, Workload | Mix]) -> Workload | Mix:

@@ -137,8 +137,9 @@ class Row(Shape):
                 mistakes.add("requests", "sessions with a think time are sent for a time; write `duration`")
             if self.workload.has_think_time and self.concurrency is not None:
                 mistakes.add("concurrency", "sessions with a think time begin by a schedule; write `rate`")
-            if any(slo.signal == "quality" for slo in self.accept) and not self._has_golden:
-                mistakes.add("accept", "`quality` judges golden prompts; name a `workload` that has some")
+            if any(slo.signal == "quality" for slo in self.accept) and not self.workload.checks:
+                mistakes.add("accept", "`quality` judges answers that are checked; name a `workload` with golden prompts, tools or a "
+                                       "`response_format`")  # fmt: skip
             if self.beside is None:
                 if self.start:
                     mistakes.add("start", "is that of a row `beside` another; remove it, or add that")
@@ -180,10 +181,6 @@ class Row(Shape):
     def workload(self) -> Workload | Mix:
         """The workload of the row."""
         return self.named if self.named is not None else self.named_workload(self.name)
-
-    @property
-    def _has_golden(self) -> bool:
-        return self.named is not None and any(part.golden for _, part, _ in self.named.shares())
 
     @property
     def closed(self) -> bool:

@@ -73,7 +73,7 @@ class SweepSpec(Block):
     )
     slos: Items[NamedSlo] = Field(
         (),
-        description="SLOs to find the capacity for, `success` among them, and `quality` if the workload has golden prompts; "
+        description="SLOs to find the capacity for, `success` among them, and `quality` if answers of the workload are checked; "
         "absent: all on TTFT, TPOT, ITL and E2E",
     )
     min_rate: Rate = Field(1.0, description="first rate")
@@ -128,7 +128,6 @@ class SweepSpec(Block):
 
     def for_target(self, stream: bool, known: list[Slo], *, has_price: bool) -> Self:
         """The sweep of a target with all SLOs that it judges. known: SLOs of the file, in their order."""
-        has_golden = any(part.golden for _, part, _ in self.workload.shares())
         chosen = tuple(slo for slo in known if slo in self.slos)
         if "slos" not in self.model_fields_set:
             chosen = tuple(
@@ -140,11 +139,11 @@ class SweepSpec(Block):
             if self.workload.has_think_time:
                 mistakes.add("workload", THINK_TIME_REFUSED)
             for index, slo in enumerate(self.slos):
-                if slo.signal == "quality" and not has_golden:
+                if slo.signal == "quality" and not self.workload.checks:
                     mistakes.add(
                         f"slos[{index}]",
-                        f"{slo.name!r} judges quality, but workload {self.workload.name!r} has no golden prompts; sweep with one "
-                        "that has `golden`, or list other SLOs",
+                        f"{slo.name!r} judges quality, but no answer of workload {self.workload.name!r} is checked; sweep with one "
+                        "that has `golden` prompts, tools or a `response_format`, or list other SLOs",
                     )
                 if not stream and slo.signal not in SIGNALS_WITHOUT_STREAM:
                     mistakes.add(

@@ -146,9 +146,9 @@ class ProbeSpec(Block):
     )
 
     def judged(self) -> Iterator[tuple[str, Workload, float, tuple[Slo, ...]]]:
-        """(series, workload, probes per second, SLOs) of each series; `quality` judges golden prompts only."""
+        """(series, workload, probes per second, SLOs) of each series; `quality` judges answers that are checked."""
         for name, workload, share in self.workload.shares():
-            slos = tuple(slo for slo in self.slos if slo.signal != "quality" or workload.golden)
+            slos = tuple(slo for slo in self.slos if slo.signal != "quality" or workload.checks)
             yield name, workload, self.rate * share, slos
 
     def for_target(self, target: Mapping[str, Any], known: list[Slo], at: str, mistakes: Mistakes) -> Self:
@@ -164,22 +164,22 @@ class ProbeSpec(Block):
                 update["rate"] = trace.rate_per_s * self.workload.speed
         if self.workload.has_think_time:
             mistakes.add(f"{at}.workload", THINK_TIME_REFUSED)
-        has_golden = any(part.golden for _, part, _ in self.workload.shares())
         stream = target.get("stream", True)
         if "slos" not in own:
             update["slos"] = tuple(
                 slo
                 for slo in known
-                if (stream or slo.signal in SIGNALS_WITHOUT_STREAM) and (has_golden or slo.signal != "quality")
+                if (stream or slo.signal in SIGNALS_WITHOUT_STREAM)
+                and (self.workload.checks or slo.signal != "quality")
             )
         for slo in update.get("slos", self.slos):
             if problem := threshold_problem(slo, target.get("timeouts", Timeouts())):
                 mistakes.add(f"/slos.{slo.name}.threshold", problem)
-            if slo.signal == "quality" and not has_golden:
+            if slo.signal == "quality" and not self.workload.checks:
                 mistakes.add(
                     f"{at}.slos",
-                    f"{slo.name!r} judges quality, but workload {self.workload.name!r} has no golden prompts; give it "
-                    "`golden`, or list other SLOs",
+                    f"{slo.name!r} judges quality, but no answer of workload {self.workload.name!r} is checked; give it `golden` "
+                    "prompts, tools or a `response_format`, or list other SLOs",
                 )
             if not stream and slo.signal not in SIGNALS_WITHOUT_STREAM:
                 mistakes.add(

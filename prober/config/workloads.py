@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Annotated, Any, Literal, Self, cast
+from typing import Annotated, Any, Self, cast
 
 from pydantic import Field, PlainValidator, TypeAdapter, ValidationInfo, model_validator
 
@@ -18,14 +18,15 @@ from prober.config.fields import (
     mistake,
 )
 from prober.config.problems import Problems, no_such
-from prober.measure.quality import Expectation, expectation_problem
+from prober.measure.quality import Check, Expectation, expectation_problem
 from prober.workload.prompts import BadPrompts, GoldenPrompt, parse_prompts
+from prober.workload.requested_format import requested_format, tool_schemas
 from prober.workload.shapes import Empirical, Exponential, Fixed, LengthDistribution, Lognormal, Uniform
 from prober.workload.trace import BadTrace, parse_trace
 from prober.workload.workloads import BUILT_IN, Adapters, Mix, Prefix, Sessions, Workload
 
 GOLDEN_OUTPUT_TOKENS = 64
-MAX_GOLDEN_OUTPUT_TOKENS = 4_096
+MAX_CHECKED_OUTPUT_TOKENS = 4_096
 THINK_TIME_REFUSED = (
     "its sessions have a think time: turns follow their answers, which only `prober matrix` does; use `count`"
 )
@@ -178,11 +179,17 @@ class Expect(Block):
     text: str | None = Field(None, description="the answer is this text, apart from white space at both ends")
     regex: str | None = Field(None, description="the answer contains a match; Python syntax")
     json_schema: dict[str, Any] | None = Field(None, description="the answer is JSON that is valid under this schema")
+    tool_call: str | None = Field(
+        None,
+        description="the answer calls this tool of `sampling.tools` only, with arguments valid under its parameters",
+    )
 
 
 class GoldenSpec(Block):
     prompt: Annotated[str, Field(min_length=1)] = Field(description="sent unchanged as the user's message")
-    expect: Expect = Field(default_factory=Expect, description="the right answer: one of text, regex, json_schema")
+    expect: Expect = Field(
+        default_factory=Expect, description="the right answer: one of text, regex, json_schema, tool_call"
+    )
 
 
 class PartSpec(Block):
@@ -238,7 +245,11 @@ class Shape(Block):
 class WorkloadSpec(Shape):
     """A workload, without its name."""
 
-    sampling: dict[str, Any] | None = Field(None, description="request fields ({temperature: 0}); never `seed`")
+    sampling: dict[str, Any] | None = Field(
+        None,
+        description="request fields ({temperature: 0}), as the API names them; never `seed`. With `tools` or `response_format` the "
+        "answers are checked, and output_tokens limits them and is not forced",
+    )
     prompts: PromptsFile | None = Field(None, description="prompts from a file instead of generated ones")
     trace: TraceFile | None = Field(None, description="lengths, prefixes and times from a recorded trace")
     golden: Items[GoldenSpec] | None = Field(
@@ -304,6 +315,9 @@ def _workload(name: str, spec: WorkloadSpec, problems: Problems, read: Callable[
             problems.add(f"{path}.{key}", "needed: a number of tokens or a distribution")
     if "seed" in (spec.sampling or {}):
         problems.add(f"{path}.sampling.seed", "is never sent: with a long prompt it kills some engines; remove it")
+    expectation = requested_format(spec.sampling or {})
+    if expectation is not None and (problem := expectation_problem(expectation)):
+        problems.add(f"{path}.sampling", problem)
     if spec.sessions is not None and spec.prefix is not None:
         problems.add(f"{path}.prefix", "each turn of `sessions` begins with those before it; remove it here, or that")
     if spec.sessions is not None and spec.adapters is not None:
@@ -335,16 +349,19 @@ def _with_texts(
     except BadTrace as problem:
         problems.add(f"{path}.trace.file", str(problem))
     if spec.golden is not None:
-        workload = replace(workload, golden=_golden(spec.golden, f"{path}.golden", problems))
-        if workload.output_tokens.maximum > MAX_GOLDEN_OUTPUT_TOKENS:
-            problems.add(
-                f"{path}.output_tokens",
-                f"of golden prompts are at most {MAX_GOLDEN_OUTPUT_TOKENS:,}, as the answer is kept to be judged",
-            )
+        tools = tool_schemas(spec.sampling or {})
+        workload = replace(workload, golden=_golden(spec.golden, tools, f"{path}.golden", problems))
+    if workload.checks and workload.max_output_tokens > MAX_CHECKED_OUTPUT_TOKENS:
+        problems.add(
+            f"{path}.output_tokens",
+            f"of answers that are checked are at most {MAX_CHECKED_OUTPUT_TOKENS:,}, as the answer is kept to be checked",
+        )
     return workload
 
 
-def _golden(specs: tuple[GoldenSpec, ...], path: str, problems: Problems) -> tuple[GoldenPrompt, ...]:
+def _golden(
+    specs: tuple[GoldenSpec, ...], tools: Mapping[str, Any], path: str, problems: Problems
+) -> tuple[GoldenPrompt, ...]:
     prompts: list[GoldenPrompt] = []
     if not specs:
         problems.add(path, "is empty; give it prompts, such as [{prompt: What is 2 + 2?, expect: {regex: '4'}}]")
@@ -354,11 +371,14 @@ def _golden(specs: tuple[GoldenSpec, ...], path: str, problems: Problems) -> tup
         if len(checks) != 1:
             problems.add(
                 place,
-                "needed: one of {text: …}, {regex: …} and {json_schema: {…}}; without it there is nothing to check",
+                "needed: one of {text: …}, {regex: …}, {json_schema: {…}} and {tool_call: …}; without it there is nothing to check",
             )
             continue
         ((kind, expected),) = checks.items()
-        expectation = Expectation(cast(Literal["text", "regex", "json_schema"], kind), expected)
+        if kind == "tool_call" and expected not in tools:
+            problems.add(f"{place}.tool_call", no_such("tool in `sampling.tools`", expected, tools))
+            continue
+        expectation = Expectation(cast(Check, kind), {expected: tools[expected]} if kind == "tool_call" else expected)
         if problem := expectation_problem(expectation):
             problems.add(f"{place}.{kind}", problem)
         prompts.append(GoldenPrompt(spec.prompt, expectation))

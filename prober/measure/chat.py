@@ -3,13 +3,14 @@
 One tolerant parser serves all engines. Only the request and the proper end of a stream depend on the `Dialect`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import orjson
 
 from prober.measure.payload import Malformed, count, error_of, excerpt, json_object, name, shortened, text_of
+from prober.measure.tool_calls import CallPiece
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,7 @@ class Chunk(NamedTuple):
     model: id of the model that generates the answer, as the server wrote it, "" if not reported
     choice: index of the choice that the chunk belongs to
     is_end: the API ends its answers with this event
+    calls: pieces of tool calls
     """
 
     has_content: bool = False
@@ -79,6 +81,7 @@ class Chunk(NamedTuple):
     model: str = ""
     choice: int = 0
     is_end: bool = False
+    calls: tuple[CallPiece, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +177,12 @@ def parse_chunk(payload: bytes) -> Chunk:
     finish_reason = _finish_reason(choice) if choice.get("finish_reason") else None
     model = document.get("model")
     model = model if type(model) is str else ""
-    return Chunk(text != "", answer != "", text, finish_reason, usage, None, model, index if type(index) is int else 0)
+    index = index if type(index) is int else 0
+    if delta.get("tool_calls") or delta.get("function_call"):
+        return Chunk(
+            text != "", answer != "", text, finish_reason, usage, None, model, index, calls=tuple(_call_pieces(delta))
+        )
+    return Chunk(text != "", answer != "", text, finish_reason, usage, None, model, index)
 
 
 def parse_answer(payload: bytes) -> Chunk:
@@ -187,7 +195,8 @@ def parse_answer(payload: bytes) -> Chunk:
     if choice is None:
         raise Malformed(f"the answer has no `choices`: {excerpt(payload)}")
     message = choice.get("message")
-    answer, reasoning = _content(message if isinstance(message, dict) else {"content": choice.get("text")})
+    message = message if isinstance(message, dict) else {"content": choice.get("text")}
+    answer, reasoning = _content(message)
     return Chunk(
         bool(answer or reasoning),
         bool(answer),
@@ -196,7 +205,23 @@ def parse_answer(payload: bytes) -> Chunk:
         _usage(document),
         None,
         name(document.get("model")),
+        calls=tuple(_call_pieces(message, is_complete=True)),
     )
+
+
+def _call_pieces(message: dict[str, Any], *, is_complete: bool = False) -> Iterator[CallPiece]:
+    """Pieces of the tool calls of a delta, or the calls of a complete message."""
+    calls = message.get("tool_calls") or [{"function": message.get("function_call")}]
+    for number, call in enumerate(calls if isinstance(calls, list) else ()):
+        function = call.get("function") if isinstance(call, dict) else None
+        if isinstance(function, dict):
+            index = call.get("index")
+            yield CallPiece(
+                number if is_complete else index if type(index) is int else None,
+                name(call.get("id")),
+                name(function.get("name")),
+                arguments if isinstance(arguments := function.get("arguments"), str) else "",
+            )
 
 
 def _first_choice(choices: Any) -> dict[str, Any] | None:

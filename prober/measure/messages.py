@@ -20,6 +20,7 @@ from prober.measure.payload import (
     shortened,
     text_of,
 )
+from prober.measure.tool_calls import CallPiece
 
 HEADERS = (("anthropic-version", "2023-06-01"),)
 
@@ -46,9 +47,18 @@ def parse_event(event_name: bytes, payload: bytes) -> Chunk:
     kind = event_type(document, event_name)
     match kind:
         case "content_block_delta":
-            return _content(document.get("delta"))
+            delta = document.get("delta")
+            content = _content(delta)
+            text = delta.get("partial_json") if isinstance(delta, dict) else None
+            if isinstance(text, str) and text:
+                content = content._replace(calls=(CallPiece(_index(document), arguments=text),))
+            return content
         case "content_block_start":
-            return _content(document.get("content_block"))
+            block = document.get("content_block")
+            return _content(block)._replace(calls=_calls(block, _index(document)))
+        case "content_block_stop":
+            # A tool without input has no deltas.
+            return Chunk(calls=(CallPiece(_index(document), rest="{}"),))
         case "message_start":
             message = document.get("message")
             if not isinstance(message, dict):
@@ -64,7 +74,7 @@ def parse_event(event_name: bytes, payload: bytes) -> Chunk:
         return Chunk(error=error_of(document) or "no message")
     if "choices" in document:
         raise Malformed("a chunk of the chat API, though `api: messages` was asked")
-    return Chunk(error=None if kind in ("ping", "content_block_stop") else error_of(document))
+    return Chunk(error=None if kind == "ping" else error_of(document))
 
 
 def parse_answer(payload: bytes) -> Chunk:
@@ -87,7 +97,21 @@ def parse_answer(payload: bytes) -> Chunk:
         _usage(message),
         None,
         name(message.get("model")),
+        calls=tuple(piece for number, block in enumerate(blocks) for piece in _calls(block, number, is_complete=True)),
     )
+
+
+def _index(document: dict[str, Any]) -> int | None:
+    index = document.get("index")
+    return index if type(index) is int else None
+
+
+def _calls(block: Any, index: int | None, *, is_complete: bool = False) -> tuple[CallPiece, ...]:
+    """The call in a content block; tools that the server calls itself have another type. An empty input may come with deltas."""
+    if not isinstance(block, dict) or block.get("type") != "tool_use":
+        return ()
+    text = text_of(block["input"]) if block.get("input") or (is_complete and "input" in block) else ""
+    return (CallPiece(index, name(block.get("id")), name(block.get("name")), text),)
 
 
 def _content(block: Any) -> Chunk:

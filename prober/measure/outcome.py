@@ -4,19 +4,21 @@
 least one chunk with content, and the requested length where the engine can be forced to it.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from prober.measure import finish_reason
 from prober.measure.printable import one_line
 from prober.measure.quality import Expectation, answer_problem
+from prober.measure.tool_calls import ToolCall
 
 
 class Outcome(StrEnum):
     """Every way a probe can end."""
 
     OK = "ok"
-    WRONG_ANSWER = "wrong_answer"  # ended properly, but the answer to a golden prompt is wrong: bad for `quality` only
+    WRONG_ANSWER = "wrong_answer"  # ended properly, but the answer was checked and is wrong: bad for `quality` only
     # Failures of the target: bad events of every SLO.
     DNS = "dns"
     CONNECT_REFUSED = "connect_refused"
@@ -72,6 +74,7 @@ class ObservedEnd:
     done: `[DONE]` was received
     content_chunks: number of chunks with content
     answer: the text, only if the answer is checked
+    calls: the tool calls of the answer
     stray_text: first words of the server that are no part of an answer
     """
 
@@ -85,6 +88,7 @@ class ObservedEnd:
     content_chunks: int = 0
     completion_tokens: int | None = None
     answer: str = ""
+    calls: Sequence[ToolCall] = ()
     stray_text: str = ""
 
 
@@ -95,7 +99,7 @@ class ExpectedAnswer:
     sends_done: the stream ends with `[DONE]`, or with the event that ends answers of its API
     engine: whose finish reasons are expected
     tokens: requested length, None if unknown; forced: the engine was told to generate exactly that many
-    expectation: the right answer to a golden prompt
+    expectation: the check of the answer, None if it is not checked
     """
 
     streamed: bool = True
@@ -179,8 +183,9 @@ def _content_verdict(end: ObservedEnd, expected: ExpectedAnswer) -> Verdict:
         return Verdict(Outcome.EMPTY, "the answer ended properly but had no content")
     if expected.forced and (short := _shortfall(end, expected.tokens)):
         return Verdict(Outcome.SHORT, short)
-    if expected.expectation and (wrong := answer_problem(expected.expectation, end.answer)):
-        return Verdict(Outcome.WRONG_ANSWER, wrong)
+    if expected.expectation and (wrong := answer_problem(expected.expectation, end.answer, end.calls)):
+        is_cut = end.finish_reason in finish_reason.LENGTH
+        return Verdict(Outcome.WRONG_ANSWER, f"{wrong} (the answer reached its limit of tokens)" if is_cut else wrong)
     received = max(end.completion_tokens or 0, end.content_chunks)
     if expected.tokens is not None and received > FAR_MORE * expected.tokens:
         return Verdict(Outcome.OK, f"at least {received} tokens although {expected.tokens} were requested")

@@ -1,24 +1,30 @@
-"""Checks answers to golden prompts against their expectation: a fast wrong answer is a failure."""
+"""Checks answers against their expectation, of golden prompts, tool calls and formats: a fast wrong answer is a failure."""
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from prober.measure.tool_calls import ToolCall
+
+Check = Literal["text", "regex", "json_schema", "tool_call"]
 MAX_QUOTED_CHARS = 80  # of an answer, in a message
 
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """The right answer to a golden prompt.
+    """The right answer to a request.
 
     kind: `text`: the answer equals `expected`, ignoring white space at both ends; `regex`: `expected` (Python's `re`) matches
-    somewhere in the answer; `json_schema`: the answer is a JSON document valid under the schema `expected` (draft 2020-12)
+    somewhere in the answer; `json_schema`: the answer is a JSON document valid under the schema `expected` (draft 2020-12);
+    `tool_call`: each call of the answer names a tool in `expected`, and its arguments are an object valid under the schema there
+    is_call_required: for `tool_call`: an answer without a call is wrong
     """
 
-    kind: Literal["text", "regex", "json_schema"]
+    kind: Check
     expected: str | Mapping[str, Any]
+    is_call_required: bool = True
 
 
 def expectation_problem(expectation: Expectation) -> str:
@@ -30,26 +36,55 @@ def expectation_problem(expectation: Expectation) -> str:
         except re.error as problem:
             return f"{expected!r} is not a regular expression: {problem}"
     elif expectation.kind == "json_schema":
-        from jsonschema import Draft202012Validator  # takes 12 MB: imported only where used
-        from jsonschema.exceptions import SchemaError
-
-        try:
-            Draft202012Validator.check_schema(expected)
-        except SchemaError as problem:
-            return f"is not a JSON Schema: {problem.message}"
+        return _bad_schema(expected)
+    elif expectation.kind == "tool_call":
+        return next((f"{name}: {why}" for name, schema in expected.items() if (why := _bad_schema(schema))), "")
     elif not str(expected).strip():
         return "is empty; give the text of the right answer"
     return ""
 
 
-def answer_problem(expectation: Expectation, answer: str) -> str:
-    """Returns what is wrong with `answer`, empty if it meets `expectation`."""
-    expected, stripped = expectation.expected, answer.strip()
+def _bad_schema(schema: Any) -> str:
+    from jsonschema import Draft202012Validator  # takes 12 MB: imported only where used
+    from jsonschema.exceptions import SchemaError
+
+    try:
+        Draft202012Validator.check_schema(schema)
+    except SchemaError as problem:
+        return f"is not a JSON Schema: {problem.message}"
+    return ""
+
+
+def answer_problem(expectation: Expectation, answer: str, calls: Sequence[ToolCall] = ()) -> str:
+    """Returns what is wrong with `answer` and its `calls`, empty if they meet `expectation`."""
+    expected: Any = expectation.expected
+    stripped = answer.strip()
+    if expectation.kind == "tool_call":
+        if not calls:
+            return f"{_quoted(stripped)} calls no tool" if expectation.is_call_required else ""
+        return next((problem for call in calls if (problem := _call_problem(expected, call))), "")
     if expectation.kind == "json_schema":
         return _schema_problem(expected, stripped)
     if expectation.kind == "regex":
         return "" if re.search(str(expected), answer) else f"{_quoted(stripped)} does not match {expected!r}"
     return "" if stripped == str(expected).strip() else f"{_quoted(stripped)} is not {expected!r}"
+
+
+def arguments_problem(arguments: str) -> str:
+    """Why the arguments of a tool call are no JSON object; empty if they are one."""
+    try:
+        return "" if isinstance(json.loads(arguments), dict) else f"{_quoted(arguments)} is no JSON object"
+    except ValueError as problem:
+        return f"{_quoted(arguments)} is not JSON: {problem}"
+    except RecursionError:
+        return f"{_quoted(arguments)} is nested too deeply to be checked"
+
+
+def _call_problem(schemas: Any, call: ToolCall) -> str:
+    if call.name not in schemas:
+        return f"calls {_quoted(call.name)}, which is none of {', '.join(map(repr, schemas))[:200]}"
+    problem = arguments_problem(call.arguments) or _schema_problem(schemas[call.name], call.arguments)
+    return f"arguments of {call.name}: {problem}" if problem else ""
 
 
 def _schema_problem(schema: Any, answer: str) -> str:

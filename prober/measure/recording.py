@@ -11,8 +11,10 @@ from prober.measure import chat
 from prober.measure.api import CHAT, Api
 from prober.measure.outcome import ObservedEnd, Verdict
 from prober.measure.payload import Malformed, error_of, first_line, joined_surrogates, json_object, name
+from prober.measure.quality import arguments_problem
 from prober.measure.sse import STRAY, LineTooLong, SseDecoder, SseEvent, is_done
 from prober.measure.timeline import Timeline
+from prober.measure.tool_calls import ToolCall, ToolCalls
 
 MAX_CHUNKS = 100_000
 MAX_TEXT_CHARS = 2_000
@@ -65,6 +67,7 @@ class Recording:
     answered_model: str = ""
     stray_text: str = ""
     has_urgent_work: bool = False
+    _calls: ToolCalls = field(default_factory=ToolCalls)
     _texts: list[str] = field(default_factory=list)
     _text_chars: int = 0
     _answers: list[str] = field(default_factory=list)
@@ -116,6 +119,11 @@ class Recording:
     def answer(self) -> str:
         """The text without reasoning, collected only if `keep_answer` is set."""
         return joined_surrogates("".join(self._answers))
+
+    @property
+    def calls(self) -> list[ToolCall]:
+        """The tool calls, in the order of their begin, as far as they are kept."""
+        return self._calls.kept
 
     def feed(self, at_ns: int, data: bytes) -> bool:
         """Add a piece of the body that arrived at `at_ns`. Returns True once the answer has ended; later data is ignored."""
@@ -187,6 +195,7 @@ class Recording:
                 chunk = self.api.parse_answer(bytes(self._body))
                 if chunk.has_content:
                     self._stamps.append(self.last_ns or 0)
+                self._record_calls(self.last_ns or 0, chunk)
                 self._record_metadata(chunk)
                 return
             self._finish_event()
@@ -209,6 +218,8 @@ class Recording:
         # Running totals give tokens per chunk only if every content chunk had one; one usage at the end does not.
         has_totals = len(self._totals) == len(self._stamps) > 0
         steps = array("q", map(sub, self._totals, (0, *self._totals))) if has_totals else None
+        call = self.calls[0] if self.calls and self.streamed else None
+        is_object = call is not None and call.closed_ns is not None and not arguments_problem(call.arguments)
         return replace(
             timeline,
             first_ns=self.first_ns if self.streamed else None,
@@ -218,6 +229,9 @@ class Recording:
             usage=self.usage,
             finish_reason=self.finish_reason,
             answered_model=self.answered_model,
+            calls=self._calls.count,
+            call_ns=call.first_ns if call else None,
+            arguments_ns=call.closed_ns if call and is_object else None,
         )
 
     def observed_end(
@@ -235,6 +249,7 @@ class Recording:
             content_chunks=self.content_chunks,
             completion_tokens=self.usage.completion_tokens if self.usage else None,
             answer=self.answer,
+            calls=self.calls,
             stray_text=self.stray_text,
         )
 
@@ -370,6 +385,8 @@ class Recording:
                     return  # of an answer that nobody asked for
             if chunk.has_content:
                 self._record_content(at_ns, chunk)
+            if chunk.calls:
+                self._record_calls(at_ns, chunk)
             self._record_metadata(chunk)
             if (
                 not chunk.has_content
@@ -381,6 +398,10 @@ class Recording:
                 self.stray_text = first_line(payload, MAX_STRAY_CHARS)
         except Malformed as problem:
             self.malformed = str(problem)
+
+    def _record_calls(self, at_ns: int, chunk: chat.Chunk) -> None:
+        for piece in chunk.calls:
+            self._calls.add(at_ns, piece)
 
     def _record_content(self, at_ns: int, chunk: chat.Chunk) -> None:
         stamps = self._stamps

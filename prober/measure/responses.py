@@ -4,6 +4,7 @@ An answer ends with `response.completed`, `response.incomplete` or `response.fai
 events". Engines offer no field that forces a length here, and lengths are limits.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import orjson
@@ -20,6 +21,7 @@ from prober.measure.payload import (
     shortened,
     text_of,
 )
+from prober.measure.tool_calls import CallPiece
 
 ENDS = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
 
@@ -50,7 +52,9 @@ def parse_event(event_name: bytes, payload: bytes) -> Chunk:
         text = delta if isinstance(delta, str) else ""
         if kind == "response.audio.delta" or kind == "response.output_audio.delta":
             text = text and "[audio]"
-        return Chunk(text != "", text != "" and "reasoning" not in kind, text)
+        piece = CallPiece(_position(document, document.get("item_id")), arguments=text)
+        calls = (piece,) if kind == "response.function_call_arguments.delta" else ()
+        return Chunk(text != "", text != "" and "reasoning" not in kind, text, calls=calls)
     if kind in ENDS:
         response = document.get("response")
         if not isinstance(response, dict):
@@ -60,7 +64,11 @@ def parse_event(event_name: bytes, payload: bytes) -> Chunk:
         item = document.get("item")
         # A tool call begins with the name of the tool, which the model generates.
         tool = name(item.get("name")) if isinstance(item, dict) and str(item.get("type")).endswith("_call") else ""
-        return Chunk(tool != "", tool != "", tool)
+        return Chunk(tool != "", tool != "", tool, calls=tuple(_call_pieces(item, _position(document, None))))
+    if kind == "response.function_call_arguments.done":
+        arguments = document.get("arguments")
+        rest = arguments if isinstance(arguments, str) else ""
+        return Chunk(calls=(CallPiece(_position(document, document.get("item_id")), rest=rest),))
     if kind in ("response.created", "response.in_progress", "response.queued"):
         response = document.get("response")
         return Chunk(model=name(response.get("model")) if isinstance(response, dict) else "")
@@ -80,7 +88,29 @@ def parse_answer(payload: bytes) -> Chunk:
         raise Malformed(f"the answer has no `output`: {excerpt(payload)}")
     answer, reasoning = _output(response["output"])
     end = _end(response, name(response.get("status")) or "completed")
-    return end._replace(has_content=bool(answer or reasoning), is_answer=bool(answer), text=answer or reasoning)
+    items = response["output"] if isinstance(response["output"], list) else []
+    calls = tuple(piece for number, item in enumerate(items) for piece in _call_pieces(item, number))
+    return end._replace(
+        has_content=bool(answer or reasoning), is_answer=bool(answer), text=answer or reasoning, calls=calls
+    )
+
+
+def _position(document: dict[str, Any], item_id: object) -> int | str | None:
+    """Place of an item in the output, else its id: llama.cpp numbers no items."""
+    place = document.get("output_index")
+    return place if type(place) is int else name(item_id) or None
+
+
+def _call_pieces(item: Any, position: int | str | None) -> Iterator[CallPiece]:
+    """The call in an item that has begun. Tools that the server calls itself, and those that take text, have other types."""
+    if isinstance(item, dict) and item.get("type") == "function_call":
+        arguments = item.get("arguments")
+        yield CallPiece(
+            position if position is not None else name(item.get("id")) or None,
+            name(item.get("call_id")),
+            name(item.get("name")),
+            arguments if isinstance(arguments, str) else "",
+        )
 
 
 def _end(response: dict[str, Any], status: str) -> Chunk:

@@ -15,7 +15,7 @@ class ProbeResult:
     has_asked_length: the prompt was composed to have `requested_prompt_tokens` tokens
     warm_up: a success whose latency includes the engine's warm-up, or that calibrates the length of prompts
     cached: a cold prompt that the engine had in its prefix cache
-    golden: how the answer to a golden prompt is checked (text, regex, json_schema), None for other prompts
+    check: how the answer is checked (text, regex, json_schema, tool_call), None if it is not
     on_request: the probe was started by a user: it is shown, but not counted
     rate_limit: the `x-ratelimit-remaining-*` headers of the response
     retry_after_s: pause that a failed answer asks for, from its end on
@@ -37,7 +37,7 @@ class ProbeResult:
     warm_up: bool = False
     cached: bool = False
     text: str = ""
-    golden: str | None = None
+    check: str | None = None
     rate_limit: dict[str, float] = field(default_factory=dict)
     retry_after_s: float | None = None
     cert_expiry_unix_s: float | None = None

@@ -3,7 +3,7 @@
 `success`, `ttft`, `e2e`: one event per probe; a bad outcome is a bad event.
 `tpot`: one event if it was measured, see `Timeline.tpot_s`.
 `itl`: one event per ITL, of the first tokens up to the number requested, plus one bad event if the stream died after its first token.
-`quality`: one event per golden prompt.
+`quality`: one event per answer that is checked.
 
 Neutral outcomes contribute nothing. A success during warm-up, or whose cold prompt was in the prefix cache, contributes to
 `success` and `quality` only: its latency is not what a user would see.
@@ -26,7 +26,7 @@ def count_events(slo: Slo, result: ProbeResult) -> tuple[int, int]:
     if slo.signal == "success":
         return BAD_EVENT if failed else GOOD_EVENT
     if slo.signal == "quality":
-        if result.golden is None:
+        if result.check is None:
             return NO_EVENT
         return BAD_EVENT if failed or result.outcome is Outcome.WRONG_ANSWER else GOOD_EVENT
     if not failed and (result.warm_up or result.cached):

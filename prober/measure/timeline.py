@@ -36,6 +36,9 @@ class Timeline:
     cut_ns: when the prober cancelled the request in flight
     content_tokens: tokens in each of these chunks, shape (chunks,), or None unless the engine reported usage in all of them
     answered_model: id of the model that answered, as the answer itself says; "" if it does not
+    calls: number of tool calls
+    call_ns: first piece of the first tool call, name or arguments
+    arguments_ns: the piece that completed its arguments; None unless they are a JSON object
     """
 
     intended_ns: int
@@ -51,6 +54,9 @@ class Timeline:
     finish_reason: str | None = None
     answered_model: str = ""
     cut_ns: int | None = None
+    calls: int = 0
+    call_ns: int | None = None
+    arguments_ns: int | None = None
     _flush_starts: Sequence[int] | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
@@ -80,6 +86,16 @@ class Timeline:
     def ttft_answer_s(self) -> float | None:
         """First content that is not reasoning − intended."""
         return None if self.first_answer_ns is None else (self.first_answer_ns - self.intended_ns) / 1e9
+
+    @property
+    def ttft_call_s(self) -> float | None:
+        """First piece of the first tool call − intended."""
+        return None if self.call_ns is None else (self.call_ns - self.intended_ns) / 1e9
+
+    @property
+    def arguments_s(self) -> float | None:
+        """Complete arguments of the first tool call − intended."""
+        return None if self.arguments_ns is None else (self.arguments_ns - self.intended_ns) / 1e9
 
     @property
     def e2e_s(self) -> float | None:
@@ -144,7 +160,8 @@ class Timeline:
     def _first_flush_tokens(self, n: int, chunks: int) -> int | None:
         """Tokens in the first flush, which has this many chunks; n: tokens of the answer. None if they are not known.
 
-        Without usage in each chunk, a first chunk that came alone is one token, since a prefill makes one. Several chunks are their
+        Without usage in each chunk, a first chunk that came alone is one token, since a prefill makes one; not one of a tool call,
+        before which an engine may have generated tokens that it does not send, such as `<tool_call>`. Several chunks are their
         number of tokens only if every chunk of the answer must be one token: each has at least one, and there are n of them, or
         n − 1 beside the stop token, which has no content.
         """
@@ -153,4 +170,5 @@ class Timeline:
         without_content = n - len(self.content_ns)
         has_stop_token = self.finish_reason is not None and self.finish_reason not in LENGTH
         is_known = without_content == 0 or (without_content == 1 and has_stop_token)
-        return chunks if chunks == 1 or is_known else None
+        is_one_token = chunks == 1 and (self.call_ns is None or self.call_ns != self.first_ns)
+        return chunks if is_one_token or is_known else None

@@ -5,7 +5,9 @@ from typing import Any
 
 import orjson
 
+from prober.mock.structured_answer import document_of
 from prober.mock.tokenizer import Tokenizer
+from prober.workload.requested_format import tool_schemas
 
 MAX_MODEL_LEN = 262_144
 DEFAULT_TOKENS = 64
@@ -18,7 +20,8 @@ class CompletionRequest:
     prompt: tokens of the prompt
     tokens: of the answer
     salt: separates prefix caches
-    is_structured: the answer must be JSON (`response_format`)
+    document: JSON that the answer is, or the arguments of its call are; "" for words
+    tool: to call, "" for none
     """
 
     chat: bool
@@ -30,7 +33,8 @@ class CompletionRequest:
     include_usage: bool
     continuous_usage: bool
     salt: str
-    is_structured: bool = False
+    document: str = ""
+    tool: str = ""
 
 
 class RequestRefused(Exception):
@@ -71,6 +75,7 @@ def parse_completion_request(
         raise RequestRefused(404, error_body(message, "NotFoundError", 404, "model"))
     prompt = tokenizer.tokens(_prompt(document, chat), is_chat=chat)
     tokens = _tokens(document, len(prompt))
+    tool, schema = (_tool(document) if chat else None) or ("", _schema(document))
     options = document.get("stream_options") or {}
     if options and not document.get("stream"):
         raise bad_request("Stream options can only be defined when `stream=True`.", "stream_options")
@@ -84,7 +89,8 @@ def parse_completion_request(
         include_usage=bool(options.get("include_usage")),
         continuous_usage=bool(options.get("continuous_usage_stats")),
         salt=str(document.get("cache_salt") or ""),
-        is_structured=_is_structured(document),
+        document="" if schema is None else document_of(schema),
+        tool=tool,
     )
 
 
@@ -102,13 +108,27 @@ def _prompt(document: dict[str, Any], chat: bool) -> str:
     return "\n".join(_text(message.get("content")) for message in messages)
 
 
-def _is_structured(document: dict[str, Any]) -> bool:
-    """Whether `response_format` asks for JSON. vLLM refuses kinds that it does not know."""
+def _tool(document: dict[str, Any]) -> tuple[str, Any] | None:
+    """Name and schema of the tool that is called: the chosen one, else the first; None without tools."""
+    schemas, choice = tool_schemas(document), document.get("tool_choice")
+    if not schemas or choice == "none":
+        return None
+    name = choice["function"]["name"] if isinstance(choice, dict) else next(iter(schemas))
+    if name not in schemas:
+        raise bad_request(f"Tool {name} has not been passed in the tools parameter.", "tool_choice")
+    return name, schemas[name]
+
+
+def _schema(document: dict[str, Any]) -> Any:
+    """Schema of the JSON that `response_format` asks for, None for words. vLLM refuses kinds that it does not know."""
     response_format = document.get("response_format") or {"type": "text"}
     kind = response_format.get("type") if isinstance(response_format, dict) else None
     if kind not in ("text", "json_object", "json_schema"):
         raise bad_request("response_format: Input should be 'text', 'json_object' or 'json_schema'", "response_format")
-    return kind in ("json_object", "json_schema")
+    if kind == "text":
+        return None
+    schema = (response_format.get("json_schema") or {}).get("schema")
+    return schema or {"properties": {"answer": {"type": "string"}}}
 
 
 def _text(content: Any) -> str:

@@ -21,6 +21,7 @@ class Behaviour:
     background_per_s: rate of background requests, which take slots and are counted on the page
     tokens_per_chunk: also of the first chunk
     reasoning: reasoning tokens at the start of an answer
+    json_factor: all delays of an answer that must be JSON, as if by a grammar; drawn only
     """
 
     ttft: Delay = Constant(0.05)
@@ -29,6 +30,7 @@ class Behaviour:
     background_per_s: float = 0.0
     tokens_per_chunk: int = 1
     reasoning: int = 0
+    json_factor: float = 1.0
 
 
 class Emission(NamedTuple):

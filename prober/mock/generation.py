@@ -14,6 +14,7 @@ from prober.mock.faults import Fault
 from prober.mock.record import Record
 from prober.mock.script import answer, opening
 from prober.mock.service import Place, Service
+from prober.mock.structured_answer import deltas, spoiled
 from prober.mock.wire import Chunks, Wire, plain_answer
 
 HEADERS = {"Server": "uvicorn"}
@@ -43,6 +44,8 @@ class Generation:
                 tokens=min(completion.tokens, self._fault.count or completion.tokens // 2),
                 finish_reason="stop",
             )
+        if completion.document:
+            completion = self._structured(completion)
         if self._name == "empty":
             completion = replace(completion, finish_reason="stop")
         record = self._record
@@ -61,6 +64,16 @@ class Generation:
             complete = record.ended == "complete"
             reason = completion.finish_reason if complete else "error" if record.ended == "cut" else None
             self._service.leave(place, reason, due_ns if complete else self._service.pacer.now_ns())
+
+    def _structured(self, completion: CompletionRequest) -> CompletionRequest:
+        """The request with the length of its JSON, which is cut where fewer tokens are asked for."""
+        completion = replace(completion, document=spoiled(completion.document, self._name))
+        self._factor *= self._service.behaviour.json_factor
+        needed = self._service.behaviour.reasoning
+        needed += len(deltas(completion.document, completion.tool, self._wire.calls))
+        if needed > completion.tokens:
+            return replace(completion, finish_reason="length")
+        return replace(completion, tokens=needed, finish_reason="tool_calls" if completion.tool else "stop")
 
     async def _stream(
         self, completion: CompletionRequest, place: Place, entered_ns: int

@@ -8,6 +8,7 @@ import orjson
 
 from prober.mock.completion_request import CompletionRequest, error_body
 from prober.mock.record import Record
+from prober.mock.structured_answer import PIECE_CHARS, deltas, joined, message
 
 ROLE_CHUNKS = ("with-first", "early", "none")
 USAGES = ("final", "every", "last-content", "none")
@@ -22,8 +23,6 @@ WORDS = tuple(
     b"they which you were all her she there would their we him been has when who will no more if out so up said what its "
     b"about than into them can only other time new".split()
 )
-# An answer that must be JSON, `{"answer":" the of and"}`, escaped for the JSON around it.
-JSON_START, JSON_END = b'{\\"answer\\":\\"', b'\\"}'
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +34,7 @@ class Wire:
     (transformers); `none`
     done: the stream ends with `[DONE]`
     line_end: b"\\n", b"\\r\\n" or b"\\r"
+    calls: form of tool calls, see `structured_answer.deltas`
     keepalive_s: time without a write after which a comment is sent; 0: never
     """
 
@@ -44,6 +44,7 @@ class Wire:
     reasoning_field: str = "reasoning"
     line_end: bytes = b"\n"
     keepalive_s: float = 0.0
+    calls: str = "pieces"
 
 
 class Chunks:
@@ -73,6 +74,7 @@ class Chunks:
         )
         self._final_usage = wire.usage == "every" or (wire.usage == "final" and completion.include_usage)
         self._reasoned = 0
+        self._deltas = deltas(completion.document, completion.tool, wire.calls) if completion.document else None
 
     @property
     def comment(self) -> bytes:
@@ -97,18 +99,22 @@ class Chunks:
             text = WORDS[sent % len(WORDS)]
         else:
             text = b"".join([WORDS[i % len(WORDS)] for i in range(sent, sent + size)])
-        if self._completion.is_structured and not reasoning:
-            text = (JSON_START if sent <= self._reasoned else b"") + text + (JSON_END if last else b"")
-        head = self._reasoning if reasoning else self._answer
+        head, closed = self._reasoning if reasoning else self._answer, 0
+        if self._deltas is not None and not reasoning:
+            delta = joined(self._deltas[sent - self._reasoned : sent - self._reasoned + size])
+            if self._completion.chat:  # closes itself, as the ends below do for a text
+                head, text, closed = self._head + b'{"index":0,"delta":', orjson.dumps(delta), len(b'"}')
+            else:
+                text = orjson.dumps(delta["content"])[1:-1]
         if reasoning:
             self._reasoned = sent + size
         if sent == 0 and self._completion.chat and self._wire.role_chunk == "none":
             head = head.replace(b'"delta":{', b'"delta":{"role":"assistant",', 1)
         if last:
-            return head + text + self._last_tail + self._usage_at_last(sent + size) + self._close
+            return head + text + self._last_tail[closed:] + self._usage_at_last(sent + size) + self._close
         if self._running_usage:
-            return head + text + self._tail + self._usage_so_far(sent + size) + self._close
-        return head + text + self._tail + self._close
+            return head + text + self._tail[closed:] + self._usage_so_far(sent + size) + self._close
+        return head + text + self._tail[closed:] + self._close
 
     def finish(self) -> bytes:
         """The chunk with the finish reason and without content."""
@@ -210,16 +216,17 @@ def plain_answer(
 ) -> bytes:
     """The answer without `stream`: `tokens` tokens, of which the first `reasoning` are reasoning."""
     words = [WORDS[i % len(WORDS)].decode() for i in range(tokens)]
-    text = "".join(words[reasoning:])
-    if completion.is_structured:
-        text = orjson.dumps({"answer": text}).decode()
+    fields: dict[str, Any] = {"content": "".join(words[reasoning:])}
+    if completion.document:
+        document = completion.document[: PIECE_CHARS * (tokens - reasoning)]
+        fields = message(document, completion.tool, wire.calls)
     choice: dict[str, Any] = {"index": 0}
     if completion.chat:
-        choice["message"] = {"role": "assistant", "content": text}
+        choice["message"] = {"role": "assistant", **fields}
         if reasoning:
             choice["message"][wire.reasoning_field] = "".join(words[:reasoning])
     else:
-        choice["text"] = "".join(words)
+        choice["text"] = fields["content"]
     answer: dict[str, Any] = {
         "id": answer_id(completion, record),
         "object": "chat.completion" if completion.chat else "text_completion",

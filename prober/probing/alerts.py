@@ -31,8 +31,8 @@ def alerts(selector: str) -> tuple[Alert, ...]:
             "warning",
             f"{wrong} / ({checks} > 0) > 0.05\nand\n{wrong} >= 2.5\n",  # more than two; increase() extrapolates
             "5m",
-            "{{ $labels.target }} gives wrong answers to golden prompts",
-            "{{ $value | humanizePercentage }} of the answers to golden prompts of workload {{ $labels.workload }} were wrong in "
+            "{{ $labels.target }} gives wrong answers",
+            "{{ $value | humanizePercentage }} of the checked answers of workload {{ $labels.workload }} were wrong in "
             "the last hour. The alert fires above 5%, from three wrong answers on.",
         ),
     )

@@ -102,7 +102,13 @@ def heatmaps() -> list[Panel]:
 
 def latency() -> list[Panel]:
     """Quantiles of each signal, with the samples behind them."""
-    return [_quantile_table(), *(_quantile_lines(signal) for signal in SIGNALS), _sample_counts(), _ttft_of_answer()]
+    return [
+        _quantile_table(),
+        *(_quantile_lines(signal) for signal in SIGNALS),
+        _sample_counts(),
+        _ttft_of_answer(),
+        _tool_calls(),
+    ]
 
 
 def _quantile_table() -> Panel:
@@ -180,6 +186,22 @@ def _ttft_of_answer() -> Panel:
         Query(quantile(0.5, histogram), "{{workload}} p50"),
         Query(quantile(0.99, histogram), "{{workload}} p99"),
         width=12,
+    )
+
+
+def _tool_calls() -> Panel:
+    times = (("call", "llmslo_ttft_call_seconds"), ("arguments", "llmslo_call_arguments_seconds"))
+    return series(
+        "Tool calls",
+        "Time to the first piece of the first tool call, and to its complete arguments. Bad: above the time that users wait for an "
+        "agent's step. No data: no workload has tools, or no answer calls one.",
+        "s",
+        *(
+            Query(quantile(q, histogram), f"{{{{workload}}}} {name} p{q * 100:.0f}")
+            for name, histogram in times
+            for q in (0.5, 0.99)
+        ),
+        width=24,
     )
 
 
@@ -262,9 +284,9 @@ def failures() -> list[Panel]:
             width=6,
         ),
         series(
-            "Wrong answers to golden prompts",
-            "Share of wrong answers to golden prompts in the selected window. Bad: above 5%. "
-            "No data: no golden prompts.",
+            "Wrong answers",
+            "Share of wrong answers in the selected window, of those that are checked: golden prompts, tool calls, structured "
+            "output. Bad: above 5%. No data: no answer is checked.",
             "percentunit",
             Query(
                 f"{increase('llmslo_quality_failures_total', 'workload', window=WINDOW)} / "

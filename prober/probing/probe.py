@@ -261,7 +261,7 @@ class Flight:
             draw.sampling,
             salt=None if draw.warm else self._id,
             user="llm-slo-prober",
-            is_length_forced=draw.expectation is None,
+            is_length_forced=draw.is_length_forced,
         )
         return self._api.request_body(identity.dialect, request)
 
@@ -288,7 +288,7 @@ class Flight:
             sends_done=dialect.sends_done or self._api.has_end_event,
             engine=dialect.name,
             tokens=draw.output_tokens,
-            forced=self._api.can_force_length and "ignore_eos" in dialect.force_length and draw.expectation is None,
+            forced=self._api.can_force_length and "ignore_eos" in dialect.force_length and draw.is_length_forced,
             expectation=draw.expectation,
         )
 
@@ -344,7 +344,7 @@ class Flight:
             and not draw.warm
             and bool(cached and usage and cached > CACHED_SHARE * (usage.prompt_tokens or 0)),
             text=printable(target.endpoint.redactor.redact(self._recording.text)),
-            golden=draw.expectation.kind if draw.expectation else None,
+            check=draw.expectation.kind if draw.expectation else None,
             rate_limit=left,
             retry_after_s=None if ok else requested_pause_s(self._exchange.headers, target.clock.unix_s()),
             cert_expiry_unix_s=cert_expiry(self._exchange),
@@ -374,7 +374,7 @@ class Flight:
             timeline=timeline,
             requested_prompt_tokens=draw.prompt_tokens,
             requested_output_tokens=draw.output_tokens,
-            golden=draw.expectation.kind if draw.expectation else None,
+            check=draw.expectation.kind if draw.expectation else None,
             adapter=draw.adapter,
         )
 

@@ -1,6 +1,6 @@
 """Series of the probes, and the recorder that fills them."""
 
-from prober.exposition.buckets import COARSE, bounds
+from prober.exposition.buckets import COARSE, MEDIUM, bounds
 from prober.exposition.families import Histogram, Registry, Series
 from prober.measure.outcome import ANSWERED, BAD, NEUTRAL, Outcome
 from prober.measure.result import ProbeResult
@@ -8,6 +8,8 @@ from prober.measure.target_state import TargetState
 from prober.measure.timeline import Timeline
 from prober.probing import series
 from prober.probing.observer import NamedSpec, ObservedTarget, TargetObserver
+from prober.workload.requested_format import tool_schemas
+from prober.workload.workloads import Workload
 
 # Histograms whose bounds are refined around SLO thresholds: the signal of the SLOs, and the scale of the bounds.
 _REFINED = (
@@ -57,7 +59,8 @@ class TargetProbes(TargetObserver):
                     if slo.threshold_s is not None:
                         thresholds.setdefault(slo.signal, []).append(slo.threshold_s)
                 self._declare(workload, thresholds, streamed=spec.stream)
-                self._declare_checks(workload, {golden.expectation.kind for golden in part.golden})
+                self._declare_checks(workload, part.checks)
+                self._declare_calls(workload, part, streamed=spec.stream)
 
     def probe_ended(self, result: ProbeResult) -> None:
         if result.workload not in self._bounds:
@@ -74,10 +77,10 @@ class TargetProbes(TargetObserver):
         if (lag := result.timeline.send_lag_s) is not None:
             self._histogram(series.SEND_LAG, result.workload).observe(lag)
         if result.outcome in ANSWERED:
-            if result.golden is not None:
-                registry.value(series.QUALITY_CHECKS, *key, result.golden).inc()
+            if result.check is not None:
+                registry.value(series.QUALITY_CHECKS, *key, result.check).inc()
                 wrong = result.outcome is Outcome.WRONG_ANSWER
-                registry.value(series.QUALITY_FAILURES, *key, result.golden).inc(wrong)
+                registry.value(series.QUALITY_FAILURES, *key, result.check).inc(wrong)
             self._success(result)
 
     def state_seen(self, state: TargetState, starting_until_unix_s: float | None) -> None:
@@ -105,6 +108,13 @@ class TargetProbes(TargetObserver):
                 histogram = self._histogram(declared, workload)
                 histogram.observe(value)
                 histogram.exemplar(value, result.request_id, result.unix_s)
+        if series.TTFT_CALL.name in self._bounds[workload]:
+            for declared, value in (
+                (series.TTFT_CALL, timeline.ttft_call_s),
+                (series.CALL_ARGUMENTS, timeline.arguments_s),
+            ):
+                if value is not None:
+                    self._histogram(declared, workload).observe(value)
         if timeline.content_ns:
             self._histogram(series.ITL, workload).observe(*timeline.itls_s)
             self._histogram(series.CHUNK_GAP, workload).observe(*timeline.chunk_gaps_s)
@@ -137,12 +147,24 @@ class TargetProbes(TargetObserver):
         if result.cert_expiry_unix_s is not None:
             self._registry.show(series.CERT_EXPIRY, result.cert_expiry_unix_s, self._name)
 
-    def _declare_checks(self, workload: str, kinds: set[str]) -> None:
+    def _declare_checks(self, workload: str, kinds: frozenset[str]) -> None:
         key = (self._name, workload)
         for declared in (series.QUALITY_CHECKS, series.QUALITY_FAILURES):
             self._registry.keep(declared, {(*key, kind) for kind in kinds}, *key)
             for kind in kinds:
                 self._registry.value(declared, *key, kind)
+
+    def _declare_calls(self, workload: str, part: Workload, *, streamed: bool) -> None:
+        """Series of tool calls, of workloads with tools only."""
+        times = (series.TTFT_CALL, series.CALL_ARGUMENTS)
+        if not tool_schemas(part.sampling):
+            for declared in times:
+                self._registry.keep(declared, (), self._name, workload)
+            return
+        for declared in times:
+            self._bounds[workload][declared.name] = MEDIUM
+            if streamed:
+                self._histogram(declared, workload)
 
     def _declare(self, workload: str, thresholds: dict[str, list[float]], *, streamed: bool) -> None:
         """thresholds: seconds by signal, each of which is a bound of its histogram."""

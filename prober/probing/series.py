@@ -25,8 +25,13 @@ STARTING_UNTIL = gauge(
     "When refused connections begin to count as failures; only while the target refuses them and has never answered.",
     "target",
 )
-QUALITY_CHECKS = counter("llmslo_quality_checks_total", "Golden prompts whose answer was judged.", *_PROBE, "check")
-QUALITY_FAILURES = counter("llmslo_quality_failures_total", "Golden prompts answered wrongly.", *_PROBE, "check")
+QUALITY_CHECKS = counter(
+    "llmslo_quality_checks_total",
+    "Answers that were checked: to golden prompts, tool calls, structured output.",
+    *_PROBE,
+    "check",
+)
+QUALITY_FAILURES = counter("llmslo_quality_failures_total", "Checked answers that were wrong.", *_PROBE, "check")
 TTFT = histogram("llmslo_ttft_seconds", "First content of any kind minus intended time.", *_PROBE)
 TTFT_ANSWER = histogram(
     "llmslo_ttft_answer_seconds",
@@ -36,6 +41,16 @@ TTFT_ANSWER = histogram(
 TPOT = histogram("llmslo_tpot_seconds", "Time per output token after the first, one a probe.", *_PROBE)
 ITL = histogram("llmslo_itl_seconds", "Inter-token latency, one a flush of content after the first.", *_PROBE)
 CHUNK_GAP = histogram("llmslo_chunk_gap_seconds", "Raw gap between content chunks.", *_PROBE)
+TTFT_CALL = histogram(
+    "llmslo_ttft_call_seconds",
+    "First piece of the first tool call minus intended time, of workloads with tools.",
+    *_PROBE,
+)
+CALL_ARGUMENTS = histogram(
+    "llmslo_call_arguments_seconds",
+    "Complete arguments of the first tool call minus intended time, if they are a JSON object.",
+    *_PROBE,
+)
 E2E = histogram("llmslo_e2e_seconds", "End of the answer minus intended time.", *_PROBE)
 CONNECT = histogram("llmslo_connect_seconds", "Set-up of a probe's fresh connection by phase.", "target", "phase")
 SEND_LAG = histogram("llmslo_send_lag_seconds", "The prober's own lateness in sending.", *_PROBE)

@@ -16,6 +16,7 @@ from prober.results.facts import Context
 from prober.results.prompt_tokens import PromptTokens
 from prober.results.reasoning import Reasoning
 from prober.results.series import Series
+from prober.results.tool_calls import ToolCalls
 from prober.statistics.quantiles import Quantile
 
 Kind = Literal["sweep", "grid", "compare", "gate", "run"]
@@ -168,11 +169,12 @@ class Stage:
     delivered: received while the stage was sending; None: not counted
     at_least: lower bounds of quantiles that are not known because requests were cut in flight, by name as in `latencies`
     reasoning: of answers that began with it; None if none did
+    tool_calls: of answers to requests with tools; None if there was none
     series: its parts that differ in shape (turns, warm and cold, workloads of a mix); empty if it has one only
     disturbance: effect of a load that was sent beside a part of the stage; None: none was
     adapters: first uses of adapters beside loaded ones; None: it used fewer than two
     contrast: the stage compared with an earlier one; None: not asked for
-    quality: (golden prompts answered, answered wrongly); None if none was sent
+    quality: (answers that were checked, wrong ones); None if none was to be checked
     prompt_lengths: prompt tokens asked and counted; None if no request had a length to reach
     """
 
@@ -199,6 +201,7 @@ class Stage:
     prompt_lengths: PromptTokens | None = None
     quality: tuple[int, int] | None = None
     reasoning: Reasoning | None = None
+    tool_calls: ToolCalls | None = None
     disturbance: Disturbance | None = None
     adapters: AdapterUse | None = None
     contrast: Contrast | None = None
@@ -258,8 +261,8 @@ class Stage:
         return per_s / self.gpus if per_s is not None and self.gpus else None
 
     def sentences(self) -> Iterator[str]:
-        """Sentences on its series, reasoning, disturbance, adapters and contrast, as far as it has them."""
-        for part in (*self.series, self.reasoning, self.disturbance, self.adapters, self.contrast):
+        """Sentences on its series, reasoning, tool calls, disturbance, adapters and contrast, as far as it has them."""
+        for part in (*self.series, self.reasoning, self.tool_calls, self.disturbance, self.adapters, self.contrast):
             if part is not None:
                 yield f"{self.name}: {part.text()}."
 

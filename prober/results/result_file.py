@@ -223,7 +223,7 @@ def _upgraded(content: dict[str, Any], version: int) -> dict[str, Any]:
     missing: dict[str, Any] = {"delivered": None, "at_least": {}} | ({"load": None} if version == 1 else {})
     if version < 5:
         missing |= {"prompt_lengths": None, "quality": None, "reasoning": None, "disturbance": None, "series": []}
-        missing |= {"adapters": None, "contrast": None}
+        missing |= {"adapters": None, "tool_calls": None, "contrast": None}
     if version < 3:
         missing |= {"throughput": asdict(Throughput()) if swept else None}
 

@@ -18,6 +18,7 @@ from prober.results.prompt_tokens import prompt_tokens_of
 from prober.results.reasoning import reasoning_of
 from prober.results.result import LATENCIES, Request, Stage, Use
 from prober.results.series import series_of
+from prober.results.tool_calls import tool_calls_of
 from prober.statistics.clustered_quantiles import clustered_quantiles
 from prober.statistics.quantiles import MIN_SAMPLES_BY_QUANTILE, Quantile, quantile_bounds, quantiles
 
@@ -87,6 +88,7 @@ def stage_of(
         prompt_lengths=prompt_tokens_of(probes),
         quality=quality_of(probes),
         reasoning=reasoning_of(probes),
+        tool_calls=tool_calls_of(probes),
         series=series_of(probes),
         adapters=adapter_use_of(probes),
     )
@@ -204,10 +206,10 @@ def use_of(readings: Sequence[EngineSignals], devices: Sequence[Sequence[GpuRead
 
 
 def quality_of(probes: Iterable[ProbeResult]) -> tuple[int, int] | None:
-    """(golden prompts answered, answered wrongly); None if none was sent."""
-    golden = [probe.outcome for probe in probes if probe.golden is not None]
-    answered = [outcome for outcome in golden if outcome in ANSWERED]
-    return (len(answered), answered.count(Outcome.WRONG_ANSWER)) if golden else None
+    """(answers that were checked, wrong ones); None if none was to be checked."""
+    checked = [probe.outcome for probe in probes if probe.check is not None]
+    answered = [outcome for outcome in checked if outcome in ANSWERED]
+    return (len(answered), answered.count(Outcome.WRONG_ANSWER)) if checked else None
 
 
 def total(values: Iterable[float | None]) -> float | None:

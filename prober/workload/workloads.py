@@ -6,10 +6,11 @@ from functools import partial
 from random import Random
 from typing import Any, Protocol
 
-from prober.measure.quality import Expectation
+from prober.measure.quality import Check, Expectation
 from prober.workload.arrivals import derive_seed
 from prober.workload.prompt_length import UNCALIBRATED, PromptCalibration, PromptLength
 from prober.workload.prompts import GoldenPrompt, Message, Prompt, filler_pool
+from prober.workload.requested_format import requested_format
 from prober.workload.shapes import Fixed, LengthDistribution, Lognormal, Uniform
 from prober.workload.trace import BLOCK_TOKENS, Trace
 
@@ -63,6 +64,8 @@ class Workload:
     trace: replay lengths and prefixes of recorded traffic, `speed` times as fast
     golden: send these prompts unchanged and in turn, and check the answers; `output_tokens` limits them, their length is not forced
     adapters: the models of the requests; None: the model of the target
+    is_length_forced: answers have exactly `output_tokens`, where the engine can be told so; never where they are checked
+    expectation: the check that `sampling` asks for, of the answers to all prompts but golden ones
     """
 
     name: str
@@ -76,6 +79,19 @@ class Workload:
     golden: tuple[GoldenPrompt, ...] = ()
     sessions: Sessions | None = None
     adapters: Adapters | None = None
+    is_length_forced: bool = True
+    expectation: Expectation | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "expectation", requested_format(self.sampling))
+        object.__setattr__(self, "is_length_forced", self.is_length_forced and not self.checks)
+
+    @property
+    def checks(self) -> frozenset[Check]:
+        """Kinds of checks of the answers."""
+        if self.golden:
+            return frozenset(golden.expectation.kind for golden in self.golden)
+        return frozenset((self.expectation.kind,)) if self.expectation is not None else frozenset()
 
     @property
     def series(self) -> tuple[str, ...]:
@@ -158,6 +174,11 @@ class Mix:
             for name, workload, share in part.shares()
         )
 
+    @property
+    def checks(self) -> frozenset[Check]:
+        """Kinds of checks of the answers."""
+        return frozenset(kind for part, _ in self.parts for kind in part.checks)
+
     def mean_tokens(self) -> tuple[float, float]:
         """Mean prompt and output tokens of a request."""
         total_weight = sum(weight for _, weight in self.parts)
@@ -201,7 +222,8 @@ class DrawnRequest:
     workload: value of the `workload` label
     prompt_tokens: length that is asked for; of prompts with texts of their own an estimate
     warm: the prompt starts with text that was sent before
-    expectation: the right answer to a golden prompt, whose length is not forced; None for other prompts
+    expectation: the check of the answer; None if it is not checked
+    is_length_forced: the answer has exactly `output_tokens`, where the engine can be told so
     has_asked_length: the prompt was composed to have `prompt_tokens` tokens
     sample_words: words of a sample prompt, whose tokens calibrate the length of the others; None for others
     adapter: name of the model that is asked, in place of the target's; "" for the target's
@@ -215,6 +237,7 @@ class DrawnRequest:
     warm: bool
     sampling: Mapping[str, Any]
     expectation: Expectation | None = None
+    is_length_forced: bool = True
     has_asked_length: bool = False
     sample_words: int | None = None
     adapter: str = ""
@@ -246,8 +269,8 @@ class RequestGenerator:
         is_sized = not part.golden and not part.prompts
         sample_words = calibration.next_sample_words() if calibration is not None and is_sized else None
         if sample_words is not None:
-            return self._sample(part, sample_words, nonce)
-        drawn = self._drawn(part, nonce, calibration)
+            return _checked(self._sample(part, sample_words, nonce), part)
+        drawn = _checked(self._drawn(part, nonce, calibration), part)
         return drawn if part.adapters is None else self._adapted(drawn, part, part.adapters)
 
     def _adapted(self, drawn: DrawnRequest, part: Workload, adapters: Adapters) -> DrawnRequest:
@@ -314,7 +337,7 @@ class RequestGenerator:
         assert part.sessions.think_time is not None
         length = calibration.length or UNCALIBRATED if calibration is not None else UNCALIBRATED
         message, output = max(1, part.prompt_tokens.draw(rng)), max(1, part.output_tokens.draw(rng))
-        drawn = self._next_turn(part, session, message, output, nonce, length, rng)
+        drawn = _checked(self._next_turn(part, session, message, output, nonce, length, rng), part)
         adapter = part.adapters.names[0] if part.adapters is not None else ""
         follow_up = None
         if session.turns_left:
@@ -368,6 +391,15 @@ class RequestGenerator:
             texts.append(f"[{nonce}] {self._pool.words(words, self._rng.randrange(1 << 13))}")
         messages = (("user", " ".join(texts)),)
         return DrawnRequest(part.name, prompt, output, messages, bool(blocks), part.sampling, has_asked_length=True)
+
+
+def _checked(drawn: DrawnRequest, part: Workload) -> DrawnRequest:
+    """The request with the check of its answer, whose length is not forced then. Answers to sample prompts are not checked."""
+    if part.is_length_forced:
+        return drawn
+    is_ordinary = not part.golden and drawn.sample_words is None
+    expectation = part.expectation if is_ordinary else drawn.expectation
+    return replace(drawn, expectation=expectation, is_length_forced=False)
 
 
 def sample_lengths(workload: Workload | Mix, rng: Random, count: int) -> tuple[tuple[int, int], ...]:

@@ -1,6 +1,7 @@
 """A mistake in a call is reported by the name of its option, before anything is sent."""
 
 import inspect
+import json
 import subprocess
 import sys
 from dataclasses import fields
@@ -52,7 +53,7 @@ NOBODY = "http://127.0.0.1:1"
             "prober compare: --warm-up 0: a turn needs a request before it",
         ),
         (("sweep", NOBODY, "--warm-up", "-1"), 2, "prober sweep: --warm-up '-1': write a number of requests"),
-        (("sweep", NOBODY, "--slo", "quality:99%"), 2, "workload 'chat' has no golden prompts"),
+        (("sweep", NOBODY, "--slo", "quality:99%"), 2, "no answer of workload 'chat' is checked"),
         (("sweep", NOBODY, "--slo", "success:99%"), 4, "Connection refused"),
         (("compare", "a.json", "b.json"), 2, "a.json: is neither a file that is there nor an address"),
         (("compare", NOBODY, NOBODY, "--save", "no/where.json"), 2, "--save no/where.json: cannot be written"),
@@ -170,6 +171,37 @@ def test_golden_prompts_ride_along_with_any_workload(tmp_path: Path) -> None:
     plain = workload(WorkloadOptions(output_tokens=9, prompts=str(prompts)))
     assert isinstance(plain, Workload)
     assert plain.prompts == ((("user", "Why?"),),)
+
+
+def test_request_fields_are_added_to_any_workload(tmp_path: Path) -> None:
+    """They stand beside those of the workload, of each part of a mix, and their format is checked; `@` reads a file."""
+    tools = {"tools": [{"name": "now"}], "tool_choice": {"type": "any"}}
+    (tmp_path / "tools.json").write_text(json.dumps(tools))
+    calling = workload(WorkloadOptions(sampling=f"@{tmp_path / 'tools.json'}"))
+    assert isinstance(calling, Workload)
+    assert calling.name == "probe"
+    assert calling.checks == {"tool_call"}
+    assert calling.sampling == {"temperature": 0, **tools}
+    file = tmp_path / "prober.yaml"
+    file.write_text("workloads: {day: {mix: [{workload: chat}, {workload: probe}]}}")
+    mixed = workload(WorkloadOptions("day", config_file=str(file), sampling='{"top_p": 0.5}'))
+    assert [dict(part.sampling) for _, part, _ in mixed.shares()] == [{"temperature": 0, "top_p": 0.5}] * 2
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{a", "--sampling: Expecting property name .*; write a JSON object, or @FILE of one"),
+        ("[1]", "--sampling: is not a JSON object"),
+        ('{"seed": 1}', "--sampling: `seed` is never sent; remove it"),
+        ("@/nowhere", "--sampling /nowhere: cannot be read"),
+        ('{"tools": [{"name": "f", "input_schema": {"type": 5}}]}', "--sampling: f: is not a JSON Schema"),
+    ],
+)
+def test_wrong_request_fields_are_explained(text: str, message: str) -> None:
+    """The option, what is wrong, what to write."""
+    with pytest.raises(ValueError, match=message):
+        workload(WorkloadOptions(sampling=text))
 
 
 def test_a_file_that_was_there_is_left_as_it_is(tmp_path: Path) -> None:

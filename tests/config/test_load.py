@@ -246,13 +246,13 @@ BAD = [
     ),
     (
         "slos: {a: {signal: quality, objective: 99%}}\ntargets: [{url: http://h, probes: [{slos: [a]}]}]",
-        "targets[0].probes[0].slos: 'a' judges quality, but workload 'probe' has no golden prompts; give it `golden`, "
-        "or list other SLOs",
+        "targets[0].probes[0].slos: 'a' judges quality, but no answer of workload 'probe' is checked; give it `golden` prompts, "
+        "tools or a `response_format`, or list other SLOs",
     ),
     (
         "workloads: {g: {golden: [{prompt: hi}]}}\n" + ONE_LINE,
-        "workloads.g.golden[0].expect: needed: one of {text: …}, {regex: …} and {json_schema: {…}}; without it there is "
-        "nothing to check",
+        "workloads.g.golden[0].expect: needed: one of {text: …}, {regex: …}, {json_schema: {…}} and {tool_call: …}; without it there "
+        "is nothing to check",
     ),
     (
         "workloads: {g: {golden: [{prompt: hi, expect: {regex: '('}}]}}\n" + ONE_LINE,
@@ -264,7 +264,21 @@ BAD = [
     ),
     (
         "workloads: {g: {golden: [{prompt: hi, expect: {text: ho}}], output_tokens: 10k}}\n" + ONE_LINE,
-        "workloads.g.output_tokens: of golden prompts are at most 4,096, as the answer is kept to be judged",
+        "workloads.g.output_tokens: of answers that are checked are at most 4,096, as the answer is kept to be checked",
+    ),
+    (
+        "workloads: {g: {sampling: {response_format: {type: json_object}}, prompt_tokens: 9, output_tokens: 10k}}\n"
+        + ONE_LINE,
+        "workloads.g.output_tokens: of answers that are checked are at most 4,096, as the answer is kept to be checked",
+    ),
+    (
+        "workloads: {g: {sampling: {tools: [{name: f, parameters: {type: objec}}]}, prompt_tokens: 9, output_tokens: 9}}\n"
+        + ONE_LINE,
+        "workloads.g.sampling: f: is not a JSON Schema: 'objec' is not valid under any of the given schemas",
+    ),
+    (
+        "workloads: {g: {sampling: {tools: [{name: f}]}, golden: [{prompt: hi, expect: {tool_call: g}}]}}\n" + ONE_LINE,
+        'workloads.g.golden[0].expect.tool_call: no tool in `sampling.tools` "g"; known: f',
     ),
     (
         "workloads: {g: {golden: [{prompt: hi, expect: {text: ho}}], prompt_tokens: 10}}\n" + ONE_LINE,

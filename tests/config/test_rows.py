@@ -105,7 +105,7 @@ def test_the_example_is_a_good_one() -> None:
         ({"accept": "['speed<1s:99%']"}, "rows[0].accept[0]: 'speed' is not one of 'ttft'"),
         (
             {"accept": "['quality:99%']"},
-            "rows[0].accept: `quality` judges golden prompts; name a `workload` that has some",
+            "rows[0].accept: `quality` judges answers that are checked; name a `workload` with golden prompts, tools",
         ),
         ({"adapters": "{names: [x]}"}, "rows[0].adapters.names: "),
         ({"adapters": "{names: [x, y, x]}"}, "rows[0].adapters.names: has a name twice; keep one of them"),

@@ -65,6 +65,7 @@ REAL: dict[str, dict[str, str]] = {
         "Certificate ends": "no TLS",
         "ITL E": "its samples may be enough for a p99",
         "TTFT of the answer, after reasoning": "the model does not reason",
+        "Tool calls": "no workload has tools",
         "Failures by reason A": "none failed; all probes are there as a line",
         "TPOT F": "no SLO on it", "E2E F": "no SLO on it",
     },

@@ -235,6 +235,30 @@ async def test_equals_show_no_difference_and_30_percent_is_found() -> None:
     assert any("models" in remark for remark in slower["said"])
 
 
+async def test_the_cost_of_structured_output_is_found() -> None:
+    """The same prompts to one engine with and without a JSON format: 30% more in TTFT and TPOT, and how many answers are valid."""
+    engine = Settings(behaviour=Behaviour(Lognormal(0.03, 0.1), Lognormal(0.002, 0.1), json_factor=1.3), seed=3)
+    own = (
+        "--prompt-tokens",
+        "30",
+        "--output-tokens",
+        "12",
+        "--b-sampling",
+        '{"response_format": {"type": "json_object"}}',
+    )
+    async with running(engine) as url:
+        code, answer, err = await prober("compare", url, url, *TURNS, "--rounds", "9", *own)
+    assert code == 0, err
+    axes = {axis["axis"]: axis for axis in answer["compared"]}
+    for axis in ("ttft_p50", "tpot_p50"):
+        assert axes[axis]["better"] == "a", axes[axis]
+        assert axes[axis]["effect"] == pytest.approx(0.3, abs=0.12)
+    fields = '{"temperature": 0, "response_format": {"type": "json_object"}}'
+    assert ["request fields", '{"temperature": 0}', fields] in answer["differs"]
+    assert "0 of 90 checked answers of B are wrong" in answer["said"]
+    assert any(remark.startswith("A counts 12 output_tokens a request, B 7:") for remark in answer["said"])
+
+
 async def test_what_cannot_be_compared_says_why(tmp_path: Path) -> None:
     """A side that does not answer: 1. Too few rounds for any claim, or a file against an address: 2."""
     async with running(QUICK) as url:

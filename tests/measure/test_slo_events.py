@@ -23,7 +23,7 @@ def probe(
     content_ms: tuple[int, ...] = (50, 60, 200),
     tokens: int | None = 3,
     answer_ms: int | None = 50,
-    golden: str | None = None,
+    check: str | None = None,
     *,
     requested: int = 16,
     warm_up: bool = False,
@@ -42,7 +42,7 @@ def probe(
         requested_output_tokens=requested,
         warm_up=warm_up,
         cached=cached,
-        golden=golden,
+        check=check,
     )
 
 
@@ -77,7 +77,7 @@ def test_a_bad_outcome_is_a_bad_event(outcome: Outcome) -> None:
         assert count_events(judged(signal, None if signal == "success" else 100), dropped) == (1, 1)
     assert count_events(judged("tpot"), dropped) == (0, 0)
     assert count_events(judged("itl"), dropped) == (0, 0)
-    assert count_events(judged("quality", None), probe(outcome, golden="text")) == (1, 1)
+    assert count_events(judged("quality", None), probe(outcome, check="text")) == (1, 1)
 
 
 def test_a_broken_stream_counts_its_gaps_and_one_bad_event() -> None:
@@ -109,7 +109,7 @@ def test_content_that_arrived_at_once_is_no_event_of_tpot_and_itl() -> None:
 def test_a_neutral_outcome_is_no_event(outcome: Outcome) -> None:
     """An outcome that the target did not cause is in no SLI."""
     for signal in ("success", "ttft", "itl", "tpot", "e2e", "quality"):
-        assert count_events(judged(signal), probe(outcome, golden="text")) == (0, 0)
+        assert count_events(judged(signal), probe(outcome, check="text")) == (0, 0)
 
 
 @pytest.mark.parametrize("warm_up", [True, False])
@@ -118,12 +118,12 @@ def test_latency_during_warm_up_or_from_the_cache_is_no_event(warm_up: bool) -> 
     for signal in ("ttft", "ttft_answer", "tpot", "itl", "e2e"):
         assert count_events(judged(signal), probe(warm_up=warm_up, cached=not warm_up)) == (0, 0)
     assert count_events(judged("success", None), probe(warm_up=warm_up, cached=not warm_up)) == (1, 0)
-    assert count_events(judged("quality", None), probe(golden="text", warm_up=warm_up, cached=not warm_up)) == (1, 0)
+    assert count_events(judged("quality", None), probe(check="text", warm_up=warm_up, cached=not warm_up)) == (1, 0)
 
 
 def test_a_wrong_answer_is_bad_for_quality_only() -> None:
     """It counts as a success with good latency."""
-    wrong = probe(Outcome.WRONG_ANSWER, golden="regex")
+    wrong = probe(Outcome.WRONG_ANSWER, check="regex")
     assert count_events(judged("quality", None), wrong) == (1, 1)
     assert count_events(judged("success", None), wrong) == (1, 0)
     assert count_events(judged("ttft"), wrong) == (1, 0)

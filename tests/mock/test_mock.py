@@ -156,6 +156,59 @@ def test_delays_are_read() -> None:
         parse_delay("normal:1:2")
 
 
+TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {
+    "type": "object", "required": ["city", "days", "units", "hours"], "properties": {
+        "city": {"type": "string"}, "days": {"type": "integer", "minimum": 2}, "units": {"enum": ["C", "F"]},
+        "hours": {"type": "array", "items": {"type": "number"}, "minItems": 2}},
+}}}]  # fmt: skip
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(
+    ("form", "fault", "calls", "outcome", "detail"),
+    [
+        ("pieces", "", 1, Outcome.OK, ""),
+        ("at-once", "", 1, Outcome.OK, ""),
+        ("repeated-name", "", 1, Outcome.OK, ""),
+        ("parallel", "", 2, Outcome.OK, ""),
+        ("pieces", "broken_json", 1, Outcome.WRONG_ANSWER, "is not JSON"),
+        ("pieces", "cut_json", 1, Outcome.WRONG_ANSWER, "is not JSON"),
+        ("parallel", "cut_json", 2, Outcome.WRONG_ANSWER, "is not JSON"),
+        ("at-once", "empty_json", 1, Outcome.WRONG_ANSWER, "'city' is a required property"),
+        ("pieces", "short:4", 1, Outcome.WRONG_ANSWER, "limit of tokens"),
+    ],
+)
+async def test_tool_calls_in_each_form(
+    form: str, fault: str, calls: int, outcome: Outcome, detail: str, stream: bool
+) -> None:
+    """The probe reads each form as its calls, over a socket; times of a streamed call are those of the engine's tokens."""
+    sampling = {"tools": TOOLS, "tool_choice": "required"}
+    workload = Workload("w", Fixed(8), Fixed(200), sampling=sampling)
+    settings = Settings(
+        behaviour=Behaviour(Constant(0.02), Constant(0.01), reasoning=2),
+        wire=Wire(calls=form),
+        faults=(parse_fault(fault),) if fault else (),
+    )
+    async with running(settings) as url:
+        clock = Clock()
+        target = Target(TargetSpec.model_validate({"url": url, "stream": stream, "max_send_lag": 5.0}), clock)
+        await target.identify()
+        result = await run_probe(target, RequestGenerator(workload, Random(1)), clock.now_ns() + 10_000_000)
+        clock.close()
+    assert result is not None
+    timeline = result.timeline
+    assert (result.outcome, result.check, timeline.calls) == (outcome, "tool_call", calls), result.detail
+    assert detail in result.detail
+    if not stream:
+        assert (timeline.ttft_call_s, timeline.arguments_s) == (None, None)
+        return
+    first_call = len(timeline.content_ns) - 1 if form == "at-once" else 2
+    assert timeline.call_ns == timeline.content_ns[first_call]
+    assert timeline.finish_reason == ("length" if fault == "short:4" else "tool_calls")
+    complete = -2 if form == "parallel" else -1
+    assert timeline.arguments_ns == (None if "JSON" in result.detail else timeline.content_ns[complete])
+
+
 @pytest.mark.parametrize("stream", [True, False])
 async def test_an_answer_with_a_response_format_is_json(stream: bool) -> None:
     """Valid JSON after the reasoning, as engines with a grammar answer; an unknown kind of format is refused."""

@@ -337,7 +337,7 @@ async def test_a_golden_prompt_is_sent_as_it_is_and_its_answer_judged(said: str,
         result = await run_probe(target, RequestGenerator(golden, Random(1)), clock.now_ns() + 50_000_000)
     clock.close()
     assert result is not None
-    assert (result.outcome, result.golden) == (outcome, "regex")
+    assert (result.outcome, result.check) == (outcome, "regex")
     assert detail in result.detail
     assert result.timeline.ttft_s is not None
     assert asked[0]["messages"] == [{"role": "user", "content": "17 + 25?"}]

@@ -178,6 +178,34 @@ def test_the_number_of_series_is_bounded() -> None:
     assert 250 < len([key for key in samples(families) if key[1][:2] == ("t", "probe")]) <= 320
 
 
+TOOLS = (
+    "workloads: {w: {prompt_tokens: 9, output_tokens: 9, sampling: {tools: [{name: f}], tool_choice: required}}}"
+    + CONFIG.replace("url: http://h", "url: http://h, probes: [{workload: w}]")
+)
+
+
+def test_tool_calls_have_series_where_the_workload_has_tools() -> None:
+    """The first call's times, and the checks; they go with the tools, and broken arguments have no time."""
+    families = registry()
+    recorder = observed(spec(TOOLS), ProbeRecorder(families), SloMonitor(families))
+    key = ("t", "w")
+    timeline = replace(GOOD.timeline, calls=2, call_ns=55 * MS, arguments_ns=70 * MS)
+    called = replace(GOOD, workload="w", check="tool_call", timeline=timeline)
+    recorder.probe_ended(called)
+    broken = replace(called, outcome=Outcome.WRONG_ANSWER, timeline=replace(timeline, arguments_ns=None))
+    recorder.probe_ended(broken)
+    found = samples(families)
+    assert found[("llmslo_ttft_call_seconds_sum", key)] == pytest.approx(0.110)
+    assert found[("llmslo_call_arguments_seconds_sum", key)] == pytest.approx(0.070)
+    assert found[("llmslo_quality_checks_total", (*key, "tool_call"))] == 2
+    assert found[("llmslo_quality_failures_total", (*key, "tool_call"))] == 1
+    assert 250 < len([labels for _, labels in found if labels[:2] == key]) <= 320
+    without = TOOLS.replace(", sampling: {tools: [{name: f}], tool_choice: required}", "")
+    reconfigured(recorder, spec(without))
+    recorder.probe_ended(replace(called, check=None))
+    assert not [name for name, _ in samples(families) if "call" in name]
+
+
 @pytest.mark.parametrize("thresholds", [[], [0.437], [0.02, 0.5, 1.0, 10.0, 50.0], [i / 50 for i in range(1, 40)]])
 def test_every_threshold_is_a_bound(thresholds: list[float]) -> None:
     """Thresholds are always bounds, there are at most 60, and near a threshold they are 12% apart."""

@@ -30,9 +30,9 @@ def probe(at_ms: int, ttft_ms: int = 100, outcome: Outcome = Outcome.OK, usage: 
 def test_golden_prompts_of_a_stage_are_counted_beside_its_latencies() -> None:
     """Of those that were answered, the wrong ones; failures are not answers, and without golden prompts nothing is said."""
     golden = [
-        replace(probe(0), golden="text"),
-        replace(probe(10, outcome=Outcome.WRONG_ANSWER), golden="text"),
-        replace(probe(20, outcome=Outcome.RESET), golden="text"),
+        replace(probe(0), check="text"),
+        replace(probe(10, outcome=Outcome.WRONG_ANSWER), check="text"),
+        replace(probe(20, outcome=Outcome.RESET), check="text"),
     ]
     assert quality_of([*golden, probe(30)]) == (2, 1)
     assert quality_of([probe(0)]) is None

@@ -255,7 +255,7 @@ def _questions(row: Row) -> list[tuple[str, Question]]:
         )
         for slo in row.accept
         for name, part, share in kinds
-        if slo.signal != "quality" or part.golden
+        if slo.signal != "quality" or part.checks
     ]
 
 

@@ -21,7 +21,7 @@ SIGNAL_NAMES = {
     "itl": "ITL",
     "e2e": "E2E latency",
     "success": "success",
-    "quality": "correct answers to golden prompts",
+    "quality": "correct answers",
 }
 
 

@@ -75,7 +75,12 @@ def _sections(results: NamedResults) -> list[Section]:
         Section("Throughput against latency", plots.frontiers(results)),
         Section("Cost", _costs(results)),
         Section("Comparisons within the run", _comparisons(results)),
-        _section("Parts of the load", of_all(stage_tables.series), of_all(stage_tables.reasoning)),
+        _section(
+            "Parts of the load",
+            of_all(stage_tables.series),
+            of_all(stage_tables.reasoning),
+            of_all(stage_tables.tool_calls),
+        ),
         _section(
             "Repeats", stage_tables.capacities(results), stage_tables.repeats(results), Note(stage_tables.REPEATS_NOTE)
         ),

@@ -106,9 +106,30 @@ def throughput(result: Result) -> Table | None:
             "#prompt tokens/s delivered",
         ),
         *("#output tokens/s delivered", "#prompt tokens asked", "#prompt tokens a request", "#output tokens a request"),
-        *("#wrong golden answers", "ended by"),
+        *("#wrong of checked answers", "ended by"),
     ]
     return Table(head, rows) if rows else None
+
+
+def tool_calls(result: Result) -> Table | None:
+    """Tool calls of each stage, and the times of the first one of an answer."""
+    rows: list[Row] = [
+        [
+            stage.name,
+            f"{calls.answers:,}",
+            f"{calls.calling:,}",
+            f"{calls.calls:,}",
+            *(
+                _quantile(next((value for value in values if value.q == q), None))
+                for values in (calls.ttft_call, calls.arguments)
+                for q in (0.5, 0.99)
+            ),
+        ]
+        for stage in result.stages
+        if (calls := stage.tool_calls) is not None
+    ]
+    times = (f"#{name} {q}" for name in ("first call", "its arguments") for q in ("p50", "p99"))
+    return Table(["stage", "#answers", "#with a call", "#calls", *times], rows) if rows else None
 
 
 THROUGHPUT_NOTE = (

@@ -55,7 +55,7 @@ def trade_offs(results: plots.NamedResults) -> Table | None:
         verdict = Cell(", ".join(better), "bad") if better else Cell("–")
         rows.append([name, *figures[:3], number(place), *figures[3:], *map(_quantile, set_up.p99s), verdict])
     head = ["", "#capacity at all SLOs /s", "#capacity /s a GPU", "#requests a dollar at capacity", "#figures at /s"]
-    head += ["#output tokens/s a GPU", "#tokens/s a user", "#$ a million output tokens", "#wrong golden answers, %"]
+    head += ["#output tokens/s a GPU", "#tokens/s a user", "#$ a million output tokens", "#wrong of checked answers, %"]
     return Table([*head, "#TTFT p99", "#TPOT p99", "dominated by"], rows)
 
 
@@ -81,8 +81,8 @@ class _SetUp:
         knee_per_s = capacity.estimate if capacity is not None else None
         dollars_per_s = gpus.dollars_per_hour / HOUR_S if gpus.dollars_per_hour else None
         cost = stage_cost(stage, result.prices) if stage is not None else None
-        golden = [stage.quality for stage in result.stages if stage.quality is not None]
-        judged = sum(count for count, _ in golden)
+        checked = [stage.quality for stage in result.stages if stage.quality is not None]
+        judged = sum(count for count, _ in checked)
         shown = (
             knee_per_s,
             knee_per_s / gpus.count if knee_per_s is not None and gpus.count else None,
@@ -90,7 +90,7 @@ class _SetUp:
             stage.output_tokens_per_s_per_gpu if stage is not None else None,
             tokens_per_s_per_user(stage) if stage is not None else None,
             cost.output if cost is not None else None,
-            100 * sum(wrong for _, wrong in golden) / judged if judged else None,
+            100 * sum(wrong for _, wrong in checked) / judged if judged else None,
         )
         p99s = tuple(stage.quantile(latency, 0.99) if stage is not None else None for latency in ("ttft", "tpot"))
         return _SetUp(stage, shown, p99s)

@@ -1,0 +1,111 @@
+"""Tool calls of one answer, put together from the pieces that a stream brings."""
+
+import re
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+MAX_CALLS = 64
+MAX_NAME_CHARS = 300
+MAX_ARGUMENT_CHARS = 1 << 16  # of all calls: parsed in one step of about a millisecond
+_STRUCTURE = re.compile(r'["\\{}\[\]]')
+
+
+class CallPiece(NamedTuple):
+    """A piece of one call.
+
+    place: number or id of the call in the answer; None if the server gives none
+    id: of the call, "" if the piece has none
+    rest: the complete arguments, sent when they have ended: used if no piece brought any; None before the end
+    """
+
+    place: int | str | None
+    id: str = ""
+    name: str = ""
+    arguments: str = ""
+    rest: str | None = None
+
+
+@dataclass(slots=True)
+class ToolCall:
+    """One call.
+
+    first_ns: arrival of its first piece
+    closed_ns: arrival of the piece that closes the object or list with which its arguments begin; None before
+    """
+
+    id: str
+    first_ns: int
+    name: str = ""
+    closed_ns: int | None = None
+    _texts: list[str] = field(default_factory=list)
+    _depth: int = 0
+    _is_in_text: bool = False
+    _is_escaped: bool = False
+
+    def add(self, at_ns: int, piece: CallPiece) -> None:
+        """Add a piece. A name that comes again is a repetition."""
+        if piece.name != self.name and len(self.name) < MAX_NAME_CHARS:
+            self.name += piece.name
+        if piece.id and piece.id != self.id:
+            self.id = ""  # a new one in each piece: it does not identify the call
+        text = piece.arguments or ("" if self._texts else piece.rest or "")
+        if text:
+            self._texts.append(text)
+            if self.closed_ns is None and self._closes(text):
+                self.closed_ns = at_ns
+
+    @property
+    def arguments(self) -> str:
+        """The arguments so far."""
+        return "".join(self._texts)
+
+    def _closes(self, text: str) -> bool:
+        """Whether the arguments' outermost bracket is closed within `text`. Each character is looked at once."""
+        escaped_at = 0 if self._is_escaped else -1
+        for match in _STRUCTURE.finditer(text):
+            mark, at = match[0], match.start()
+            if at == escaped_at:
+                continue
+            if mark == "\\":
+                escaped_at = at + 1
+            elif mark == '"':
+                self._is_in_text = not self._is_in_text
+            elif not self._is_in_text:
+                self._depth += 1 if mark in "{[" else -1
+                if self._depth == 0:
+                    return True
+        self._is_escaped = escaped_at == len(text)
+        return False
+
+
+@dataclass(slots=True)
+class ToolCalls:
+    """The calls of an answer, in bounded memory: all of them are counted, and MAX_CALLS are kept, in the order of their begin.
+
+    A call begins with its name.
+    """
+
+    count: int = 0
+    kept: list[ToolCall] = field(default_factory=list)
+    _by_place: dict[int | str | None, ToolCall] = field(default_factory=dict)
+    _chars: int = 0
+
+    def add(self, at_ns: int, piece: CallPiece) -> None:
+        """Add a piece that arrived at `at_ns`."""
+        call = self._by_place.get(piece.place)
+        if call is None or self._begins_another(call, piece):
+            if not piece.name:
+                return  # an id alone, or a piece of something that is no call
+            self.count += 1
+            if len(self.kept) >= MAX_CALLS:
+                return
+            call = self._by_place[piece.place] = ToolCall(piece.id, at_ns)
+            self.kept.append(call)
+        self._chars += len(piece.arguments) + len(piece.rest or "")
+        if self._chars <= MAX_ARGUMENT_CHARS:
+            call.add(at_ns, piece)
+
+    @staticmethod
+    def _begins_another(call: ToolCall, piece: CallPiece) -> bool:
+        """Whether the piece has the place of a complete call, but the id and name of another: some servers number all calls 0."""
+        return bool(call.closed_ns is not None and call.id and piece.id and piece.id != call.id and piece.name)
