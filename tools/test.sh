@@ -1,18 +1,13 @@
 #!/usr/bin/env bash
-# tools/test.sh PYTEST [ARGS...]: PYTEST with ARGS; without any every test, in two runs side by side. Tests that start the prober
-# as a process mostly wait, so that run has several at a time; what it prints is shown when the other has ended.
+# tools/test.sh PYTEST [ARGS...]: PYTEST with ARGS; without any every test, several at a time. Tests that start the prober as a
+# process come last, when no other test takes their processor time: they wait more than they compute.
 set -euo pipefail
 pytest=$1
 shift
 [ $# -eq 0 ] || exec "$pytest" "$@"
 
 waiting=(tests/e2e tests/faults)
-output=$(mktemp)
-"$pytest" -p no:cacheprovider --numprocesses 2 --dist loadfile "${waiting[@]}" >"$output" 2>&1 &
-beside=$!
-trap 'kill "$beside" 2>/dev/null || true; rm -f "$output"' EXIT
 failed=0
-"$pytest" "${waiting[@]/#/--ignore=}" || failed=$?
-wait "$beside" || failed=$?
-cat "$output"
+"$pytest" --numprocesses 2 --durations 10 "${waiting[@]/#/--ignore=}" || failed=$?
+"$pytest" --numprocesses 3 --durations 10 --dist loadfile "${waiting[@]}" || failed=$?
 exit "$failed"
