@@ -11,13 +11,13 @@ from statistics import median
 from time import monotonic
 from typing import Any
 
-SLOTS, LOAD_S, TTFT_S = 2, 0.12, 0.02
+SLOTS, LOAD_S, TTFT_S = 2, 0.06, 0.02
 ROWS = """
 rows:
 - {name: turns, prompt_tokens: 20, output_tokens: 3, adapters: {names: [a, b, c, d], turn: 5}, rate: 6/s, duration: 25s,
    accept: ['success:90%']}
 - {name: storm, prompt_tokens: 20, output_tokens: 3, adapters: {names: [a, b, c, d]}, rate: 6/s, duration: 5s, against: turns,
-   accept: ['success:90%']}
+   accept: ['success:60%']}
 """
 
 
@@ -86,7 +86,20 @@ async def test_first_uses_are_the_loads_of_an_independent_engine(tmp_path: Path)
     engine = BlockingEngine()
     async with serving(engine) as url:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "prober", "matrix", url, "--file", str(path), "--json", "--warm-up", "6"),
+            *(
+                sys.executable,
+                "-m",
+                "prober",
+                "matrix",
+                url,
+                "--file",
+                str(path),
+                "--json",
+                "--warm-up",
+                "6",
+                "--max-send-lag",
+                "200ms",
+            ),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
@@ -109,7 +122,7 @@ async def test_first_uses_are_the_loads_of_an_independent_engine(tmp_path: Path)
     (p50,) = (ratio for ratio in turns["ratios"] if ratio["q"] == 0.5)
     assert p50["lower"] <= first["estimate"] / loaded["estimate"] <= p50["upper"]
     assert storm["loaded"] == 0
-    assert sum(load for _, _, load in of_storm) >= 0.9 * sent[1]
-    assert storm["first_uses"] >= 0.9 * sent[1]
+    assert sum(load for _, _, load in of_storm) >= 0.8 * sent[1]
+    assert storm["first_uses"] >= 0.8 * sent[1]  # the others come while their adapter is still in use
     contrast = document["rows"][1]["contrast"]
     assert (contrast["name"], contrast["throughput"], contrast["blocks"][1] < 10) == ("turns", None, True)
