@@ -4,18 +4,16 @@ The process imports this module and `estimate`, nothing of the daemon: it peaks 
 """
 
 import asyncio
-import ctypes
 import multiprocessing
 import os
-import signal
 from concurrent.futures import ProcessPoolExecutor
 
 from prober.features.capacity.engine_fit import Fit, Prior
 from prober.features.capacity.sweep_record import Record
+from prober.net.parent_death import end_with_parent
 from prober.results.capacity import Capacity
 
 NICENESS = 10
-_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 
 
 async def estimate_in_process(
@@ -33,11 +31,7 @@ def prepare(parent: int) -> None:
         "OPENBLAS_NUM_THREADS", "1"
     )  # the matrices are too small for threads, each of which takes memory
     os.nice(NICENESS)
-    prctl = getattr(ctypes.CDLL(None), "prctl", None)
-    if prctl is not None:
-        prctl(_PARENT_DEATH_SIGNAL, int(signal.SIGKILL))
-    if os.getppid() != parent:  # it was killed before
-        os._exit(1)
+    end_with_parent(parent)
 
 
 def _estimate(record: Record, seed: int, prior: Prior | None) -> tuple[tuple[Capacity, ...], Fit | None]:
