@@ -25,6 +25,7 @@ from prober.cli.options import (
     AsJson,
     EndpointOptions,
     WarmUpOption,
+    WorkersOption,
     WorkloadOptions,
     expand_options,
     quantity,
@@ -39,7 +40,7 @@ from prober.cli.target import check_writable, target, with_sampling, workload
 from prober.config.problems import ConfigError
 from prober.config.slos import parse_objectives
 from prober.config.target import TargetSpec
-from prober.config.units import duration
+from prober.config.units import duration, worker_count
 from prober.config.units import rate as parse_rate
 from prober.features.experiments.compare import (
     BY_REQUEST,
@@ -66,6 +67,7 @@ from prober.measure.result import ProbeResult
 from prober.measure.warmup import WarmUpLength
 from prober.net.clock import Clock
 from prober.net.endpoint import BadEndpoint
+from prober.probing.workers import Workers, WorkersUnavailable, open_workers
 from prober.results.comparison import Comparison, Side, risk_sentences, to_json
 from prober.results.cost import Gpus, gpus_of
 from prober.results.load_description import describe_load
@@ -161,11 +163,12 @@ def compare(
     b_gpu_price: Annotated[
         float | None, typer.Option(min=0, help="Dollars per GPU and hour of B, if it differs.")
     ] = None,
+    workers: WorkersOption = "1",
     as_json: AsJson = False,
 ) -> None:
     """Compare two endpoints or two results. Exit codes: 0 compared, 1 cannot be compared, 2 wrong call."""
     with (
-        exit_on(UnansweredSide, command="compare", code=ExitCode.FAILED),
+        exit_on(UnansweredSide, WorkersUnavailable, command="compare", code=ExitCode.FAILED),
         exit_on(ConfigError, BadEndpoint, OSError, ValueError, command="compare"),
     ):
         level = share("--error", error)
@@ -206,8 +209,9 @@ def compare(
                 raise ValueError(
                     "--warm-up 0: a turn needs a request before it, which shows that the side answers; give 1 or more"
                 )
+            worker_processes = quantity("--workers", workers, worker_count)
             _announce(halves, pause_s)
-            comparison, measured = uvloop.run(_measured(specs, halves, pause_s, warm, level, slos))
+            comparison, measured = uvloop.run(_measured(specs, halves, pause_s, warm, level, slos, worker_processes))
             settings = {
                 "rates_per_s": rates,
                 "rounds": rounds,
@@ -324,11 +328,28 @@ async def _measured(
     warm_up: WarmUpLength,
     error: float,
     slos: Sequence[Slo],
+    worker_processes: int | None,
 ) -> tuple[Comparison, list[Round]]:
-    """The comparison, and its rounds."""
+    """The comparison, and its rounds, sent with so many workers. Raises WorkersUnavailable, UnansweredSide."""
+    async with open_workers(worker_processes) as workers:
+        return await _take_turns(specs, halves, pause_s, warm_up, error, slos, workers)
+
+
+async def _take_turns(
+    specs: Sequence[TargetSpec],
+    halves: Sequence[Half],
+    pause_s: float,
+    warm_up: WarmUpLength,
+    error: float,
+    slos: Sequence[Slo],
+    workers: Workers,
+) -> tuple[Comparison, list[Round]]:
     clock, started_s = Clock(), time.time()
     cards = Cards()
-    sessions: dict[Side, Watched] = {"a": Watched(specs[0], clock), "b": Watched(specs[1], clock)}
+    sessions: dict[Side, Watched] = {
+        "a": Watched(specs[0], clock, workers.launch),
+        "b": Watched(specs[1], clock, workers.launch),
+    }
     pages: dict[Side, list[EngineSignals]] = {"a": [], "b": []}
     try:
         for session in sessions.values():
@@ -359,6 +380,7 @@ async def _measured(
         remarks += [
             f"{side.upper()} {text} meanwhile" for side, session in sessions.items() for text in session.changes
         ]
+        remarks += workers.losses
         comparison = _comparison(a, b, error, started_s)
         fields = [json.dumps(describe_load(spec.probes[0].workload, arrivals="").sampling) for spec in specs]
         apart = (("request fields", *fields),) if fields[0] != fields[1] else ()

@@ -23,13 +23,23 @@ from prober import __version__
 from prober.cli.console import Terminal
 from prober.cli.context import ContextOptions, random_seed
 from prober.cli.exit_codes import ExitCode, exit_on
-from prober.cli.options import AsJson, EndpointOptions, Url, WarmUpOption, expand_options, warm_up_length
+from prober.cli.options import (
+    AsJson,
+    EndpointOptions,
+    Url,
+    WarmUpOption,
+    WorkersOption,
+    expand_options,
+    quantity,
+    warm_up_length,
+)
 from prober.cli.output import echo
 from prober.cli.sending import Load, Sending, Watched
 from prober.cli.target import check_writable, known_workloads, only_load, target
 from prober.config.problems import ConfigError
 from prober.config.rows import MAX_CONCURRENCY, Row, load_rows
 from prober.config.target import TargetSpec
+from prober.config.units import worker_count
 from prober.daemon.target_facts import read_facts
 from prober.features.experiments.cost_target import judge_cost
 from prober.features.experiments.matrix import (
@@ -55,7 +65,9 @@ from prober.measure.timeline_text import format_duration
 from prober.measure.warmup import WarmUpLength
 from prober.net.clock import Clock
 from prober.net.endpoint import BadEndpoint
+from prober.probing.probe import Launch
 from prober.probing.result_context import completed
+from prober.probing.workers import WorkersUnavailable, open_workers
 from prober.results.contrast import contrast_of
 from prober.results.cost import stage_sentences
 from prober.results.disturbance import Disturbance
@@ -88,6 +100,7 @@ def matrix(
         str, typer.Option("--config.file", help="Configuration file whose workloads rows can name.")
     ] = "",
     output: Annotated[Path | None, typer.Option(help="File for the result, for `prober report`.")] = None,
+    workers: WorkersOption = "1",
     *,
     context: ContextOptions,
     as_json: AsJson = False,
@@ -110,7 +123,7 @@ def matrix(
         )
         if context.gpu_price is None and (priced := [row.name for row in rows if row.max_cost is not None]):
             raise ValueError(f"rows {', '.join(priced)}: a cost target needs the price of a GPU; add --gpu-price")
-    run_rows("matrix", spec, rows, warm, text, output=output, as_json=as_json)
+    run_rows("matrix", spec, rows, warm, text, workers, output=output, as_json=as_json)
 
 
 def run_rows(
@@ -119,17 +132,23 @@ def run_rows(
     rows: Sequence[Row],
     warm: WarmUpLength,
     configuration: str,
+    workers: str,
     *,
     output: Path | None,
     as_json: bool,
 ) -> NoReturn:
-    """Send and judge each row, write and print the result, and exit. configuration: of the rows, for the result."""
+    """Send and judge each row, write and print the result, and exit.
+
+    configuration: of the rows, for the result; workers: value of `--workers`
+    """
+    with exit_on(ValueError, command=command):
+        worker_processes = quantity("--workers", workers, worker_count)
     with (
         exit_on(BadEndpoint, command=command),
-        exit_on(UnidentifiedTarget, command=command, code=ExitCode.NOT_ENOUGH_DATA),
+        exit_on(UnidentifiedTarget, WorkersUnavailable, command=command, code=ExitCode.NOT_ENOUGH_DATA),
         only_load(command, spec.url),
     ):
-        measured = uvloop.run(_measure(spec, rows, warm))
+        measured = uvloop.run(_measure(spec, rows, warm, worker_processes))
     result = completed(_result(spec, rows, measured, configuration), spec, measured.facts, seed=measured.seed)
     verdicts = _with_costs(rows, _verdicts(rows, measured), result)
     if (decided := decision(verdicts)) is not None:
@@ -167,6 +186,7 @@ class Measured:
 
     origin_ns: start on the clock of the timelines
     facts: about the target; seed: of all random draws
+    losses: sentences on workers that ended
     """
 
     rows: list[SentRow]
@@ -176,6 +196,7 @@ class Measured:
     ended_unix_s: float
     facts: list[Fact]
     seed: int
+    losses: tuple[str, ...] = ()
 
     @property
     def warmed(self) -> WarmUp:
@@ -183,12 +204,21 @@ class Measured:
         return min((sent.sending.warmed for sent in self.rows), key=lambda warm_up: warm_up.requests, default=WarmUp(0))
 
 
-async def _measure(spec: TargetSpec, rows: Sequence[Row], warm_up: WarmUpLength) -> Measured:
+async def _measure(
+    spec: TargetSpec, rows: Sequence[Row], warm_up: WarmUpLength, worker_processes: int | None
+) -> Measured:
+    """Send with so many workers; see `open_workers` and `_send_rows`, which say what is raised."""
+    async with open_workers(worker_processes) as workers:
+        measured = await _send_rows(spec, rows, warm_up, workers.launch)
+        return replace(measured, losses=tuple(workers.losses))
+
+
+async def _send_rows(spec: TargetSpec, rows: Sequence[Row], warm_up: WarmUpLength, launch: Launch) -> Measured:
     """Send row after row; the first interrupted row is the last. Raises UnidentifiedTarget, BadEndpoint."""
     clock, seed, started_s = Clock(), random_seed(), time.time()
     rng = Random(seed)
     origin_ns = clock.now_ns()
-    session = Watched(spec, clock)
+    session = Watched(spec, clock, launch)
     interrupted = _interruption()
     sent: list[SentRow] = []
     try:
@@ -332,7 +362,7 @@ def _result(spec: TargetSpec, rows: Sequence[Row], measured: Measured, configura
         slos=tuple({slo.name: slo for row in rows for slo in row.accept}.values()),
         warm_up=measured.warmed,
         stop="complete" if is_complete else "interrupted",
-        differs=tuple(f"{stage_name(row)}: {text}" for row in rows for text in limits_of(row)),
+        differs=(*(f"{stage_name(row)}: {text}" for row in rows for text in limits_of(row)), *measured.losses),
         requests=tuple(requests),
     )
 

@@ -35,6 +35,10 @@ WarmUpOption = Annotated[
     str,
     typer.Option("--warm-up", help="Sent before what counts: a number of requests (50), or a time (20s); 0: nothing."),
 ]
+WorkersOption = Annotated[
+    str,
+    typer.Option("--workers", help="Processes that send; 1: this one; auto: one per core but one."),
+]
 OutputTokens = Annotated[
     int, typer.Option(min=0, help="Fixed output length instead of a workload; needs --prompt-tokens or --prompts.")
 ]

@@ -20,7 +20,7 @@ from prober.measure.warmup import WarmUpLength
 from prober.net.clock import Clock
 from prober.net.endpoint import endpoint
 from prober.probing.pacer import pace
-from prober.probing.probe import Flight, run_probe
+from prober.probing.probe import Flight, Launch, ProbeRun, run_probe
 from prober.probing.target import Target
 from prober.results.disturbance import Disturbance, disturbance_of
 from prober.results.result import WarmUp
@@ -33,8 +33,8 @@ RETRY_PAUSE_S = 0.1  # of a closed loop after an unanswered request, to spare a 
 class Watched(Session):
     """A session that keeps every reading of the metrics page and of the GPUs with its time, in ns of the monotonic clock."""
 
-    def __init__(self, spec: TargetSpec, clock: Clock) -> None:
-        super().__init__(spec, clock)
+    def __init__(self, spec: TargetSpec, clock: Clock, launch: Launch = Flight) -> None:
+        super().__init__(spec, clock, launch)
         self.readings: list[tuple[int, EngineSignals]] = []
         self.gpus: list[tuple[int, Sequence[GpuReading]]] = []
         self._reading: asyncio.Task[None] | None = None
@@ -78,7 +78,7 @@ class Sending:
         self._session, self._row, self._rng, self._on_request = session, row, rng, on_request
         self._clock = session.clock
         self._target = with_headers(session.target, row.headers)
-        self._pending: dict[Flight, None] = {}
+        self._pending: dict[ProbeRun, None] = {}
         self._drawer = RequestGenerator(row.workload, rng)
         self._started = 0
         self.begin_ns: int | None = None
@@ -179,14 +179,14 @@ class Sending:
 
     async def _send(self, due_ns: int, drawer: Drawer) -> tuple[ProbeResult | None, FollowUp | None]:
         """Send one request; its result, None while the engine is loading, and the next turn of its session."""
-        flights: list[Flight] = []
+        flights: list[ProbeRun] = []
 
-        def begun(flight: Flight) -> None:
+        def begun(flight: ProbeRun) -> None:
             flights.append(flight)
             self._pending[flight] = None
 
         try:
-            result = await run_probe(self._target, drawer, due_ns, begun)
+            result = await run_probe(self._target, drawer, due_ns, begun, self._session.launch)
         except asyncio.CancelledError:
             if due_ns <= self._clock.now_ns():
                 self.results.append(unsent(due_ns, Outcome.CANCELLED, "cut when the row was interrupted"))

@@ -15,7 +15,7 @@ from prober.measure.warmup import WarmUpLength
 from prober.net.clock import Clock
 from prober.probing.calibration import calibrate
 from prober.probing.pacer import pace
-from prober.probing.probe import run_probe
+from prober.probing.probe import Flight, Launch, run_probe
 from prober.probing.target import Target
 from prober.results.result import Target as Described
 from prober.workload.workloads import RequestGenerator
@@ -28,11 +28,12 @@ LATE = "the prober woke over a second after the due time and did not send"
 class Session:
     """A target and the metrics page of its engine, if the specification names one. Call `stop` when done.
 
+    launch: begins its probes, here or in a worker
     changes: changes of the engine during the session, as text
     """
 
-    def __init__(self, spec: TargetSpec, clock: Clock) -> None:
-        self.spec, self.clock = spec, clock
+    def __init__(self, spec: TargetSpec, clock: Clock, launch: Launch = Flight) -> None:
+        self.spec, self.clock, self.launch = spec, clock, launch
         self.target = Target(spec, clock)
         self.changes: list[str] = []
         self._signals: EngineSignals | None = None
@@ -86,7 +87,7 @@ class Session:
         begin_ns, sent = self.clock.now_ns(), 0
         while not length.is_over(sent, (self.clock.now_ns() - begin_ns) / 1e9):
             lead_ns = min(self._lead_ns, MAX_WARM_UP_LEAD_NS)
-            result = await run_probe(target or self.target, drawer, self.clock.now_ns() + lead_ns)
+            result = await run_probe(target or self.target, drawer, self.clock.now_ns() + lead_ns, launch=self.launch)
             sent += 1
             yield None if result is None else replace(result, warm_up=result.outcome in ANSWERED)
 
@@ -97,7 +98,7 @@ class Session:
         started: asyncio.Queue[asyncio.Task[ProbeResult | None] | None] = asyncio.Queue()
 
         def launch(due_ns: int) -> None:
-            started.put_nowait(asyncio.create_task(run_probe(self.target, drawer, due_ns)))
+            started.put_nowait(asyncio.create_task(run_probe(self.target, drawer, due_ns, launch=self.launch)))
 
         def missed(due_ns: int) -> None:
             drawer.draw("", self.target.prompt_calibration)  # keeps the next request the same

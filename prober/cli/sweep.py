@@ -28,6 +28,7 @@ from prober.cli.options import (
     MetricsUrl,
     Url,
     WarmUpOption,
+    WorkersOption,
     expand_options,
     named_options,
     quantity,
@@ -41,7 +42,7 @@ from prober.config.rows import MAX_CONCURRENCY, Row
 from prober.config.slos import parse_objectives
 from prober.config.sweep import SweepSpec
 from prober.config.target import TargetSpec
-from prober.config.units import duration, rate
+from prober.config.units import duration, rate, worker_count
 from prober.daemon.target_facts import read_facts
 from prober.features.capacity.actions import Action, Estimate, Finished, Run
 from prober.features.capacity.sweep_plan import Plan, plan_of
@@ -55,6 +56,7 @@ from prober.net.endpoint import BadEndpoint
 from prober.probing.calibration import calibrate
 from prober.probing.result_context import completed
 from prober.probing.target import Target
+from prober.probing.workers import Workers, WorkersUnavailable, open_workers
 from prober.results import cost
 from prober.results.capacity import words
 from prober.results.context import sentences as context_sentences
@@ -109,6 +111,7 @@ def sweep(
     repeat: Annotated[int, typer.Option(min=1, help="Number of sweeps, for the variance between runs.")] = 1,
     output: Annotated[str, typer.Option(help="File for the result, for `prober report`.")] = "",
     metrics_url: MetricsUrl = "auto",
+    workers: WorkersOption = "1",
     *,
     context: ContextOptions,
     as_json: AsJson = False,
@@ -118,7 +121,7 @@ def sweep(
     1 an SLO is missed at the lowest rate, 4 not enough data, 2 wrong call."""
     with (
         exit_on(ConfigError, BadEndpoint, ValueError, command="sweep"),
-        exit_on(Unmeasurable, command="sweep", code=ExitCode.NOT_ENOUGH_DATA),
+        exit_on(Unmeasurable, WorkersUnavailable, command="sweep", code=ExitCode.NOT_ENOUGH_DATA),
     ):
         _check_combination(call, concurrency, rates)
         slos = parse_objectives(slo or [DEFAULT_SLO])
@@ -136,7 +139,8 @@ def sweep(
                 metrics={"interval": PAGE_INTERVAL_S},
                 **context.fields("sweep"),
             )
-            run_rows("sweep", spec, rows, warm, "", output=Path(output) if output else None, as_json=as_json)
+            file = Path(output) if output else None
+            run_rows("sweep", spec, rows, warm, "", workers, output=file, as_json=as_json)
         block = {
             "mode": mode or ("grid" if rates else "adaptive"),
             "workload": sent,
@@ -146,6 +150,7 @@ def sweep(
             "rates": tuple(quantity("--rates", _per_s(text), rate) for text in rates.split(",") if rates),
             "step": quantity("--step", step, duration) if step else None,
             "max_in_flight": max_in_flight,
+            "workers": quantity("--workers", workers, worker_count),
             "limits": {"time": quantity("--max-time", max_time, duration), "requests": max_requests or None},
         }
         probe = {"workload": sent, "slos": tuple(slo for slo in slos if slo.signal != "quality")}
@@ -215,7 +220,14 @@ def _closed_rows(concurrency: str, workload: Workload | Mix, step: str, slos: Se
 async def _repeated(
     spec: TargetSpec, sweep_spec: SweepSpec, plan: Plan, times: int, *, quiet: bool
 ) -> list[tuple[Finished, Result]]:
-    """Run one sweep after the other; an interrupted one is the last."""
+    """Run one sweep after the other; the last one is one that was interrupted or lost a worker. Raises WorkersUnavailable."""
+    async with open_workers(sweep_spec.workers) as workers:
+        return await _run_sweeps(spec, sweep_spec, plan, times, workers, quiet=quiet)
+
+
+async def _run_sweeps(
+    spec: TargetSpec, sweep_spec: SweepSpec, plan: Plan, times: int, workers: Workers, *, quiet: bool
+) -> list[tuple[Finished, Result]]:
     clock = Clock()
     target_ = Target(spec, clock)
     interrupted = asyncio.Event()
@@ -238,7 +250,9 @@ async def _repeated(
                 facts = await read_facts(target_, None)
                 if await target_.identify() is None:
                     await calibrate(target_)
-                runner = SweepRunner(target_, sweep_spec.workload, plan, Random(seed), PageReader, on_action)
+                rng, launch = Random(seed), workers.launch
+                runner = SweepRunner(target_, sweep_spec.workload, plan, rng, PageReader, on_action, launch=launch)
+                workers.on_loss = runner.stop
                 asyncio.get_running_loop().add_signal_handler(signal.SIGINT, _interrupt, runner, interrupted)
                 gpus = asyncio.create_task(read_gpus(target_, runner.gpus_read))
                 try:
@@ -260,10 +274,11 @@ async def _repeated(
                         "warm_up": plan.warm_up if plan.warm_up is not None else f"{plan.warm_up_s:g}s",
                         "stage_s": plan.stage_length_s,
                         "sustain_s": plan.sustain_s,
+                        "workers": workers.count or 1,
                     },
                 )
                 ended.append((run.finished, completed(result, spec, facts, seed=seed)))
-                if interrupted.is_set() or run.quiet_s:
+                if interrupted.is_set() or run.quiet_s or workers.losses:
                     break  # on request, or the target asked to be left alone
         return ended
     finally:

@@ -132,6 +132,8 @@ Reuse = Annotated[
     float, Quantity(units.reuse, {"type": "string", "examples": ["warm", "cold", "30%"]}, units.percent_text)
 ]
 Count = Annotated[int, Quantity(units.count, _COUNT, int)]
+_WORKERS = {"anyOf": [{"type": "integer", "minimum": 1, "maximum": units.MAX_WORKERS}, {"const": "auto"}]}
+Workers = Annotated[int | None, Quantity(units.worker_count, _WORKERS, lambda value: value or "auto")]
 PositiveCount = Annotated[Count, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0, strict=False)]
 NotNegative = Annotated[float, Field(ge=0, strict=False)]

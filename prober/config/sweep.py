@@ -16,6 +16,7 @@ from prober.config.fields import (
     Positive,
     PositiveCount,
     Rate,
+    Workers,
     mistake,
 )
 from prober.config.workloads import THINK_TIME_REFUSED
@@ -84,6 +85,10 @@ class SweepSpec(Block):
     )
     step: Duration | None = Field(None, description="length of a stage; absent: 4s, in mode grid 60s")
     max_in_flight: PositiveCount = Field(2000, description="requests in flight at which the target counts as saturated")
+    workers: Workers = Field(
+        1,
+        description="processes that send a sweep's requests; 1: the prober itself sends; auto: one per core but one",
+    )
     min_gap: Duration = Field(
         21_600.0,
         description="shortest time between the starts of two sweeps; with `--storage.path` or a lease also over restarts",

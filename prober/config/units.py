@@ -21,6 +21,7 @@ _NUMBER = r"(\d+(?:\.\d+)?)"
 DURATION_PATTERN = rf"^{_NUMBER}\s*(ns|us|ms|s|min|m|h|d|w)$"
 RATE_PATTERN = rf"^{_NUMBER}\s*/\s*(\d*)(s|sec|m|min|h|d)$"
 PERCENT_PATTERN = rf"^{_NUMBER}\s*%$"
+MAX_WORKERS = 256
 COUNT_PATTERN = rf"^{_NUMBER}\s*([kKMGB]?)$"
 
 MAX_DURATION_S = 100 * 365 * 86_400.0  # larger values are mistakes, and clocks and counters cannot hold them
@@ -88,6 +89,17 @@ def count(value: object) -> int:
         if number <= MAX_COUNT and number == int(number):
             return int(number)
     raise UnitError(f"{shortened(value)} is not a count; write a whole number, such as 128, 200k or 4M")
+
+
+def worker_count(value: object) -> int | None:
+    """Number of processes that send, 1 to `MAX_WORKERS`; None for `auto`. Raises UnitError."""
+    try:
+        number = None if value == "auto" else count(value)
+    except UnitError:
+        number = 0
+    if number is not None and not 1 <= number <= MAX_WORKERS:
+        raise UnitError(f"{shortened(value)} is no number of workers; write auto, or 1 to {MAX_WORKERS}")
+    return number
 
 
 def duration_text(seconds: float) -> str:

@@ -17,6 +17,7 @@ class ProbeResult:
     cached: a cold prompt that the engine had in its prefix cache
     check: how the answer is checked (text, regex, json_schema, tool_call), None if it is not
     on_request: the probe was started by a user: it is shown, but not counted
+    worker: number of the process that sent it, from 1; 0: the prober itself
     rate_limit: the `x-ratelimit-remaining-*` headers of the response
     retry_after_s: pause that a failed answer asks for, from its end on
     cert_expiry_unix_s: when the server's certificate expires
@@ -44,6 +45,7 @@ class ProbeResult:
     on_request: bool = False
     has_asked_length: bool = False
     adapter: str = ""
+    worker: int = 0
 
     @property
     def requested_tokens(self) -> tuple[int, int]:

@@ -4,6 +4,7 @@ import asyncio
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Protocol
 
 from prober.measure.api import APIS
 from prober.measure.chat import Dialect, Request
@@ -32,8 +33,38 @@ CROSSING_NS = (
 MAX_HEADER_DIGITS = 15  # of a number in a header: more are no count of requests or tokens
 
 
+class ProbeRun(Protocol):
+    """A probe under way, in this process or in a worker; `Flight` has the meaning of each member."""
+
+    @property
+    def request_id(self) -> str: ...
+
+    @property
+    def requested_tokens(self) -> tuple[int, int]: ...
+
+    @property
+    def follow_up(self) -> FollowUp | None: ...
+
+    def first_ns(self) -> int | None: ...
+
+    def waited_s(self) -> float: ...
+
+    def delivered(self) -> Timeline: ...
+
+    async def fly(self) -> ProbeResult: ...
+
+
+def always() -> bool:
+    """A request may leave at any time."""
+    return True
+
+
 async def run_probe(
-    target: Target, drawer: Drawer, due_ns: int, begun: Callable[["Flight"], None] = lambda _: None
+    target: Target,
+    drawer: Drawer,
+    due_ns: int,
+    begun: Callable[[ProbeRun], None] = lambda _: None,
+    launch: "Launch | None" = None,
 ) -> ProbeResult | None:
     """Send one probe, due at `due_ns`, and say how it ended. None while the engine says it is loading or draining.
 
@@ -45,11 +76,12 @@ async def run_probe(
     everything else is asked beside the probes.
 
     begun: called with the probe when its connection is begun
+    launch: begins the probe; None: here
     """
     due_ns = await target.prepare(due_ns)
     if target.state in SILENT_STATES:
         return None
-    flight = Flight(target, drawer, due_ns)
+    flight = (launch or Flight)(target, drawer, due_ns, always)
     begun(flight)
     result = await flight.fly()
     if result.timeline.headers_ns is not None:
@@ -60,15 +92,20 @@ async def run_probe(
 
 
 class Flight:
-    """The probe while it is under way. may: asked when the request is to leave; if not, it never does."""
+    """The probe while it is under way.
 
-    def __init__(self, target: Target, drawer: Drawer, due_ns: int, may: Callable[[], bool] = lambda: True) -> None:
+    may: asked when the request is to leave; if not, it never does
+    request_id: "" for a new one
+    """
+
+    def __init__(
+        self, target: Target, drawer: Drawer, due_ns: int, may: Callable[[], bool] = always, request_id: str = ""
+    ) -> None:
         self._target, self._may = target, may
         self._due_ns = due_ns
         self._unix_s = target.clock.unix_s() + (due_ns - target.clock.now_ns()) / 1e9
-        self._id = f"slo-probe-{uuid.uuid4().hex[:16]}"
-        nonce = f"{int(self._id[10:], 16):020d}"  # digits: nearly all tokenizers count the same tokens for all of them
-        self._draw: DrawnRequest = drawer.draw(nonce, target.prompt_calibration)
+        self._id = request_id or new_request_id()
+        self._draw: DrawnRequest = drawer.draw(nonce_of(self._id), target.prompt_calibration)
         self._api = APIS[target.spec.api]
         self._recording = Recording(
             target.spec.stream, self._api, self._draw.output_tokens, keep_answer=self._draw.expectation is not None
@@ -345,6 +382,7 @@ class Flight:
             and bool(cached and usage and cached > CACHED_SHARE * (usage.prompt_tokens or 0)),
             text=printable(target.endpoint.redactor.redact(self._recording.text)),
             check=draw.expectation.kind if draw.expectation else None,
+            worker=target.worker,
             rate_limit=left,
             retry_after_s=None if ok else requested_pause_s(self._exchange.headers, target.clock.unix_s()),
             cert_expiry_unix_s=cert_expiry(self._exchange),
@@ -376,7 +414,22 @@ class Flight:
             requested_output_tokens=draw.output_tokens,
             check=draw.expectation.kind if draw.expectation else None,
             adapter=draw.adapter,
+            worker=self._target.worker,
         )
+
+
+# Begins a probe: `Flight` in this process, `Workers.launch` in another one.
+Launch = Callable[[Target, Drawer, int, Callable[[], bool]], ProbeRun]
+
+
+def new_request_id() -> str:
+    """An id that no other request has."""
+    return f"slo-probe-{uuid.uuid4().hex[:16]}"
+
+
+def nonce_of(request_id: str) -> str:
+    """Text in front of the prompt, in digits: nearly all tokenizers count the same tokens for all of them."""
+    return f"{int(request_id[10:], 16):020d}"
 
 
 def header_number(headers: Mapping[str, str], name: str) -> float | None:

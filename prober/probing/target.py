@@ -85,6 +85,7 @@ class Target:
         None where they always are failures, as in a single experiment
     has_answered: it has answered an HTTP request, with whatever status
     is_refusing: `starting`, because it refuses connections and has never answered
+    worker: number of this process if it is a worker; 0: the prober itself
     prompt_calibration: its first requests are sample prompts that tell how its server counts tokens; None: none are sent, and a word
         counts as a token
     """
@@ -93,6 +94,7 @@ class Target:
         self.spec = spec
         self.endpoint: Endpoint = endpoint(spec)
         self.clock = clock
+        self.worker = 0
         self.identity: Identity | None = None
         self.unidentified: Verdict | None = None
         self.state = TargetState.PENDING

@@ -52,6 +52,12 @@ NOBODY = "http://127.0.0.1:1"
             2,
             "prober compare: --warm-up 0: a turn needs a request before it",
         ),
+        (
+            ("sweep", NOBODY, "--workers", "0"),
+            2,
+            "prober sweep: --workers: '0' is no number of workers; write auto, or 1",
+        ),
+        (("compare", NOBODY, NOBODY, "--workers", "x"), 2, "prober compare: --workers: 'x' is no number of workers"),
         (("sweep", NOBODY, "--warm-up", "-1"), 2, "prober sweep: --warm-up '-1': write a number of requests"),
         (("sweep", NOBODY, "--slo", "quality:99%"), 2, "no answer of workload 'chat' is checked"),
         (("sweep", NOBODY, "--slo", "success:99%"), 4, "Connection refused"),

@@ -180,6 +180,10 @@ BAD = [
         "targets[0].sweep.step: a stage of 0s sends nothing; write 30s, or remove it",
     ),
     (
+        TTFT + "targets: [{url: http://h, sweep: {workers: 0}}]",
+        "targets[0].sweep.workers: 0 is no number of workers; write auto, or 1 to 256",
+    ),
+    (
         TTFT + "targets: [{url: http://h, sweep: {blackout: [always]}}]",
         "targets[0].sweep.blackout[0]: 'always' is not a time span; write it like Mon-Fri 08:00-20:00",
     ),

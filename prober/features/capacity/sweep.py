@@ -74,7 +74,7 @@ class Sweep:
         self._breached: dict[int, int] = {}  # requests by stage
         self._judged_requests = JUDGED_REQUESTS_GRID if plan.mode == "grid" else JUDGED_REQUESTS
         self._changed_readings = 0
-        self._late: deque[bool] = deque(maxlen=LATE_RESULTS)
+        self._late: dict[int, deque[bool]] = {}  # by process that sends, so that many others do not hide a late one
         self._threshold_shares: deque[float] = deque(maxlen=GENTLE_REQUESTS)
         self._ramp_reason: Reason | None = None
         self._ramp_detail = ""
@@ -124,10 +124,12 @@ class Sweep:
         request.finished(result, at_s, self._plan.slos)
         log.count(request.stage, answered=not request.failed and request.valid, failed=request.failed)
         self._judge(request, at_s, is_final=True)
-        self._late.append(result.outcome is Outcome.INVALID)
-        late, stage = sum(self._late), log.stages[request.stage]
-        if late > 2 and late > guards.late_ratio * len(self._late):
-            self._end_sending("prober_late", at_s, f"{late} of the last {len(self._late)} results")
+        judged = self._late.setdefault(result.worker, deque(maxlen=LATE_RESULTS))
+        judged.append(result.outcome is Outcome.INVALID)
+        late, stage = sum(judged), log.stages[request.stage]
+        if late > 2 and late > guards.late_ratio * len(judged):
+            source = f" of worker {result.worker}" if result.worker else ""
+            self._end_sending("prober_late", at_s, f"{late} of the last {len(judged)} results{source}")
         elif stage.failed > 1 and stage.failed > guards.failed_ratio * stage.sent:
             reason: Reason = "smoke_failed" if stage.phase == "warm_up" and not stage.answered else "failed"
             self._end_sending(reason, at_s, f"{stage.failed} of {stage.sent}: {result.outcome.value}: {result.detail}")

@@ -20,6 +20,7 @@ from prober.measure.event import TargetEvent
 from prober.measure.target_state import TargetState
 from prober.probing.leadership import claimed_as
 from prober.probing.result_context import completed
+from prober.probing.workers import Workers, WorkersUnavailable, open_workers
 from prober.results.capacity import words
 from prober.results.result import Result
 from prober.results.stop_reason import ending
@@ -49,7 +50,7 @@ class SweepJob:
             target.refused(self._request, refusal)
         except LockHeld as holder:
             target.refused(self._request, Refused("locked", f"it is loaded by {holder} on this machine"))
-        except Unmeasurable as problem:
+        except (Unmeasurable, WorkersUnavailable) as problem:
             self._series.failed()
             log.warning("target=%s sweep (%s) failed: %s", target.name, trigger, problem)
         except Exception:
@@ -58,7 +59,7 @@ class SweepJob:
             log.exception("target=%s: a sweep failed inside the prober; please report this", target.name)
 
     async def _start(self) -> None:
-        """Raises Refused, LockHeld, Unmeasurable."""
+        """Raises Refused, LockHeld, Unmeasurable, WorkersUnavailable."""
         target, context, request = self._target, self._context, self._request
         key = target.target.spec.key
         if not target.is_recalled:
@@ -72,16 +73,18 @@ class SweepJob:
             if fence is None:
                 raise Refused("no_lease", f"lease {context.leadership.where} was lost before it began")
             await context.starts.record(key, request)
-            if self._series.is_closed or target.spec is None:
-                raise Refused("not_configured", "the target was removed")
-            await self._sweep(target.target.spec, target.spec, fence)
+            async with open_workers(target.spec.workers if target.spec is not None else 1) as workers:
+                if self._series.is_closed or target.spec is None:
+                    raise Refused("not_configured", "the target was removed")
+                await self._sweep(target.target.spec, target.spec, fence, workers)
 
-    async def _sweep(self, target: TargetSpec, spec: SweepSpec, fence: int) -> None:
+    async def _sweep(self, target: TargetSpec, spec: SweepSpec, fence: int, workers: Workers) -> None:
         """target, spec: as configured at the start; fence: of the lease. Raises Unmeasurable."""
         sweeps, context = self._target, self._context
         started_unix_s = context.clock.unix_s()
         plan = plan_of(spec, target)
-        runner = self._runner(target, spec, plan, fence, started_unix_s)
+        runner = self._runner(target, spec, plan, fence, started_unix_s, workers)
+        workers.on_loss = runner.stop
         name, trigger = sweeps.name, self._request.trigger
         log.info("target=%s sweep %s (%s) begins: %s up to %g/s", name, self._id, trigger, plan.mode, plan.max_rate)
         sweeps.runner = runner
@@ -106,7 +109,8 @@ class SweepJob:
             identity=self._id,
             started_unix_s=started_unix_s,
             ended_unix_s=context.clock.unix_s(),
-            additions={"why": trigger} | ({"lease": where, "lease_transitions": fence} if where else {}),
+            additions={"why": trigger, "workers": workers.count or 1}
+            | ({"lease": where, "lease_transitions": fence} if where else {}),
             devices=sweeps.devices,
             probes_per_s=sum(probe.rate for probe in target.probes),
         )
@@ -118,7 +122,7 @@ class SweepJob:
             self._show(run, result, target.url)
 
     def _runner(
-        self, target: TargetSpec, spec: SweepSpec, plan: Plan, fence: int, started_unix_s: float
+        self, target: TargetSpec, spec: SweepSpec, plan: Plan, fence: int, started_unix_s: float, workers: Workers
     ) -> SweepRunner:
         sweeps, context = self._target, self._context
         prior = None
@@ -141,6 +145,7 @@ class SweepJob:
             lambda: context.leadership.held() == fence,
             sweeps.probe_needs(),
             lambda pause_s: sweeps.retry_after(pause_s, target.url),
+            workers.launch,
         )
 
     def _seed(self, target: TargetSpec) -> int:

@@ -18,7 +18,7 @@ from prober.measure.gpu_reading import GpuReading
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.probing.page_source import OpenPage, PageSource
-from prober.probing.probe import Flight
+from prober.probing.probe import Flight, Launch, ProbeRun
 from prober.probing.target import Target
 from prober.results.capacity import Capacity
 from prober.workload.arrivals import poisson
@@ -77,6 +77,7 @@ class SweepRunner:
     is_allowed: called before each request is sent; once it returns False the sweep ends (`lease_lost`)
     needs: what the scheduled probes need of each daily budget, which no request of the sweep may take
     on_retry_after: called at once with the pause that an answer asks for, in seconds
+    launch: begins each request, here or in a worker
     """
 
     def __init__(
@@ -92,6 +93,7 @@ class SweepRunner:
         is_allowed: Callable[[], bool] = lambda: True,
         needs: Mapping[str, BudgetDemand] = MappingProxyType({}),
         on_retry_after: Callable[[float], None] = lambda _: None,
+        launch: Launch = Flight,
     ) -> None:
         # A view of the target with a cap and a state of its own, which spends the target's budgets.
         spec = target.spec.model_copy(update={"max_in_flight": plan.guards.max_in_flight, "warmup": 0})
@@ -102,7 +104,7 @@ class SweepRunner:
         self._target.prompt_calibration = target.settled_calibration
         self._clock = target.clock
         self._requests, self._plan, self._rng, self._on_action = RequestGenerator(workload, rng), plan, rng, on_action
-        self._open_page, self._on_retry_after = open_page, on_retry_after
+        self._open_page, self._on_retry_after, self._launch_flight = open_page, on_retry_after, launch
         self._prior, self._demand, self._is_allowed = prior, demand, is_allowed
         self._model: Fit | None = None
         self._sweep: Sweep | None = None
@@ -110,7 +112,7 @@ class SweepRunner:
         self._quiet_until_s = 0.0
         self._launched = (0, 0, 0)  # requests, prompt tokens, output tokens
         self._began_s = self._now_s()
-        self._flights: dict[asyncio.Task[None], Flight] = {}
+        self._flights: dict[asyncio.Task[None], ProbeRun] = {}
         self._probes: list[tuple[int, ProbeResult]] = []
         self._readings: list[tuple[float, EngineSignals]] = []
         self._gpus: list[tuple[float, Sequence[GpuReading]]] = []
@@ -121,6 +123,7 @@ class SweepRunner:
             self._stop_reason = why
         else:
             self._sweep.stop(why, self._now_s())
+            self._cut_unless_sending(self._sweep)
 
     def reconfigured(self, target: Target, needs: Mapping[str, BudgetDemand]) -> None:
         """The configuration of the target has changed: requests spend its budgets as they are now."""
@@ -160,6 +163,7 @@ class SweepRunner:
             self._readings.append((self._now_s(), reading.signals))
             if self._sweep is not None:
                 self._sweep.page(self._now_s(), reading.signals)
+                self._cut_unless_sending(self._sweep)
 
     def gpus_read(self, devices: Sequence[GpuReading]) -> None:
         """The GPUs that serve the target were read."""
@@ -254,7 +258,7 @@ class SweepRunner:
         sweep.tick(now_ns / 1e9)
 
     def _launch(self, sweep: Sweep, due_ns: int) -> None:
-        flight = Flight(self._target, self._requests, due_ns, self._is_allowed)
+        flight = self._launch_flight(self._target, self._requests, due_ns, self._is_allowed)
         requests, prompt_tokens, output_tokens = self._launched
         prompt, output = flight.requested_tokens
         launched = (requests + 1, prompt_tokens + prompt, output_tokens + output)
@@ -272,7 +276,7 @@ class SweepRunner:
         await self._clock.sleep_until(due_ns)
         sweep.limit_reached(limit, self._now_s())
 
-    async def _send(self, sweep: Sweep, flight: Flight, due_ns: int) -> None:
+    async def _send(self, sweep: Sweep, flight: ProbeRun, due_ns: int) -> None:
         """Send one request, and report how it ended."""
         flying = asyncio.create_task(flight.fly())
         stage = None
@@ -290,10 +294,11 @@ class SweepRunner:
             self._cut_unless_sending(sweep)
             result = await flying
         except asyncio.CancelledError:
+            cut_ns = self._clock.now_ns()
             flying.cancel()
             await asyncio.wait([flying])
             if stage is not None:
-                result = _cut_result(flight, self._clock.now_ns(), self._target.spec.max_send_lag)
+                result = _cut_result(flight, cut_ns, self._target.spec.max_send_lag)
                 self._probes.append((stage, result))
                 sweep.result(result, self._now_s())  # otherwise the machine would wait for it in the next stages
             raise
@@ -330,7 +335,7 @@ class SweepRunner:
         return self._clock.now_ns() / 1e9
 
 
-def _cut_result(flight: Flight, cut_ns: int, max_send_lag_s: float) -> ProbeResult:
+def _cut_result(flight: ProbeRun, cut_ns: int, max_send_lag_s: float) -> ProbeResult:
     """The result of a request that was cut; one that the prober sent late has no time of the cut, as its times do not count."""
     prompt_tokens, output_tokens = flight.requested_tokens
     timeline = flight.delivered()

@@ -511,6 +511,22 @@ def test_a_late_prober_and_people_and_the_target_itself_can_end_it() -> None:
     assert hand.reason == "retry_after"
 
 
+def test_a_worker_that_is_always_late_ends_it_however_many_are_not() -> None:
+    """One of twelve processes is late in all of its requests, which are few of all."""
+    hand, reasons = Hand(plan()), []
+    for n in range(36):
+        name = hand.send(n * 0.01)
+        late = n % 12 == 4
+        outcome = Outcome.INVALID if late else Outcome.OK
+        answer = replace(result(name, n * 0.01, outcome=outcome), worker=1 + n % 12)
+        hand.sweep.result(answer, n * 0.01 + 0.05)
+        reasons.append(hand.reason)
+    assert reasons[27] is None
+    assert reasons[28] == "prober_late"
+    assert isinstance(hand.sweep.action, Estimate)
+    assert hand.sweep.action.detail == "3 of the last 3 results of worker 5"
+
+
 def test_a_very_late_first_token_ends_the_sending_at_once() -> None:
     """Three times the threshold, whether or not it came at last."""
     hand = Hand(plan())

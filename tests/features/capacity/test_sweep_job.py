@@ -1,6 +1,11 @@
 """A sweep from its start to its result, against a mock engine."""
 
 import asyncio
+import json
+import os
+import re
+import signal
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -85,6 +90,40 @@ async def test_a_stopped_sweep_leaves_the_last_capacity_with_its_time() -> None:
         assert stage.value("llmslo_sweep_stops_total", "guard") == 1
         assert stage.value("llmslo_capacity_requests_per_second", "quick", "estimate") == 90
         assert stage.value("llmslo_sweep_last_success_timestamp_seconds") == 1e9
+
+
+async def test_a_sweep_ends_with_the_loss_of_a_worker_and_keeps_what_it_measured() -> None:
+    """The reason names the worker and its requests, which are `invalid`; no process is left."""
+    async with running(SLOTS) as url, staged(url, "workers: 2") as stage:
+        stage.sweeps.start("t")
+        await until(lambda: stage.value("llmslo_sweep_rate_per_second") > 0)
+        runner = stage.target_sweeps.runner
+        assert runner is not None
+        await until(lambda: runner.progress().requests > 30)
+        workers = worker_processes()
+        assert len(workers) == 2
+        os.kill(workers[0], signal.SIGKILL)
+        await until(stage.is_swept)
+        (result,) = stage.sweeps.results()
+        assert result.stop == "guard"
+        assert re.fullmatch(
+            r"worker [12] of 2 ended \(SIGKILL\): \d+ requests? that it had are lost and do not count",
+            result.stop_detail,
+        )
+        outcomes = Counter[str]()
+        for swept in result.stages:
+            outcomes.update(swept.outcomes)
+        assert set(outcomes) <= {"ok", "cancelled", "invalid"}
+        assert outcomes["ok"] > 0
+        assert json.loads(result.configuration or "")["workers"] == 2
+    assert not worker_processes()
+
+
+def worker_processes() -> list[int]:
+    """Workers of this process."""
+    lists = Path(f"/proc/{os.getpid()}/task").glob("*/children")
+    children = [int(pid) for path in lists for pid in path.read_text().split()]
+    return [pid for pid in children if b"prober.probing.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
 async def test_a_sweep_that_fails_shows_no_capacity(

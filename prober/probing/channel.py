@@ -1,0 +1,121 @@
+"""The socket between the prober and a worker: pickled messages, each after its length. Both ends are the prober's own processes."""
+
+import asyncio
+import copyreg
+import io
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from operator import attrgetter
+from typing import Any, cast
+
+from prober.config.target import TargetSpec
+from prober.measure.result import ProbeResult
+from prober.measure.timeline import Connection, Timeline
+from prober.probing.target import Identity
+from prober.workload.workloads import DrawnRequest
+
+LENGTH_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class NewTarget:
+    """To a worker: the target that later requests name by its number."""
+
+    number: int
+    spec: TargetSpec
+    identity: Identity | None
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """To a worker: a request. due_ns, launched_ns: of CLOCK_MONOTONIC, which all processes of a host share."""
+
+    request_id: str
+    target: int
+    drawn: DrawnRequest
+    due_ns: int
+    launched_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """To a worker: cancel a request."""
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """From a worker: the result of a request, or what it delivered before it was cut."""
+
+    request_id: str
+    result: ProbeResult | Timeline
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """From both: the process runs. first_ns: from a worker, first content of requests in flight, by request id."""
+
+    first_ns: tuple[tuple[str, int], ...] = ()
+
+
+def _reducer(kind: type) -> Callable[[Any], tuple[type, tuple[Any, ...]]]:
+    """Pickles a value of a dataclass by the arguments of its constructor: a third of the time that its own way takes."""
+    values = attrgetter(*(field.name for field in fields(kind) if field.init))
+    return lambda value: (kind, values(value))
+
+
+# The types of every request; others are pickled as they are.
+REDUCERS = copyreg.dispatch_table | {
+    kind: _reducer(kind) for kind in (Send, Ended, DrawnRequest, ProbeResult, Timeline, Connection)
+}
+
+
+def packed(message: object) -> bytes:
+    """The message as it is sent."""
+    file = io.BytesIO()
+    file.write(bytes(LENGTH_BYTES))
+    pickler = pickle.Pickler(file, pickle.HIGHEST_PROTOCOL)
+    pickler.dispatch_table = REDUCERS
+    pickler.dump(message)
+    file.seek(0)
+    file.write((len(file.getbuffer()) - LENGTH_BYTES).to_bytes(LENGTH_BYTES, "big"))
+    return file.getvalue()
+
+
+class Channel(asyncio.Protocol):
+    """One end. received: called with each message; lost: called once, when the other end is gone."""
+
+    def __init__(self, received: Callable[[Any], None], lost: Callable[[], None]) -> None:
+        self._received, self._lost = received, lost
+        self._buffer = bytearray()
+        self._transport: asyncio.Transport | None = None
+
+    def send(self, message: object) -> None:
+        """Send a message, unless the other end is gone."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(packed(message))
+
+    def close(self) -> None:
+        """Close this end, which the other one sees."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        buffer, at = self._buffer, 0
+        buffer += data
+        while len(buffer) - at >= LENGTH_BYTES:
+            end = at + LENGTH_BYTES + int.from_bytes(buffer[at : at + LENGTH_BYTES], "big")
+            if end > len(buffer):
+                break
+            message = pickle.loads(buffer[at + LENGTH_BYTES : end])
+            at = end
+            self._received(message)
+        del buffer[:at]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lost()

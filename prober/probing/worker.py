@@ -1,0 +1,156 @@
+"""A process that sends requests for the prober: `python -m prober.probing.worker NUMBER SOCKET PARENT`. See `workers`."""
+
+import asyncio
+import gc
+import logging
+import signal
+import socket
+import sys
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import uvloop
+
+from prober.measure.outcome import Outcome
+from prober.measure.result import ProbeResult
+from prober.measure.timeline import Timeline
+from prober.net.clock import Clock
+from prober.net.connection import Broken, connect
+from prober.net.exchange import Exchange
+from prober.net.parent_death import end_with_parent
+from prober.probing.channel import Beat, Channel, Cut, Ended, NewTarget, Send
+from prober.probing.probe import Flight
+from prober.probing.target import Target
+from prober.workload.prompt_length import PromptCalibration
+from prober.workload.workloads import DrawnRequest
+
+BEAT_S = 0.1
+MAX_SILENT_BEATS = 10  # without a message of the prober; then its requests are cut, as nobody guards the target
+log = logging.getLogger(__name__)
+
+
+class DealtRequest:
+    """A generator of one request, which was drawn before."""
+
+    def __init__(self, drawn: DrawnRequest) -> None:
+        self._drawn = drawn
+
+    def draw(self, nonce: str, calibration: PromptCalibration | None, /) -> DrawnRequest:
+        """The request."""
+        return self._drawn
+
+
+class Worker:
+    """Sends what it is told to, and reports how each request ended."""
+
+    def __init__(self, number: int, clock: Clock) -> None:
+        self._number, self._clock = number, clock
+        self.channel = Channel(self._receive, self._close)
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._targets: dict[int, Target] = {}
+        self._flights: dict[str, Flight] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._has_first: set[str] = set()  # requests whose first content is reported
+        self._warm_ups: set[asyncio.Task[None]] = set()
+        self._silent_beats = 0
+
+    def beat(self) -> None:
+        """Report that it runs, and first content. Cut everything if the prober is silent."""
+        self._silent_beats += 1
+        if self._silent_beats > MAX_SILENT_BEATS:
+            for task in self._tasks.values():
+                task.cancel()
+        first_ns = []
+        for request_id, flight in self._flights.items():
+            if request_id not in self._has_first and (at_ns := flight.first_ns()) is not None:
+                self._has_first.add(request_id)
+                first_ns.append((request_id, at_ns))
+        self.channel.send(Beat(tuple(first_ns)))
+
+    def _close(self) -> None:
+        if not self.closed.done():
+            self.closed.set_result(None)
+
+    def _receive(self, message: Any) -> None:
+        self._silent_beats = 0
+        match message:
+            case Send(request_id=request_id):
+                task = self._tasks[request_id] = asyncio.create_task(self._send(message))
+                task.add_done_callback(lambda _: self._tasks.pop(request_id, None))
+            case Cut(request_id=request_id):
+                if (task_ := self._tasks.get(request_id)) is not None:
+                    task_.cancel()
+            case NewTarget(number=number, spec=spec, identity=identity):
+                target = self._targets[number] = Target(spec, self._clock)
+                target.identity, target.worker = identity, self._number
+                warm_up = asyncio.create_task(self._warm_up(target))
+                self._warm_ups.add(warm_up)
+                warm_up.add_done_callback(self._warm_ups.discard)
+
+    async def _warm_up(self, target: Target) -> None:
+        """Connect once and send nothing, so that the first request pays for no start of this process."""
+        exchange = Exchange(None, self._clock)
+        try:
+            with suppress(Broken):  # the requests will say so
+                await connect(target.endpoint, exchange, target.spec.timeouts.connect)
+        finally:
+            exchange.abort()
+
+    async def _send(self, message: Send) -> None:
+        request_id = message.request_id
+        target = self._targets[message.target]
+        handed_s = (self._clock.now_ns() - message.launched_ns) / 1e9
+        timeline = Timeline(message.due_ns)
+        result: ProbeResult | Timeline = timeline
+        try:
+            flight = Flight(target, DealtRequest(message.drawn), message.due_ns, request_id=request_id)
+            self._flights[request_id] = flight
+            try:
+                result = checked(await flight.fly(), handed_s, target.spec.max_send_lag)
+            except asyncio.CancelledError:
+                result = flight.delivered()
+        except Exception as problem:
+            log.exception("worker %d failed to send a request; please report this", self._number)
+            detail = f"fault of the prober: {type(problem).__name__}"
+            result = ProbeResult("", message.drawn.workload, request_id, 0.0, Outcome.INVALID, detail, timeline)
+        finally:
+            self._flights.pop(request_id, None)
+            self._has_first.discard(request_id)
+            self.channel.send(Ended(request_id, result))
+
+
+def checked(result: ProbeResult, handed_s: float, max_send_lag_s: float) -> ProbeResult:
+    """The result of a request; invalid if its connection was not ready in time after it came late to this process."""
+    timeline = result.timeline
+    if timeline.connection is None or timeline.sent_ns is None or handed_s <= max_send_lag_s:
+        return result
+    if (timeline.connection.ready_ns or 0) <= timeline.intended_ns:
+        return result
+    detail = f"handed over in {handed_s * 1e3:.1f} ms by the prober itself (max_send_lag {max_send_lag_s * 1e3:g} ms)"
+    return replace(result, outcome=Outcome.INVALID, detail=detail)
+
+
+async def serve(number: int, channel_socket: socket.socket) -> None:
+    """Send requests until the prober closes the channel; whatever is in flight then ends with the process."""
+    clock = Clock()
+    worker = Worker(number, clock)
+    await asyncio.get_running_loop().create_connection(lambda: worker.channel, sock=channel_socket)
+    gc.collect()
+    gc.freeze()  # as in the daemon: the collector must not delay timestamps
+    gc.set_threshold(50_000, 20, 20)
+    while not worker.closed.done():
+        worker.beat()
+        await asyncio.wait([worker.closed], timeout=BEAT_S)
+
+
+def main(arguments: list[str]) -> None:
+    """Run a worker. arguments: its number, its socket, and the process that it ends with."""
+    number, descriptor, parent = map(int, arguments)
+    end_with_parent(parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the prober decides
+    uvloop.run(serve(number, socket.socket(fileno=descriptor)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

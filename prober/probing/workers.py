@@ -1,0 +1,340 @@
+"""Workers: processes that send the requests of one schedule, for more load than one process can stamp.
+
+The prober draws all requests and due times as it would without workers, keeps budgets, guards and results, and reads no stream. A
+request goes to the worker that has the fewest, well before it is due; the worker connects, sends, stamps and reads as the prober
+itself would, and reports the result. All processes of a host share CLOCK_MONOTONIC, so due times and stamps need no conversion, and
+the schedule of the union is that of one process by construction.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+from asyncio.subprocess import DEVNULL, Process
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+from prober.config.target import TargetSpec
+from prober.measure.outcome import ANSWERED, Outcome
+from prober.measure.result import ProbeResult
+from prober.measure.timeline import Timeline
+from prober.probing.channel import Beat, Channel, Cut, Ended, NewTarget, Send
+from prober.probing.probe import Flight, ProbeRun, always, new_request_id, nonce_of
+from prober.probing.target import Identity, Target
+from prober.probing.worker import DealtRequest
+from prober.workload.workloads import Drawer, DrawnRequest, FollowUp
+
+BEAT_S = 0.25
+MAX_SILENT_BEATS = 8  # without a message of a worker; then it is killed
+START_S = 30.0
+CUT_S = 0.5  # for a worker to report what a request delivered before it was cut
+CLOSE_S = 2.0
+MODULE = "prober.probing.worker"
+log = logging.getLogger(__name__)
+
+
+class WorkersUnavailable(Exception):
+    """A worker does not start; the message says which."""
+
+
+class WorkerProcess:
+    """A worker as the prober sees it. flights: requests that it has, by id."""
+
+    def __init__(self, number: int, received: Callable[["WorkerProcess", Any], None]) -> None:
+        self.number = number
+        self.flights: dict[str, WorkerFlight] = {}
+        self.silent_beats = 0
+        self.started, self.lost = asyncio.Event(), asyncio.Event()
+        self.channel = Channel(lambda message: received(self, message), self.lost.set)
+        self.process: Process | None = None
+
+    async def start(self, module: str) -> None:
+        """Start the process and wait until it runs. Raises WorkersUnavailable."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            await asyncio.get_running_loop().create_connection(lambda: self.channel, sock=ours)
+            # A session of its own: Ctrl-C in a terminal goes to the prober, which decides.
+            command = ("-m", module, str(self.number), str(theirs.fileno()), str(os.getpid()))
+            self.process = await asyncio.create_subprocess_exec(
+                *(sys.executable, *command),
+                pass_fds=(theirs.fileno(),),
+                stdin=DEVNULL,
+                stdout=DEVNULL,
+                start_new_session=True,
+            )
+        events = [asyncio.create_task(event.wait()) for event in (self.started, self.lost)]
+        await asyncio.wait(events, timeout=START_S, return_when=asyncio.FIRST_COMPLETED)
+        for event in events:
+            event.cancel()
+        if not self.started.is_set():
+            raise WorkersUnavailable(f"worker {self.number} does not start ({await self.end(CLOSE_S)})")
+
+    async def end(self, timeout_s: float) -> str:
+        """Close the channel, kill the process after `timeout_s`, and return how it ended."""
+        self.channel.close()
+        if self.process is None:
+            return "not started"
+        try:
+            async with asyncio.timeout(timeout_s):
+                code = await self.process.wait()
+        except TimeoutError:
+            if self.process.returncode is None:
+                self.process.kill()
+            code = await self.process.wait()
+        return signal.Signals(-code).name if code < 0 else f"exit status {code}"
+
+
+class Workers:
+    """Workers of this process; `launch` begins a probe in one of them, or here if there are none.
+
+    count: number of processes at the start; 0: this one sends
+    losses: sentences on workers that ended; on_loss: called with each of them, before the requests of the worker end
+    """
+
+    def __init__(self) -> None:
+        self.losses: list[str] = []
+        self.on_loss: Callable[[str], None] = lambda _: None
+        self.count = 0
+        self._processes: list[WorkerProcess] = []
+        self._next = 0
+        self._targets: dict[int, tuple[int, TargetSpec, Identity | None]] = {}  # by id of the specification
+        self._known = 0  # number of targets that workers know
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self, count: int, module: str = MODULE) -> None:
+        """Start the processes, and wait until all run. module: main module of a worker. Raises WorkersUnavailable."""
+        self.count = count
+        self._processes = [WorkerProcess(number, self._receive) for number in range(1, count + 1)]
+        starts = (process.start(module) for process in self._processes)
+        for problem in await asyncio.gather(*starts, return_exceptions=True):
+            if problem is not None:
+                raise problem
+        self._tasks = [asyncio.create_task(self._watch(process)) for process in self._processes]
+
+    async def close(self) -> None:
+        """End all workers; on return no process is left."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(process.end(CLOSE_S) for process in self._processes))
+        self._processes = []
+
+    def launch(self, target: Target, drawer: Drawer, due_ns: int, may: Callable[[], bool] = always) -> "ProbeRun":
+        """Begin a probe. Sample prompts, which calibrate the target here, are sent from here."""
+        if not self.count or target.probed_identity is None:
+            return Flight(target, drawer, due_ns, may)
+        request_id = new_request_id()
+        drawn = drawer.draw(nonce_of(request_id), target.prompt_calibration)
+        if drawn.sample_words is not None:
+            return Flight(target, DealtRequest(drawn), due_ns, may, request_id)
+        return WorkerFlight(self, target, drawn, due_ns, may, request_id)
+
+    def deal(self, flight: "WorkerFlight", target: Target) -> tuple[WorkerProcess, int] | None:
+        """The worker with the fewest requests, in turn if several have as few, and the number of the target; None without workers.
+
+        As many workers as `max_in_flight` allows requests take part, so that a share is one request at least.
+        """
+        processes = self._processes[: target.spec.max_in_flight]
+        if not processes:
+            return None
+        self._next += 1
+        turn = self._next % len(processes)
+        process = min((*processes[turn:], *processes[:turn]), key=lambda process: len(process.flights))
+        process.flights[flight.request_id] = flight
+        return process, self._number(target)
+
+    def _number(self, target: Target) -> int:
+        """Number of a target, made known to all workers. Each has its share of the cap of requests in flight."""
+        known, identity = self._targets.get(id(target.spec)), target.probed_identity
+        if known is None or known[2] != identity:
+            known = self._targets[id(target.spec)] = self._known, target.spec, identity
+            self._known += 1
+            for process in self._processes:
+                cap = target.spec.max_in_flight
+                share = cap // self.count + (process.number <= cap % self.count)
+                # Without what only the prober needs: workloads may hold traces of many megabytes.
+                update = {"max_in_flight": max(1, share), "warmup": 0, "probes": (), "sweep": None, "budget": None}
+                spec = target.spec.model_copy(update=update)
+                process.channel.send(NewTarget(known[0], spec, identity))
+        return known[0]
+
+    def _receive(self, process: WorkerProcess, message: Any) -> None:
+        process.silent_beats = 0
+        match message:
+            case Ended(request_id=request_id, result=result):
+                if (flight := process.flights.pop(request_id, None)) is not None:
+                    flight.end(result)
+            case Beat(first_ns=first_ns):
+                process.started.set()
+                for request_id, at_ns in first_ns:
+                    if (flight := process.flights.get(request_id)) is not None:
+                        flight.first_content_ns = at_ns
+
+    async def _watch(self, process: WorkerProcess) -> None:
+        """Beat until the worker ends. A silent one is killed; beats are counted, so that a pause of the prober kills none."""
+        why = ""
+        while not process.lost.is_set():
+            process.channel.send(Beat())
+            process.silent_beats += 1
+            if process.silent_beats > MAX_SILENT_BEATS:
+                why = f"no sign of it for {MAX_SILENT_BEATS * BEAT_S:g} s, "
+                break
+            waiting = asyncio.create_task(process.lost.wait())
+            await asyncio.wait([waiting], timeout=BEAT_S)
+            waiting.cancel()
+        self._processes.remove(process)
+        why += await process.end(0.0 if why else CLOSE_S)
+        count = len(process.flights)
+        sentence = (
+            f"worker {process.number} of {self.count} ended ({why}): {count} request{'' if count == 1 else 's'} "
+            "that it had are lost and do not count"
+        )
+        log.warning("%s", sentence)
+        self.losses.append(sentence)
+        self.on_loss(sentence)
+        for flight in list(process.flights.values()):
+            flight.lose(sentence)
+
+
+class WorkerFlight:
+    """A probe that a worker sends; see `Flight`. Budgets are kept here."""
+
+    def __init__(
+        self,
+        workers: Workers,
+        target: Target,
+        drawn: DrawnRequest,
+        due_ns: int,
+        may: Callable[[], bool],
+        request_id: str,
+    ) -> None:
+        self._workers, self._target, self._drawn, self._may = workers, target, drawn, may
+        self._due_ns, self._id = due_ns, request_id
+        self._unix_s = target.clock.unix_s() + (due_ns - target.clock.now_ns()) / 1e9
+        self._process: WorkerProcess | None = None
+        self._ended: asyncio.Future[ProbeResult | Timeline] = asyncio.get_running_loop().create_future()
+        self._timeline = Timeline(due_ns)
+        self._may_be_sent = False
+        self.first_content_ns: int | None = None
+
+    @property
+    def request_id(self) -> str:
+        return self._id
+
+    @property
+    def requested_tokens(self) -> tuple[int, int]:
+        return self._drawn.prompt_tokens, self._drawn.output_tokens
+
+    @property
+    def follow_up(self) -> FollowUp | None:
+        return self._drawn.follow_up
+
+    def first_ns(self) -> int | None:
+        return self.first_content_ns
+
+    def waited_s(self) -> float:
+        first_ns = self.first_content_ns
+        return ((self._target.clock.now_ns() if first_ns is None else first_ns) - self._due_ns) / 1e9
+
+    def delivered(self) -> Timeline:
+        return self._timeline
+
+    async def fly(self) -> ProbeResult:
+        target = self._target
+        launched_ns = target.clock.now_ns()
+        reserved = target.reserve(*self.requested_tokens)
+        if reserved is None:
+            return self._unsent(Outcome.OVER_BUDGET, "the budget of the last 24 hours is used up")
+        try:
+            await target.covered(self._due_ns)
+            if self._may():
+                self._hand_over(launched_ns)
+            result = await self._ended
+            if isinstance(result, Timeline):
+                return self._unsent(Outcome.INVALID, "cut by its worker, as the prober was held up")
+            return self._completed(result)
+        except asyncio.CancelledError:
+            await self._cut()
+            raise
+        finally:
+            usage = self._timeline.usage
+            if usage is not None:
+                target.settle(reserved, usage.prompt_tokens or 0, usage.completion_tokens or 0)
+            elif not self._may_be_sent and self._timeline.sent_ns is None:
+                target.settle(reserved, 0, 0)
+
+    def end(self, result: ProbeResult | Timeline) -> None:
+        """The worker reports the result, or what a request delivered before it was cut."""
+        self._timeline = result if isinstance(result, Timeline) else result.timeline
+        self.first_content_ns = self._timeline.first_ns
+        if not self._ended.done():
+            self._ended.set_result(result)
+
+    def lose(self, why: str) -> None:
+        """The worker is gone; nothing is known of the request, which may have been sent."""
+        self._may_be_sent = self._process is not None and self._due_ns <= self._target.clock.now_ns()
+        if not self._ended.done():
+            self._ended.set_result(self._unsent(Outcome.INVALID, why))
+
+    def _hand_over(self, launched_ns: int) -> None:
+        dealt = self._workers.deal(self, self._target)
+        if dealt is None:
+            self.lose("no worker is left")
+            return
+        self._process, number = dealt
+        drawn = replace(self._drawn, follow_up=None) if self._drawn.follow_up is not None else self._drawn
+        self._process.channel.send(Send(self._id, number, drawn, self._due_ns, launched_ns))
+
+    async def _cut(self) -> None:
+        """Let the worker cancel the request, and wait for what it has delivered."""
+        if self._process is None or self._id not in self._process.flights:
+            return
+        self._ended = asyncio.get_running_loop().create_future()
+        self._process.channel.send(Cut(self._id))
+        await asyncio.wait([self._ended], timeout=CUT_S)
+        if self._process.flights.pop(self._id, None) is not None:
+            self._may_be_sent = self._due_ns <= self._target.clock.now_ns()
+
+    def _completed(self, result: ProbeResult) -> ProbeResult:
+        """The result of the worker with what only the prober knows."""
+        target = self._target
+        if result.outcome is Outcome.SHED:
+            cap = target.spec.max_in_flight
+            detail = f"worker {result.worker} had its share of {cap} probes in flight already (max_in_flight)"
+            result = replace(result, detail=detail)
+        elif result.outcome is Outcome.INVALID and self._timeline.sent_ns is not None:
+            result = replace(result, detail=f"worker {result.worker}: {result.detail}")
+        elif result.outcome in ANSWERED and target.warm_up.record_success(target.clock.now_ns()):
+            result = replace(result, warm_up=True)
+        return result
+
+    def _unsent(self, outcome: Outcome, detail: str) -> ProbeResult:
+        prompt_tokens, output_tokens = self.requested_tokens
+        return ProbeResult(
+            *(self._target.spec.name or "", self._drawn.workload, self._id, self._unix_s, outcome, detail),
+            self._timeline,
+            requested_prompt_tokens=prompt_tokens,
+            requested_output_tokens=output_tokens,
+            check=self._drawn.expectation.kind if self._drawn.expectation else None,
+        )
+
+
+@asynccontextmanager
+async def open_workers(count: int | None, module: str = MODULE) -> AsyncIterator[Workers]:
+    """So many workers, None: `automatic_count`; one: none, as the prober itself sends. Raises WorkersUnavailable."""
+    workers, count = Workers(), automatic_count() if count is None else count
+    try:
+        if count > 1:
+            await workers.start(count, module)
+        yield workers
+    finally:
+        await workers.close()
+
+
+def automatic_count() -> int:
+    """One worker for each core but one, which is the prober's."""
+    return max(1, len(os.sched_getaffinity(0)) - 1)

@@ -1,0 +1,360 @@
+"""Several processes that send one schedule: real processes, real sockets, real signals."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from prober.config.load import load
+from prober.config.target import TargetSpec
+from prober.measure.engines import DIALECTS
+from prober.measure.outcome import Outcome
+from prober.measure.result import ProbeResult
+from prober.measure.timeline import Connection, Timeline
+from prober.net.clock import Clock
+from prober.probing.probe import Flight, Launch, always
+from prober.probing.target import Identity, Target
+from prober.probing.worker import checked
+from prober.probing.workers import Workers, WorkersUnavailable, open_workers
+from prober.results.stage import stage_of
+from prober.workload.arrivals import poisson
+from prober.workload.budget import Budget
+from prober.workload.prompt_length import PromptCalibration
+from prober.workload.shapes import Uniform
+from prober.workload.workloads import RequestGenerator, Workload
+from tests.probing.canned_worker import CannedFlight
+from tests.processes import until
+
+WORKLOAD = Workload("w", Uniform(5, 60), Uniform(3, 9))
+LEAD_NS = 150_000_000
+CHUNK = b'data: {"id":"x","object":"chat.completion.chunk","model":"m","choices":[{"index":0,"delta":{"content":"a "}}]}\n\n'
+LAST = (
+    b'data: {"id":"x","model":"m","choices":[{"index":0,"delta":{},"finish_reason":"length"}],'
+    b'"usage":{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d}}\n\ndata: [DONE]\n\n'
+)
+
+
+class Engine:
+    """An engine that records its requests. chunks_per_s: of an answer
+
+    requests: bodies without the nonce of the prompt; open: requests whose connection is open; cut_s: when the peer closed early
+    """
+
+    def __init__(self, chunks_per_s: float = 500.0) -> None:
+        self.pause_s = 1 / chunks_per_s
+        self.requests: list[tuple[str, int]] = []
+        self.connections = self.open = self.peak = 0
+        self.cut_s: list[float] = []
+
+    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = next(int(line[15:]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:"))
+            body = json.loads(await reader.readexactly(length))
+        except asyncio.IncompleteReadError:
+            writer.close()
+            return
+        self.open += 1
+        self.peak = max(self.peak, self.open)
+        tokens, text = body["max_tokens"], body["messages"][0]["content"]
+        self.requests.append((text.partition("] ")[2], tokens))
+        gone = asyncio.create_task(reader.read())
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n")
+        for _ in range(tokens):
+            await asyncio.wait([gone], timeout=self.pause_s)
+            if gone.done():
+                self.cut_s.append(time.monotonic())
+                break
+            writer.write(CHUNK)
+        else:
+            prompt = len(text.split()) - 1  # without the nonce
+            writer.write(LAST % (prompt, tokens, prompt + tokens))
+        self.open -= 1
+        gone.cancel()
+        writer.close()
+
+
+@asynccontextmanager
+async def serving(engine: Engine) -> AsyncIterator[str]:
+    server = await asyncio.start_server(engine.handle, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+
+
+def spec(url: str, **changes: Any) -> TargetSpec:
+    text = f"targets: [{{name: t, url: '{url}', connect_lead: 100ms, max_send_lag: 5s}}]"
+    loaded = load(text, source="c", engines=DIALECTS, environment={}, read=lambda path: path).targets[0]
+    return loaded.model_copy(update={"warmup": 0, "max_in_flight": 1_000} | changes)
+
+
+@asynccontextmanager
+async def targeted(url: str, **changes: Any) -> AsyncIterator[Target]:
+    clock = Clock()
+    target = Target(spec(url, **changes), clock)
+    target.identity = Identity("m", DIALECTS["vllm"], "/v1")
+    try:
+        yield target
+    finally:
+        clock.close()
+
+
+async def sent(
+    launch: Launch, target: Target, due_ns: Sequence[int], workload: Workload = WORKLOAD
+) -> list[ProbeResult]:
+    """Results of a schedule in the order of due times."""
+    drawer = RequestGenerator(workload, Random(7))
+    flights = [launch(target, drawer, due, always) for due in due_ns]
+    results = await asyncio.gather(*(flight.fly() for flight in flights))
+    return sorted(results, key=lambda result: result.timeline.intended_ns)
+
+
+def schedule(target: Target, count: int, per_s: float = 100.0) -> list[int]:
+    """Poisson due times of one seed."""
+    times = poisson(per_s, Random(3), target.clock.now_ns() + LEAD_NS)
+    return [next(times) for _ in range(count)]
+
+
+def processes(workers: Workers) -> list[int]:
+    return [process.process.pid for process in workers._processes if process.process is not None]
+
+
+def is_there(pid: int) -> bool:
+    """Whether the process exists, also as a zombie."""
+    return Path(f"/proc/{pid}").exists()
+
+
+def start_prober(url: str) -> "subprocess.Popen[bytes]":
+    """A process that sends 20 long requests with two workers."""
+    return subprocess.Popen([sys.executable, __file__, url], start_new_session=True, stderr=subprocess.DEVNULL)
+
+
+def children_of(pid: int) -> list[int]:
+    lists = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for path in lists for child in path.read_text().split()]
+
+
+async def test_the_union_of_the_workers_is_the_schedule_of_one_process() -> None:
+    """The same due times, and each request of the same seed exactly once; each worker has its share and nothing is sent early."""
+    requests = []
+    for count in (1, 3):
+        engine = Engine()
+        async with serving(engine) as url, targeted(url) as target, open_workers(count) as workers:
+            due_ns = schedule(target, 60)
+            results = await sent(workers.launch, target, due_ns)
+        requests.append(Counter(engine.requests))
+        assert [result.timeline.intended_ns for result in results] == due_ns
+        assert {result.outcome for result in results} == {Outcome.OK}, results[0].detail
+        assert min((result.timeline.sent_ns or 0) - result.timeline.intended_ns for result in results) >= 0
+        shares = Counter(result.worker for result in results)
+        assert set(shares) == ({0} if count == 1 else {1, 2, 3})
+        assert min(shares.values()) >= 60 / count - 10
+        assert engine.connections == 60 + (count if count > 1 else 0), "one connection of each worker warms it up"
+    assert requests[0] == requests[1]
+    assert requests[0].total() == 60
+
+
+async def test_results_of_workers_are_merged_exactly() -> None:
+    """On a replay the stage of one process and those of two and three are equal: counts, stamps and quantiles."""
+    stages = []
+    async with targeted("http://127.0.0.1:1") as target:
+        due_ns = schedule(target, 300)
+        for count in (1, 2, 3):
+            async with open_workers(count, "tests.probing.canned_worker") as workers:
+                results = await sent(CannedFlight if count == 1 else workers.launch, target, due_ns)
+            assert len({result.worker for result in results}) == count
+            origin_ns = due_ns[0]
+            stages.append(
+                stage_of("s", 100.0, results, index=0, origin_ns=origin_ns, begin_ns=origin_ns, sending_s=3.0)
+            )
+    assert stages[0] == stages[1] == stages[2]
+    stage, rows = stages[0]
+    assert (stage.sent, len(stage.outcomes), len(rows)) == (300, 3, 300)
+    assert {"ttft", "itl", "tpot", "e2e"} <= stage.latencies.keys()
+
+
+async def test_a_daily_budget_holds_for_the_sum_of_the_workers() -> None:
+    """Nothing is sent beyond it, and what was set aside becomes what the server counted."""
+    engine = Engine()
+    limit = 5_000.0
+    async with serving(engine) as url, targeted(url) as target, open_workers(2) as workers:
+        target.budgets = {"tokens": Budget(limit, 119.0)}
+        results = await sent(
+            workers.launch, target, schedule(target, 200, 400.0), Workload("w", Uniform(90, 110), Uniform(3, 9))
+        )
+        spent = target.budgets["tokens"].spent(target.clock.now_ns())
+    outcomes = Counter(result.outcome for result in results)
+    usage = [result.timeline.usage for result in results if result.timeline.usage is not None]
+    used = sum((use.prompt_tokens or 0) + (use.completion_tokens or 0) for use in usage)
+    assert set(outcomes) == {Outcome.OK, Outcome.OVER_BUDGET}, outcomes
+    assert len(engine.requests) == outcomes[Outcome.OK]
+    assert limit - 119 < used == spent <= limit
+
+
+@pytest.mark.parametrize("cap", [1, 3, 6])
+async def test_the_cap_of_requests_in_flight_holds_for_the_sum_of_the_workers(cap: int) -> None:
+    """No more are in flight at the engine, and the others are shed."""
+    engine = Engine(chunks_per_s=10)
+    async with serving(engine) as url, targeted(url, max_in_flight=cap) as target, open_workers(2) as workers:
+        results = await sent(workers.launch, target, [target.clock.now_ns() + LEAD_NS] * 12)
+    assert engine.peak == cap
+    assert Counter(result.outcome for result in results) == {Outcome.OK: cap, Outcome.SHED: 12 - cap}
+
+
+async def test_a_stop_cuts_the_requests_of_all_workers_at_once() -> None:
+    """Within 0.1 s at the engine, those not yet due are never sent, and what the others had delivered is known."""
+    engine, quickest_s = Engine(chunks_per_s=50), 9.0
+    for _ in range(3):  # a busy machine may delay one attempt
+        engine.cut_s.clear()
+        async with serving(engine) as url, targeted(url) as target, open_workers(3) as workers:
+            drawer = RequestGenerator(Workload("w", Uniform(5, 60), Uniform(400, 500)), Random(7))
+            now_ns = target.clock.now_ns()
+            due_ns = [now_ns + LEAD_NS] * 30 + [now_ns + 60 * 10**9] * 6
+            flights = [workers.launch(target, drawer, due, always) for due in due_ns]
+            tasks = [asyncio.create_task(flight.fly()) for flight in flights]
+            await asyncio.sleep(1.0)
+            stopped_s, before = time.monotonic(), len(engine.requests)
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+            await asyncio.sleep(0.2)
+            assert (before, engine.open, len(engine.cut_s)) == (30, 0, 30)
+            quickest_s = min(quickest_s, max(engine.cut_s) - stopped_s)
+            assert all(len(flight.delivered().content_ns) >= 10 for flight in flights[:30])
+            assert all(flight.delivered().sent_ns is None for flight in flights[30:])
+        engine.requests.clear()
+        if quickest_s < 0.1:
+            break
+    assert quickest_s < 0.1
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "hung"])
+async def test_the_end_of_a_worker_is_told_and_its_requests_do_not_count(
+    signal_number: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They are `invalid` and no failures of the engine; the other workers go on, and nothing is left of the process."""
+    engine = Engine(chunks_per_s=4)
+    told: list[str] = []
+    async with serving(engine) as url, targeted(url) as target, open_workers(3) as workers:
+        workers.on_loss = told.append
+        pids = processes(workers)
+        sending = asyncio.create_task(sent(workers.launch, target, [target.clock.now_ns() + LEAD_NS] * 30))
+        await asyncio.sleep(0.5)
+        os.kill(pids[1], signal_number)
+        results = await sending
+        assert not is_there(pids[1])
+        lost = [result for result in results if result.outcome is not Outcome.OK]
+        assert [result.outcome for result in lost] == [Outcome.INVALID] * 10
+        why = "SIGKILL" if signal_number == signal.SIGKILL else "no sign of it for 2 s, SIGKILL"
+        sentence = f"worker 2 of 3 ended ({why}): 10 requests that it had are lost and do not count"
+        assert told == workers.losses == [sentence] == list({result.detail for result in lost})
+        assert sentence in caplog.text
+        later = await sent(workers.launch, target, schedule(target, 20))
+        assert {result.worker for result in later} == {1, 3}
+        assert {result.outcome for result in later} == {Outcome.OK}
+    assert not any(map(is_there, pids))
+
+
+async def test_without_workers_left_requests_are_invalid() -> None:
+    """Nothing waits for ever."""
+    async with serving(Engine()) as url, targeted(url) as target, open_workers(2) as workers:
+        for pid in processes(workers):
+            os.kill(pid, signal.SIGKILL)
+        await asyncio.sleep(0.5)
+        results = await sent(workers.launch, target, schedule(target, 3))
+    assert {(result.outcome, result.detail) for result in results} == {(Outcome.INVALID, "no worker is left")}
+
+
+async def test_a_worker_that_does_not_start_is_an_error_and_leaves_no_process() -> None:
+    """The message says how it ended."""
+    with pytest.raises(WorkersUnavailable, match=r"worker [12] does not start \(exit status 1\)"):
+        async with open_workers(2, "prober.no_such_module"):
+            raise AssertionError
+
+
+def test_a_request_that_came_late_to_its_worker_is_invalid_unless_its_connection_was_ready_in_time() -> None:
+    """Otherwise the delay would be part of its TTFT, as the target's."""
+    late, ready = Connection(0, ready_ns=1_200), Connection(0, ready_ns=900)
+    for handed_s, connection, is_valid in (
+        (0.02, late, False),
+        (0.02, ready, True),
+        (0.005, late, True),
+        (0.02, None, True),  # nothing was sent: the outcome is no matter of time
+    ):
+        result = ProbeResult("", "w", "id", 0.0, Outcome.OK, "", Timeline(1_000, connection, sent_ns=1_300))
+        assert (checked(result, handed_s, 0.01).outcome is Outcome.OK) is is_valid
+
+
+async def test_one_worker_is_the_prober_itself_and_so_are_sample_prompts() -> None:
+    """They calibrate the target, which is here."""
+    async with targeted("http://127.0.0.1:1") as target:
+        drawer = RequestGenerator(WORKLOAD, Random(1))
+        async with open_workers(1) as none:
+            assert isinstance(none.launch(target, drawer, 0), Flight)
+        async with open_workers(2) as workers:
+            assert not isinstance(workers.launch(target, drawer, 0), Flight)
+            target.prompt_calibration = PromptCalibration()
+            assert isinstance(workers.launch(target, drawer, 0), Flight)
+
+
+async def test_a_worker_cuts_its_requests_if_the_prober_is_stopped() -> None:
+    """Nobody guards the engine then; the requests end within 1.5 s, though the process of the prober is still there."""
+    engine = Engine(chunks_per_s=5)
+    async with serving(engine) as url:
+        parent = start_prober(url)
+        try:
+            await asyncio.to_thread(until, lambda: engine.open == 20, "20 requests in flight")
+            os.kill(parent.pid, signal.SIGSTOP)
+            stopped_s = time.monotonic()
+            await asyncio.to_thread(until, lambda: engine.open == 0, "the cut")
+            assert time.monotonic() - stopped_s < 3
+        finally:
+            parent.kill()
+            parent.wait(10)
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("is_hung", [False, True], ids=["", "with a hung worker"])
+async def test_workers_end_with_the_prober(signal_number: int, is_hung: bool) -> None:
+    """However it ends, and also a worker that hangs; the engine is rid of the requests."""
+    engine = Engine(chunks_per_s=5)
+    async with serving(engine) as url:
+        parent = start_prober(url)
+        try:
+            await asyncio.to_thread(until, lambda: engine.open == 20, "20 requests in flight")
+            children = children_of(parent.pid)
+            assert len(children) == 2
+            if is_hung:
+                os.kill(children[0], signal.SIGSTOP)
+            os.kill(parent.pid, signal_number)
+            await asyncio.to_thread(parent.wait, 20)
+            await asyncio.to_thread(until, lambda: not any(map(is_there, children)), "the end of the workers", 10)
+            await asyncio.to_thread(until, lambda: engine.open == 0, "the end of the requests", 10)
+        finally:
+            parent.kill()
+            parent.wait(10)
+
+
+async def _send_long(url: str) -> None:
+    """What the processes of the tests above do."""
+    async with targeted(url) as target, open_workers(2) as workers:
+        due_ns = [target.clock.now_ns() + LEAD_NS] * 20
+        await sent(workers.launch, target, due_ns, replace(WORKLOAD, output_tokens=Uniform(400, 500)))
+
+
+if __name__ == "__main__":
+    asyncio.run(_send_long(sys.argv[1]))
