@@ -32,6 +32,7 @@ PROGRAMS = (
     "web",
     "faults",
     "kill",
+    "workers",
     "sizing",
     "fuzz",
 )

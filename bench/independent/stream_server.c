@@ -1,0 +1,188 @@
+/* An OpenAI-compatible server that streams precomputed chunks, for measuring clients: one thread, epoll, absolute times.
+ *
+ * stream_server PORT TTFT_MS ITL_MS: an answer has as many chunks as `max_tokens` asks for, the first TTFT_MS after the request
+ * arrived, the others ITL_MS apart. When a connection ends, a line is written: nanoseconds of CLOCK_MONOTONIC at which the request
+ * arrived and the first chunk was written, 0 without one, and the number of chunks.
+ */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/tcp.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { MAX_REQUEST = 1 << 20, MAX_FDS = 1 << 16 };
+
+typedef struct {
+    char *buffer;
+    size_t length;
+    int64_t received, first;
+    long tokens, sent;
+    int fd;
+} Answer;
+
+static Answer *answers[MAX_FDS];
+static int heap[MAX_FDS], count; /* descriptors by the time of their next chunk */
+static int64_t ttft, itl;
+static volatile sig_atomic_t stopped;
+
+static const char HEAD[] = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n";
+static const char CHUNK[] =
+    "data: {\"id\":\"chatcmpl-independent\",\"object\":\"chat.completion.chunk\",\"created\":1700000000,\"model\":\"m\","
+    "\"choices\":[{\"index\":0,\"delta\":{\"content\":\" word\"},\"logprobs\":null,\"finish_reason\":null}]}\n\n";
+static const char MODELS[] = "{\"object\":\"list\",\"data\":[{\"id\":\"m\",\"object\":\"model\",\"owned_by\":\"vllm\"}]}";
+
+static int64_t now(void) {
+    struct timespec at;
+    clock_gettime(CLOCK_MONOTONIC, &at);
+    return at.tv_sec * 1000000000LL + at.tv_nsec;
+}
+
+static int64_t due(int fd) { return answers[fd]->received + ttft + answers[fd]->sent * itl; }
+
+static void swap(int a, int b) {
+    int fd = heap[a];
+    heap[a] = heap[b];
+    heap[b] = fd;
+}
+
+static void sift_up(int at) {
+    for (; at && due(heap[at]) < due(heap[(at - 1) / 2]); at = (at - 1) / 2) swap(at, (at - 1) / 2);
+}
+
+static void sift_down(int at) {
+    for (int least = at;; at = least) {
+        for (int child = 2 * at + 1; child <= 2 * at + 2; child++)
+            if (child < count && due(heap[child]) < due(heap[least])) least = child;
+        if (least == at) return;
+        swap(at, least);
+    }
+}
+
+static void remove_at(int at) {
+    swap(at, --count);
+    if (at < count) {
+        sift_down(at);
+        sift_up(at);
+    }
+}
+
+static void end(int fd) {
+    Answer *answer = answers[fd];
+    if (answer->received) {
+        printf("%lld %lld %ld\n", (long long)answer->received, (long long)answer->first, answer->sent);
+        for (int at = 0; at < count; at++)
+            if (heap[at] == fd) {
+                remove_at(at);
+                break;
+            }
+    }
+    close(fd);
+    free(answer->buffer);
+    free(answer);
+    answers[fd] = NULL;
+}
+
+static void write_due(int fd) {
+    Answer *answer = answers[fd];
+    char last[512];
+    if (answer->sent < answer->tokens) {
+        answer->sent++;
+        int64_t at = now();
+        if (write(fd, CHUNK, sizeof CHUNK - 1) < 0) {
+            end(fd);
+            return;
+        }
+        if (!answer->first) answer->first = at;
+        sift_down(0);
+        return;
+    }
+    int size = snprintf(last, sizeof last,
+        "data: {\"id\":\"chatcmpl-independent\",\"model\":\"m\",\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"length\"}]}\n\n"
+        "data: {\"id\":\"chatcmpl-independent\",\"model\":\"m\",\"choices\":[],\"usage\":{\"prompt_tokens\":64,\"completion_tokens\":%ld,"
+        "\"total_tokens\":%ld}}\n\ndata: [DONE]\n\n", answer->tokens, answer->tokens + 64);
+    if (write(fd, last, size) < 0) perror("write");
+    end(fd);
+}
+
+static void respond(int fd, const char *status, const char *body) {
+    char text[1024];
+    int size = snprintf(text, sizeof text, "HTTP/1.1 %s\r\nContent-Length: %zu\r\nConnection: close\r\n\r\n%s", status, strlen(body), body);
+    if (write(fd, text, size) < 0) perror("write");
+    end(fd);
+}
+
+static void read_request(int fd) {
+    Answer *answer = answers[fd];
+    ssize_t size = read(fd, answer->buffer + answer->length, MAX_REQUEST - 1 - answer->length);
+    if (size <= 0) {
+        end(fd);
+        return;
+    }
+    answer->length += size;
+    answer->buffer[answer->length] = 0;
+    char *body = strstr(answer->buffer, "\r\n\r\n");
+    if (!body || answer->received) return;
+    if (!strncmp(answer->buffer, "GET ", 4)) {
+        int is_models = strstr(answer->buffer, "/models ") != NULL;
+        respond(fd, is_models ? "200 OK" : "404 Not Found", is_models ? MODELS : "{}");
+        return;
+    }
+    char *field = strcasestr(answer->buffer, "\r\ncontent-length:");
+    if (!field || answer->length < (size_t)(body + 4 - answer->buffer) + strtoul(field + 17, NULL, 10)) return;
+    char *tokens = strstr(body, "\"max_tokens\":");
+    answer->tokens = tokens ? strtol(tokens + 13, NULL, 10) : 16;
+    answer->received = now();
+    if (write(fd, HEAD, sizeof HEAD - 1) < 0) perror("write");
+    heap[count++] = fd;
+    sift_up(count - 1);
+}
+
+static void stop(int number) { stopped = number; }
+
+int main(int argc, char **argv) {
+    if (argc != 4) return 2;
+    ttft = atof(argv[2]) * 1e6, itl = atof(argv[3]) * 1e6;
+    struct sigaction action = {.sa_handler = stop};
+    sigaction(SIGTERM, &action, NULL);
+    signal(SIGPIPE, SIG_IGN);
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0), on = 1, poll = epoll_create1(0);
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(atoi(argv[1])), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (bind(listener, (struct sockaddr *)&address, sizeof address) || listen(listener, 4096)) return 1;
+    struct epoll_event event = {.events = EPOLLIN, .data.fd = listener}, events[256];
+    epoll_ctl(poll, EPOLL_CTL_ADD, listener, &event);
+    while (!stopped) {
+        while (count && due(heap[0]) <= now()) write_due(heap[0]);
+        int64_t wait = count ? due(heap[0]) - now() : 100000000;
+        struct timespec timeout = {wait > 0 ? wait / 1000000000 : 0, wait > 0 ? wait % 1000000000 : 0};
+        int ready = epoll_pwait2(poll, events, 256, &timeout, NULL);
+        for (int i = 0; i < ready; i++) {
+            int fd = events[i].data.fd;
+            if (fd != listener) {
+                if (answers[fd]) read_request(fd);
+                continue;
+            }
+            while ((fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK)) >= 0) {
+                if (fd >= MAX_FDS) {
+                    close(fd);
+                    continue;
+                }
+                setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+                answers[fd] = calloc(1, sizeof(Answer));
+                answers[fd]->buffer = malloc(MAX_REQUEST);
+                event.data.fd = fd;
+                epoll_ctl(poll, EPOLL_CTL_ADD, fd, &event);
+            }
+        }
+    }
+    return 0; /* writes what stdio holds */
+}
