@@ -25,7 +25,7 @@ from random import Random
 from typing import Any
 
 from bench.report import goal, percentile, show
-from bench.stage import free_port
+from bench.stage import TICKS, free_port
 from prober.exposition.exponential import Exponential
 from prober.features.capacity.sweep import Sweep
 from prober.features.capacity.sweep_plan import Guards, Plan
@@ -137,6 +137,40 @@ def compared(loads: Sequence[tuple[int, float]], rounds: int) -> dict[tuple[int,
             "runs": sent,
         }
     return table
+
+
+def shared(rate_per_s: float) -> dict[str, Any]:
+    """Processor time a request and memory of the prober and of its two workers during a sweep, from its 19th to its 34th second."""
+    with tempfile.TemporaryDirectory(prefix="prober-bench-") as path, serving(Path(path)) as (port, _):
+        command = [sys.executable, "-m", "prober", "sweep", f"http://127.0.0.1:{port}", "--workers", "2"]
+        command += [
+            "--prompt-tokens",
+            "64",
+            "--output-tokens",
+            str(TOKENS),
+            "--rates",
+            f"{rate_per_s:g}",
+            "--step",
+            "30s",
+        ]
+        command += ["--warm-up", "10", "--max-send-lag", "1s", "--metrics-url", "none"]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as sweep:
+            time.sleep(19)
+            lists = Path(f"/proc/{sweep.pid}/task").glob("*/children")
+            pids = [sweep.pid, *(int(pid) for children in lists for pid in children.read_text().split())]
+            before, begin_s = [_used(pid) for pid in pids], time.monotonic()
+            time.sleep(15)
+            after, requests = [_used(pid) for pid in pids], rate_per_s * (time.monotonic() - begin_s)
+    return {
+        "ms_per_request": [round((b - a) / requests * 1e3, 3) for (a, _), (b, _) in zip(before, after, strict=True)],
+        "memory_mb": [round(memory_mb, 1) for _, memory_mb in after],
+    }
+
+
+def _used(pid: int) -> tuple[float, float]:
+    """Processor seconds and resident MB of a process."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS, int(fields[21]) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
 def merged(workers: int, requests: int, tokens: int) -> dict[str, Any]:
@@ -254,6 +288,7 @@ def main() -> None:
     deciding = decided(100_000, 30_000)
     counts = [count for count in (2, 4) if count <= len(os.sched_getaffinity(0))]
     rate_per_s = chosen.rate
+    processes = shared(rate_per_s)
     # Several processes beside one with the load of each of them, which costs the same a token, and beside one with all of it.
     loads = [load for n in counts for load in ((1, rate_per_s / n), (1, rate_per_s), (n, rate_per_s))]
     table = compared(list(dict.fromkeys(loads)), chosen.rounds)
@@ -275,7 +310,7 @@ def main() -> None:
     goals.append(
         goal("histograms of 1,000 workers that differ from one", float(not merging["histograms_equal"]), 0, "")
     )
-    show("workers", goals, runs=list(table.values()), merging=merging, deciding=deciding)
+    show("workers", goals, runs=list(table.values()), processes=processes, merging=merging, deciding=deciding)
 
 
 if __name__ == "__main__":

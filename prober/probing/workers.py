@@ -19,6 +19,7 @@ from dataclasses import replace
 from typing import Any
 
 from prober.config.target import TargetSpec
+from prober.config.units import counted
 from prober.measure.outcome import ANSWERED, Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
@@ -189,10 +190,8 @@ class Workers:
         self._processes.remove(process)
         why += await process.end(0.0 if why else CLOSE_S)
         count = len(process.flights)
-        sentence = (
-            f"worker {process.number} of {self.count} ended ({why}): {count} request{'' if count == 1 else 's'} "
-            "that it had are lost and do not count"
-        )
+        lost = f"{counted(count, 'request')} lost, which do not count" if count else "no request is lost"
+        sentence = f"worker {process.number} of {self.count} ended ({why}): {lost}"
         log.warning("%s", sentence)
         self.losses.append(sentence)
         self.on_loss(sentence)

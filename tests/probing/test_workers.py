@@ -260,7 +260,7 @@ async def test_the_end_of_a_worker_is_told_and_its_requests_do_not_count(
         lost = [result for result in results if result.outcome is not Outcome.OK]
         assert [result.outcome for result in lost] == [Outcome.INVALID] * 10
         why = "SIGKILL" if signal_number == signal.SIGKILL else "no sign of it for 2 s, SIGKILL"
-        sentence = f"worker 2 of 3 ended ({why}): 10 requests that it had are lost and do not count"
+        sentence = f"worker 2 of 3 ended ({why}): 10 requests lost, which do not count"
         assert told == workers.losses == [sentence] == list({result.detail for result in lost})
         assert sentence in caplog.text
         later = await sent(workers.launch, target, schedule(target, 20))
