@@ -2,6 +2,7 @@
 
 from array import array
 from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -13,6 +14,7 @@ from prober.measure.outcome import ObservedEnd, Verdict
 from prober.measure.payload import Malformed, error_of, first_line, joined_surrogates, json_object, name
 from prober.measure.quality import arguments_problem
 from prober.measure.sse import STRAY, LineTooLong, SseDecoder, SseEvent, is_done
+from prober.measure.templates import Templates
 from prober.measure.timeline import Timeline
 from prober.measure.tool_calls import ToolCall, ToolCalls
 
@@ -28,6 +30,7 @@ DECODED_BYTES = 16 << 10
 SPLIT_BYTES = 2 << 10
 PARSED_EVENTS = 8
 LOOKED_AHEAD = 64
+MAX_MISSES = 3  # pieces that match no template, after which the rest are parsed later
 # The work that an answer may cost: one for each byte, more for each line and each piece, which take about as long as so many bytes. An
 # engine sends a chunk of some 300 bytes and three lines a token; byte by byte that is 13,000. A flood is given up at this bound.
 LINE_WORK, PIECE_WORK = 200, 40
@@ -47,6 +50,7 @@ class Recording:
     only.
 
     tokens: requested length of the answer, which bounds the work that it may cost
+    templates: of the target's chunks, so that the JSON of most is not parsed; None parses all
     keep_answer: collect the text without reasoning in `answer`
     ended_ns: arrival of the event that ended the answer; None without one
     stray_text: first words of the server that are no part of an answer: a line that is no event, or an unknown object; "" if none
@@ -55,6 +59,7 @@ class Recording:
     streamed: bool = True
     api: Api = CHAT
     tokens: int = MAX_CHUNKS
+    templates: Templates | None = None
     keep_answer: bool = False
     first_ns: int | None = None
     first_answer_ns: int | None = None
@@ -152,6 +157,17 @@ class Recording:
             return False
         self.has_urgent_work = True
         self.work()
+        return self.is_over
+
+    def feed_pieces(self, pieces: Sequence[tuple[int, bytes]]) -> bool:
+        """Add pieces of the body with their arrival times, as `feed` does."""
+        done = misses = 0
+        while done < len(pieces) and not self.is_over:
+            if self.templates is not None and misses < MAX_MISSES and self._is_caught_up():
+                done += self._feed_by_template(pieces[done:] if done else pieces, self.templates)
+            if done < len(pieces):
+                self.feed(*pieces[done])
+                done, misses = done + 1, misses + 1
         return self.is_over
 
     def work(self) -> None:
@@ -385,6 +401,8 @@ class Recording:
                     return  # of an answer that nobody asked for
             if chunk.has_content:
                 self._record_content(at_ns, chunk)
+                if self.templates is not None:
+                    self.templates.learn(event.name, event.data)
             if chunk.calls:
                 self._record_calls(at_ns, chunk)
             self._record_metadata(chunk)
@@ -427,13 +445,55 @@ class Recording:
             self.finish_reason = chunk.finish_reason
         if chunk.model and not self.answered_model:
             self.answered_model = name(chunk.model)
-        text = chunk.text
-        if not text:
-            return
-        self._generated_bytes += len(text) if text.isascii() else MAX_CHARACTER_BYTES * len(text)
-        if self._text_chars < MAX_TEXT_CHARS:
+        if chunk.text:
+            self._record_texts((chunk.text,), is_answer=chunk.is_answer)
+
+    def _record_texts(self, texts: Sequence[str], *, is_answer: bool) -> None:
+        joined = texts[0] if len(texts) == 1 else "".join(texts)
+        self._generated_bytes += sum(
+            len(text) if text.isascii() else MAX_CHARACTER_BYTES * len(text)
+            for text in ((joined,) if joined.isascii() else texts)
+        )
+        for text in texts:
+            if self._text_chars >= MAX_TEXT_CHARS:
+                break
             self._texts.append(text[:MAX_TEXT_CHARS])
             self._text_chars += len(text)
-        if self.keep_answer and chunk.is_answer and self._answer_chars < MAX_ANSWER_CHARS:
-            self._answers.append(text)
-            self._answer_chars += len(text)
+        for text in texts if self.keep_answer and is_answer else ():
+            if self._answer_chars < MAX_ANSWER_CHARS:
+                self._answers.append(text)
+                self._answer_chars += len(text)
+
+    def _is_caught_up(self) -> bool:
+        """Whether the next piece begins an event and all before it is parsed, which is done here if it is little."""
+        if not self._has_event or not self.streamed:
+            return False
+        if self._raw or self._events:
+            self.parse_pending(PARSED_EVENTS)
+        return self._sse.is_idle and not (self._raw or self._events or self.is_over)
+
+    def _feed_by_template(self, pieces: Sequence[tuple[int, bytes]], templates: Templates) -> int:
+        """Record the first pieces if one template matches them all; the number of these pieces. See `_parse`."""
+        read = templates.read(pieces[: MAX_CHUNKS - len(self._stamps)])
+        if read is None:
+            return 0
+        chunk, number = read.chunk, len(read.texts)
+        if self._choice is None:
+            self._choice = chunk.choice
+        elif chunk.choice != self._choice:
+            return 0
+        work = self._work + read.bytes + number * (LINE_WORK * read.lines + PIECE_WORK)
+        if work > self._max_work:
+            return 0
+        self._work = work
+        stamps = [at_ns for at_ns, _ in pieces[:number]]
+        self._stamps.extend(stamps)
+        self._totals.extend(read.totals)
+        self._fed_ns = self.last_ns = stamps[-1]
+        if self.first_ns is None:
+            self.first_ns = stamps[0]
+        if self.first_answer_ns is None and chunk.is_answer:
+            self.first_answer_ns = stamps[0]
+        self._record_metadata(chunk._replace(text=""))
+        self._record_texts(read.texts, is_answer=chunk.is_answer)
+        return number

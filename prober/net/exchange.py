@@ -1,11 +1,13 @@
 """An HTTP/1.1 request on a new connection: bytes get a timestamp on arrival and are parsed later.
 
-Arrivals go through an inbox in their order. A small one that finds it empty, as is usual, is handled at once; anything else is worked
-off in steps that all answers of the event loop take in turn (`turns`), so that one server's flood delays no timestamp of another's.
+Arrivals go through an inbox in their order. Pieces of a stream that begin and end with an event, and may contain neither the end of
+the answer nor an error, wait there until something else arrives, a deadline depends on them, or too many wait: no timestamp waits for
+the reading of another chunk, and to read them together costs less. Any other small arrival that finds the inbox empty is handled at
+once. The rest is worked off in steps that all answers of the event loop take in turn (`turns`), so that one server's flood delays no
+timestamp of another's.
 
-HTTP is parsed by llhttp (httptools), which is C. Events and JSON are parsed when the answer has ended, when a deadline depends on
-whether content has arrived, or when too many bytes wait, so no timestamp waits for the JSON of another chunk. Only a piece that may
-contain the end or an error is split into events at once.
+HTTP is parsed by llhttp (httptools), which is C. JSON is parsed when the answer has ended, when a deadline depends on whether content
+has arrived, or when too many bytes wait.
 
 Deadlines depend on content: role chunks and keep-alives do not extend them. They are decided by timestamps: bytes that arrive after
 a possible deadline are parsed only after that deadline was checked, so a late timer changes nothing.
@@ -31,7 +33,10 @@ from prober.net.clock import Clock
 from prober.net.turns import turns
 
 MAX_PARSED_EVENTS = 4  # per step
-MAX_STEP_BYTES = 2 << 10  # of HTTP: as many as 400 chunks of one byte
+MAX_STEP_BYTES = 2 << 10  # of one arrival: as many as 400 chunks of one byte
+MAX_STEP_PIECES = 16  # of a body, from several arrivals
+MAX_WAITING_ARRIVALS = 256  # of a stream that are read together
+END_OF_EVENT = b"\n\n\r\n"  # of an event and of a chunk of HTTP
 MAX_INBOX_BYTES = 1 << 20  # of received bytes that wait; a connection with more is not read meanwhile
 MAX_STREAM_BYTES = 64 << 20  # of a stream on the wire, with headers, chunk framing and trailers
 MAX_PLAIN_BYTES = 4 << 20  # of any other response
@@ -93,9 +98,15 @@ class Exchange(asyncio.Protocol):
         self._turns = turns()
         self._inbox: deque[tuple[int, bytes | Lost]] = deque()
         self._inbox_bytes = 0
+        self._is_event_stream = False  # in chunks of HTTP
+        self._can_wait = False  # the next arrival, to be read with others: it begins an event
+        self._marks: tuple[bytes, ...] = ()  # of an arrival that cannot wait
         self._has_turn = False
         self._is_paused = False
         self._is_closing = False  # nothing more of the answer is taken; what was received is being parsed
+        self._parsed: list[bytes] = []  # parts of the body that `_parser` has found
+        self.on_body = self._parsed.append  # of the parser; runs for every chunk, without a frame of Python
+        self._body_pieces: list[tuple[int, bytes]] = []  # the same with their time of arrival
         self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
         self._handled = b""
         self._read_bytes = 0
@@ -129,7 +140,8 @@ class Exchange(asyncio.Protocol):
         self._check(self.now_ns())
 
     def abort(self) -> None:
-        """Abort the connection."""
+        """Abort the connection. What was received before is read."""
+        self._drain()
         self._end()
         if self.transport is not None:
             self.transport.abort()
@@ -140,13 +152,16 @@ class Exchange(asyncio.Protocol):
             return None
         if self.recording.first_ns is None and self.end_ns is None:
             try:
+                if self._inbox and not self._has_turn:
+                    self._step()
                 self.recording.parse_pending(MAX_PARSED_EVENTS)
             except Exception as problem:
                 self._fail(problem)
         return self.recording.first_ns
 
     def read(self) -> None:
-        """Parse all received bytes of an aborted response."""
+        """Parse all received bytes."""
+        self._drain()
         if self.recording is not None:
             self.recording.parse_pending()
 
@@ -157,14 +172,25 @@ class Exchange(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         at_ns = self.now_ns()
+        ends_event = data[-4:] == END_OF_EVENT
+        if self._can_wait and ends_event and at_ns <= self._check_ns and len(data) <= MAX_STEP_BYTES:
+            for mark in self._marks:
+                if mark in data:
+                    break
+            else:
+                self._inbox.append((at_ns, data))
+                self._can_wait = len(self._inbox) < MAX_WAITING_ARRIVALS
+                return
         self._received += len(data)
-        if self._has_turn or at_ns > self._check_ns or len(data) > MAX_STEP_BYTES:
+        self._can_wait = False
+        if self._inbox or self._has_turn or at_ns > self._check_ns or len(data) > MAX_STEP_BYTES:
             self._arrive(at_ns, data)
             return
         try:
             self._read(at_ns, data)
         except Exception as problem:
             self._reading_failed(problem)
+        self._can_wait = self._is_event_stream and ends_event
         if self.recording is not None and self.recording.has_urgent_work:
             self._take_turns()
 
@@ -240,22 +266,32 @@ class Exchange(asyncio.Protocol):
             recording.work()
             self._end_if_over(recording)
         elif self._inbox:
-            at_ns, item = self._inbox[0]
+            self._work_inbox()
+
+    def _work_inbox(self) -> None:
+        """Handle the next arrivals: a deadline, the end of the connection, or a bounded part of the answer."""
+        recording, inbox, pieces = self.recording, self._inbox, self._body_pieces
+        while inbox and len(pieces) < MAX_STEP_PIECES:
+            at_ns, item = inbox[0]
             if at_ns > self._check_ns or not item:
+                self._hand_over()
                 if recording is not None and recording.parse_pending(MAX_PARSED_EVENTS):
                     return
                 self._check(at_ns)
                 if self._is_closing:
                     return
-            if isinstance(item, bytes) and len(item) > MAX_STEP_BYTES:
-                self._inbox[0] = (at_ns, item[MAX_STEP_BYTES:])
-                self._read(at_ns, item[:MAX_STEP_BYTES])
-                return
-            self._inbox.popleft()
+            inbox.popleft()
             if isinstance(item, Lost):
+                self._hand_over()
                 self._lost(at_ns, item.problem)
-            else:
-                self._read(at_ns, item)
+                return
+            if len(item) > MAX_STEP_BYTES:
+                inbox.appendleft((at_ns, item[MAX_STEP_BYTES:]))
+                item = item[:MAX_STEP_BYTES]
+            self._parse(at_ns, item)
+            if self._is_closing:
+                return
+        self._hand_over()
 
     def _end_if_over(self, recording: Recording) -> None:
         """End the answer if its recording says so."""
@@ -264,12 +300,55 @@ class Exchange(asyncio.Protocol):
 
     def _read(self, at_ns: int, data: bytes) -> None:
         """Parse bytes as HTTP; the body goes to the recording."""
+        self._parse(at_ns, data)
+        self._hand_over()
+
+    def _parse(self, at_ns: int, data: bytes) -> None:
+        """Parse bytes as HTTP; the body goes to `_body_pieces`, even if bytes behind it are no HTTP."""
         if self._parser is None or not data:
             return
         self._arrived_ns, self._handled = at_ns, data
         self._read_bytes += len(data)
-        self._parser.feed_data(data)
+        try:
+            self._parser.feed_data(data)
+        except Exception:
+            self._hand_over()
+            raise
+        self._collect()
+
+    def _collect(self) -> None:
+        """Give the parts of the body that the parser found the time of their arrival."""
+        for part in self._parsed:
+            self._body_pieces.append((self._arrived_ns, part))
+        self._parsed.clear()
+
+    def _hand_over(self) -> None:
+        """Give the pieces of the body to the recording, unless the response has ended before them, and check its size."""
+        self._collect()
+        pieces = self._body_pieces[:]
+        self._body_pieces.clear()
+        if self._parser is None:
+            return
+        self._size += sum(len(piece) for _, piece in pieces)
+        if not self._streaming:
+            for _, piece in pieces:
+                if len(self.body) < MAX_ERROR_BYTES or self.recording is None:
+                    self.body += piece
+        elif self.recording is not None and pieces and self.recording.feed_pieces(pieces):
+            self._end_if_over(self.recording)
         self._bound()
+
+    def _drain(self) -> None:
+        """Read what has arrived, up to a deadline or the end of the connection."""
+        try:
+            while self._inbox and not self.ended.done():
+                at_ns, item = self._inbox[0]
+                if isinstance(item, Lost) or not item:
+                    return
+                self._inbox.popleft()
+                self._read(at_ns, item)
+        except Exception as problem:
+            self._reading_failed(problem)
 
     def _lost(self, at_ns: int, problem: Exception | None) -> None:
         if self._timer:
@@ -319,28 +398,19 @@ class Exchange(asyncio.Protocol):
             self.headers.clear()
             return
         self.status, self.headers_ns = status, self._arrived_ns
-        self._streaming = self.recording is not None and status < 300
+        if self.recording is not None and status < 300:
+            self._streaming, self._marks = True, self.recording.api.urgent_marks
+            is_chunked = "chunked" in self.headers.get("transfer-encoding", "")
+            self._is_event_stream = self.recording.streamed and is_chunked
         coding = self.headers.get("content-encoding", "identity").strip().lower()
         if coding not in ("", "identity"):
             detail = f"the answer is compressed ({coding[:20]!r}), though identity was asked for; switch that off for the prober"
             self._break(Outcome.MALFORMED, detail)
 
-    def on_body(self, data: bytes) -> None:
-        if self._parser is None:
-            return  # the response has ended
-        try:
-            self._size += len(data)
-            if not self._streaming:
-                if len(self.body) < MAX_ERROR_BYTES or self.recording is None:
-                    self.body += data
-            elif self.recording is not None and self.recording.feed(self._arrived_ns, data):
-                self._end_if_over(self.recording)
-        except Exception as problem:
-            self._fail(problem)
-
     @_guarded
     def on_message_complete(self) -> None:
         if self.status is not None:
+            self._hand_over()
             self._complete()
 
     def _bound(self) -> None:

@@ -108,7 +108,11 @@ class Flight:
         self._draw: DrawnRequest = drawer.draw(nonce_of(self._id), target.prompt_calibration)
         self._api = APIS[target.spec.api]
         self._recording = Recording(
-            target.spec.stream, self._api, self._draw.output_tokens, keep_answer=self._draw.expectation is not None
+            target.spec.stream,
+            self._api,
+            self._draw.output_tokens,
+            target.templates,
+            keep_answer=self._draw.expectation is not None,
         )
         self._exchange = Exchange(self._recording, target.clock)
         self._identity: Identity | None = None

@@ -12,11 +12,13 @@ from typing import Protocol
 import orjson
 
 from prober.config.target import TargetSpec
+from prober.measure.api import APIS
 from prober.measure.chat import Dialect
 from prober.measure.engines import DIALECTS, GENERIC, detect
 from prober.measure.outcome import ANSWERED, BAD, Outcome, Verdict, classify_status, reader_failure_verdict
 from prober.measure.payload import error_message, shortened
 from prober.measure.target_state import SILENT_STATES, TargetState
+from prober.measure.templates import Templates
 from prober.measure.warmup import DEFAULT_IDLE_NS, WarmUp
 from prober.net.clock import Clock
 from prober.net.connection import Broken, connect
@@ -104,6 +106,7 @@ class Target:
         self.warm_up = WarmUp(spec.warmup, max(DEFAULT_IDLE_NS, round(3e9 / slowest)))
         self.prompt_calibration: PromptCalibration | None = None
         self.connect_lead = ConnectLead()
+        self.templates = Templates(APIS[spec.api].parse_event)
         self.budgets: dict[str, Budget] = {}
         means = [probe.workload.mean_tokens() for probe in spec.probes]
         tokens, cost = map(max, zip((0.0, 0.0), *(self.amounts(*map(round, mean)) for mean in means), strict=True))

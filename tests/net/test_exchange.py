@@ -11,6 +11,7 @@ from prober.config.target import Timeouts
 from prober.measure import chat
 from prober.measure.outcome import ExpectedAnswer, Outcome, Verdict, classify
 from prober.measure.recording import MAX_CHUNKS, Recording
+from prober.measure.templates import Templates
 from prober.measure.timeline import Timeline
 from prober.net import exchange as module
 from prober.net import turns
@@ -429,3 +430,49 @@ async def test_an_exception_in_reading_is_raised_to_who_waits(
         await answer.exchange.ended
     assert answer.exchange.received
     assert answer.wire.is_cut
+
+
+async def test_content_that_waits_to_be_read_counts_when_it_is_asked_for(now: Now) -> None:
+    """A sweep that asks for the first content, or cuts the request, sees all that has arrived, with its own stamps."""
+    answer = Answer(now).head().at(1, event({"role": "assistant"}))
+    for number in range(40):
+        answer.at(1.1 + number / 100, A)
+    assert answer.recording.content_chunks == 0
+    assert answer.exchange.first_ns() == answer.begin_ns + round(1.1 * SECOND)
+    answer.exchange.abort()
+    answer.exchange.read()
+    stamps = [(at - answer.begin_ns) / SECOND for at in answer.timeline.content_ns]
+    assert stamps == pytest.approx([1.1 + number / 100 for number in range(40)])
+
+
+async def test_what_waits_is_bounded(now: Now) -> None:
+    """A long stream is read on the way, at the latest when so many arrivals wait."""
+    answer = Answer(now, tokens=10**4).head().at(1, *[A] * (module.MAX_WAITING_ARRIVALS + 3))
+    for _ in range(100):
+        await asyncio.sleep(0)
+    answer.recording.parse_pending()
+    assert answer.recording.content_chunks >= module.MAX_WAITING_ARRIVALS
+    answer.exchange.abort()
+
+
+@pytest.mark.parametrize("size", [1, 5, 300])
+async def test_templates_change_nothing(now: Now, size: int) -> None:
+    """Stamps, text and verdict are the same with and without templates, however the server cuts its chunks."""
+    templates, body = (
+        Templates(chat.parse_event),
+        b"".join(event({"content": f" w{n % 3}"}) for n in range(40)) + LAST + DONE,
+    )
+    results = []
+    for known in (None, templates, templates):
+        answer = Answer(now)
+        answer.recording.templates = known
+        answer.head()
+        for number, start in enumerate(range(0, len(body), size)):
+            answer.at(1 + number / 1e4, body[start : start + size])
+        verdict = await answer.verdict()
+        stamps = [at - answer.begin_ns for at in answer.timeline.content_ns]
+        results.append((verdict, answer.recording.text, stamps))
+        now.ns = answer.begin_ns
+        answer.exchange.abort()
+    assert results[0] == results[1] == results[2]
+    assert len(results[0][2]) == 40
