@@ -9,10 +9,12 @@ import signal
 import socket
 import sqlite3
 import uuid
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from prober import __version__
@@ -25,7 +27,7 @@ from prober.daemon import series as own_series
 from prober.daemon.registry import registry
 from prober.daemon.state_persistence import DEMAND, DRIFT, ENGINE, MAX_STATE_AGE_S, StatePersistence
 from prober.daemon.target_facts import read_facts
-from prober.exposition.buckets import COARSE
+from prober.exposition.buckets import COARSE, FINE
 from prober.exposition.families import Family
 from prober.features.budget.checkpoints import BUDGET, Ledger
 from prober.features.budget.monitor import BudgetMonitor
@@ -48,6 +50,7 @@ from prober.features.slo.monitor import SloMonitor
 from prober.measure.engines import DIALECTS
 from prober.net.clock import Clock
 from prober.net.endpoint import BadEndpoint, endpoint
+from prober.net.receive_error import measure_receive_error
 from prober.probing.buffering import BufferingMonitor
 from prober.probing.event_log import EventLog
 from prober.probing.fleet import Fleet
@@ -272,6 +275,7 @@ class App:
         self._start(asyncio.create_task(leading.run()))
         self._start(asyncio.create_task(self._watch(site)))
         clock.on_beat = self._lag_recorder()
+        self._start(asyncio.create_task(self._measure_receive_error(site.views.receive_errors)))
         self._start(asyncio.create_task(self._persistence.recall()))
         self._start(asyncio.create_task(gpus.run()))
         self._start(asyncio.create_task(diagnosis.run()))
@@ -433,6 +437,20 @@ class App:
             self._refused("web", "actions stay off", [why], is_requested=False)
         else:
             self._fixed("web")
+
+    async def _measure_receive_error(self, latest: deque[float]) -> None:
+        if not self._clock.is_of_kernel:  # the thread that writes has another time
+            return
+        errors = self._family(own_series.RECEIVE_ERROR.name).histogram(FINE)
+
+        def record(seconds: float) -> None:
+            errors.observe(seconds)
+            latest.append(seconds)
+
+        try:
+            await measure_receive_error(record, Random())
+        except OSError as problem:
+            log.warning("the prober's own receive error is not measured: no connection on 127.0.0.1: %s", problem)
 
     def _lag_recorder(self) -> Callable[[int, float], None]:
         lags = self._family(own_series.LOOP_LAG.name).histogram(COARSE)

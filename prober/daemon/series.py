@@ -6,6 +6,10 @@ BUILD_INFO = gauge("llmslo_build_info", "1; the version is a label.", "version")
 RELOAD_OK = gauge("llmslo_config_last_reload_successful", "1 if the latest reload was applied.")
 RELOAD_TIME = gauge("llmslo_config_last_reload_success_timestamp_seconds", "Time of the latest applied reload.")
 LOOP_LAG = histogram("llmslo_event_loop_lag_seconds", "Lateness of the prober's event loop, four times a second.")
+RECEIVE_ERROR = histogram(
+    "llmslo_receive_error_seconds",
+    "How late the prober stamps received bytes, measured twice a second with bytes that it writes to itself.",
+)
 STORAGE_FAILURES = counter("llmslo_storage_write_failures_total", "Writes to --storage.path that failed.")
 TRUSTED = gauge(
     "llmslo_trusted",

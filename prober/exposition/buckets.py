@@ -6,6 +6,7 @@ from collections.abc import Set as AbstractSet
 from functools import lru_cache
 
 MAX_BOUNDS = 60
+FINE = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 1.0)  # of the prober's own errors
 COARSE = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0)
 MEDIUM = (0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.3, 0.5, 0.8, 1.2, 2.0, 3.0, 5.0, 8.0, 12.0, 20.0, 30.0)  # five a decade
 _RANGES = {"request": (0.005, 100.0), "token": (0.001, 10.0)}

@@ -45,6 +45,7 @@ class Clock:
     now_ns: nanoseconds of the monotonic clock, for all timestamps
     unix_s: seconds of the wall clock
     monotonic_ns: time of the event loop, whose timers then wake the clock; None: of the kernel
+    is_of_kernel: other threads and processes see the same time
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Clock:
         beat_ns: int = BEAT_NS,
     ) -> None:
         self.unix_s, self._beat_ns = unix_s, beat_ns
+        self.is_of_kernel = monotonic_ns is None
         self.now_ns = monotonic_ns or time.monotonic_ns
         self._loop = asyncio.get_running_loop()
         self._heap: list[tuple[int, int, Alarm]] = []

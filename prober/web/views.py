@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -25,7 +26,7 @@ from prober.probing.fleet import Fleet
 from prober.probing.history import TargetHistory
 from prober.probing.target_runner import TargetRunner
 from prober.results.result import LATENCIES
-from prober.statistics.quantiles import Quantile
+from prober.statistics.quantiles import Quantile, quantiles
 from prober.web.page.view import (
     AT_ONCE,
     RECENT,
@@ -43,6 +44,7 @@ from prober.web.page.view import (
 
 UNNAMED = "(not found out yet)"
 PROBES, EVENTS = 20, 20  # shown of all targets together
+RECEIVE_ERRORS = 1_200  # readings of the last ten minutes: enough for a p99
 CURVES = 3  # sweeps that are drawn over each other
 UNITS = ("requests", "tokens")
 
@@ -53,6 +55,9 @@ class Views:
     def __init__(self, fleet: Fleet, sweeps: Sweeps) -> None:
         self._fleet, self._sweeps = fleet, sweeps
         self.problems: Mapping[str, Problem] = {}  # what of the configuration is not in effect, by part
+        self.receive_errors: deque[float] = deque(
+            maxlen=RECEIVE_ERRORS
+        )  # of the prober itself, in seconds, latest last
         self._charts: dict[str, tuple[list[str], list[Figure]]] = {}
 
     async def targets(self) -> list[TargetView]:
@@ -90,6 +95,7 @@ class Views:
             events=fleet.context.events.latest(name)[:EVENTS],
             probes=() if one is not None else await self._latest(views),
             trusted=fleet.context.trust.trusted(fleet.context.clock.now_ns()),
+            receive_error=next(iter(quantiles(self.receive_errors, (0.99,))), None),
             admin=admin,
             version=__version__,
             filter_text=filter_text,

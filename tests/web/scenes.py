@@ -21,7 +21,7 @@ from prober.measure.result import ProbeResult
 from prober.measure.target_state import TargetState
 from prober.measure.timeline import Connection, Timeline
 from prober.results.capacity import Capacity
-from prober.statistics.quantiles import quantiles
+from prober.statistics.quantiles import Quantile, quantiles
 from prober.web.page.view import Capacities, Drifting, PageView, Problem, Room, Spending, Starting, TargetView, concern
 from tests.results.samples import sweep
 
@@ -364,6 +364,7 @@ def page_of(targets: Sequence[TargetView], *, admin: bool = True, query: str = "
         matching=len(matching),
         events=events(targets),
         probes=[] if one else probes[:20],
+        receive_error=Quantile(0.99, 0.00041, 0.00035, 0.0006, 1_200),
         admin=admin,
         version="9.9.9",
         filter_text=query,

@@ -16,10 +16,11 @@ from prober.measure.printable import printable
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Connection, Timeline
 from prober.results.capacity import Capacity, Evidence
+from prober.statistics.quantiles import Quantile
 from prober.web.page import drawings, layout
 from prober.web.page.environment import TEMPLATES, pieces
 from prober.web.page.filters import cut
-from prober.web.page.view import AT_ONCE, RECENT, Room, TargetView, concern
+from prober.web.page.view import AT_ONCE, RECENT, PageView, Room, TargetView, concern
 from tests.results.samples import sweep
 from tests.web.scenes import HOSTILE, LONG, NOW, SCENES, hostile, hundred, page_of, probe, slow, target, unconfigured
 
@@ -27,7 +28,10 @@ VOID = {"meta", "link", "input", "br", "img"}
 
 
 def html(targets: Sequence[TargetView], *, admin: bool = True, query: str = "", chosen: str = "") -> str:
-    view = page_of(targets, admin=admin, query=query, chosen=chosen)
+    return html_of(page_of(targets, admin=admin, query=query, chosen=chosen))
+
+
+def html_of(view: PageView) -> str:
     drawn = curves([(sweep.id, sweep) for sweep in view.targets[0].sweeps]) if view.is_target_page else []
     return "".join(layout.page(view, "stamp", drawn))
 
@@ -319,6 +323,20 @@ def test_two_causes_and_doubts_are_shown() -> None:
     assert doubt in text
     assert concern(two).detail.endswith("likely causes: network and queueing")
     assert concern(view).detail.endswith("likely cause: queueing")
+
+
+def test_the_percentiles_tell_the_error_of_the_prober_itself() -> None:
+    """Below the percentiles of a target; nothing is said before the first reading, and few readings are called too few."""
+    page = page_of([target()])
+    words = "receive error, which is part of them: p99"
+    assert f"{words} 0.41 ms (0.35 ms – 0.6 ms) in the last 1,200 readings, two a second.</p>" in html_of(page).replace(
+        "\xa0", " "
+    )
+    assert words not in html_of(replace(page, receive_error=None))
+    few = Quantile(0.99, 0.00041, None, None, 12)
+    assert "(? – ?) in the last 12 readings, two a second; too few for a p99.</p>" in html_of(
+        replace(page, receive_error=few)
+    )
 
 
 def test_what_rests_on_too_few_samples_says_so() -> None:

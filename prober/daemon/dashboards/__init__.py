@@ -49,7 +49,7 @@ def _target() -> Board:
     rows = {
         "": [probes.state(), *slo.stats(), *probes.outcomes()],
         "Latency: every probe": probes.heatmaps(),
-        "Latency: quantiles": probes.latency(),
+        "Latency: quantiles": [*probes.latency(), prober.receive_error()],
         "On the way": probes.network(),
         "Failures": probes.failures(),
         "Tokens and cost": [*probes.cost(), budgets],

@@ -55,6 +55,25 @@ def health() -> list[Panel]:
     ]
 
 
+def receive_error() -> Panel:
+    """The prober's own part of every latency."""
+    by_quantile = [
+        Query(
+            quantile(q, "llmslo_receive_error_seconds", "instance", 'instance!=""', STEP),
+            f"p{q * 100:g} at {{{{instance}}}}",
+        )
+        for q in (0.5, 0.99)
+    ]
+    return series(
+        "Receive error of the prober",
+        "How late the prober stamps received bytes: part of every latency beside it, measured twice a second on a connection to "
+        "itself. Bad: p99 above a few milliseconds; the prober lacks CPU time.",
+        "s",
+        *by_quantile,
+        width=12,
+    )
+
+
 def _yes_no(title: str, text: str, gauge_name: str) -> Panel:
     query = now(f"min by (instance) ({gauge_name}{{{INSTANCE}}})", "{{instance}}")
     return stat(title, text, "none", query, mappings=YES_NO, steps=GOOD_AT_ONE, fill="background", width=6)

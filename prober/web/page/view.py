@@ -175,6 +175,7 @@ class PageView:
     whole: the first of `targets` is shown in detail
     page: number of this page, from 1, of `pages`
     trusted: the prober trusts its own timing
+    receive_error: p99 of the prober's own receive error, in seconds; None before the first reading
     admin: actions are enabled
     shard: of this prober, as 1/3; empty without shards
     configured: number of targets of all shards
@@ -188,6 +189,7 @@ class PageView:
     events: Sequence[TargetEvent]
     probes: Sequence[ProbeResult]
     trusted: bool = True
+    receive_error: Quantile | None = None
     admin: bool = False
     version: str = ""
     filter_text: str = ""
