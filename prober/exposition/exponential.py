@@ -10,13 +10,16 @@ also the default limit of Prometheus's own library, neighbours are merged and th
 """
 
 import math
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 
 SCHEMA = 4
 MAX_BUCKETS = 160
+MAX_EXPONENT = 1024  # of a float; a bound of this exponent may be infinite
 ZERO_S = 2.0**-20  # a bound at every schema: 0.95 µs, below the precision of any timestamp
-_WITHIN = [2.0 ** (i / (1 << SCHEMA) - 1) for i in range(1 << SCHEMA)]  # bounds of the fractions that frexp returns
+_WITHIN = [
+    2.0 ** (i / (1 << SCHEMA) - 1) for i in range((1 << SCHEMA) + 1)
+]  # bounds of the fractions that frexp returns
 
 
 class Exponential:
@@ -29,17 +32,20 @@ class Exponential:
         self.schema = SCHEMA
         self.zero = 0
 
-    def observe(self, values: Sequence[float]) -> None:
-        """Count finite values."""
+    def observe(self, ordered: Sequence[float]) -> None:
+        """Count finite values, which ascend: a step for each bucket and not for each value."""
         counts, lower = self.counts, SCHEMA - self.schema
-        for value in values:
-            if value > ZERO_S:
-                fraction, exponent = math.frexp(value)
-                # 2^lower buckets of schema 4 are merged into one; −(−x >> n) rounds up, because bounds are upper bounds.
-                index = -(-(bisect_left(_WITHIN, fraction) + ((exponent - 1) << SCHEMA)) >> lower)
-                counts[index] = counts.get(index, 0) + 1
-            else:
-                self.zero += 1
+        start, end = bisect_right(ordered, ZERO_S), len(ordered)
+        self.zero += start
+        while start < end:
+            fraction, exponent = math.frexp(ordered[start])
+            within = bisect_left(_WITHIN, fraction)
+            upper = math.ldexp(_WITHIN[within], exponent) if exponent < MAX_EXPONENT else math.inf
+            after = bisect_right(ordered, upper, start)
+            # 2^lower buckets of schema 4 are merged into one; −(−x >> n) rounds up, because bounds are upper bounds.
+            index = -(-(within + ((exponent - 1) << SCHEMA)) >> lower)
+            counts[index] = counts.get(index, 0) + after - start
+            start = after
         while len(self.counts) > MAX_BUCKETS:
             self._halve()
 

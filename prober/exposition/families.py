@@ -6,7 +6,7 @@ built once, and a child without new values keeps its text.
 """
 
 import math
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -121,10 +121,15 @@ class Histogram:
         if not math.isfinite(total):
             raise ValueError(f"{self._sum_line.strip()}: {values} are not all finite")
         bounds, counts = self.bounds, self.counts
-        for value in values:
-            counts[bisect_left(bounds, value)] += 1
+        ordered = sorted(values)
+        start, end = 0, len(ordered)
+        while start < end:
+            bucket = bisect_left(bounds, ordered[start])
+            after = bisect_right(ordered, bounds[bucket], start) if bucket < len(bounds) else end
+            counts[bucket] += after - start
+            start = after
         if self.native is not None:
-            self.native.observe(values)
+            self.native.observe(ordered)
         self.sum += total
         self.packed = None
         self._text.clear()

@@ -8,6 +8,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import ClassVar
 
 from prober.measure import chat
 from prober.measure.finish_reason import LENGTH
@@ -58,6 +59,7 @@ class Timeline:
     call_ns: int | None = None
     arguments_ns: int | None = None
     _flush_starts: Sequence[int] | None = field(default=None, init=False, repr=False, compare=False)
+    _latest: ClassVar["tuple[Timeline, list[float]] | None"] = None  # the timeline asked for its ITLs last, and these
 
     @property
     def flush_starts(self) -> Sequence[int]:
@@ -115,13 +117,21 @@ class Timeline:
 
     @property
     def itls_s(self) -> list[float]:
+        """Inter-token latencies, shape (flushes − 1,). Those asked for last are remembered, as each observer of a probe asks."""
+        if Timeline._latest is None or Timeline._latest[0] is not self:
+            Timeline._latest = self, self._itls_s()
+        return Timeline._latest[1][:]
+
+    def _itls_s(self) -> list[float]:
         """Inter-token latencies, shape (flushes − 1,): the gap before a flush ÷ the tokens in it, if known, else the gap."""
         stamps, tokens, starts = self.content_ns, self.content_tokens, self.flush_starts
+        if len(starts) == len(stamps):  # the usual case: every chunk came alone
+            if tokens is None:
+                return self.chunk_gaps_s
+            return [gap / n if n > 1 else gap for gap, n in zip(self.chunk_gaps_s, tokens[1:], strict=True)]
         gaps = [(stamps[b] - stamps[a]) / 1e9 for a, b in pairwise(starts)]
         if tokens is None:
             return gaps
-        if len(starts) == len(stamps):  # the usual case: every chunk came alone
-            return [gap / max(1, n) for gap, n in zip(gaps, tokens[1:], strict=True)]
         later_flushes = pairwise((*starts[1:], len(stamps)))
         return [gap / max(1, sum(tokens[a:b])) for gap, (a, b) in zip(gaps, later_flushes, strict=True)]
 

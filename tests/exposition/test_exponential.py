@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prober.exposition.exponential import MAX_BUCKETS, SCHEMA, ZERO_S, Exponential
+from prober.exposition.families import Histogram, histogram
 
 
 @given(st.lists(st.floats(0, allow_infinity=False), max_size=400))
@@ -24,6 +25,21 @@ def test_every_value_is_in_its_bucket(values: list[float]) -> None:
         inside = [value for value in values if value > ZERO_S and low + edge < math.log2(value) <= high - edge]
         around = [value for value in values if value > ZERO_S and low - edge <= math.log2(value) <= high + edge]
         assert len(inside) <= count <= len(around)
+
+
+@given(st.lists(st.floats(-1, 1e6, allow_nan=False) | st.sampled_from([0.01, 0.0101, 0.011, 0.125]), max_size=200))
+def test_values_together_count_as_one_by_one(values: list[float]) -> None:
+    """In native and in classic buckets."""
+    together, alone = (Histogram(histogram("x", ""), (), (0.01, 0.02, 0.125, 3.0)) for _ in range(2))
+    together.observe(*values)
+    for value in values:
+        alone.observe(value)
+    assert together.counts == alone.counts
+    assert together.native is not None
+    assert alone.native is not None
+    if together.native.schema == alone.native.schema == SCHEMA:
+        assert together.native.counts == alone.native.counts
+    assert together.native.zero == alone.native.zero
 
 
 @pytest.mark.parametrize("power", [-19, -3, 0, 1, 10])
@@ -44,7 +60,7 @@ def test_a_power_of_two_is_the_upper_bound_of_its_bucket(power: int) -> None:
 def test_what_is_no_duration_is_in_the_zero_bucket() -> None:
     """Zero, a negative value, the threshold itself; what is above it is not."""
     histogram = Exponential()
-    histogram.observe([0.0, -0.0, -1.0, ZERO_S, math.nextafter(ZERO_S, 1)])
+    histogram.observe([-1.0, 0.0, -0.0, ZERO_S, math.nextafter(ZERO_S, 1)])
     assert (histogram.zero, list(histogram.counts.values())) == (4, [1])
 
 
