@@ -8,6 +8,7 @@ import errno
 import ipaddress
 import socket
 import sys
+from functools import lru_cache
 from typing import Any
 
 LINK_LOCAL = tuple(map(ipaddress.ip_network, ("169.254.0.0/16", "fe80::/10")))
@@ -33,17 +34,23 @@ class Forbidden(OSError):
 
 def check(address: str, *, allow_link_local: bool = False) -> None:
     """Raise Forbidden for a link-local or metadata service address. Names pass: their addresses are checked later."""
-    if allow_link_local:
-        return
+    if not allow_link_local and (kind := _refused_kind(address)):
+        message = f"{address} is {kind}: refused, nothing was sent; to allow it set `allow_link_local: true`"
+        raise Forbidden(errno.EACCES, message)
+
+
+@lru_cache(maxsize=4096)  # every probe connects to the same few addresses
+def _refused_kind(address: str) -> str:
+    """The kind of a refused address; "" for others and for names."""
     try:
         at: Address = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
-        return
+        return ""
     at = _inner(at)
     for kind, networks in (("a link-local address", LINK_LOCAL), ("a cloud metadata service", METADATA)):
         if any(at in network for network in networks):
-            message = f"{address} is {kind}: refused, nothing was sent; to allow it set `allow_link_local: true`"
-            raise Forbidden(errno.EACCES, message)
+            return kind
+    return ""
 
 
 def refuse_link_local() -> None:

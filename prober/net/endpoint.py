@@ -3,6 +3,7 @@
 import ipaddress
 import ssl
 from dataclasses import dataclass, field
+from functools import lru_cache
 from urllib.parse import unquote, urlsplit
 
 from prober import __version__
@@ -138,6 +139,7 @@ def endpoint(spec: TargetSpec) -> Endpoint:
     )
 
 
+@lru_cache(maxsize=4096)  # asked for every connection
 def is_address(host: str) -> bool:
     """Whether `host` is an IP address, which needs no name resolution."""
     try:

@@ -83,6 +83,46 @@ class Exchange(asyncio.Protocol):
     `ended` raises an internal error of this code; `received` then shows whether the server had sent anything.
     """
 
+    __slots__ = (  # more attributes than a dictionary finds quickly
+        *(
+            "_arrived_ns",
+            "_body_pieces",
+            "_can_wait",
+            "_check_ns",
+            "_deadlines",
+            "_handled",
+            "_has_turn",
+            "_inbox",
+            "_inbox_bytes",
+            "_is_closing",
+            "_is_event_stream",
+            "_is_paused",
+            "_marks",
+            "_parsed",
+            "_parser",
+            "_read_bytes",
+            "_received",
+            "_size",
+            "_streaming",
+            "_timer",
+            "_turns",
+        ),
+        *(
+            "body",
+            "broken",
+            "end_ns",
+            "ended",
+            "headers",
+            "headers_ns",
+            "now_ns",
+            "on_body",
+            "recording",
+            "sent_ns",
+            "status",
+            "transport",
+        ),
+    )
+
     def __init__(self, recording: Recording | None, clock: Clock) -> None:
         self.recording = recording
         self.now_ns = clock.now_ns

@@ -308,7 +308,7 @@ class Flight:
 
     def _judge(self, identity: Identity) -> Verdict:
         exchange, spec = self._exchange, self._target.spec
-        lag = self._timeline().send_lag_s
+        lag = self._exchange_times().send_lag_s
         if lag is not None and lag > spec.max_send_lag:
             detail = f"sent {lag * 1e3:.1f} ms late by the prober itself (max_send_lag {spec.max_send_lag * 1e3:g} ms)"
             return Verdict(Outcome.INVALID, detail)
@@ -342,15 +342,18 @@ class Flight:
         return Verdict(Outcome.INVALID, f"the prober itself was held up for {late_s:.3f} s meanwhile")
 
     def _timeline(self) -> Timeline:
+        return self._recording.complete(self._exchange_times())
+
+    def _exchange_times(self) -> Timeline:
+        """The timeline without what the answer itself tells."""
         exchange = self._exchange
-        base = Timeline(
+        return Timeline(
             self._due_ns,
             connection=self._connection,
             sent_ns=exchange.sent_ns,
             headers_ns=exchange.headers_ns,
             end_ns=exchange.end_ns,
         )
-        return self._recording.complete(base)
 
     def _result(self, verdict: Verdict) -> ProbeResult:
         target, draw = self._target, self._draw
