@@ -159,6 +159,11 @@ class Recording:
         self.work()
         return self.is_over
 
+    @property
+    def reads_together(self) -> bool:
+        """Whether pieces cost less together than one by one: the form of the target's chunks is known."""
+        return self.streamed and self.templates is not None and not self.templates.is_empty
+
     def feed_pieces(self, pieces: Sequence[tuple[int, bytes]]) -> bool:
         """Add pieces of the body with their arrival times, as `feed` does."""
         done = misses = 0

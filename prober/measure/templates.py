@@ -146,6 +146,11 @@ class Templates:
         self._last: tuple[bytes, bytes] | None = None
         self._unmatched, self._pause = 0, MIN_PAUSE
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was learnt yet."""
+        return not self._templates
+
     def read(self, pieces: Sequence[tuple[int, bytes]]) -> "ReadChunks | None":
         """The chunks of the first pieces, if the same template matches them; None if none matches the first one.
 

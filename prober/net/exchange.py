@@ -138,7 +138,7 @@ class Exchange(asyncio.Protocol):
         self._turns = turns()
         self._inbox: deque[tuple[int, bytes | Lost]] = deque()
         self._inbox_bytes = 0
-        self._is_event_stream = False  # in chunks of HTTP
+        self._is_event_stream = False  # in chunks of HTTP, whose pieces may wait
         self._can_wait = False  # the next arrival, to be read with others: it begins an event
         self._marks: tuple[bytes, ...] = ()  # of an arrival that cannot wait
         self._has_turn = False
@@ -441,7 +441,7 @@ class Exchange(asyncio.Protocol):
         if self.recording is not None and status < 300:
             self._streaming, self._marks = True, self.recording.api.urgent_marks
             is_chunked = "chunked" in self.headers.get("transfer-encoding", "")
-            self._is_event_stream = self.recording.streamed and is_chunked
+            self._is_event_stream = self.recording.reads_together and is_chunked
         coding = self.headers.get("content-encoding", "identity").strip().lower()
         if coding not in ("", "identity"):
             detail = f"the answer is compressed ({coding[:20]!r}), though identity was asked for; switch that off for the prober"

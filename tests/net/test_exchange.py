@@ -89,9 +89,10 @@ class Answer:
         *,
         streamed: bool = True,
         tokens: int = MAX_CHUNKS,
+        templates: Templates | None = None,
     ) -> None:
         self.now, self.begin_ns, self.framing = now, now.ns, framing
-        self.recording = Recording(streamed=streamed, tokens=tokens)
+        self.recording = Recording(streamed=streamed, tokens=tokens, templates=templates)
         self.exchange = Exchange(self.recording, cast(Clock, now))
         self.wire = Wire()
         self.exchange.connection_made(self.wire)
@@ -432,9 +433,18 @@ async def test_an_exception_in_reading_is_raised_to_who_waits(
     assert answer.wire.is_cut
 
 
+def learnt() -> Templates:
+    """Templates that know the form of A."""
+    templates = Templates(chat.parse_event)
+    for text in ("a", "b"):
+        templates.learn(b"", event({"content": text})[len(b"data: ") :].strip())
+    assert not templates.is_empty
+    return templates
+
+
 async def test_content_that_waits_to_be_read_counts_when_it_is_asked_for(now: Now) -> None:
     """A sweep that asks for the first content, or cuts the request, sees all that has arrived, with its own stamps."""
-    answer = Answer(now).head().at(1, event({"role": "assistant"}))
+    answer = Answer(now, templates=learnt()).head().at(1, event({"role": "assistant"}))
     for number in range(40):
         answer.at(1.1 + number / 100, A)
     assert answer.recording.content_chunks == 0
@@ -447,7 +457,7 @@ async def test_content_that_waits_to_be_read_counts_when_it_is_asked_for(now: No
 
 async def test_what_waits_is_bounded(now: Now) -> None:
     """A long stream is read on the way, at the latest when so many arrivals wait."""
-    answer = Answer(now, tokens=10**4).head().at(1, *[A] * (module.MAX_WAITING_ARRIVALS + 3))
+    answer = Answer(now, tokens=10**4, templates=learnt()).head().at(1, *[A] * (module.MAX_WAITING_ARRIVALS + 3))
     for _ in range(100):
         await asyncio.sleep(0)
     answer.recording.parse_pending()
@@ -464,9 +474,7 @@ async def test_templates_change_nothing(now: Now, size: int) -> None:
     )
     results = []
     for known in (None, templates, templates):
-        answer = Answer(now)
-        answer.recording.templates = known
-        answer.head()
+        answer = Answer(now, templates=known).head()
         for number, start in enumerate(range(0, len(body), size)):
             answer.at(1 + number / 1e4, body[start : start + size])
         verdict = await answer.verdict()
