@@ -166,6 +166,10 @@ class Recording:
 
     def feed_pieces(self, pieces: Sequence[tuple[int, bytes]]) -> bool:
         """Add pieces of the body with their arrival times, as `feed` does."""
+        if not self.reads_together:
+            for at_ns, data in pieces:
+                self.feed(at_ns, data)
+            return self.is_over
         done = misses = 0
         while done < len(pieces) and not self.is_over:
             if self.templates is not None and misses < MAX_MISSES and self._is_caught_up():

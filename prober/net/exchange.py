@@ -354,7 +354,10 @@ class Exchange(asyncio.Protocol):
         except Exception:
             self._hand_over()
             raise
-        self._collect()
+        if len(self._parsed) == 1:
+            self._body_pieces.append((at_ns, self._parsed.pop()))
+        else:
+            self._collect()
 
     def _collect(self) -> None:
         """Give the parts of the body that the parser found the time of their arrival."""
@@ -369,7 +372,8 @@ class Exchange(asyncio.Protocol):
         self._body_pieces.clear()
         if self._parser is None:
             return
-        self._size += sum(len(piece) for _, piece in pieces)
+        for _, piece in pieces:
+            self._size += len(piece)
         if not self._streaming:
             for _, piece in pieces:
                 if len(self.body) < MAX_ERROR_BYTES or self.recording is None:
