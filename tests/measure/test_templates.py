@@ -120,6 +120,10 @@ def parsed(pieces: Sequence[bytes], templates: Templates, api: Api = CHAT) -> in
             calls += 1
             templates.learn(name, payload)
 
+        @property
+        def is_empty(self) -> bool:
+            return templates.is_empty
+
         def read(self, pieces: Sequence[tuple[int, bytes]]) -> "module.ReadChunks | None":
             return templates.read(pieces)
 
