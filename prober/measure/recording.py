@@ -410,8 +410,7 @@ class Recording:
                     return  # of an answer that nobody asked for
             if chunk.has_content:
                 self._record_content(at_ns, chunk)
-                if self.templates is not None:
-                    self.templates.learn(event.name, event.data)
+                self._learn(event)
             if chunk.calls:
                 self._record_calls(at_ns, chunk)
             self._record_metadata(chunk)
@@ -425,6 +424,10 @@ class Recording:
                 self.stray_text = first_line(payload, MAX_STRAY_CHARS)
         except Malformed as problem:
             self.malformed = str(problem)
+
+    def _learn(self, event: SseEvent) -> None:
+        if self.templates is not None:
+            self.templates.learn(event.name, event.data)
 
     def _record_calls(self, at_ns: int, chunk: chat.Chunk) -> None:
         for piece in chunk.calls:

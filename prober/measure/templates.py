@@ -22,7 +22,7 @@ import orjson
 from prober.measure.chat import Chunk, Usage
 from prober.measure.payload import Malformed
 
-MAX_TEMPLATES = 4  # reasoning, answer and tool calls have one each
+MAX_TEMPLATES = 4  # reasoning and answer have one each
 MAX_PAYLOAD_BYTES = 1024  # to compile a pattern takes some 0.8 µs a byte
 MAX_NAME_BYTES = 64
 MIN_PAUSE, MAX_PAUSE = 2, 4096  # chunks parsed in full between two attempts to learn; doubled with each attempt
@@ -185,6 +185,8 @@ class Templates:
         """The template of a sample with these gaps; None if a gap has an influence that is not known."""
         with suppress(Malformed):
             chunk = self._parse(sample.name, sample.filled({}))
+            if chunk.calls:  # they are put together from every piece
+                return None
             patterns: dict[int, bytes] = {}
             text_groups: list[int] = []
             count_groups: list[tuple[int, int]] = []
