@@ -9,5 +9,5 @@ shift
 waiting=(tests/e2e tests/faults)
 failed=0
 "$pytest" --numprocesses 2 --durations 10 "${waiting[@]/#/--ignore=}" || failed=$?
-"$pytest" --numprocesses 3 --durations 10 --dist loadfile "${waiting[@]}" || failed=$?
+"$pytest" --numprocesses 3 --durations 10 --dist loadfile --no-loadscope-reorder "${waiting[@]}" || failed=$?
 exit "$failed"
