@@ -24,6 +24,7 @@ def test_hostile_labels_make_no_series_and_no_harm(tmp_path: Path, promtool: Pat
         )
         with Daemon(tmp_path, text) as daemon:
             until(lambda: daemon.value("llmslo_engine_up") == 1, "the engine's page")
+            until(lambda: seen(daemon).outcomes["ok"] >= 3, "good probes, whose series count as those of before")
             before, held, results = series(daemon), resident_mb(daemon.process.pid), seen(daemon)
             endpoint.metrics = hostile_page(SERIES)
             until(lambda: daemon.value("llmslo_engine_requests_running") == SERIES, "the engine's long page")
