@@ -23,7 +23,7 @@ from prober.results.comparison import Comparison
 
 pytestmark = pytest.mark.timeout(900)  # a comparison has its rounds, in real time
 
-RATE = ("--rate", "50/s", "--burst", "0s")  # blocks of time would take minutes
+RATE = ("--rate", "50/s", "--burst", "0s", "--max-send-lag", "500ms")  # blocks of time would take minutes
 QUICK = Settings(behaviour=Behaviour(ttft=Constant(0.02), itl=Constant(0.001)))
 
 

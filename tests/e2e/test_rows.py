@@ -32,8 +32,9 @@ def file(folder: Path, *rows: str) -> Path:
 
 
 async def begun(*arguments: str) -> asyncio.subprocess.Process:
+    """A matrix under way, whose requests are not invalid because other tests take its processor time."""
     return await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "prober", "matrix", *arguments),
+        *(sys.executable, "-m", "prober", "matrix", "--max-send-lag", "500ms", *arguments),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
@@ -242,9 +243,7 @@ async def test_an_overload_beside_a_row_shows_what_it_does_and_the_time_to_recov
     )
     behaviour = Behaviour(ttft=Constant(0.05), itl=Constant(0.001), slots=3)  # about 54 requests a second
     async with running(Settings(behaviour=behaviour, truth=truth)) as url:
-        code, out, err = await matrix(
-            url, "--file", str(path), "--output", str(saved), "--json", "--warm-up", "3", "--max-send-lag", "500ms"
-        )
+        code, out, err = await matrix(url, "--file", str(path), "--output", str(saved), "--json", "--warm-up", "3")
     assert out, (code, err)
     steady, overload = json.loads(out)["rows"]
     assert (overload["state"], overload["disturbance"]) == ("not_judged", None)
@@ -274,7 +273,7 @@ async def test_an_overload_that_harms_is_ended_by_its_guards(tmp_path: Path) -> 
     )
     behaviour = Behaviour(ttft=Constant(0.05), itl=Constant(0.001), slots=3)
     async with running(Settings(behaviour=behaviour)) as url:
-        _, out, err = await matrix(url, "--file", str(path), "--json", "--warm-up", "3", "--max-send-lag", "500ms")
+        _, out, err = await matrix(url, "--file", str(path), "--json", "--warm-up", "3")
     effect = json.loads(out)["rows"][0]["disturbance"]
     assert effect["ended"], err
     assert effect["end_s"] - effect["begin_s"] < 2.5
