@@ -8,6 +8,7 @@ import struct
 import threading
 from collections import Counter
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any, Self
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
@@ -247,8 +248,10 @@ class Endpoint:
         except (OSError, asyncio.IncompleteReadError):
             pass  # the prober has had enough, or this endpoint goes down
         finally:
-            self._writers.discard(writer)
             writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()  # with TLS the other side has a say in it
+            self._writers.discard(writer)
 
     async def _answer(self, reader: asyncio.StreamReader, writer: Writer, tokens: int) -> None:
         """Until it has answered, or the prober has gone."""
