@@ -168,11 +168,11 @@ def measure_slower(number: int, factor: float, traces: str | None) -> SlowerFigu
 def show_slower(engines: Sequence[int], factor: float, pool: Any, traces: str | None) -> None:
     """Print the figures of engines that become slower."""
     rows = pool.starmap(measure_slower, [(number, factor, traces) for number in engines], chunksize=1)
-    found = [row.found_min for row in rows]
+    delays_min = [row.found_min for row in rows]
     show(
         "drift_independent",
         [
-            goal("engines whose slowdown is not found in a day", sum(map(math.isinf, found)), 0, "engines"),
+            goal("engines whose slowdown is not found in a day", sum(map(math.isinf, delays_min)), 0, "engines"),
             goal(
                 "engines whose alarm ends within that day",
                 sum(math.isfinite(row.ended_min) for row in rows),

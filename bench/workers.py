@@ -1,4 +1,4 @@
-"""What several processes cost: the same load by 1, 2 and 4 of them, and the merging of a thousand workers' results.
+"""Costs of several processes: the same load by 1, 2 and 4 of them, and the merging of a thousand workers' results.
 
 `prober matrix --workers N` sends to a server in C (`bench/independent/stream_server.c`), which keeps stamps of its own. Processor
 time is of all processes of the command, read from the kernel; what the start costs is taken out by a short run beside a long one.
@@ -63,7 +63,7 @@ def serving(folder: Path) -> Iterator[tuple[int, Path]]:
 
 
 def send(workers: int, rate: float, row: tuple[str, int, str]) -> dict[str, Any]:
-    """One row by so many processes: its verdict, figures and processor time."""
+    """A row by so many processes: verdict, figures and processor time."""
     name, seconds, accept = row
     with tempfile.TemporaryDirectory(prefix="prober-bench-") as path:
         folder = Path(path)
@@ -189,14 +189,14 @@ def merged(workers: int, requests: int, tokens: int) -> dict[str, Any]:
     stage, rows = stage_of("s", None, results, index=0, origin_ns=0, begin_ns=0, sending_s=60.0)
     stage_s, stage_mb = time.process_time() - begin_s, _memory_mb() - memory_mb - kept_mb
     gaps_s = [list(row.itls_s) for row in rows[:requests]]
-    each, total = [], Exponential()
+    histograms, total = [], Exponential()
     for number in range(workers):
         histogram = Exponential()
         histogram.observe(gaps_s[number % requests])
-        each.append(histogram)
+        histograms.append(histogram)
         total.observe(gaps_s[number % requests])
     begin_s, sums = time.process_time(), Counter[int]()
-    for histogram in each:
+    for histogram in histograms:
         sums.update(histogram.counts)
     histograms_s = time.process_time() - begin_s
     return {
@@ -210,7 +210,7 @@ def merged(workers: int, requests: int, tokens: int) -> dict[str, Any]:
         "stage_s": round(stage_s, 2),
         "stage_mb": round(stage_mb, 1),
         "histograms_s": round(histograms_s, 4),
-        "histograms_mb": round(sum(len(pickle.dumps(histogram.counts)) for histogram in each) / 1e6, 2),
+        "histograms_mb": round(sum(len(pickle.dumps(histogram.counts)) for histogram in histograms) / 1e6, 2),
         "histograms_equal": dict(sums) == total.counts,
     }
 

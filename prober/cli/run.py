@@ -180,11 +180,15 @@ def _write_config(urls: Sequence[str]) -> str:
 
     for url in urls:
         _checked(f"URL {mask_secrets(url)}", partial(base_url, url))
-    defaults = TargetSpec.model_fields
+    defaults, hosts = TargetSpec.model_fields, [urlsplit(url).netloc for url in urls]
+    names = [host if hosts.count(host) == 1 else url.partition("://")[2] for host, url in zip(hosts, urls, strict=True)]
     text = yaml.safe_dump(
         {
             "defaults": {"rate": f"{defaults['rate'].default:g}/s", "max_in_flight": defaults["max_in_flight"].default},
-            "targets": [{"name": urlsplit(url).netloc, "url": url, "probes": [{"workload": "probe"}]} for url in urls],
+            "targets": [
+                {"name": name, "url": url, "probes": [{"workload": "probe"}]}
+                for name, url in zip(names, urls, strict=True)
+            ],
         },
         sort_keys=False,
     )

@@ -128,7 +128,7 @@ class Recording:
     @property
     def calls(self) -> list[ToolCall]:
         """The tool calls, in the order of their begin, as far as they are kept."""
-        return self._calls.kept
+        return self._calls.stored
 
     def feed(self, at_ns: int, data: bytes) -> bool:
         """Add a piece of the body that arrived at `at_ns`. Returns True once the answer has ended; later data is ignored."""

@@ -27,7 +27,7 @@ class CallPiece(NamedTuple):
 
 @dataclass(slots=True)
 class ToolCall:
-    """One call.
+    """A tool call.
 
     first_ns: arrival of its first piece
     closed_ns: arrival of the piece that closes the object or list with which its arguments begin; None before
@@ -80,13 +80,13 @@ class ToolCall:
 
 @dataclass(slots=True)
 class ToolCalls:
-    """The calls of an answer, in bounded memory: all of them are counted, and MAX_CALLS are kept, in the order of their begin.
+    """The calls of an answer, in bounded memory: all of them are counted, and MAX_CALLS are stored, in the order of their begin.
 
     A call begins with its name.
     """
 
     count: int = 0
-    kept: list[ToolCall] = field(default_factory=list)
+    stored: list[ToolCall] = field(default_factory=list)
     _by_place: dict[int | str | None, ToolCall] = field(default_factory=dict)
     _chars: int = 0
 
@@ -97,10 +97,10 @@ class ToolCalls:
             if not piece.name:
                 return  # an id alone, or a piece of something that is no call
             self.count += 1
-            if len(self.kept) >= MAX_CALLS:
+            if len(self.stored) >= MAX_CALLS:
                 return
             call = self._by_place[piece.place] = ToolCall(piece.id, at_ns)
-            self.kept.append(call)
+            self.stored.append(call)
         self._chars += len(piece.arguments) + len(piece.rest or "")
         if self._chars <= MAX_ARGUMENT_CHARS:
             call.add(at_ns, piece)

@@ -85,7 +85,7 @@ def packed(message: object) -> bytes:
 
 
 class Channel(asyncio.Protocol):
-    """One end. received: called with each message; lost: called once, when the other end is gone."""
+    """An end of a channel. received: called with each message; lost: called once, when the other end is gone."""
 
     def __init__(self, received: Callable[[Any], None], lost: Callable[[], None]) -> None:
         self._received, self._lost = received, lost

@@ -335,5 +335,5 @@ async def open_workers(count: int | None, module: str = MODULE) -> AsyncIterator
 
 
 def automatic_count() -> int:
-    """One worker for each core but one, which is the prober's."""
+    """Number of workers on this machine: of its cores but one, which is the prober's."""
     return max(1, len(os.sched_getaffinity(0)) - 1)

@@ -69,14 +69,14 @@ def kinds_of_use(probes: Iterable[ProbeResult]) -> KindsOfUse:
     counted = [probe for probe in probes if probe.adapter and not (probe.outcome in NEUTRAL or probe.warm_up)]
     ordered = sorted(counted, key=lambda probe: probe.timeline.intended_ns)
     use = KindsOfUse([], [], [])
-    others = len({probe.adapter for probe in ordered}) - 1
+    other_adapters = len({probe.adapter for probe in ordered}) - 1
     recent: list[str] = []  # the adapter that was used last at the end
     ready_ns: dict[str, float] = {}  # the first token since the last first use
     ended_ns: dict[str, float] = {}  # the end of all requests so far
     for probe in ordered:
         adapter, timeline = probe.adapter, probe.timeline
         since = len(recent) - 1 - recent.index(adapter) if adapter in recent else None
-        if since is None or (since == others and others and ended_ns[adapter] <= timeline.intended_ns):
+        if since is None or (since == other_adapters and other_adapters and ended_ns[adapter] <= timeline.intended_ns):
             use.first.append(probe)
             ready_ns[adapter] = math.inf
         elif since == 0 and ready_ns[adapter] <= timeline.intended_ns:

@@ -56,14 +56,14 @@ class Contrast:
         return f"Relative to {self.name}, sent before it: {ttft}, {answers}"
 
 
-def contrast_of(probes: Sequence[ProbeResult], others: Sequence[ProbeResult], *, name: str) -> Contrast:
-    """The row of `probes` compared with that of `others`, whose name is `name`."""
-    row, other = _answers(probes), _answers(others)
+def contrast_of(probes: Sequence[ProbeResult], reference: Sequence[ProbeResult], *, name: str) -> Contrast:
+    """The row of `probes` compared with that of `reference`, whose name is `name`."""
+    row, other = _answers(probes), _answers(reference)
     return Contrast(
         name,
-        ttft_ratios(others, probes),
+        ttft_ratios(reference, probes),
         _throughput(row, other),
-        (sum(map(len, ttft_blocks(probes))), sum(map(len, ttft_blocks(others)))),
+        (sum(map(len, ttft_blocks(probes))), sum(map(len, ttft_blocks(reference)))),
         (len(row), len(other)),
     )
 

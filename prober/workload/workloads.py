@@ -121,7 +121,7 @@ class Workload:
 
     @property
     def has_think_time(self) -> bool:
-        """Its turns follow their answers after a think time."""
+        """Whether turns follow their answers after a think time."""
         return self.sessions is not None and self.sessions.think_time is not None
 
     @property

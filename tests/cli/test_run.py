@@ -49,7 +49,15 @@ def test_the_log_names_version_configuration_and_how_the_pages_are_guarded(tmp_p
 
 def test_urls_replace_a_configuration_which_is_printed_and_removed(tmp_path: Path) -> None:
     """With the defaults; what was printed is a configuration that `prober run` takes."""
-    command = [sys.executable, "-m", "prober", "run", "http://127.0.0.1:1", "http://127.0.0.1:2"]
+    command = [
+        sys.executable,
+        "-m",
+        "prober",
+        "run",
+        "http://127.0.0.1:1",
+        "http://127.0.0.1:2",
+        "http://127.0.0.1:2/b/v1",
+    ]
     log, out = tmp_path / "log", tmp_path / "out"
     with (
         log.open("w") as stream,
@@ -62,7 +70,7 @@ def test_urls_replace_a_configuration_which_is_printed_and_removed(tmp_path: Pat
         ) as process,
     ):
         try:
-            until(lambda: any("probing 2 targets, pages on" in line for line in lines(log)), "the start")
+            until(lambda: any("probing 3 targets, pages on" in line for line in lines(log)), "the start")
             (written,) = tmp_path.glob("prober-*.yaml")
             read_config(str(written))
         finally:
@@ -73,8 +81,9 @@ def test_urls_replace_a_configuration_which_is_printed_and_removed(tmp_path: Pat
     assert comment.startswith("# Configuration in use.")
     (tmp_path / "saved.yaml").write_text("\n".join(config))
     specs = read_config(str(tmp_path / "saved.yaml"))
-    assert [spec.url for spec in specs.targets] == ["http://127.0.0.1:1/v1", "http://127.0.0.1:2/v1"]
-    assert [spec.rate for spec in specs.targets] == [0.2, 0.2]
+    assert [spec.url for spec in specs.targets] == [f"http://127.0.0.1:{path}/v1" for path in ("1", "2", "2/b")]
+    assert [spec.name for spec in specs.targets] == ["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:2/b/v1"]
+    assert [spec.rate for spec in specs.targets] == [0.2] * 3
 
 
 def test_urls_and_a_configuration_together_are_refused() -> None:

@@ -350,7 +350,7 @@ async def test_workers_end_with_the_prober(signal_number: int, is_hung: bool) ->
 
 
 async def _send_long(url: str) -> None:
-    """What the processes of the tests above do."""
+    """The program of the processes of the tests above."""
     async with targeted(url) as target, open_workers(2) as workers:
         due_ns = [target.clock.now_ns() + LEAD_NS] * 20
         await sent(workers.launch, target, due_ns, replace(WORKLOAD, output_tokens=Uniform(400, 500)))

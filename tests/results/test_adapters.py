@@ -42,7 +42,7 @@ def test_an_adapter_that_fewer_than_all_others_came_between_is_neither() -> None
 
 
 def test_an_adapter_in_use_is_no_first_use() -> None:
-    """Its previous request has not ended, so that no engine has unloaded it."""
+    """A previous request has not ended, so that no engine has unloaded it."""
     assert kinds(probe("a", 0, ttft_s=9), probe("b", 1), probe("a", 2), probe("b", 3)) == "ff-f"
 
 

@@ -512,7 +512,7 @@ def test_a_late_prober_and_people_and_the_target_itself_can_end_it() -> None:
 
 
 def test_a_worker_that_is_always_late_ends_it_however_many_are_not() -> None:
-    """One of twelve processes is late in all of its requests, which are few of all."""
+    """A process of twelve is late in all of its requests, which are few of all."""
     hand, reasons = Hand(plan()), []
     for n in range(36):
         name = hand.send(n * 0.01)

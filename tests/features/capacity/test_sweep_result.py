@@ -169,7 +169,7 @@ def test_a_plan_has_the_chosen_rates_and_step() -> None:
 
 @pytest.mark.parametrize(("max_rate", "rates"), [(1.2, [1.0, 1.15, 1.2]), (1.15, [1.0, 1.15]), (1.0, [1.0])])
 def test_a_ramp_reaches_its_highest_rate(max_rate: float, rates: list[float]) -> None:
-    """Its last stage is at `max_rate`, wherever its factor leads, and there is no stage twice."""
+    """The last stage is at `max_rate`, wherever its factor leads, and there is no stage twice."""
     plan = Plan((Slo("ttft", "ttft", 0.5, Decimal("0.99"), 1e6),), min_rate=1.0, max_rate=max_rate)
     sent = [plan.rate(number) for number in range(len(rates) + 1)]
     assert sent == [*(pytest.approx(rate) for rate in rates), None]
