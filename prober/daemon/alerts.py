@@ -28,6 +28,15 @@ def alerts(selector: str) -> tuple[Alert, ...]:
             "is a lack of CPU time. Its latencies may include its own delays; SLOs that only it measures are shown as no data.",
         ),
         Alert(
+            "LLMProberTaskFailed",
+            "warning",
+            f"increase(llmslo_task_failures_total{{{selector}}}[1h]) > 0\n",
+            "0m",
+            "A task of the prober {{ $labels.instance }} failed: {{ $labels.task }}",
+            "It was started again, and nothing else of the prober is affected; until then what it does was missing. This is a fault of "
+            "the prober: its log has the trace, please report it.",
+        ),
+        Alert(
             "LLMProberConfigReloadFailed",
             "warning",
             f"llmslo_config_last_reload_successful{{{selector}}} == 0\n",

@@ -8,9 +8,10 @@ import os
 import signal
 import socket
 import sqlite3
+import sys
 import uuid
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -58,16 +59,20 @@ from prober.probing.history import ProbeHistory
 from prober.probing.pacer import MISSED_NS
 from prober.probing.recorder import ProbeRecorder
 from prober.probing.shard import Shard
+from prober.probing.supervisor import Supervisor
 from prober.probing.target_runner import Names, RunnerContext
 from prober.probing.trust import Trust
+from prober.storage.saved_rows import SavedRows
 from prober.storage.store import Store
-from prober.storage.watched_file import WatchedFile
+from prober.storage.watched_file import WatchedFile, read_regular
 from prober.web.access_control import missing_authentication
 from prober.web.page.view import Problem
 from prober.web.site import Serving, Site, serve
 from prober.web.web_config import WebFile
 
 WATCH_INTERVAL_S = 2.0
+MAX_FILE_BYTES = 64 << 20  # of the configuration, and of what it names: prompts, traces
+SWITCH_INTERVAL_S = 0.0005  # a thread that computes delays timestamps by as much; 5 ms otherwise
 RETRY_CONFIG_S = 10.0  # without any configuration: also what it names may be there by then
 MIN_RETRY_LISTEN_S, MAX_RETRY_LISTEN_S = 1.0, 30.0
 NO_LEASE = (
@@ -93,12 +98,16 @@ class Options:
     shard: Shard = Shard()
     lease: LeaseOptions = LeaseOptions()
     keep_running: bool = False
+    storage_max_bytes: int | None = None
 
 
-def read_config(path: str) -> Configuration:
-    """Configuration from the file. Raises ConfigError, with every mistake."""
+def read_config(path: str, *, is_regular: bool = False) -> Configuration:
+    """Configuration from the file. Raises ConfigError, with every mistake.
+
+    is_regular: refuse a pipe, which could block for ever
+    """
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = _read(path) if is_regular else Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as problem:
         raise ConfigError(f"--config.file {path}: cannot be read: {problem}; name a YAML file") from None
     specs = load(text, source=path, engines=DIALECTS, environment=os.environ, read=_read)
@@ -117,10 +126,10 @@ def read_config(path: str) -> Configuration:
     return specs
 
 
-def _read_config_safely(path: str) -> Configuration:
+def _read_config_safely(path: str, *, is_regular: bool) -> Configuration:
     """The same, with no other exception: what a file holds must not end a prober that runs. Raises ConfigError."""
     try:
-        return read_config(path)
+        return read_config(path, is_regular=is_regular)
     except ConfigError:
         raise
     except Exception as problem:
@@ -146,7 +155,7 @@ def _discovered(specs: Configuration) -> str:
 
 
 def _read(path: str) -> str:
-    return Path(path).read_text(encoding="utf-8")
+    return read_regular(path, MAX_FILE_BYTES).decode("utf-8")
 
 
 class App:
@@ -213,11 +222,14 @@ class App:
         engines = EngineMonitor(self._families, events, engine_facts)
         headroom = self._headroom = Headroom(self._families, demands)
         self._drift = DriftMonitor(self._families, events, specs.drift, drifts, has_store=store is not None)
-        self._sweeps = Sweeps(self._families, events, headroom, trust, clock, store, PageReader, leading, read_facts)
+        self._sweeps = Sweeps(
+            self._families, events, headroom, trust, clock, store, PageReader, leading, read_facts, instance
+        )
         headroom.prometheus_url = specs.prometheus_url
         diagnosis = DiagnosisMonitor(self._families, events)
         gpus = GpuMonitor(self._families, lambda: self._fleet.runners.values())
         ledger = Ledger(store, failures, budgets)
+        supervisor = self._supervisor = Supervisor(self._families)
         # Features that observe targets, in the order of their calls: a new feature is one line here.
         features = (
             ProbeRecorder(self._families),
@@ -232,7 +244,9 @@ class App:
             headroom,
             self._sweeps,
         )
-        context = RunnerContext(clock, trust, events, features, self._families.remove, instance, Names(), ledger)
+        context = RunnerContext(
+            clock, trust, events, features, self._families.remove, instance, Names(), ledger, supervisor
+        )
         self._fleet = Fleet(context, shard)
         self._family(replicas_series.SHARD_INFO.name).value(str(shard.index), str(shard.count)).value = 1.0
         self._family(replicas_series.SHARDS.name).value().value = float(shard.count)
@@ -268,22 +282,26 @@ class App:
         self._family(own_series.BUILD_INFO.name).value(__version__).value = 1.0
         if "configuration" not in self._problems:
             self._applied()
-        ledger.start()
+        ledger.start(supervisor)
         await self._desired_targets.configure(specs)
         self._reloading.release()
-        self._start(asyncio.create_task(self._desired_targets.run()))
-        self._start(asyncio.create_task(leading.run()))
-        self._start(asyncio.create_task(self._watch(site)))
         clock.on_beat = self._lag_recorder()
-        self._start(asyncio.create_task(self._measure_receive_error(site.views.receive_errors)))
-        self._start(asyncio.create_task(self._persistence.recall()))
-        self._start(asyncio.create_task(gpus.run()))
-        self._start(asyncio.create_task(diagnosis.run()))
-        self._start(asyncio.create_task(self._persistence.save_often()))
-        self._start(asyncio.create_task(self._grafana.run()))
+        works: dict[str, Callable[[], Awaitable[None]]] = {
+            "targets": self._desired_targets.run,
+            "leases": leading.run,
+            "configuration": partial(self._watch, site),
+            "receive_error": partial(self._measure_receive_error, site.views.receive_errors),
+            "baselines": self._persistence.recall,
+            "gpus": gpus.run,
+            "diagnosis": diagnosis.run,
+            "states": self._persistence.save_often,
+            "grafana": self._grafana.run,
+        }
+        self._tasks |= {supervisor.start(name, work) for name, work in works.items()}
         gc.collect()
         gc.freeze()  # the collector skips objects of the start, so that it does not delay timestamps
         gc.set_threshold(50_000, 20, 20)
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
         site.ready = True
         pages = self._pages(web)
         log.info("probing %s%s, %s", counted(len(specs.targets), "target"), _discovered(specs), pages)
@@ -313,7 +331,7 @@ class App:
         async with self._reloading:
             self._file.mark_read()
             try:
-                specs = _read_config_safely(self._options.config_file)
+                specs = await asyncio.to_thread(_read_config_safely, self._options.config_file, is_regular=True)
             except ConfigError as problem:
                 self._not_taken(str(problem).splitlines(), is_requested=is_requested)
                 return str(problem)
@@ -333,20 +351,21 @@ class App:
     def _initial_config(self) -> Configuration:
         """The configuration to begin with; none where it has mistakes and the prober is to keep running."""
         try:
-            return _read_config_safely(self._options.config_file)
+            options = self._options
+            return _read_config_safely(options.config_file, is_regular=options.keep_running)
         except ConfigError as problem:
             if not self._options.keep_running:
                 raise
             self._not_taken(str(problem).splitlines(), is_requested=True)
             return Configuration()
 
-    def _stored(self, path: str | None, kinds: Sequence[str]) -> tuple[Store | None, list[dict[str, bytes]]]:
+    def _stored(self, path: str | None, kinds: Sequence[str]) -> tuple[Store | None, list[SavedRows]]:
         """The store, and its rows of each kind."""
         if path is None:
-            return None, [{} for _ in kinds]
+            return None, [SavedRows() for _ in kinds]
         try:
-            store = Store(path)
-            return store, [store.load(kind, self._clock.unix_s() - MAX_STATE_AGE_S) for kind in kinds]
+            store = Store(path, self._options.storage_max_bytes)
+            return store, [SavedRows.of(store, kind, self._clock.unix_s() - MAX_STATE_AGE_S) for kind in kinds]
         except (OSError, sqlite3.Error) as problem:
             if not self._options.keep_running:
                 raise
@@ -354,7 +373,7 @@ class App:
                 str(problem) if isinstance(problem, OSError) else f"--storage.path {path}: {problem}; fix the file"
             )
             self._refused("storage", "state is in memory only until the prober restarts", [mistake])
-            return None, [{} for _ in kinds]
+            return None, [SavedRows() for _ in kinds]
 
     async def _listen(self, site: Site) -> None:
         """Serve the pages; if the address cannot be used and the prober keeps running, as soon as it can be."""
@@ -364,7 +383,7 @@ class App:
             if not self._options.keep_running:
                 raise
             self._refused("address", "no pages are served, the address is tried again", [str(problem)])
-            self._start(asyncio.create_task(self._retry_listening(site)))
+            self._start(self._supervisor.start("pages", partial(self._retry_listening, site)))
 
     async def _retry_listening(self, site: Site) -> None:
         wait_s = MIN_RETRY_LISTEN_S

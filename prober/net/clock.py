@@ -106,11 +106,11 @@ class Clock:
             self._fd = None
 
     def _beat(self) -> None:
-        now = self.now_ns()
+        now, due_ns = self.now_ns(), self._due_ns
+        self._due_ns = max(due_ns + self._beat_ns, now)
+        self.call_at(self._due_ns, self._beat)  # first: the clock beats on if the callback fails
         if self.on_beat is not None:
-            self.on_beat(now, (now - self._due_ns) / 1e9)
-        self._due_ns = max(self._due_ns + self._beat_ns, now)
-        self.call_at(self._due_ns, self._beat)
+            self.on_beat(now, (now - due_ns) / 1e9)
 
     def _record_lateness(self, now: int, late: int) -> None:
         if late < MIN_RECORDED_LATENESS_NS:

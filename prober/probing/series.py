@@ -58,7 +58,27 @@ TOKENS = counter("llmslo_probe_tokens_total", "Tokens that probing used, as the 
 COST = counter("llmslo_probe_cost_dollars_total", "What probing cost at the configured price.", "target")
 RATE_LIMIT = gauge("llmslo_rate_limit_remaining", "Rate limit left, as the server's headers tell it.", "target", "kind")
 CERT_EXPIRY = gauge("llmslo_tls_cert_expiry_timestamp_seconds", "End of the server certificate's validity.", "target")
+TASK_FAILURES = counter(
+    "llmslo_task_failures_total",
+    "Tasks of the prober that failed and were started again: a fault of the prober, which its log describes.",
+    "task",
+)
 STATES = tuple(state.value for state in TargetState)
+TASKS = (
+    *(
+        "schedule",
+        "first_answer",
+        "engine_page",
+        "budgets",
+        "discovery",
+        "targets",
+        "leases",
+        "configuration",
+        "gpus",
+        "grafana",
+    ),
+    *("diagnosis", "receive_error", "states", "baselines", "pages", "sweep_results"),
+)
 PHASES = ("dns", "tcp", "proxy", "tls")
 TOKEN_KINDS = ("prompt", "completion", "cached")
 

@@ -2,8 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from random import Random
 from typing import Protocol, TypeVar
@@ -21,6 +22,7 @@ from prober.probing.event_log import EventLog
 from prober.probing.observer import Feature, ObservedTarget, TargetObserver
 from prober.probing.pacer import due_times, pace
 from prober.probing.probe import run_probe
+from prober.probing.supervisor import Supervisor
 from prober.probing.target import Target
 from prober.probing.trust import Trust
 from prober.workload.arrivals import derive_seed
@@ -90,6 +92,7 @@ class RunnerContext:
     instance: str
     names: Names
     budgets: BudgetKeeper
+    supervisor: Supervisor
 
 
 class TargetRunner:
@@ -105,7 +108,7 @@ class TargetRunner:
         self._is_started = False
         self._start: asyncio.TimerHandle | None = None
         self._schedules: list[asyncio.Task[None]] = []
-        self._launches: list[Callable[[int], None]] = []  # one for each schedule: starts a probe that is due then
+        self._launches: dict[str, Callable[[int], None]] = {}  # by workload: starts a probe that is due then
         self._probes: set[asyncio.Task[None]] = set()
         if before is not None:
             self._inherit(before)
@@ -210,10 +213,14 @@ class TargetRunner:
     def _begin(self) -> None:
         self._is_started = True
         for probe in self.target.spec.probes:
-            self._schedules.append(asyncio.create_task(self._run(probe)))
-        self._schedules.append(asyncio.create_task(self._await_first_answer()))
+            self._supervise("schedule", partial(self._run, probe))
+        self._supervise("first_answer", self._await_first_answer)
         if self._observed is not None:
             self._observed.started()
+
+    def _supervise(self, task: str, work: Callable[[], Awaitable[None]]) -> None:
+        of = f"target={self.name or self.target.spec.key}"
+        self._schedules.append(self._context.supervisor.start(task, work, of))
 
     def _inherit(self, before: "TargetRunner") -> None:
         """A changed target is the same target: its observers, its budgets, its warm-up and its pause stay."""
@@ -264,7 +271,7 @@ class TargetRunner:
                 self._take(None)
         if was_refused and target.has_answered:
             lead_ns = round(target.spec.connect_lead * 1e9)
-            for launch in self._launches:
+            for launch in self._launches.values():
                 launch(self._context.clock.now_ns() + lead_ns)
 
     async def _run(self, probe: ProbeSpec) -> None:
@@ -291,7 +298,7 @@ class TargetRunner:
             detail = f"the prober woke {late_s:.1f} s after the due time and did not send"
             self._take(_unsent(probe, due_ns, Outcome.INVALID, detail))
 
-        self._launches.append(launch)
+        self._launches[probe.workload.name] = launch
         await pace(schedule, clock, round(self.target.spec.connect_lead * 1e9), launch, missed)
 
     async def _probe(self, probe: ProbeSpec, drawer: RequestGenerator, due_ns: int) -> None:

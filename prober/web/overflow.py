@@ -23,6 +23,7 @@ MAX_HEAD_BYTES = 8 << 10
 MAX_AGE_S = 2.0
 MAX_CPU_RATIO = 0.4  # of one core: some 400 handshakes a second with an RSA key of 2,048 bits, 1,000 with an ECDSA key
 MAX_PASS_CPU_S = 0.02  # processor time before the thread pauses
+PAUSE_AFTER_FAULT_S = 0.1
 RECEIVE_BYTES = 4096
 log = logging.getLogger(__name__)
 
@@ -91,7 +92,11 @@ class Overflow:
                 timeout_s = max(0.0, next(iter(self._connections)).until_s - time.monotonic())
             ready = self._selector.select(timeout_s)
             begin_s = time.thread_time()
-            self._pass(ready, begin_s + MAX_PASS_CPU_S)
+            try:
+                self._pass(ready, begin_s + MAX_PASS_CPU_S)
+            except Exception:  # the thread goes on: health checks depend on it
+                log.exception("web: connections beyond the limits were not served; please report this")
+                time.sleep(PAUSE_AFTER_FAULT_S)
             used_s = time.thread_time() - begin_s
             time.sleep(used_s * (1 / MAX_CPU_RATIO - 1))
 

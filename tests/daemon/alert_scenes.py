@@ -77,6 +77,10 @@ def trusted(values: str) -> Series:
     return series_of("trusted", values, JOB)
 
 
+def task_failures(values: str) -> Series:
+    return series_of("task_failures_total", values, JOB, task="diagnosis")
+
+
 def reloaded(values: str) -> Series:
     return series_of("config_last_reload_successful", values, JOB)
 
@@ -216,6 +220,11 @@ SCENES: dict[str, list[Scene]] = {
     "LLMProberUntrusted": [
         fires("untrusted", 21, trusted("1+0x9 0+0x40"), instance="a"),
         silent("untrusted for nine minutes", 19, trusted("1+0x9 0+0x40")),
+    ],
+    "LLMProberTaskFailed": [
+        fires("a task failed once", 12, task_failures("0+0x9 1+0x80"), instance="a", task="diagnosis"),
+        silent("more than an hour ago", 75, task_failures("0+0x9 1+0x80")),
+        silent("never", 12, task_failures("0+0x90")),
     ],
     "LLMProberConfigReloadFailed": [
         fires("a bad file", 16, reloaded("1+0x9 0+0x40"), instance="a"),

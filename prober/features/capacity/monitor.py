@@ -4,6 +4,7 @@ import asyncio
 import logging
 import uuid
 from contextlib import suppress
+from functools import partial
 
 from prober.exposition.families import Registry
 from prober.features.capacity.cron import Cron
@@ -20,6 +21,7 @@ from prober.probing.leadership import Alone, Leadership
 from prober.probing.observer import ObservedTarget
 from prober.probing.page_source import OpenPage
 from prober.probing.result_context import ReadFacts, no_facts
+from prober.probing.supervisor import Supervisor
 from prober.probing.trust import Trust
 from prober.results.result import Result
 from prober.storage.store import Store
@@ -49,6 +51,7 @@ class Sweeps:
         open_page: OpenPage,
         leadership: Leadership | None = None,
         read_facts: ReadFacts = no_facts,
+        instance: str = "",
     ) -> None:
         self._archive = SweepArchive(store, clock.unix_s) if store is not None else None
         self._context = SweepContext(
@@ -64,6 +67,7 @@ class Sweeps:
             Cron(clock),
             open_page,
             read_facts,
+            instance,
         )
         self._targets: dict[str, TargetSweeps] = {}
         self._running: TargetSweeps | None = None
@@ -71,8 +75,9 @@ class Sweeps:
         self._tasks: set[asyncio.Task[None]] = set()
         self._to_recall: asyncio.Queue[TargetSweeps] = asyncio.Queue()
         if self._archive is not None:
-            self._hold(asyncio.create_task(self._recall_all(self._archive)))
-            self._hold(asyncio.create_task(self._clean_up(self._archive)))
+            supervisor = Supervisor(registry)
+            self._hold(supervisor.start("sweep_results", partial(self._recall_all, self._archive)))
+            self._hold(supervisor.start("sweep_results", partial(self._clean_up, self._archive)))
         self._context.leadership.listen(self._lease_lost, self._lease_won)
 
     def observe(self, observed: ObservedTarget) -> TargetSweeps:

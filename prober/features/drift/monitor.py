@@ -5,8 +5,9 @@ import json
 import logging
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 from prober.config.drift import DriftSpec
 from prober.exposition.families import Registry
@@ -20,6 +21,7 @@ from prober.measure.outcome import ANSWERED
 from prober.measure.result import ProbeResult
 from prober.probing.event_log import EventLog
 from prober.probing.observer import ObservedTarget, TargetObserver
+from prober.storage.saved_rows import SavedRows
 
 SAVE_TIMEOUT_S = 30.0  # of a disk that hangs: afterwards a verdict is published although its state is not saved
 MAX_LOAD_AGE_INTERVALS = 3  # intervals of the engine's page after which a load is not used
@@ -57,13 +59,13 @@ class DriftMonitor:
         registry: Registry,
         events: EventLog,
         spec: DriftSpec,
-        saved: Mapping[str, bytes],
+        saved: SavedRows,
         *,
         has_store: bool = False,
     ) -> None:
         self.registry, self.events, self.spec, self.has_store = registry, events, spec, has_store
         self.changed = asyncio.Event()
-        self._saved = dict(saved)
+        self._saved = saved
         self._targets: dict[str, TargetDrift] = {}
         self._unsaved: set[tuple[str, SignalKey]] = set()  # changed states that were not returned for saving yet
         self._saving: set[tuple[str, SignalKey]] = set()
@@ -87,9 +89,10 @@ class DriftMonitor:
             for target in self._targets.values():
                 target.configured()
 
-    def saved_state(self, name: str, key: SignalKey) -> bytes | None:
-        """The state that an earlier process saved."""
-        return self._saved.get(_name_of_state(name, key))
+    def saved_state(self, name: str, key: SignalKey, settings: Settings) -> Drift | None:
+        """The state that an earlier process saved, under these settings."""
+        consequence = f"target={name} workload={key[0]} signal={key[1]}: the saved baseline is learned again"
+        return self._saved.get(_name_of_state(name, key), partial(restore, settings), consequence)
 
     def states(self) -> Iterator[tuple[str, bytes]]:
         """(name, state) of every detector, to be saved."""
@@ -311,16 +314,8 @@ class TargetDrift(TargetObserver):
         """The state under the current settings: the given one, the saved one, or a new one."""
         spec = self._monitor.spec
         settings = Settings(rate_per_s, spec.false_alarms, spec.material, spec.accept_after)
-        saved = self._monitor.saved_state(self.name, key) if state is None else None
-        if saved is not None:
-            try:
-                return restore(settings, saved)
-            except ValueError as problem:
-                log.error(
-                    "target=%s workload=%s signal=%s: the saved baseline is learned again: %s", self.name, *key, problem
-                )
         if state is None:
-            return new_state(settings)
+            return self._monitor.saved_state(self.name, key, settings) or new_state(settings)
         return state if state.settings == settings else restore(settings, dump(state))
 
 

@@ -4,7 +4,7 @@ that its answers name."""
 import asyncio
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from prober.config.target import TargetSpec
 from prober.exposition.families import Registry
@@ -18,6 +18,8 @@ from prober.measure.gpu_reading import GpuReading
 from prober.measure.result import ProbeResult
 from prober.probing.event_log import EventLog
 from prober.probing.observer import ObservedTarget, TargetObserver
+from prober.probing.supervisor import Supervisor
+from prober.storage.saved_rows import SavedRows
 
 _VALUES = (
     (series.ENGINE_CONTEXT, "context_tokens"),
@@ -44,9 +46,9 @@ log = logging.getLogger(__name__)
 class EngineMonitor:
     """Engines of all targets. saved: facts of engines by key of the target, from `states` of an earlier process."""
 
-    def __init__(self, registry: Registry, events: EventLog, saved: Mapping[str, bytes]) -> None:
-        self.registry, self.events = registry, events
-        self._saved = dict(saved)
+    def __init__(self, registry: Registry, events: EventLog, saved: SavedRows) -> None:
+        self.registry, self.events, self.supervisor = registry, events, Supervisor(registry)
+        self._saved = saved
         self._targets: dict[str, TargetEngine] = {}  # by key
 
     def observe(self, observed: ObservedTarget) -> "TargetEngine":
@@ -54,7 +56,10 @@ class EngineMonitor:
         key = observed.target.spec.key
         before = self._targets.get(key)
         if before is None:
-            facts = json.loads(self._saved.pop(key, b"{}"))
+            facts = (
+                self._saved.pop(key, _facts, f"target={observed.name}: the saved facts of its engine cannot be read")
+                or {}
+            )
             answering = AnsweringModel(facts.pop(_ANSWERED_MODEL, ""))
             continuity = Continuity(EngineIdentity(facts))
         else:
@@ -73,6 +78,14 @@ class EngineMonitor:
             answered = {_ANSWERED_MODEL: target.answering.model} if target.answering.model else {}
             if facts := target.continuity.identity.facts | answered:
                 yield key, json.dumps(facts).encode()
+
+
+def _facts(data: bytes) -> dict[str, str]:
+    """Saved facts of an engine. Raises ValueError."""
+    facts = json.loads(data)
+    if not isinstance(facts, dict) or not all(isinstance(fact, str) for fact in facts.values()):
+        raise ValueError("these are no facts of an engine")
+    return facts
 
 
 class TargetEngine(TargetObserver):
@@ -113,7 +126,7 @@ class TargetEngine(TargetObserver):
             reader = PageReader(
                 target, target.spec.metrics, target.clock, self._observed, lambda: self._name, self.continuity
             )
-            self._reading = asyncio.create_task(reader.run())
+            self._reading = self._monitor.supervisor.start("engine_page", reader.run, f"target={self._name}")
 
     def stopped(self) -> None:
         if self._reading is not None:

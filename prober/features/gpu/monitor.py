@@ -57,7 +57,6 @@ class GpuMonitor:
 
     def __init__(self, registry: Registry, targets: Callable[[], Iterable[GpuServed]]) -> None:
         self._registry, self._targets = registry, targets
-        self._thread = ThreadPoolExecutor(1, "gpus")
         self._logged: set[str] = set()
 
     def observe(self, observed: ObservedTarget) -> "TargetGpus":
@@ -66,13 +65,13 @@ class GpuMonitor:
 
     async def run(self) -> None:
         """Read until cancelled; return at once if there are no GPUs."""
-        loop = asyncio.get_running_loop()
+        loop, thread = asyncio.get_running_loop(), ThreadPoolExecutor(1, "gpus")
         reader: Reader | None = None
         try:
-            reader, message = await loop.run_in_executor(self._thread, open_reader)
+            reader, message = await loop.run_in_executor(thread, open_reader)
             log.info("%s", message)
             while reader is not None:
-                reading = loop.run_in_executor(self._thread, reader.read)
+                reading = loop.run_in_executor(thread, reader.read)
                 if not (await asyncio.wait([reading], timeout=STALE_S))[0]:
                     self.show([], reader.driver)  # no outdated values while the driver hangs
                     self._log_once(f"GPUs: the driver has not answered for {STALE_S:g} s")
@@ -81,8 +80,8 @@ class GpuMonitor:
                 await asyncio.sleep(READ_INTERVAL_S)
         finally:
             if reader is not None:
-                self._thread.submit(reader.close)
-            self._thread.shutdown(wait=False)
+                thread.submit(reader.close)
+            thread.shutdown(wait=False)
 
     def show(self, devices: list[GpuReading], driver: str) -> None:
         """Hand the devices to the targets that they serve."""
