@@ -61,11 +61,18 @@ class LimitsSpec(Block):
     cost: Positive | None = Field(None, description="most dollars, by `budget.price_per_million`")
 
 
+MAX_SPREAD_S = 300.0
+
+
 class SweepSpec(Block):
     """Short sweeps of a target."""
 
     schedule: str | None = Field(None, description="cron expression of five fields; absent: on demand only")
     timezone: str = Field("UTC", description="time zone of schedule and blackout")
+    spread: Duration = Field(
+        60.0,
+        description="longest delay of a scheduled sweep; each prober and target has its own, so that replicas do not begin together",
+    )
     mode: Literal["gentle", "adaptive", "grid"] = Field(
         "gentle", description="gentle ends before an SLO is breached, adaptive at the knee, grid takes fixed steps"
     )
@@ -123,6 +130,13 @@ class SweepSpec(Block):
         if list(rates) != sorted(set(rates)):
             raise mistake("must rise, each of them once")
         return rates
+
+    @field_validator("spread")
+    @classmethod
+    def _check_spread(cls, spread: float) -> float:
+        if spread > MAX_SPREAD_S:
+            raise mistake(f"{spread:g}s is above {MAX_SPREAD_S:g}s; a sweep that starts so late counts as missed")
+        return spread
 
     @field_validator("step")
     @classmethod

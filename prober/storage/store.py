@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 FILE_NAME = "prober.db"
@@ -19,11 +20,16 @@ _SCHEMA = f"""
 CREATE TABLE state (kind TEXT NOT NULL, key TEXT NOT NULL, saved_unix_s REAL NOT NULL, data BLOB NOT NULL, PRIMARY KEY (kind, key));
 PRAGMA user_version = {VERSION};
 """
+UNREADABLE_SUFFIX = ".unreadable"  # of the kind of rows that were set aside
+_SET_ODD_ROWS_ASIDE = f"""
+UPDATE OR REPLACE state SET kind = kind || '{UNREADABLE_SUFFIX}', key = hex(key), data = CAST(data AS BLOB),
+saved_unix_s = CAST(strftime('%s', 'now') AS REAL)
+WHERE kind = ? AND (typeof(key) <> 'text' OR typeof(saved_unix_s) <> 'real' OR typeof(data) <> 'blob')
+"""
 MAX_CHECKED_BYTES = 256 << 20  # reading a larger file would delay the start: see `Store.check`
 MAX_WAL_BYTES = 4 << 20
 MIN_FREE_BYTES = 4 << 20  # with less free space the file is not compacted
 MAX_COMPACTED_BYTES = 256 << 20  # of used space: compacting copies it through memory
-UNREADABLE_SUFFIX = ".unreadable"  # of the kind of rows that were set aside
 log = logging.getLogger(__name__)
 
 
@@ -43,13 +49,15 @@ class Entry:
 class Store:
     """An open store. Only one process can hold it at a time."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, max_bytes: int | None = None) -> None:
         """Open or create the store in `folder`. A damaged file, or one of a newer version, is renamed and kept.
+
+        max_bytes: limit of the folder's files; writes beyond it fail as on a full disk, and files that were renamed go first
 
         Raises UnusableStore if the folder is not writable, not a folder, or held by another prober.
         """
         path = Path(folder) / FILE_NAME
-        self._path = path
+        self._path, self._max_bytes = path, max_bytes
         self._lock = threading.Lock()  # otherwise a rollback of one thread would undo writes of another
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -57,6 +65,8 @@ class Store:
                 raise PermissionError(13, "the folder is not writable")
             self._is_checked = _is_small(path)
             self._connection = self._open(path)
+            if max_bytes is not None:
+                self._limit(path, max_bytes)
         except (OSError, sqlite3.OperationalError) as problem:
             busy = getattr(problem, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY
             held = f"held by another prober, or another program has {FILE_NAME} open ({problem}); give each prober its own folder"
@@ -82,13 +92,25 @@ class Store:
             )
             return _checked(path)
 
+    def _limit(self, path: Path, max_bytes: int) -> None:
+        """Bound the file, its log and the files that were renamed, of which the oldest are deleted if they take over half."""
+        renamed = sorted(path.parent.glob(f"{FILE_NAME}.damaged-*"))
+        while (taken := sum(part.stat().st_size for part in renamed)) > max_bytes / 2:
+            oldest = renamed.pop(0)
+            log.warning("%s: deleted, the folder may have %d bytes", oldest, max_bytes)
+            oldest.unlink()
+        (page_bytes,) = self._connection.execute("PRAGMA page_size").fetchone()
+        pages = max(1, (max_bytes - taken - 2 * MAX_WAL_BYTES) // page_bytes)
+        self._connection.execute(f"PRAGMA max_page_count = {pages}").fetchone()
+
     def load(self, kind: str, since_unix_s: float = 0.0) -> dict[str, bytes]:
         """Data of a kind by key; rows saved before `since_unix_s` are deleted."""
         try:
             with self._lock, self._connection:
+                self._set_odd_aside(kind)
                 self._connection.execute("DELETE FROM state WHERE kind = ? AND saved_unix_s < ?", (kind, since_unix_s))
                 rows = self._connection.execute("SELECT key, data FROM state WHERE kind = ?", (kind,))
-                return {str(key): bytes(data) for key, data in rows}
+                return dict(rows)
         except sqlite3.OperationalError:
             raise
         except sqlite3.DatabaseError as problem:  # a damaged page of a file too large to be checked at the start
@@ -97,7 +119,8 @@ class Store:
 
     def entries(self, kind: str) -> list[Entry]:
         """Metadata of the rows of a kind, in the order of their first save."""
-        with self._lock:
+        with self._lock, self._connection:
+            self._set_odd_aside(kind)
             return self._entries(kind)
 
     def get(self, kind: str, key: str) -> bytes | None:
@@ -144,6 +167,8 @@ class Store:
             used = (pages - free) * size
             if free * size < max(MIN_FREE_BYTES, used) or used > MAX_COMPACTED_BYTES:
                 return
+            if self._max_bytes is not None and (pages + pages - free) * size > self._max_bytes:
+                return  # the compacted copy goes through the log
             self._connection.execute("PRAGMA temp_store = MEMORY")  # no other folder may be writable
             self._connection.execute("VACUUM")
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
@@ -180,6 +205,11 @@ class Store:
             self._save(kind, items, now_unix_s)
             self._remove(kind, surplus(self._entries(kind)))
 
+    def _set_odd_aside(self, kind: str) -> None:
+        """Set rows aside whose values have types that no prober writes."""
+        if odd := self._connection.execute(_SET_ODD_ROWS_ASIDE, (kind,)).rowcount:
+            log.error("%s: %d rows of kind %s have values of other types, and are set aside", self._path, odd, kind)
+
     def _save(self, kind: str, items: Iterable[tuple[str, bytes]], now_unix_s: float) -> None:
         self._connection.executemany(
             "INSERT INTO state VALUES (?, ?, ?, ?) "
@@ -210,6 +240,7 @@ def _is_small(path: Path) -> bool:
 def _checked(path: Path) -> sqlite3.Connection:
     """Open the file. Raises sqlite3.DatabaseError if it is damaged or of a newer version."""
     connection = sqlite3.connect(path, timeout=2.0, check_same_thread=False)
+    connection.text_factory = partial(str, encoding="utf-8", errors="replace")
     try:
         connection.execute("PRAGMA locking_mode = EXCLUSIVE")
         connection.execute("PRAGMA journal_mode = WAL")

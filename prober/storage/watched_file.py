@@ -1,11 +1,14 @@
 """Files that change while the prober runs: tokens, certificates, the configuration."""
 
+import errno
 import os
+import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 Stamp = tuple[int, int, int, int]
+MAX_SECRET_BYTES = 64 << 10
 
 
 def stamp(path: str) -> Stamp | None:
@@ -15,6 +18,17 @@ def stamp(path: str) -> Stamp | None:
     except OSError:
         return None
     return (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)
+
+
+def read_regular(path: str | Path, max_bytes: int) -> bytes:
+    """Content of a regular file. Raises OSError, also for a pipe or device, which could block for ever, and for more bytes."""
+    with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "is not a regular file")
+        content = file.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise OSError(errno.EFBIG, f"is longer than {max_bytes:,} bytes")
+    return content
 
 
 @dataclass(slots=True)
@@ -70,7 +84,7 @@ class Secret:
         now = stamp(self.path)
         if now is None or now != self._stamp or self.problem:
             try:
-                value = Path(self.path).read_text(encoding="ascii").strip()
+                value = read_regular(self.path, MAX_SECRET_BYTES).decode("ascii").strip()
                 if not value or any(c.isspace() for c in value):
                     raise ValueError("is empty or contains blanks; write one token on one line")
                 self._value, self._stamp, self.problem = value, now, ""

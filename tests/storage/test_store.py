@@ -177,3 +177,25 @@ def test_a_large_file_is_checked_after_the_start(
     assert "is damaged" in caplog.text
     assert "move the file away" in caplog.text
     damaged.close()
+
+
+def test_a_store_stays_below_its_limit(tmp_path: Path) -> None:
+    """With its log, however much is saved and however often it was damaged; what was saved before it was full is there."""
+    limit, unix_s = 20 << 20, 1_700_000_000.0
+    for number in range(4):
+        (tmp_path / f"prober.db.damaged-2026010{number}T000000Z").write_bytes(b"x" * (4 << 20))
+    store = Store(str(tmp_path), limit)
+    assert len(list(tmp_path.glob("*damaged*"))) == 2
+    saved, refusal = 0, ""
+    while not refusal and saved < 1_000:
+        try:
+            store.save("drift", [(str(saved), b"y" * 100_000)], unix_s)
+            saved += 1
+        except sqlite3.OperationalError as problem:
+            refusal = str(problem)
+        assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= limit
+    assert "full" in refusal
+    assert saved >= 30
+    assert len(store.load("drift")) == saved
+    store.close()
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= limit

@@ -9,11 +9,14 @@ import json
 import logging
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from types import MappingProxyType
+from functools import partial
+from math import isfinite
 
 from prober.exposition.families import Value
+from prober.probing.supervisor import Supervisor
 from prober.probing.target import Target
 from prober.storage.elapsed import Moment, moment
+from prober.storage.saved_rows import SavedRows
 from prober.storage.store import Store
 from prober.workload.budget import Budget, Checkpoint
 
@@ -35,9 +38,9 @@ class Ledger:
         self,
         store: Store | None = None,
         failures: Value | None = None,
-        saved: Mapping[str, bytes] = MappingProxyType({}),
+        saved: SavedRows | None = None,
     ) -> None:
-        self._store, self._failures, self._saved = store, failures, dict(saved)
+        self._store, self._failures, self._saved = store, failures, saved or SavedRows()
         self._targets: dict[str, Target] = {}
         self._removed: dict[str, dict[str, Budget]] = {}
         self._due: set[str] = set()
@@ -52,8 +55,8 @@ class Ledger:
         for kind, before in self._removed.pop(key, {}).items():
             if kind in target.budgets:
                 target.budgets[kind] = before.with_limit(target.budgets[kind].limit)
-        if (data := self._saved.pop(key, None)) is not None:
-            self._recall(target, data)
+        consequence = f"target={key}: its saved budgets cannot be read and start at 0"
+        self._saved.pop(key, partial(self._recall, target), consequence)
         if target.budgets and self._store is not None:
             self._targets[key] = target
             target.ledger = self
@@ -85,10 +88,10 @@ class Ledger:
         done, _ = await asyncio.wait([self._writing], timeout=within_s)
         return bool(done) and not self._failing
 
-    def start(self) -> None:
+    def start(self, supervisor: Supervisor) -> None:
         """Start to write checkpoints."""
         if self._store is not None:
-            self._task = asyncio.create_task(self._run(self._store))
+            self._task = supervisor.start("budgets", partial(self._run, self._store))
 
     async def _run(self, store: Store) -> None:
         while True:
@@ -145,17 +148,23 @@ class Ledger:
             self._writing = None
 
     def _recall(self, target: Target, data: bytes) -> None:
-        now = moment(target.clock.now_ns(), target.clock.unix_s())
-        try:
-            row = json.loads(data)
-            age_ns = Moment(row["boot"], row["monotonic_ns"], row["unix_s"]).age_ns(now)
-            for kind, saved in row["budgets"].items():
-                if kind in target.budgets:
-                    hours = {int(hour): float(amount) for hour, amount in saved["hours"].items()}
-                    checkpoint = Checkpoint(int(row["monotonic_ns"]), hours, float(saved["ahead"]))
-                    target.budgets[kind].restore(checkpoint, now.monotonic_ns, age_ns)
-        except (ValueError, KeyError, TypeError, AttributeError) as problem:
-            log.error("target=%s: its saved budgets cannot be read and start at 0: %r", target.spec.key, problem)
+        """Restore the target's budgets, all or none."""
+        now, row = moment(target.clock.now_ns(), target.clock.unix_s()), json.loads(data)
+        age_ns = Moment(row["boot"], row["monotonic_ns"], row["unix_s"]).age_ns(now)
+        checkpoints = {
+            kind: Checkpoint(
+                int(row["monotonic_ns"]),
+                {int(hour): float(amount) for hour, amount in saved["hours"].items()},
+                float(saved["ahead"]),
+            )
+            for kind, saved in row["budgets"].items()
+            if kind in target.budgets
+        }
+        amounts = [amount for mark in checkpoints.values() for amount in (*mark.hours.values(), mark.margin)]
+        if not all(isfinite(amount) and amount >= 0 for amount in amounts):
+            raise ValueError("an amount is negative or not finite")
+        for kind, checkpoint in checkpoints.items():
+            target.budgets[kind].restore(checkpoint, now.monotonic_ns, age_ns)
 
 
 def _rows(

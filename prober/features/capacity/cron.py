@@ -84,12 +84,13 @@ def max_due_times(
 
 @dataclass(slots=True)
 class _Job:
-    """A schedule and its callbacks. next_s: Unix seconds, infinite without another due time."""
+    """A schedule and its callbacks. next_s: Unix seconds, infinite without another due time; delay_s: of each call."""
 
     trigger: CronTrigger
     next_s: float
     on_due: Callable[[float], None]
     on_missed: Callable[[float], None]
+    delay_s: float
 
 
 class Cron:
@@ -107,15 +108,16 @@ class Cron:
         timezone: str,
         on_due: Callable[[float], None],
         on_missed: Callable[[float], None],
+        delay_s: float = 0.0,
     ) -> None:
         """Set the schedule of `key`, replacing an earlier one. Raises BadSchedule.
 
-        on_due: called with the due time (Unix seconds).
-        on_missed: called instead if the due time is over MAX_LATENESS_S ago.
+        on_due: called with the due time (Unix seconds), `delay_s` after it.
+        on_missed: called instead if that was over MAX_LATENESS_S ago.
         """
         cron = trigger(schedule, timezone)
-        job = self._jobs[key] = _Job(cron, _next_s(cron, self._unix_s()), on_due, on_missed)
-        self._wake_up_at(job.next_s)
+        job = self._jobs[key] = _Job(cron, _next_s(cron, self._unix_s()), on_due, on_missed, delay_s)
+        self._wake_up_at(job.next_s + delay_s)
 
     def remove(self, key: str) -> None:
         """Remove the schedule of `key`."""
@@ -131,16 +133,16 @@ class Cron:
         """Call back for the latest due time of each schedule that has passed, and wake up for the next one."""
         self._timer, now_s = None, self._unix_s()
         for key, job in list(self._jobs.items()):
-            due_s = None
-            while job.next_s <= now_s:
+            due_s, delayed_s = None, now_s - job.delay_s
+            while job.next_s <= delayed_s:
                 due_s = job.next_s
-                job.next_s = _next_s(job.trigger, max(due_s + 1.0, now_s - MAX_LATENESS_S))
+                job.next_s = _next_s(job.trigger, max(due_s + 1.0, delayed_s - MAX_LATENESS_S))
             if due_s is not None and self._jobs.get(key) is job:
                 try:
-                    (job.on_due if now_s - due_s <= MAX_LATENESS_S else job.on_missed)(due_s)
+                    (job.on_due if delayed_s - due_s <= MAX_LATENESS_S else job.on_missed)(due_s)
                 except Exception:
                     log.exception("schedule of %s: the call failed; please report this", key)
-        self._wake_up_at(min((job.next_s for job in self._jobs.values()), default=inf))
+        self._wake_up_at(min((job.next_s + job.delay_s for job in self._jobs.values()), default=inf))
 
     def _wake_up_at(self, unix_s: float) -> None:
         """Wake up at this time, unless an earlier wake-up is set: in WAKEUP_INTERVAL_S at the latest."""

@@ -58,9 +58,12 @@ class Peaks:
 def peaks_of(rows: Iterable[Iterable[float]]) -> Peaks:
     """Peaks from the result of `rows`. Raises ValueError."""
     try:
-        return Peaks({int(day): (float(highest), int(hours)) for day, highest, hours in rows})
-    except TypeError as problem:
+        peaks = {int(day): (float(highest), int(hours)) for day, highest, hours in rows}
+    except (TypeError, OverflowError) as problem:
         raise ValueError(f"these are no daily peaks: {problem}") from None
+    if not all(math.isfinite(highest) for highest, _ in peaks.values()):
+        raise ValueError("these are no daily peaks: one is not finite")
+    return Peaks(peaks)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,8 @@
 
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from prober.exposition.families import Registry
 from prober.features.capacity import series
@@ -14,6 +13,7 @@ from prober.features.capacity.forecast import Peaks, forecast, peaks_of
 from prober.measure.engine_signals import PageReading
 from prober.probing.observer import ObservedTarget, TargetObserver
 from prober.results.capacity import Capacity, binding, combined, headroom
+from prober.storage.saved_rows import SavedRows
 
 PEAK_S = 240.0  # a demand over less is a burst, and no peak of a day
 DAY_S = 86_400
@@ -37,10 +37,10 @@ class Headroom:
     prometheus_url: the Prometheus that answers `sweep.demand_query`; None: there is none
     """
 
-    def __init__(self, registry: Registry, saved: Mapping[str, bytes] = MappingProxyType({})) -> None:
+    def __init__(self, registry: Registry, saved: SavedRows | None = None) -> None:
         self.registry = registry
         self.prometheus_url: str | None = None
-        self._saved = dict(saved)
+        self._saved = saved or SavedRows()
         self._targets: dict[str, TargetDemand] = {}
 
     def observe(self, observed: ObservedTarget) -> "TargetDemand":
@@ -62,11 +62,12 @@ class Headroom:
 
     def saved_peaks(self, name: str) -> dict[str, Peaks]:
         """Peaks that an earlier process saved, by unit."""
-        try:
-            return {unit: peaks_of(rows) for unit, rows in json.loads(self._saved.pop(name, b"{}")).items()}
-        except (ValueError, AttributeError, TypeError) as problem:
-            log.error("target=%s: the saved peaks of its demand cannot be read, and start again: %s", name, problem)
-            return {}
+        consequence = f"target={name}: the saved peaks of its demand cannot be read, and start again"
+        return self._saved.pop(name, _peaks, consequence) or {}
+
+
+def _peaks(data: bytes) -> dict[str, Peaks]:
+    return {unit: peaks_of(rows) for unit, rows in json.loads(data).items()}
 
 
 class TargetDemand(TargetObserver):

@@ -5,9 +5,11 @@ import json
 import logging
 import sqlite3
 from functools import partial
+from math import isfinite
 
 from prober.net.clock import Clock
 from prober.net.retry_after import MAX_PAUSE_S
+from prober.storage.saved_rows import SavedRows
 from prober.storage.store import Store
 
 QUIET = "quiet"  # kind of the rows in the store
@@ -61,11 +63,15 @@ def _load(store: Store, clock: Clock) -> dict[tuple[str, str], float]:
     The wall clock tells how much is left: at most the pause itself, should the clock have been set back.
     """
     ends_s, unix_s = dict[tuple[str, str], float](), clock.unix_s()
-    for name, data in store.load(QUIET, unix_s - MAX_PAUSE_S).items():
-        try:
+    saved = SavedRows.of(store, QUIET, unix_s - MAX_PAUSE_S)
+    for name in saved:
+
+        def read(data: bytes, name: str = name) -> None:
             (key, url), row = json.loads(name), json.loads(data)
             left_s = min(float(row["pause_s"]), float(row["until_unix_s"]) - unix_s)
-            ends_s[str(key), str(url)] = clock.now_ns() / 1e9 + left_s
-        except (ValueError, KeyError, TypeError) as problem:
-            log.error("the quiet time of %s cannot be read: %r", name, problem)
+            if not isfinite(left_s):
+                raise ValueError("its end is not a finite number")
+            ends_s[str(key), str(url)] = clock.now_ns() / 1e9 + min(left_s, MAX_PAUSE_S)
+
+        saved.pop(name, read, f"the quiet time of {name} cannot be read")
     return ends_s

@@ -17,6 +17,7 @@ from prober.probing.target import Target
 from prober.workload.budget import BudgetDemand
 
 # Alerts that a sweep ends: while they fire a sweep may start.
+CLOCKS_DIFFER_S = 1.0  # a schedule follows the wall clock, and a gap the monotonic one
 CAPACITY_ALERTS = frozenset({"LLMHeadroomLow", "LLMCapacityExhaustionForecast", "LLMSweepStale"})
 BUDGETS = ("tokens", "cost")  # in the order of `Target.amounts`
 log = logging.getLogger(__name__)
@@ -40,7 +41,7 @@ def check_claim(leadership: Leadership, key: str, request: StartRequest, unix_s:
 
 def check_gap(spec: SweepSpec, request: StartRequest, last_start_s: float) -> None:
     """`min_gap` has passed. last_start_s: seconds since the last sweep started, infinite without one."""
-    if last_start_s < spec.min_gap and request.trigger != "request":
+    if last_start_s < spec.min_gap - CLOCKS_DIFFER_S and request.trigger != "request":
         raise Refused("min_gap", f"the last one began {last_start_s:.0f} s ago; min_gap is {spec.min_gap:g} s")
 
 

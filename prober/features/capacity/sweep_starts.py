@@ -10,6 +10,7 @@ from prober.features.capacity.refusal import Refused, StartRequest
 from prober.features.capacity.sweep_store import MAX_AGE_S
 from prober.net.clock import Clock
 from prober.storage.elapsed import Moment, moment
+from prober.storage.saved_rows import SavedRows
 from prober.storage.store import Store
 
 STARTS = "swept"  # kind of the rows in the store
@@ -57,6 +58,14 @@ def _row(start: Moment) -> bytes:
     return json.dumps({"boot": start.boot, "monotonic_ns": start.monotonic_ns, "unix_s": start.unix_s}).encode()
 
 
+def _start(data: bytes) -> Moment:
+    """A saved start. Raises ValueError, KeyError, TypeError, OverflowError."""
+    row = json.loads(data)
+    start = Moment(str(row["boot"]), int(row["monotonic_ns"]), float(row["unix_s"]))
+    round(start.unix_s * 1e9)  # raises for what is not finite
+    return start
+
+
 def _load(store: Store, now: Moment) -> dict[str, int]:
     """Starts by key, in nanoseconds of this process's monotonic clock.
 
@@ -64,16 +73,14 @@ def _load(store: Store, now: Moment) -> dict[str, int]:
     saved, so that it holds a sweep back for one `min_gap` at most.
     """
     starts_ns, moved = dict[str, int](), list[str]()
-    for key, data in store.load(STARTS, now.unix_s - MAX_AGE_S).items():
-        try:
-            row = json.loads(data)
-            boot, monotonic_ns, unix_s = str(row["boot"]), int(row["monotonic_ns"]), float(row["unix_s"])
-            age_ns = round((now.unix_s - unix_s) * 1e9)
-        except (ValueError, KeyError, TypeError, OverflowError) as problem:
-            log.error("target=%s: the start of its last sweep cannot be read: %r", key, problem)
+    saved = SavedRows.of(store, STARTS, now.unix_s - MAX_AGE_S)
+    for key in saved:
+        start = saved.pop(key, _start, f"target={key}: the start of its last sweep cannot be read")
+        if start is None:
             continue
-        if boot and boot == now.boot and monotonic_ns <= now.monotonic_ns:
-            age_ns = now.monotonic_ns - monotonic_ns
+        age_ns = round((now.unix_s - start.unix_s) * 1e9)
+        if start.boot and start.boot == now.boot and start.monotonic_ns <= now.monotonic_ns:
+            age_ns = now.monotonic_ns - start.monotonic_ns
         elif age_ns < 0:
             age_ns = 0
             moved.append(key)

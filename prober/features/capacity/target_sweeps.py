@@ -5,6 +5,7 @@ import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from random import Random
 from typing import Protocol
 
 from prober.config.sweep import SweepSpec
@@ -33,6 +34,7 @@ from prober.probing.result_context import ReadFacts
 from prober.probing.target import Target
 from prober.probing.trust import Trust
 from prober.results.result import Result
+from prober.workload.arrivals import derive_seed
 from prober.workload.budget import BudgetDemand
 
 RECENT_PROBES = 20  # by which the burn of the SLOs' budgets is judged during a sweep
@@ -45,6 +47,7 @@ class SweepContext:
     """Parts that the sweeps of all targets share.
 
     archive: results in the store, None: they are in memory only
+    instance: makes the delays of two probers different
     """
 
     registry: Registry
@@ -59,6 +62,7 @@ class SweepContext:
     cron: Cron
     open_page: OpenPage
     read_facts: ReadFacts
+    instance: str
 
     def now_s(self) -> float:
         """Seconds of the monotonic clock."""
@@ -293,7 +297,9 @@ class TargetSweeps(TargetObserver):
         else:
             gap_s = longest_gap_s(spec.schedule, spec.timezone, spec.blackout, self._context.clock.unix_s())
             period_s = None if gap_s is None else max(gap_s, spec.min_gap)
-            cron.set(self.name, spec.schedule, spec.timezone, self.schedule_due, self._schedule_missed)
+            rng = Random(derive_seed(self._context.instance, self.target.spec.key, "sweep"))
+            delay_s = rng.uniform(0.0, spec.spread)
+            cron.set(self.name, spec.schedule, spec.timezone, self.schedule_due, self._schedule_missed, delay_s)
         self.series.declare(period_s)
 
     def _schedule_missed(self, due_unix_s: float) -> None:

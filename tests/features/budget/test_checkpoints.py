@@ -13,7 +13,9 @@ from prober.daemon.registry import registry
 from prober.features.budget.checkpoints import BUDGET, Ledger
 from prober.measure.engines import DIALECTS
 from prober.net.clock import Clock
+from prober.probing.supervisor import Supervisor
 from prober.probing.target import Target
+from prober.storage.saved_rows import SavedRows
 from prober.storage.store import Store
 from tests.virtual import VirtualClock
 
@@ -40,18 +42,18 @@ async def test_a_request_is_covered_before_it_leaves_and_found_after_a_kill(tmp_
     """Another process reads at least the reserved amount, and at most the margin more; after a stop it is exact."""
     clock, store = VirtualClock(), Store(str(tmp_path))
     ledger, spending = Ledger(store), target(clock)
-    ledger.start()
+    ledger.start(Supervisor(registry()))
     ledger.enter(spending)
     for _ in range(20):
         assert spending.reserve(10_000, 90_000) is not None
         await spending.covered(clock.now_ns() + 60 * 10**9)
         after = target(clock)
-        Ledger(saved=store.load(BUDGET)).enter(after)
+        Ledger(saved=SavedRows(store.load(BUDGET))).enter(after)
         over = after.budgets["tokens"].spent(clock.now_ns()) - spending.budgets["tokens"].spent(clock.now_ns())
         assert 0 <= over <= spending.budgets["tokens"].margin
     await ledger.close()
     after = target(clock)
-    Ledger(saved=store.load(BUDGET)).enter(after)
+    Ledger(saved=SavedRows(store.load(BUDGET))).enter(after)
     assert after.budgets["tokens"].spent(clock.now_ns()) == 2_000_000
     store.close()
     clock.close()
@@ -67,7 +69,7 @@ async def test_a_full_disk_holds_no_request_back_and_is_told_once(
         registry()["llmslo_storage_write_failures_total"].value(),
     )
     ledger, spending = Ledger(store, failures), target(clock)
-    ledger.start()
+    ledger.start(Supervisor(registry()))
     ledger.enter(spending)
     for _ in range(3):
         assert spending.reserve(10_000, 90_000) is not None
@@ -99,7 +101,7 @@ async def test_who_comes_while_a_write_fails_is_held_back_no_longer_than_by_that
     """Not until the next try, seconds later: a target whose configuration was changed goes on being probed."""
     clock, store = Clock(), Slow(str(tmp_path))
     ledger, spending = Ledger(store), target(clock)
-    ledger.start()
+    ledger.start(Supervisor(registry()))
     ledger.enter(spending)
     while not store.tries:  # noqa: ASYNC110 - a thread does it
         await asyncio.sleep(0)
@@ -134,7 +136,7 @@ async def test_what_cannot_be_read_is_told_and_begun_anew(caplog: pytest.LogCapt
     """With the target's name."""
     clock = VirtualClock()
     restored = target(clock)
-    Ledger(saved={"t": data}).enter(restored)
+    Ledger(saved=SavedRows({"t": data})).enter(restored)
     assert restored.budgets["tokens"].spent(clock.now_ns()) == 0
     assert "target=t: its saved budgets cannot be read" in caplog.text
     clock.close()

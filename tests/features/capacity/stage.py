@@ -63,6 +63,7 @@ class Stage:
         more: str = "",
         folder: Path | None = None,
         leadership: Leadership | None = None,
+        instance: str = "test",
         **changed: str,
     ) -> None:
         self.families, self.clock, self.events = registry(), Clock(), EventLog()
@@ -70,7 +71,8 @@ class Stage:
         self.trust = Trust(0.01)
         self.headroom = Headroom(self.families)
         self.sweeps = Sweeps(
-            self.families, self.events, self.headroom, self.trust, self.clock, self.store, PageReader, leadership
+            *(self.families, self.events, self.headroom, self.trust, self.clock, self.store, PageReader, leadership),
+            instance=instance,
         )
         self.headroom.prometheus_url = changed.get("prometheus")
         self.target = Target(target_spec(url, more, **changed), self.clock)

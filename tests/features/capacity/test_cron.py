@@ -7,7 +7,15 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from prober.features.capacity.cron import MAX_LATENESS_S, BadSchedule, Cron, longest_gap_s, max_due_times, trigger
+from prober.features.capacity.cron import (
+    MAX_LATENESS_S,
+    WAKEUP_INTERVAL_S,
+    BadSchedule,
+    Cron,
+    longest_gap_s,
+    max_due_times,
+    trigger,
+)
 from prober.net.clock import Clock
 from prober.workload.blackout import parse_weekly_span
 from tests.virtual import START_S
@@ -91,12 +99,12 @@ class Wall:
 class Rung:
     """The daily schedule 03:15 UTC from `BEGIN_S` on, and its calls."""
 
-    def __init__(self, schedule: str = "15 3 * * *") -> None:
+    def __init__(self, schedule: str = "15 3 * * *", delay_s: float = 0.0) -> None:
         self.wall = Wall()
         self.cron = Cron(cast(Clock, self.wall))
         self.calls: list[float] = []
         self.missed: list[float] = []
-        self.cron.set("a", schedule, "UTC", self.calls.append, self.missed.append)
+        self.cron.set("a", schedule, "UTC", self.calls.append, self.missed.append, delay_s)
 
 
 async def test_each_key_has_one_schedule_until_it_is_removed() -> None:
@@ -155,3 +163,22 @@ async def test_a_clock_that_is_set_back_calls_no_due_time_again() -> None:
     assert rung.calls == [DUE_S]
     await asyncio.sleep(DAY_S)
     assert rung.calls == [DUE_S, DUE_S + DAY_S]
+
+
+@pytest.mark.parametrize("schedule", ["15 3 * * *", "* * * * *"])
+async def test_a_delay_moves_the_call_and_not_its_due_time(schedule: str) -> None:
+    """Also one that is longer than the period."""
+    rung = Rung(schedule, delay_s=90.0)
+    first_s = BEGIN_S if schedule.startswith("*") else DUE_S
+    await asyncio.sleep(first_s - BEGIN_S + 89.0)
+    assert rung.calls == []
+    await asyncio.sleep(2.0)
+    assert rung.calls == [first_s]
+
+
+@pytest.mark.parametrize(("late_s", "is_called"), [(MAX_LATENESS_S + 60, True), (MAX_LATENESS_S + 120, False)])
+async def test_a_delayed_call_is_missed_by_its_delayed_time(late_s: float, is_called: bool) -> None:
+    rung = Rung(delay_s=90.0)
+    rung.wall.ahead_s = DUE_S + late_s - BEGIN_S
+    await asyncio.sleep(WAKEUP_INTERVAL_S)
+    assert (rung.calls, rung.missed) == (([DUE_S], []) if is_called else ([], [DUE_S]))

@@ -31,10 +31,12 @@ from prober.net.scrape import Fetched, UnreadablePage
 from prober.probing.event_log import EventLog
 from prober.probing.fleet import Fleet
 from prober.probing.recorder import ProbeRecorder
+from prober.probing.supervisor import Supervisor
 from prober.probing.target import Identity, Target
 from prober.probing.target_runner import Names, RunnerContext
 from prober.probing.trust import Trust
 from prober.results.capacity import Capacity
+from prober.storage.saved_rows import SavedRows
 from tests.virtual import VirtualClock, VirtualLoop
 
 UNIX_S = 1_700_000_000.0
@@ -154,9 +156,24 @@ class World:
         self.families = registry()
         self.headroom, trust, events, clock = Headroom(self.families), Trust(0.01), EventLog(), VirtualClock(UNIX_S)
         sweeps = Sweeps(self.families, events, self.headroom, trust, clock, None, PageReader)
-        features = (ProbeRecorder(self.families), EngineMonitor(self.families, events, {}), self.headroom, sweeps)
+        features = (
+            ProbeRecorder(self.families),
+            EngineMonitor(self.families, events, SavedRows()),
+            self.headroom,
+            sweeps,
+        )
         self.fleet = Fleet(
-            RunnerContext(clock, trust, events, features, self.families.remove, "test", Names(), Ledger())
+            RunnerContext(
+                clock,
+                trust,
+                events,
+                features,
+                self.families.remove,
+                "test",
+                Names(),
+                Ledger(),
+                Supervisor(self.families),
+            )
         )
 
     async def reload(self) -> None:

@@ -14,6 +14,7 @@ from prober.net.prometheus import QueryFailed
 from prober.probing.observer import ObservedTarget
 from prober.probing.target import Target
 from prober.results.capacity import Capacity
+from prober.storage.saved_rows import SavedRows
 from tests.features.capacity.stage import SLOTS, staged, target_spec, until
 
 FOUND = Capacity("ttft", "found", lower=8.0, estimate=10.0, upper=12.0, tokens_per_s=5_000.0)
@@ -38,7 +39,7 @@ class Shown:
 
     def __init__(self, saved: dict[str, bytes] | None = None, more: str = "") -> None:
         self.families, self.clock = registry(), HandClock()
-        self.headroom = Headroom(self.families, saved or {})
+        self.headroom = Headroom(self.families, SavedRows(saved or {}))
         self.spec = target_spec("http://127.0.0.1:1", more)
         self.observe()
         self.epoch = 0

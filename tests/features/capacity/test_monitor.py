@@ -2,6 +2,7 @@
 
 import pytest
 
+from prober.features.capacity.cron import Cron
 from prober.features.capacity.refusal import Refused
 from prober.features.capacity.sweep_series import SweepSeries
 from prober.measure.target_state import TargetState
@@ -9,7 +10,7 @@ from prober.mock.server import running
 from prober.probing.observer import ObservedTarget
 from prober.probing.target import Target
 from prober.workload.blackout import parse_weekly_span
-from tests.features.capacity.stage import SLOTS, staged, target_spec, until
+from tests.features.capacity.stage import SLOTS, Stage, staged, target_spec, until
 
 
 async def test_a_sweep_is_refused_with_a_reason_and_counted() -> None:
@@ -50,7 +51,7 @@ async def test_a_target_whose_sweeps_cannot_be_observed_is_not_swept(
     def fail(*_: object) -> None:
         raise RuntimeError("a fault")
 
-    async with running(SLOTS) as url, staged(url, "schedule: '* * * * *', min_gap: 0s") as stage:
+    async with running(SLOTS) as url, staged(url, "schedule: '* * * * *', spread: 0s, min_gap: 0s") as stage:
         stage.remove()
         with monkeypatch.context() as patch:
             patch.setattr(SweepSeries, "declare", fail)
@@ -83,3 +84,16 @@ async def test_a_scheduled_sweep_waits_for_the_end_of_another_target() -> None:
         others[1].removed()
         await until(lambda: stage.sweeps.stop("t"))
         await until(lambda: stage.sweeps.under_way == "waiting")
+
+
+async def test_replicas_begin_scheduled_sweeps_at_different_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each within `spread` of the schedule, and always with the same delay."""
+    delays_s: list[float] = []
+    monkeypatch.setattr(Cron, "set", lambda *arguments: delays_s.append(arguments[-1]))
+    for instance in ("pod-1", "pod-2", "pod-3", "pod-1"):
+        stage = Stage("http://127.0.0.1:1", "schedule: '0 3 * * *', spread: 2m", instance=instance)
+        await stage.sweeps.close()
+        stage.clock.close()
+    assert len({round(delay_s, 3) for delay_s in delays_s}) == 3
+    assert delays_s[0] == delays_s[3]
+    assert all(0 <= delay_s <= 120 for delay_s in delays_s)

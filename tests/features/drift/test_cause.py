@@ -23,6 +23,7 @@ from prober.simulation.load import AzureConversation
 from prober.simulation.parameters import Parameters
 from prober.simulation.probe_samples import OUTPUT, PROMPT
 from prober.simulation.request import End, Request, Truth
+from prober.storage.saved_rows import SavedRows
 from tests.observed import observed
 
 HOUR_S = 3600.0
@@ -37,7 +38,7 @@ class Watched:
 
     def __init__(self) -> None:
         self.families = registry()
-        self.monitor = DriftMonitor(self.families, EventLog(), DriftSpec(), {})
+        self.monitor = DriftMonitor(self.families, EventLog(), DriftSpec(), SavedRows())
         self.target = observed(
             load(TEXT, source="c", engines=(), environment={}, read=lambda path: path).targets[0], self.monitor
         )

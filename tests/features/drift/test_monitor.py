@@ -18,6 +18,7 @@ from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
 from prober.probing.event_log import EventLog
 from prober.probing.observer import TargetObserver
+from prober.storage.saved_rows import SavedRows
 from tests.observed import observed, reconfigured
 
 SPEC = DriftSpec()
@@ -41,7 +42,7 @@ class Stage:
     ) -> None:
         self.families: Registry = registry()
         self.events = EventLog()
-        self.monitor = DriftMonitor(self.families, self.events, SPEC, saved or {}, has_store=keeps)
+        self.monitor = DriftMonitor(self.families, self.events, SPEC, SavedRows(saved or {}), has_store=keeps)
         self.target = observed(spec or target(), self.monitor)
 
     def value(self, name: str, *labels: str) -> float | None:

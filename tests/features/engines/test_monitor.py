@@ -14,6 +14,7 @@ from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
 from prober.probing.event_log import EventLog
 from prober.probing.observer import ObservedTarget
+from prober.storage.saved_rows import SavedRows
 from tests.observed import observed, reconfigured
 
 NO_PAGE = TargetSpec(url="http://gateway", model="large", metrics=None)
@@ -25,7 +26,7 @@ class Gateway:
     def __init__(self, saved: dict[str, bytes] | None = None) -> None:
         self.registry: Registry = new_registry()
         self.events = EventLog()
-        self.monitor = EngineMonitor(self.registry, self.events, saved or {})
+        self.monitor = EngineMonitor(self.registry, self.events, SavedRows(saved or {}))
 
     def target(self, name: str = "t", spec: TargetSpec = NO_PAGE) -> ObservedTarget:
         return observed(spec, self.monitor, name=name)

@@ -1,0 +1,154 @@
+"""Odd rows in the store of one target: the prober starts, sets them aside and says so, and its neighbour has all that was saved.
+
+The rows are those of a real life of the daemon, in virtual time, and odd content in place of them.
+"""
+
+import asyncio
+import gc
+import json
+import logging
+import shutil
+import signal
+import sqlite3
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from prober.daemon.app import App, Options
+from prober.mock.server import create_app
+from prober.mock.settings import Settings
+from prober.storage.store import UNREADABLE_SUFFIX
+from tests.processes import free_port
+from tests.virtual import VirtualClock, VirtualLoop
+
+pytestmark = [pytest.mark.virtual_time, pytest.mark.timeout(300)]
+CONFIG = """
+defaults: {rate: 1/s, warmup: 0}
+slos: {ttft: {signal: ttft, threshold: 2s, objective: 99%}}
+workloads: {short: {prompt_tokens: 20, output_tokens: 2}}
+targets:
+  - {name: ill, url: 'http://192.0.2.1:8000', budget: {tokens_per_day: 2000000}, probes: [{workload: short, slos: [ttft]}]}
+  - {name: near, url: 'http://192.0.2.2:8000', budget: {tokens_per_day: 2000000}, probes: [{workload: short, slos: [ttft]}]}
+"""
+LIFE_S = 600.0
+ODD: list[Any] = [
+    *(b"", b"{", b"null", b"[]", b"1", b'"x"', b"\xff\xfe", b"{}", b'{"budgets": null}', b"[" * 100_000, b"9" * 5_000),
+    *("text", 5, 1.5, 2**62, None),
+]
+NUMBERS: tuple[Any, ...] = (1e308, -1e308, float("nan"), float("inf"), -1, 0, 2**80, 1e-320, "x", None, [], {}, True)
+
+
+@pytest.fixture(autouse=True)
+def garbage_collector() -> Iterator[None]:
+    """The daemon sets it for its process."""
+    threshold = gc.get_threshold()
+    yield
+    gc.set_threshold(*threshold)
+    gc.unfreeze()
+
+
+@asynccontextmanager
+async def engines() -> AsyncIterator[None]:
+    runners = []
+    for host in ("192.0.2.1", "192.0.2.2"):
+        runner = web.AppRunner(create_app(Settings(seed=1), VirtualClock), access_log=None, handler_cancellation=True)
+        await runner.setup()
+        await web.TCPSite(runner, host, 8000).start()
+        runners.append(runner)
+    yield
+    for runner in runners:
+        await runner.cleanup()
+
+
+async def live(folder: Path, seconds: float) -> dict[str, float]:
+    """Run the daemon for so long, and return the samples of its page at the end."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop)
+    (folder / "prober.yaml").write_text(CONFIG)
+    port = free_port()
+    app = App(Options(str(folder / "prober.yaml"), f"127.0.0.1:{port}", storage_path=str(folder)), VirtualClock)
+    running = asyncio.create_task(app.run())
+    await asyncio.sleep(seconds)
+    with loop.real_network():
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+        body = (await reader.read()).decode().partition("\r\n\r\n")[2]
+        writer.close()
+    signal.raise_signal(signal.SIGTERM)
+    await running
+    rows = (line.rpartition(" ") for line in body.splitlines() if line.startswith("llmslo_"))
+    return {name: float(value) for name, _, value in rows}
+
+
+def spent(samples: dict[str, float], target: str) -> float:
+    return 1 - samples[f'llmslo_budget_remaining_ratio{{target="{target}",budget="tokens"}}']
+
+
+def edit(store: Path, content: Any) -> list[str]:
+    """Replace all rows of the ill target, by `content` or by what it returns for them; returns their kinds."""
+    with sqlite3.connect(store) as connection:
+        rows = connection.execute("SELECT rowid, kind, data FROM state WHERE key LIKE '%ill%'").fetchall()
+        connection.execute("PRAGMA ignore_check_constraints = ON")
+        for rowid, _, data in rows:
+            odd = content(data) if callable(content) else content
+            if odd is not None:
+                connection.execute("UPDATE state SET data = ? WHERE rowid = ?", (odd, rowid))
+    connection.close()
+    return [kind for _, kind, _ in rows]
+
+
+def mutated(rng: Random, data: bytes) -> bytes:
+    """The JSON with some of its values replaced, or bytes of it."""
+    try:
+        document = json.loads(data)
+    except ValueError:
+        at = rng.randrange(len(data))
+        return data[:at] + rng.randbytes(3) + data[at + 3 :]
+
+    def replaced(value: Any) -> Any:
+        if rng.random() < 0.15:
+            return rng.choice(NUMBERS)
+        if isinstance(value, dict):
+            return {name: replaced(part) for name, part in value.items()}
+        return [replaced(part) for part in value] if isinstance(value, list) else value
+
+    return json.dumps(replaced(document)).encode()
+
+
+async def test_odd_rows_of_one_target_stop_no_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.ERROR)
+    async with engines():
+        real = tmp_path / "real"
+        real.mkdir()
+        before = await live(real, LIFE_S)
+        assert spent(before, "near") == pytest.approx(LIFE_S * 11e-6, rel=0.3)
+        rng = Random(5)
+        cases = ODD + [lambda data: mutated(rng, data) for _ in range(20)]
+        for number, content in enumerate(cases):
+            folder = tmp_path / str(number)
+            folder.mkdir()
+            shutil.copy(real / "prober.db", folder)
+            caplog.clear()
+            kinds = edit(folder / "prober.db", content)
+            assert {"budget", "engine"} <= set(kinds)
+            after = await live(folder, 30.0)
+            assert spent(after, "near") >= spent(before, "near"), content
+            assert 0 <= spent(after, "ill") <= 1, content
+            # A huge amount is believed: a budget that is wrong holds probes back rather than to overspend.
+            is_used_up = spent(after, "ill") == 1
+            assert is_used_up or after['llmslo_target_state{target="ill",state="ready"}'] == 1, content
+            assert after['llmslo_target_state{target="near",state="ready"}'] == 1, content
+            assert not [name for name, value in after.items() if "task_failures" in name and value], content
+            with sqlite3.connect(folder / "prober.db") as connection:
+                aside = connection.execute(
+                    "SELECT count(*) FROM state WHERE kind LIKE ?", (f"%{UNREADABLE_SUFFIX}",)
+                ).fetchone()[0]
+            connection.close()
+            assert bool(aside) == bool(caplog.records), content
+            if not callable(content) and content is not None:
+                assert aside >= 2, content
