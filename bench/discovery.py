@@ -47,8 +47,10 @@ from prober.probing.event_log import EventLog
 from prober.probing.fleet import Fleet
 from prober.probing.history import ProbeHistory
 from prober.probing.recorder import ProbeRecorder
+from prober.probing.supervisor import Supervisor
 from prober.probing.target_runner import Names, RunnerContext
 from prober.probing.trust import Trust
+from prober.storage.saved_rows import SavedRows
 from tests.kubernetes.apiserver import ApiServer
 from tests.kubernetes.pods import pod
 
@@ -67,13 +69,15 @@ def fleet(clock: Clock) -> tuple[Fleet, Registry]:
         SloMonitor(families),
         BudgetMonitor(families),
         ProbeHistory(100),
-        EngineMonitor(families, events, {}),
-        DriftMonitor(families, events, DriftSpec(), {}),
+        EngineMonitor(families, events, SavedRows()),
+        DriftMonitor(families, events, DriftSpec(), SavedRows()),
         DiagnosisMonitor(families, events),
         headroom,
         Sweeps(families, events, headroom, trust, clock, None, PageReader),
     )
-    return Fleet(RunnerContext(clock, trust, events, features, families.remove, "bench", Names(), Ledger())), families
+    return Fleet(
+        RunnerContext(clock, trust, events, features, families.remove, "bench", Names(), Ledger(), Supervisor(families))
+    ), families
 
 
 def configured(text: str) -> Configuration:

@@ -1,11 +1,14 @@
 """`prober run`: the daemon. Flags follow the naming of Prometheus."""
 
+import asyncio
 import json
 import logging
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -20,11 +23,14 @@ from prober.cli.exit_codes import ExitCode, fail
 from prober.cli.options import ConfigFile, named_options
 from prober.cli.output import echo
 from prober.config.problems import ConfigError, mask_secrets
-from prober.config.units import duration
+from prober.config.units import count, duration
 from prober.measure.printable import printable
 from prober.probing.shard import Shard
 
 T = TypeVar("T")
+THREADS = "files"  # first part of the names of threads that read and write files
+THREADS_END_S, POLL_S = 2.0, 0.02
+log = logging.getLogger(__name__)
 
 
 class Level(StrEnum):
@@ -85,6 +91,10 @@ def run(
         str | None,
         typer.Option("--storage.path", help="Directory for state that survives a restart; default: memory only."),
     ] = None,
+    storage_max_size: Annotated[
+        str | None,
+        typer.Option("--storage.max-size", help="Bytes that --storage.path may take, such as 56M; default: no limit."),
+    ] = None,
     shard: Annotated[
         str,
         typer.Option("--shard", help="I/N: shard I (from 0) of N; ordinal/N: I is taken from POD_NAME."),
@@ -138,6 +148,7 @@ def run(
     own_shard = _checked("--shard", lambda: Shard.parse(shard, os.environ.get("POD_NAME")))
     _checked("--web.listen-address", lambda: host_and_port(listen_address))
     lease_s = _checked("--lease.duration", lambda: duration(lease_duration))
+    max_bytes = None if storage_max_size is None else _checked("--storage.max-size", lambda: count(storage_max_size))
     drain_s = _checked("--shutdown.timeout", lambda: patience_s(shutdown_timeout))
     places = (lease_name, lease_namespace, lease_api_server, lease_token_file, lease_ca_file, lease_path)
     written = _write_config(urls) if urls else None
@@ -154,10 +165,20 @@ def run(
         shard=own_shard,
         lease=LeaseOptions(*places, lease_s),
         keep_running=keep_running,
+        storage_max_bytes=max_bytes,
     )
 
     async def serve() -> None:
+        threads = ThreadPoolExecutor(thread_name_prefix=THREADS)
+        asyncio.get_running_loop().set_default_executor(threads)
         await App(options).run()
+        threads.shutdown(wait=False, cancel_futures=True)
+        if not await _ended(THREADS, THREADS_END_S):
+            log.warning("a file is still being read after the end of probing; the process ends without it")
+            if written:
+                os.unlink(written)
+            logging.shutdown()
+            os._exit(0)  # otherwise Python waits for the thread, which nothing can end
 
     try:
         uvloop.run(serve())
@@ -166,6 +187,16 @@ def run(
     finally:
         if written:
             Path(written).unlink(missing_ok=True)
+
+
+async def _ended(threads: str, within_s: float) -> bool:
+    """Whether all threads whose names begin with `threads` end within that time."""
+    until_s = time.monotonic() + within_s
+    while any(thread.name.startswith(threads) for thread in threading.enumerate()):
+        if time.monotonic() > until_s:
+            return False
+        await asyncio.sleep(POLL_S)
+    return True
 
 
 def _write_config(urls: Sequence[str]) -> str:

@@ -6,15 +6,17 @@ Dates stay text, since no key takes one, and tags that build objects are refused
 from typing import Any
 
 import yaml
-from yaml.constructor import ConstructorError
+from yaml._yaml import CParser
+from yaml.composer import Composer, ComposerError
+from yaml.constructor import ConstructorError, SafeConstructor
 from yaml.error import Mark, MarkedYAMLError
 from yaml.nodes import MappingNode, Node, ScalarNode
 from yaml.reader import ReaderError
-from yaml.scanner import ScannerError
+from yaml.resolver import Resolver
 
 Position = tuple[int, int]  # line and column, from 1
 MAX_VALUES = 1_000_000  # of a file with all aliases expanded: a few hundred bytes can expand to 10^12
-MAX_BRACKETS = 100
+MAX_DEPTH = 100
 
 
 class BadYaml(ValueError):
@@ -24,21 +26,33 @@ class BadYaml(ValueError):
         super().__init__(problem if at is None else f"line {at[0]}, column {at[1]}: {problem}")
 
 
-class _Loader(yaml.SafeLoader):
-    """SafeLoader without dates that refuses duplicate keys."""
+class _Loader(Composer, CParser, SafeConstructor, Resolver):
+    """SafeLoader without dates that refuses duplicate keys.
+
+    libyaml reads the text, and PyYAML's composer builds the nodes: libyaml's own ends the process for deeply nested ones.
+    """
 
     yaml_implicit_resolvers = {  # noqa: RUF012 - declared by PyYAML
         first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
-    def fetch_flow_collection_start(self, TokenClass: Any) -> None:  # noqa: N803 - the name is PyYAML's
-        """Raise ScannerError for too many nested brackets, for which PyYAML needs quadratic time."""
-        if self.flow_level >= MAX_BRACKETS:
-            raise ScannerError(
-                None, None, f"more than {MAX_BRACKETS} brackets in each other; write it flat", self.get_mark()
-            )
-        super().fetch_flow_collection_start(TokenClass)
+    def __init__(self, text: str) -> None:
+        CParser.__init__(self, text)
+        Composer.__init__(self)
+        SafeConstructor.__init__(self)
+        Resolver.__init__(self)
+        self._depth = 0
+
+    def compose_node(self, parent: Node | None, index: Any) -> Node | None:
+        """Next node; raises ComposerError if it is nested too deeply."""
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            mark: Any = getattr(self.peek_event(), "start_mark", None)
+            raise ComposerError(None, None, f"more than {MAX_DEPTH} levels in each other; write it flat", mark)
+        node: Node | None = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
 
     def get_single_node(self) -> Node | None:
         """Node of the document; raises ConstructorError if it is too large with its aliases expanded."""
@@ -49,7 +63,14 @@ class _Loader(yaml.SafeLoader):
 
     def construct_object(self, node: Node, deep: bool = False) -> Any:
         """Complete value of a node; raises ConstructorError for a recursive alias."""
-        return super().construct_object(node, True)
+        try:
+            return super().construct_object(node, True)
+        except (yaml.YAMLError, RecursionError):
+            raise
+        except Exception as problem:  # PyYAML's own, of a value that is not one of its tag, such as `!!int ""`
+            tag = node.tag.replace("tag:yaml.org,2002:", "!!")
+            what = f"a value that cannot be read as {tag}; remove the tag, mend the value, or put quotes around it"
+            raise ConstructorError(None, None, what, node.start_mark) from problem
 
     def construct_mapping(self, node: MappingNode, deep: bool = False) -> dict[Any, Any]:
         """Mapping of a node; raises ConstructorError for a duplicate key."""
@@ -84,7 +105,7 @@ def _values(node: Node, known: dict[int, int]) -> int:
 def parse(text: str) -> Any:
     """Value of YAML text; None for empty text. Raises BadYaml."""
     try:
-        return yaml.load(text, Loader=_Loader)
+        return _Loader(text).get_single_data()
     except MarkedYAMLError as problem:
         mark = problem.problem_mark or problem.context_mark
         message = problem.problem or problem.context or "this is not YAML"
@@ -95,8 +116,8 @@ def parse(text: str) -> Any:
         raise BadYaml(f"character {problem.character:#06x} is not allowed in YAML; remove it", at) from None
     except RecursionError:
         raise BadYaml("nested too deeply; write it flat", None) from None
-    except ValueError as problem:  # from a value with an explicit tag, such as `!!int x`
-        raise BadYaml(f"{problem}; remove the tag or mend the value", None) from None
+    except Exception as problem:  # PyYAML's own; the file is wrong, not the prober
+        raise BadYaml(f"this is not YAML: {problem!r}; mend the YAML", None) from problem
 
 
 def _advised(message: str) -> str:

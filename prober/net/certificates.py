@@ -6,12 +6,12 @@ import ssl
 import time
 import weakref
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from prober.config.server import TlsSpec
-from prober.storage.watched_file import Stamp, stamp
+from prober.storage.watched_file import Stamp, read_regular, stamp
 
 CHECK_INTERVAL_S = 1.0
+MAX_PEM_BYTES = 1 << 20
 log = logging.getLogger(__name__)
 
 
@@ -107,7 +107,7 @@ class ClientTls:
         if not self.spec.cert_file or not self.spec.key_file:
             return None
         try:
-            return Path(self.spec.cert_file).read_bytes(), Path(self.spec.key_file).read_bytes()
+            return (read_regular(self.spec.cert_file, MAX_PEM_BYTES), read_regular(self.spec.key_file, MAX_PEM_BYTES))
         except OSError as problem:
             raise BadCertificate(f"tls.cert_file, tls.key_file: {problem}; give readable files") from None
 

@@ -5,12 +5,13 @@ only to the configured server, never through a redirect or proxy, and over plain
 messages.
 """
 
+import asyncio
 import ipaddress
 import os
 import re
 import ssl
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 from urllib.parse import urlsplit
@@ -33,6 +34,7 @@ TIMEOUT_S = 10.0
 WATCH_S = 60.0  # then the watch is renewed, so that a silently dead connection is noticed
 WATCH_GRACE_S = 10.0  # the server ends a watch itself; a longer one is dead
 PAGE_SIZE = 50  # objects per response: parsing must not delay timestamps of probes
+MAX_OBJECTS = 100_000  # of a list
 MAX_RESPONSE_BYTES = 16 << 20
 MAX_EVENT_BYTES = 4 << 20  # etcd holds no object above 1.5 MiB
 MAX_MESSAGE_CHARS = 500  # of a server's error message
@@ -72,14 +74,6 @@ class Event:
     def version(self) -> str:
         """resourceVersion from which a watch can continue."""
         return str((self.object.get("metadata") or {}).get("resourceVersion") or "")
-
-
-@dataclass(frozen=True, slots=True)
-class Listed:
-    """All objects of a collection at one resourceVersion."""
-
-    items: list[Json]
-    version: str
 
 
 class Api:
@@ -133,22 +127,28 @@ class Api:
         """PUT an object over its resourceVersion. Raises KubernetesApiError (409: it was changed), Unreachable."""
         return await self._ask("PUT", path, None, body, timeout_s)
 
-    async def list(self, path: str, params: Params | None = None, *, timeout_s: float = TIMEOUT_S) -> Listed:
-        """List a collection in pages of one resourceVersion; timeout_s is per page.
+    async def list(
+        self, path: str, take: Callable[[Json], None], params: Params | None = None, *, timeout_s: float = TIMEOUT_S
+    ) -> str:
+        """Call `take` with each object of a collection, and return the resourceVersion of all.
 
-        Raises KubernetesApiError (`gone`: the pages expired meanwhile), Unreachable.
+        Objects are read in pages, of which one is in memory at a time; timeout_s is per page. Raises KubernetesApiError (`gone`:
+        the pages expired meanwhile), Unreachable, also for more than MAX_OBJECTS.
         """
-        objects: list[Json] = []
         query = {**(params or {}), "limit": str(PAGE_SIZE)}
-        while True:
+        for _ in range(MAX_OBJECTS // PAGE_SIZE):
             page = await self.get(path, query, timeout_s=timeout_s)
             items, metadata = page.get("items"), page.get("metadata")
             if not isinstance(items or [], list) or not isinstance(metadata, dict):
                 raise self._unreachable(path, "not a list of a Kubernetes API")
-            objects += [item for item in items or () if isinstance(item, dict)]
+            for item in items or ():
+                if isinstance(item, dict):
+                    take(item)
+                    await asyncio.sleep(0)
             if not metadata.get("continue"):
-                return Listed(objects, str(metadata.get("resourceVersion") or ""))
+                return str(metadata.get("resourceVersion") or "")
             query["continue"] = str(metadata["continue"])
+        raise self._unreachable(path, f"more than {MAX_OBJECTS:,} objects; list fewer, by namespaces or a selector")
 
     async def watch(
         self, path: str, params: Params | None = None, *, version: str = "", watch_s: float = WATCH_S

@@ -14,7 +14,7 @@ from typing import Any
 from prober.config.problems import ConfigError
 from prober.config.web import CIPHERS, CURVES, TlsServer, WebConfig, load_web
 from prober.net.certificates import BadCertificate, load_pair
-from prober.storage.watched_file import Stamp, stamp
+from prober.storage.watched_file import Stamp, read_regular, stamp
 
 MAX_FILE_BYTES = 1 << 20
 RETRY_S = 5.0  # after an error: a missing file may appear
@@ -43,7 +43,7 @@ def read(path: str) -> Loaded:
     """Load the file and the files it names. Raises ConfigError."""
     folder = Path(path).parent
     try:
-        config = load_web(_bytes(Path(path)).decode(), path)
+        config = load_web(read_regular(path, MAX_FILE_BYTES).decode(), path)
     except (OSError, UnicodeDecodeError, BadCertificate) as problem:
         why = getattr(problem, "strerror", None) or "is no UTF-8, or too long"
         raise ConfigError(f"--web.config.file {path}: {why}; give a YAML file") from None
@@ -159,20 +159,12 @@ def _context(tls: TlsServer, folder: Path) -> ssl.SSLContext:
 def _read_file(key: str, path: Path) -> bytes:
     """Content of a file named by a key. Raises BadCertificate."""
     try:
-        return _bytes(path)
+        return read_regular(path, MAX_FILE_BYTES)
     except OSError as problem:
         why = problem.strerror or problem
         raise BadCertificate(
             f"{key} {path}: {why}; give a readable PEM file, relative to the folder of this file"
         ) from None
-
-
-def _bytes(path: Path) -> bytes:
-    with path.open("rb") as file:
-        content = file.read(MAX_FILE_BYTES + 1)
-    if len(content) > MAX_FILE_BYTES:
-        raise BadCertificate(f"{path}: longer than {MAX_FILE_BYTES:,} bytes; is it the right file?")
-    return content
 
 
 def _plain(kind: str, name: str) -> str:

@@ -369,7 +369,7 @@ async def test_a_watch_from_long_ago_is_told_to_begin_anew(sharded: Server, tmp_
     (tmp_path / "admin").write_text(sharded.admin)
     api = Api(sharded.url, token_file=str(tmp_path / "admin"), ca_file=str(sharded.ca))
     path = f"/api/v1/namespaces/{NAMESPACE}/{UNCACHED}"
-    began = (await api.list(path)).version
+    began = await api.list(path, lambda _: None)
     for name in ("later", "later-still"):
         sharded.namespace(name)
     sharded.forget()

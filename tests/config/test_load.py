@@ -221,7 +221,7 @@ BAD = [
         "targets[0].metrics.url: 'h/metrics' is not auto, none, or an http or https URL; write http://host:port/metrics",
     ),
     ("", "not a mapping; the least that works is `targets: [{url: http://localhost:8000}]`"),
-    ("targets: [{url: http://a]", "line 1, column 25: expected ',' or '}', but got ']'; mend the YAML there"),
+    ("targets: [{url: http://a]", "line 1, column 25: did not find expected ',' or '}'; mend the YAML there"),
     ("targets: 5", "targets: needed: a list of targets, such as [{url: http://localhost:8000}]"),
     (
         "loki: {}\n" + ONE_LINE,

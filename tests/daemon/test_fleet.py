@@ -48,10 +48,12 @@ from prober.probing.history import ProbeHistory, TargetHistory
 from prober.probing.observer import Feature, TargetObserver
 from prober.probing.probe import Flight
 from prober.probing.recorder import ProbeRecorder, TargetProbes
+from prober.probing.supervisor import Supervisor
 from prober.probing.target import Target
 from prober.probing.target_runner import UNNAMED, Names, RunnerContext, TargetRunner, _unsent
 from prober.probing.trust import Trust
 from prober.results.prompt_tokens import prompt_tokens_of
+from prober.storage.saved_rows import SavedRows
 from tests.processes import free_port
 from tests.virtual import make_clock, running
 
@@ -80,7 +82,7 @@ class Watched:
         self.families: Registry = registry()
         self.clock = make_clock()
         self.events, self.trust, self.headroom = EventLog(), Trust(0.01), Headroom(self.families)
-        self.engines = EngineMonitor(self.families, self.events, saved or {})
+        self.engines = EngineMonitor(self.families, self.events, SavedRows(saved or {}))
         self.sweeps = Sweeps(self.families, self.events, self.headroom, self.trust, self.clock, None, PageReader)
         self.gpus = GpuMonitor(self.families, lambda: self.fleet.runners.values())
         features: tuple[Feature, ...] = (
@@ -90,13 +92,21 @@ class Watched:
             ProbeHistory(100),
             self.engines,
             self.gpus,
-            DriftMonitor(self.families, self.events, DriftSpec(), {}),
+            DriftMonitor(self.families, self.events, DriftSpec(), SavedRows()),
             DiagnosisMonitor(self.families, self.events),
             self.headroom,
             self.sweeps,
         )
         context = RunnerContext(
-            self.clock, self.trust, self.events, features, self.families.remove, "test", Names(), Ledger()
+            self.clock,
+            self.trust,
+            self.events,
+            features,
+            self.families.remove,
+            "test",
+            Names(),
+            Ledger(),
+            Supervisor(self.families),
         )
         self.fleet = Fleet(context)
 

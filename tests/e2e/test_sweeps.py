@@ -184,9 +184,9 @@ slos: {{quick: {{signal: ttft, threshold: 500ms, objective: 90%}}}}
 workloads: {{tiny: {{prompt_tokens: 20, output_tokens: 4}}}}
 targets:
 - {{name: one, url: 'http://127.0.0.1:{port}', probes: [{{workload: tiny}}],
-   sweep: {{workload: tiny, schedule: '* * * * *', min_gap: 6h, min_rate: 2/s, max_rate: 50/s}}}}
+   sweep: {{workload: tiny, schedule: '* * * * *', spread: 0s, min_gap: 6h, min_rate: 2/s, max_rate: 50/s}}}}
 - {{name: two, url: 'http://localhost:{port}', probes: [{{workload: tiny}}],
-   sweep: {{workload: tiny, schedule: '* * * * *', min_gap: 6h, min_rate: 2/s, max_rate: 50/s}}}}
+   sweep: {{workload: tiny, schedule: '* * * * *', spread: 0s, min_gap: 6h, min_rate: 2/s, max_rate: 50/s}}}}
 """
 
 

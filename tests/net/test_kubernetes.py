@@ -1,10 +1,13 @@
 """The client of the Kubernetes API against a server that refuses requests."""
 
+import tracemalloc
+
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from prober.net.kubernetes import Api, KubernetesApiError
+from prober.net import kubernetes
+from prober.net.kubernetes import Api, Json, KubernetesApiError, Unreachable
 
 
 async def refused_pause_s(headers: dict[str, str], text: str) -> float:
@@ -49,3 +52,51 @@ async def test_a_date_is_a_retry_after_by_the_clock_of_the_server() -> None:
     """That clock may be wrong by years."""
     dates = {"Retry-After": "Fri, 07 Jan 2000 00:00:09 GMT", "Date": "Fri, 07 Jan 2000 00:00:00 GMT"}
     assert await refused_pause_s(dates, "{}") == 9.0
+
+
+def pages_of(objects: int | None, size: int = 0) -> web.Application:
+    """A collection of so many objects, None: without end, each with `size` bytes that nobody needs."""
+
+    async def page(request: web.Request) -> web.Response:
+        start = int(request.query.get("continue", "0"))
+        end = start + int(request.query["limit"])
+        items = [
+            {"metadata": {"name": str(number), "annotations": {"filler": "x" * size}}}
+            for number in range(start, end if objects is None else min(end, objects))
+        ]
+        metadata = {"resourceVersion": "7"}
+        if objects is None or end < objects:
+            metadata["continue"] = str(end)
+        return web.json_response({"metadata": metadata, "items": items})
+
+    app = web.Application()
+    app.router.add_get("/pods", page)
+    return app
+
+
+async def test_a_long_list_is_in_memory_one_page_at_a_time() -> None:
+    """3,000 objects of 20 kB, which are 60 MB."""
+    names: list[str] = []
+    async with TestServer(pages_of(3_000, 20_000)) as server:
+        api = Api(str(server.make_url("")))
+        tracemalloc.start()
+        try:
+            version = await api.list("/pods", lambda item: names.append(item["metadata"]["name"]))
+            _, peak_bytes = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+            await api.close()
+    assert version == "7"
+    assert names == [str(number) for number in range(3_000)]
+    assert peak_bytes < 20e6
+
+
+async def test_a_list_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kubernetes, "MAX_OBJECTS", 1_000)
+    taken: list[Json] = []
+    async with TestServer(pages_of(None)) as server:
+        api = Api(str(server.make_url("")))
+        with pytest.raises(Unreachable, match="more than 1,000 objects"):
+            await api.list("/pods", taken.append)
+        await api.close()
+    assert len(taken) == 1_000

@@ -471,7 +471,7 @@ async def test_an_api_server_that_repeats_its_token_is_not_repeated(tmp_path: Pa
             async for _ in api.watch("/w"):
                 pass
 
-        for ask in (api.get("/g"), api.list("/l"), watched(), KubernetesLease(api, "n", "l").read(5.0)):
+        for ask in (api.get("/g"), api.list("/l", lambda _: None), watched(), KubernetesLease(api, "n", "l").read(5.0)):
             try:
                 await ask
             except (KubernetesApiError, Unreachable) as problem:

@@ -19,9 +19,9 @@ from prober.config.units import counted
 from prober.exposition.families import Registry
 from prober.features.discovery import series as discovery_series
 from prober.features.discovery.sources.discovered_targets import DiscoveredTargets, Source, TargetLabels
+from prober.probing.supervisor import Supervisor
 
 DEBOUNCE_S = 0.5  # after the first change; changes meanwhile are included
-RESTART_DELAY_S = 5.0  # of a source after an internal error
 MAX_EVALUATED = 100  # targets per turn of the event loop
 MAX_LOGGED_REASONS = 10  # per update
 log = logging.getLogger(__name__)
@@ -97,7 +97,7 @@ class DesiredTargets:
     """
 
     def __init__(self, families: Registry, change: Callable[[list[TargetSpec]], Awaitable[None]]) -> None:
-        self._families, self._change = families, change
+        self._families, self._change, self._supervisor = families, change, Supervisor(families)
         self._static: tuple[TargetSpec, ...] = ()
         self._groups: dict[str, _Group] = {}
         self._admitted: set[str] = set()
@@ -154,7 +154,7 @@ class DesiredTargets:
         )
         group.probed = old.probed if old is not None else frozenset()
         source = _source(spec, group.discovered)
-        group.task = asyncio.create_task(_run_source(source, spec.name))
+        group.task = self._supervisor.start("discovery", source.run, f"discovery={spec.name}")
         self._families[discovery_series.DISCOVERY_FAILURES.name].value(spec.name)
         return group
 
@@ -291,17 +291,6 @@ def _source(spec: DiscoverySpec, discovered: DiscoveredTargets) -> Source:
             from prober.features.discovery.sources.kubernetes import Kubernetes
 
             return Kubernetes(source, label_names, discovered)
-
-
-async def _run_source(source: Source, name: str) -> None:
-    """Run a source; after an internal error log it and start again."""
-    while True:
-        try:
-            await source.run()
-            return
-        except Exception:
-            log.exception("discovery=%s failed inside the prober; please report this", name)
-            await asyncio.sleep(RESTART_DELAY_S)
 
 
 async def _end(group: _Group) -> None:

@@ -8,6 +8,7 @@ from typing import Protocol
 from prober.config.relabel import Labels
 
 TargetLabels = tuple[Labels, ...]  # of all targets of one owner
+MAX_OWNERS = 100_000  # of a scope
 MAX_COMPARED = 500  # owners per turn of the event loop
 log = logging.getLogger(__name__)
 
@@ -82,10 +83,13 @@ class DiscoveredTargets:
         owners = self._scopes.setdefault(scope, {})
         if owners.get(owner, ()) == labels:
             return
-        if labels:
+        if not labels:
+            del owners[owner]
+        elif owner in owners or len(owners) < MAX_OWNERS:
             owners[owner] = labels
         else:
-            del owners[owner]
+            self.failed(scope, f"{scope}: has targets of more than {MAX_OWNERS:,} objects; select fewer")
+            return
         self._changed()
 
     def answered(self, scope: str) -> None:

@@ -1,22 +1,15 @@
 """Targets in files, which are read again when they are replaced or change."""
 
 import asyncio
-import gc
 import glob
 from collections.abc import Collection
-from pathlib import Path
-from typing import Any
-
-import orjson
-import yaml
 
 from prober.config.discovery import FileSpec
 from prober.features.discovery.sources.discovered_targets import DiscoveredTargets, TargetLabels
-from prober.features.discovery.sources.groups import BadList, targets_of
-from prober.storage.watched_file import Stamp, stamp
+from prober.features.discovery.sources.groups import BadList, Form, read_targets
+from prober.storage.watched_file import Stamp, read_regular, stamp
 
 MAX_FILE_BYTES = 4 << 20
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class Files:
@@ -45,8 +38,9 @@ class Files:
             elif now != self._stamps.get(path):
                 try:
                     targets = await asyncio.to_thread(self._read, path)
-                except (OSError, ValueError) as problem:
-                    self._discovered.failed(path, f"{path}: {problem}")
+                except (OSError, BadList) as problem:
+                    why = problem.strerror if isinstance(problem, OSError) else problem
+                    self._discovered.failed(path, f"{path}: {why}")
                     continue  # read again next time: it may be half written
                 await self._discovered.replace(path, targets)
             self._stamps[path] = now
@@ -60,25 +54,6 @@ class Files:
         return stamps
 
     def _read(self, path: str) -> dict[str, TargetLabels]:
-        with Path(path).open("rb") as file:
-            text = file.read(MAX_FILE_BYTES + 1)
-        if len(text) > MAX_FILE_BYTES:
-            raise BadList(f"is longer than {MAX_FILE_BYTES:,} bytes; split it")
-        try:
-            document = orjson.loads(text) if path.endswith(".json") else _yaml(text)
-        except (yaml.YAMLError, RecursionError) as problem:
-            raise BadList(f"is no YAML: {' '.join(str(problem).split())[:200]}") from None
-        except orjson.JSONDecodeError as problem:
-            raise BadList(f"is no JSON: {problem}") from None
-        return targets_of(document, {"__meta_filepath": path}, self._label_names)
-
-
-def _yaml(text: bytes) -> Any:
-    """The parsed document. Garbage collection is off meanwhile: it would stop all threads, including the one that takes timestamps."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        return yaml.load(text, Loader=_LOADER)
-    finally:
-        if enabled:
-            gc.enable()
+        text = read_regular(path, MAX_FILE_BYTES)
+        form: Form = "JSON" if path.endswith(".json") else "YAML"
+        return read_targets(text, form, {"__meta_filepath": path}, self._label_names)

@@ -1,16 +1,80 @@
 """Lists of targets in the format of Prometheus's file_sd and http_sd: `[{targets: [host:port], labels: {name: value}}]`."""
 
+import gc
+import json
+import re
 from collections import Counter
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, Literal
 
+from prober.config.document import parse as parse_yaml
 from prober.features.discovery.sources.discovered_targets import TargetLabels
 
+Form = Literal["JSON", "YAML"]
 MAX_TARGETS = 100_000
+
+
+_SPACE = re.compile(r"[ \t\r\n]*")
 
 
 class BadList(ValueError):
     """Not a list of targets; the message names the place and the remedy."""
+
+
+def read_targets(
+    text: bytes, form: Form, extra: Mapping[str, str], label_names: Collection[str]
+) -> dict[str, TargetLabels]:
+    """Labels of each target in `text`, as `targets_of`. Raises BadList, whatever the text is. For a thread.
+
+    Garbage collection is off meanwhile: it would stop all threads, including the one that takes timestamps.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return targets_of(_PARSERS[form](text.decode()), extra, label_names)
+    except BadList:
+        raise
+    except RecursionError:
+        raise BadList("is nested too deeply; write a flat list") from None
+    except ValueError as problem:
+        raise BadList(f"is no {form}: {problem}") from None
+    except Exception as problem:
+        raise BadList(f"cannot be read: {problem!r}; please report this with the list") from problem
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _parse_json(text: str) -> Any:
+    """The document. A list is decoded group by group, so that other threads run in between. Raises ValueError."""
+    stripped = text.lstrip()
+    return list(_groups(stripped)) if stripped.startswith("[") else json.loads(text)
+
+
+def _groups(text: str) -> Iterator[Any]:
+    """Values of the JSON list in `text`, which begins with its bracket. Raises ValueError."""
+    decode = json.JSONDecoder().raw_decode
+    at = _after_space(text, 1)
+    while text[at : at + 1] != "]":
+        group, at = decode(text, at)
+        yield group
+        at = _after_space(text, at)
+        if text[at : at + 1] == ",":
+            at = _after_space(text, at + 1)
+            if text[at : at + 1] == "]":
+                raise json.JSONDecodeError("Expecting value", text, at)
+        elif text[at : at + 1] != "]":
+            raise json.JSONDecodeError("Expecting ',' delimiter", text, at)
+    if text[at + 1 :].strip():
+        raise json.JSONDecodeError("Extra data", text, at + 1)
+
+
+def _after_space(text: str, at: int) -> int:
+    space = _SPACE.match(text, at)
+    return space.end() if space else at
+
+
+_PARSERS: dict[str, Callable[[str], Any]] = {"JSON": _parse_json, "YAML": parse_yaml}
 
 
 def targets_of(document: Any, extra: Mapping[str, str], label_names: Collection[str]) -> dict[str, TargetLabels]:

@@ -4,12 +4,10 @@ import asyncio
 from collections.abc import Collection
 from random import Random
 
-import orjson
-
 from prober.config.discovery import HttpSpec
 from prober.config.problems import mask_secrets
 from prober.features.discovery.sources.discovered_targets import DiscoveredTargets
-from prober.features.discovery.sources.groups import BadList, targets_of
+from prober.features.discovery.sources.groups import BadList, read_targets
 from prober.net.certificates import client_tls
 from prober.net.redaction import Redactor
 from prober.net.scrape import UnreadablePage, fetch
@@ -56,7 +54,8 @@ class Http:
             kind = page.headers.get("content-type", "").partition(";")[0].strip()
             if kind.lower() != "application/json":
                 raise BadList(f"its Content-Type is {kind[:60]!r}; a list of targets has application/json")
-            targets = targets_of(orjson.loads(page.body), {"__meta_url": self._where}, self._label_names)
+            extra = {"__meta_url": self._where}
+            targets = await asyncio.to_thread(read_targets, page.body, "JSON", extra, self._label_names)
         except UnreadablePage as problem:
             self._discovered.failed(self._where, self._redactor.redact(str(problem)[:MAX_MESSAGE_CHARS]))
         except ValueError as problem:

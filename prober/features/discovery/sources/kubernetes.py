@@ -102,14 +102,15 @@ class Kubernetes:
 
     async def _list(self, api: Api, scope: str) -> str:
         """Take over all objects; returns the version from which to watch."""
-        listed = await api.list(scope, self._params)
         targets: dict[str, TargetLabels] = {}
-        for item in listed.items:
+
+        def take(item: dict[str, Any]) -> None:
             if labels := targets_of(item, self._spec, self._label_names):
                 targets[_owner(item)] = labels
-            await asyncio.sleep(0)
+
+        version = await api.list(scope, take, self._params)
         await self._discovered.replace(scope, targets)
-        return listed.version
+        return version
 
 
 def _owner(item: dict[str, Any]) -> str:

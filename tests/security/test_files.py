@@ -1,0 +1,251 @@
+"""Files and lists with odd content: an error of that file, whatever is in it. What was read before stays, and a fixed file is read."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+
+import pytest
+import typer
+from aiohttp import web
+from typer.testing import CliRunner
+
+from prober.cli.check import check
+from prober.cli.exit_codes import ExitCode
+from prober.config.discovery import FileSpec, HttpSpec
+from prober.config.document import BadYaml, parse
+from prober.config.problems import ConfigError
+from prober.daemon.app import read_config
+from prober.features.discovery.sources.discovered_targets import DiscoveredTargets
+from prober.features.discovery.sources.file import Files
+from prober.features.discovery.sources.http import Http
+from prober.storage.watched_file import Secret, read_regular
+from prober.web.web_config import WebFile
+from tests.processes import free_port
+
+DEEP = 100_000
+BOMB = "a: &a [1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
+    f"{after}: &{after} [{', '.join([f'*{before}'] * 8)}]\n" for before, after in pairwise("abcdefghi")
+)
+ODD_YAML = {
+    "boolean": "targets: !!bool foo",
+    "integer without digits": 'targets: !!int ""',
+    "sign only": 'targets: !!int "-"',
+    "float without digits": 'targets: !!float ""',
+    "date": "targets: !!timestamp x",
+    "impossible date": "targets: !!timestamp 2001-99-99",
+    "character beyond Unicode": 'targets: ["\\UFFFFFFFF"]',
+    "half a character": 'targets: ["\\uD800"]',
+    "base 64": "targets: !!binary x",
+    "not ASCII base 64": "targets: !!binary é",
+    "digits": "targets: " + "9" * 9_000,
+    "object": "targets: !!python/object/apply:os.system [true]",
+    "ordered map": "targets: !!omap 1",
+    "set": "targets: !!set [a]",
+    "pairs": "targets: !!pairs [1]",
+    "list as key": "? [a]\n: b",
+    "map as key": "{{a: b}: c}",
+    "merge of a scalar": "<<: 3",
+    "merge of itself": "&a {<<: *a}",
+    "itself": "a: &a [*a]",
+    "unknown alias": "a: *nowhere",
+    "bomb": BOMB,
+    "deep list": "[" * DEEP,
+    "closed deep list": "[" * DEEP + "]" * DEEP,
+    "deep map": "{a: " * DEEP,
+    "deep block": "- " * DEEP,
+    "deep key": "? " * DEEP,
+    "two documents": "targets: []\n---\ntargets: []",
+    "version": "%YAML 9.9\n--- a",
+    "tag": "%TAG ! tag:x,2000:\n--- !a b",
+    "control character": "targets: \x00",
+    "unquoted": 'targets: "\\x',
+    "tabs": "targets:\n\t- a",
+}
+ODD_JSON = {
+    "deep": "[" * DEEP,
+    "closed deep": "[" * DEEP + "]" * DEEP,
+    "deep map": '[{"a":' * DEEP,
+    "digits": "[" + "9" * 9_000 + "]",
+    "cut": '[{"targets": ["a:1"]}, {"targ',
+    "two": '[{"targets": ["a:1"]}] []',
+    "no comma": '[{"targets": ["a:1"]} {"targets": ["a:2"]}]',
+    "comma": '[{"targets": ["a:1"]},]',
+    "half a character": '[{"targets": ["\\ud800:1"], "labels": {"\\ud800": 1, "x": []}}]',
+    "infinity": '[{"targets": ["a:1"], "labels": {"x": [Infinity]}}]',
+    "map": '{"targets": []}',
+    "text": '"a"',
+    "nothing": "[null]",
+    "empty": "",
+}
+LABEL_NAMES = frozenset({"__address__", "name", "model"})
+GOOD = '[{"targets": ["good:1"]}]'
+
+
+@asynccontextmanager
+async def list_server(answer: Callable[[web.Request], Awaitable[web.Response]]) -> AsyncIterator[str]:
+    app = web.Application()
+    app.router.add_get("/", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}/"
+    finally:
+        await runner.cleanup()
+
+
+def addresses(discovered: DiscoveredTargets) -> list[str]:
+    return sorted(labels["__address__"] for _, groups in discovered.items() for labels in groups)
+
+
+@pytest.mark.parametrize("odd", ODD_YAML.values(), ids=ODD_YAML)
+def test_odd_yaml_has_no_other_error_than_its_own(odd: str) -> None:
+    problem = ""
+    try:
+        parse(odd)
+    except BadYaml as bad:
+        problem = str(bad)
+    assert len(problem) < 400
+
+
+def test_mutated_yaml_has_no_other_error_than_its_own() -> None:
+    """Pieces of the odd documents in each other, and bytes replaced: 4,000 texts."""
+    rng = Random(20)
+    short = [text for text in ODD_YAML.values() if len(text) < 300]
+    for _ in range(4_000):
+        text = rng.choice(short)
+        for _ in range(rng.randint(1, 4)):
+            at, other = rng.randrange(len(text) + 1), rng.choice(short)
+            piece = rng.choice([other[rng.randrange(len(other)) :], rng.choice("[]{}:,&*!|>'\"%@`-?\\\n\t #~<"), ""])
+            text = text[:at] + piece + text[at + rng.randint(0, 3) :]
+        with suppress(BadYaml):
+            parse(text[:2_000])
+
+
+@pytest.mark.parametrize("odd", ODD_YAML.values(), ids=ODD_YAML)
+@pytest.mark.parametrize("option", ["--config.file", "--web.config.file"])
+def test_a_configuration_names_its_mistake(odd: str, option: str, tmp_path: Path) -> None:
+    good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
+    good.write_text("targets: [{url: 'http://localhost:8000', model: m}]")
+    bad.write_bytes(odd.encode())
+    files = {"--config.file": good} | {option: bad}
+    app = typer.Typer()
+    app.command()(check)
+    done = CliRunner().invoke(app, [f"{name}={path}" for name, path in files.items()])
+    said = done.output
+    assert done.exit_code == ExitCode.FAILED
+    assert str(bad) in said
+    assert "Traceback" not in said
+    assert "report" not in said
+
+
+@pytest.mark.parametrize(
+    ("name", "odd"),
+    [("t.yaml", odd) for odd in ODD_YAML.values()] + [("t.json", odd) for odd in ODD_JSON.values()],
+    ids=[f"yaml {name}" for name in ODD_YAML] + [f"json {name}" for name in ODD_JSON],
+)
+async def test_a_discovered_file_is_read_again_once_it_is_fixed(name: str, odd: str, tmp_path: Path) -> None:
+    """A neighbour, another file of the same discovery, is read all the time."""
+    path, neighbour = tmp_path / name, tmp_path / "neighbour.json"
+    path.write_text(GOOD)
+    neighbour.write_text('[{"targets": ["near:1"]}]')
+    discovered = DiscoveredTargets("files", lambda: None)
+    source = Files(FileSpec(files=(str(path), str(neighbour)), interval=1.0), LABEL_NAMES, discovered)
+    await source.refresh()
+    path.write_bytes(odd.encode())
+    neighbour.write_text('[{"targets": ["near:2"]}]')
+    await source.refresh()
+    assert addresses(discovered) == ["good:1", "near:2"]
+    assert discovered.failures == 1
+    assert discovered.problems[0].startswith(f"{path}: ")
+    assert "report" not in discovered.problems[0]
+    path.write_text('[{"targets": ["fixed:1"]}]')
+    await source.refresh()
+    assert addresses(discovered) == ["fixed:1", "near:2"]
+    assert discovered.problems == []
+
+
+@pytest.mark.parametrize("odd", ODD_JSON.values(), ids=ODD_JSON)
+async def test_a_list_of_a_server_is_read_again_once_it_is_fixed(odd: str) -> None:
+    body = GOOD
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(text=body, content_type="application/json")
+
+    async with list_server(answer) as url:
+        discovered = DiscoveredTargets("list", lambda: None)
+        source = Http(HttpSpec(url=url), LABEL_NAMES, discovered)
+        await source.refresh()
+        body = odd
+        await source.refresh()
+        assert addresses(discovered) == ["good:1"]
+        assert discovered.failures == 1
+        assert "report" not in discovered.problems[0]
+        body = '[{"targets": ["fixed:1"]}]'
+        await source.refresh()
+        assert addresses(discovered) == ["fixed:1"]
+        assert discovered.problems == []
+
+
+@pytest.fixture
+def pipe(tmp_path: Path) -> Path:
+    """A pipe that nobody writes: to open it for reading blocks for ever."""
+    path = tmp_path / "pipe.yaml"
+    os.mkfifo(path)
+    return path
+
+
+@pytest.mark.timeout(30)
+async def test_a_pipe_in_place_of_a_file_blocks_nothing(pipe: Path) -> None:
+    discovered = DiscoveredTargets("files", lambda: None)
+    await Files(FileSpec(files=(str(pipe),), interval=1.0), LABEL_NAMES, discovered).refresh()
+    assert discovered.problems == [f"{pipe}: is not a regular file"]
+    token = Secret(str(pipe))
+    assert token.read() is None
+    assert "is not a regular file" in token.problem
+    with pytest.raises(ConfigError, match="is not a regular file"):
+        read_config(str(pipe), is_regular=True)
+    with pytest.raises(ConfigError, match="is not a regular file"):
+        WebFile(str(pipe), keep_running=False)
+
+
+def test_a_file_without_end_is_refused() -> None:
+    for path in ("/dev/zero", "/proc/self"):
+        with pytest.raises(OSError, match=r"regular file|directory"):
+            read_regular(path, 1_000)
+
+
+HUNG = """
+import sys, time
+from prober.features.discovery.sources import file
+file.read_regular = lambda *_: time.sleep(3600)
+from prober.cli.main import main
+sys.argv = ["prober", *sys.argv[1:]]
+main()
+"""
+
+
+@pytest.mark.timeout(60)
+def test_sigterm_ends_a_prober_that_still_reads_a_file(tmp_path: Path) -> None:
+    """A file on a disk that does not answer, of which no read ends."""
+    (tmp_path / "targets.json").write_text("[]")
+    (tmp_path / "prober.yaml").write_text(f"discovery: [{{name: hung, file: {{files: ['{tmp_path}/targets.json']}}}}]")
+    options = ["run", f"--config.file={tmp_path}/prober.yaml", f"--web.listen-address=127.0.0.1:{free_port()}"]
+    with subprocess.Popen([sys.executable, "-c", HUNG, *options], stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "probing" in line:
+                break
+        time.sleep(0.5)
+        process.send_signal(signal.SIGTERM)
+        lines = process.stderr.read()
+        assert process.wait(20) == 0
+    assert "a file is still being read" in lines
