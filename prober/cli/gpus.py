@@ -3,11 +3,11 @@
 import asyncio
 from collections.abc import Callable, Sequence
 
+from prober.config.hosts import is_loopback
 from prober.features.gpu.reader import Reader, open_reader
 from prober.measure.gpu_reading import GpuReading, serves
 from prober.probing.target import Target
 
-LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 READ_INTERVAL_S = 1.0
 
 
@@ -17,7 +17,7 @@ async def read_gpus(target: Target, on_reading: Callable[[Sequence[GpuReading]],
     Returns at once if the target is not on this machine, or no GPU can be read. `gpus.indices` chooses the GPUs; None: all
     """
     chosen = ("all",) if target.spec.gpus.indices is None else target.spec.gpus.indices
-    if target.endpoint.host not in LOOPBACK or not chosen:
+    if not is_loopback(target.endpoint.host.strip("[]")) or not chosen:
         return
     reader: Reader | None = None
     try:

@@ -22,6 +22,7 @@ from pydantic import (
 )
 
 from prober.config.fields import Block, Duration, Items, Mistakes, PositiveCount, mistake, present, require
+from prober.config.hosts import is_loopback
 from prober.config.problems import no_such
 from prober.config.relabel import TARGET_LABELS, Labels, Rule, relabel
 from prober.config.server import Auth, TlsSpec, expand_field, server_auth, server_tls
@@ -338,7 +339,7 @@ def _check_host(host: str, hosts: Sequence[str]) -> None:
         if _NUMERIC.fullmatch(host.rpartition(".")[2]):
             # 127.1 and 0x7f000001 are addresses to a resolver and would get round every rule on addresses.
             raise Unfit(f"__address__ {_quoted(host)} is neither a name nor an address") from None
-        near = host == "localhost" or host.endswith(".localhost")
+        near = is_loopback(host)
         allowed = any(_fits_name(host, pattern) for pattern in hosts)
     else:
         at = getattr(at, "ipv4_mapped", None) or at
@@ -386,5 +387,5 @@ def _check_server(url: str, key: str, auth: Auth | None, mistakes: Mistakes) -> 
         mistakes.add(key, "has a user or password in it; give a token as a file")
     elif parts.scheme not in ("http", "https") or not parts.hostname:
         mistakes.add(key, "is not an http or https URL; write https://host:port")
-    elif auth is not None and parts.scheme == "http" and not re.fullmatch(r"localhost|127\..*|::1", parts.hostname):
+    elif auth is not None and parts.scheme == "http" and not is_loopback(parts.hostname):
         mistakes.add(key, "would show the token to everybody on the way; use https")

@@ -1,6 +1,5 @@
 """Load a configuration. One pass reports all errors: an invalid block does not hide errors elsewhere."""
 
-import ipaddress
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -13,6 +12,7 @@ from prober.config.document import BadYaml, parse
 from prober.config.drift import DriftSpec
 from prober.config.fields import Block, Document
 from prober.config.grafana import GrafanaSpec
+from prober.config.hosts import is_loopback
 from prober.config.problems import ConfigError, Problems, below, explain, unknown_key
 from prober.config.slos import SloSpec
 from prober.config.target import Overridable, TargetSpec
@@ -213,8 +213,4 @@ class _Reader:
 def _host(url: str) -> str | None:
     """Host of a URL as a name; None for this machine."""
     host = urlsplit(url).hostname or ""
-    try:
-        is_local = ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        is_local = host in ("", "localhost") or host.endswith(".localhost")
-    return None if is_local else host
+    return host if host and not is_loopback(host) else None

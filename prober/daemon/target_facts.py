@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Collection
 
 from prober.features.engines.context_reader import read_context
-from prober.features.experiments.host import is_loopback, read_host
+from prober.features.experiments.host import is_of_this_machine, read_host
 from prober.features.gpu.hardware import read_hardware
 from prober.probing.target import Target
 from prober.results.facts import Fact
@@ -21,7 +21,7 @@ async def read_facts(target: Target, gpus: Collection[str] | None) -> list[Fact]
     """
     facts = await read_context(target)
     chosen: Collection[int | str] | None = target.spec.gpus.indices if gpus is None else gpus
-    if gpus or (gpus is None and chosen != () and (chosen or is_loopback(target.spec.url))):
+    if gpus or (gpus is None and chosen != () and (chosen or is_of_this_machine(target.spec.url))):
         try:
             async with asyncio.timeout(DRIVER_TIMEOUT_S):
                 hardware = await asyncio.to_thread(read_hardware, chosen)

@@ -6,7 +6,6 @@ messages.
 """
 
 import asyncio
-import ipaddress
 import os
 import re
 import ssl
@@ -20,6 +19,7 @@ import aiohttp
 import orjson
 
 from prober import __version__
+from prober.config.hosts import is_loopback
 from prober.config.problems import mask_secrets
 from prober.net.redaction import Redactor
 from prober.net.retry_after import requested_pause_s
@@ -88,7 +88,7 @@ class Api:
             raise ValueError(f"{mask_secrets(url)!r} is not an http or https URL; write https://host:6443")
         if parts.username or parts.password:
             raise ValueError(f"{mask_secrets(url)}: contains a user or password; use a token file")
-        if parts.scheme == "http" and token_file is not None and not _is_loopback(parts.hostname):
+        if parts.scheme == "http" and token_file is not None and not is_loopback(parts.hostname):
             raise ValueError(f"{url}: a token must not be sent over plain HTTP; use https")
         self.url, self.namespace, self.redactor = url.rstrip("/"), namespace, Redactor()
         self._token = Secret(token_file) if token_file else None
@@ -289,10 +289,3 @@ class Api:
             self.redactor.redact(str(metadata.get("message") or "no message")[:MAX_MESSAGE_CHARS]),
             retry_after_s,
         )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -19,6 +19,7 @@ from typing import Any, cast
 
 from aiohttp import web
 
+from prober.config.hosts import is_loopback
 from prober.web.overflow import Overflow
 from prober.web.token_bucket import Rates
 from prober.web.web_config import Loaded, WebFile
@@ -308,9 +309,4 @@ def _bound(family: int, address: Any, *, both: bool = False) -> socket.socket:
 
 def is_reachable(host: str | None) -> bool:
     """Whether other machines can reach a listener on this address."""
-    if host is None:
-        return True
-    try:
-        return not ipaddress.ip_address(host.partition("%")[0]).is_loopback
-    except ValueError:
-        return host != "localhost"
+    return host is None or not is_loopback(host)

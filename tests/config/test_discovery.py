@@ -52,6 +52,10 @@ BAD = [
         "discovery[0].http.url: would show the token to everybody on the way; use https",
     ),
     (
+        "discovery: [{http: {url: 'http://127.evil.example/x', auth: {bearer_token_file: t}}}]",
+        "discovery[0].http.url: would show the token to everybody on the way; use https",
+    ),
+    (
         "discovery: [{http: {url: 'https://u:secret@h/x'}}]",
         "discovery[0].http.url: has a user or password in it; give a token as a file",
     ),

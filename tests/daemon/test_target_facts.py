@@ -79,4 +79,4 @@ async def test_the_daemon_has_chosen_the_gpus(asked: list[object]) -> None:
 )
 def test_loopback(url: str, local: bool) -> None:
     """By the text of the URL: nothing is looked up."""
-    assert host.is_loopback(url) is local
+    assert host.is_of_this_machine(url) is local

@@ -1,11 +1,11 @@
 """Facts about the machine that the prober runs on, and which of them are facts about the engine's."""
 
-import ipaddress
 import os
 import platform
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from prober.config.hosts import is_loopback
 from prober.results.facts import Fact
 
 SOURCE = "the prober's machine"
@@ -21,20 +21,16 @@ def read_host(url: str) -> list[Fact]:
             SOURCE,
         )
     ]
-    if is_loopback(url):
+    if is_of_this_machine(url):
         facts.append(Fact("cpu", cpu, SOURCE))
         if memory := _memory():
             facts.append(Fact("host_ram", memory, SOURCE))
     return facts
 
 
-def is_loopback(url: str) -> bool:
+def is_of_this_machine(url: str) -> bool:
     """Whether the URL names this machine. A forwarded port looks the same, so sources name the prober's machine."""
-    host = urlsplit(url).hostname or ""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")
+    return is_loopback(urlsplit(url).hostname or "")
 
 
 def _cpu() -> str:
