@@ -134,6 +134,9 @@ def test_the_sidecar_leaves_the_engine_as_it_was(shipped: dict[str, list[Manifes
     assert sidecar["restartPolicy"] == "Always"
     volumes = {volume["name"]: volume for volume in after["spec"]["template"]["spec"]["volumes"]}
     assert volumes[sidecar["volumeMounts"][0]["name"]]["configMap"]["optional"], "else the engine waits for it"
+    account = "/var/run/secrets/kubernetes.io/serviceaccount"
+    cover = next(mount["name"] for mount in sidecar["volumeMounts"] if mount["mountPath"] == account)
+    assert "emptyDir" in volumes[cover], "else the kubelet mounts the pod's token there"
     monitor = one(shipped[name], "PodMonitor")["spec"]
     assert fitting(monitor["selector"]["matchLabels"], after["spec"]["template"]["metadata"]["labels"])
     assert monitor["podMetricsEndpoints"][0]["port"] == sidecar["ports"][0]["name"]
