@@ -7,19 +7,22 @@ from urllib.parse import urlsplit
 
 from prober.config.configuration import Configuration
 from prober.config.discovery import DiscoverySpec, FileSpec, HttpSpec, KubernetesSpec
+from prober.config.problems import shown_path
 from prober.config.server import Auth, TlsSpec
 from prober.net.address import Forbidden, check
 
+SECRET_FILES = ("bearer_token_file", "key_file")
 Named = Iterator[tuple[str, str]]  # place in the configuration, value at that place
 
 
 def environment_warnings(specs: Configuration) -> Iterator[str]:
     """Warnings, each as `path: message`."""
     for place, path in _files(specs):
+        shown = shown_path(path) if place.endswith(SECRET_FILES) else path
         if has_magic(path) and not glob(path):
-            yield f"{place}: nothing on this machine fits {path}; there must be something where the prober runs"
+            yield f"{place}: nothing on this machine fits {shown}; there must be something where the prober runs"
         elif not has_magic(path) and not Path(path).exists():
-            yield f"{place}: {path} is not on this machine; it must be there where the prober runs"
+            yield f"{place}: {shown} is not on this machine; it must be there where the prober runs"
     for place, url in _addresses(specs):
         try:
             check(urlsplit(url).hostname or "")

@@ -115,6 +115,13 @@ def mask_secrets(text: str) -> str:
     return re.sub(r"\?.+", "?…", re.sub(r"(//|^).*@", r"\1…@", text, flags=re.DOTALL), flags=re.DOTALL)
 
 
+def shown_path(path: str) -> str:
+    """Path of a secret's file for messages. What does not begin as a path may be the secret itself, and is hidden."""
+    if path.startswith(("/", "./", "../")):
+        return path
+    return f"the name given ({len(path)} characters, hidden as it may be the secret itself; write /path or ./path to see it)"
+
+
 def is_http(url: str) -> bool:
     """Whether it is an http or https URL with a host and a valid port."""
     try:

@@ -7,6 +7,7 @@ import time
 import weakref
 from dataclasses import dataclass, field
 
+from prober.config.problems import shown_path
 from prober.config.server import TlsSpec
 from prober.storage.watched_file import Stamp, read_regular, stamp
 
@@ -100,16 +101,24 @@ class ClientTls:
             try:
                 load_pair(context, *pair)
             except BadCertificate as problem:
-                raise BadCertificate(f"tls.cert_file {spec.cert_file}, key_file {spec.key_file}: {problem}") from None
+                raise BadCertificate(
+                    f"tls.cert_file {spec.cert_file}, key_file {shown_path(str(spec.key_file))}: {problem}"
+                ) from None
         return context
 
     def _pair(self) -> tuple[bytes, bytes] | None:
         if not self.spec.cert_file or not self.spec.key_file:
             return None
-        try:
-            return (read_regular(self.spec.cert_file, MAX_PEM_BYTES), read_regular(self.spec.key_file, MAX_PEM_BYTES))
-        except OSError as problem:
-            raise BadCertificate(f"tls.cert_file, tls.key_file: {problem}; give readable files") from None
+        return _content("cert_file", self.spec.cert_file), _content("key_file", self.spec.key_file)
+
+
+def _content(key: str, path: str) -> bytes:
+    try:
+        return read_regular(path, MAX_PEM_BYTES)
+    except OSError as problem:
+        raise BadCertificate(
+            f"tls.{key} {shown_path(path)}: {problem.strerror or problem}; give a readable file"
+        ) from None
 
 
 _shared: weakref.WeakValueDictionary[TlsSpec, ClientTls] = weakref.WeakValueDictionary()

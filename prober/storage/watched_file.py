@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from prober.config.problems import shown_path
+
 Stamp = tuple[int, int, int, int]
 MAX_SECRET_BYTES = 64 << 10
 
@@ -91,7 +93,9 @@ class Secret:
             except OSError as problem:
                 consequence = "the last token stays in use" if self._value else "requests cannot be sent without it"
                 why = problem.strerror or problem
-                self.problem = f"{self.key} {self.path}: {why}; write the token there or fix the path: {consequence}"
+                self.problem = (
+                    f"{self.key} {shown_path(self.path)}: {why}; write the token there or fix the path: {consequence}"
+                )
             except ValueError as problem:
-                self.problem = f"{self.key} {self.path}: {problem}"
+                self.problem = f"{self.key} {shown_path(self.path)}: {problem}"
         return self._value
