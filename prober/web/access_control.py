@@ -173,12 +173,12 @@ class AccessControl:
 
     def _rate_limited_s(self, request: web.Request, loaded: Loaded) -> float:
         """Take from the rate limits; seconds to wait if one is exceeded, else 0."""
-        client_key, now_s = client(request.remote or ""), self.now()
+        client_key, now_s = _client(request), self.now()
         return self._pages.take(client_key, now_s) or self._all_clients.take("", now_s) or self._limited(loaded, now_s)
 
     async def _refused(self, request: web.Request, loaded: Loaded) -> web.Response | None:
         """Refusal of the request; None if it is allowed."""
-        client_key, now_s = client(request.remote or ""), self.now()
+        client_key, now_s = _client(request), self.now()
         if wait_s := self._rate_limited_s(request, loaded):
             return too_many_requests(wait_s, "too many requests")
         if (request.content_length or 0) > MAX_BODY_BYTES:
@@ -187,6 +187,9 @@ class AccessControl:
             )
             answer.force_close()
             return answer
+        hosts = request.headers.getall("Host", [])
+        if len(hosts) > 1 or any(host_name(host) is None for host in hosts):
+            return web.Response(status=400, text="the Host header is not a host name or address\n")
         if loaded.is_locked:
             return web.Response(status=503, text=LOCKED)
         admitted = loaded.config.tls_server_config.certificate_required
@@ -202,9 +205,6 @@ class AccessControl:
         """Refusal of `/probe` or a write from a page of another site; None if allowed."""
         if request.method in SAFE_METHODS and request.path != self._probe:
             return None
-        hosts = request.headers.getall("Host", [])
-        if len(hosts) > 1 or any(host_name(host) is None for host in hosts):
-            return web.Response(status=400, text="the Host header is not a host name or address\n")
         if request.method in SAFE_METHODS:
             if refusal := self._probe_refused(request, admitted=admitted):
                 return web.Response(status=403, text=refusal)
@@ -281,6 +281,12 @@ class AccessControl:
         named = admitted or _is_local(request.host)
         own = origin and ((named and origin_of(origin)[1] == request.host) or origin_of(origin) in self._origins)
         return "" if own and site in ("", "same-site") else origin or "another site"
+
+
+def _client(request: web.Request) -> str:
+    """The client's key, as the listener counts it."""
+    own = request.get_extra_info("sockname") or ("",)
+    return client(request.remote or "", str(own[0]))
 
 
 def _is_local(host: str) -> bool:

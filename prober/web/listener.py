@@ -32,6 +32,7 @@ CHECK_INTERVAL_S = 1.0
 MAX_BACKLOG = 1024  # while the event loop is busy; beyond it the kernel drops, and the client retries a second later
 MAX_ACCEPTED = 16  # connections per turn of the event loop
 LOG_INTERVAL_S = 60.0
+OWN_NETWORKS = (ipaddress.IPv6Network("fc00::/7"), ipaddress.IPv6Network("fe80::/10"))  # unique local, link-local
 log = logging.getLogger(__name__)
 
 
@@ -51,15 +52,41 @@ class Limits:
     tls_wait_s: float = 0.4  # for its turn; who would have to wait longer is beyond the limits
 
 
-def client(address: str) -> str:
-    """Client key: an IPv4 address, or an IPv6 /64 network, which one machine gets."""
-    try:
-        at = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
+def client(address: str, own: str = "") -> str:
+    """Client key: an IPv4 address, an IPv6 address of the prober's own network, or another IPv6 /64, which one machine gets.
+
+    Pods, and their kubelet, share a /64, which is also the prober's, or have unique local addresses (RFC 4193).
+
+    own: the address at which the client reached the prober
+    """
+    at, reached = _ip_address(address), _ip_address(own)
     if isinstance(at, ipaddress.IPv6Address):
-        return str(at.ipv4_mapped or ipaddress.IPv6Network((int(at) >> 64 << 64, 64)))
-    return str(at)
+        if at.ipv4_mapped or any(at in network for network in OWN_NETWORKS) or _network(at) == _network(reached):
+            return str(at.ipv4_mapped or at)
+        return str(_network(at))
+    return address if at is None else str(at)
+
+
+def _reached_at(accepted: socket.socket) -> str:
+    try:
+        return str(accepted.getsockname()[0])
+    except OSError:  # the client has disconnected
+        return ""
+
+
+def _ip_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """The address, without its zone; None if the text is none."""
+    try:
+        return ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        return None
+
+
+def _network(address: ipaddress.IPv4Address | ipaddress.IPv6Address | None) -> ipaddress.IPv6Network | None:
+    """The /64 of an IPv6 address."""
+    if not isinstance(address, ipaddress.IPv6Address):
+        return None
+    return ipaddress.IPv6Network((int(address) >> 64 << 64, 64))
 
 
 class Connection(asyncio.Protocol):
@@ -196,7 +223,7 @@ class Listener:
 
     def _admit(self, accepted: socket.socket, address: Any, loaded: Loaded) -> None:
         """Start a connection, or hand it to `overflow`."""
-        client_key = client(str(address[0])) if address else ""
+        client_key = client(str(address[0]), _reached_at(accepted)) if address else ""
         now_s = time.monotonic()
         if why := self._exceeded_limit(client_key, secured=loaded.tls is not None, now_s=now_s):
             self._log(f"{why}: requests on further ones are refused, except health checks")
