@@ -24,6 +24,7 @@ from prober.web.token_bucket import Rates, TooMany
 from prober.web.web_config import Loaded, WebFile
 
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+MAX_SILENT_S = 10.0  # of the measuring process; then it is not healthy
 MAX_BODY_BYTES = 64 << 10  # no operation takes a body
 WRITE_TIMEOUT_S = 30.0  # for the client to read the response
 PAGES_PER_S, PAGES_BURST = 20.0, 200  # per client
@@ -74,7 +75,7 @@ class AccessControl:
     """Access control of one site; `middleware` runs before its handlers.
 
     origins: (scheme, authority) of additional addresses of the site.
-    admin: whether actions are allowed. ready: result of `/-/ready`.
+    admin: whether actions are allowed. ready: result of `/-/ready`. silent_s: since the measuring process was heard.
     listener: set once the site listens. now: clock in seconds. names: host names of the prober.
     """
 
@@ -85,6 +86,7 @@ class AccessControl:
         origins: set[tuple[str, str]],
         admin: Callable[[], bool],
         ready: Callable[[], bool],
+        silent_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.file = file
         self.listener: Listener | None = None
@@ -95,7 +97,7 @@ class AccessControl:
         }
         self._healthy, self._ready = f"{prefix}/-/healthy", f"{prefix}/-/ready"
         self._probe, self._reload = f"{prefix}/probe", f"{prefix}/-/reload"
-        self._origins, self._admin, self._is_ready = origins, admin, ready
+        self._origins, self._admin, self._is_ready, self._silent_s = origins, admin, ready, silent_s
         self._passwords = Passwords()
         self._pages = Rates(PAGES_PER_S, PAGES_BURST)
         self._all_clients = Rates(ALL_CLIENTS_FACTOR * PAGES_PER_S, ALL_CLIENTS_FACTOR * PAGES_BURST)
@@ -138,11 +140,13 @@ class AccessControl:
 
     def health(self, path: str) -> tuple[int, str] | None:
         """Status and text of the answer to a health check; None for another path."""
+        if path not in (self._healthy, self._ready):
+            return None
+        if (silent_s := self._silent_s()) > MAX_SILENT_S:
+            return 503, f"The measuring process has not been heard for {silent_s:.0f} s\n"
         if path == self._healthy:
             return 200, "Healthy\n"
-        if path == self._ready:
-            return (200, "Ready\n") if self._is_ready() else (503, "Not ready\n")
-        return None
+        return (200, "Ready\n") if self._is_ready() else (503, "Not ready\n")
 
     def overflow_answer(self, head: bytes) -> bytes:
         """The response to a request on a connection beyond the limits. Called in another thread."""

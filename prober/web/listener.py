@@ -28,6 +28,9 @@ HANDSHAKE_TIMEOUT_S = 5.0
 FIRST_REQUEST_TIMEOUT_S = 10.0  # until the first request is complete
 IDLE_TIMEOUT_S = 120.0  # until the next request is complete
 MAX_REQUEST_BYTES = 64 << 10  # of an incomplete request
+SEND_BUFFER_BYTES = (
+    128 << 10
+)  # of the kernel, for each connection; it would grow to 4 MB, which the container is charged for
 CHECK_INTERVAL_S = 1.0
 MAX_BACKLOG = 1024  # while the event loop is busy; beyond it the kernel drops, and the client retries a second later
 MAX_ACCEPTED = 16  # connections per turn of the event loop
@@ -176,9 +179,9 @@ class Listener:
     def __len__(self) -> int:
         return len(self._open)
 
-    async def start(self, host: str | None, port: int) -> None:
-        """Listen. host: None for all addresses of the machine. Raises OSError."""
-        self._sockets = await _listening(host, port)
+    def start(self, sockets: list[socket.socket]) -> None:
+        """Accept connections of listening sockets, which `close` closes."""
+        self._sockets = sockets
         self._overflow.start()
         for listening in self._sockets:
             self._start(self._accept(listening))
@@ -299,8 +302,10 @@ class Listener:
             log.warning("web: %s", text)
 
 
-async def _listening(host: str | None, port: int) -> list[socket.socket]:
-    """Bound sockets. For all addresses one socket takes IPv4 and IPv6 if both are available."""
+async def listening_sockets(host: str | None, port: int) -> list[socket.socket]:
+    """Sockets that listen. host: None for all addresses of the machine, for which one socket takes IPv4 and IPv6 if both are
+    available. Raises OSError.
+    """
     if host is None:
         if socket.has_dualstack_ipv6():
             with contextlib.suppress(OSError):
@@ -323,6 +328,7 @@ def _bound(family: int, address: Any, *, both: bool = False) -> socket.socket:
     bound = socket.socket(family, socket.SOCK_STREAM)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         if family == socket.AF_INET6:
             bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(not both))
         bound.setblocking(False)
