@@ -96,6 +96,7 @@ class Options:
     web_config_file: str | None = None
     drain_s: float = 20.0
     shard: Shard = Shard()
+    vantage: str = ""
     lease: LeaseOptions = LeaseOptions()
     keep_running: bool = False
     storage_max_bytes: int | None = None
@@ -163,7 +164,7 @@ class App:
 
     def __init__(self, options: Options, make_clock: Callable[[], Clock] = Clock) -> None:
         self._options, self._make_clock = options, make_clock
-        self._families = registry()
+        self._families = registry(options.vantage)
         self._stopping = asyncio.Event()
         self._reloading = asyncio.Lock()
         self._file = WatchedFile(options.config_file)
