@@ -269,8 +269,14 @@ class TargetSweeps(TargetObserver):
         """The last result in memory that found a capacity of the target at its URL."""
         return next((result for result in self.latest() if self._has_capacity(result)), None)
 
+    def last_curve(self) -> Result | None:
+        """The result whose load curve is shown: the last that found a capacity, else the last that measured the target at its URL."""
+        url = result_url(self._url)
+        measured = (result for result in self.latest() if result.stages and result.target.url == url)
+        return self.last_capacity() or next(measured, None)
+
     async def recall(self) -> None:
-        """Read as many results as decide whether a sweep may start, and show the last capacity with its time."""
+        """Read as many results as decide whether a sweep may start, and show the last capacity and load curve with their time."""
         context, series = self._context, self.series
         try:
             await self.results.read(lambda _: True)
@@ -279,9 +285,14 @@ class TargetSweeps(TargetObserver):
                 context.starts.assume(self.target.spec.key, max(0.0, age_s))
             await self.results.read(self._has_capacity)
             result = self.last_capacity()
-            if result is not None and series is not None and series is self.series:
+            if series is None or series is not self.series:
+                return
+            if result is not None:
                 self.demand.show_capacity(result.capacities)
                 series.capacity_time(result.ended_unix_s)
+            series.stages(self.last_curve())
+            if latest := self.latest():
+                series.last_end(latest[0].ended_unix_s, latest[0].stop or "")
         finally:
             self.is_recalled = True
 
@@ -315,6 +326,7 @@ class TargetSweeps(TargetObserver):
         self.model = None
         if self.series is not None:
             self.series.capacity_time(None)
+            self.series.stages(None)
             self._queue.recall(self)
 
     def _last_start_s(self) -> float:
