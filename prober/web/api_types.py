@@ -146,7 +146,10 @@ def _capacity(capacity: Capacities | None) -> str | None:
 
 
 class CapacityAnswer(Answer):
-    """The estimated knee of an SLO in requests per second, with its interval."""
+    """The estimated knee of an SLO in requests per second, with its interval.
+
+    curve: [requests per second, seconds] of the quantile that the SLO is about, by the engine model; empty without one
+    """
 
     slo: str
     verdict: str
@@ -157,6 +160,7 @@ class CapacityAnswer(Answer):
     confidence: float
     samples: int
     fit: str
+    curve: list[tuple[float, float]]
 
 
 def _sent(stages: Sequence[Stage]) -> int:

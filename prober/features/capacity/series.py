@@ -75,6 +75,16 @@ SWEEP_STAGE_LATENCY = gauge(
     "Latency in each stage of the same sweep: the median, and other quantiles with enough samples.",
     *("target", "stage", "signal", "quantile"),
 )
+FIT_RATE = gauge(
+    "llmslo_capacity_fit_rate_per_second",
+    "Total request rate of each point of the curve that the engine model of the same sweep gives for an SLO; absent without a model.",
+    *("target", "slo", "point"),
+)
+FIT_LATENCY = gauge(
+    "llmslo_capacity_fit_latency_seconds",
+    "Latency at each point of that curve: the quantile that the SLO is about.",
+    *("target", "slo", "point", "signal", "quantile"),
+)
 CAPACITY_EXHAUSTION = gauge(
     "llmslo_capacity_exhaustion_timestamp_seconds",
     "First UTC day on which the daily peak of demand is forecast to reach the capacity; absent without a forecast.",
