@@ -70,13 +70,13 @@ REAL: dict[str, dict[str, str]] = {
         "TPOT F": "no SLO on it", "E2E F": "no SLO on it",
     },
     "capacity": {
-        "Headroom": NO_SWEEP, "Age of the capacity": NO_SWEEP, "Capacity exhaustion": NO_SWEEP,
-        "Instances for the peak of this range": NO_SWEEP,
+        "Headroom": NO_SWEEP, "Capacity age": NO_SWEEP, "Capacity exhaustion": NO_SWEEP,
+        "Instances for the peak": NO_SWEEP,
         "Sweep load now": "sweeps are not configured", "Load that sweeps added": "sweeps are not configured",
         "Requests: demand against capacity A": NO_SWEEP, "Requests: demand against capacity B": NO_SWEEP,
         "Requests: demand against capacity C": NO_SWEEP, "Tokens: demand against capacity A": NO_SWEEP,
         "Tokens: demand against capacity B": NO_SWEEP, "Tokens: demand against capacity C": NO_SWEEP,
-        "Headroom over time": NO_SWEEP, "Capacity found by sweeps": NO_SWEEP, "TTFT over load": NO_SWEEP,
+        "Headroom over time": NO_SWEEP, "Capacity found by sweeps, in their requests": NO_SWEEP, "TTFT over load": NO_SWEEP,
         "TPOT over load": NO_SWEEP, "ITL over load": NO_SWEEP, "Throughput over load": NO_SWEEP, "Last sweep ended": NO_SWEEP,
         "Sweeps by result": NO_SWEEP, "Output tokens per GPU": NO_GPU,
         "Cost and energy of 1,000 output tokens": NO_GPU,
@@ -109,7 +109,8 @@ def programs(folder: Path) -> Iterator[Start]:
 
 LABELS: dict[str, tuple[str, ...]] = {
     "workload": ("probe",), "slo": ("start", "flow", "success"), "phase": ("settled",), "signal": ("ttft", "itl", "tpot", "e2e"),
-    "bound": ("lower", "estimate", "upper"), "quantile": ("0.5", "0.9", "0.95", "0.99"), "stage": ("00", "01", "02", "03"),
+    "bound": ("lower", "estimate", "upper", "earliest", "latest"), "quantile": ("0.5", "0.9", "0.95", "0.99"),
+    "stage": ("00", "01", "02", "03"),
     "point": ("00", "01", "02", "03"),
     "gpu": ("0", "1"), "state": ("failing", "ready"), "reason": ("shed", "thermal", "power_cap", "rejected"),
     "cause": ("regression",), "event": ("alarm",), "check": ("regex",), "kind": ("prompt", "completion"),

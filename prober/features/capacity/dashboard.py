@@ -100,7 +100,7 @@ def _now() -> list[Panel]:
             width=7,
         ),
         stat(
-            "Age of the capacity",
+            "Capacity age",
             "Time since a sweep last found a capacity. Bad: longer than the sweep period, or older than the last engine change.",
             "s",
             now(f"time() - max(llmslo_sweep_last_success_timestamp_seconds{{{TARGET}}})"),
@@ -122,7 +122,7 @@ def _now() -> list[Panel]:
             empty="no forecast",
         ),
         counts(
-            "Instances for the peak of this range",
+            "Instances for the peak",
             "Instances of this target needed for the highest demand in this range, at the lower bound of its capacity and with 20% "
             "headroom, and their GPUs. Bad: more than there are. No data: no known capacity or demand, or no GPUs are read.",
             now(_needed(), "instances"),
@@ -153,17 +153,18 @@ def _now() -> list[Panel]:
     ]
 
 
-def _bounded(title: str, text: str, unit: str, demand: Query, capacity: dict[str, str]) -> Panel:
+def _bounded(title: str, text: str, unit: str, demand: Query, name: str, capacity: dict[str, str]) -> Panel:
+    """name: of the capacity in the legend"""
     return series(
         title,
         text,
         unit,
-        *(Query(expr, f"capacity, {bound}") for bound, expr in capacity.items()),
+        *(Query(expr, f"{name}, {bound}") for bound, expr in capacity.items()),
         demand,
         width=12,
         overrides=[
-            *band("capacity, lower", "capacity, upper"),
-            dashed("capacity, estimate", BLUE, in_legend=True),
+            *band(f"{name}, lower", f"{name}, upper"),
+            dashed(f"{name}, estimate", BLUE, in_legend=True),
             fixed_color("demand", ORANGE, ("custom.lineWidth", 2)),
         ],
     )
@@ -172,10 +173,11 @@ def _bounded(title: str, text: str, unit: str, demand: Query, capacity: dict[str
 def _requests() -> Panel:
     return _bounded(
         "Requests: demand against capacity",
-        "Requests per second that the engine finishes, against the estimated knee with its interval, scaled to the length of "
-        "production requests. Bad: demand in or above the band.",
+        "Requests per second that the engine finishes, against the estimated knee with its interval, scaled to the present "
+        "length of users' requests. Bad: demand in or above the band.",
         "reqps",
         Query(_demand("requests"), "demand"),
+        "capacity in requests of users",
         {bound: _capacity(bound) for bound in BOUNDS},
     )
 
@@ -186,6 +188,7 @@ def _tokens() -> Panel:
         "Demand and capacity in prompt and output tokens per second. Bad: demand in or above the band.",
         "short",
         Query(_demand("tokens"), "demand"),
+        "capacity",
         {bound: _capacity_tokens(bound) for bound in BOUNDS},
     )
 
@@ -221,15 +224,15 @@ def _kv() -> Panel:
 
 def _knee() -> Panel:
     return series(
-        "Capacity found by sweeps",
-        "Estimated knee of all SLOs together, for the sweep's own requests, with its interval, and the estimate of each SLO. "
+        "Capacity found by sweeps, in their requests",
+        "Estimated knee of all SLOs together, in requests of the sweep's own length and not of the users', with its interval, and the estimate of each SLO. "
         "Bad: lower than after the previous sweep; the SLO with the lowest estimate sets the capacity.",
         "reqps",
-        *(Query(_sweep_capacity(bound), bound) for bound in BOUNDS),
+        *(Query(_sweep_capacity(bound), f"all SLOs, {bound}") for bound in BOUNDS),
         Query(gauge("llmslo_capacity_requests_per_second", "slo", ',bound="estimate"'), "SLO {{slo}}"),
         width=12,
         empty="no sweep has found a capacity in this range",
-        overrides=[*band("lower", "upper"), dashed("SLO .*", "", in_legend=True)],
+        overrides=[*band("all SLOs, lower", "all SLOs, upper"), dashed("SLO .*", "", in_legend=True)],
     )
 
 
