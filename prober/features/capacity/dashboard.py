@@ -225,7 +225,8 @@ def _kv() -> Panel:
 def _knee() -> Panel:
     return series(
         "Capacity found by sweeps, in their requests",
-        "Estimated knee of all SLOs together, in requests of the sweep's own length and not of the users', with its interval, and the estimate of each SLO. "
+        "Estimated knee of all SLOs together, in requests of the sweep's own length and not of the users', with its interval, "
+        "and the estimate of each SLO. "
         "Bad: lower than after the previous sweep; the SLO with the lowest estimate sets the capacity.",
         "reqps",
         *(Query(_sweep_capacity(bound), f"all SLOs, {bound}") for bound in BOUNDS),
