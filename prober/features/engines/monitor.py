@@ -207,6 +207,7 @@ class TargetEngine(TargetObserver):
     def engine_changed(self, change: EngineChange) -> None:
         kind = change.kind if change.kind in series.ENGINE_CHANGE_KINDS else "flags"
         self._registry.value(series.ENGINE_CHANGES, self._name, kind).inc()
+        self._registry.show(series.ENGINE_LAST_CHANGE, self._observed.target.clock.unix_s(), self._name, kind)
         self._record(change.text())
         if kind == "model":
             self._changed_to = change.new
