@@ -267,7 +267,12 @@ def _trend(title: str, text: str, unit: str, queries: list[Query], transformatio
     )  # fmt: skip
 
 
-STAGE_RATES = f"max by (stage) (llmslo_sweep_stage_rate_per_second{{{TARGET}}})"
+# Of several probers one is asked for curve and knee: that with the latest capacity; without any, with the latest sweep.
+_SUCCESS, _END = (
+    f"max by (instance) (llmslo_sweep_last_{name}_timestamp_seconds{{{TARGET}}})" for name in ("success", "end")
+)
+NEWEST = f"and on (instance) topk(1, {_SUCCESS} or on () {_END})"
+STAGE_RATES = f"max by (stage) (llmslo_sweep_stage_rate_per_second{{{TARGET}}} {NEWEST})"
 
 
 def _row_named(name: str, expr: str) -> str:
@@ -282,7 +287,7 @@ def _knees(signal: str, bound: str) -> str:
         f'llmslo_slo_threshold_seconds{{{TARGET},signal="{signal}"}}',
     )
     found = f'{judged} and on (target, slo) {capacity}{{{TARGET},bound="upper"}}'
-    return f'min({capacity}{{{TARGET},bound="{bound}"}} and on (target, slo) ({found}))'
+    return f'min({capacity}{{{TARGET},bound="{bound}"}} {NEWEST} and on (target, slo) ({found}))'
 
 
 def _curve(signal: str) -> Panel:
@@ -291,17 +296,17 @@ def _curve(signal: str) -> Panel:
 
     def of(quantile: str) -> str:
         more = f'{TARGET},signal="{signal}",quantile="{quantile}"'
-        return f"max by (stage) (llmslo_sweep_stage_latency_seconds{{{more}}})"
+        return f"max by (stage) (llmslo_sweep_stage_latency_seconds{{{more}}} {NEWEST})"
 
     def by_point(expr: str) -> str:
         """The labels slo and point become one, `stage`."""
         joined = f'label_join(max by (slo, point) ({expr}), "stage", " ", "slo", "point")'
         return f'label_replace(label_replace({joined}, "slo", "", "", ""), "point", "", "", "")'
 
-    fit = f'llmslo_capacity_fit_latency_seconds{{{TARGET},signal="{signal}"}}'
-    fit_rates = f"llmslo_capacity_fit_rate_per_second{{{TARGET}}} and on (target, slo, point) {fit}"
+    fit = f'llmslo_capacity_fit_latency_seconds{{{TARGET},signal="{signal}"}} {NEWEST}'
+    fit_rates = f"llmslo_capacity_fit_rate_per_second{{{TARGET}}} and on (instance, target, slo, point) ({fit})"
     judged = f'llmslo_slo_threshold_seconds{{{TARGET},signal="{signal}"}}'
-    height = f'max(llmslo_sweep_stage_latency_seconds{{{TARGET},signal="{signal}"}} or {fit} or {judged})'
+    height = f'max(llmslo_sweep_stage_latency_seconds{{{TARGET},signal="{signal}"}} {NEWEST} or {fit} or {judged})'
     lower, estimate, upper = (_knees(signal, bound) for bound in BOUNDS)
     # Two rows are the edges of the band, two more are those of a thin line at the estimate.
     edges = {"knee 1": lower, "knee 2": upper}
@@ -346,7 +351,7 @@ def _x_axis() -> Json:
 def _frontier() -> Panel:
     queries, transformations = _over_rate(
         STAGE_RATES,
-        (f"max by (stage) (llmslo_sweep_stage_tokens_per_second{{{TARGET}}})", "output tokens per second"),
+        (f"max by (stage) (llmslo_sweep_stage_tokens_per_second{{{TARGET}}} {NEWEST})", "output tokens per second"),
     )
     return _trend(
         "Throughput over load",
