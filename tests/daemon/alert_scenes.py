@@ -157,7 +157,13 @@ STARTING = series_of("target_starting_until_timestamp_seconds", "1200+0x19 _x60"
 )
 REFUSED = STARTING | failing("0+0x20 1+0x60") | slo("ttft", "0+0x19 0+12x60", "0+0x19 0+12x60")
 QUARTER_BAD = slo("ttft", "0+12x120", "0+0x44 0+12x75")
-SWEEP_LOAD = headroom("0.5+0x9 0.05+0x29 0.5+0x60") | sweeping("0+0x9 20+0x24 0+0x60")
+# A second prober, `b`, takes the sweep of the first for demand; the first states the demand of before it.
+SWEEP_SEEN_BY_ANOTHER = {
+    name.replace('instance="a"', 'instance="b"'): values
+    for name, values in headroom("0.5+0x9 0.05+0x29 0.5+0x60").items()
+}
+SWEEP_LOAD = headroom("0.5+0x99") | SWEEP_SEEN_BY_ANOTHER | sweeping("0+0x9 20+0x24 0+0x60")
+EVERY_15_MINUTES = sweeping("0+0x4" + " 20+0x4 0+0x9" * 6)
 LOW_AND_SWEEP = headroom("0.15+0x100") | sweeping("0+0x29 20+0x9 0+0x60")
 NO_LATER_FORECAST = ("950400+0x99 1728000+0x2000", "950400+0x99 stale")
 DISCOVERY_LOST = "1+0x9 0+0x40"
@@ -436,13 +442,18 @@ SCENES: dict[str, list[Scene]] = {
         silent("low by the lower bound only", 40, headroom("0.1+0x60", "lower") | headroom("0.3+0x60")),
         silent("low for 14 minutes", 25, headroom("0.5+0x9 0.15+0x13 0.5+0x40")),
         *(
-            silent("low only during a sweep of 25 minutes and the 5 minutes after it", minute, SWEEP_LOAD)
+            silent("low only for another prober, by a sweep of 25 minutes and the 5 minutes after it", minute, SWEEP_LOAD)
             for minute in (26, 34, 38, 42, 56)
         ),
         *(
             fires("a sweep does not end the alert", minute, LOW_AND_SWEEP, target="llama")
             for minute in (29, 35, 45, 50, 70, 80)
         ),
+        *(
+            fires("low, with a sweep every 15 minutes", minute, headroom("0.15+0x99") | EVERY_15_MINUTES, target="llama")
+            for minute in (16, 29, 44, 70)
+        ),
+        silent("enough, with a sweep every 15 minutes", 60, headroom("0.5+0x99") | EVERY_15_MINUTES | SWEEP_SEEN_BY_ANOTHER),
         fires("headroom back for 20 minutes", 50, headroom("0.15+0x29 0.5+0x60"), target="llama"),
         silent("headroom back for over 30 minutes", 62, headroom("0.15+0x29 0.5+0x60")),
     ],
