@@ -535,6 +535,7 @@ async def test_the_page_lets_others_run() -> None:
 
         view = await site.site.views.page("", 1, "", admin=False)
         assert view is not None
+        site.site.views.forget()
         other = asyncio.create_task(count_turns())
         await site.site.views.page("", 1, "", admin=False)
         other.cancel()
