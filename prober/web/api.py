@@ -33,6 +33,7 @@ from prober.web.openapi import Json, Method, Operation, Parameter, Reply, docume
 from prober.web.pieces import PiecewiseResponse
 from prober.web.views import Views
 
+MAX_PROBES = 1_000_000  # in one answer; more than are kept
 HEAD = b'{"status": "success", "data": '
 MAX_BLOCK_S = 0.0003  # of the event loop, while a list is written
 ADMIN_OFF = "actions on request are off; start the prober with --web.enable-admin-api\n"
@@ -126,7 +127,7 @@ class Api:
             runner = self._fleet.find(name)
             history = runner.find(TargetHistory) if runner is not None else None
             histories = [history] if history is not None else []
-        limit, snapshots = max(0, limit), list[list[ProbeResult]]()
+        limit, snapshots = min(max(0, limit), MAX_PROBES), list[list[ProbeResult]]()
         for history in histories:
             snapshots.append(list(islice(history.recent(), limit)))
             await asyncio.sleep(0)

@@ -1,7 +1,6 @@
 """Answers that many clients ask for: made one after the other, and shared by all who ask for the same at the same time."""
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 
@@ -60,12 +59,13 @@ class Lane:
 
     async def _make(self, key: Hashable, make: Callable[[], Awaitable[Answer]]) -> Answer:
         task, generation = asyncio.current_task(), self._generation
+        now = asyncio.get_running_loop().time
         try:
             async with self._turn:
-                await asyncio.sleep(max(0.0, self._next_s - time.monotonic()))
-                begin_s = time.monotonic()
+                await asyncio.sleep(max(0.0, self._next_s - now()))
+                begin_s = now()
                 answer = await make()
-                end_s = time.monotonic()
+                end_s = now()
                 self._next_s = end_s + self._pause_ratio * (end_s - begin_s)
         finally:
             if self._coming.get(key) is task:
