@@ -1,8 +1,8 @@
 """The front in a process of its own, so that the process that measures serves nobody.
 
 It is forked before the measuring process has threads, and shares the memory of what is loaded by then. Between both is a keeper, which
-only waits, and forks the front again if it ends. A front sends the site one end of each connection to it; the site says several times
-a second that it lives.
+only waits, and forks the front again if it ends. A front sends the site one end of each connection to it; the site says every
+second that it lives, and what has changed.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from prober.web.front import Front
 from prober.web.host_name import host_name
 from prober.web.web_config import WebFile
 
-BEAT_S = 0.2
+BEAT_S = 1.0
 RESTART_S = 1.0
 END_S = 3.0
 NICENESS = 5  # timestamps come before pages
@@ -102,7 +102,17 @@ class FrontProcess:
             listening.close()
         self._control.setblocking(False)
         asyncio.get_running_loop().add_reader(self._control, self._receive)
-        self._beating = asyncio.create_task(self._beat(state))
+        self._state = state
+        self._beating = asyncio.create_task(self._beat())
+
+    def tell(self) -> None:
+        """Send the state of the site to the front."""
+        try:
+            self._control.send(json.dumps(self._state()).encode())
+        except BlockingIOError:  # the front is busy, or begins anew
+            pass
+        except OSError:
+            self._gone()
 
     async def close(self) -> None:
         """End the front and the keeper."""
@@ -123,14 +133,9 @@ class FrontProcess:
                     return
                 time.sleep(0.01)
 
-    async def _beat(self, state: Callable[[], dict[str, bool]]) -> None:
-        while True:
-            with contextlib.suppress(BlockingIOError):  # the front is busy, or begins anew
-                try:
-                    self._control.send(json.dumps(state()).encode())
-                except (BrokenPipeError, ConnectionError):
-                    self._gone()
-                    return
+    async def _beat(self) -> None:
+        while not self._closing:
+            self.tell()
             await asyncio.sleep(BEAT_S)
 
     def _receive(self) -> None:

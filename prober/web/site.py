@@ -62,7 +62,8 @@ class Site:
         route_prefix: str,
         file: WebFile | None = None,
     ) -> None:
-        self.ready = False
+        self.on_change: Callable[[], None] = lambda: None  # of `ready` or `admin`
+        self._ready = False
         self.external_url = external_url
         self.prefix = "/" + route_prefix.strip("/") if route_prefix.strip("/") else ""
         self.views = Views(fleet, sweeps)
@@ -79,6 +80,16 @@ class Site:
         GCCollector(registry=self._process)
 
     @property
+    def ready(self) -> bool:
+        """Whether probing has begun and is not being stopped."""
+        return self._ready
+
+    @ready.setter
+    def ready(self, is_ready: bool) -> None:
+        self._ready = is_ready
+        self.on_change()
+
+    @property
     def admin(self) -> bool:
         """Whether actions are allowed."""
         return self._api.admin
@@ -86,6 +97,7 @@ class Site:
     @admin.setter
     def admin(self, allowed: bool) -> None:
         self._api.admin = allowed
+        self.on_change()
 
     def routes(self) -> list[web.RouteDef]:
         """All routes, below the prefix."""
@@ -291,6 +303,7 @@ async def serve_apart(
     runner = await backend(site)
     settings = Settings(host_and_port(address)[0], site.prefix, site.external_url, web_config_file)
     front.start(settings, sockets, runner, lambda: {"ready": site.ready, "admin": site.admin}, lost)
+    site.on_change = front.tell
     return ServingApart(front, runner)
 
 
