@@ -8,11 +8,11 @@ import asyncio
 import logging
 import socket
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
 from prober.exposition.form import choose_form
@@ -36,13 +36,15 @@ UNAVAILABLE = "the prober's measuring process does not answer; its log may say w
 log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class SiteState:
-    """What the site last said of itself. silent_s: seconds since then"""
+class _FaultsOnly(logging.Filter):
+    """Leaves out requests that are no HTTP: they are answered with 400, and anyone could fill the log with them."""
 
-    ready: bool = False
-    admin: bool = False
-    silent_s: Callable[[], float] = lambda: 0.0
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+
+
+server_log = logging.getLogger("prober.web.server")
+server_log.addFilter(_FaultsOnly())
 
 
 class _Connector(aiohttp.BaseConnector):
@@ -86,6 +88,7 @@ class Front:
         self._runner = web.AppRunner(
             app,
             access_log=None,
+            logger=server_log,
             shutdown_timeout=1.0,
             keepalive_timeout=IDLE_TIMEOUT_S,
             lingering_time=LINGER_S,

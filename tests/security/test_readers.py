@@ -71,6 +71,26 @@ async def test_a_malformed_host_is_refused_with_400_on_every_page(path: str) -> 
 
 
 @pytest.mark.parametrize(
+    "head",
+    [
+        b"GET http://[/metrics HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"GET /?\xff HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\r\n\r\n",
+    ],
+)
+async def test_what_is_no_request_is_refused_without_a_trace(head: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    """Fifty a second would fill the log. A fault of the prober's own is still logged with its trace."""
+    async with served(None) as site:
+        assert b" 400 " in (await answer_to(site.port, head)).partition(b"\r\n")[0]
+        assert caplog.text == ""
+        site.site._pieces = None  # type: ignore[assignment, method-assign]
+        assert await site.status() == 500
+        assert "TypeError" in caplog.text
+
+
+@pytest.mark.parametrize(
     ("path", "status"),
     [
         ("/?q=" + "a" * 200, 200),
