@@ -232,6 +232,15 @@ def _cores(samples: list[tuple[int, float]], kinds: list[int], kind: Callable[[i
     return round(used_s / wall_s, 3) if wall_s else 0.0
 
 
+def _p99(errors: list[float]) -> float | None:
+    """None if no probe succeeded."""
+    return round(percentile(errors, 0.99), 3) if errors else None
+
+
+def _minus(a: float | None, b: float | None) -> float | None:
+    return None if a is None or b is None else round(a - b, 3)
+
+
 # --- one run
 
 
@@ -273,7 +282,7 @@ def measure(config: str, rounds: int, attacking: Callable[[Stage, int], Any]) ->
         checks = [took for at, took in watch.health if kind(at) in kinds]
         outcomes = Counter(probe["outcome"] for probe in mine)
         return {
-            "itl_error_p99_ms": round(percentile([error for at in kinds for error in errors[at]], 0.99), 3),
+            "itl_error_p99_ms": _p99([error for at in kinds for error in errors[at]]),
             "probes": len(mine),
             "invalid_ratio": round(outcomes["invalid"] / max(1, len(mine)), 4),
             "not_ok": {name: count for name, count in outcomes.items() if name != "ok"},
@@ -289,8 +298,8 @@ def measure(config: str, rounds: int, attacking: Callable[[Stage, int], Any]) ->
     return {
         "quiet": quiet,
         "attacked": attacked,
-        "more_ms": round(attacked["itl_error_p99_ms"] - quiet["itl_error_p99_ms"], 3),
-        "null_ms": round(percentile(errors[2], 0.99) - percentile(errors[0], 0.99), 3),
+        "more_ms": _minus(attacked["itl_error_p99_ms"], quiet["itl_error_p99_ms"]),
+        "null_ms": _minus(_p99(errors[2]), _p99(errors[0])),
         "slos": slos,
         "trusted": trusted[0].split()[1] if trusted else None,
         "attack": seen,
@@ -342,8 +351,11 @@ def goals(name: str, found: dict[str, Any]) -> list[dict[str, Any]]:
     attacked = found["attacked"]
     failed = attacked["health_failed"]
     more_invalid = 100 * (attacked["invalid_ratio"] - found["quiet"]["invalid_ratio"])
+    itl = f"{name}: ITL error p99 of the good target, attacked minus not"
+    more_ms = found["more_ms"]
+    unknown = {"name": itl, "value": None, "goal": 0.5, "unit": "ms", "met": False}
     return [
-        goal(f"{name}: ITL error p99 of the good target, attacked minus not", found["more_ms"], 0.5, "ms"),
+        goal(itl, more_ms, 0.5, "ms") if more_ms is not None else unknown,
         goal(f"{name}: invalid probes of the good target, attacked minus not", more_invalid, 1.0, "%"),
         goal(f"{name}: memory of the prober, highest", attacked["memory_mib"], 256, "MiB"),
         goal(f"{name}: health checks that failed", failed, 0, "checks"),

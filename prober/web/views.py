@@ -85,7 +85,11 @@ class Views:
 
     async def targets(self) -> list[TargetView]:
         """All targets."""
-        return [await self._measured(self._view(runner)) for runner in list(self._fleet.runners.values())]
+        views = []
+        for runner in list(self._fleet.runners.values()):
+            views.append(await self._measured(self._view(runner)))
+            await asyncio.sleep(0)
+        return views
 
     def forget(self) -> None:
         """Show nothing again that was read before now."""
