@@ -56,7 +56,7 @@ test-cluster: install ## the manifests, discovery and leases against a real API 
 	tests/cluster/run.sh $(TOOLS)/cluster $(ARGS)
 
 test-image: install ## the image, built and run for real; root, podman, runc (minutes; ARGS=-s says more)
-	PATH="$(TOOLS)/usr/bin:$$PATH" IMAGE_DIR=$(TOOLS)/image $(BIN)/pytest -o faulthandler_timeout=0 -o timeout=0 tests/deploy/test_image_built.py $(ARGS)
+	PATH="$(TOOLS)/usr/bin:$$PATH" IMAGE_DIR=$(TOOLS)/image $(BIN)/pytest -o timeout=0 tests/deploy/test_image_built.py $(ARGS)
 
 test-engines: install ## real vLLM and llama.cpp on the CPU, probed; DIR=… keeps them (2.5 GB, minutes)
 	tests/engines/run.sh $(DIR)

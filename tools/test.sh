@@ -7,7 +7,8 @@ shift
 [ $# -eq 0 ] || exec "$pytest" "$@"
 
 waiting=(tests/e2e tests/faults)
+options=(--durations 10 --max-worker-restart 0) # a worker that ends stops the run: with a new one it can wait for ever
 failed=0
-"$pytest" --numprocesses 2 --durations 10 "${waiting[@]/#/--ignore=}" || failed=$?
-"$pytest" --numprocesses 3 --durations 10 --dist loadfile --no-loadscope-reorder "${waiting[@]}" || failed=$?
+"$pytest" --numprocesses 2 "${options[@]}" "${waiting[@]/#/--ignore=}" || failed=$?
+"$pytest" --numprocesses 3 "${options[@]}" --dist loadfile --no-loadscope-reorder "${waiting[@]}" || failed=$?
 exit "$failed"

@@ -10,4 +10,4 @@ APISERVER=${APISERVER:-$(realpath "$1")/usr/bin/kube-apiserver}
 ETCD=${ETCD:-$(realpath "$1")/usr/bin/etcd}
 export APISERVER ETCD
 shift
-exec .venv/bin/pytest --override-ini=faulthandler_timeout=300 --override-ini=timeout=0 tests/cluster/test_cluster.py "$@"
+exec .venv/bin/pytest --override-ini=timeout=0 tests/cluster/test_cluster.py "$@"

@@ -7,4 +7,4 @@ tests/engines/install.sh "$1"
 ENGINES_DIR=$(cd "$1" && pwd)
 export ENGINES_DIR
 shift
-exec .venv/bin/pytest --override-ini=faulthandler_timeout=600 --override-ini=timeout=0 tests/engines/test_real_engines.py "$@"
+exec .venv/bin/pytest --override-ini=timeout=0 tests/engines/test_real_engines.py "$@"
