@@ -8,6 +8,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Awaitable, Callable
+from http import HTTPStatus
 from typing import Any
 
 import aiohttp
@@ -16,7 +17,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
 from prober.exposition.form import choose_form
-from prober.web.access_control import AccessControl
+from prober.web.access_control import SAFE_METHODS, AccessControl
 from prober.web.deliveries import Deliveries
 from prober.web.lane import Answer, Lane
 from prober.web.listener import IDLE_TIMEOUT_S, Limits, Listener
@@ -116,8 +117,9 @@ class Front:
         path = request.path.removeprefix(self._prefix)
         if request.method not in ("GET", "HEAD") or path == "/probe":
             answer = await self._fetch(request.method, target, request)
-            for lane in (self._scrapes, self._views):
-                lane.forget()  # whoever acts sees what it did
+            if request.method not in SAFE_METHODS and answer.status < HTTPStatus.BAD_REQUEST:
+                for lane in (self._scrapes, self._views):
+                    lane.forget()  # whoever acts sees what it did
             return self._response(answer)
         gzip = "gzip" in request.headers.get("Accept-Encoding", "")
         if path == "/metrics":

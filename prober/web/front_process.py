@@ -74,14 +74,16 @@ class FrontProcess:
         if process_id:
             theirs.close()
             return cls(process_id, ours)
+        code = 1
         try:
             ours.close()
             _keep(theirs, parent)
+            code = 0
         except BaseException:
             log.exception("pages: their process failed; please report this")
         finally:
             logging.shutdown()
-            os._exit(0)
+            os._exit(code)  # of the keeper, and of a front, which is started again unless it is 0
 
     def start(
         self,

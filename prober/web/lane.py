@@ -37,7 +37,7 @@ class Lane:
         self._next_s = 0.0
         self._fresh: dict[Hashable, Answer] = {}
         self._coming: dict[Hashable, asyncio.Task[Answer]] = {}
-        self._generation = 0
+        self._generation = self._waiting = 0
 
     async def get(self, key: Hashable, make: Callable[[], Awaitable[Answer]]) -> Answer:
         """The answer of this key: a fresh one, one that is being made, or a new one. Raises TooMany, and what `make` raises."""
@@ -45,11 +45,16 @@ class Lane:
             return answer
         task = self._coming.get(key)
         if task is None:
-            if len(self._coming) >= MAX_WAITING:
+            if self._waiting >= MAX_WAITING:
                 raise TooMany(FRESH_S, BUSY)
             task = self._coming[key] = asyncio.create_task(self._make(key, make))
-            task.add_done_callback(lambda done: done.cancelled() or done.exception())  # all clients may be gone
+            self._waiting += 1
+            task.add_done_callback(self._made)
         return await asyncio.shield(task)
+
+    def _made(self, task: "asyncio.Task[Answer]") -> None:
+        self._waiting -= 1
+        task.cancelled() or task.exception()  # all clients may be gone: nobody else asks for it
 
     def forget(self) -> None:
         """Give no answer again that was made before now."""

@@ -111,6 +111,27 @@ async def test_long_addresses_and_filters_are_refused_in_words(path: str, status
         assert await site.status("/") == 200
 
 
+@pytest.mark.parametrize(
+    "target",
+    [
+        "/x/../probe",
+        "/./probe",
+        "//probe",
+        "/probe/",
+        "/%70robe",
+        "/x/%2e%2e/probe",
+        "/probe;a",
+        "http://a/probe",
+        "/x/..%2fprobe",
+    ],
+)
+async def test_no_spelling_of_a_path_leads_past_the_checks(target: str) -> None:
+    """The front checks what the site then serves: a page of another site sends no probe, however it writes the path."""
+    async with served(None) as site:
+        head = f"GET {target}?target=a HTTP/1.1\r\nHost: evil.example\r\nSec-Fetch-Site: cross-site\r\nConnection: close\r\n\r\n"
+        assert (await answer_to(site.port, head.encode())).split()[1] in (b"403", b"404")
+
+
 # --- slow readers, and many
 
 PAGE_BYTES = 3 << 20  # about that of 500 targets, compressed ten times

@@ -61,8 +61,14 @@ async def test_who_comes_when_too_many_wait_is_told_to_come_again() -> None:
     await asyncio.sleep(0)
     with pytest.raises(TooMany):
         await lane.get("one more", lambda: kitchen.make("one more"))
-    assert (await lane.get(0, lambda: kitchen.make("again"))).pieces == (b"0",)
+    shared = asyncio.create_task(lane.get(0, lambda: kitchen.make("again")))
+    await asyncio.sleep(0)
+    lane.forget()  # makes no room: what is being made goes on
+    with pytest.raises(TooMany):
+        await lane.get("one more", lambda: kitchen.make("one more"))
+    assert (await shared).pieces == (b"0",)
     assert len(await asyncio.gather(*waiting)) == MAX_WAITING
+    assert (await lane.get("one more", lambda: kitchen.make("one more"))).pieces == (b"one more",)
 
 
 async def test_nothing_from_before_is_given_again_after_an_action() -> None:
