@@ -39,6 +39,7 @@ PERIOD_S, ROUNDS = 4.0, 4
 ENDPOINT_ROUNDS = 2
 ORDER = (False, True, False, True)  # whether it is attacked
 MIB = 1 << 20
+MAX_PROBLEM_CHARS = 200
 RECOVERY_S = 120.0
 HEALTH_EVERY_S, HEALTH_TIMEOUT_S = 0.2, 5.0
 SLOW_READERS, VIEWS_PER_S, CONNECTIONS_PER_S = 64, 20.0, 200.0
@@ -348,6 +349,9 @@ def endpoint(name: str) -> dict[str, Any]:
 
 def goals(name: str, found: dict[str, Any]) -> list[dict[str, Any]]:
     """Goals of one attack."""
+    lives = goal(f"{name}: the prober answered after it and obeyed SIGTERM, 0 if so", float("failed" in found), 0, "")
+    if "failed" in found:
+        return [lives]
     attacked = found["attacked"]
     failed = attacked["health_failed"]
     more_invalid = 100 * (attacked["invalid_ratio"] - found["quiet"]["invalid_ratio"])
@@ -355,6 +359,7 @@ def goals(name: str, found: dict[str, Any]) -> list[dict[str, Any]]:
     more_ms = found["more_ms"]
     unknown = {"name": itl, "value": None, "goal": 0.5, "unit": "ms", "met": False}
     return [
+        lives,
         goal(itl, more_ms, 0.5, "ms") if more_ms is not None else unknown,
         goal(f"{name}: invalid probes of the good target, attacked minus not", more_invalid, 1.0, "%"),
         goal(f"{name}: memory of the prober, highest", attacked["memory_mib"], 256, "MiB"),
@@ -377,7 +382,10 @@ def main() -> None:
     found: dict[str, dict[str, Any]] = {}
     for name, run in [*((name, readers) for name in READERS), *((name, endpoint) for name in ENDPOINT_ATTACKS)]:
         if name.startswith(wanted):
-            found[name] = run(name)
+            try:
+                found[name] = run(name)
+            except (OSError, subprocess.SubprocessError) as problem:  # it answers no more, or does not end
+                found[name] = {"failed": f"{type(problem).__name__}: {problem}"[:MAX_PROBLEM_CHARS]}
             print(f"{name}: {json.dumps(found[name])}", file=sys.stderr)
     show("hostile", [each for name in found for each in goals(name, found[name])], attacks=found)
 

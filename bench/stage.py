@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+END_S = 30.0  # for a process to obey SIGTERM
 PROGRAM = ("-m", "prober")
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -147,7 +148,12 @@ def _start(
 
     def end() -> None:
         process.send_signal(signal.SIGTERM)
-        process.wait(30)
+        try:
+            process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise
 
     stack.callback(end)
     return process
