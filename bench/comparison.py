@@ -2,7 +2,7 @@
 
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from bench.stage import Stage
@@ -25,7 +25,14 @@ targets:
 
 def pairs(running: Stage, begin_ns: int, end_ns: int) -> tuple[list[dict[str, Any]], list[Pair]]:
     """(all probes due in the window, the successful ones each with the mock's record). Waits for the truth to be written."""
-    probes = [p for p in running.probes() if begin_ns <= p["stamps_ns"]["intended"] < end_ns]
+    return matched(running, running.probes(), begin_ns, end_ns)
+
+
+def matched(
+    running: Stage, recorded: Iterable[dict[str, Any]], begin_ns: int, end_ns: int
+) -> tuple[list[dict[str, Any]], list[Pair]]:
+    """The same of probes that were recorded elsewhere."""
+    probes = [p for p in recorded if begin_ns <= p["stamps_ns"]["intended"] < end_ns]
     wanted = {p["request_id"] for p in probes if p["outcome"] == "ok"}
     deadline = time.monotonic() + 15
     while not wanted <= (truth := running.truth()).keys() and time.monotonic() < deadline:

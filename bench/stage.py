@@ -12,11 +12,13 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+END_S = 30.0  # for a process to obey SIGTERM
+PROGRAM = ("-m", "prober")
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -61,19 +63,54 @@ class Stage:
         return {record["id"]: record for record in map(json.loads, lines)}
 
     def cpu_s(self) -> float:
-        """Processor seconds of the daemon so far, all threads, user and system."""
-        fields = Path(f"/proc/{self.daemon.pid}/stat").read_text().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / TICKS
+        """Processor seconds of the daemon so far, all its processes and threads, user and system."""
+        return sum(map(_cpu_s, _family(self.daemon.pid)))
+
+    def measuring_cpu_s(self) -> float:
+        """Those of the process that measures."""
+        return _cpu_s(self.daemon.pid)
 
     def rss_mb(self) -> float:
-        """Resident memory of the daemon."""
-        pages = int(Path(f"/proc/{self.daemon.pid}/statm").read_text().split()[1])
-        return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+        """Resident memory of all processes of the daemon; pages that they share count once."""
+        return sum(map(_pss_mb, _family(self.daemon.pid)))
+
+
+def _family(pid: int) -> Iterator[int]:
+    """A process and all below it."""
+    yield pid
+    with contextlib.suppress(OSError):
+        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            yield from _family(int(child))
+
+
+def _cpu_s(pid: int) -> float:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    except OSError:  # it has ended
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+def _pss_mb(pid: int) -> float:
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024 / 1e6
+    return 0.0
 
 
 @contextlib.contextmanager
-def stage(config: str, *mock_options: str, history: int = 5000, door: Door | None = None) -> Iterator[Stage]:
-    """A mock and a daemon with `config`, in which {mock} stands for the mock's address; both end with the context."""
+def stage(
+    config: str,
+    *mock_options: str,
+    history: int = 5000,
+    door: Door | None = None,
+    program: Sequence[str] = PROGRAM,
+) -> Iterator[Stage]:
+    """A mock and a daemon with `config`, in which {mock} stands for the mock's address; both end with the context.
+
+    program: arguments of Python that start the daemon
+    """
     with tempfile.TemporaryDirectory(prefix="prober-bench-") as name, contextlib.ExitStack() as stack:
         folder = Path(name)
         ports = free_port(), free_port()
@@ -89,7 +126,9 @@ def stage(config: str, *mock_options: str, history: int = 5000, door: Door | Non
         listen = f"127.0.0.1:{ports[1]}"
         options = ["--config.file", str(folder / "prober.yaml"), "--web.listen-address", listen]
         started_ns = time.monotonic_ns()
-        daemon = _start(stack, folder, "prober", "run", *options, "--history.limit", str(history), *door.flags)
+        daemon = _start(
+            stack, folder, "prober", "run", *options, "--history.limit", str(history), *door.flags, program=program
+        )
         _wait(f"{prober_url}/-/ready", door)
         yield Stage(mock_url, prober_url, folder, daemon, started_ns, door)
 
@@ -101,13 +140,20 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _start(stack: contextlib.ExitStack, folder: Path, name: str, *arguments: str) -> "subprocess.Popen[bytes]":
+def _start(
+    stack: contextlib.ExitStack, folder: Path, name: str, *arguments: str, program: Sequence[str] = PROGRAM
+) -> "subprocess.Popen[bytes]":
     log = stack.enter_context((folder / f"{name}.log").open("wb"))
-    process = subprocess.Popen([sys.executable, "-m", "prober", *arguments], stdout=log, stderr=log)
+    process = subprocess.Popen([sys.executable, *program, *arguments], stdout=log, stderr=log)
 
     def end() -> None:
         process.send_signal(signal.SIGTERM)
-        process.wait(30)
+        try:
+            process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise
 
     stack.callback(end)
     return process

@@ -109,9 +109,11 @@ class Daemon(Program):
         return value(self.url, name, **labels)
 
     def children(self) -> list[int]:
-        """Processes that it started and that are still there."""
+        """Programs that it started and that are still there; not the fork of itself that keeps the front."""
         lists = Path(f"/proc/{self.process.pid}/task").glob("*/children")
-        return [int(pid) for path in lists for pid in path.read_text().split()]
+        own = Path(f"/proc/{self.process.pid}/cmdline").read_bytes()
+        started = [int(pid) for path in lists for pid in path.read_text().split()]
+        return [pid for pid in started if Path(f"/proc/{pid}/cmdline").read_bytes() != own]
 
 
 class Mock(Program):

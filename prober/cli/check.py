@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Self
 
@@ -250,12 +250,29 @@ def _costs(specs: Configuration, fleet: _Fleet, sweeps: "Mapping[str, SweepCost]
         echo(f"{'':32} {'tokens a sweep':>14} {'$':>8} {'a day':>9} {'tokens a day':>14} {'$':>8}  limited by")
         echo("".join(f"{f'sweep of {name}':32} {sweep}\n" for name, sweep in swept), end="")
         echo("Sweeps that are asked for, or follow a change of the engine, come on top; a budget holds for all.\n")
+    if words := _on_request([*mine, *(discovery.template for discovery in specs.discovery)]):
+        echo(words)
     for discovery in specs.discovery:
         echo(
             f"Discovery {discovery.name} brings at most {counted(discovery.limit, 'target')}, each of which costs that."
         )
     for line in fleet.words(specs):
         echo(line)
+
+
+def _on_request(specs: Sequence[TargetSpec]) -> str:
+    """A sentence on the largest cost of probes on request; "" if a budget holds for each of them."""
+    from prober.config.target import DAY_S
+    from prober.web.on_demand import PROBES_PER_S
+
+    unbounded = [spec for spec in specs if spec.probes and spec.budget is None]
+    tokens = max((sum(spec.probes[0].workload.mean_tokens()) for spec in unbounded), default=0.0)
+    if not tokens:
+        return ""
+    return (
+        f"Probes on request (/probe, probe now) come on top: at most {PROBES_PER_S:g}/s of each prober for all targets, which is "
+        f"up to {PROBES_PER_S * DAY_S * tokens:,.0f} tokens a day for targets without a budget."
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -150,6 +150,7 @@ def run(
     from prober.daemon.registry import vantage_name
     from prober.features.replicas.leadership import LeaseOptions
     from prober.net.allocator import configure_malloc
+    from prober.web.front_process import FrontProcess
     from prober.web.site import host_and_port
 
     configure_malloc()
@@ -178,10 +179,12 @@ def run(
         storage_max_bytes=max_bytes,
     )
 
+    front = FrontProcess.fork()
+
     async def serve() -> None:
         threads = ThreadPoolExecutor(thread_name_prefix=THREADS)
         asyncio.get_running_loop().set_default_executor(threads)
-        await App(options).run()
+        await App(options, front=front).run()
         threads.shutdown(wait=False, cancel_futures=True)
         if not await _ended(THREADS, THREADS_END_S):
             log.warning("a file is still being read after the end of probing; the process ends without it")

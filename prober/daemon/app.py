@@ -66,8 +66,9 @@ from prober.storage.saved_rows import SavedRows
 from prober.storage.store import Store
 from prober.storage.watched_file import WatchedFile, read_regular
 from prober.web.access_control import missing_authentication
+from prober.web.front_process import FrontProcess
 from prober.web.page.view import Problem
-from prober.web.site import Serving, Site, serve
+from prober.web.site import Serving, Site, serve, serve_apart
 from prober.web.web_config import WebFile
 
 WATCH_INTERVAL_S = 2.0
@@ -160,10 +161,12 @@ def _read(path: str) -> str:
 
 
 class App:
-    """A daemon."""
+    """A daemon. front: the process that serves the pages; without one this process does."""
 
-    def __init__(self, options: Options, make_clock: Callable[[], Clock] = Clock) -> None:
-        self._options, self._make_clock = options, make_clock
+    def __init__(
+        self, options: Options, make_clock: Callable[[], Clock] = Clock, front: FrontProcess | None = None
+    ) -> None:
+        self._options, self._make_clock, self._front = options, make_clock, front
         self._families = registry(options.vantage)
         self._stopping = asyncio.Event()
         self._reloading = asyncio.Lock()
@@ -380,12 +383,23 @@ class App:
     async def _listen(self, site: Site) -> None:
         """Serve the pages; if the address cannot be used and the prober keeps running, as soon as it can be."""
         try:
-            self._serving = await serve(site, self._options.listen_address)
+            self._serving = await self._serve(site)
         except OSError as problem:
             if not self._options.keep_running:
                 raise
             self._refused("address", "no pages are served, the address is tried again", [str(problem)])
             self._start(self._supervisor.start("pages", partial(self._retry_listening, site)))
+
+    async def _serve(self, site: Site) -> Serving:
+        """Raises OSError if the address cannot be used."""
+        address = self._options.listen_address
+        if self._front is None:
+            return await serve(site, address)
+        return await serve_apart(site, address, self._front, self._options.web_config_file, self._lost_front)
+
+    def _lost_front(self) -> None:
+        log.error("the process that serves the pages was ended; the prober ends too, so that both are started again")
+        self._stopping.set()
 
     async def _retry_listening(self, site: Site) -> None:
         wait_s = MIN_RETRY_LISTEN_S
@@ -393,7 +407,7 @@ class App:
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, MAX_RETRY_LISTEN_S)
             with contextlib.suppress(OSError):
-                self._serving = await serve(site, self._options.listen_address)
+                self._serving = await self._serve(site)
         self._fixed("address")
         log.info("%s", self._pages(site.access.file))
 

@@ -24,16 +24,20 @@ class Samples:
     """The last `SAMPLES` values of one signal, in single precision."""
 
     _values: "array[float]" = field(default_factory=lambda: array("f"))
+    _quantiles: list[Quantile] | None = None  # of these values, after they were asked for
 
     def add(self, *values: float) -> None:
         """Add values; the oldest go."""
         self._values.extend(values)
+        self._quantiles = None
         if len(self._values) >= SAMPLES + SPARE:
             del self._values[:-SAMPLES]
 
     def quantiles(self) -> list[Quantile]:
         """Quantiles with counts and intervals."""
-        return quantiles(self._values[-SAMPLES:])
+        if self._quantiles is None:
+            self._quantiles = quantiles(self._values[-SAMPLES:])
+        return self._quantiles
 
 
 class ProbeHistory:
@@ -123,10 +127,13 @@ class TargetHistory(TargetObserver):
         return self.samples.setdefault((workload, signal), Samples())
 
 
-def latest_first(histories: Iterable[TargetHistory]) -> list[ProbeResult]:
-    """The remembered probes of several targets, latest first. Targets that overlap under one name share theirs."""
-    results = {id(result): result for history in histories for result in history.recent()}
-    return sorted(results.values(), key=_latest_first)
+def latest_first(snapshots: Iterable[Iterable[ProbeResult]]) -> Iterator[ProbeResult]:
+    """The probes of several targets, each latest first; no more of them are looked at than are taken."""
+    seen: set[int] = set()  # targets that overlap under one name share their probes
+    for result in merge(*snapshots, key=_latest_first):
+        if id(result) not in seen:
+            seen.add(id(result))
+            yield result
 
 
 def _size(result: ProbeResult) -> int:

@@ -3,9 +3,10 @@
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache, wraps
+from itertools import islice
 
 from aiohttp import web
 from pydantic_core import PydanticSerializationError
@@ -29,9 +30,12 @@ from prober.web.api_types import (
 )
 from prober.web.on_demand import OnRequest
 from prober.web.openapi import Json, Method, Operation, Parameter, Reply, document
+from prober.web.pieces import PiecewiseResponse
 from prober.web.views import Views
 
-MAX_BLOCK_S = 0.001  # of the event loop, while a list is written
+MAX_PROBES = 1_000_000  # in one answer; more than are kept
+HEAD = b'{"status": "success", "data": '
+MAX_BLOCK_S = 0.0003  # of the event loop, while a list is written
 ADMIN_OFF = "actions on request are off; start the prober with --web.enable-admin-api\n"
 DESCRIPTION = (
     "Data and actions of the prober's page. Answers are JSON with `status` and `data`; an error is a sentence as text. "
@@ -39,7 +43,7 @@ DESCRIPTION = (
     "answered with 401 (a password is needed), 413 (it has a body) and 429 (too often)."
 )
 OPERATIONS: list[Operation] = []
-Handler = Callable[["Api", web.Request], Awaitable[web.Response]]
+Handler = Callable[["Api", web.Request], Awaitable[web.StreamResponse]]
 
 _TARGET = Parameter("target", "the name of a target, for its values only")
 _WHICH = Parameter("target", "the target's name", required=True)
@@ -66,7 +70,7 @@ def _action(method: Method, path: str, *replies: Reply) -> Callable[[Handler], H
 
     def declare(handler: Handler) -> Handler:
         @wraps(handler)
-        async def guarded(api: "Api", request: web.Request) -> web.Response:
+        async def guarded(api: "Api", request: web.Request) -> web.StreamResponse:
             return await handler(api, request) if api.admin else web.Response(status=403, text=ADMIN_OFF)
 
         return _operation(method, path, *replies, _OFF, _OFTEN, parameters=[_WHICH], writes=True)(guarded)
@@ -97,9 +101,9 @@ class Api:
         ]
 
     @_operation("GET", "/api/v1/targets", Reply(200, "the targets", list[TargetAnswer]))
-    async def targets(self, request: web.Request) -> web.Response:
+    async def targets(self, request: web.Request) -> web.StreamResponse:
         """All targets."""
-        return await _list(TargetAnswer, await self._views.targets())
+        return _list(TargetAnswer, await self._views.targets())
 
     @_operation(
         "GET",
@@ -112,7 +116,7 @@ class Api:
             Parameter("limit", "the largest number of probes", schema={"type": "integer", "default": 100}),
         ],
     )
-    async def probes(self, request: web.Request) -> web.Response:
+    async def probes(self, request: web.Request) -> web.StreamResponse:
         """The last probes, latest first."""
         try:
             limit = int(request.query.get("limit", "100"))
@@ -123,7 +127,11 @@ class Api:
         else:
             history = self._runner(request).find(TargetHistory)
             histories = [history] if history is not None else []
-        return await _list(ProbeAnswer, latest_first(histories)[:limit])
+        limit, snapshots = min(max(0, limit), MAX_PROBES), list[list[ProbeResult]]()
+        for history in histories:
+            snapshots.append(list(islice(history.recent(), limit)))
+            await asyncio.sleep(0)
+        return _list(ProbeAnswer, islice(latest_first(snapshots), limit))
 
     @_action(
         "POST",
@@ -150,9 +158,9 @@ class Api:
         return _success(_dumped(ProbeAnswer.model_validate(result)))
 
     @_operation("GET", "/api/v1/events", Reply(200, "the events", list[EventAnswer]), parameters=[_TARGET])
-    async def events(self, request: web.Request) -> web.Response:
+    async def events(self, request: web.Request) -> web.StreamResponse:
         """Events, latest first: changes of state and of the engine, drift, diagnoses, sweeps, pauses."""
-        return await _list(EventAnswer, self._fleet.context.events.latest(request.query.get("target")))
+        return _list(EventAnswer, self._fleet.context.events.latest(request.query.get("target")))
 
     @_action("POST", "/api/v1/pauses", Reply(200, "the target is paused", PausedAnswer), _NO_TARGET)
     async def pause(self, request: web.Request) -> web.Response:
@@ -165,11 +173,11 @@ class Api:
         return self._paused(request, None)
 
     @_operation("GET", "/api/v1/sweeps", Reply(200, "the results", list[SweepAnswer]), parameters=[_TARGET])
-    async def sweeps(self, request: web.Request) -> web.Response:
+    async def sweeps(self, request: web.Request) -> web.StreamResponse:
         """Results of sweeps, latest first, without their requests and stages."""
         name = request.query.get("target")
         await self._sweeps.read(name)
-        return await _list(SweepAnswer, self._sweeps.results(name))
+        return _list(SweepAnswer, self._sweeps.results(name))
 
     @_action(
         "POST",
@@ -270,15 +278,25 @@ class Api:
         return web.HTTPNotFound(text=text)
 
 
-async def _list(kind: type[Answer], values: Iterable[object]) -> web.Response:
-    """The values as answers. The event loop is released every MAX_BLOCK_S."""
+def _list(kind: type[Answer], values: Iterable[object]) -> PiecewiseResponse:
+    """The values as answers, made while they are sent."""
+    return PiecewiseResponse(_listed(kind, values), headers={"Content-Type": "application/json; charset=utf-8"})
+
+
+async def _listed(kind: type[Answer], values: Iterable[object]) -> AsyncIterator[bytes]:
+    """The list in pieces. The event loop is released every MAX_BLOCK_S."""
     pieces, resumed_s = list[bytes](), time.perf_counter()
+    begin = HEAD + b"["
     for value in values:
         pieces.append(_dumped(kind.model_validate(value)))
         if time.perf_counter() - resumed_s > MAX_BLOCK_S:
+            yield begin + b", ".join(pieces)
+            begin, pieces = b", ", []
             await asyncio.sleep(0)
             resumed_s = time.perf_counter()
-    return _success(b"[" + b", ".join(pieces) + b"]")
+    if pieces or begin != b", ":
+        yield begin + b", ".join(pieces)
+    yield b"]}"
 
 
 def _dumped(answer: Answer) -> bytes:
@@ -289,5 +307,5 @@ def _dumped(answer: Answer) -> bytes:
 
 
 def _success(data: bytes, status: int = 200) -> web.Response:
-    body = b'{"status": "success", "data": ' + data + b"}"
+    body = HEAD + data + b"}"
     return web.Response(status=status, body=body, content_type="application/json", charset="utf-8")

@@ -8,15 +8,16 @@ import asyncio
 import logging
 import socket
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 
 import aiohttp
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
 from prober.exposition.form import choose_form
-from prober.web.access_control import AccessControl
+from prober.web.access_control import SAFE_METHODS, AccessControl
 from prober.web.deliveries import Deliveries
 from prober.web.lane import Answer, Lane
 from prober.web.listener import IDLE_TIMEOUT_S, Limits, Listener
@@ -36,13 +37,15 @@ UNAVAILABLE = "the prober's measuring process does not answer; its log may say w
 log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class SiteState:
-    """What the site last said of itself. silent_s: seconds since then"""
+class _FaultsOnly(logging.Filter):
+    """Leaves out requests that are no HTTP: they are answered with 400, and anyone could fill the log with them."""
 
-    ready: bool = False
-    admin: bool = False
-    silent_s: Callable[[], float] = lambda: 0.0
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+
+
+server_log = logging.getLogger("prober.web.server")
+server_log.addFilter(_FaultsOnly())
 
 
 class _Connector(aiohttp.BaseConnector):
@@ -86,6 +89,7 @@ class Front:
         self._runner = web.AppRunner(
             app,
             access_log=None,
+            logger=server_log,
             shutdown_timeout=1.0,
             keepalive_timeout=IDLE_TIMEOUT_S,
             lingering_time=LINGER_S,
@@ -113,8 +117,9 @@ class Front:
         path = request.path.removeprefix(self._prefix)
         if request.method not in ("GET", "HEAD") or path == "/probe":
             answer = await self._fetch(request.method, target, request)
-            for lane in (self._scrapes, self._views):
-                lane.forget()  # whoever acts sees what it did
+            if request.method not in SAFE_METHODS and answer.status < HTTPStatus.BAD_REQUEST:
+                for lane in (self._scrapes, self._views):
+                    lane.forget()  # whoever acts sees what it did
             return self._response(answer)
         gzip = "gzip" in request.headers.get("Accept-Encoding", "")
         if path == "/metrics":

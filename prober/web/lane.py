@@ -1,7 +1,6 @@
 """Answers that many clients ask for: made one after the other, and shared by all who ask for the same at the same time."""
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 
@@ -38,7 +37,7 @@ class Lane:
         self._next_s = 0.0
         self._fresh: dict[Hashable, Answer] = {}
         self._coming: dict[Hashable, asyncio.Task[Answer]] = {}
-        self._generation = 0
+        self._generation = self._waiting = 0
 
     async def get(self, key: Hashable, make: Callable[[], Awaitable[Answer]]) -> Answer:
         """The answer of this key: a fresh one, one that is being made, or a new one. Raises TooMany, and what `make` raises."""
@@ -46,11 +45,16 @@ class Lane:
             return answer
         task = self._coming.get(key)
         if task is None:
-            if len(self._coming) >= MAX_WAITING:
+            if self._waiting >= MAX_WAITING:
                 raise TooMany(FRESH_S, BUSY)
             task = self._coming[key] = asyncio.create_task(self._make(key, make))
-            task.add_done_callback(lambda done: done.cancelled() or done.exception())  # all clients may be gone
+            self._waiting += 1
+            task.add_done_callback(self._made)
         return await asyncio.shield(task)
+
+    def _made(self, task: "asyncio.Task[Answer]") -> None:
+        self._waiting -= 1
+        task.cancelled() or task.exception()  # all clients may be gone: nobody else asks for it
 
     def forget(self) -> None:
         """Give no answer again that was made before now."""
@@ -60,12 +64,13 @@ class Lane:
 
     async def _make(self, key: Hashable, make: Callable[[], Awaitable[Answer]]) -> Answer:
         task, generation = asyncio.current_task(), self._generation
+        now = asyncio.get_running_loop().time
         try:
             async with self._turn:
-                await asyncio.sleep(max(0.0, self._next_s - time.monotonic()))
-                begin_s = time.monotonic()
+                await asyncio.sleep(max(0.0, self._next_s - now()))
+                begin_s = now()
                 answer = await make()
-                end_s = time.monotonic()
+                end_s = now()
                 self._next_s = end_s + self._pause_ratio * (end_s - begin_s)
         finally:
             if self._coming.get(key) is task:

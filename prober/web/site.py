@@ -6,7 +6,7 @@ import socket
 import zlib
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from hashlib import sha256
-from typing import Any
+from typing import Any, Protocol
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Gauge, GCCollector, PlatformCollector, ProcessCollector
@@ -22,9 +22,10 @@ from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.probing.fleet import Fleet
 from prober.storage.watched_file import asset, runbooks
-from prober.web.access_control import AccessControl, Handler, origin_of, too_many_requests
+from prober.web.access_control import SAFE_METHODS, AccessControl, Handler, origin_of, too_many_requests
 from prober.web.api import Api
 from prober.web.front import Front
+from prober.web.front_process import FrontProcess, Settings, take
 from prober.web.host_name import host_name
 from prober.web.listener import Limits, Listener, listening_sockets
 from prober.web.page import layout
@@ -61,7 +62,9 @@ class Site:
         route_prefix: str,
         file: WebFile | None = None,
     ) -> None:
-        self.ready = False
+        self.on_change: Callable[[], None] = lambda: None  # of `ready` or `admin`
+        self._ready = False
+        self.external_url = external_url
         self.prefix = "/" + route_prefix.strip("/") if route_prefix.strip("/") else ""
         self.views = Views(fleet, sweeps)
         self._api = Api(fleet, sweeps, self.views, reload)
@@ -77,6 +80,16 @@ class Site:
         GCCollector(registry=self._process)
 
     @property
+    def ready(self) -> bool:
+        """Whether probing has begun and is not being stopped."""
+        return self._ready
+
+    @ready.setter
+    def ready(self, is_ready: bool) -> None:
+        self._ready = is_ready
+        self.on_change()
+
+    @property
     def admin(self) -> bool:
         """Whether actions are allowed."""
         return self._api.admin
@@ -84,6 +97,7 @@ class Site:
     @admin.setter
     def admin(self, allowed: bool) -> None:
         self._api.admin = allowed
+        self.on_change()
 
     def routes(self) -> list[web.RouteDef]:
         """All routes, below the prefix."""
@@ -101,9 +115,19 @@ class Site:
 
     def application(self) -> web.Application:
         """The application for the front, which controls access."""
-        app = web.Application(middlewares=[_refusals])
+        app = web.Application(middlewares=[self._handled])
         app.add_routes(self.routes())
         return app
+
+    @web.middleware
+    async def _handled(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except TooMany as refusal:
+            return too_many_requests(refusal.wait_s, str(refusal))
+        finally:
+            if request.method not in SAFE_METHODS:
+                self.views.forget()  # whoever acts sees what it did
 
     async def metrics(self, request: web.Request) -> web.StreamResponse:
         """The metrics page, written in pieces, so that no timestamp is delayed."""
@@ -197,11 +221,18 @@ def _families(registry: CollectorRegistry) -> list[Family]:
     return list(families.values())
 
 
-class Serving:
+class Serving(Protocol):
     """A site that listens."""
 
-    def __init__(self, front: Front, backend: web.AppRunner, listener: Listener) -> None:
-        self._front, self._backend, self._listener = front, backend, listener
+    async def cleanup(self) -> None:
+        """Stop listening and close all connections."""
+
+
+class ServingHere:
+    """A site whose front is in this process."""
+
+    def __init__(self, front: Front, runner: web.AppRunner, listener: Listener) -> None:
+        self._front, self._runner, self._listener = front, runner, listener
 
     @property
     def addresses(self) -> list[Any]:
@@ -211,7 +242,19 @@ class Serving:
     async def cleanup(self) -> None:
         """Stop listening and close all connections."""
         await self._front.close()
-        await self._backend.cleanup()
+        await self._runner.cleanup()
+
+
+class ServingApart:
+    """A site whose front is in a process of its own."""
+
+    def __init__(self, front: FrontProcess, runner: web.AppRunner) -> None:
+        self._front, self._runner = front, runner
+
+    async def cleanup(self) -> None:
+        """Stop listening and close all connections."""
+        await self._front.close()
+        await self._runner.cleanup()
 
 
 def host_and_port(address: str) -> tuple[str | None, int]:
@@ -240,28 +283,28 @@ async def backend(site: Site) -> web.AppRunner:
     return runner
 
 
-async def take(runner: web.AppRunner, connected: socket.socket) -> None:
-    """Serve a connection of the front."""
-    connected.setblocking(False)
-    assert runner.server is not None
-    await asyncio.get_running_loop().connect_accepted_socket(runner.server, connected)
-
-
-async def serve(site: Site, address: str, limits: Limits | None = None) -> Serving:
+async def serve(site: Site, address: str, limits: Limits | None = None) -> ServingHere:
     """Listen on `host:port` or `:port`, in this process. Raises OSError with the remedy if the address cannot be used."""
     sockets = await bound(address)
     runner = await backend(site)
     front = Front(site.access, site.prefix, lambda connected: take(runner, connected.dup()))
     site.access.names.add(host_name(host_and_port(address)[0] or "") or "")
-    return Serving(front, runner, await front.start(sockets, limits))
+    return ServingHere(front, runner, await front.start(sockets, limits))
 
 
-@web.middleware
-async def _refusals(request: web.Request, handler: Handler) -> web.StreamResponse:
-    try:
-        return await handler(request)
-    except TooMany as refusal:
-        return too_many_requests(refusal.wait_s, str(refusal))
+async def serve_apart(
+    site: Site, address: str, front: FrontProcess, web_config_file: str | None, lost: Callable[[], None]
+) -> ServingApart:
+    """Listen on `host:port` or `:port`, in the process of a front. Raises OSError with the remedy if the address cannot be used.
+
+    lost: called if that process ends for good
+    """
+    sockets = await bound(address)
+    runner = await backend(site)
+    settings = Settings(host_and_port(address)[0], site.prefix, site.external_url, web_config_file)
+    front.start(settings, sockets, runner, lambda: {"ready": site.ready, "admin": site.admin}, lost)
+    site.on_change = front.tell
+    return ServingApart(front, runner)
 
 
 def _compressed(pieces: Sequence[bytes]) -> list[bytes]:

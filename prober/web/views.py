@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from prober import __version__
@@ -24,7 +24,7 @@ from prober.measure.buffering import Buffering
 from prober.measure.result import ProbeResult
 from prober.probing.buffering import TargetBuffering
 from prober.probing.fleet import Fleet
-from prober.probing.history import TargetHistory
+from prober.probing.history import TargetHistory, latest_first
 from prober.probing.target_runner import TargetRunner
 from prober.results.result import LATENCIES, Result
 from prober.statistics.quantiles import Quantile, quantiles
@@ -48,6 +48,27 @@ PROBES, EVENTS = 20, 20  # shown of all targets together
 RECEIVE_ERRORS = 1_200  # readings of the last ten minutes: enough for a p99
 CURVES = 3  # sweeps that are drawn over each other
 UNITS = ("requests", "tokens")
+RANKING_S = 1.0
+MAX_FILTER_WORDS, MATCHED_AT_ONCE = 10, 50
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A target, its most important fact, and the text that a filter searches."""
+
+    view: TargetView
+    fact: Concern
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """All targets at one time, worst first. latest: the last probes of all"""
+
+    at_s: float
+    targets: Sequence[Ranked]
+    concerns: list[tuple[str, str, Concern]]
+    latest: Sequence[ProbeResult]
 
 
 class Views:
@@ -59,42 +80,53 @@ class Views:
         self.receive_errors: deque[float] = deque(
             maxlen=RECEIVE_ERRORS
         )  # of the prober itself, in seconds, latest last
+        self._ranking: Ranking | None = None
+        self._ranking_turn = asyncio.Lock()
         self._charts: dict[str, tuple[list[str], list[Figure]]] = {}
 
     async def targets(self) -> list[TargetView]:
         """All targets."""
-        return [await self._measured(self._view(runner)) for runner in list(self._fleet.runners.values())]
+        views = []
+        for runner in list(self._fleet.runners.values()):
+            views.append(await self._measured(self._view(runner)))
+            await asyncio.sleep(0)
+        return views
+
+    def forget(self) -> None:
+        """Show nothing again that was read before now."""
+        self._ranking = None
 
     async def page(self, filter_text: str, number: int, chosen: str, *, admin: bool) -> PageView | None:
         """The page for a filter, or for one target; of a single target always that. None: there is no such target."""
         fleet = self._fleet
-        views = []
-        for runner in list(fleet.runners.values()):
-            views.append(self._view(runner))
-            await asyncio.sleep(0)
-        ranked = sorted(((concern(view), view) for view in views), key=lambda row: (row[0].rank, row[1].name))
-        concerns: list[tuple[str, str, Concern]] = [(view.key, view.name, fact) for fact, view in ranked]
-        one = next((view for _, view in ranked if chosen in (view.key, view.name)), None) if chosen else None
+        ranking = await self._ranked()
+        targets = ranking.targets
+        one = (
+            next((shown for shown in targets if chosen in (shown.view.key, shown.view.name)), None) if chosen else None
+        )
         if chosen and one is None:
             return None
-        if len(ranked) == 1:
-            one = ranked[0][1]
+        if len(targets) == 1:
+            one = targets[0]
         if one is not None:
-            await self._sweeps.read(one.name)
-            one = replace(one, sweeps=self._sweeps.results(one.name))
-        matching = [one] if one is not None else [view for fact, view in ranked if _matches(filter_text, view, fact)]
-        pages = max(1, -(-len(matching) // AT_ONCE))
-        number = min(max(1, number), pages)
-        measured = [await self._measured(view) for view in matching[(number - 1) * AT_ONCE : number * AT_ONCE]]
-        name = one.name if one is not None else None
+            name = one.view.name
+            await self._sweeps.read(name)
+            view = replace(one.view, sweeps=self._sweeps.results(name))
+            matching, shown, number, pages = 1, [view], 1, 1
+        else:
+            name = None
+            found = await _matching(filter_text, targets)
+            matching, pages = len(found), max(1, -(-len(found) // AT_ONCE))
+            number = min(max(1, number), pages)
+            shown = [each.view for each in found[(number - 1) * AT_ONCE : number * AT_ONCE]]
         return PageView(
-            at_unix_s=self._fleet.context.clock.unix_s(),
-            targets=measured,
-            concerns=concerns,
-            total=len(ranked),
-            matching=len(matching),
+            at_unix_s=fleet.context.clock.unix_s(),
+            targets=[await self._measured(view) for view in shown],
+            concerns=ranking.concerns,
+            total=len(targets),
+            matching=matching,
             events=fleet.context.events.latest(name)[:EVENTS],
-            probes=() if one is not None else await self._latest(views),
+            probes=() if one is not None else ranking.latest,
             trusted=fleet.context.trust.trusted(fleet.context.clock.now_ns()),
             receive_error=next(iter(quantiles(self.receive_errors, (0.99,))), None),
             admin=admin,
@@ -108,6 +140,27 @@ class Views:
             configured=fleet.configured,
             problems=list(self.problems.values()),
         )
+
+    async def _ranked(self) -> "Ranking":
+        """All targets, worst first, read again after RANKING_S only: so that a view costs what it shows, however many there are."""
+        async with self._ranking_turn:
+            now_s = asyncio.get_running_loop().time()
+            if self._ranking is None or now_s - self._ranking.at_s > RANKING_S:
+                self._ranking = await self._rank(now_s)
+            return self._ranking
+
+    async def _rank(self, now_s: float) -> "Ranking":
+        found = []
+        for runner in list(self._fleet.runners.values()):
+            view = self._view(runner)
+            fact = concern(view)
+            found.append(Ranked(view, fact, _searched(view, fact)))
+            await asyncio.sleep(0)
+        found.sort(key=lambda shown: (shown.fact.rank, shown.view.name))
+        await asyncio.sleep(0)
+        latest = islice(latest_first(shown.view.probes for shown in found), PROBES)
+        concerns = [(shown.view.key, shown.view.name, shown.fact) for shown in found]
+        return Ranking(now_s, found, concerns, list(latest))
 
     def known(self) -> list[tuple[str, str]]:
         """(key, name) of every target."""
@@ -132,15 +185,6 @@ class Views:
             ]
             drawn = self._charts[one.key] = ids, figures
         return drawn[1]
-
-    async def _latest(self, views: Sequence[TargetView]) -> list[ProbeResult]:
-        latest = sorted(
-            (probe for view in views for probe in view.probes[:PROBES]),
-            key=lambda probe: probe.timeline.intended_ns,
-            reverse=True,
-        )
-        await asyncio.sleep(0)
-        return latest[:PROBES]
 
     async def _measured(self, view: TargetView) -> TargetView:
         """The view with its quantiles, which cost the most."""
@@ -223,8 +267,8 @@ def _capacities(runner: TargetRunner) -> Capacities | None:
     )
 
 
-def _matches(filter_text: str, view: TargetView, fact: Concern) -> bool:
-    """Every word of the filter is in the text of the card."""
+def _searched(view: TargetView, fact: Concern) -> str:
+    """The text of a card in which a filter looks for its words."""
     words_ = (
         view.name,
         view.model,
@@ -235,5 +279,18 @@ def _matches(filter_text: str, view: TargetView, fact: Concern) -> bool:
         "paused" if view.paused_unix_s is not None else "",
         "buffered" if view.buffering.is_buffered else "",
     )
-    inside = " ".join(words_).lower()
-    return all(word in inside for word in filter_text.lower().split())
+    return " ".join(words_).lower()
+
+
+async def _matching(filter_text: str, targets: Sequence[Ranked]) -> Sequence[Ranked]:
+    """The targets with every word of the filter in the text of their card."""
+    words_ = filter_text.lower().split()[:MAX_FILTER_WORDS]
+    if not words_:
+        return targets
+    found = []
+    for start in range(0, len(targets), MATCHED_AT_ONCE):
+        found += [
+            each for each in targets[start : start + MATCHED_AT_ONCE] if all(word in each.text for word in words_)
+        ]
+        await asyncio.sleep(0)
+    return found

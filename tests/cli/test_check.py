@@ -396,3 +396,18 @@ TLS = "tls_server_config: {cert_file: a, key_file: b"
 def test_how_pages_are_guarded_in_words(text: str, words: str) -> None:
     """The prober's log and `prober check` have the same words."""
     assert load_web(text, "w").words == words
+
+
+def test_what_probes_on_request_may_cost_is_stated(checked: Call) -> None:
+    """One a second all day, of the dearest target without a budget; nothing where budgets hold."""
+    text = """
+workloads: {{short: {{prompt_tokens: 10, output_tokens: 1}}, long: {{prompt_tokens: 100, output_tokens: 10}}}}
+targets:
+  - {{name: a, url: 'http://h', probes: [{{workload: short}}], budget: {{tokens_per_day: 10M}}}}
+  - {{name: b, url: 'http://h', probes: [{{workload: long}}]{budget}}}
+"""
+    assert (
+        "up to 9,504,000 tokens a day for targets without a budget" in checked.configured(text.format(budget="")).stdout
+    )
+    bounded = checked.configured(text.format(budget=", budget: {tokens_per_day: 10M}"))
+    assert "on request" not in bounded.stdout

@@ -62,6 +62,9 @@ class Stage:
             return None
         return replace(page_of(self.targets, admin=admin, query=query, chosen=chosen), at_unix_s=self.at)
 
+    def forget(self) -> None:
+        """Nothing is remembered."""
+
     async def charts(self, view: PageView) -> list[Figure]:
         return (
             curves([(sweep.id, sweep) for sweep in view.targets[0].sweeps])

@@ -42,7 +42,9 @@ class Remembered:
         self._targets[result.target].probe_ended(result)
 
     def probes(self, target: str | None = None) -> list[ProbeResult]:
-        return latest_first(found for name, found in self._targets.items() if target in (None, name))
+        return list(
+            latest_first([list(found.recent()) for name, found in self._targets.items() if target in (None, name)])
+        )
 
 
 def test_the_latest_stay() -> None:

@@ -1,10 +1,20 @@
 """Readers of the pages who want to blind the prober, use up its memory, or have the kubelet kill it."""
 
 import asyncio
+import os
+import signal
+import socket
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from prober.web import front, pieces
 from prober.web.listener import client
+from prober.web.site import Site
+from prober.web.views import RANKING_S, Ranking
+from tests.processes import Program, fetch, free_port, until, value
 from tests.security.test_web import served
 
 # What RFC 9110, 7.2 and RFC 3986, 3.2 do not allow.
@@ -58,3 +68,195 @@ async def test_a_malformed_host_is_refused_with_400_on_every_page(path: str) -> 
                 answer = await answer_to(site.port, head)
                 assert answer.split()[1] == status, (host, answer[:80])
         assert await site.status("/") == 200
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET http://[/metrics HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"GET /?\xff HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\r\n\r\n",
+    ],
+)
+async def test_what_is_no_request_is_refused_without_a_trace(head: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    """Fifty a second would fill the log. A fault of the prober's own is still logged with its trace."""
+    async with served(None) as site:
+        assert b" 400 " in (await answer_to(site.port, head)).partition(b"\r\n")[0]
+        assert caplog.text == ""
+        site.site._pieces = None  # type: ignore[assignment, method-assign]
+        assert await site.status() == 500
+        assert "TypeError" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/?q=" + "a" * 200, 200),
+        ("/?q=" + "a" * 201, 400),
+        ("/?q=" + "a+" * 100, 200),
+        ("/?page=" + "9" * 3000, 200),  # the first page, as for any text that is no number
+        ("/?page=" + "9" * 5000, 414),
+        ("/?page=-1", 200),
+        ("/api/v1/probes?limit=" + "9" * 3000, 200),
+        ("/api/v1/probes?limit=-5", 200),
+        ("/" + "a" * 5000, 414),
+    ],
+)
+async def test_long_addresses_and_filters_are_refused_in_words(path: str, status: int) -> None:
+    """What is not refused is answered at the cost of a plain view."""
+    async with served(None) as site:
+        assert await site.status(path) == status
+        assert await site.status("/") == 200
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "/x/../probe",
+        "/./probe",
+        "//probe",
+        "/probe/",
+        "/%70robe",
+        "/x/%2e%2e/probe",
+        "/probe;a",
+        "http://a/probe",
+        "/x/..%2fprobe",
+    ],
+)
+async def test_no_spelling_of_a_path_leads_past_the_checks(target: str) -> None:
+    """The front checks what the site then serves: a page of another site sends no probe, however it writes the path."""
+    async with served(None) as site:
+        head = f"GET {target}?target=a HTTP/1.1\r\nHost: evil.example\r\nSec-Fetch-Site: cross-site\r\nConnection: close\r\n\r\n"
+        assert (await answer_to(site.port, head.encode())).split()[1] in (b"403", b"404")
+
+
+# --- slow readers, and many
+
+PAGE_BYTES = 3 << 20  # about that of 500 targets, compressed ten times
+
+
+class LargePage:
+    """A metrics page of PAGE_BYTES, which counts how often it is rendered."""
+
+    def __init__(self, site: Site) -> None:
+        self.rendered = 0
+        site._pieces = self._pieces  # type: ignore[method-assign]
+
+    def _pieces(self, form: object) -> Iterator[bytes]:
+        self.rendered += 1
+        for _ in range(PAGE_BYTES >> 15):
+            yield bytes(1 << 15)
+
+
+async def slow_reader(port: int, address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection that has asked for the metrics page and reads next to nothing of it."""
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    sock.setblocking(False)
+    sock.bind((address, 0))
+    await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", port))
+    reader, writer = await asyncio.open_connection(sock=sock, limit=1)
+    writer.write(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    await reader.read(1)
+    return reader, writer
+
+
+async def test_slow_readers_share_one_page_and_hold_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sixty-four take 5 MB and not 64 pages; one who reads gets the page at once, and the slow ones are cut."""
+    monkeypatch.setattr(pieces, "STALL_S", 1.0)
+    async with served(None) as site:
+        page = LargePage(site.site)
+        assert await site.status() == 200
+        before = page.rendered
+        tracemalloc.start()
+        try:
+            readers = await asyncio.gather(*(slow_reader(site.port, "127.0.0.2") for _ in range(64)))
+            held, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        # One page, and what the server and each connection buffer: WRITE_BYTES and the transport's own 64 KiB.
+        assert held < 2 * PAGE_BYTES + 64 * 4 * pieces.WRITE_BYTES
+        assert page.rendered - before <= 3
+        answer = await answer_to(site.port, b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        assert len(answer) > PAGE_BYTES
+        listener = site.site.access.listener
+        assert listener is not None
+        async with asyncio.timeout(20):
+            while len(listener):  # noqa: ASYNC110 - a number has no event
+                await asyncio.sleep(0.05)
+        for _, writer in readers:
+            writer.transport.abort()
+
+
+async def test_an_answer_without_bounds_is_refused_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The list of all probes may have a hundred megabytes: nobody holds it."""
+    monkeypatch.setattr(front, "MAX_ANSWER_BYTES", 1 << 18)
+    async with served(None) as site:
+        LargePage(site.site)
+        answer = await answer_to(site.port, b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        assert (answer.split()[1], b"limit=" in answer) == (b"413", True)
+        assert await site.status("/api/v1/probes") == 200
+
+
+async def test_many_views_rank_all_targets_once() -> None:
+    """Views with filters that differ read the state of all targets once a second; after an action it is read again."""
+    async with served(None, admin=True) as site:
+        views, reads = site.site.views, 0
+        read = views._rank
+
+        async def counted(now_s: float) -> Ranking:
+            nonlocal reads
+            reads += 1
+            return await read(now_s)
+
+        views._rank = counted  # type: ignore[method-assign]
+        begin_s = asyncio.get_running_loop().time()
+        for number in range(10):
+            assert await site.status(f"/?q=a{number}") == 200
+        assert reads <= 2 + (asyncio.get_running_loop().time() - begin_s) / RANKING_S
+        assert "Pause" in (await site.answer("/?target=a"))[2]
+        assert await site.status("/api/v1/pauses?target=a", "POST") == 200
+        assert "Resume" in (await site.answer("/?target=a"))[2]
+
+
+# --- the process that serves
+
+
+def family_of(process: int) -> list[int]:
+    """Processes below one: the keeper, then the front."""
+    children = [int(child) for child in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+    return [each for child in children for each in (child, *family_of(child))]
+
+
+def test_the_front_is_kept_and_tells_the_truth_about_the_measuring(tmp_path: Path) -> None:
+    """Killed, it is started again and the measuring goes on; while the measuring stands still the prober is not healthy, and says
+    why; at the end no process is left.
+    """
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    config = tmp_path / "prober.yaml"
+    config.write_text("targets: [{name: a, url: 'http://127.0.0.1:9'}]\n")
+    with Program(
+        tmp_path / "log", "run", "--config.file", config, "--web.listen-address", f"127.0.0.1:{port}"
+    ) as prober:
+        until(lambda: fetch(url + "/-/ready")[0] == 200, "the pages")
+        keeper, front_process = family_of(prober.process.pid)
+        assert value(url, "process_start_time_seconds") > 0
+        begun = value(url, "process_start_time_seconds")
+        os.kill(front_process, signal.SIGKILL)
+        until(lambda: family_of(prober.process.pid)[1:] not in ([], [front_process]), "another front")
+        until(lambda: fetch(url + "/-/ready")[0] == 200, "the pages again")
+        assert value(url, "process_start_time_seconds") == begun
+        assert "the process of the pages ended (SIGKILL)" in prober.log.read_text()
+        prober.process.send_signal(signal.SIGSTOP)
+        try:
+            status, text = until(lambda: (found := fetch(url + "/-/healthy"))[0] == 503 and found, "no health")
+            assert (status, "has not been heard" in text) == (503, True)
+        finally:
+            prober.process.send_signal(signal.SIGCONT)
+        until(lambda: fetch(url + "/-/healthy")[0] == 200, "health")
+        processes = [keeper, *family_of(keeper)]
+        assert prober.stop() == 0
+        until(lambda: not any(Path(f"/proc/{process}").exists() for process in processes), "the end of all")

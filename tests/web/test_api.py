@@ -359,9 +359,7 @@ async def test_a_malformed_host_is_a_mistake_of_the_client(
             assert (await reader.read()).split()[1] == b"400"
             writer.close()
             await writer.wait_closed()
-    assert (
-        "Host: b" in lines or "Traceback" not in caplog.text
-    )  # two of them the server's own parser refuses, and logs it
+    assert "Traceback" not in caplog.text
 
 
 async def test_without_a_host_it_is_no_browser() -> None:
@@ -536,6 +534,7 @@ async def test_the_page_lets_others_run() -> None:
 
         view = await site.site.views.page("", 1, "", admin=False)
         assert view is not None
+        site.site.views.forget()
         other = asyncio.create_task(count_turns())
         await site.site.views.page("", 1, "", admin=False)
         other.cancel()

@@ -1,0 +1,126 @@
+"""Answers that many clients ask for: made one at a time and shared, and delivered within bounded memory."""
+
+import asyncio
+from itertools import pairwise
+
+import pytest
+
+from prober.web.deliveries import Deliveries
+from prober.web.lane import FRESH_S, MAX_WAITING, Answer, Lane
+from prober.web.token_bucket import TooMany
+
+pytestmark = pytest.mark.virtual_time
+
+
+class Kitchen:
+    """Makes answers, each in a second, and remembers when each was begun."""
+
+    def __init__(self) -> None:
+        self.begun: list[tuple[float, str]] = []
+        self.at_once = self.most_at_once = 0
+
+    async def make(self, name: str) -> Answer:
+        self.begun.append((asyncio.get_running_loop().time(), name))
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        await asyncio.sleep(1.0)
+        self.at_once -= 1
+        return Answer(200, {}, (name.encode(),))
+
+    async def fails(self) -> Answer:
+        self.begun.append((asyncio.get_running_loop().time(), "failing"))
+        raise OSError("no answer")
+
+
+async def test_all_who_wait_share_one_answer() -> None:
+    """A hundred clients cost what one does, and hold one body; a second later it is made again."""
+    kitchen, lane = Kitchen(), Lane(1.0)
+    answers = await asyncio.gather(*(lane.get("a", lambda: kitchen.make("a")) for _ in range(100)))
+    assert len(kitchen.begun) == 1
+    assert {id(answer.pieces[0]) for answer in answers} == {id(answers[0].pieces[0])}
+    assert await lane.get("a", lambda: kitchen.make("a")) is answers[0]
+    await asyncio.sleep(FRESH_S + 0.01)
+    assert await lane.get("a", lambda: kitchen.make("a")) is not answers[0]
+    assert len(kitchen.begun) == 2
+
+
+async def test_different_answers_are_made_one_at_a_time_with_pauses() -> None:
+    """With a share of a quarter, an answer of a second is followed by three seconds in which the measuring has its time."""
+    kitchen, lane = Kitchen(), Lane(0.25)
+    for each in asyncio.as_completed([lane.get(name, lambda name=name: kitchen.make(name)) for name in "abc"]):  # type: ignore[misc]
+        await each
+    begins = [at for at, _ in kitchen.begun]
+    assert kitchen.most_at_once == 1
+    assert [round(b - a, 3) for a, b in pairwise(begins)] == [4.0, 4.0]
+
+
+async def test_who_comes_when_too_many_wait_is_told_to_come_again() -> None:
+    """A queue without end would be memory without end; whoever asks for what is being made is not refused."""
+    kitchen, lane = Kitchen(), Lane(1.0)
+    waiting = [asyncio.create_task(lane.get(n, lambda n=n: kitchen.make(str(n)))) for n in range(MAX_WAITING)]  # type: ignore[misc]
+    await asyncio.sleep(0)
+    with pytest.raises(TooMany):
+        await lane.get("one more", lambda: kitchen.make("one more"))
+    shared = asyncio.create_task(lane.get(0, lambda: kitchen.make("again")))
+    await asyncio.sleep(0)
+    lane.forget()  # makes no room: what is being made goes on
+    with pytest.raises(TooMany):
+        await lane.get("one more", lambda: kitchen.make("one more"))
+    assert (await shared).pieces == (b"0",)
+    assert len(await asyncio.gather(*waiting)) == MAX_WAITING
+    assert (await lane.get("one more", lambda: kitchen.make("one more"))).pieces == (b"one more",)
+
+
+async def test_nothing_from_before_is_given_again_after_an_action() -> None:
+    """Neither what is kept nor what is being made: it may have been read before the action."""
+    kitchen, lane = Kitchen(), Lane(1.0)
+    early = asyncio.create_task(lane.get("a", lambda: kitchen.make("before")))
+    await asyncio.sleep(0.5)
+    lane.forget()
+    assert (await lane.get("a", lambda: kitchen.make("after"))).pieces == (b"after",)
+    assert (await early).pieces == (b"before",)
+    assert (await lane.get("a", lambda: kitchen.make("later"))).pieces == (b"after",)
+
+
+async def test_a_failure_is_not_kept_and_holds_nobody_up() -> None:
+    """Those who waited learn of it; the next one is made."""
+    kitchen, lane = Kitchen(), Lane(1.0)
+    for _ in range(2):
+        with pytest.raises(OSError, match="no answer"):
+            await lane.get("a", kitchen.fails)
+    assert len(kitchen.begun) == 2
+    assert (await lane.get("a", lambda: kitchen.make("a"))).pieces == (b"a",)
+
+
+async def test_a_client_that_goes_away_takes_the_answer_from_nobody() -> None:
+    kitchen, lane = Kitchen(), Lane(1.0)
+    first = asyncio.create_task(lane.get("a", lambda: kitchen.make("a")))
+    second = asyncio.create_task(lane.get("a", lambda: kitchen.make("a")))
+    await asyncio.sleep(0.5)
+    first.cancel()
+    assert (await second).pieces == (b"a",)
+    assert len(kitchen.begun) == 1
+
+
+def test_bodies_in_flight_are_bounded_and_those_of_the_oldest_are_cut() -> None:
+    """Readers of the newest body stay, however many they are: they share it."""
+    deliveries, cut = Deliveries(max_bytes=250), list[str]()
+    old, middle, new = (Answer(200, {}, (bytes(100),)) for _ in range(3))
+    with (
+        deliveries.of(old, lambda: cut.append("old")),
+        deliveries.of(old, lambda: cut.append("old too")),
+        deliveries.of(middle, lambda: cut.append("middle")),
+    ):
+        assert (deliveries.bytes, cut) == (200, [])
+        with deliveries.of(new, lambda: cut.append("new")):
+            assert (deliveries.bytes, cut) == (200, ["old", "old too"])
+        assert deliveries.bytes == 100
+    assert deliveries.bytes == 0
+
+
+def test_one_body_above_the_bound_is_delivered_alone() -> None:
+    """The page of a large shard must be readable."""
+    deliveries, cut = Deliveries(max_bytes=250), list[str]()
+    small, large = (Answer(200, {}, (bytes(size),)) for size in (100, 1000))
+    with deliveries.of(small, lambda: cut.append("small")), deliveries.of(large, lambda: cut.append("large")):
+        assert cut == ["small"]
