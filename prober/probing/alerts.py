@@ -2,7 +2,6 @@
 
 from prober.exposition.alerting import Alert, probe_increase
 
-FAILING = 'state="failing"'
 VANTAGE = "{{ with $labels.vantage }}vantage {{ . }}{{ else }}the prober without a vantage{{ end }}"
 
 
@@ -23,7 +22,7 @@ def alerts(selector: str) -> tuple[Alert, ...]:
         Alert(
             "LLMTargetFailingFromVantage",
             "warning",
-            f"{_state_by_vantage(selector, FAILING)} == 1\nunless on (target)\n({_fails_from_most(selector)})\n",
+            f"{_in_state(selector, 'failing')}\nunless on (target)\n({_fails_from_most(selector)})\n",
             "5m",  # an outage is not noticed at the same time everywhere, and is a page
             f"{{{{ $labels.target }}}} fails every probe from {VANTAGE}",
             "At least three probes in a row failed, and none has succeeded for 5 minutes. From at least half of the vantages the "
@@ -50,12 +49,16 @@ def alerts(selector: str) -> tuple[Alert, ...]:
     )
 
 
-def _state_by_vantage(selector: str, state: str) -> str:
-    """Whether a target is in a state that matches, by any replica of each vantage."""
-    return f"max by (target, vantage) (llmslo_target_state{{{selector},{state}}})"
+def _in_state(selector: str, state: str) -> str:
+    """Targets and vantages where the target is in a state, by any replica."""
+    return f'max by (target, vantage) (llmslo_target_state{{{selector},state="{state}"}}) == 1'
 
 
 def _fails_from_most(selector: str) -> str:
-    """Targets that fail from more than half of the vantages that know whether they answer; probers without one are one."""
-    known = _state_by_vantage(selector, 'state=~"failing|ready"')
-    return f"avg by (target) ({_state_by_vantage(selector, FAILING)} and {known} == 1) > 0.5"
+    """Targets that fail from more than half of the vantages; all probers without one are one.
+
+    A vantage where the target is ready counts only if it has probed it lately: the state of a paused target is an old one.
+    """
+    probed = f"sum by (target, vantage) (increase(llmslo_probes_total{{{selector}}}[10m])) > 0"
+    answers = f"0 * (\n{_in_state(selector, 'ready')}\nand\n{probed}\n)"
+    return f"avg by (target) (\n{_in_state(selector, 'failing')}\nor\n{answers}\n) > 0.5"
