@@ -109,7 +109,10 @@ def parse(text: str) -> Any:
     except MarkedYAMLError as problem:
         mark = problem.problem_mark or problem.context_mark
         message = problem.problem or problem.context or "this is not YAML"
-        raise BadYaml(_advised(message), None if mark is None else (mark.line + 1, mark.column + 1)) from None
+        begin = problem.context_mark
+        if problem.problem and problem.context and begin and mark and begin.line != mark.line:  # of what was not ended
+            message += f" {problem.context} from line {begin.line + 1}, column {begin.column + 1}"
+        raise BadYaml(_advised(message), None if mark is None else _place(text, mark)) from None
     except ReaderError as problem:
         before = text[: problem.position]
         at = (before.count("\n") + 1, problem.position - before.rfind("\n"))
@@ -118,6 +121,12 @@ def parse(text: str) -> Any:
         raise BadYaml("nested too deeply; write it flat", None) from None
     except Exception as problem:  # PyYAML's own; the file is wrong, not the prober
         raise BadYaml(f"this is not YAML: {problem!r}; mend the YAML", None) from problem
+
+
+def _place(text: str, mark: Mark) -> tuple[int, int]:
+    """Line and column of a mark, from 1; the parser takes the end of a file for a line of its own."""
+    lines = text.split("\n")
+    return (mark.line + 1, mark.column + 1) if mark.line < len(lines) else (len(lines), len(lines[-1]) + 1)
 
 
 def _advised(message: str) -> str:

@@ -26,7 +26,7 @@ from prober.config.problems import ConfigError
 from prober.config.units import counted
 from prober.daemon import series as own_series
 from prober.daemon.registry import registry
-from prober.daemon.state_persistence import DEMAND, DRIFT, ENGINE, MAX_STATE_AGE_S, StatePersistence
+from prober.daemon.state_persistence import DEMAND, DRIFT, ENGINE, MAX_STATE_AGE_S, SLO, StatePersistence
 from prober.daemon.target_facts import read_facts
 from prober.exposition.buckets import COARSE, FINE
 from prober.exposition.families import Family
@@ -209,8 +209,8 @@ class App:
         events = EventLog()
         self._trust = trust
         path = self._storage_path = self._options.storage_path or specs.storage.path
-        kinds = (DRIFT, ENGINE, DEMAND, BUDGET)
-        store, (drifts, engine_facts, demands, budgets) = self._stored(path, kinds)
+        kinds = (DRIFT, ENGINE, DEMAND, SLO, BUDGET)
+        store, (drifts, engine_facts, demands, slo_counts, budgets) = self._stored(path, kinds)
         if path and store and (kind := network_file_system(Path(path))):
             log.warning(
                 "--storage.path %s: is on %s, where SQLite's locks cannot be relied on: one prober only", path, kind
@@ -222,6 +222,7 @@ class App:
         failures = self._family(own_series.STORAGE_FAILURES.name).value()
         engines = EngineMonitor(self._families, events, engine_facts)
         headroom = self._headroom = Headroom(self._families, demands)
+        slos = SloMonitor(self._families, clock.unix_s, slo_counts)
         self._drift = DriftMonitor(self._families, events, specs.drift, drifts, has_store=store is not None)
         self._sweeps = Sweeps(
             self._families, events, headroom, trust, clock, store, PageReader, leading, read_facts, instance
@@ -235,7 +236,7 @@ class App:
         features = (
             ProbeRecorder(self._families),
             BufferingMonitor(self._families, events),
-            SloMonitor(self._families),
+            slos,
             BudgetMonitor(self._families),
             ProbeHistory(self._options.history_limit),
             engines,
@@ -255,7 +256,7 @@ class App:
             self._families, lambda targets: self._fleet.change(targets, self._options.drain_s)
         )
         self._persistence = StatePersistence(
-            self._drift, engines, headroom, store, specs.prometheus_url, failures, clock
+            self._drift, engines, headroom, slos, store, specs.prometheus_url, failures, clock
         )
         self._grafana = Grafana(
             self._families,

@@ -19,7 +19,7 @@ from prober.probing import series as probe_series
 from prober.storage.store import Store
 
 NEEDED_SAMPLES = BLOCK_SAMPLES * BLOCK_COUNT
-DRIFT, ENGINE, DEMAND = "drift", "engine", "demand"  # kinds of rows in the store
+DRIFT, ENGINE, DEMAND, SLO = "drift", "engine", "demand", "slo"  # kinds of rows in the store
 SAVE_INTERVAL_S = 60.0
 MAX_STATE_AGE_S = 30 * 86_400.0  # of a target that is no longer probed
 RECALL_HOURS = 7 * 24
@@ -48,6 +48,7 @@ class StatePersistence:
         drift: DriftMonitor,
         engines: Stateful,
         headroom: Stateful,
+        slos: Stateful,
         store: Store | None,
         prometheus_url: str | None,
         failures: Value,
@@ -55,9 +56,11 @@ class StatePersistence:
     ) -> None:
         self.prometheus_url = prometheus_url
         self._drift, self._store, self._failures, self._clock = drift, store, failures, clock
-        self._parts: dict[str, Stateful] = {DRIFT: drift, ENGINE: engines, DEMAND: headroom}
+        self._parts: dict[str, Stateful] = {DRIFT: drift, ENGINE: engines, DEMAND: headroom, SLO: slos}
         if store is None:
-            log.warning("no --storage.path: drift baselines are in memory only and are learned again after a restart")
+            log.warning(
+                "no --storage.path: drift baselines and the counts of SLOs are in memory only, and begin again after a restart"
+            )
 
     async def save_often(self) -> None:
         """Save all states every minute, which limits the evidence that a kill loses, and new baselines at once."""

@@ -34,7 +34,7 @@ def _known(*path: str) -> Any:
 
 
 class SloAnswer(Answer):
-    """The state of an SLO over the events since the prober's start: met, missed or no_data."""
+    """The state of an SLO over its window: met, missed or no_data. since: from when on this prober has counted; window: seconds."""
 
     slo: str = _at("slo", "name")
     workload: str
@@ -42,6 +42,8 @@ class SloAnswer(Answer):
     events: int
     bad_events: int = _at("bad")
     objective: float = _at("slo", "objective")
+    window: float = _at("slo", "window_s")
+    since: float = _at("since_unix_s")
     why: str
 
 

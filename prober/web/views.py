@@ -186,12 +186,14 @@ class Views:
 
     def _slo_statuses(self, runner: TargetRunner) -> list[SloStatus]:
         context = self._fleet.context
-        now_ns = context.clock.now_ns()
-        trusted = context.trust.trusted(now_ns)
+        trusted, unix_s = context.trust.trusted(context.clock.now_ns()), context.clock.unix_s()
         slos = runner.find(TargetSlos)
         if slos is not None:
-            return list(slos.statuses(trusted=trusted, now_ns=now_ns))
-        return [slo_status(slo, use, 0, 0, trusted=trusted, quiet_s=None) for slo, use in runner.spec.uses()]
+            return list(slos.statuses(trusted=trusted))
+        return [
+            slo_status(slo, use, 0, 0, since_unix_s=unix_s, trusted=trusted, quiet_s=None)
+            for slo, use in runner.spec.uses()
+        ]
 
 
 def _capacities(runner: TargetRunner) -> Capacities | None:

@@ -143,7 +143,7 @@ def test_all_mistakes_are_told_at_once() -> None:
         ("", "f: not a mapping; the least that works is `rows: "),
         ("[]", "f: not a mapping"),
         ("rows: []", "f: rows: needed: a list of rows"),
-        ("rows: [", "f: line 2, column 1: "),
+        ("rows: [", "f: line 1, column 8: "),
         (f"{{rows: [{row()}], row: 1}}", 'f: no key "row"; did you mean "rows"?'),
         (f"rows: [{row()[:-1]}, rate: 3/s}}]", "f: line 1, column "),
     ],

@@ -85,7 +85,7 @@ def standings(*states: State) -> list[SloStatus]:
     why = {"met": "", "missed": "", "no_data": "120 of the 1,000 events needed"}
     bad = {"met": 4, "missed": 61, "no_data": 0}
     return [
-        SloStatus(slo, "chat", 120 if state == "no_data" else 2_400, bad[state], state, why[state])
+        SloStatus(slo, "chat", 120 if state == "no_data" else 2_400, bad[state], NOW - 9_000, state, why[state])
         for slo, state in zip((TTFT, ITL, OK), states, strict=True)
     ]
 
@@ -275,7 +275,7 @@ def hostile(text: str = HOSTILE) -> list[TargetView]:
             url=text,
             model=text,
             engine=text,
-            standings=[SloStatus(evil, text, 10, 1, "missed", text)],
+            standings=[SloStatus(evil, text, 10, 1, NOW, "missed", text)],
             quantiles={(text, signal): quantile for (_, signal), quantile in one.quantiles.items()},
             diagnosis=replace(one.diagnosis, means=text, next_measurement=text, missing=(text,)),
             drifts=[replace(drift, workload=text) for drift in drifting()[0].drifts],

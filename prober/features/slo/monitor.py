@@ -1,49 +1,75 @@
 """Counts the events of every SLO, for series and page alike."""
 
-from collections.abc import Callable, Iterator
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from prober.exposition.families import Registry
 from prober.features.slo import series
 from prober.features.slo.status import SloStatus, slo_status
+from prober.features.slo.window import WindowCount
 from prober.measure.objective import JudgedStream, Slo
 from prober.measure.outcome import ANSWERED
 from prober.measure.result import ProbeResult
 from prober.measure.slo_events import count_events
 from prober.probing.observer import NamedSpec, TargetObserver
+from prober.storage.saved_rows import SavedRows
+
+log = logging.getLogger(__name__)
 
 
 class SloMonitor:
-    """The SLOs of all targets."""
+    """The SLOs of all targets. saved: counts by the targets' names, as `states` gave them to an earlier process."""
 
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
+    def __init__(
+        self, registry: Registry, unix_s: Callable[[], float] = time.time, saved: SavedRows | None = None
+    ) -> None:
+        self._registry, self._unix_s = registry, unix_s
+        self._saved = saved or SavedRows()
         self._targets: dict[str, TargetSlos] = {}
 
     def observe(self, observed: NamedSpec) -> "TargetSlos":
         """Observe the SLOs of one target. One that takes over the name of a target that still ends goes on with its counts."""
-        observer = TargetSlos(self._registry, observed, self._forget, self._targets.get(observed.name))
+        before = self._targets.get(observed.name)
+        consequence = (
+            f"target={observed.name}: the saved events of its SLOs cannot be read, and are counted from now on"
+        )
+        saved = self._saved.pop(observed.name, _saved_counts, consequence) if before is None else None
+        observer = TargetSlos(self._registry, observed, self._unix_s, self._forget, before, saved or {})
         self._targets[observed.name] = observer
         return observer
+
+    def states(self) -> Iterator[tuple[str, bytes]]:
+        """(name of the target, counts of its SLOs), so that they last over a restart of the prober."""
+        for name, target in list(self._targets.items()):
+            if rows := target.saved():
+                yield name, json.dumps(rows, separators=(",", ":")).encode()
 
     def _forget(self, target: "TargetSlos") -> None:
         if self._targets.get(target.name) is target:
             del self._targets[target.name]
 
 
+def _saved_counts(data: bytes) -> dict[str, Any]:
+    rows = json.loads(data)
+    if not isinstance(rows, dict):
+        raise ValueError("this is no table of counts")
+    return rows
+
+
 @dataclass(slots=True)
 class _Count:
-    """Events of one SLO in one workload since both appeared.
+    """Events of one SLO in one workload.
 
-    last_ns: due time of the last probe that was an event
     why_no_event: why the last answer was no event of TPOT or ITL, "" if it was one
     """
 
     slo: Slo
     stream: JudgedStream
-    events: int = 0
-    bad: int = 0
-    last_ns: int | None = None
+    window: WindowCount
     why_no_event: str = ""
 
 
@@ -54,13 +80,17 @@ class TargetSlos(TargetObserver):
         self,
         registry: Registry,
         observed: NamedSpec,
+        unix_s: Callable[[], float],
         on_removed: Callable[["TargetSlos"], None],
         before: "TargetSlos | None",
+        saved: Mapping[str, Any],
     ) -> None:
         self.name = observed.name
-        self._registry, self._observed, self._on_removed = registry, observed, on_removed
+        self._registry, self._observed, self._unix_s, self._on_removed = registry, observed, unix_s, on_removed
+        self._saved = saved
         self._counts: dict[tuple[str, str], _Count] = dict(before._counts) if before is not None else {}
         self.configured()
+        self._saved = {}
 
     def configured(self) -> None:
         before, self._counts = self._counts, {}
@@ -69,10 +99,24 @@ class TargetSlos(TargetObserver):
             count = before.get(key)
             if count is None or count.slo != slo:
                 # Events of another threshold or signal must not be added to the old ones.
-                count = _Count(slo, stream)
+                count = _Count(slo, stream, self._window(slo, stream))
             count.stream = stream
             self._counts[key] = count
         self._declare({key for key, count in self._counts.items() if before.get(key) is count})
+
+    def saved(self) -> dict[str, Any]:
+        """Counts by SLO and workload, with the definition that they are of."""
+        return {_key(count.slo, count.stream): count.window.saved() for count in self._counts.values()}
+
+    def _window(self, slo: Slo, stream: JudgedStream) -> WindowCount:
+        """The saved counts of the same definition, or new ones."""
+        row = self._saved.get(_key(slo, stream))
+        if row is not None:
+            try:
+                return WindowCount.restored(slo.window_s, row, self._unix_s())
+            except ValueError as problem:
+                log.error("target=%s slo=%s: %s; it is counted from now on", self.name, slo.name, problem)
+        return WindowCount(slo.window_s, self._unix_s())
 
     def probe_ended(self, result: ProbeResult) -> None:
         for (workload, slo_name), count in self._counts.items():
@@ -83,25 +127,23 @@ class TargetSlos(TargetObserver):
                 is_decode = count.slo.signal in ("tpot", "itl")
                 count.why_no_event = result.timeline.why_no_tpot if is_decode and not events else ""
             if events:
-                count.events, count.bad, count.last_ns = (
-                    count.events + events,
-                    count.bad + bad,
-                    result.timeline.intended_ns,
-                )
+                count.window.add(self._unix_s(), events, bad)
                 self._registry.value(series.SLO_EVENTS, self.name, workload, slo_name).inc(events)
                 self._registry.value(series.SLO_BAD_EVENTS, self.name, workload, slo_name).inc(bad)
 
     def removed(self) -> None:
         self._on_removed(self)
 
-    def statuses(self, *, trusted: bool, now_ns: int) -> Iterator[SloStatus]:
-        """The status of each SLO in each workload; now_ns: of the monotonic clock."""
+    def statuses(self, *, trusted: bool) -> Iterator[SloStatus]:
+        """The status of each SLO in each workload."""
+        unix_s = self._unix_s()
         for count in self._counts.values():
-            quiet_s = None if count.last_ns is None else (now_ns - count.last_ns) / 1e9
+            last_s = count.window.last_unix_s
             yield slo_status(
-                *(count.slo, count.stream, count.events, count.bad),
+                *(count.slo, count.stream, *count.window.total(unix_s)),
+                since_unix_s=count.window.since_unix_s(unix_s),
                 trusted=trusted,
-                quiet_s=quiet_s,
+                quiet_s=None if last_s is None else unix_s - last_s,
                 why_no_event=count.why_no_event,
             )
 
@@ -121,3 +163,8 @@ class TargetSlos(TargetObserver):
             registry.show(series.SLO_OBJECTIVE, float(count.slo.objective), *labels, count.slo.signal)
             if count.slo.threshold_s is not None:
                 registry.show(series.SLO_THRESHOLD, count.slo.threshold_s, *labels, count.slo.signal)
+
+
+def _key(slo: Slo, stream: JudgedStream) -> str:
+    """A definition and its workload; counts of another definition must not be added."""
+    return json.dumps([stream.workload, slo.name, slo.signal, slo.threshold_s, str(slo.objective), slo.window_s])

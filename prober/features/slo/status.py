@@ -1,4 +1,7 @@
-"""Status of an SLO: met, missed or no_data. Missing data is never reported as met."""
+"""Status of an SLO over its window: met, missed or no_data. Missing data is never reported as met.
+
+The recording rules judge by the same definition (`prober.features.slo.rules`), over the events of all probers of the target.
+"""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -11,12 +14,17 @@ State = Literal["met", "missed", "no_data"]
 
 @dataclass(frozen=True, slots=True)
 class SloStatus:
-    """Status of one SLO over the events counted so far; why: the reason for no_data, else empty."""
+    """Status of one SLO.
+
+    since_unix_s: from when on events are counted: as long as its window, or less if the prober has not known it for so long
+    why: the reason for no_data, else empty
+    """
 
     slo: Slo
     workload: str
     events: int
     bad: int
+    since_unix_s: float
     state: State
     why: str
 
@@ -27,11 +35,12 @@ def slo_status(
     events: int,
     bad: int,
     *,
+    since_unix_s: float,
     trusted: bool,
     quiet_s: float | None,
     why_no_event: str = "",
 ) -> SloStatus:
-    """Judge `bad` of `events`.
+    """Judge `bad` of `events` in the window of the SLO.
 
     quiet_s: seconds since the last event, None if unknown
     why_no_event: why the last answer was no event, "" if it was one or the reason is unknown
@@ -49,4 +58,4 @@ def slo_status(
     elif events < needed and bad <= slo.error_budget_ratio * needed:
         why = f"{events:,} of the {needed:,} events needed"
     state: State = "no_data" if why else "missed" if bad > slo.error_budget_ratio * events else "met"
-    return SloStatus(slo, use.workload, events, bad, state, why)
+    return SloStatus(slo, use.workload, events, bad, since_unix_s, state, why)

@@ -6,6 +6,7 @@ from hashlib import sha1
 from typing import Any
 from urllib.parse import quote
 
+from prober.config.units import duration_text
 from prober.features.slo.status import SloStatus, State
 from prober.measure.objective import format_percent
 from prober.measure.result import ProbeResult
@@ -196,6 +197,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "count": "{:,}".format,
     "cut": cut,
     "dollars": "${:.2f}".format,
+    "configured_duration": duration_text,
     "duration": format_duration,
     "in_reading_order": in_reading_order,
     "iso_time": iso_time,
