@@ -2,7 +2,6 @@
 
 from prober.exposition.alerting import Alert, of_present, probe_increase, top_failure_template
 
-FAILING = 'state="failing"'
 VANTAGE = "{{ with $labels.vantage }}vantage {{ . }}{{ else }}the prober without a vantage{{ end }}"
 
 
@@ -74,7 +73,13 @@ def _by_vantage(selector: str) -> str:
 
 
 def _by_prober(selector: str) -> str:
-    """1 or 0 for each prober that knows whether the target answers."""
-    by = "max by (target, vantage, instance)"
-    known = f'{by} (llmslo_target_state{{{selector},state=~"failing|ready"}}) == 1'
-    return f"({by} (llmslo_target_state{{{selector},{FAILING}}}) and {known})"
+    """1 or 0 for each prober that knows whether the target answers.
+
+    A prober for which the target is ready counts only if it has probed it lately: the state of a paused target is an old one.
+    """
+    by = "by (target, vantage, instance)"
+    failing, ready = (
+        f'max {by} (llmslo_target_state{{{selector},state="{state}"}}) == 1' for state in ("failing", "ready")
+    )
+    probed = f"sum {by} (increase(llmslo_probes_total{{{selector}}}[10m])) > 0"
+    return f"({failing}\nor\n0 * (({ready}) and {probed}))"

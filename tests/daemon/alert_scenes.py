@@ -168,8 +168,9 @@ LOW_AND_SWEEP = headroom("0.15+0x100") | sweeping("0+0x29 20+0x9 0+0x60")
 NO_LATER_FORECAST = ("950400+0x99 1728000+0x2000", "950400+0x99 stale")
 DISCOVERY_LOST = "1+0x9 0+0x40"
 # By places from which a target is probed.
-FAILS, ANSWERS, LOST = failing("0+0x9 1+0x40"), failing("0+0x50"), failing("0+0x9 stale")
-ANSWERS |= series_of("target_state", "1+0x50", state="ready")
+FAILS, LOST = failing("0+0x9 1+0x40"), failing("0+0x9 stale")
+READY = failing("0+0x50") | series_of("target_state", "1+0x50", state="ready")
+ANSWERS, PAUSED = (READY | series_of("probes_total", probes, PROBE) for probes in ("0+12x50", "0+12x5 60+0x45"))
 PENDING = failing("0+0x50") | series_of("target_state", "1+0x50", state="pending")
 BAD, GOOD = QUARTER_BAD, slo("ttft", "0+12x120", "0+0x120")
 OUTAGE = slo("ttft", "0+12x120", "0+0x44 0+12x75")  # every event is bad from the 45th minute on
@@ -301,6 +302,7 @@ SCENES: dict[str, list[Scene]] = {
         fires("two places of three", 20, FAIL_FROM_2_OF_3, target="llama"),
         fires("nothing is known from the other place yet", 20, at("paris", FAILS) | at("tokyo", PENDING), target="llama"),
         fires("the prober of the other place is gone", 30, at("paris", FAILS) | at("tokyo", LOST), target="llama"),
+        fires("the other place has not probed it for over ten minutes", 30, at("paris", FAILS) | at("tokyo", PAUSED), target="llama"),
         silent("one place of two, beside a target that fails everywhere", 20, BESIDE_AN_OUTAGE, target="llama"),
         fires("which is paged", 20, BESIDE_AN_OUTAGE, target="other"),
     ],
@@ -316,6 +318,7 @@ SCENES: dict[str, list[Scene]] = {
         silent("a second prober without a place answers: replicas, as always", 20, FAILS | other_instance(ANSWERS)),
         silent("nothing is known from the other place yet", 20, at("paris", FAILS) | at("tokyo", PENDING)),
         silent("the prober of the other place is gone", 30, at("paris", FAILS) | at("tokyo", LOST)),
+        silent("the other place has not probed it for over ten minutes", 30, at("paris", FAILS) | at("tokyo", PAUSED)),
         fires("beside a target that fails everywhere", 20, BESIDE_AN_OUTAGE, target="llama"),
         silent("which is a page", 20, BESIDE_AN_OUTAGE, target="other"),
         fires("a prober without a place beside those with one", 20, at("paris", ANSWERS) | at("tokyo", ANSWERS) | FAILS, vantage=""),

@@ -14,6 +14,7 @@ from prober.daemon.registry import ALL as ALL_SERIES
 from prober.daemon.rules import groups
 from prober.exposition.alerting import RuleOptions
 from tests.daemon.alert_scenes import (
+    ANSWERS,
     BURN,
     NAMES,
     OUTAGE,
@@ -103,7 +104,7 @@ def test_one_outage_is_one_page_from_however_many_places(
 ) -> None:
     """An outage that three vantages see is one alert of each kind, as if one prober saw it; one that a single one sees is a warning."""
     seen, unseen = OUTAGE | failing("0+0x44 1+0x75"), slo("ttft", "0+12x120", "0+0x120") | failing("0+0x120")
-    unseen |= series_of("target_state", "1+0x120", state="ready")
+    unseen |= series_of("target_state", "1+0x120", state="ready") | series_of("probes_total", "0+12x120", PROBE)
     pages = {("LLMTargetFailing", "critical", 'target="llama"'): 1}
     others = {(BURN, "critical", 'target="llama"'): 0}  # the bad events of an outage are told by its own page
     warnings = {
@@ -347,8 +348,7 @@ def test_the_summary_of_a_target_that_fails_from_one_place_names_it(
 ) -> None:
     """Also if the place is the one without a name."""
     (rule,) = (rule for rule in ALERTS if rule["alert"] == "LLMTargetFailingFromVantage")
-    answers = failing("0+0x20") | series_of("target_state", "1+0x20", state="ready")
-    series = at("tokyo", answers) | at("lima", answers)
+    series = at("tokyo", ANSWERS) | at("lima", ANSWERS)
     series |= at(place, failing("1+0x20")) if place else failing("1+0x20")
     description = rule["annotations"]["description"].partition("{{")[0]
     notes = of_llama(rule["annotations"]) | {

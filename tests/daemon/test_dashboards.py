@@ -15,7 +15,7 @@ from prober.daemon.registry import ALL as ALL_SERIES
 from prober.daemon.rules import example_rules
 from prober.exposition.dashboards.board import UIDS
 from prober.exposition.families import AnySeries
-from tests.daemon.promtool import case, check_expressions, run_cases
+from tests.daemon.promtool import PROBE, case, check_expressions, run_cases
 from tools.dashboard_lint.promql import parse
 from tools.dashboard_lint.rules import expressions, labels_of_series, problems
 
@@ -141,6 +141,49 @@ def test_promtool_accepts_every_expression(
     queries = list(expressions(board(name.removesuffix(".json"))))
     assert len(queries) > 10
     check_expressions(promtool, tmp_path, [without_variables(text) for _, text in queries])
+
+
+def ttft(vantage: str, s: float) -> dict[str, str]:
+    """Histogram of a target whose every TTFT from a vantage is just below `s`, of one bucket each 0.1 s."""
+    labels = PROBE.replace('instance="a"', f'instance="{vantage}"') + (f',vantage="{vantage}"' if vantage else "")
+    bounds = [f"{tenth / 10:g}" for tenth in range(1, 10)]
+    return {
+        f'llmslo_ttft_seconds_bucket{{{labels},le="{le}"}}': "0+12x130" if le == "+Inf" or float(le) >= s else "0x130"
+        for le in (*bounds, "+Inf")
+    }
+
+
+PLACES = [
+    ({"paris": 0.2, "tokyo": 0.5, "lima": 0.2}, {"": 0.15, "paris": 0.0, "tokyo": 0.3, "lima": 0.0}),
+    ({"paris": 0.7, "tokyo": 0.7}, {"": 0.65, "paris": 0.0, "tokyo": 0.0}),
+    ({"paris": 0.2}, {}),
+    ({"": 0.2}, {}),
+    ({"paris": 0.2, "": 0.5}, {}),
+]
+
+
+@pytest.mark.parametrize(("latencies", "expected"), PLACES, ids=str)
+def test_the_panel_by_vantage_separates_what_is_shared_from_what_a_place_adds(
+    promtool: Path, tmp_path: Path, latencies: dict[str, float], expected: dict[str, float]
+) -> None:
+    """The median of the fastest place, and the distance of each from it; nothing to compare with one place."""
+    (panel,) = (panel for panel in board("target")["panels"] if panel["title"] == "TTFT shared and added, p50")
+    shared, added = (without_variables(query["expr"]) for query in panel["targets"])
+    series = {name: values for place, s in latencies.items() for name, values in ttft(place, s).items()}
+    tests = [
+        {
+            "expr": f"round({expr}, 0.001)",
+            "eval_time": "125m",
+            "exp_samples": [
+                {"labels": f'{{target="llama",workload="probe"{label}}}', "value": value} for label, value in samples
+            ],
+        }
+        for expr, samples in (
+            (shared, [("", value) for place, value in expected.items() if not place]),
+            (added, [(f',vantage="{place}"', value) for place, value in expected.items() if place]),
+        )
+    ]
+    run_cases(promtool, tmp_path, [], [case(series, promql_expr_test=tests)])
 
 
 @pytest.mark.parametrize("name", FILES)

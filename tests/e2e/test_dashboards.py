@@ -58,6 +58,7 @@ Start = Callable[..., subprocess.Popen[bytes]]
 # By dashboard and panel: which queries have no data of a target, and why there is none.
 NO_SWEEP = "no sweep, so no capacity"
 NO_GPU = "no GPU here"
+NO_VANTAGE = "this prober has no vantage"
 ENOUGH = {"target": dict.fromkeys(("TTFT E", "ITL E", "TPOT E", "E2E E"), "its samples are enough for a p99")}
 REAL: dict[str, dict[str, str]] = {
     "target": {
@@ -66,6 +67,8 @@ REAL: dict[str, dict[str, str]] = {
         "ITL E": "its samples may be enough for a p99",
         "TTFT of the answer, after reasoning": "the model does not reason",
         "Tool calls": "no workload has tools",
+        "TTFT by vantage": NO_VANTAGE, "TTFT shared and added, p50": NO_VANTAGE,
+        "TCP connect by vantage, p50": NO_VANTAGE, "State by vantage": NO_VANTAGE,
         "Failures by reason A": "none failed; all probes are there as a line",
         "TPOT F": "no SLO on it", "E2E F": "no SLO on it",
     },
@@ -123,8 +126,8 @@ VALUES = {"lower": 0.9, "estimate": 1.0, "upper": 1.1, "00": 1.0, "01": 2.0, "02
 class Page:
     """The staged target: each declared series with each of its usual labels, counters that rise with each scrape."""
 
-    def __init__(self) -> None:
-        self._families = registry()
+    def __init__(self, vantage: str) -> None:
+        self._families = registry(vantage)
         for declared in ALL_SERIES:
             names = [name for name in declared.labels if name != "target"]
             kinds = ("dns", "tcp", "proxy", "tls") if declared is probe_series.CONNECT else LABELS.get("phase", ())
@@ -160,9 +163,10 @@ class Page:
 
 
 @asynccontextmanager
-async def staged() -> AsyncIterator[int]:
+async def staged(vantage: str) -> AsyncIterator[int]:
+    """The port of its page as the prober of that vantage has it."""
     app = web.Application()
-    app.add_routes([web.get("/metrics", Page().answer)])
+    app.add_routes([web.get("/metrics", Page(vantage).answer)])
     runner = web.AppRunner(app)
     await runner.setup()
     port = free_port()
@@ -286,10 +290,10 @@ def unexpected(empty: dict[str, list[str]], expected: dict[str, dict[str, str]])
 
 async def test_every_panel_has_data_where_there_is_some(tmp_path: Path, prometheus_binary: Path) -> None:
     """All of the staged target's; of the real ones all but what is listed with its reason."""
-    async with staged() as page_port:
+    async with staged("paris") as paris, staged("tokyo") as tokyo:
         with programs(tmp_path) as start:
             port = prober(tmp_path, start)
-            address = prometheus(tmp_path, start, prometheus_binary, (port, page_port))
+            address = prometheus(tmp_path, start, prometheus_binary, (port, paris, tokyo))
             native = prometheus(tmp_path, start, prometheus_binary, (port,), "--enable-feature=native-histograms")
             await asyncio.to_thread(judged, Reader(address), Reader(native))
 
