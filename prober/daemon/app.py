@@ -68,6 +68,7 @@ from prober.storage.watched_file import WatchedFile, read_regular
 from prober.web.access_control import missing_authentication
 from prober.web.page.view import Problem
 from prober.web.site import Serving, Site, serve
+from prober.web.snapshots import Snapshots
 from prober.web.web_config import WebFile
 
 WATCH_INTERVAL_S = 2.0
@@ -87,7 +88,7 @@ class Options:
     """Options of the command line."""
 
     config_file: str
-    listen_address: str = ":9742"
+    listen_address: str = ":9742"  # "": no pages are served
     external_url: str = ""
     route_prefix: str = ""
     storage_path: str | None = None
@@ -159,10 +160,20 @@ def _read(path: str) -> str:
 
 
 class App:
-    """A daemon."""
+    """A daemon.
 
-    def __init__(self, options: Options, make_clock: Callable[[], Clock] = Clock) -> None:
-        self._options, self._make_clock = options, make_clock
+    watch: takes snapshots of all targets until it has had enough, and probing ends
+    stopped_by: the signal that ended probing, if one did
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        make_clock: Callable[[], Clock] = Clock,
+        watch: Callable[[Snapshots], Awaitable[None]] | None = None,
+    ) -> None:
+        self.stopped_by: signal.Signals | None = None
+        self._options, self._make_clock, self._watching = options, make_clock, watch
         self._families = registry()
         self._stopping = asyncio.Event()
         self._reloading = asyncio.Lock()
@@ -179,7 +190,7 @@ class App:
         """
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stopping.set)  # first: PID 1 has no default handlers
+            loop.add_signal_handler(number, self._stop, number)  # first: PID 1 has no default handlers
         await self._reloading.acquire()  # a SIGHUP during the start is handled after it
         loop.add_signal_handler(signal.SIGHUP, lambda: self._start(asyncio.create_task(self.reload())))
         log.info("llm-slo-prober %s, configuration %s", __version__, self._options.config_file)
@@ -303,6 +314,7 @@ class App:
         gc.freeze()  # the collector skips objects of the start, so that it does not delay timestamps
         gc.set_threshold(50_000, 20, 20)
         sys.setswitchinterval(SWITCH_INTERVAL_S)
+        self._start(asyncio.create_task(self._watch_targets(Snapshots(site.views, context))))
         site.ready = True
         pages = self._pages(web)
         log.info("probing %s%s, %s", counted(len(specs.targets), "target"), _discovered(specs), pages)
@@ -322,6 +334,10 @@ class App:
         if self._serving is not None:
             await self._serving.cleanup()
         clock.close()
+
+    def _stop(self, number: signal.Signals) -> None:
+        self.stopped_by = self.stopped_by or number
+        self._stopping.set()
 
     async def reload(self) -> str | None:
         """Apply the configuration file; a file with mistakes changes nothing. Returns the mistakes, or None."""
@@ -378,26 +394,31 @@ class App:
 
     async def _listen(self, site: Site) -> None:
         """Serve the pages; if the address cannot be used and the prober keeps running, as soon as it can be."""
+        address = self._options.listen_address
+        if not address:
+            return
         try:
-            self._serving = await serve(site, self._options.listen_address)
+            self._serving = await serve(site, address)
         except OSError as problem:
             if not self._options.keep_running:
                 raise
             self._refused("address", "no pages are served, the address is tried again", [str(problem)])
-            self._start(self._supervisor.start("pages", partial(self._retry_listening, site)))
+            self._start(self._supervisor.start("pages", partial(self._retry_listening, site, address)))
 
-    async def _retry_listening(self, site: Site) -> None:
+    async def _retry_listening(self, site: Site, address: str) -> None:
         wait_s = MIN_RETRY_LISTEN_S
         while self._serving is None:
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, MAX_RETRY_LISTEN_S)
             with contextlib.suppress(OSError):
-                self._serving = await serve(site, self._options.listen_address)
+                self._serving = await serve(site, address)
         self._fixed("address")
         log.info("%s", self._pages(site.access.file))
 
     def _pages(self, web: WebFile) -> str:
         """Address and protection of the pages, for the log."""
+        if not self._options.listen_address:
+            return "no pages"
         if self._serving is None:
             return "no pages yet"
         pages, protection = ("health", "locked") if web.problem else ("pages", web.now.config.words)
@@ -428,6 +449,16 @@ class App:
         self._configured = True
         self._fixed("configuration")
         self._family(own_series.RELOAD_TIME.name).value().value = self._clock.unix_s()
+
+    async def _watch_targets(self, snapshots: Snapshots) -> None:
+        """Let the watcher read, if there is one; probing ends with it."""
+        if self._watching is None:
+            return
+        try:
+            await self._watching(snapshots)
+        except Exception:
+            log.exception("the snapshots can no longer be written; please report this")
+        self._stopping.set()
 
     async def _watch(self, site: Site) -> None:
         polls = 0
