@@ -29,12 +29,13 @@ log = logging.getLogger(__name__)
 def url_configuration(
     command: str,
     urls: Sequence[str],
+    rate: str | None = None,
     fields: Mapping[str, Any] | None = None,
     slos: Mapping[str, Mapping[str, str]] | None = None,
 ) -> str:
     """A configuration with these targets, as YAML.
 
-    fields: further fields of `defaults`, beside those that are changed first; slos: blocks of `slos` by name
+    rate: of the probes, None: the default; fields: further ones of each target; slos: blocks of `slos` by name
     Exits with WRONG_CALL for a URL that is none, or that has credentials, which must not be printed.
     """
     import yaml
@@ -51,12 +52,12 @@ def url_configuration(
     names = [host if hosts.count(host) == 1 else url.partition("://")[2] for host, url in zip(hosts, urls, strict=True)]
     blocks: dict[str, Any] = {"slos": {name: dict(block) for name, block in slos.items()}} if slos else {}
     blocks["defaults"] = {
-        "rate": f"{defaults['rate'].default:g}/s",
+        "rate": rate or f"{defaults['rate'].default:g}/s",
         "max_in_flight": defaults["max_in_flight"].default,
-        **(fields or {}),
     }
     blocks["targets"] = [
-        {"name": name, "url": url, "probes": [{"workload": "probe"}]} for name, url in zip(names, urls, strict=True)
+        {"name": name, "url": url, **(fields or {}), "probes": [{"workload": "probe"}]}
+        for name, url in zip(names, urls, strict=True)
     ]
     return str(yaml.safe_dump(blocks, sort_keys=False))
 

@@ -54,10 +54,15 @@ def dumped(answer: Answer, without: Set[str] = frozenset()) -> bytes:
 
 
 class SloAnswer(Answer):
-    """The state of an SLO over its window: met, missed or no_data. since: from when on this prober has counted; window: seconds."""
+    """The state of an SLO over its window: met, missed or no_data.
+
+    since: from when on this prober has counted; threshold and window: seconds
+    """
 
     slo: str = _at("slo", "name")
     workload: str
+    signal: str = _at("slo", "signal")
+    threshold: float | None = _at("slo", "threshold_s")
     state: str
     events: int
     bad_events: int = _at("bad")

@@ -54,7 +54,8 @@ def test_a_target_is_answered_with_and_without_a_capacity() -> None:
     assert answer["capacity"] == "ttft: estimated knee 12/s, 90% interval 10 to 13, as of 2025-11-21 02:40 UTC"
     assert answer["diagnosis"]["evidence"][0][:2] == ["requests waiting", 7.2]
     assert answer["slos"][0] == {
-        **{"slo": "ttft", "workload": "chat", "state": "missed", "events": 2_400, "bad_events": 61},
+        **{"slo": "ttft", "workload": "chat", "signal": "ttft", "threshold": 0.5},
+        **{"state": "missed", "events": 2_400, "bad_events": 61},
         **{"objective": 0.99, "window": 30 * 86_400.0, "since": scenes.NOW - 9_000, "why": ""},
     }
     assert {(each["signal"], each["q"], each["enough"]) for each in answer["quantiles"]} >= {("ttft", 0.99, True)}
