@@ -33,7 +33,7 @@ from prober.config.units import duration_text
 from prober.measure.printable import one_line
 from prober.measure.timeline_text import format_duration
 from prober.web.api_types import ConcernAnswer, Snapshot, TargetAnswer
-from prober.web.page.filters import SIGNS
+from prober.web.page.filters import SIGNS, clock_time
 from prober.web.page.view import SIGNALS, Kind
 
 SPANS_S = (60, 300, 900)  # of the chart: the shortest that has all probes, else the longest
@@ -164,10 +164,15 @@ def _detail(
 ) -> list[Text]:
     """One target in at most `room` lines: the chart takes what the other parts leave."""
     story = watched.story(target)
-    top = [_title(target), _concern(target, fact), *_percentile_table(target, story, snapshot.time), *_facts(target)]
+    top = [
+        _title(target),
+        _concern(target, fact),
+        *_percentile_table(target, story, snapshot.time),
+        *_facts(target, snapshot.time),
+    ]
     is_drawn = any(point.ttft_s is not None for point in story.points)
     free = room - len(top) - 1 - (MIN_CHART_ROWS + 2 if is_drawn else 0)
-    ends = _not_ok(story, max(MIN_NOT_OK, min(MAX_NOT_OK, free)))
+    ends = _not_ok(story, snapshot.time, max(MIN_NOT_OK, min(MAX_NOT_OK, free)))
     rows = min(MAX_CHART_ROWS, room - len(top) - len(ends) - 2)
     if not is_drawn or rows < MIN_CHART_ROWS:
         return [*top, *ends][:room]
@@ -204,15 +209,15 @@ def _percentile_table(target: TargetAnswer, story: Story, now_unix_s: float) -> 
     return lines
 
 
-def _facts(target: TargetAnswer) -> list[Text]:
+def _facts(target: TargetAnswer, now_unix_s: float) -> list[Text]:
     """SLOs, drift, headroom, and whether answers are held back."""
     lines = [Text("probes    ") + Text(outcomes(target))]
     for slo in target.slos:
-        kind, words = slo_words(slo)
+        kind, words = slo_words(slo, now_unix_s)
         lines.append(Text("SLO       ") + _mark(kind, f"{slo_name(slo)}: {words}"))
     if not target.slos:
         lines.append(Text("SLO       none is configured"))
-    lines.append(Text("drift     ") + _mark(*drift_words(target.drift)))
+    lines.append(Text("drift     ") + _mark(*drift_words(target.drift, now_unix_s)))
     lines.append(Text("headroom  ") + _mark(*headroom_words(target)))
     if target.buffered:
         lines.append(_mark("few", HELD_BACK))
@@ -231,7 +236,7 @@ def _values(target: TargetAnswer, signal: str) -> str:
     return "".join(format_duration(known.get(q)).rjust(COLUMN) for q in SHOWN) + f"{count:,}".rjust(COUNT)
 
 
-def _not_ok(story: Story, most: int) -> list[Text]:
+def _not_ok(story: Story, now_unix_s: float, most: int) -> list[Text]:
     """The remembered probes that were not ok: each ending once, with how often and when last, latest first."""
     endings: dict[str, list[float]] = {}
     for probe in reversed(story.not_ok):
@@ -240,7 +245,7 @@ def _not_ok(story: Story, most: int) -> list[Text]:
         return []
     lines = [Text(f"The last {len(story.not_ok):,} probes that were not ok: when last, how many, why", "dim")]
     for words, times in list(endings.items())[:most]:
-        lines.append(Text(f"  {time_of_day(max(times))} {len(times):>4,} × {words}"))
+        lines.append(Text(f"  {clock_time(max(times), now_unix_s)} {len(times):>4,} × {words}"))
     return lines
 
 

@@ -11,7 +11,7 @@ from prober.measure.printable import one_line
 from prober.measure.timeline_text import format_duration
 from prober.statistics.quantiles import MIN_SAMPLES_BY_QUANTILE
 from prober.web.api_types import ConcernAnswer, DriftAnswer, EndedProbe, SloAnswer, Snapshot, TargetAnswer
-from prober.web.page.filters import LOW_RATIO, SLO_STATES, share
+from prober.web.page.filters import LOW_RATIO, SLO_STATES, clock_time, share
 from prober.web.page.view import SIGNALS, Kind
 
 SHOWN = (0.5, 0.95, 0.99)  # percentiles
@@ -101,10 +101,11 @@ def summary(watched: Watched) -> list[str]:
     for target, fact in by_trouble(snapshot):
         story = watched.story(target)
         lines += [status(target, fact), f"  probes: {outcomes(target)}"]
-        lines += [f"  SLO {slo_name(slo)}: {slo_words(slo)[1]}" for slo in target.slos]
-        lines += [f"  drift: {drift_words(target.drift)[1]}", f"  headroom: {headroom_words(target)[1]}"]
+        lines += [f"  SLO {slo_name(slo)}: {slo_words(slo, snapshot.time)[1]}" for slo in target.slos]
+        lines += [f"  drift: {drift_words(target.drift, snapshot.time)[1]}", f"  headroom: {headroom_words(target)[1]}"]
         if story.not_ok:
-            lines.append(f"  last one that was not ok: {time_of_day(story.not_ok[-1].time)} {ending(story.not_ok[-1])}")
+            last = story.not_ok[-1]
+            lines.append(f"  last one that was not ok: {clock_time(last.time, snapshot.time)} {ending(last)}")
     return lines
 
 
@@ -172,21 +173,21 @@ def slo_name(slo: SloAnswer) -> str:
     return one_line(f"{slo.slo}, {slo.objective * 100:.6g}%{signal}{threshold}")
 
 
-def slo_words(slo: SloAnswer) -> tuple[Kind, str]:
+def slo_words(slo: SloAnswer, now_unix_s: float) -> tuple[Kind, str]:
     """Met, missed or no data, with the counted events."""
     kind, word = next(
         ((kind, word) for state, (kind, word) in SLO_STATES.items() if state == slo.state), ("unknown", slo.state)
     )
-    events = f"{slo.bad_events:,} bad of {slo.events:,} since {time_of_day(slo.since)}"
+    events = f"{slo.bad_events:,} bad of {slo.events:,} since {clock_time(slo.since, now_unix_s)}"
     return kind, f"{word}, {one_line(slo.why)} ({events})" if slo.why else f"{word}, {events}"
 
 
-def drift_words(drifts: Sequence[DriftAnswer]) -> tuple[Kind, str]:
+def drift_words(drifts: Sequence[DriftAnswer], now_unix_s: float) -> tuple[Kind, str]:
     """Slower than the baseline, no drift found, or unknown and why."""
     if not drifts:
         return "unknown", "unknown, no streamed answer has been measured yet"
     if active := [drift for drift in drifts if drift.active]:
-        return "few", "; ".join(_slower(drift) for drift in active)
+        return "few", "; ".join(_slower(drift, now_unix_s) for drift in active)
     learning = ", ".join(dict.fromkeys(_signal(drift) for drift in drifts if drift.phase == "learning"))
     judged = ", ".join(
         dict.fromkeys(f"{_signal(drift)} ({drift.phase})" for drift in drifts if drift.phase != "learning")
@@ -218,8 +219,8 @@ def headroom_words(target: TargetAnswer) -> tuple[Kind, str]:
     return next(kind for kind in ("bad", "few", "unknown", "good") if kind in worst), "; ".join(parts)
 
 
-def _slower(drift: DriftAnswer) -> str:
-    since = f" since {time_of_day(drift.since)}" if drift.since is not None else ""
+def _slower(drift: DriftAnswer, now_unix_s: float) -> str:
+    since = f" since {clock_time(drift.since, now_unix_s)}" if drift.since is not None else ""
     shifts = ", ".join(f"p{s.q * 100:g} ×{s.ratio:.3g} [{s.lower:.3g}, {s.upper:.3g}]" for s in drift.shifts)
     cause = f", cause: {drift.cause}" if drift.cause else ""
     return one_line(f"{_signal(drift)} slower{since}: {shifts or 'too few samples since then for its size'}{cause}")

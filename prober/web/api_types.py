@@ -45,6 +45,9 @@ def _known(*path: str) -> Any:
     return Field(validation_alias=AliasPath(*path), default_factory=lambda: None)
 
 
+Milliseconds = Annotated[float, BeforeValidator(lambda unix_s: round(unix_s, 3))]  # a time of day, in seconds
+
+
 def dumped(answer: Answer, without: Set[str] = frozenset()) -> bytes:
     """The answer as JSON on one line. without: fields that are left out"""
     try:
@@ -255,7 +258,7 @@ class ProbeAnswer(Answer):
     target: str
     workload: str
     request_id: str
-    time: Annotated[float, BeforeValidator(lambda unix_s: round(unix_s, 3))] = _at("unix_s")
+    time: Milliseconds = _at("unix_s")
     outcome: str
     detail: str
     warm_up: bool
@@ -344,7 +347,7 @@ class EndedProbe(Answer):
     target: str
     workload: str
     request_id: str
-    time: float = _at("unix_s")
+    time: Milliseconds = _at("unix_s")
     outcome: str
     detail: str
     warm_up: bool
