@@ -17,6 +17,7 @@ PROGRAMS = (
     "neighbour",
     "buffering",
     "page",
+    "watch",
     "simulation",
     "drift",
     "drift_independent",

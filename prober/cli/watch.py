@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -27,14 +27,12 @@ from prober.config.problems import ConfigError
 from prober.config.units import duration, rate
 
 if TYPE_CHECKING:
-    from rich.live import Live
-
     from prober.cli.watch_words import Watched
     from prober.web.snapshots import Snapshots
 
 INTERVAL_S, PLAIN_INTERVAL_S, MIN_INTERVAL_S = 1.0, 10.0, 0.5
 MAX_SHARE = 0.05  # of the time, for taking snapshots
-TICK_S = 1.0  # without a snapshot, the age of the last one is drawn again
+MIN_FRAME_GAP_S, MAX_FRAME_GAP_S = 0.5, 1.5
 DRAIN_S = 1.0  # for probes in flight at the end
 END_S = 10.0  # for the daemon's process to end
 MAX_LINE_BYTES = 64 << 20
@@ -188,19 +186,20 @@ async def _shown(command: list[str], *, is_screen: bool) -> tuple[int, list[str]
     )
     assert process.stdout is not None
     assert process.stderr is not None
-    watched, log = Watched(), deque[str](maxlen=LOG_LINES)
+    watched, changed, log = Watched(), asyncio.Event(), deque[str](maxlen=LOG_LINES)
     logging = asyncio.create_task(_keep(process.stderr, log))
-    showing = asyncio.create_task(_show_lines(process.stdout, watched, is_screen=is_screen))
-    ends: tuple[asyncio.Future[Any], ...] = showing, stopped
+    reading = asyncio.create_task(_read(process.stdout, watched, changed, is_plain=not is_screen))
+    drawing = asyncio.create_task(_draw(watched, changed)) if is_screen else None
+    ends: tuple[asyncio.Future[Any], ...] = reading, stopped, *([drawing] if drawing else [])
     try:
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        showing.cancel()
-        with contextlib.suppress(asyncio.CancelledError, OSError):
-            await showing  # the normal screen is there again
-        if stopped.done():
-            with contextlib.suppress(ProcessLookupError):
-                process.terminate()
+        for task in filter(None, (reading, drawing)):
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError, OSError):  # the terminal is gone
+                await task
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
     if watched.snapshot is not None or stopped.done():
         with contextlib.suppress(OSError):  # the terminal is gone
             _echo(summary(watched))
@@ -236,44 +235,35 @@ async def _keep(stream: asyncio.StreamReader, log: deque[str]) -> None:
         log.append(line.decode(errors="replace").rstrip("\n"))
 
 
-async def _show_lines(stream: asyncio.StreamReader, watched: "Watched", *, is_screen: bool) -> None:
-    """Show the lines until the stream ends: on the whole screen, or as plain lines."""
+async def _read(stream: asyncio.StreamReader, watched: "Watched", changed: asyncio.Event, *, is_plain: bool) -> None:
+    """Read snapshots until the stream ends. is_plain: print what each of them says"""
     from prober.cli.watch_words import plain_lines
     from prober.web.api_types import Snapshot
 
-    with _screen(watched) if is_screen else contextlib.nullcontext() as live:
-        reading = asyncio.ensure_future(stream.readline())
-        while True:
-            done, _ = await asyncio.wait([reading], timeout=TICK_S)
-            if done:
-                line = reading.result()
-                if not line:
-                    return
-                snapshot = Snapshot.model_validate_json(line)
-                watched.add(snapshot)
-                reading = asyncio.ensure_future(stream.readline())
-                if live is None:
-                    _echo(plain_lines(watched, snapshot))
-            if live is not None:
-                live.refresh()
+    async for line in stream:
+        snapshot = Snapshot.model_validate_json(line)
+        watched.add(snapshot)
+        changed.set()
+        if is_plain:
+            _echo(plain_lines(watched, snapshot))
 
 
-@contextlib.contextmanager
-def _screen(watched: "Watched") -> Iterator["Live"]:
-    """The whole screen, drawn at `refresh` and when its size changes."""
+async def _draw(watched: "Watched", changed: asyncio.Event) -> None:
+    """Draw the screen when something or its size has changed, and now and then, as it shows its age; restore it at the end."""
     from rich.live import Live
 
     from prober.cli.console import Terminal
     from prober.cli.watch_screen import Frame
 
-    loop = asyncio.get_running_loop()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGWINCH, changed.set)
     frame = Frame(watched, time.time, is_utf8=shows_utf8(_environment()))
     with Live(frame, console=Terminal(), screen=True, auto_refresh=False) as live:
-        loop.add_signal_handler(signal.SIGWINCH, live.refresh)
-        try:
-            yield live
-        finally:
-            loop.remove_signal_handler(signal.SIGWINCH)
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(changed.wait(), MAX_FRAME_GAP_S)
+            changed.clear()
+            live.refresh()
+            await asyncio.sleep(MIN_FRAME_GAP_S)
 
 
 def _echo(lines: Iterable[str]) -> None:

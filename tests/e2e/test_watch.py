@@ -1,16 +1,11 @@
 """`prober watch` against mock engines: in a pseudo-terminal, as lines of JSON, and where there is no terminal."""
 
-import contextlib
-import fcntl
 import json
 import os
 import re
 import signal
-import struct
 import subprocess
 import sys
-import termios
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
@@ -20,66 +15,16 @@ import pytest
 from prober.cli.watch import shows_utf8
 from prober.web.api_types import Snapshot
 from tests.processes import Mock, free_port, get, until
+from tests.pseudo_terminal import CONTROL, NORMAL_SCREEN, Terminal
 
 WATCH = (sys.executable, "-m", "prober", "watch")
 FAST = ("--rate", "10/s", "--max-send-lag", "10s", "--interval", "500ms")
-CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-HOME, NORMAL_SCREEN = "\x1b[H", "\x1b[?1049l"
 
 
 @pytest.fixture(scope="module")
 def mock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mock]:
     with Mock(tmp_path_factory.mktemp("mock") / "log", "--ttft", "20ms", "--itl", "1ms") as serving:
         yield serving
-
-
-class Terminal:
-    """A command in a pseudo-terminal of its own, and all that it has written there."""
-
-    def __init__(self, width: int, height: int, *words: str, **environment: str) -> None:
-        self._master, slave = os.openpty()
-        self.resize(width, height)
-        self.written = b""
-        self.process = subprocess.Popen(
-            words,
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-            env={**os.environ, "TERM": "xterm", "LC_ALL": "C.UTF-8", **environment},
-        )
-        os.close(slave)
-        self._reading = threading.Thread(target=self._read)
-        self._reading.start()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait(10)
-        self._reading.join()
-        os.close(self._master)
-
-    def resize(self, width: int, height: int) -> None:
-        """As a window that is dragged: the kernel signals it."""
-        fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
-
-    def type(self, keys: bytes) -> None:
-        """Keys of the keyboard."""
-        os.write(self._master, keys)
-
-    def frame(self) -> list[str]:
-        """The lines of the last frame that is whole: what was drawn between two times from the first line on."""
-        frames = self.written.decode(errors="replace").split(HOME)
-        return [CONTROL.sub("", line).rstrip("\r") for line in frames[-2].split("\n")] if len(frames) > 2 else []
-
-    def _read(self) -> None:
-        with contextlib.suppress(OSError):  # of the end
-            while data := os.read(self._master, 65_536):
-                self.written += data
 
 
 def test_the_screen_follows_its_terminal_and_leaves_a_summary(mock: Mock, tmp_path: Path) -> None:
@@ -104,9 +49,10 @@ def test_the_screen_follows_its_terminal_and_leaves_a_summary(mock: Mock, tmp_pa
 
 def test_a_plain_terminal_gets_plain_characters_and_no_colour(mock: Mock) -> None:
     """Without UTF-8 in the locale everything is ASCII; with NO_COLOR nothing is coloured."""
-    with Terminal(80, 24, *WATCH, mock.url, *FAST, "--duration", "1s", LC_ALL="C", NO_COLOR="1") as terminal:
-        assert terminal.process.wait(60) == 0
-    assert b"TTFT" in terminal.written
+    with Terminal(80, 24, *WATCH, mock.url, *FAST, LC_ALL="C", NO_COLOR="1") as terminal:
+        until(lambda: b"TTFT of each probe: * answered" in terminal.written, "the chart")
+        terminal.type(b"\x03")
+        assert terminal.process.wait(30) == 130
     assert terminal.written.isascii()
     assert not re.search(rb"\x1b\[[0-9;]*3[0-9]m", terminal.written)
 
@@ -190,16 +136,38 @@ def test_without_a_terminal_lines_are_plain_and_of_all_targets(mock: Mock, tmp_p
     config = tmp_path / "prober.yaml"
     targets = f"[{{name: good, url: '{mock.url}'}}, {{name: gone, url: 'http://127.0.0.1:{free_port()}'}}]"
     config.write_text(f"defaults: {{rate: 10/s, max_send_lag: 10s, starting_timeout: 0s}}\ntargets: {targets}\n")
-    words = (*WATCH, "--config.file", str(config), "--interval", "500ms", "--duration", "3s")
-    environment = {**os.environ, "LC_ALL": "C.UTF-8"}
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False, env=environment)
-    assert (done.returncode, done.stderr.count("\n")) == (0, 1)
-    assert done.stderr.startswith("no --storage.path: ")
-    assert "\x1b" not in done.stdout
-    lines, _, end = done.stdout.partition("prober watch, ")
-    assert re.search(
-        r"^\d\d:\d\d:\d\d good: no problem found; TTFT p50 [\d.]+ ms, p95 –, p99 – of \d+; ITL p50 ", lines, re.M
-    )
-    assert re.search(r"^\d\d:\d\d:\d\d gone: connect_refused: .*refused", lines, re.M)
-    assert re.search(r"^gone: failing \(connect_refused", end, re.M)
+    words = (*WATCH, "--config.file", str(config), "--interval", "500ms")
+    log = tmp_path / "log"
+    with (
+        log.open("w") as err,
+        subprocess.Popen(
+            words, stdout=subprocess.PIPE, stderr=err, text=True, env={**os.environ, "LC_ALL": "C.UTF-8"}
+        ) as process,
+    ):
+        assert process.stdout is not None
+        lines = ""
+        for wanted in (
+            r"^\d\d:\d\d:\d\d gone: connect_refused: .*refused",
+            r"^\d\d:\d\d:\d\d good: no problem found; TTFT p50 [\d.]+ ms, p95 –, p99 – of \d+; ITL p50 [\d.]+ ms",
+            r"^\d\d:\d\d:\d\d gone: failing",
+        ):
+            while not re.search(wanted, lines, re.MULTILINE):
+                line = process.stdout.readline()
+                assert line
+                lines += line
+        process.terminate()
+        end = process.stdout.read().partition("prober watch, ")[2]
+    assert process.returncode == 0
+    assert "\x1b" not in lines + end
+    assert re.search(r"^gone: failing \(connect_refused", end, re.MULTILINE)
     assert end.index("gone: failing") < end.index("good: no problem found")
+    assert log.read_text().startswith("no --storage.path: ")
+
+
+def test_it_ends_after_its_duration(mock: Mock) -> None:
+    """With 0, and at least the line of its end."""
+    words = (*WATCH, mock.url, *FAST, "--json", "--duration", "1s")
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0
+    assert all(Snapshot.model_validate_json(line).version == 1 for line in done.stdout.splitlines())
+    assert done.stdout
