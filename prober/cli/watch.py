@@ -77,12 +77,24 @@ def watch(
         if interval_s < MIN_INTERVAL_S:
             raise ValueError(f"--interval {interval}: at least 500ms")
         duration_s = quantity("--duration", run_for, duration) if run_for else None
+        if listen_address:
+            _check_address(listen_address)
         text = _configuration(urls, endpoint, probe_rate, slo) if urls else ""
     if as_json:
         written = write_configuration("watch", text) if text else None
         _write(written or config_file, written, interval_s, duration_s, listen_address, storage_path)
     else:
         _show(interval_s, is_screen=is_screen)
+
+
+def _check_address(listen_address: str) -> None:
+    """Raises ValueError that names the option."""
+    from prober.web.site import host_and_port
+
+    try:
+        host_and_port(listen_address)
+    except ValueError as problem:
+        raise ValueError(f"--web.listen-address: {problem}") from None
 
 
 def _configuration(urls: list[str], endpoint: EndpointOptions, probe_rate: str, slos: list[str] | None) -> str:
@@ -163,7 +175,7 @@ def _write_all(data: bytes) -> None:
 
 def _show(interval_s: float, *, is_screen: bool) -> None:
     """Start the daemon in a process of its own and show what it writes; exit as it does, or with INTERRUPTED."""
-    command = [sys.executable, "-m", "prober", "watch", "--json", "--interval", f"{interval_s}s", *sys.argv[2:]]
+    command = [sys.executable, "-P", "-m", "prober", "watch", "--json", "--interval", f"{interval_s}s", *sys.argv[2:]]
     code, log = asyncio.run(_shown(command, is_screen=is_screen))
     for line in log:
         echo(line, err=True)

@@ -162,7 +162,8 @@ def _read(path: str) -> str:
 class App:
     """A daemon.
 
-    watch: takes snapshots of all targets until it has had enough, and probing ends
+    watch: takes snapshots of all targets until it has had enough, and probing ends. Another prober may run with the same
+        configuration, so its storage, its Grafana and its sweeps are not used
     stopped_by: the signal that ended probing, if one did
     """
 
@@ -348,7 +349,8 @@ class App:
         async with self._reloading:
             self._file.mark_read()
             try:
-                specs = await asyncio.to_thread(_read_config_safely, self._options.config_file, is_regular=True)
+                read = await asyncio.to_thread(_read_config_safely, self._options.config_file, is_regular=True)
+                specs = self._used(read)
             except ConfigError as problem:
                 self._not_taken(str(problem).splitlines(), is_requested=is_requested)
                 return str(problem)
@@ -369,12 +371,16 @@ class App:
         """The configuration to begin with; none where it has mistakes and the prober is to keep running."""
         try:
             options = self._options
-            return _read_config_safely(options.config_file, is_regular=options.keep_running)
+            return self._used(_read_config_safely(options.config_file, is_regular=options.keep_running))
         except ConfigError as problem:
             if not self._options.keep_running:
                 raise
             self._not_taken(str(problem).splitlines(), is_requested=True)
             return Configuration()
+
+    def _used(self, specs: Configuration) -> Configuration:
+        """What of the configuration is in effect."""
+        return specs.for_watching() if self._watching is not None else specs
 
     def _stored(self, path: str | None, kinds: Sequence[str]) -> tuple[Store | None, list[SavedRows]]:
         """The store, and its rows of each kind."""
