@@ -2,7 +2,8 @@
 
 One prober probes the mock at RATE_PER_S all the time. In every second block the process that draws is stopped (SIGSTOP), which is a
 terminal that takes nothing any more: after some ten snapshots the pipe is full, and none is taken until the block has ended. Compared
-are the probes due in both kinds of blocks: send lag, the share of `invalid`, and the error of ITL beside the mock's own record.
+are the probes due in both kinds of blocks: send lag, the share of `invalid`, and the error of ITL beside the mock's own record. Noise
+is the difference between the stopped blocks with odd and with even numbers.
 
 Two figures without a network, in processor time of their thread: a frame of MANY targets at 120 × 40, and the steps between which
 taking a snapshot of them releases the event loop.
@@ -10,6 +11,7 @@ taking a snapshot of them releases the event loop.
 
 import argparse
 import asyncio
+import gc
 import io
 import json
 import signal
@@ -27,14 +29,14 @@ from prober.cli.console import Terminal as Console
 from prober.cli.watch_screen import Frame
 from prober.cli.watch_words import Watched
 from prober.web.api_types import Snapshot
-from tests.processes import Mock, free_port, get
+from tests.processes import Mock, free_port, get, until
 from tests.pseudo_terminal import HOME, Terminal
 from tests.web import scenes
 from tests.web.test_snapshots import Rig
 
 RATE_PER_S, BLOCK_S, INTERVAL = 15, 12.0, "500ms"
-SETTLE_S = 8.0
-MANY, FRAMES = 50, 200
+SETTLE_S = 5.0
+MANY, FRAMES, SNAPSHOTS = 50, 200, 10
 CONFIG = """
 defaults: {{rate: {rate}/s, max_in_flight: 1000}}
 workloads: {{fixed: {{prompt_tokens: 64, output_tokens: 64}}}}
@@ -43,7 +45,7 @@ targets: [{{name: mock, url: "{mock}", probes: [{{workload: fixed}}]}}]
 
 
 def blocks(folder: Path, rounds: int) -> tuple[list[list[dict[str, Any]]], dict[str, Any], float]:
-    """Probes that were due in blocks (drawn, stopped), the mock's record by request, and frames a second while drawn."""
+    """Probes that were due in each block, the mock's record by request, and frames a second while drawn."""
     truth, port = folder / "truth.jsonl", free_port()
     config = folder / "prober.yaml"
     address = f"127.0.0.1:{port}"
@@ -51,6 +53,7 @@ def blocks(folder: Path, rounds: int) -> tuple[list[list[dict[str, Any]]], dict[
         config.write_text(CONFIG.format(rate=RATE_PER_S, mock=mock.url))
         words = ("watch", "--config.file", str(config), "--interval", INTERVAL, "--web.listen-address", address)
         with Terminal(120, 40, sys.executable, "-m", "prober", *words) as terminal:
+            until(lambda: get(f"http://{address}/-/ready"), "the prober")
             time.sleep(SETTLE_S)
             collected, spans, frames = dict[str, dict[str, Any]](), list[tuple[int, int]](), 0
             for number in range(2 * rounds):
@@ -66,10 +69,10 @@ def blocks(folder: Path, rounds: int) -> tuple[list[list[dict[str, Any]]], dict[
             terminal.type(b"\x03")
             terminal.process.wait(30)
         records = {record["id"]: record for record in map(json.loads, truth.read_text().splitlines())}
-    kinds: list[list[dict[str, Any]]] = [[], []]
-    for number, (begin_ns, end_ns) in enumerate(spans):
-        kinds[number % 2] += [p for p in collected.values() if begin_ns <= p["stamps_ns"]["intended"] < end_ns]
-    return kinds, records, frames / (rounds * BLOCK_S)
+    by_block = [
+        [p for p in collected.values() if begin_ns <= p["stamps_ns"]["intended"] < end_ns] for begin_ns, end_ns in spans
+    ]
+    return by_block, records, frames / (rounds * BLOCK_S)
 
 
 def figures(probes: Sequence[dict[str, Any]], records: dict[str, Any]) -> dict[str, float]:
@@ -95,17 +98,20 @@ def many() -> list[Any]:
 async def snapshot_steps_ms() -> tuple[bytes, list[float]]:
     """A snapshot of many targets, and how long each step of it held the event loop."""
     rig = Rig(*many())
-    await rig.snapshots.take()  # the first has the probes of all time, the others what is new
-    work = rig.snapshots.take()
+    line = await rig.snapshots.take()  # the first has the probes of all time, the others what is new
+    gc.collect()
+    gc.freeze()  # as the daemon does after its start
     steps: list[float] = []
-    while True:
-        begin_ns = time.thread_time_ns()
-        try:
-            work.send(None)
-        except StopIteration as end:
+    for _ in range(SNAPSHOTS):
+        work, is_done = rig.snapshots.take(), False
+        while not is_done:
+            begin_ns = time.thread_time_ns()
+            try:
+                work.send(None)
+            except StopIteration as end:
+                line, is_done = end.value, True
             steps.append((time.thread_time_ns() - begin_ns) / 1e6)
-            return end.value, steps
-        steps.append((time.thread_time_ns() - begin_ns) / 1e6)
+    return line, steps
 
 
 def frames_ms(line: bytes) -> list[float]:
@@ -125,13 +131,18 @@ def frames_ms(line: bytes) -> list[float]:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=8, help="pairs of blocks")
+    parser.add_argument("--rounds", type=int, default=8, help="pairs of blocks, at least 2")
     rounds = parser.parse_args().rounds
-    with tempfile.TemporaryDirectory(prefix="prober-bench-") as folder:
-        kinds, records, frames_per_s = blocks(Path(folder), rounds)
-    drawn, stopped = (figures(probes, records) for probes in kinds)
     line, steps = asyncio.run(snapshot_steps_ms())
     times = frames_ms(line)
+    with tempfile.TemporaryDirectory(prefix="prober-bench-") as folder:
+        by_block, records, frames_per_s = blocks(Path(folder), rounds)
+
+    def of(first: int, step: int) -> dict[str, float]:
+        return figures([probe for block in by_block[first::step] for probe in block], records)
+
+    drawn, stopped = of(0, 2), of(1, 2)
+    halves = of(1, 4), of(3, 4)  # of the stopped blocks: their difference is noise
 
     def more(name: str) -> float:
         return drawn[name] - stopped[name]
@@ -144,7 +155,8 @@ def main() -> None:
         goal(f"frame of {MANY} targets p99", percentile(times, 0.99), 50, "ms"),
         goal(f"step of a snapshot of {MANY} targets p99", percentile(steps, 0.99), 1, "ms"),
     ]
-    raw = {"drawn": drawn, "stopped": stopped, "frame_median_ms": round(percentile(times, 0.5), 2)}
+    noise = {name: round(abs(halves[0][name] - halves[1][name]), 4) for name in drawn if name != "probes"}
+    raw = {"drawn": drawn, "stopped": stopped, "noise": noise, "frame_median_ms": round(percentile(times, 0.5), 2)}
     show("watch", goals, **raw, step_max_ms=round(max(steps), 3), line_bytes=len(line), rounds=rounds)
 
 

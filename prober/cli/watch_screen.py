@@ -39,6 +39,7 @@ from prober.web.page.view import SIGNALS, Kind
 SPANS_S = (60, 300, 900)  # of the chart: the shortest that has all probes, else the longest
 LATE_S = 5.0  # without a snapshot, and the screen says that it is old
 MIN_CHART_ROWS, MAX_CHART_ROWS = 4, 12
+INDENT = 12  # of a continued line
 MIN_DETAIL = 9  # lines in which a further target is shown
 MAX_NOT_OK, MIN_NOT_OK = 8, 2  # lines of probes that were not ok
 COLUMN, COUNT = 9, 8  # cells of a percentile and of a number of samples
@@ -171,6 +172,7 @@ def _detail(
         *_facts(target, snapshot.time),
     ]
     is_drawn = any(point.ttft_s is not None for point in story.points)
+    top = _folded(top, width, room - len(top) - 1 - MIN_NOT_OK - (MIN_CHART_ROWS + 2 if is_drawn else 0))
     free = room - len(top) - 1 - (MIN_CHART_ROWS + 2 if is_drawn else 0)
     ends = _not_ok(story, snapshot.time, max(MIN_NOT_OK, min(MAX_NOT_OK, free)))
     rows = min(MAX_CHART_ROWS, room - len(top) - len(ends) - 2)
@@ -254,6 +256,22 @@ def _mark(kind: Kind, words: str) -> Text:
     return Text(f"{SIGNS[kind]} {words}", STYLES[kind])
 
 
+def _folded(lines: Sequence[Text], width: int, spare: int) -> list[Text]:
+    """The lines, those that are too wide continued on up to `spare` further ones."""
+    folded: list[Text] = []
+    for line in lines:
+        rest = line
+        while (
+            spare > 0 and (place := rest.plain.rfind(" ", INDENT + 1, width + 1)) > 0 and cell_len(rest.plain) > width
+        ):
+            begin, rest = rest.divide([place + 1])
+            folded.append(begin)
+            rest = Text(" " * INDENT) + rest
+            spare -= 1
+        folded.append(rest)
+    return folded
+
+
 def _sized(text: str, width: int) -> str:
     """The text in exactly `width` cells, with an ellipsis where it is cut."""
     words = one_line(text)
@@ -262,7 +280,7 @@ def _sized(text: str, width: int) -> str:
 
 def _fitted(line: Text, width: int, *, is_utf8: bool) -> Text:
     """The line cut to the width, in ASCII where the terminal shows no more."""
+    line.truncate(width, overflow="ellipsis")
     if not is_utf8:
         line.plain = as_ascii(line.plain)
-    line.truncate(width, overflow="ellipsis" if is_utf8 else "crop")
     return line

@@ -147,8 +147,8 @@ def outcomes(target: TargetAnswer) -> str:
 
 def ending(probe: EndedProbe) -> str:
     """How a probe ended, in the server's words where it had some."""
-    note = ", not counted as a failure of the target" if probe.outcome in NEUTRAL else ""
-    return one_line(f"{probe.outcome}{note}{': ' if probe.detail else ''}{probe.detail}")
+    note = " (not counted as a failure)" if probe.outcome in NEUTRAL else ""
+    return one_line(f"{probe.outcome}{': ' if probe.detail else ''}{probe.detail}{note}")
 
 
 def busiest_workload(target: TargetAnswer) -> str | None:

@@ -112,7 +112,10 @@ def test_the_screen_fits_its_size(scene: Callable[[], list[TargetView]], width: 
         (scenes.buffered, ["▲ answers arrive held back"], []),
         (
             rejected,
-            ["✗ rejects the probes (HTTP 401: invalid api key)", "rejected, not counted as a failure"],
+            [
+                "✗ rejects the probes (HTTP 401: invalid api key)",
+                "rejected: HTTP 401: invalid api key (not counted as a failure)",
+            ],
             ["no problem"],
         ),
         (draining, ["? draining", "SLO       none is configured"], ["no problem"]),
@@ -163,6 +166,16 @@ def test_unknown_headroom_and_drift_say_why() -> None:
         "unknown, no streamed answer has been measured yet": replace(view, drifts=()),
     }
     assert [words for words, changed in cases.items() if words not in shown([changed])] == []
+
+
+def test_long_sentences_go_on_where_lines_are_left() -> None:
+    """In a narrow and high window nothing of them is cut; in a low one they end with an ellipsis."""
+    high, low = shown(scenes.slow(), 50, 60), shown(scenes.slow(), 50, 10)
+    sentence = "headroom  ✗ none, demand is 8% above the capacity [-20%, 2%] in requests"
+    assert sentence in " ".join(" ".join(high.split("\n")).split()).replace("headroom ", "headroom  ")
+    assert sentence not in low
+    assert "…" in low
+    assert "~" in shown(scenes.slow(), 50, 10, is_utf8=False)
 
 
 def test_times_of_other_days_have_their_date() -> None:
