@@ -36,38 +36,34 @@ class Snapshots:
 
     async def take(self) -> bytes:
         """The next snapshot as one line of JSON."""
-        clock = self._context.clock
-        targets, concerns, latest = list[bytes](), list[bytes](), list[ProbeResult]()
-        views = await self._views.targets()
+        clock, views = self._context.clock, await self._views.targets()
+        targets, facts, seen, new = list[bytes](), list[Concern](), set[_Key](), list[ProbeResult]()
         for view in views:
             targets.append(dumped(TargetAnswer.model_validate(view)))
-            concerns.append(dumped(_concern(view)))
-            latest += view.probes
+            facts.append(concern(view))
+            keys = [_key(probe) for probe in view.probes]
+            new += [probe for key, probe in zip(keys, view.probes, strict=True) if key not in self._probes]
+            seen.update(keys)
             await asyncio.sleep(0)
-        parts = {"targets": targets, "concerns": concerns}
-        parts["probes"] = await self._new_probes(latest)
-        parts["events"] = [dumped(EventAnswer.model_validate(event)) for event in self._new_events()]
+        self._probes = seen
+        parts = {
+            "targets": targets,
+            "concerns": [_concern(view, fact) for view, fact in zip(views, facts, strict=True)],
+            "probes": await _ended(new),
+            "events": [dumped(EventAnswer.model_validate(event)) for event in self._new_events()],
+        }
         frame = Snapshot(
             time=round(clock.unix_s(), 3),
             prober=__version__,
             trusted=self._context.trust.trusted(clock.now_ns()),
-            headline=_headline(clock.unix_s(), views).text,
+            headline=_headline(clock.unix_s(), views, facts),
             problems=[ProblemAnswer.model_validate(problem) for problem in self._views.problems.values()],
             **{name: [] for name in parts},
         )
+        await asyncio.sleep(0)
         head = dumped(frame, without=parts.keys())
         lists = (b'"%s": [%s]' % (name.encode(), b", ".join(items)) for name, items in parts.items())
         return b"%s, %s}\n" % (head.removesuffix(b"}"), b", ".join(lists))
-
-    async def _new_probes(self, latest: Sequence[ProbeResult]) -> list[bytes]:
-        """Those of the latest probes that the snapshot before did not have."""
-        new = sorted((probe for probe in latest if _key(probe) not in self._probes), key=_due_ns)
-        self._probes = {_key(probe) for probe in latest}
-        pieces = []
-        for probe in new:
-            pieces.append(dumped(EndedProbe.model_validate(probe)))
-            await asyncio.sleep(0)
-        return pieces
 
     def _new_events(self) -> list[TargetEvent]:
         new = []
@@ -80,19 +76,24 @@ class Snapshots:
         return new[::-1]
 
 
-def _concern(view: TargetView) -> ConcernAnswer:
-    fact = concern(view)
-    return ConcernAnswer(target=view.name, rank=fact.rank, kind=fact.kind, text=fact.text, detail=fact.detail)
+async def _ended(probes: Sequence[ProbeResult]) -> list[bytes]:
+    """The probes in the order of their due times."""
+    pieces = []
+    for probe in sorted(probes, key=lambda probe: probe.timeline.intended_ns):
+        pieces.append(dumped(EndedProbe.model_validate(probe)))
+        await asyncio.sleep(0)
+    return pieces
 
 
-def _headline(unix_s: float, views: Sequence[TargetView]) -> Concern:
-    concerns = [(view.key, view.name, concern(view)) for view in views]
-    return headline(PageView(unix_s, (), concerns, len(views), len(views), (), ()))
+def _concern(view: TargetView, fact: Concern) -> bytes:
+    return dumped(ConcernAnswer(target=view.name, rank=fact.rank, kind=fact.kind, text=fact.text, detail=fact.detail))
+
+
+def _headline(unix_s: float, views: Sequence[TargetView], facts: Sequence[Concern]) -> str:
+    """The first sentence of the page."""
+    concerns = [(view.key, view.name, fact) for view, fact in zip(views, facts, strict=True)]
+    return headline(PageView(unix_s, (), concerns, len(views), len(views), (), ())).text
 
 
 def _key(probe: ProbeResult) -> _Key:
     return probe.target, probe.request_id, probe.timeline.intended_ns
-
-
-def _due_ns(probe: ProbeResult) -> int:
-    return probe.timeline.intended_ns
