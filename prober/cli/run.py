@@ -89,6 +89,13 @@ def run(
         str,
         typer.Option("--shard", help="I/N: shard I (from 0) of N; ordinal/N: I is taken from POD_NAME."),
     ] = "0/1",
+    vantage: Annotated[
+        str,
+        typer.Option(
+            "--vantage",
+            help="Name of the place from which this prober probes, if several probe one target; a label of every series about targets.",
+        ),
+    ] = "",
     lease_name: Annotated[
         str | None,
         typer.Option(
@@ -127,12 +134,14 @@ def run(
         fail(f"prober run: {URL_OR_FILE}", ExitCode.WRONG_CALL)
     _log_to_stderr(log_level, log_format)
     from prober.daemon.app import App, Options
+    from prober.daemon.registry import vantage_name
     from prober.features.replicas.leadership import LeaseOptions
     from prober.net.allocator import configure_malloc
     from prober.web.site import host_and_port
 
     configure_malloc()
     own_shard = _checked("--shard", lambda: Shard.parse(shard, os.environ.get("POD_NAME")))
+    own_vantage = _checked("--vantage", lambda: vantage_name(vantage))
     _checked("--web.listen-address", lambda: host_and_port(listen_address))
     lease_s = _checked("--lease.duration", lambda: duration(lease_duration))
     max_bytes = None if storage_max_size is None else _checked("--storage.max-size", lambda: count(storage_max_size))
@@ -154,6 +163,7 @@ def run(
         web_config_file=web_config_file,
         drain_s=drain_s,
         shard=own_shard,
+        vantage=own_vantage,
         lease=LeaseOptions(*places, lease_s),
         keep_running=keep_running,
         storage_max_bytes=max_bytes,

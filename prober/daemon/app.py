@@ -97,6 +97,7 @@ class Options:
     web_config_file: str | None = None
     drain_s: float = 20.0
     shard: Shard = Shard()
+    vantage: str = ""
     lease: LeaseOptions = LeaseOptions()
     keep_running: bool = False
     storage_max_bytes: int | None = None
@@ -175,7 +176,7 @@ class App:
     ) -> None:
         self.stopped_by: signal.Signals | None = None
         self._options, self._make_clock, self._watching = options, make_clock, watch
-        self._families = registry()
+        self._families = registry(options.vantage)
         self._stopping = asyncio.Event()
         self._reloading = asyncio.Lock()
         self._file = WatchedFile(options.config_file)

@@ -1,5 +1,7 @@
 """All series of the prober, in the order in which /metrics and the documentation list them."""
 
+import re
+
 from prober.daemon import series as own_series
 from prober.exposition.families import AnySeries, Family, Registry
 from prober.features.budget import series as budget_series
@@ -29,7 +31,24 @@ ALL: tuple[AnySeries, ...] = (
     *grafana_series.ALL,
 )
 
+VANTAGE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 
-def registry() -> Registry:
-    """An empty registry with every family declared."""
-    return Registry({declared.name: Family(declared) for declared in ALL})
+
+def registry(vantage: str = "") -> Registry:
+    """An empty registry with every family declared.
+
+    vantage: name of the place from which the prober probes, a label of every series about a target; empty for no label.
+    """
+    constant = (("vantage", vantage),) if vantage else ()
+    return Registry(
+        {declared.name: Family(declared, constant if "target" in declared.labels else ()) for declared in ALL}
+    )
+
+
+def vantage_name(text: str) -> str:
+    """A valid name of a vantage, or nothing. Raises ValueError."""
+    if text and not VANTAGE.fullmatch(text):
+        raise ValueError(
+            f"{text!r} is not the name of a place: write up to 63 letters, digits, -, _ and ., such as eu-west-1"
+        )
+    return text

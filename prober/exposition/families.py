@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeVarTuple
 from prober.exposition.exponential import Exponential
 
 Labels = tuple[str, ...]
+ConstantLabels = tuple[tuple[str, str], ...]
 Names = TypeVarTuple("Names")
 
 
@@ -75,8 +76,8 @@ class Value:
 
     __slots__ = ("_line", "packed_labels", "value")
 
-    def __init__(self, series: AnySeries, labels: Labels) -> None:
-        self._line = f"{series.name}{label_text(series.labels, labels)} "
+    def __init__(self, series: AnySeries, labels: Labels, constant: ConstantLabels = ()) -> None:
+        self._line = f"{series.name}{label_text(series.labels, labels, *constant)} "
         self.value = 0.0
         self.packed_labels: bytes | None = None
 
@@ -101,7 +102,9 @@ class Histogram:
         *("bounds", "counts", "exemplars", "native", "packed", "packed_labels", "sum"),
     )
 
-    def __init__(self, series: AnySeries, labels: Labels, bounds: tuple[float, ...]) -> None:
+    def __init__(
+        self, series: AnySeries, labels: Labels, bounds: tuple[float, ...], constant: ConstantLabels = ()
+    ) -> None:
         self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
         self.sum = 0.0
@@ -109,8 +112,7 @@ class Histogram:
         self.packed: bytes | None = None
         self.packed_labels: bytes | None = None
         self.exemplars: dict[int, tuple[str, float, float]] = {}
-        name, names = series.name, series.labels
-        text = label_text(names, labels)
+        name, text = series.name, label_text(series.labels, labels, *constant)
         self._bucket, self._ends = f"{name}_bucket{text[:-1]}{',' if text else '{'}", _ends(bounds)
         self._count_line, self._sum_line = f"{name}_count{text} ", f"{name}_sum{text} "
         self._text: dict[bool, str] = {}
@@ -169,9 +171,13 @@ class Histogram:
 
 @dataclass(slots=True)
 class Family:
-    """A declared series and its children by label values."""
+    """A declared series and its children by label values.
+
+    constant: labels that every child has after its own, by name and value.
+    """
 
     series: AnySeries
+    constant: ConstantLabels = ()
     children: dict[Labels, Value | Histogram] = field(default_factory=dict)
     _by_first: dict[str, tuple[Labels, ...]] = field(default_factory=dict, repr=False)  # may include removed ones
 
@@ -179,7 +185,7 @@ class Family:
         """The counter or gauge with these labels, created at 0 on first use."""
         child = self.children.get(labels)
         if child is None:
-            child = self.children[labels] = Value(self.series, labels)
+            child = self.children[labels] = Value(self.series, labels, self.constant)
             self._index(labels)
         assert isinstance(child, Value)
         return child
@@ -188,7 +194,7 @@ class Family:
         """The histogram with these labels; created anew if its bounds have changed."""
         child = self.children.get(labels)
         if not isinstance(child, Histogram) or child.bounds != bounds:
-            child = self.children[labels] = Histogram(self.series, labels, bounds)
+            child = self.children[labels] = Histogram(self.series, labels, bounds, self.constant)
             self._index(labels)
         return child
 

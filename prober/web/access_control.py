@@ -24,6 +24,7 @@ from prober.web.token_bucket import Rates, TooMany
 from prober.web.web_config import Loaded, WebFile
 
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+MAX_SILENT_S = 10.0  # of the measuring process; then it is not healthy
 MAX_BODY_BYTES = 64 << 10  # no operation takes a body
 WRITE_TIMEOUT_S = 30.0  # for the client to read the response
 PAGES_PER_S, PAGES_BURST = 20.0, 200  # per client
@@ -74,7 +75,7 @@ class AccessControl:
     """Access control of one site; `middleware` runs before its handlers.
 
     origins: (scheme, authority) of additional addresses of the site.
-    admin: whether actions are allowed. ready: result of `/-/ready`.
+    admin: whether actions are allowed. ready: result of `/-/ready`. silent_s: since the measuring process was heard.
     listener: set once the site listens. now: clock in seconds. names: host names of the prober.
     """
 
@@ -85,6 +86,7 @@ class AccessControl:
         origins: set[tuple[str, str]],
         admin: Callable[[], bool],
         ready: Callable[[], bool],
+        silent_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.file = file
         self.listener: Listener | None = None
@@ -95,7 +97,7 @@ class AccessControl:
         }
         self._healthy, self._ready = f"{prefix}/-/healthy", f"{prefix}/-/ready"
         self._probe, self._reload = f"{prefix}/probe", f"{prefix}/-/reload"
-        self._origins, self._admin, self._is_ready = origins, admin, ready
+        self._origins, self._admin, self._is_ready, self._silent_s = origins, admin, ready, silent_s
         self._passwords = Passwords()
         self._pages = Rates(PAGES_PER_S, PAGES_BURST)
         self._all_clients = Rates(ALL_CLIENTS_FACTOR * PAGES_PER_S, ALL_CLIENTS_FACTOR * PAGES_BURST)
@@ -138,11 +140,13 @@ class AccessControl:
 
     def health(self, path: str) -> tuple[int, str] | None:
         """Status and text of the answer to a health check; None for another path."""
+        if path not in (self._healthy, self._ready):
+            return None
+        if (silent_s := self._silent_s()) > MAX_SILENT_S:
+            return 503, f"The measuring process has not been heard for {silent_s:.0f} s\n"
         if path == self._healthy:
             return 200, "Healthy\n"
-        if path == self._ready:
-            return (200, "Ready\n") if self._is_ready() else (503, "Not ready\n")
-        return None
+        return (200, "Ready\n") if self._is_ready() else (503, "Not ready\n")
 
     def overflow_answer(self, head: bytes) -> bytes:
         """The response to a request on a connection beyond the limits. Called in another thread."""
@@ -173,12 +177,12 @@ class AccessControl:
 
     def _rate_limited_s(self, request: web.Request, loaded: Loaded) -> float:
         """Take from the rate limits; seconds to wait if one is exceeded, else 0."""
-        client_key, now_s = client(request.remote or ""), self.now()
+        client_key, now_s = _client(request), self.now()
         return self._pages.take(client_key, now_s) or self._all_clients.take("", now_s) or self._limited(loaded, now_s)
 
     async def _refused(self, request: web.Request, loaded: Loaded) -> web.Response | None:
         """Refusal of the request; None if it is allowed."""
-        client_key, now_s = client(request.remote or ""), self.now()
+        client_key, now_s = _client(request), self.now()
         if wait_s := self._rate_limited_s(request, loaded):
             return too_many_requests(wait_s, "too many requests")
         if (request.content_length or 0) > MAX_BODY_BYTES:
@@ -187,6 +191,9 @@ class AccessControl:
             )
             answer.force_close()
             return answer
+        hosts = request.headers.getall("Host", [])
+        if len(hosts) > 1 or any(host_name(host) is None for host in hosts):
+            return web.Response(status=400, text="the Host header is not a host name or address\n")
         if loaded.is_locked:
             return web.Response(status=503, text=LOCKED)
         admitted = loaded.config.tls_server_config.certificate_required
@@ -202,9 +209,6 @@ class AccessControl:
         """Refusal of `/probe` or a write from a page of another site; None if allowed."""
         if request.method in SAFE_METHODS and request.path != self._probe:
             return None
-        hosts = request.headers.getall("Host", [])
-        if len(hosts) > 1 or any(host_name(host) is None for host in hosts):
-            return web.Response(status=400, text="the Host header is not a host name or address\n")
         if request.method in SAFE_METHODS:
             if refusal := self._probe_refused(request, admitted=admitted):
                 return web.Response(status=403, text=refusal)
@@ -281,6 +285,12 @@ class AccessControl:
         named = admitted or _is_local(request.host)
         own = origin and ((named and origin_of(origin)[1] == request.host) or origin_of(origin) in self._origins)
         return "" if own and site in ("", "same-site") else origin or "another site"
+
+
+def _client(request: web.Request) -> str:
+    """The client's key, as the listener counts it."""
+    own = request.get_extra_info("sockname") or ("",)
+    return client(request.remote or "", str(own[0]))
 
 
 def _is_local(host: str) -> bool:

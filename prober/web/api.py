@@ -105,6 +105,7 @@ class Api:
         "/api/v1/probes",
         Reply(200, "the probes", list[ProbeAnswer]),
         Reply(400, "limit is not an integer"),
+        _NO_TARGET,
         parameters=[
             _TARGET,
             Parameter("limit", "the largest number of probes", schema={"type": "integer", "default": 100}),
@@ -116,11 +117,10 @@ class Api:
             limit = int(request.query.get("limit", "100"))
         except ValueError:
             return web.Response(status=400, text="limit must be an integer, such as ?limit=100\n")
-        if (name := request.query.get("target")) is None:
+        if request.query.get("target") is None:
             histories = list(self._fleet.observers(TargetHistory))
         else:
-            runner = self._fleet.find(name)
-            history = runner.find(TargetHistory) if runner is not None else None
+            history = self._runner(request).find(TargetHistory)
             histories = [history] if history is not None else []
         return await _list(ProbeAnswer, latest_first(histories)[:limit])
 

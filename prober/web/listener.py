@@ -28,10 +28,14 @@ HANDSHAKE_TIMEOUT_S = 5.0
 FIRST_REQUEST_TIMEOUT_S = 10.0  # until the first request is complete
 IDLE_TIMEOUT_S = 120.0  # until the next request is complete
 MAX_REQUEST_BYTES = 64 << 10  # of an incomplete request
+SEND_BUFFER_BYTES = (
+    128 << 10
+)  # of the kernel, for each connection; it would grow to 4 MB, which the container is charged for
 CHECK_INTERVAL_S = 1.0
 MAX_BACKLOG = 1024  # while the event loop is busy; beyond it the kernel drops, and the client retries a second later
 MAX_ACCEPTED = 16  # connections per turn of the event loop
 LOG_INTERVAL_S = 60.0
+OWN_NETWORKS = (ipaddress.IPv6Network("fc00::/7"), ipaddress.IPv6Network("fe80::/10"))  # unique local, link-local
 log = logging.getLogger(__name__)
 
 
@@ -51,15 +55,41 @@ class Limits:
     tls_wait_s: float = 0.4  # for its turn; who would have to wait longer is beyond the limits
 
 
-def client(address: str) -> str:
-    """Client key: an IPv4 address, or an IPv6 /64 network, which one machine gets."""
-    try:
-        at = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
+def client(address: str, own: str = "") -> str:
+    """Client key: an IPv4 address, an IPv6 address of the prober's own network, or another IPv6 /64, which one machine gets.
+
+    Pods, and their kubelet, share a /64, which is also the prober's, or have unique local addresses (RFC 4193).
+
+    own: the address at which the client reached the prober
+    """
+    at, reached = _ip_address(address), _ip_address(own)
     if isinstance(at, ipaddress.IPv6Address):
-        return str(at.ipv4_mapped or ipaddress.IPv6Network((int(at) >> 64 << 64, 64)))
-    return str(at)
+        if at.ipv4_mapped or any(at in network for network in OWN_NETWORKS) or _network(at) == _network(reached):
+            return str(at.ipv4_mapped or at)
+        return str(_network(at))
+    return address if at is None else str(at)
+
+
+def _reached_at(accepted: socket.socket) -> str:
+    try:
+        return str(accepted.getsockname()[0])
+    except OSError:  # the client has disconnected
+        return ""
+
+
+def _ip_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """The address, without its zone; None if the text is none."""
+    try:
+        return ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        return None
+
+
+def _network(address: ipaddress.IPv4Address | ipaddress.IPv6Address | None) -> ipaddress.IPv6Network | None:
+    """The /64 of an IPv6 address."""
+    if not isinstance(address, ipaddress.IPv6Address):
+        return None
+    return ipaddress.IPv6Network((int(address) >> 64 << 64, 64))
 
 
 class Connection(asyncio.Protocol):
@@ -149,9 +179,9 @@ class Listener:
     def __len__(self) -> int:
         return len(self._open)
 
-    async def start(self, host: str | None, port: int) -> None:
-        """Listen. host: None for all addresses of the machine. Raises OSError."""
-        self._sockets = await _listening(host, port)
+    def start(self, sockets: list[socket.socket]) -> None:
+        """Accept connections of listening sockets, which `close` closes."""
+        self._sockets = sockets
         self._overflow.start()
         for listening in self._sockets:
             self._start(self._accept(listening))
@@ -196,7 +226,7 @@ class Listener:
 
     def _admit(self, accepted: socket.socket, address: Any, loaded: Loaded) -> None:
         """Start a connection, or hand it to `overflow`."""
-        client_key = client(str(address[0])) if address else ""
+        client_key = client(str(address[0]), _reached_at(accepted)) if address else ""
         now_s = time.monotonic()
         if why := self._exceeded_limit(client_key, secured=loaded.tls is not None, now_s=now_s):
             self._log(f"{why}: requests on further ones are refused, except health checks")
@@ -272,8 +302,10 @@ class Listener:
             log.warning("web: %s", text)
 
 
-async def _listening(host: str | None, port: int) -> list[socket.socket]:
-    """Bound sockets. For all addresses one socket takes IPv4 and IPv6 if both are available."""
+async def listening_sockets(host: str | None, port: int) -> list[socket.socket]:
+    """Sockets that listen. host: None for all addresses of the machine, for which one socket takes IPv4 and IPv6 if both are
+    available. Raises OSError.
+    """
     if host is None:
         if socket.has_dualstack_ipv6():
             with contextlib.suppress(OSError):
@@ -296,6 +328,7 @@ def _bound(family: int, address: Any, *, both: bool = False) -> socket.socket:
     bound = socket.socket(family, socket.SOCK_STREAM)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         if family == socket.AF_INET6:
             bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(not both))
         bound.setblocking(False)

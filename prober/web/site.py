@@ -1,9 +1,10 @@
 """The HTTP site of the daemon: metrics, health checks, pages and API."""
 
 import asyncio
-import gzip
 import re
-from collections.abc import Awaitable, Callable, Iterator
+import socket
+import zlib
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from hashlib import sha256
 from typing import Any
 
@@ -21,19 +22,22 @@ from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.probing.fleet import Fleet
 from prober.storage.watched_file import asset, runbooks
-from prober.web.access_control import AccessControl, origin_of
+from prober.web.access_control import AccessControl, Handler, origin_of, too_many_requests
 from prober.web.api import Api
+from prober.web.front import Front
 from prober.web.host_name import host_name
-from prober.web.listener import IDLE_TIMEOUT_S, Limits, Listener
-from prober.web.overflow import Overflow
+from prober.web.listener import Limits, Listener, listening_sockets
 from prober.web.page import layout
+from prober.web.pieces import PiecewiseResponse
+from prober.web.token_bucket import TooMany
 from prober.web.views import Views
 from prober.web.web_config import WebFile
 
 MIN_GZIP_BYTES = 1 << 15
 PROBE_MARGIN_S = 0.5  # of Prometheus's timeout, for the answer to arrive
 MAX_PORT = 65_535
-LINGER_S = 1.0  # for the rest of a body that is not read
+MAX_FILTER_CHARS = 200
+GZIP_BITS = 31  # of zlib: the largest window, in the format of gzip
 _PAGE_NUMBER = re.compile(r"[0-9]{1,9}")
 ASSETS = {"page.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
 
@@ -87,8 +91,6 @@ class Site:
             "/": self.status,
             "/metrics": self.metrics,
             "/probe": self.probe,
-            "/-/healthy": self.healthy,
-            "/-/ready": self.is_ready,
             "/runbooks/{alert}": self.runbook,
             "/static/{name}": self.static,
         }
@@ -98,24 +100,23 @@ class Site:
         return [*routes, web.put(f"{self.prefix}/-/reload", self._api.reload), *self._api.routes(self.prefix)]
 
     def application(self) -> web.Application:
-        """The application with access control."""
-        app = web.Application(middlewares=[self.access.middleware])
+        """The application for the front, which controls access."""
+        app = web.Application(middlewares=[_refusals])
         app.add_routes(self.routes())
         return app
 
-    async def metrics(self, request: web.Request) -> web.Response:
+    async def metrics(self, request: web.Request) -> web.StreamResponse:
         """The metrics page, written in pieces, so that no timestamp is delayed."""
         form = choose_form(",".join(request.headers.getall("Accept", ())))
         pieces: list[bytes] = []
         for piece in self._pieces(form):
             pieces.append(piece)
             await asyncio.sleep(0)
-        body = b"".join(pieces)
         headers = {"Content-Type": form.value}
-        if len(body) > MIN_GZIP_BYTES and "gzip" in request.headers.get("Accept-Encoding", ""):
-            body = await asyncio.to_thread(gzip.compress, body, 1)
+        if sum(map(len, pieces)) > MIN_GZIP_BYTES and "gzip" in request.headers.get("Accept-Encoding", ""):
+            pieces = await asyncio.to_thread(_compressed, pieces)
             headers["Content-Encoding"] = "gzip"
-        return web.Response(body=body, headers=headers)
+        return PiecewiseResponse(pieces, headers=headers)
 
     def _pieces(self, form: Form) -> Iterator[bytes]:
         families = list(self._families.values())
@@ -126,18 +127,6 @@ class Site:
             yield from page(families, openmetrics=form is Form.OPENMETRICS)
             # The library's page ends with the `# EOF` that OpenMetrics requires.
             yield (openmetrics_page if form is Form.OPENMETRICS else text_page)(self._process)
-
-    async def healthy(self, request: web.Request) -> web.Response:
-        """Liveness: the process answers."""
-        return self._health(request)
-
-    async def is_ready(self, request: web.Request) -> web.Response:
-        """Readiness: probing has begun and is not being stopped."""
-        return self._health(request)
-
-    def _health(self, request: web.Request) -> web.Response:
-        status, text = self.access.health(request.path) or (404, "")
-        return web.Response(status=status, text=text)
 
     async def probe(self, request: web.Request) -> web.Response:
         """Send a probe now, as the blackbox exporter does; it counts in no SLI."""
@@ -151,9 +140,11 @@ class Site:
             result = None
         return web.Response(body=_probe_page(result), headers={"Content-Type": Form.TEXT.value})
 
-    async def status(self, request: web.Request) -> web.Response:
+    async def status(self, request: web.Request) -> web.StreamResponse:
         """The status page, written in pieces."""
         query = request.query
+        if len(query.get("q", "")) > MAX_FILTER_CHARS:
+            return web.Response(status=400, text=f"q has more than {MAX_FILTER_CHARS} characters\n")
         number, target = query.get("page", "1"), query.get("target", "")
         page_number = int(number) if _PAGE_NUMBER.fullmatch(number) else 1
         view = await self.views.page(query.get("q", ""), page_number, target, admin=self.admin)
@@ -162,14 +153,13 @@ class Site:
             return web.Response(status=404, text=text, content_type="text/html")
         pieces = []
         for piece in layout.page(view, self._stamp, await self.views.charts(view)):
-            pieces.append(piece)
+            pieces.append(piece.encode())
             await asyncio.sleep(0)
-        body = "".join(pieces).encode()
         headers = {"Content-Type": "text/html; charset=utf-8", "Cache-Control": "no-store"}
         if "gzip" in request.headers.get("Accept-Encoding", ""):
-            body = await asyncio.to_thread(gzip.compress, body, 1)
+            pieces = await asyncio.to_thread(_compressed, pieces)
             headers["Content-Encoding"] = "gzip"
-        return web.Response(body=body, headers=headers)
+        return PiecewiseResponse(pieces, headers=headers)
 
     async def static(self, request: web.Request) -> web.Response:
         """Style, script and icon of the pages; their URLs change with their content."""
@@ -210,8 +200,8 @@ def _families(registry: CollectorRegistry) -> list[Family]:
 class Serving:
     """A site that listens."""
 
-    def __init__(self, site: Site, runner: web.AppRunner, listener: Listener) -> None:
-        self._site, self._runner, self._listener = site, runner, listener
+    def __init__(self, front: Front, backend: web.AppRunner, listener: Listener) -> None:
+        self._front, self._backend, self._listener = front, backend, listener
 
     @property
     def addresses(self) -> list[Any]:
@@ -220,9 +210,8 @@ class Serving:
 
     async def cleanup(self) -> None:
         """Stop listening and close all connections."""
-        await self._listener.close()
-        await self._runner.cleanup()
-        self._site.access.close()
+        await self._front.close()
+        await self._backend.cleanup()
 
 
 def host_and_port(address: str) -> tuple[str | None, int]:
@@ -234,31 +223,50 @@ def host_and_port(address: str) -> tuple[str | None, int]:
     return host.strip("[]") or None, int(port)
 
 
-async def serve(site: Site, address: str, limits: Limits | None = None) -> Serving:
-    """Listen on `host:port` or `:port`. Raises OSError with the remedy if the address cannot be used."""
-    host, port = host_and_port(address)
-    runner = web.AppRunner(
-        site.application(),
-        access_log=None,
-        shutdown_timeout=1.0,
-        keepalive_timeout=IDLE_TIMEOUT_S,
-        lingering_time=LINGER_S,
-    )
-    await runner.setup()
-    assert runner.server is not None
-    overflow = Overflow(site.access.overflow_answer)
-    listener = Listener(site.access.file, runner.server, overflow, limits)
+async def bound(address: str) -> list[socket.socket]:
+    """Sockets that listen on `host:port` or `:port`. Raises OSError with the remedy if the address cannot be used."""
     try:
-        await listener.start(host, port)
+        return await listening_sockets(*host_and_port(address))
     except OSError as problem:
-        overflow.close()
-        await runner.cleanup()
         raise OSError(
             f"--web.listen-address {address}: {problem.strerror or problem}; choose another address"
         ) from None
-    site.access.listener = listener
-    site.access.names.add(host_name(host or "") or "")
-    return Serving(site, runner, listener)
+
+
+async def backend(site: Site) -> web.AppRunner:
+    """The site for a front: `take` gives it connections."""
+    runner = web.AppRunner(site.application(), access_log=None, shutdown_timeout=1.0, handle_signals=False)
+    await runner.setup()
+    return runner
+
+
+async def take(runner: web.AppRunner, connected: socket.socket) -> None:
+    """Serve a connection of the front."""
+    connected.setblocking(False)
+    assert runner.server is not None
+    await asyncio.get_running_loop().connect_accepted_socket(runner.server, connected)
+
+
+async def serve(site: Site, address: str, limits: Limits | None = None) -> Serving:
+    """Listen on `host:port` or `:port`, in this process. Raises OSError with the remedy if the address cannot be used."""
+    sockets = await bound(address)
+    runner = await backend(site)
+    front = Front(site.access, site.prefix, lambda connected: take(runner, connected.dup()))
+    site.access.names.add(host_name(host_and_port(address)[0] or "") or "")
+    return Serving(front, runner, await front.start(sockets, limits))
+
+
+@web.middleware
+async def _refusals(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except TooMany as refusal:
+        return too_many_requests(refusal.wait_s, str(refusal))
+
+
+def _compressed(pieces: Sequence[bytes]) -> list[bytes]:
+    compressor = zlib.compressobj(1, wbits=GZIP_BITS)
+    return [part for part in (*map(compressor.compress, pieces), compressor.flush()) if part]
 
 
 def _probe_page(result: ProbeResult | None) -> bytes:

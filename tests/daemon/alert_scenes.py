@@ -1,5 +1,6 @@
 """Scenes of every alert: in which it fires, and in which it does not. `SCENES` has those of the committed rules."""
 
+import re
 from dataclasses import dataclass
 
 from prober.daemon.rules import example_rules
@@ -113,6 +114,22 @@ def drift(signal: str, values: str) -> Series:
     return found
 
 
+def at(vantage: str, series: Series) -> Series:
+    """The series as the prober of a vantage, itself an instance, exports them."""
+    place = f'instance="{vantage}",vantage="{vantage}"'
+    return {name.replace('instance="a"', place): values for name, values in series.items()}
+
+
+def other_instance(series: Series) -> Series:
+    """The series as another replica of the prober, in the same place if it has one, exports them."""
+    return {re.sub(r'instance="\w+"', 'instance="z"', name): values for name, values in series.items()}
+
+
+def beside(series: Series) -> Series:
+    """The series of another target, by the same probers."""
+    return {name.replace('target="llama"', 'target="other"'): values for name, values in series.items()}
+
+
 QUIET = {
     **failing("0+0x60"),
     **neutral("rejected", "0+0x60"),
@@ -144,6 +161,32 @@ SWEEP_LOAD = headroom("0.5+0x9 0.05+0x29 0.5+0x60") | sweeping("0+0x9 20+0x24 0+
 LOW_AND_SWEEP = headroom("0.15+0x100") | sweeping("0+0x29 20+0x9 0+0x60")
 NO_LATER_FORECAST = ("950400+0x99 1728000+0x2000", "950400+0x99 stale")
 DISCOVERY_LOST = "1+0x9 0+0x40"
+# By places from which a target is probed.
+FAILS, ANSWERS, LOST = failing("0+0x9 1+0x40"), failing("0+0x50"), failing("0+0x9 stale")
+ANSWERS |= series_of("target_state", "1+0x50", state="ready")
+PENDING = failing("0+0x50") | series_of("target_state", "1+0x50", state="pending")
+BAD, GOOD = QUARTER_BAD, slo("ttft", "0+12x120", "0+0x120")
+OUTAGE = slo("ttft", "0+12x120", "0+0x44 0+12x75")  # every event is bad from the 45th minute on
+RECOVERED = slo("ttft", "0+12x200", "0+12x60 720+0x140")  # an hour of outage, then none
+NEW_OUTAGE = slo("ttft", "0+12x200", "0+12x60 720+0x90 720+12x48")  # and another one from the 151st minute on
+FAIL_FROM_1_OF_2 = at("paris", FAILS) | at("tokyo", ANSWERS)
+FAIL_FROM_1_OF_3 = FAIL_FROM_1_OF_2 | at("lima", ANSWERS)
+FAIL_FROM_2_OF_3 = at("paris", FAILS) | at("tokyo", FAILS) | at("lima", ANSWERS)
+BESIDE_AN_OUTAGE = FAIL_FROM_1_OF_2 | at("paris", beside(FAILS)) | at("tokyo", beside(FAILS))
+BAD_FROM_1_OF_2 = at("paris", OUTAGE) | at("tokyo", GOOD)
+BAD_FROM_1_OF_3 = BAD_FROM_1_OF_2 | at("lima", GOOD)
+BAD_FROM_2_OF_3 = BAD_FROM_1_OF_3 | at("tokyo", OUTAGE)
+BAD_FROM_ALL = BAD_FROM_2_OF_3 | at("lima", OUTAGE)
+QUARTER_BAD_FROM_1_OF_2 = at("paris", BAD) | at("tokyo", GOOD)
+QUARTER_BAD_FROM_2_OF_3 = at("paris", BAD) | at("tokyo", BAD) | at("lima", GOOD)
+SEVEN_BAD_FROM_1_OF_2 = at("paris", slo("ttft", "0+1x7 7+0x30", "0+1x7 7+0x30")) | at("tokyo", GOOD)
+BAD_FROM_A_LARGE_PLACE = at("paris", slo("ttft", "0+120x120", "0+0x44 0+120x75")) | at("tokyo", GOOD)
+SMALL = slo("ttft", "0+1x120", "0+0x44 0+1x75")
+BAD_FROM_2_SMALL_PLACES = at("paris", SMALL) | at("tokyo", SMALL) | at("lima", slo("ttft", "0+100x120", "0+0x120"))
+BAD_AND_THE_OTHER_GONE = at("paris", OUTAGE) | at("tokyo", slo("ttft", "0+12x30 stale", "0+0x30 stale"))
+BAD_AND_THE_OTHER_PAUSED = at("paris", OUTAGE) | at("tokyo", slo("ttft", "0+12x30 360+0x90", "0+0x120"))
+BAD_AGAIN_FROM_1_OF_3 = at("paris", NEW_OUTAGE) | at("tokyo", RECOVERED) | at("lima", RECOVERED)
+SILENT_FROM_2 = at("paris", slo("ttft", "0+0x60", "0+0x60")) | at("tokyo", slo("ttft", "0+0x60", "0+0x60"))
 
 SCENES: dict[str, list[Scene]] = {
     BURN: [
@@ -164,6 +207,15 @@ SCENES: dict[str, list[Scene]] = {
         silent("all 47 gaps of one probe of two a minute", 30, slo("itl", "0+60x120", "0+0x14 47+0x104")),
         fires("half of all gaps", 30, slo("itl", "0+60x120", "0+30x120"), **burn("1h", "5m", "critical", "itl")),
         silent("no traffic", 30, slo("ttft", "0+0x60", "0+0x60")),
+        silent("one place of three: no page", 60, BAD_FROM_1_OF_3, severity="critical"),
+        silent("one place of two: no page", 60, BAD_FROM_1_OF_2, severity="critical"),
+        fires("which spends budget all the same", 60, BAD_FROM_1_OF_2, **burn("1d", "2h", "warning")),
+        silent("one place that sends ten times as much", 60, BAD_FROM_A_LARGE_PLACE, severity="critical"),
+        fires("a quarter of two places of three", 60, QUARTER_BAD_FROM_2_OF_3, **burn("1h", "5m", "critical")),
+        fires("one place of one", 60, at("paris", OUTAGE), **burn("1h", "5m", "critical")),
+        fires("the prober of the other place is gone", 60, BAD_AND_THE_OTHER_GONE, **burn("1h", "5m", "critical")),
+        fires("the other place is paused", 60, BAD_AND_THE_OTHER_PAUSED, **burn("1h", "5m", "critical")),
+        silent("an outage everywhere is over, and one place fails again", 190, BAD_AGAIN_FROM_1_OF_3, severity="critical"),
         silent("budget burnt, then the prober down for an hour", 130, slo("ttft", "0+12x60", "0+6x60"), severity="critical"),
     ],
     "LLMPercentileSLOBreach": [
@@ -195,6 +247,44 @@ SCENES: dict[str, list[Scene]] = {
         silent("failing for a minute", 11, failing("0+0x9 1+0x20")),
         *(silent(f"refused for {minute} minutes since the start", minute, REFUSED) for minute in (12, 19)),
         *(fires("refused since the start, limit passed", minute, REFUSED, target="llama") for minute in (24, 40)),
+        fires("one of two replicas without a place", 20, FAILS | other_instance(ANSWERS), target="llama"),
+        silent("one place of two", 20, FAIL_FROM_1_OF_2),
+        silent("one place of three", 20, FAIL_FROM_1_OF_3),
+        fires("one place of one", 20, at("paris", FAILS), target="llama"),
+        fires("one place, whose other prober answers", 20, at("paris", FAILS) | other_instance(at("paris", ANSWERS)), target="llama"),
+        fires("two places of three", 20, FAIL_FROM_2_OF_3, target="llama"),
+        fires("nothing is known from the other place yet", 20, at("paris", FAILS) | at("tokyo", PENDING), target="llama"),
+        fires("the prober of the other place is gone", 30, at("paris", FAILS) | at("tokyo", LOST), target="llama"),
+        silent("one place of two, beside a target that fails everywhere", 20, BESIDE_AN_OUTAGE, target="llama"),
+        fires("which is paged", 20, BESIDE_AN_OUTAGE, target="other"),
+    ],
+    "LLMTargetFailingFromVantage": [
+        fires("one place of two", 20, FAIL_FROM_1_OF_2, vantage="paris", severity="warning"),
+        fires("one place of three", 20, FAIL_FROM_1_OF_3, vantage="paris", severity="warning"),
+        silent("the other place is not named", 20, FAIL_FROM_1_OF_2, vantage="tokyo"),
+        silent("for four minutes", 13, FAIL_FROM_1_OF_2),
+        silent("both: a page", 20, at("paris", FAILS) | at("tokyo", FAILS)),
+        silent("two of three: a page", 20, FAIL_FROM_2_OF_3),
+        silent("one place, no other", 20, at("paris", FAILS)),
+        silent("no place has a name", 20, FAILS),
+        silent("a second prober without a place answers: replicas, as always", 20, FAILS | other_instance(ANSWERS)),
+        silent("nothing is known from the other place yet", 20, at("paris", FAILS) | at("tokyo", PENDING)),
+        silent("the prober of the other place is gone", 30, at("paris", FAILS) | at("tokyo", LOST)),
+        fires("beside a target that fails everywhere", 20, BESIDE_AN_OUTAGE, target="llama"),
+        silent("which is a page", 20, BESIDE_AN_OUTAGE, target="other"),
+        fires("a prober without a place beside those with one", 20, at("paris", ANSWERS) | at("tokyo", ANSWERS) | FAILS, vantage=""),
+    ],
+    "LLMErrorBudgetBurnFromVantage": [
+        fires("one place of three", 60, BAD_FROM_1_OF_3, vantage="paris", **burn("1h", "5m", "warning")),
+        fires("a quarter from one place", 60, QUARTER_BAD_FROM_1_OF_2, vantage="paris", **burn("1h", "5m", "warning")),
+        silent("the others are not named", 60, BAD_FROM_1_OF_3, vantage="lima"),
+        silent("all three: a page", 60, BAD_FROM_ALL),
+        silent("two of three: a page", 60, BAD_FROM_2_OF_3, long="1h"),
+        silent("one place, no other", 60, at("paris", OUTAGE)),
+        silent("no place has a name", 60, OUTAGE),
+        silent("all of seven events bad, one below the minimum", 10, SEVEN_BAD_FROM_1_OF_2),
+        fires("most, with too few events for a page", 60, BAD_FROM_2_SMALL_PLACES, vantage="tokyo", **burn("1h", "5m", "warning")),
+        silent("no events from anywhere", 30, SILENT_FROM_2),
     ],
     "LLMProbeRejected": [
         fires("rejected all the time", 30, neutral("rejected", "0+12x60"), workload="probe"),

@@ -13,7 +13,21 @@ import yaml
 from prober.daemon.registry import ALL as ALL_SERIES
 from prober.daemon.rules import groups
 from prober.exposition.alerting import RuleOptions
-from tests.daemon.alert_scenes import BURN, NAMES, QUIET, SCENES, STATELESS_SCENES, Scene, burn, fires, silent
+from tests.daemon.alert_scenes import (
+    BURN,
+    NAMES,
+    OUTAGE,
+    QUIET,
+    SCENES,
+    STATELESS_SCENES,
+    Scene,
+    at,
+    burn,
+    failing,
+    fires,
+    series_of,
+    silent,
+)
 from tests.daemon.promtool import (
     JOB,
     TARGET,
@@ -35,14 +49,14 @@ ALERTS: list[Rules] = [rule for group in GROUPS for rule in group["rules"] if "a
 both_releases = pytest.mark.parametrize("release", ["promtool", "newer_promtool"])
 
 
-def case_of(alert: str, scene: Scene) -> dict[str, Any]:
-    """Test whether an alert with the labels of the scene fires."""
+def expectation(alert: str, scene: Scene) -> dict[str, Any]:
+    """Whether an alert with the labels of the scene fires."""
     labels = "".join(f',{name}="{value}"' for name, value in scene.labels.items())
     query = f'count(ALERTS{{alertname="{alert}",alertstate="firing"{labels}}} == 1)'
     expected: dict[str, Any] = {"expr": query, "eval_time": f"{scene.minute}m", "exp_samples": []}
     if scene.is_firing:
         expected |= {"expr": f"{query} > bool 0", "exp_samples": [{"labels": "{}", "value": 1}]}
-    return case(scene.series, name=f"{alert}: {scene.text}", promql_expr_test=[expected])
+    return expected
 
 
 def group_of(groups: list[Rules], alert: str, scene: Scene) -> Rules:
@@ -54,16 +68,24 @@ def group_of(groups: list[Rules], alert: str, scene: Scene) -> Rules:
 
 
 def play(promtool: Path, folder: Path, groups: list[Rules], scenes: dict[str, list[Scene]]) -> None:
-    """Run all scenes, one promtool run per rule group.
+    """Run all scenes, one promtool run per rule group; scenes with the same series are one case.
 
     Scenes of days are evaluated every 15 minutes, since promtool recomputes their windows at each step.
     """
-    runs: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    runs: dict[tuple[str, str], dict[frozenset[tuple[str, str]], list[tuple[str, Scene]]]] = {}
     for alert, its_scenes in scenes.items():
         for scene in its_scenes:
             key = group_of(groups, alert, scene)["name"], "15m" if scene.minute > 500 else "1m"
-            runs.setdefault(key, []).append(case_of(alert, scene))
-    for (name, interval), cases in runs.items():
+            runs.setdefault(key, {}).setdefault(frozenset(scene.series.items()), []).append((alert, scene))
+    for (name, interval), by_series in runs.items():
+        cases = [
+            case(
+                dict(series),
+                name="; ".join(f"{alert}: {scene.text}" for alert, scene in together),
+                promql_expr_test=[expectation(alert, scene) for alert, scene in together],
+            )
+            for series, together in by_series.items()
+        ]
         run_cases(promtool, folder, [group for group in groups if group["name"] == name], cases, interval)
 
 
@@ -73,6 +95,46 @@ def test_every_alert_fires_when_it_should_and_only_then(
 ) -> None:
     """Each alert: firing, not firing, no traffic, prober down, exactly at its threshold; in Prometheus 2 and 3."""
     play(request.getfixturevalue(release), tmp_path, GROUPS, SCENES)
+
+
+@both_releases
+def test_one_outage_is_one_page_from_however_many_places(
+    release: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """An outage that three vantages see is one alert of each kind, as if one prober saw it; one that a single one sees is a warning."""
+    seen, unseen = OUTAGE | failing("0+0x44 1+0x75"), slo("ttft", "0+12x120", "0+0x120") | failing("0+0x120")
+    unseen |= series_of("target_state", "1+0x120", state="ready")
+    pages = {
+        (BURN, "critical", 'long="1h"'): 1,
+        (BURN, "critical", 'long="6h"'): 1,
+        ("LLMTargetFailing", "critical", 'target="llama"'): 1,
+    }
+    warnings = {
+        ("LLMErrorBudgetBurnFromVantage", "warning", 'vantage="paris",long="1h"'): 1,
+        ("LLMTargetFailingFromVantage", "warning", 'vantage="paris",target="llama"'): 1,
+    }
+    scenes = [(OUTAGE | failing("0+0x44 1+0x75"), pages, warnings)]
+    scenes += [
+        (at("paris", seen) | at("tokyo", other) | at("lima", third), expected, absent)
+        for other, third, expected, absent in ((seen, seen, pages, warnings), (unseen, unseen, warnings, pages))
+    ]
+    cases = [
+        case(
+            series,
+            promql_expr_test=[
+                {
+                    "expr": f'count(ALERTS{{alertname="{name}",alertstate="firing",severity="{severity}",{more}}})',
+                    "eval_time": "62m",
+                    "exp_samples": [{"labels": "{}", "value": count}] if alerts is expected else [],
+                }
+                for alerts in (expected, absent)
+                for (name, severity, more), count in alerts.items()
+            ],
+        )
+        for series, expected, absent in scenes
+    ]
+    groups = [group for group in GROUPS if group["name"] in ("llm-slo-ttft", "llm-slo-prober")]
+    run_cases(request.getfixturevalue(release), tmp_path, groups, cases)
 
 
 def test_stateless_drift(promtool: Path, tmp_path: Path) -> None:
@@ -222,6 +284,28 @@ def test_descriptions_of_burn_alerts(
     series = slo("ttft", "0+12x15", f"0+{bad}x15")
     firing = {"eval_time": "15m", "alertname": BURN, "exp_alerts": expected}
     run_cases(request.getfixturevalue(release), tmp_path, RULES, [case(series, alert_rule_test=[firing])])
+
+
+@pytest.mark.parametrize(
+    ("place", "text"), [("paris", "vantage paris"), ("", "the prober without a vantage")], ids=["paris", "none"]
+)
+def test_the_summary_of_a_target_that_fails_from_one_place_names_it(
+    promtool: Path, tmp_path: Path, place: str, text: str
+) -> None:
+    """Also if the place is the one without a name."""
+    (rule,) = (rule for rule in ALERTS if rule["alert"] == "LLMTargetFailingFromVantage")
+    answers = failing("0+0x20") | series_of("target_state", "1+0x20", state="ready")
+    series = at("tokyo", answers) | at("lima", answers)
+    series |= at(place, failing("1+0x20")) if place else failing("1+0x20")
+    notes = rule["annotations"] | {"summary": f"llama fails every probe from {text}"}
+    notes["dashboard_url"] = notes["dashboard_url"].replace("{{ $labels.target | urlquery }}", "llama")
+    labels = {"severity": "warning", "target": "llama"} | ({"vantage": place} if place else {})
+    firing = {
+        "eval_time": "10m",
+        "alertname": rule["alert"],
+        "exp_alerts": [{"exp_labels": labels, "exp_annotations": notes}],
+    }
+    run_cases(promtool, tmp_path, [{"name": "one", "rules": [rule]}], [case(series, alert_rule_test=[firing])])
 
 
 STATES = [

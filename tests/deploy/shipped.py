@@ -26,6 +26,7 @@ FULL: dict[str, Any] = {
 # Four probers with a share each, which find their targets; pages over TLS.
 SHARDED: dict[str, Any] = {
     "replicas": 4,
+    "vantage": "eu-west-1",
     "persistence": {"enabled": True, "storageClassName": "fast"},
     "config": {
         "targets": None,

@@ -329,6 +329,8 @@ def test_the_values_fit_their_schema() -> None:
         {"shardResources": {"limits": {"cpu": "1"}}},
         {"networkPolicy": {"egress": [{"from": []}]}},
         {"replicas": 0},
+        {"vantage": "eu west"},
+        {"vantage": "$(NODE_NAME)"},
         {"replicas": "2"},
         {"config": {"targets": [], "discovery": []}},
         {"discovery": {"namespaces": ["Not a name"]}},

@@ -14,7 +14,7 @@ import yaml
 from prober import __version__
 from tests.deploy.hardening import containers, faults
 from tests.deploy.rendering import KUSTOMIZE, ROOT, Manifest, built, documents
-from tests.deploy.shipped import one, workload
+from tests.deploy.shipped import flag, one, workload
 
 PUSHED = f"registry.example/llm-slo-prober:{__version__}"
 SIDECARS = ["README.md", "docs/guides/sidecar.md", "docs/kubernetes.md"]
@@ -128,6 +128,19 @@ def test_a_secret_comes_by_the_environment(kubectl: Path, shipped: dict[str, lis
         variables = {variable["name"]: variable["valueFrom"] for variable in container["env"]}
         assert variables.keys() == {"POD_NAME", "ENGINE_KEY"}
         assert variables["ENGINE_KEY"] == {"secretKeyRef": {"name": "engine", "key": "api-key"}}
+
+
+def test_a_vantage_is_patched_in(kubectl: Path, shipped: dict[str, list[Manifest]], mine: Path) -> None:
+    """The patch of docs/kubernetes.md and the chart agree; without either there is none."""
+    (patch,) = (block for block in blocks("docs/kubernetes.md") if "--vantage" in block)
+    manifests = put_together(kubectl, mine, {"resources": ["../../base"]} | yaml.safe_load(patch))
+    named = {"patched": manifests, "chart": shipped["chart, sharded"], "base": shipped["base"]}
+    places = {
+        name: flag(container, "vantage")
+        for name, deployed in named.items()
+        for _, container in containers(workload(deployed))
+    }
+    assert places == {"patched": "eu-west-1", "chart": "eu-west-1", "base": None}
 
 
 def test_a_further_label_of_the_pods_is_patched_in(kubectl: Path, mine: Path) -> None:

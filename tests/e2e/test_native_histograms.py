@@ -85,7 +85,7 @@ async def prober() -> AsyncIterator[Prober]:
     prober_ = Prober(samples, recorded(samples, WIDE))
     site = Site(cast(Any, None), cast(Any, None), registry, cast(Any, None), "", "")
 
-    async def metrics(request: web.Request) -> web.Response:
+    async def metrics(request: web.Request) -> web.StreamResponse:
         answer = await site.metrics(request)
         registry.update(prober_.families)
         prober_.forms.append(answer.headers["Content-Type"])

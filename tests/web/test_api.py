@@ -418,7 +418,7 @@ async def test_nothing_can_be_changed_unless_it_is_allowed(method: str, path: st
         assert line.target.paused_unix_s is None
 
 
-@pytest.mark.parametrize(("method", "path"), WRITES)
+@pytest.mark.parametrize(("method", "path"), [*WRITES, ("GET", "/api/v1/probes")])
 async def test_an_unknown_target_is_named(method: str, path: str) -> None:
     """404, with what was asked for."""
     async with requesting(ONE) as site:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Any
 
+from prober.features.engines.counter_state import CounterState
 from prober.measure.engine_signals import (
     COUNTER_SIGNALS,
     HISTOGRAM_SIGNALS,
@@ -68,22 +69,39 @@ class Continuity:
     process; then the totals continue from their last values.
 
     identity: facts known from an earlier process or an earlier reader of the page.
+    before: of the same page, as an earlier prober saved it.
     epoch: changes with each reading whose difference to the previous totals is not the engine's work in between: counters fell or
         were held, ranks came or went, or the process may be another one.
     """
 
-    def __init__(self, identity: EngineIdentity | None = None, epoch: int = 0) -> None:
+    def __init__(
+        self, identity: EngineIdentity | None = None, epoch: int = 0, before: CounterState | None = None
+    ) -> None:
         self.epoch = epoch
-        self._gap = False  # readings are missing before the next one
+        self._gap = before is not None  # readings are missing before the next one
+        self._is_restored = before is not None
         self.identity = identity or EngineIdentity()
-        self._raw: EngineSignals | None = None  # last reading, accepted or not
-        self._accepted: EngineSignals | None = None  # last accepted reading
+        self._raw: EngineSignals | None = before.read if before else None  # last reading, accepted or not
+        self._accepted: EngineSignals | None = self._raw  # last accepted reading
         self._has_fallen = False  # at the last reading
         self._falls: deque[bool] = deque(maxlen=FALL_WINDOW_READINGS)
         self._refused: str | None = None
         self._steady = 0
-        self._offsets: dict[str, float | EngineHistogram] = {}
+        self._offsets: dict[str, float | EngineHistogram] = dict(before.offsets) if before else {}
         self._totals: dict[str, Any] = {}  # by name of the signal, float or Histogram
+        if before is not None:
+            self._totals = {name: _plus(self._offsets.get(name), raw) for name, raw in _counters(before.read).items()}
+
+    @property
+    def state(self) -> CounterState | None:
+        """The counters, to be saved; None before the first reading."""
+        return CounterState(self._accepted, dict(self._offsets)) if self._accepted is not None else None
+
+    def of_other_page(self) -> "Continuity":
+        """The continuity of another page of the same target: its totals go on from here, whatever that page has counted before."""
+        other = Continuity(self.identity, self.epoch + 1)
+        other._totals = dict(self._totals)
+        return other
 
     def gap(self) -> None:
         """Report that readings are missing before the next one, which then continues the last one only if its start time is equal."""
@@ -94,9 +112,15 @@ class Continuity:
         before = self._raw
         self._raw = now if before is None else _with_absent_counters(now, before)
         if before is None:
+            self._keep_totals(now)
             return self._continue(now)
         step = _step(before, now)
         gap, self._gap = self._gap, False
+        is_restored, self._is_restored = self._is_restored, False
+        if is_restored and step is _Step.WENT_BACK:  # nobody knows which engine the earlier prober read
+            self.epoch += 1
+            self._keep_totals(now)
+            return self._continue(now)
         may_be_other = gap and not _is_same_process(before, now)
         if may_be_other or self._has_fallen or step is not _Step.CONTINUED or _is_regrouped(before, now):
             self.epoch += 1
@@ -134,10 +158,17 @@ class Continuity:
         if self._steady < STEADY_READINGS:
             return ContinuousReading(None, refused=self._refused)
         self._refused = None
-        for name, raw in _counters(now).items():
-            if name in self._totals:
-                self._offsets[name] = _plus(self._totals[name], raw, -1.0)
+        self._keep_totals(now)
         return self._continue(now)
+
+    def _keep_totals(self, now: EngineSignals) -> None:
+        """Let the totals go on from their last values, as the reading is of another process with a past of its own."""
+        for name, raw in _counters(now).items():
+            last = self._totals.get(name)
+            if last is not None and _can_be_added(last, raw):
+                self._offsets[name] = _plus(last, raw, -1.0)
+            else:
+                self._offsets.pop(name, None)
 
     def _continue(self, now: EngineSignals) -> ContinuousReading:
         changes = self.identity.update(_facts(now.info))

@@ -5,12 +5,16 @@ import asyncio
 import json
 import logging
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
 
 from prober.config.target import TargetSpec
 from prober.exposition.families import Registry
 from prober.features.engines import series
 from prober.features.engines.answering_model import AnsweringModel
 from prober.features.engines.continuity import Continuity, EngineIdentity
+from prober.features.engines.counter_state import CounterState, state_of
 from prober.features.engines.page_reader import PageReader
 from prober.measure.engine_signals import EngineChange, EngineInfo, PageReading
 from prober.measure.event import TargetEvent
@@ -39,7 +43,7 @@ _HISTOGRAMS = (
     (series.ENGINE_ITL, "itl_seconds"),
     (series.ENGINE_QUEUE, "queue_seconds"),
 )
-_ANSWERED_MODEL = "answered_model"  # among the saved facts
+_ANSWERED_MODEL, _COUNTERS = "answered_model", "counters"  # among the saved facts
 log = logging.getLogger(__name__)
 
 
@@ -56,12 +60,12 @@ class EngineMonitor:
         key = observed.target.spec.key
         before = self._targets.get(key)
         if before is None:
-            facts = (
-                self._saved.pop(key, _facts, f"target={observed.name}: the saved facts of its engine cannot be read")
-                or {}
-            )
-            answering = AnsweringModel(facts.pop(_ANSWERED_MODEL, ""))
-            continuity = Continuity(EngineIdentity(facts))
+            consequence = f"target={observed.name}: the saved facts of its engine cannot be read"
+            saved = self._saved.pop(key, _saved, consequence) or SavedEngine({})
+            answering = AnsweringModel(saved.answered_model)
+            continuity = Continuity(EngineIdentity(saved.facts), before=saved.counters)
+            if saved.page != _page(observed.target.spec):
+                continuity = continuity.of_other_page()
         else:
             continuity, answering = before.continuity, before.answering
         observer = self._targets[key] = TargetEngine(self, observed, continuity, answering)
@@ -73,19 +77,39 @@ class EngineMonitor:
             del self._targets[target.key]
 
     def states(self) -> Iterator[tuple[str, bytes]]:
-        """(key of the target, facts of its engine), to recognise changes across restarts of the prober."""
+        """(key of the target, its engine), so that changes are recognised and counters go on across restarts of the prober."""
         for key, target in list(self._targets.items()):
-            answered = {_ANSWERED_MODEL: target.answering.model} if target.answering.model else {}
-            if facts := target.continuity.identity.facts | answered:
-                yield key, json.dumps(facts).encode()
+            row: dict[str, Any] = dict(target.continuity.identity.facts)
+            if target.answering.model:
+                row[_ANSWERED_MODEL] = target.answering.model
+            if (counters := target.continuity.state) is not None:
+                row[_COUNTERS] = {"page": target.page, **counters.as_json()}
+            if row:
+                yield key, json.dumps(row).encode()
 
 
-def _facts(data: bytes) -> dict[str, str]:
-    """Saved facts of an engine. Raises ValueError."""
-    facts = json.loads(data)
-    if not isinstance(facts, dict) or not all(isinstance(fact, str) for fact in facts.values()):
+@dataclass(frozen=True, slots=True)
+class SavedEngine:
+    """An engine as an earlier prober saved it. page: whose counters they are."""
+
+    facts: dict[str, str]
+    answered_model: str = ""
+    counters: CounterState | None = None
+    page: str = ""
+
+
+def _saved(data: bytes) -> SavedEngine:
+    """An engine of `states`. Raises ValueError, TypeError, KeyError."""
+    row = json.loads(data)
+    if not isinstance(row, dict):
         raise ValueError("these are no facts of an engine")
-    return facts
+    counters = row.pop(_COUNTERS, None)
+    if not all(isinstance(fact, str) for fact in row.values()):
+        raise ValueError("these are no facts of an engine")
+    answered_model = row.pop(_ANSWERED_MODEL, "")
+    if counters is None:
+        return SavedEngine(row, answered_model)
+    return SavedEngine(row, answered_model, state_of(counters), counters["page"])
 
 
 class TargetEngine(TargetObserver):
@@ -109,10 +133,15 @@ class TargetEngine(TargetObserver):
         answered = self.answering.text
         return answered if self._requested_model not in ("", answered) else ""
 
+    @property
+    def page(self) -> str:
+        """Identity of the page whose counters these are."""
+        return _page(self._spec)
+
     def configured(self) -> None:
         before, self._spec = self._spec, self._observed.target.spec
         if not _is_same_page(before, self._spec):
-            self.continuity = Continuity(self.continuity.identity, self.continuity.epoch + 1)
+            self.continuity = self.continuity.of_other_page()
             self._observed.page_changed()
             self._observed.page_read(None)
         if (before.url, before.model) != (self._spec.url, self._spec.model):
@@ -178,6 +207,7 @@ class TargetEngine(TargetObserver):
     def engine_changed(self, change: EngineChange) -> None:
         kind = change.kind if change.kind in series.ENGINE_CHANGE_KINDS else "flags"
         self._registry.value(series.ENGINE_CHANGES, self._name, kind).inc()
+        self._registry.show(series.ENGINE_LAST_CHANGE, self._observed.target.clock.unix_s(), self._name, kind)
         self._record(change.text())
         if kind == "model":
             self._changed_to = change.new
@@ -206,7 +236,16 @@ class TargetEngine(TargetObserver):
 
 
 def _is_same_page(before: TargetSpec, after: TargetSpec) -> bool:
-    """Whether both read the page at the same address: the configured one, or the one found on the server of the target."""
-    if before.metrics is None or after.metrics is None or before.metrics.url != after.metrics.url:
-        return False
-    return after.metrics.url is not None or (before.url, before.engine) == (after.url, after.engine)
+    """Whether both read the page at the same address; never where one reads none."""
+    return "" not in (_page(before), _page(after)) and _page(before) == _page(after)
+
+
+def _page(spec: TargetSpec) -> str:
+    """Identity of a target's page: a digest, as addresses may hold secrets; "" without a page.
+
+    Its address is the configured one, or it is found on the server of the target.
+    """
+    if spec.metrics is None:
+        return ""
+    address = spec.metrics.url or f"{spec.url} {spec.engine or ''}"
+    return sha256(address.encode()).hexdigest()[:16]

@@ -41,6 +41,12 @@ ENGINE_CHANGES = counter(
     "target",
     "what",
 )
+ENGINE_LAST_CHANGE = gauge(
+    "llmslo_engine_last_change_timestamp_seconds",
+    "When the engine last changed, since the prober's start.",
+    "target",
+    "what",
+)
 ENGINE_CHANGE_KINDS = ("engine", "version", "model", "flags", "driver", "restart")
 
 ALL: tuple[AnySeries, ...] = tuple(value for value in globals().copy().values() if isinstance(value, Series))

@@ -5,6 +5,7 @@ without data is neither met nor missed. Burn-rate windows: prober.measure.burn_r
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from decimal import Decimal
 
 from prober.exposition.alerting import Alert, Rule, RuleOptions, escaped, likely_cause_template
@@ -14,6 +15,8 @@ from prober.measure.objective import JudgedStream, Slo, format_percent
 
 GROUP_LABELS = "target, workload, slo"
 LEVEL = "target_workload_slo"
+VANTAGE_LABELS = "target, workload, vantage, slo"
+VANTAGE_LEVEL = "target_workload_vantage_slo"
 SIGNAL_NAMES = {
     "ttft": "TTFT",
     "ttft_answer": "TTFT of the answer",
@@ -38,6 +41,7 @@ def groups(uses: Mapping[Slo, Sequence[JudgedStream]], options: RuleOptions) -> 
             if percentile[0] not in windows:
                 rules.append(_ratio(slo, percentile[0], options))
         rules += [_count(slo, window, options) for window in sorted(counted)]
+        rules += _by_vantage(slo, options)
         rules += [alert.as_rule(options) for alert in _alerts(slo, streams, percentile, options)]
         slo_groups.append({"name": f"llm-slo-{slo.name}", "rules": rules})
         # Over the whole SLO window: expensive to evaluate and slow to change.
@@ -49,40 +53,53 @@ def groups(uses: Mapping[Slo, Sequence[JudgedStream]], options: RuleOptions) -> 
 def _alerts(
     slo: Slo, streams: Sequence[JudgedStream], percentile: tuple[int, int] | None, options: RuleOptions
 ) -> Iterator[Alert]:
-    yield from (_burn(slo, pair, streams, options) for pair in pairs(slo.window_s))
+    for pair in pairs(slo.window_s):
+        yield _burn(slo, pair, streams, options)
+        if pair.severity == "critical":
+            yield _burn_from_vantage(slo, pair, streams)
     if percentile:
         yield _percentile(slo, *percentile, options)
     yield _no_data(slo, streams, options)
 
 
-def _ratio_name(window_s: int, slo: Slo) -> str:
-    return f'{LEVEL}:llmslo_slo_bad_events:ratio_rate{promql(window_s)}{{slo="{slo.name}"}}'
+def _ratio_name(window_s: int, slo: Slo, level: str = LEVEL) -> str:
+    return f'{level}:llmslo_slo_bad_events:ratio_rate{promql(window_s)}{{slo="{slo.name}"}}'
 
 
-def _count_name(window_s: int, slo: Slo) -> str:
-    return f'{LEVEL}:llmslo_slo_events:increase{promql(window_s)}{{slo="{slo.name}"}}'
+def _count_name(window_s: int, slo: Slo, level: str = LEVEL) -> str:
+    return f'{level}:llmslo_slo_events:increase{promql(window_s)}{{slo="{slo.name}"}}'
 
 
 def _selected(series: str, slo: Slo, options: RuleOptions) -> str:
     return f'{series}{{{options.selector},slo="{slo.name}"}}'
 
 
-def _ratio(slo: Slo, window_s: int, options: RuleOptions) -> Rule:
+def _by_vantage(slo: Slo, options: RuleOptions) -> Iterator[Rule]:
+    """What the pages need of each vantage; no series of probers without one."""
+    named = replace(options, selector=f'{options.selector},vantage!=""')
+    paging = [pair for pair in pairs(slo.window_s) if pair.severity == "critical"]
+    for window_s in sorted({window for pair in paging for window in (pair.short_s, pair.long_s)}):
+        yield _ratio(slo, window_s, named, VANTAGE_LABELS, VANTAGE_LEVEL)
+    for window_s in sorted({pair.long_s for pair in paging}):
+        yield _count(slo, window_s, named, VANTAGE_LABELS, VANTAGE_LEVEL)
+
+
+def _ratio(slo: Slo, window_s: int, options: RuleOptions, group_labels: str = GROUP_LABELS, level: str = LEVEL) -> Rule:
     window = promql(window_s)
     bad, events = (_selected(f"llmslo_slo_{kind}_total", slo, options) for kind in ("bad_events", "events"))
     return {
-        "record": f"{LEVEL}:llmslo_slo_bad_events:ratio_rate{window}",
-        "expr": f"sum by ({GROUP_LABELS}) (rate({bad}[{window}]))\n/\n(sum by ({GROUP_LABELS}) (rate({events}[{window}])) > 0)\n",
+        "record": f"{level}:llmslo_slo_bad_events:ratio_rate{window}",
+        "expr": f"sum by ({group_labels}) (rate({bad}[{window}]))\n/\n(sum by ({group_labels}) (rate({events}[{window}])) > 0)\n",
         "labels": {"slo": slo.name},  # two rules of a file must differ in their labels
     }
 
 
-def _count(slo: Slo, window_s: int, options: RuleOptions) -> Rule:
+def _count(slo: Slo, window_s: int, options: RuleOptions, group_labels: str = GROUP_LABELS, level: str = LEVEL) -> Rule:
     window = promql(window_s)
     events = _selected("llmslo_slo_events_total", slo, options)
     return {
-        "record": f"{LEVEL}:llmslo_slo_events:increase{window}",
-        "expr": f"sum by ({GROUP_LABELS}) (increase({events}[{window}]))\n",
+        "record": f"{level}:llmslo_slo_events:increase{window}",
+        "expr": f"sum by ({group_labels}) (increase({events}[{window}]))\n",
         "labels": {"slo": slo.name},
     }
 
@@ -119,14 +136,45 @@ def _states(slo: Slo, uses: Sequence[JudgedStream], options: RuleOptions) -> Ite
         }
 
 
+def _burns(slo: Slo, pair: Pair, uses: Sequence[JudgedStream], level: str = LEVEL) -> str:
+    """Whether the budget burns in both windows, on enough events: of all vantages together, or of each."""
+    share = _number(pair.burn * slo.error_budget_ratio)
+    return "\nand\n".join(
+        (
+            f"{_ratio_name(pair.long_s, slo, level)} > {share}",
+            f"{_ratio_name(pair.short_s, slo, level)} > {share}",
+            f"{_count_name(pair.long_s, slo, level)} >= {guard(slo, pair, uses)}",
+        )
+    )
+
+
+def _pages(slo: Slo, pair: Pair, uses: Sequence[JudgedStream]) -> str:
+    """Whether it burns as seen from more than half of the vantages now; without vantages whether it burns."""
+    share = _number(pair.burn * slo.error_budget_ratio)
+    now = _ratio_name(pair.short_s, slo, VANTAGE_LEVEL)
+    return f"{_burns(slo, pair, uses)}\nunless on (target, workload)\n(avg by (target, workload) ({now} > bool {share}) <= 0.5)"
+
+
+def _burn_from_vantage(slo: Slo, pair: Pair, uses: Sequence[JudgedStream]) -> Alert:
+    share = pair.burn * slo.error_budget_ratio
+    long, short = promql(pair.long_s), promql(pair.short_s)
+    return Alert(
+        "LLMErrorBudgetBurnFromVantage",
+        "warning",
+        f"{_burns(slo, pair, uses, VANTAGE_LEVEL)}\nunless on (target, workload)\n({_pages(slo, pair, uses)})\n",
+        "5m",  # an outage is not noticed at the same time everywhere, and is a page
+        f"{{{{ $labels.target }}}} burns the error budget of SLO {slo.name} {_faster(pair.burn)} "
+        "from vantage {{ $labels.vantage }}",
+        "{{ $value | humanizePercentage }} of the events of workload {{ $labels.workload }} that this vantage recorded in the last "
+        f"{long} were bad, and over {format_percent(share)} of those in the last {short} ({judged(slo)}; "
+        f"budget {format_percent(slo.error_budget_ratio)}). All vantages together do not page: look at the way from this one first.",
+        (("slo", slo.name), ("long", long), ("short", short)),
+    )
+
+
 def _burn(slo: Slo, pair: Pair, uses: Sequence[JudgedStream], options: RuleOptions) -> Alert:
     share = pair.burn * slo.error_budget_ratio
     long, short = promql(pair.long_s), promql(pair.short_s)
-    tests = (
-        f"{_ratio_name(pair.long_s, slo)} > {_number(share)}",
-        f"{_ratio_name(pair.short_s, slo)} > {_number(share)}",
-        f"{_count_name(pair.long_s, slo)} >= {guard(slo, pair, uses)}",
-    )
     known = escaped(_count_name(pair.long_s, slo).replace("}", ",target=%q,workload=%q}"))
     allowed_s = _number(
         slo.error_budget_ratio * round(slo.window_s)
@@ -134,7 +182,7 @@ def _burn(slo: Slo, pair: Pair, uses: Sequence[JudgedStream], options: RuleOptio
     return Alert(
         "LLMErrorBudgetBurn",
         pair.severity,
-        "\nand\n".join(tests) + "\n",
+        (_pages if pair.severity == "critical" else _burns)(slo, pair, uses) + "\n",
         "1m",  # extrapolation of a new series is largest at its start; after a minute one bad probe is one of many
         f"{{{{ $labels.target }}}} burns the error budget of SLO {slo.name} {_faster(pair.burn)}",
         f'{{{{ $value | humanizePercentage }}}} of {{{{ range printf "{known}" $labels.target $labels.workload | query }}}}about '

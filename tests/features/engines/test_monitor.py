@@ -173,3 +173,16 @@ def test_a_removed_target_has_no_series() -> None:
     gateway.registry.remove("t")
     assert gateway.info() == []
     assert list(gateway.monitor.states()) == []
+
+
+def test_the_time_of_the_last_change_is_exported() -> None:
+    """For a message that says what happened before; a neighbour that did not change has none."""
+    engines = Gateway()
+    target, neighbour = engines.target(), engines.target("n")
+    answer(target, "a", "a", "a", "b", "b", "b")
+    answer(neighbour, "a")
+    of_target, of_neighbour = (
+        engines.registry.family(series.ENGINE_LAST_CHANGE).of(name) for name in (target.name, neighbour.name)
+    )
+    assert (list(of_target), list(of_neighbour)) == ([("t", "model")], [])
+    assert engines.registry.value(series.ENGINE_LAST_CHANGE, "t", "model").value == target.target.clock.unix_s()

@@ -1,0 +1,179 @@
+"""What clients meet: connections, TLS, passwords, limits, health, and answers that are fetched from the site and shared.
+
+The site (`site.Site`) renders, in the process that measures. The front fetches its answers over socket pairs, each kind one at a
+time, so that any number of clients costs the measuring no more than one of each kind.
+"""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+from yarl import URL
+
+from prober.exposition.form import choose_form
+from prober.web.access_control import AccessControl
+from prober.web.deliveries import Deliveries
+from prober.web.lane import Answer, Lane
+from prober.web.listener import IDLE_TIMEOUT_S, Limits, Listener
+from prober.web.overflow import Overflow
+from prober.web.pieces import WRITE_BYTES, PiecewiseResponse
+
+LINGER_S = 1.0  # for the rest of a body that is not read
+FETCH_TIMEOUT_S = 30.0
+SCRAPE_SHARE, VIEW_SHARE = 0.5, 0.25  # of one core of the measuring process
+MAX_ANSWER_BYTES = 32 << 20
+MAX_TARGET_BYTES = 4096  # of a request's path and query
+FORWARDED = ("Accept", "Accept-Encoding", "X-Prometheus-Scrape-Timeout-Seconds")
+RETURNED = ("Content-Type", "Content-Encoding", "Cache-Control", "Location", "Retry-After", "Allow")
+SITE = "http://site"
+TOO_LONG = "the answer has more than 32 MiB; ask for fewer with limit=, or for one target with target=\n"
+UNAVAILABLE = "the prober's measuring process does not answer; its log may say why\n"
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class SiteState:
+    """What the site last said of itself. silent_s: seconds since then"""
+
+    ready: bool = False
+    admin: bool = False
+    silent_s: Callable[[], float] = lambda: 0.0
+
+
+class _Connector(aiohttp.BaseConnector):
+    """Connections to the site: socket pairs, one end of which `hand_over` brings to it."""
+
+    def __init__(self, hand_over: Callable[[socket.socket], Awaitable[None]]) -> None:
+        super().__init__(limit=0, keepalive_timeout=IDLE_TIMEOUT_S)
+        self._hand_over = hand_over
+
+    async def _create_connection(self, req: Any, traces: Any, timeout: Any) -> Any:
+        ours, theirs = socket.socketpair()
+        try:
+            await self._hand_over(theirs)
+            _, protocol = await asyncio.get_running_loop().create_connection(self._factory, sock=ours)
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        return protocol
+
+
+class Front:
+    """The server that clients reach. Call `start`, then `close`.
+
+    hand_over: gives the site one end of a connection to it; the caller closes its own copy
+    """
+
+    def __init__(
+        self, access: AccessControl, prefix: str, hand_over: Callable[[socket.socket], Awaitable[None]]
+    ) -> None:
+        self._access, self._prefix, self._hand_over = access, prefix, hand_over
+        self._scrapes, self._views, self._files = Lane(SCRAPE_SHARE), Lane(VIEW_SHARE), Lane(1.0)
+        self._deliveries = Deliveries()
+
+    async def start(self, sockets: list[socket.socket], limits: Limits | None = None) -> Listener:
+        """Serve connections of listening sockets."""
+        self._site = aiohttp.ClientSession(connector=_Connector(self._hand_over), auto_decompress=False)
+        app = web.Application(middlewares=[self._access.middleware])
+        app.router.add_route("*", "/{path:.*}", self._answer)
+        self._runner = web.AppRunner(
+            app,
+            access_log=None,
+            shutdown_timeout=1.0,
+            keepalive_timeout=IDLE_TIMEOUT_S,
+            lingering_time=LINGER_S,
+        )
+        await self._runner.setup()
+        assert self._runner.server is not None
+        overflow = Overflow(self._access.overflow_answer)
+        self._listener = self._access.listener = Listener(self._access.file, self._runner.server, overflow, limits)
+        self._listener.start(sockets)
+        return self._listener
+
+    async def close(self) -> None:
+        """Stop listening and close all connections."""
+        await self._listener.close()
+        await self._runner.cleanup()
+        self._access.close()
+        await self._site.close()
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        if health := self._access.health(request.path):
+            return web.Response(status=health[0], text=health[1])
+        target = request.rel_url.raw_path_qs
+        if len(target) > MAX_TARGET_BYTES:
+            return web.Response(status=414, text=f"the address has more than {MAX_TARGET_BYTES:,} bytes\n")
+        path = request.path.removeprefix(self._prefix)
+        if request.method not in ("GET", "HEAD") or path == "/probe":
+            answer = await self._fetch(request.method, target, request)
+            for lane in (self._scrapes, self._views):
+                lane.forget()  # whoever acts sees what it did
+            return self._response(answer)
+        gzip = "gzip" in request.headers.get("Accept-Encoding", "")
+        if path == "/metrics":
+            form = choose_form(",".join(request.headers.getall("Accept", ())))
+            answer = await self._scrapes.get(
+                (form, gzip), lambda: self._fetch("GET", request.rel_url.raw_path, request)
+            )
+        else:
+            is_file = path.startswith(("/static/", "/runbooks/"))
+            lane = self._files if is_file else self._views
+            answer = await lane.get((target, gzip), lambda: self._fetch("GET", target, request))
+        return self._response(answer)
+
+    def _response(self, answer: Answer) -> "_Delivered":
+        response = _Delivered(self._deliveries, answer)
+        if answer.status == 429:
+            response.force_close()  # a retry needs a new connection, and those are rate limited
+        return response
+
+    async def _fetch(self, method: str, target: str, request: web.Request) -> Answer:
+        """The site's complete answer."""
+        limit_s = FETCH_TIMEOUT_S if method == "GET" and not target.startswith(f"{self._prefix}/probe") else None
+        try:
+            async with self._sent(method, target, request, limit_s) as answer:
+                pieces = list[bytes]()
+                async for piece in answer.content.iter_chunked(WRITE_BYTES):
+                    pieces.append(piece)
+                    if len(pieces) * WRITE_BYTES > MAX_ANSWER_BYTES and sum(map(len, pieces)) > MAX_ANSWER_BYTES:
+                        return _sentence(413, TOO_LONG)
+                headers = {name: answer.headers[name] for name in RETURNED if name in answer.headers}
+                return Answer(answer.status, headers, tuple(pieces))
+        except (aiohttp.ClientError, OSError, TimeoutError) as problem:
+            log.debug("the site does not answer %s: %r", target, problem)
+            return _sentence(503, UNAVAILABLE)
+
+    def _sent(self, method: str, target: str, request: web.Request, limit_s: float | None) -> Any:
+        headers = {name: ",".join(request.headers.getall(name)) for name in FORWARDED if name in request.headers}
+        return self._site.request(
+            method,
+            URL(SITE + target, encoded=True),
+            headers=headers,
+            skip_auto_headers=("Accept", "Accept-Encoding", "User-Agent"),
+            allow_redirects=False,
+            timeout=aiohttp.ClientTimeout(total=limit_s),
+        )
+
+
+class _Delivered(PiecewiseResponse):
+    """A response with a shared body."""
+
+    def __init__(self, deliveries: Deliveries, answer: Answer) -> None:
+        super().__init__(answer.pieces, answer.status, answer.headers)
+        self._deliveries, self._answer = deliveries, answer
+
+    async def write_eof(self, data: bytes = b"") -> None:
+        transport = self._req.transport if self._req is not None else None
+        with self._deliveries.of(self._answer, transport.abort if transport is not None else lambda: None):
+            await super().write_eof()
+
+
+def _sentence(status: int, text: str) -> Answer:
+    return Answer(status, {"Content-Type": "text/plain; charset=utf-8"}, (text.encode(),))

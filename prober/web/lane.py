@@ -1,0 +1,80 @@
+"""Answers that many clients ask for: made one after the other, and shared by all who ask for the same at the same time."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Hashable
+from dataclasses import dataclass
+
+from prober.web.token_bucket import TooMany
+
+FRESH_S = 1.0  # how long an answer is given again
+MAX_WAITING = 16  # different answers that wait to be made
+BUSY = "the prober is busy with other pages"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Answer:
+    """A response that is complete. pieces: of its body"""
+
+    status: int
+    headers: dict[str, str]
+    pieces: tuple[bytes, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes of the body."""
+        return sum(map(len, self.pieces))
+
+
+class Lane:
+    """Makes answers one at a time.
+
+    share: of the time that making may take; each answer is followed by a pause
+    """
+
+    def __init__(self, share: float) -> None:
+        self._pause_ratio = 1 / share - 1
+        self._turn = asyncio.Lock()
+        self._next_s = 0.0
+        self._fresh: dict[Hashable, Answer] = {}
+        self._coming: dict[Hashable, asyncio.Task[Answer]] = {}
+        self._generation = 0
+
+    async def get(self, key: Hashable, make: Callable[[], Awaitable[Answer]]) -> Answer:
+        """The answer of this key: a fresh one, one that is being made, or a new one. Raises TooMany, and what `make` raises."""
+        if (answer := self._fresh.get(key)) is not None:
+            return answer
+        task = self._coming.get(key)
+        if task is None:
+            if len(self._coming) >= MAX_WAITING:
+                raise TooMany(FRESH_S, BUSY)
+            task = self._coming[key] = asyncio.create_task(self._make(key, make))
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())  # all clients may be gone
+        return await asyncio.shield(task)
+
+    def forget(self) -> None:
+        """Give no answer again that was made before now."""
+        self._generation += 1
+        self._fresh.clear()
+        self._coming.clear()
+
+    async def _make(self, key: Hashable, make: Callable[[], Awaitable[Answer]]) -> Answer:
+        task, generation = asyncio.current_task(), self._generation
+        try:
+            async with self._turn:
+                await asyncio.sleep(max(0.0, self._next_s - time.monotonic()))
+                begin_s = time.monotonic()
+                answer = await make()
+                end_s = time.monotonic()
+                self._next_s = end_s + self._pause_ratio * (end_s - begin_s)
+        finally:
+            if self._coming.get(key) is task:
+                del self._coming[key]
+        if answer.status == 200 and generation == self._generation:
+            self._fresh[key] = answer
+            asyncio.get_running_loop().call_later(FRESH_S, self._expire, key, answer)
+        return answer
+
+    def _expire(self, key: Hashable, answer: Answer) -> None:
+        if self._fresh.get(key) is answer:
+            del self._fresh[key]
