@@ -18,6 +18,7 @@ PROGRAMS = (
     "neighbour",
     "buffering",
     "page",
+    "watch",
     "simulation",
     "drift",
     "drift_independent",

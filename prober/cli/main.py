@@ -11,6 +11,7 @@ from prober.cli.output import echo, log_to_stderr
 
 COMMANDS = {
     "run": "probe the configured targets and export what users experience to Prometheus",
+    "watch": "probe targets and show in the terminal what users experience, without Prometheus",
     "check": "check a configuration, its daily cost and its alerts",
     "rules": "write recording rules and alerts for the SLOs, for Prometheus or its operator",
     "dashboards": "write, check or push the Grafana dashboards",

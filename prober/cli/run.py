@@ -1,35 +1,25 @@
 """`prober run`: the daemon. Flags follow the naming of Prometheus."""
 
-import asyncio
 import json
 import logging
 import os
 import sys
-import threading
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from enum import StrEnum
-from functools import partial
-from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import Annotated, TypeVar
-from urllib.parse import urlsplit
 
 import typer
-import uvloop
 
+from prober.cli.daemon import URL_OR_FILE, run_app, url_configuration, write_configuration
 from prober.cli.exit_codes import ExitCode, fail
 from prober.cli.options import ConfigFile, named_options
 from prober.cli.output import echo
-from prober.config.problems import ConfigError, mask_secrets
 from prober.config.units import count, duration
 from prober.measure.printable import printable
 from prober.probing.shard import Shard
 
 T = TypeVar("T")
-THREADS = "files"  # first part of the names of threads that read and write files
-THREADS_END_S, POLL_S = 2.0, 0.02
 log = logging.getLogger(__name__)
 
 
@@ -141,10 +131,7 @@ def run(
 ) -> None:
     """Probe the configured targets, or those of the URLs, until SIGTERM."""
     if urls and named_options(call, ["config_file"]):
-        fail(
-            "prober run: URL and --config.file: write the URLs into the file, or leave one of both out",
-            ExitCode.WRONG_CALL,
-        )
+        fail(f"prober run: {URL_OR_FILE}", ExitCode.WRONG_CALL)
     _log_to_stderr(log_level, log_format)
     from prober.daemon.app import App, Options
     from prober.daemon.registry import vantage_name
@@ -161,7 +148,11 @@ def run(
     max_bytes = None if storage_max_size is None else _checked("--storage.max-size", lambda: count(storage_max_size))
     drain_s = _checked("--shutdown.timeout", lambda: patience_s(shutdown_timeout))
     places = (lease_name, lease_namespace, lease_api_server, lease_token_file, lease_ca_file, lease_path)
-    written = _write_config(urls) if urls else None
+    written = None
+    if urls:
+        text = url_configuration("run", urls)
+        written = write_configuration("run", text)
+        echo(f"# Configuration in use. Save it as prober.yaml, with slos:, to change it.\n{text.rstrip()}")
     options = Options(
         written or config_file,
         listen_address,
@@ -179,70 +170,7 @@ def run(
         storage_max_bytes=max_bytes,
     )
 
-    front = FrontProcess.fork()
-
-    async def serve() -> None:
-        threads = ThreadPoolExecutor(thread_name_prefix=THREADS)
-        asyncio.get_running_loop().set_default_executor(threads)
-        await App(options, front=front).run()
-        threads.shutdown(wait=False, cancel_futures=True)
-        if not await _ended(THREADS, THREADS_END_S):
-            log.warning("a file is still being read after the end of probing; the process ends without it")
-            if written:
-                os.unlink(written)
-            logging.shutdown()
-            os._exit(0)  # otherwise Python waits for the thread, which nothing can end
-
-    try:
-        uvloop.run(serve())
-    except (ConfigError, OSError) as problem:
-        fail(f"prober: {problem}", ExitCode.FAILED)
-    finally:
-        if written:
-            Path(written).unlink(missing_ok=True)
-
-
-async def _ended(threads: str, within_s: float) -> bool:
-    """Whether all threads whose names begin with `threads` end within that time."""
-    until_s = time.monotonic() + within_s
-    while any(thread.name.startswith(threads) for thread in threading.enumerate()):
-        if time.monotonic() > until_s:
-            return False
-        await asyncio.sleep(POLL_S)
-    return True
-
-
-def _write_config(urls: Sequence[str]) -> str:
-    """Write and print a configuration with these targets and the defaults that are changed first; returns its path.
-
-    URLs with credentials are refused before they are printed.
-    """
-    import yaml
-
-    from prober.config.server import base_url
-    from prober.config.target import TargetSpec
-
-    for url in urls:
-        _checked(f"URL {mask_secrets(url)}", partial(base_url, url))
-    defaults, hosts = TargetSpec.model_fields, [urlsplit(url).netloc for url in urls]
-    names = [host if hosts.count(host) == 1 else url.partition("://")[2] for host, url in zip(hosts, urls, strict=True)]
-    text = yaml.safe_dump(
-        {
-            "defaults": {"rate": f"{defaults['rate'].default:g}/s", "max_in_flight": defaults["max_in_flight"].default},
-            "targets": [
-                {"name": name, "url": url, "probes": [{"workload": "probe"}]}
-                for name, url in zip(names, urls, strict=True)
-            ],
-        },
-        sort_keys=False,
-    )
-    try:
-        with NamedTemporaryFile("w", prefix="prober-", suffix=".yaml", delete=False) as file:
-            file.write(text)
-    except OSError as problem:
-        fail(f"prober run: no configuration can be written for URL: {problem}; give --config.file", ExitCode.FAILED)
-    echo(f"# Configuration in use. Save it as prober.yaml, with slos:, to change it.\n{text.rstrip()}")
-    return file.name
+    run_app(App(options, front=FrontProcess.fork()), written)
 
 
 def patience_s(text: str) -> float:

@@ -1,6 +1,6 @@
 """The configuration as a whole. A file is valid if `load` accepts it; a reload compares its targets with ==."""
 
-from typing import Annotated
+from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, PrivateAttr, ValidationInfo
 
@@ -75,6 +75,14 @@ class Configuration(Block):
         """The same by their path in the file."""
         places = {f"targets[{index}]": target for index, target in enumerate(self.targets)}
         return places | {f"discovery[{index}].target": spec.template for index, spec in enumerate(self.discovery)}
+
+    def for_watching(self) -> Self:
+        """The same targets for a prober beside the one of this file: without its storage, its Grafana and its sweeps."""
+        targets = tuple(target.model_copy(update={"sweep": None}) for target in self.targets)
+        discovery = tuple(spec.without_sweep() for spec in self.discovery)
+        return self.model_copy(
+            update={"storage": StorageSpec(), "grafana": None, "targets": targets, "discovery": discovery}
+        )
 
     def uses(self) -> dict[Slo, list[JudgedStream]]:
         """Streams by each SLO that judges any."""

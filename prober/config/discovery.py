@@ -286,6 +286,12 @@ class DiscoverySpec(Block):
         assert self._template is not None, "set by `placed`"
         return self._template
 
+    def without_sweep(self) -> Self:
+        """The same, but its targets are not swept."""
+        spec = self.model_copy()
+        spec._template = self.template.model_copy(update={"sweep": None})
+        return spec
+
     def placed(self, index: int, name: str) -> Self:
         """The discovery under its name and at its index in the list."""
         gpus = self.target.gpus  # of this machine, so that discovered targets have none by default

@@ -69,6 +69,7 @@ from prober.web.access_control import missing_authentication
 from prober.web.front_process import FrontProcess
 from prober.web.page.view import Problem
 from prober.web.site import Serving, Site, serve, serve_apart
+from prober.web.snapshots import Snapshots
 from prober.web.web_config import WebFile
 
 WATCH_INTERVAL_S = 2.0
@@ -88,7 +89,7 @@ class Options:
     """Options of the command line."""
 
     config_file: str
-    listen_address: str = ":9742"
+    listen_address: str = ":9742"  # "": no pages are served
     external_url: str = ""
     route_prefix: str = ""
     storage_path: str | None = None
@@ -161,12 +162,23 @@ def _read(path: str) -> str:
 
 
 class App:
-    """A daemon. front: the process that serves the pages; without one this process does."""
+    """A daemon.
+
+    front: the process that serves the pages; without one this process does
+    watch: takes snapshots of all targets until it has had enough, and probing ends. Another prober may run with the same
+        configuration, so its storage, its Grafana and its sweeps are not used
+    stopped_by: the signal that ended probing, if one did
+    """
 
     def __init__(
-        self, options: Options, make_clock: Callable[[], Clock] = Clock, front: FrontProcess | None = None
+        self,
+        options: Options,
+        make_clock: Callable[[], Clock] = Clock,
+        watch: Callable[[Snapshots], Awaitable[None]] | None = None,
+        front: FrontProcess | None = None,
     ) -> None:
-        self._options, self._make_clock, self._front = options, make_clock, front
+        self.stopped_by: signal.Signals | None = None
+        self._options, self._make_clock, self._watching, self._front = options, make_clock, watch, front
         self._families = registry(options.vantage)
         self._stopping = asyncio.Event()
         self._reloading = asyncio.Lock()
@@ -183,7 +195,7 @@ class App:
         """
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stopping.set)  # first: PID 1 has no default handlers
+            loop.add_signal_handler(number, self._stop, number)  # first: PID 1 has no default handlers
         await self._reloading.acquire()  # a SIGHUP during the start is handled after it
         loop.add_signal_handler(signal.SIGHUP, lambda: self._start(asyncio.create_task(self.reload())))
         log.info("llm-slo-prober %s, configuration %s", __version__, self._options.config_file)
@@ -307,6 +319,7 @@ class App:
         gc.freeze()  # the collector skips objects of the start, so that it does not delay timestamps
         gc.set_threshold(50_000, 20, 20)
         sys.setswitchinterval(SWITCH_INTERVAL_S)
+        self._start(asyncio.create_task(self._watch_targets(Snapshots(site.views, context))))
         site.ready = True
         pages = self._pages(web)
         log.info("probing %s%s, %s", counted(len(specs.targets), "target"), _discovered(specs), pages)
@@ -327,6 +340,10 @@ class App:
             await self._serving.cleanup()
         clock.close()
 
+    def _stop(self, number: signal.Signals) -> None:
+        self.stopped_by = self.stopped_by or number
+        self._stopping.set()
+
     async def reload(self) -> str | None:
         """Apply the configuration file; a file with mistakes changes nothing. Returns the mistakes, or None."""
         return await self._reload(is_requested=True)
@@ -336,7 +353,8 @@ class App:
         async with self._reloading:
             self._file.mark_read()
             try:
-                specs = await asyncio.to_thread(_read_config_safely, self._options.config_file, is_regular=True)
+                read = await asyncio.to_thread(_read_config_safely, self._options.config_file, is_regular=True)
+                specs = self._used(read)
             except ConfigError as problem:
                 self._not_taken(str(problem).splitlines(), is_requested=is_requested)
                 return str(problem)
@@ -357,12 +375,16 @@ class App:
         """The configuration to begin with; none where it has mistakes and the prober is to keep running."""
         try:
             options = self._options
-            return _read_config_safely(options.config_file, is_regular=options.keep_running)
+            return self._used(_read_config_safely(options.config_file, is_regular=options.keep_running))
         except ConfigError as problem:
             if not self._options.keep_running:
                 raise
             self._not_taken(str(problem).splitlines(), is_requested=True)
             return Configuration()
+
+    def _used(self, specs: Configuration) -> Configuration:
+        """What of the configuration is in effect."""
+        return specs.for_watching() if self._watching is not None else specs
 
     def _stored(self, path: str | None, kinds: Sequence[str]) -> tuple[Store | None, list[SavedRows]]:
         """The store, and its rows of each kind."""
@@ -382,17 +404,19 @@ class App:
 
     async def _listen(self, site: Site) -> None:
         """Serve the pages; if the address cannot be used and the prober keeps running, as soon as it can be."""
+        address = self._options.listen_address
+        if not address:
+            return
         try:
-            self._serving = await self._serve(site)
+            self._serving = await self._serve(site, address)
         except OSError as problem:
             if not self._options.keep_running:
                 raise
             self._refused("address", "no pages are served, the address is tried again", [str(problem)])
-            self._start(self._supervisor.start("pages", partial(self._retry_listening, site)))
+            self._start(self._supervisor.start("pages", partial(self._retry_listening, site, address)))
 
-    async def _serve(self, site: Site) -> Serving:
+    async def _serve(self, site: Site, address: str) -> Serving:
         """Raises OSError if the address cannot be used."""
-        address = self._options.listen_address
         if self._front is None:
             return await serve(site, address)
         return await serve_apart(site, address, self._front, self._options.web_config_file, self._lost_front)
@@ -401,18 +425,20 @@ class App:
         log.error("the process that serves the pages was ended; the prober ends too, so that both are started again")
         self._stopping.set()
 
-    async def _retry_listening(self, site: Site) -> None:
+    async def _retry_listening(self, site: Site, address: str) -> None:
         wait_s = MIN_RETRY_LISTEN_S
         while self._serving is None:
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, MAX_RETRY_LISTEN_S)
             with contextlib.suppress(OSError):
-                self._serving = await self._serve(site)
+                self._serving = await self._serve(site, address)
         self._fixed("address")
         log.info("%s", self._pages(site.access.file))
 
     def _pages(self, web: WebFile) -> str:
         """Address and protection of the pages, for the log."""
+        if not self._options.listen_address:
+            return "no pages"
         if self._serving is None:
             return "no pages yet"
         pages, protection = ("health", "locked") if web.problem else ("pages", web.now.config.words)
@@ -443,6 +469,16 @@ class App:
         self._configured = True
         self._fixed("configuration")
         self._family(own_series.RELOAD_TIME.name).value().value = self._clock.unix_s()
+
+    async def _watch_targets(self, snapshots: Snapshots) -> None:
+        """Let the watcher read, if there is one; probing ends with it."""
+        if self._watching is None:
+            return
+        try:
+            await self._watching(snapshots)
+        except Exception:
+            log.exception("the snapshots can no longer be written; please report this")
+        self._stopping.set()
 
     async def _watch(self, site: Site) -> None:
         polls = 0

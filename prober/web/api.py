@@ -1,7 +1,6 @@
 """`/api/v1`: handlers, declared as operations of the OpenAPI document. Only actions change a target."""
 
 import asyncio
-import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
@@ -9,7 +8,6 @@ from functools import cache, wraps
 from itertools import islice
 
 from aiohttp import web
-from pydantic_core import PydanticSerializationError
 
 from prober import __version__
 from prober.features.capacity.monitor import Sweeps
@@ -27,6 +25,7 @@ from prober.web.api_types import (
     ProbeAnswer,
     SweepAnswer,
     TargetAnswer,
+    dumped,
 )
 from prober.web.on_demand import OnRequest
 from prober.web.openapi import Json, Method, Operation, Parameter, Reply, document
@@ -155,7 +154,7 @@ class Api:
         result = replace(result, target=runner.name or result.target, on_request=True)
         if (history := runner.find(TargetHistory)) is not None:
             history.add(result)
-        return _success(_dumped(ProbeAnswer.model_validate(result)))
+        return _success(dumped(ProbeAnswer.model_validate(result)))
 
     @_operation("GET", "/api/v1/events", Reply(200, "the events", list[EventAnswer]), parameters=[_TARGET])
     async def events(self, request: web.Request) -> web.StreamResponse:
@@ -193,7 +192,7 @@ class Api:
         except Refused as refusal:
             status = 404 if refusal.reason == "not_configured" else 409
             return web.Response(status=status, text=f"{refusal.reason}: {refusal}\n")
-        return _success(_dumped(BegunAnswer(id=identity)), 202)
+        return _success(dumped(BegunAnswer(id=identity)), 202)
 
     @_action("DELETE", "/api/v1/sweeps", Reply(200, "the sweep ends"), Reply(404, "no sweep of the target is running"))
     async def end_sweep(self, request: web.Request) -> web.Response:
@@ -258,7 +257,7 @@ class Api:
         runner = self._runner(request)
         runner.pause(unix_s)
         name = request.query.get("target", "")
-        return _success(_dumped(PausedAnswer(name=name, paused=runner.target.paused_unix_s)))
+        return _success(dumped(PausedAnswer(name=name, paused=runner.target.paused_unix_s)))
 
     def _runner(self, request: web.Request) -> TargetRunner:
         """The runner of the request's target. Raises HTTPNotFound."""
@@ -288,7 +287,7 @@ async def _listed(kind: type[Answer], values: Iterable[object]) -> AsyncIterator
     pieces, resumed_s = list[bytes](), time.perf_counter()
     begin = HEAD + b"["
     for value in values:
-        pieces.append(_dumped(kind.model_validate(value)))
+        pieces.append(dumped(kind.model_validate(value)))
         if time.perf_counter() - resumed_s > MAX_BLOCK_S:
             yield begin + b", ".join(pieces)
             begin, pieces = b", ", []
@@ -297,13 +296,6 @@ async def _listed(kind: type[Answer], values: Iterable[object]) -> AsyncIterator
     if pieces or begin != b", ":
         yield begin + b", ".join(pieces)
     yield b"]}"
-
-
-def _dumped(answer: Answer) -> bytes:
-    try:
-        return answer.model_dump_json().encode()
-    except PydanticSerializationError:  # a server's text with half a surrogate pair
-        return json.dumps(answer.model_dump()).encode()
 
 
 def _success(data: bytes, status: int = 200) -> web.Response:

@@ -1,26 +1,38 @@
-"""Answers of the API. The OpenAPI document is generated from these types, and `Answer.model_validate` reads the prober's values.
+"""Answers of the API, and the lines of `prober watch --json`.
+
+The OpenAPI document is generated from these types, and `Answer.model_validate` reads the prober's values.
 
 Times of day are Unix seconds, durations seconds, timestamps nanoseconds of the prober's monotonic clock. null: not known.
 """
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AliasPath, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic_core import PydanticSerializationError
 
 from prober.features.diagnosis.diagnosis import Diagnosis
 from prober.results.capacity import words
 from prober.results.result import Result, Stage
-from prober.statistics.quantiles import Quantile
-from prober.web.page.view import Capacities
+from prober.web.page.view import Capacities, Kind
 
 
 class Answer(BaseModel):
-    """Base of all answers: a field is the attribute of the prober's value with the same name, or at a path."""
+    """Base of all answers: a field is the attribute of the prober's value with the same name, or at a path.
 
-    model_config = ConfigDict(from_attributes=True, frozen=True, json_schema_serialization_defaults_required=True)
+    `model_validate` reads an answer's own JSON as well.
+    """
+
+    model_config = ConfigDict(
+        from_attributes=True,
+        frozen=True,
+        json_schema_serialization_defaults_required=True,
+        validate_by_alias=True,
+        validate_by_name=True,
+    )
 
 
 def _at(*path: str) -> Any:
@@ -33,11 +45,27 @@ def _known(*path: str) -> Any:
     return Field(validation_alias=AliasPath(*path), default_factory=lambda: None)
 
 
+Milliseconds = Annotated[float, BeforeValidator(lambda unix_s: round(unix_s, 3))]  # a time of day, in seconds
+
+
+def dumped(answer: Answer, without: Set[str] = frozenset()) -> bytes:
+    """The answer as JSON on one line. without: fields that are left out"""
+    try:
+        return answer.model_dump_json(exclude=set(without)).encode()
+    except PydanticSerializationError:  # a server's text with half a surrogate pair
+        return json.dumps(answer.model_dump(exclude=set(without))).encode()
+
+
 class SloAnswer(Answer):
-    """The state of an SLO over its window: met, missed or no_data. since: from when on this prober has counted; window: seconds."""
+    """The state of an SLO over its window: met, missed or no_data.
+
+    since: from when on this prober has counted; threshold and window: seconds
+    """
 
     slo: str = _at("slo", "name")
     workload: str
+    signal: str = _at("slo", "signal")
+    threshold: float | None = _at("slo", "threshold_s")
     state: str
     events: int
     bad_events: int = _at("bad")
@@ -119,7 +147,10 @@ class StartingAnswer(Answer):
     detail: str = _at("text")
 
 
-def _quantiles(quantiles: Mapping[tuple[str, str], Sequence[Quantile]]) -> list[dict[str, Any]]:
+def _quantiles(quantiles: Any) -> Any:
+    """The values of quantiles by (workload, signal); those of an answer as they are."""
+    if not isinstance(quantiles, Mapping):
+        return quantiles
     return [
         {
             "workload": workload,
@@ -136,14 +167,14 @@ def _quantiles(quantiles: Mapping[tuple[str, str], Sequence[Quantile]]) -> list[
     ]
 
 
-def _diagnosis(diagnosis: Diagnosis | None) -> dict[str, Any] | None:
-    return asdict(diagnosis) if diagnosis else None
+def _diagnosis(diagnosis: Any) -> Any:
+    return asdict(diagnosis) if isinstance(diagnosis, Diagnosis) else diagnosis
 
 
-def _capacity(capacity: Capacities | None) -> str | None:
+def _capacity(capacity: Capacities | str | None) -> str | None:
     """The capacities, and when they were measured, in words."""
-    if capacity is None:
-        return None
+    if not isinstance(capacity, Capacities):
+        return capacity
     return f"{words(capacity.capacities)}, as of {datetime.fromtimestamp(capacity.at_unix_s, UTC):%Y-%m-%d %H:%M} UTC"
 
 
@@ -269,7 +300,7 @@ class ProbeAnswer(Answer):
     target: str
     workload: str
     request_id: str
-    time: Annotated[float, BeforeValidator(lambda unix_s: round(unix_s, 3))] = _at("unix_s")
+    time: Milliseconds = _at("unix_s")
     outcome: str
     detail: str
     warm_up: bool
@@ -318,3 +349,59 @@ class PausedAnswer(Answer):
 
     name: str
     paused: float | None
+
+
+class EndedProbe(Answer):
+    """A probe without its text, chunks and timestamps."""
+
+    target: str
+    workload: str
+    request_id: str
+    time: Milliseconds = _at("unix_s")
+    outcome: str
+    detail: str
+    warm_up: bool
+    cached: bool
+    on_request: bool
+    ttft_s: float | None = _at("timeline", "ttft_s")
+    tpot_s: float | None = _at("timeline", "tpot_s")
+    e2e_s: float | None = _at("timeline", "e2e_s")
+
+
+class ConcernAnswer(Answer):
+    """The most important fact about a target, as the page words it. rank: 0 is worst; kind: good, bad, few (a warning) or unknown."""
+
+    target: str
+    rank: int
+    kind: Kind
+    text: str
+    detail: str
+
+
+class ProblemAnswer(Answer):
+    """A part of the configuration that is not in effect. mistakes: what is wrong where, and what to do."""
+
+    headline: str
+    mistakes: list[str]
+
+
+class Snapshot(Answer):
+    """All targets at one moment.
+
+    time: Unix seconds; prober: its version; trusted: whether it trusts its own timing; headline: the first sentence of the page
+    targets: as of `/api/v1/targets`; concerns: one for each of them, in the same order
+    probes: that ended since the snapshot before, in the order of their due times, of each target at most the last 40
+    events: since the snapshot before, oldest first
+    """
+
+    format: Literal["prober-watch"] = "prober-watch"
+    version: Literal[1] = 1
+    time: float
+    prober: str
+    trusted: bool
+    headline: str
+    problems: list[ProblemAnswer]
+    targets: list[TargetAnswer]
+    concerns: list[ConcernAnswer]
+    probes: list[EndedProbe]
+    events: list[EventAnswer]

@@ -18,6 +18,7 @@ from prober.config.problems import ConfigError
 NOBODY = "http://127.0.0.1:1"
 WRONG_CALLS: dict[str, tuple[str, ...]] = {  # calls that typer lets pass, and the command has to refuse
     "run": ("--shard", "2/2"),
+    "watch": (NOBODY, "--interval", "100ms"),
     "check": ("--shard", "2/2"),
     "rules": ("--config.file", "prober.yaml", "--label", "team"),
     "dashboards": ("push",),

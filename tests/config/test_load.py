@@ -49,6 +49,25 @@ def mistakes(text: str) -> list[str]:
     return [line.removeprefix("c: ") for line in str(error.value).splitlines()]
 
 
+def test_watching_leaves_storage_grafana_and_sweeps_to_the_prober_of_the_file() -> None:
+    """All else is the same, also of the targets that are found."""
+    text = """
+storage: {path: /var/lib/prober}
+grafana: {url: "http://g:3000", auth: {bearer_token_file: token}}
+targets: [{name: a, url: "http://a:1", rate: 2/s, sweep: {max_rate: 5/s}}, {name: b, url: "http://b:1"}]
+discovery: [{file: {files: [x.yaml]}, target: {rate: 3/s, sweep: {max_rate: 5/s}}}]
+slos: {ttft: {signal: ttft, threshold: 500ms, objective: 99%}}
+"""
+    specs = load(text, source="c", engines=ENGINES, environment={}, read=read)
+    assert [spec.sweep is not None for spec in specs.kinds] == [True, False, True]
+    watching = specs.for_watching()
+    assert [spec.sweep for spec in watching.kinds] == [None, None, None]
+    assert (watching.storage.path, watching.grafana) == (None, None)
+    assert [spec.probes for spec in watching.kinds] == [spec.probes for spec in specs.kinds]
+    assert watching.slos == specs.slos
+    assert watching.targets[1] == specs.targets[1]
+
+
 def test_one_line_is_enough() -> None:
     """A url is all that is needed; the rest are the documented defaults."""
     (target,) = loaded(ONE_LINE)

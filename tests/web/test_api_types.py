@@ -4,8 +4,7 @@ import json
 from dataclasses import replace
 from random import Random
 
-from prober.web.api import _dumped
-from prober.web.api_types import ProbeAnswer, SweepAnswer, TargetAnswer
+from prober.web.api_types import ProbeAnswer, SweepAnswer, TargetAnswer, dumped
 from tests.results.samples import sweep
 from tests.web import scenes
 
@@ -15,7 +14,7 @@ def test_a_probe_has_its_timestamps_and_latencies() -> None:
     probe = scenes.probe(5, Random(1), chunks=3)
     timeline, connection = probe.timeline, probe.timeline.connection
     assert connection is not None
-    answer = json.loads(_dumped(ProbeAnswer.model_validate(probe)))
+    answer = json.loads(dumped(ProbeAnswer.model_validate(probe)))
     assert answer["asked"] == {"prompt_tokens": 128, "output_tokens": 3}
     assert answer["usage"]["completion_tokens"] == answer["content_chunks"] == 3
     assert (answer["ttft_s"], answer["itl_s"]) == (timeline.ttft_s, timeline.itls_s)
@@ -23,7 +22,7 @@ def test_a_probe_has_its_timestamps_and_latencies() -> None:
     assert answer["stamps_ns"]["connect_start"] == connection.start_ns
     assert answer["stamps_ns"]["content"] == list(timeline.content_ns)
     reused = replace(probe, timeline=replace(timeline, connection=None, usage=None))
-    answer = json.loads(_dumped(ProbeAnswer.model_validate(reused)))
+    answer = json.loads(dumped(ProbeAnswer.model_validate(reused)))
     assert answer["usage"] is None
     assert set(answer["connect_s"].values()) == {None}
     assert answer["stamps_ns"]["connect_start"] is answer["stamps_ns"]["connect_ready"] is None
@@ -32,39 +31,40 @@ def test_a_probe_has_its_timestamps_and_latencies() -> None:
 def test_a_tpot_that_is_not_measurable_is_null_with_its_reason() -> None:
     """Of an answer whose content arrived at once; its target is buffered, another one is not known to be."""
     (target,) = scenes.buffered()
-    answer = json.loads(_dumped(ProbeAnswer.model_validate(target.probes[0])))
+    answer = json.loads(dumped(ProbeAnswer.model_validate(target.probes[0])))
     assert (answer["tpot_s"], answer["itl_s"]) == (None, [])
     assert answer["why_no_tpot"].startswith("not measurable here")
-    assert json.loads(_dumped(TargetAnswer.model_validate(target)))["buffered"] is True
-    assert json.loads(_dumped(TargetAnswer.model_validate(scenes.nothing()[0])))["buffered"] is None
-    assert json.loads(_dumped(ProbeAnswer.model_validate(scenes.probe(5, Random(1)))))["why_no_tpot"] == ""
+    assert json.loads(dumped(TargetAnswer.model_validate(target)))["buffered"] is True
+    assert json.loads(dumped(TargetAnswer.model_validate(scenes.nothing()[0])))["buffered"] is None
+    assert json.loads(dumped(ProbeAnswer.model_validate(scenes.probe(5, Random(1)))))["why_no_tpot"] == ""
 
 
 def test_text_and_numbers_of_a_server_are_answered_as_they_are() -> None:
     """Half a character is no UTF-8, and an integer may have more than 64 bits."""
     probe = replace(scenes.probe(5, Random(1)), text="a\ud800", requested_output_tokens=2**80)
-    answer = json.loads(_dumped(ProbeAnswer.model_validate(probe)))
+    answer = json.loads(dumped(ProbeAnswer.model_validate(probe)))
     assert (answer["text"], answer["asked"]["output_tokens"]) == ("a\ud800", 2**80)
 
 
 def test_a_target_is_answered_with_and_without_a_capacity() -> None:
     """Headroom is empty without a capacity; a diagnosis is an object, its findings are lists."""
     target = scenes.slow()[0]
-    answer = json.loads(_dumped(TargetAnswer.model_validate(target)))
+    answer = json.loads(dumped(TargetAnswer.model_validate(target)))
     assert [(each["unit"], each["upper"]) for each in answer["headroom"]] == [("requests", 0.02)]
     assert answer["capacity"] == "ttft: estimated knee 12/s, 90% interval 10 to 13, as of 2025-11-21 02:40 UTC"
     assert answer["diagnosis"]["evidence"][0][:2] == ["requests waiting", 7.2]
     assert answer["slos"][0] == {
-        **{"slo": "ttft", "workload": "chat", "state": "missed", "events": 2_400, "bad_events": 61},
+        **{"slo": "ttft", "workload": "chat", "signal": "ttft", "threshold": 0.5},
+        **{"state": "missed", "events": 2_400, "bad_events": 61},
         **{"objective": 0.99, "window": 30 * 86_400.0, "since": scenes.NOW - 9_000, "why": ""},
     }
     assert {(each["signal"], each["q"], each["enough"]) for each in answer["quantiles"]} >= {("ttft", 0.99, True)}
-    answer = json.loads(_dumped(TargetAnswer.model_validate(scenes.nothing()[0])))
+    answer = json.loads(dumped(TargetAnswer.model_validate(scenes.nothing()[0])))
     assert (answer["capacity"], answer["headroom"], answer["diagnosis"], answer["sweep"]) == (None, [], None, None)
 
 
 def test_a_sweep_is_answered_without_its_stages() -> None:
     """With the number of its requests."""
-    answer = json.loads(_dumped(SweepAnswer.model_validate(sweep("a1"))))
+    answer = json.loads(dumped(SweepAnswer.model_validate(sweep("a1"))))
     assert (answer["id"], answer["target"], answer["requests"]) == ("a1", "http://llm.example:8000", 360)
     assert [each["verdict"] for each in answer["capacities"]] == ["found", "not_reached"]

@@ -14,7 +14,7 @@ from prober.measure.buffering import Buffering
 from prober.measure.burn_rate_windows import promql
 from prober.measure.event import TargetEvent
 from prober.measure.objective import format_percent
-from prober.measure.outcome import BAD
+from prober.measure.outcome import BAD, Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import TargetState
 from prober.results.capacity import Capacity
@@ -219,6 +219,8 @@ def concern(view: TargetView) -> Concern:
         return Concern(5, "unknown", "paused", "no probes and no sweeps start until it is resumed")
     if view.state is TargetState.FAILING:
         return Concern(0, "bad", "failing", last_failure)
+    if view.probes and view.probes[0].outcome is Outcome.REJECTED:
+        return Concern(0, "bad", "rejects the probes", view.probes[0].detail)
     if missed:
         worst = max(missed, key=lambda standing: standing.bad / max(1, standing.events))
         share = f"{worst.bad / max(1, worst.events):.2%} bad, {format_percent(worst.slo.error_budget_ratio)} allowed"

@@ -1,0 +1,110 @@
+"""The daemon as a command runs it: the configuration of a few URLs, and the process until probing has ended."""
+
+import asyncio
+import logging
+import os
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import uvloop
+
+from prober.cli.exit_codes import ExitCode, fail
+from prober.config.problems import ConfigError, mask_secrets
+
+if TYPE_CHECKING:
+    from prober.daemon.app import App
+
+URL_OR_FILE = "URL and --config.file: write the URLs into the file, or leave one of both out"
+THREADS = "files"  # first part of the names of threads that read and write files
+THREADS_END_S, POLL_S = 2.0, 0.02
+log = logging.getLogger(__name__)
+
+
+def url_configuration(
+    command: str,
+    urls: Sequence[str],
+    rate: str | None = None,
+    fields: Mapping[str, Any] | None = None,
+    slos: Mapping[str, Mapping[str, str]] | None = None,
+) -> str:
+    """A configuration with these targets, as YAML.
+
+    rate: of the probes, None: the default; fields: further ones of each target; slos: blocks of `slos` by name
+    Exits with WRONG_CALL for a URL that is none, or that has credentials, which must not be printed.
+    """
+    import yaml
+
+    from prober.config.server import base_url
+    from prober.config.target import TargetSpec
+
+    for url in urls:
+        try:
+            base_url(url)
+        except ValueError as problem:
+            fail(f"prober {command}: URL {mask_secrets(url)}: {problem}", ExitCode.WRONG_CALL)
+    defaults, hosts = TargetSpec.model_fields, [urlsplit(url).netloc for url in urls]
+    names = [host if hosts.count(host) == 1 else url.partition("://")[2] for host, url in zip(hosts, urls, strict=True)]
+    blocks: dict[str, Any] = {"slos": {name: dict(block) for name, block in slos.items()}} if slos else {}
+    blocks["defaults"] = {
+        "rate": rate or f"{defaults['rate'].default:g}/s",
+        "max_in_flight": defaults["max_in_flight"].default,
+    }
+    blocks["targets"] = [
+        {"name": name, "url": url, **(fields or {}), "probes": [{"workload": "probe"}]}
+        for name, url in zip(names, urls, strict=True)
+    ]
+    return str(yaml.safe_dump(blocks, sort_keys=False))
+
+
+def write_configuration(command: str, text: str) -> str:
+    """Write a configuration to a file that `run_app` removes; returns its path."""
+    try:
+        with NamedTemporaryFile("w", prefix="prober-", suffix=".yaml", delete=False) as file:
+            file.write(text)
+    except OSError as problem:
+        fail(
+            f"prober {command}: no configuration can be written for URL: {problem}; give --config.file", ExitCode.FAILED
+        )
+    return file.name
+
+
+def run_app(app: "App", written: str | None) -> None:
+    """Run the daemon until it has ended. written: a configuration to remove then. Exits with FAILED if it cannot start."""
+
+    def remove() -> None:
+        if written:
+            Path(written).unlink(missing_ok=True)
+
+    async def serve() -> None:
+        threads = ThreadPoolExecutor(thread_name_prefix=THREADS)
+        asyncio.get_running_loop().set_default_executor(threads)
+        await app.run()
+        threads.shutdown(wait=False, cancel_futures=True)
+        if not await _ended(THREADS, THREADS_END_S):
+            log.warning("a file is still being read after the end of probing; the process ends without it")
+            remove()
+            logging.shutdown()
+            os._exit(ExitCode.OK)  # otherwise Python waits for the thread, which nothing can end
+
+    try:
+        uvloop.run(serve())
+    except (ConfigError, OSError) as problem:
+        fail(f"prober: {problem}", ExitCode.FAILED)
+    finally:
+        remove()
+
+
+async def _ended(threads: str, within_s: float) -> bool:
+    """Whether all threads whose names begin with `threads` end within that time."""
+    until_s = time.monotonic() + within_s
+    while any(thread.name.startswith(threads) for thread in threading.enumerate()):
+        if time.monotonic() > until_s:
+            return False
+        await asyncio.sleep(POLL_S)
+    return True

@@ -1,0 +1,304 @@
+"""What `prober watch` shows: its lines for targets in every state, at several sizes, and nothing that is not true of them."""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from random import Random
+
+import pytest
+from rich.cells import cell_len
+from rich.text import Text
+
+from prober.cli.watch_screen import chart, screen
+from prober.cli.watch_words import UNTRUSTED, Point, Watched, plain_lines, summary
+from prober.measure.event import TargetEvent
+from prober.measure.outcome import Outcome
+from prober.measure.result import ProbeResult
+from prober.measure.target_state import TargetState
+from prober.web.api_types import ConcernAnswer, EndedProbe, EventAnswer, ProblemAnswer, Snapshot, TargetAnswer
+from prober.web.page.view import Problem, TargetView, concern
+from tests.web import scenes
+
+SIZES = ((80, 24), (120, 40), (40, 12), (20, 5), (300, 100))
+NO_LATENCY = "No latency samples yet."
+
+
+def rejected() -> list[TargetView]:
+    """The token has expired."""
+    probe = scenes.probe(5, Random(1), outcome=Outcome.REJECTED, detail="HTTP 401: invalid api key")
+    return [replace(scenes.target(), probes=[probe, *scenes.target().probes], outcomes={"ok": 1_400, "rejected": 1})]
+
+
+def draining() -> list[TargetView]:
+    """The engine shuts down."""
+    return [replace(scenes.target(), state=TargetState.DRAINING, standings=())]
+
+
+def few() -> list[TargetView]:
+    """Ready, and measured 150 times: enough for a p50, and for no p99."""
+    return [scenes.target(samples=150)]
+
+
+STATES: tuple[Callable[[], list[TargetView]], ...] = (
+    *(scenes.healthy, scenes.slow, scenes.drifting, scenes.full, scenes.down, scenes.nothing, scenes.starting),
+    *(scenes.paused, scenes.buffered, rejected, draining, few),
+)
+
+
+def snapshot(views: Sequence[TargetView], *, trusted: bool = True, events: Sequence[TargetEvent] = ()) -> Snapshot:
+    """A snapshot of the views at NOW, with all of their probes."""
+    facts = [(view.name, concern(view)) for view in views]
+    probes = sorted((probe for view in views for probe in view.probes), key=lambda probe: probe.unix_s)
+    return Snapshot(
+        time=scenes.NOW,
+        prober="1",
+        trusted=trusted,
+        headline="The headline",
+        problems=[],
+        targets=[TargetAnswer.model_validate(view) for view in views],
+        concerns=[
+            ConcernAnswer(target=name, rank=fact.rank, kind=fact.kind, text=fact.text, detail=fact.detail)
+            for name, fact in facts
+        ],
+        probes=[EndedProbe.model_validate(probe) for probe in probes],
+        events=[EventAnswer.model_validate(event) for event in events],
+    )
+
+
+def watched(seen: Snapshot) -> Watched:
+    """After one snapshot, ten minutes after the start."""
+    of = Watched()
+    of.add(seen)
+    of.begin_unix_s = scenes.NOW - 600
+    return of
+
+
+def shown(views: Sequence[TargetView], width: int = 120, height: int = 60, *, is_utf8: bool = True) -> str:
+    lines = screen(watched(snapshot(views)), width, height, scenes.NOW + 1, is_utf8=is_utf8)
+    return "\n".join(line.plain.rstrip() for line in lines)
+
+
+@pytest.mark.parametrize("scene", STATES, ids=lambda scene: scene.__name__)
+@pytest.mark.parametrize(("width", "height"), SIZES, ids=str)
+def test_the_screen_fits_its_size(scene: Callable[[], list[TargetView]], width: int, height: int) -> None:
+    """In every state, alone and among others, with and without UTF-8: no line is wider, none too many, the first has the headline."""
+    for views in (scene(), [*scene(), *(replace(scenes.target(), key=f"t{n}", name=f"t{n}") for n in range(30))]):
+        for is_utf8 in (True, False):
+            lines = screen(watched(snapshot(views)), width, height, scenes.NOW, is_utf8=is_utf8)
+            assert 0 < len(lines) <= height
+            assert max(cell_len(line.plain) for line in lines) <= width
+            assert lines[0].plain.startswith("prober watch"[:width])
+            assert is_utf8 or all(line.plain.isascii() for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("scene", "said", "not_said"),
+    [
+        (scenes.healthy, ["✓ no problem found", "state ready", "✓ ok, 99% of success: met, 4 bad of 2,400"], ["✗ "]),
+        (
+            scenes.slow,
+            ["✗ SLO missed: ttft", "headroom  ✗ none, demand is 8% above the capacity [-20%, 2%] in requests"],
+            [],
+        ),
+        (
+            scenes.drifting,
+            ["drift     ▲ TTFT slower since 09:30:00: p50 ×1.31 [1.24, 1.39]", "cause: regression"],
+            ["none found"],
+        ),
+        (scenes.down, ["✗ failing", "12 × connect_refused: 127.0.0.1:8000 refused the connection"], ["no problem"]),
+        (scenes.nothing, ["? pending", NO_LATENCY, "none has ended yet", "headroom  ? unknown"], ["✓", "p50"]),
+        (scenes.starting, ["? starting (refuses connections since", NO_LATENCY], ["✓", "✗"]),
+        (scenes.paused, ["? paused"], ["no problem"]),
+        (scenes.buffered, ["▲ answers arrive held back"], []),
+        (
+            rejected,
+            [
+                "✗ rejects the probes (HTTP 401: invalid api key)",
+                "rejected: HTTP 401: invalid api key (not counted as a failure)",
+            ],
+            ["no problem"],
+        ),
+        (draining, ["? draining", "SLO       none is configured"], ["no problem"]),
+        (few, ["–: too few samples; p50 needs 20, p95 needs 200, p99 needs 1,000"], []),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_each_state_is_told_as_it_is(
+    scene: Callable[[], list[TargetView]], said: list[str], not_said: list[str]
+) -> None:
+    """The words of each state are there, and no words of another one."""
+    text = shown(scene())
+    assert [words for words in said if words not in text] == []
+    assert [words for words in not_said if words in text.replace("✗ failed", "")] == []
+
+
+def test_percentiles_are_those_of_the_answer_or_a_dash() -> None:
+    """A percentile without enough samples is not stated, whatever its estimate is."""
+    row = re.search(r"^TTFT .*", shown(few()), re.MULTILINE)
+    assert row is not None
+    estimates = {
+        each.q: each.estimate for each in TargetAnswer.model_validate(few()[0]).quantiles if each.signal == "ttft"
+    }
+    assert row[0].split() == ["TTFT", f"{estimates[0.5] * 1e3:.3g}", "ms", "–", "–", "150"]
+    full = re.search(r"^ITL .*", shown(scenes.healthy()), re.MULTILINE)
+    assert full is not None
+    assert "–" not in full[0]
+    assert full[0].endswith(" 5,600")
+
+
+def test_unknown_headroom_and_drift_say_why() -> None:
+    """A capacity without a demand, a bound without an estimate, baselines that are learnt, one of two."""
+    (view,) = scenes.healthy()
+    assert view.capacity is not None
+    cases = {
+        "unknown, demand is not known at the moment": replace(view, capacity=replace(view.capacity, rooms=())),
+        "unknown, no sweep has found a capacity": replace(view, capacity=None),
+        "? at most 30% free in requests": replace(
+            view,
+            capacity=replace(
+                view.capacity, rooms=[replace(view.capacity.rooms[0], lower=None, estimate=None, upper=0.3)]
+            ),
+        ),
+        "unknown, the baseline of TTFT is being learnt": replace(view, drifts=scenes.nothing()[0].drifts),
+        "none found in ITL (settled); TTFT unknown": replace(
+            view, drifts=[*scenes.nothing()[0].drifts, view.drifts[1]]
+        ),
+        "unknown, no streamed answer has been measured yet": replace(view, drifts=()),
+    }
+    assert [words for words, changed in cases.items() if words not in shown([changed])] == []
+
+
+def test_long_sentences_go_on_where_lines_are_left() -> None:
+    """In a narrow and high window nothing of them is cut; in a low one they end with an ellipsis."""
+    high, low = shown(scenes.slow(), 50, 60), shown(scenes.slow(), 50, 10)
+    sentence = "headroom  ✗ none, demand is 8% above the capacity [-20%, 2%] in requests"
+    assert sentence in " ".join(" ".join(high.split("\n")).split()).replace("headroom ", "headroom  ")
+    assert sentence not in low
+    assert "…" in low
+    assert "~" in shown(scenes.slow(), 50, 10, is_utf8=False)
+
+
+def test_times_of_other_days_have_their_date() -> None:
+    """An SLO that is counted for days, and a failure of yesterday."""
+    (view,) = scenes.healthy()
+    old = replace(scenes.probe(86_400, Random(1), outcome=Outcome.RESET, detail="gone"), target=view.name)
+    standing = replace(view.standings[0], since_unix_s=scenes.NOW - 10 * 86_400)
+    text = shown([replace(view, probes=[old], standings=[standing])])
+    assert "4 bad of 2,400 since 2025-11-11 11:00" in text
+    assert "2025-11-20 11:00    1 × reset: gone" in text
+
+
+def test_servers_and_files_control_nothing() -> None:
+    """Names, models and words of servers are printable, on one line, and cut where they are long; also as plain lines."""
+    hostile = scenes.hostile() + scenes.hostile(scenes.LONG)
+    fatal = [replace(view, probes=[_failed(view)]) for view in hostile]
+    seen = snapshot(fatal, events=[TargetEvent(scenes.NOW, scenes.HOSTILE, "state", scenes.HOSTILE)])
+    of = watched(seen)
+    lines = [line.plain for line in screen(of, 100, 60, scenes.NOW)] + plain_lines(of, seen) + summary(of)
+    assert [line for line in lines if not line.isprintable()] == []
+    assert any("<script>" in line for line in lines)
+
+
+def _failed(view: TargetView) -> ProbeResult:
+    return replace(scenes.probe(5, Random(1), outcome=Outcome.HTTP_5XX, detail=scenes.HOSTILE), target=view.name)
+
+
+def test_the_worst_comes_first_and_what_does_not_fit_is_counted() -> None:
+    """Among many targets."""
+    many = [replace(scenes.target(), key=f"t{n}", name=f"t{n}") for n in range(30)]
+    text = shown([*many, *scenes.down()], 80, 24)
+    rows = re.findall(r"^[✓✗▲?] (t\d+|llama-70b) ", text, re.MULTILINE)
+    assert rows[:3] == ["llama-70b", "t0", "t1"]
+    assert f"{len(rows)} of 31 targets, those in most trouble first" in text
+
+
+def test_what_makes_the_rest_doubtful_comes_first() -> None:
+    """Distrust of the prober's own timing, a configuration that is not in effect, and a prober that says nothing any more."""
+    seen = snapshot(scenes.healthy(), trusted=False)
+    seen = seen.model_copy(
+        update={"problems": [ProblemAnswer.model_validate(Problem("not applied", ("a: b", "c: d")))]}
+    )
+    of = watched(seen)
+    assert [line.plain for line in screen(of, 120, 40, scenes.NOW + 4)][1:3] == [
+        f"✗ {UNTRUSTED}",
+        "✗ not applied: a: b; c: d",
+    ]
+    assert "No news from the prober for 60 s" in screen(of, 120, 40, scenes.NOW + 60)[1].plain
+    assert "is known yet" in screen(Watched(), 80, 24, scenes.NOW)[0].plain
+
+
+def columns(lines: Sequence[Text], mark: str) -> list[tuple[int, int]]:
+    """(line, column) of each mark."""
+    return [(y, x) for y, line in enumerate(lines) for x, char in enumerate(line.plain) if char == mark]
+
+
+def test_the_chart_shows_each_probe_at_its_time_and_height() -> None:
+    """The scale ends at the next 1, 2 or 5; what failed is at the bottom; the threshold is drawn only on the scale."""
+    now = scenes.NOW
+    points = [Point(now - 59, 0.1), Point(now - 30, 0.45), Point(now, 0.25), Point(now - 15, None)]
+    _, *rows, axis = chart(points, now - 59, now, 68, 10)
+    assert rows[0].plain.startswith(" 500 ms┤")
+    left = rows[0].plain.index("┤") + 1
+    dots = {(9 - y, round((x - left) / 6)) for y, x in columns(rows, "•")}
+    assert dots == {(2, 0), (9, 5), (5, 10)}  # tenths of the height, tenths of the minute
+    assert [(9 - y, round((x - left) / 6, 1)) for y, x in columns(rows, "✗")] == [(0, 7.5)]
+    assert axis.plain.split() == ["0└1m", "ago", "now"]
+    assert not columns(chart(points, now - 59, now, 68, 10, 0.6)[1:], "─")
+    title, *rows, _ = chart(points, now - 59, now, 68, 10, 0.3)
+    assert {9 - y for y, _ in columns(rows, "─")} == {6}
+    assert title.plain.endswith("─ SLO (300 ms)")
+
+
+def test_the_chart_leaves_out_what_is_older_than_its_axis() -> None:
+    """Twenty minutes after the start it has the last fifteen."""
+    now = scenes.NOW
+    *rows, axis = chart([Point(now - 1_000, 9.0), Point(now - 100, 0.15)], now - 1_200, now, 60, 5)
+    assert len(columns(rows, "•")) == 1 + 1  # one of them is in the title
+    assert rows[1].plain.startswith(" 200 ms┤")
+    assert "15m ago" in axis.plain
+
+
+def test_probes_of_a_warm_up_and_of_a_cache_are_no_points() -> None:
+    """As in every latency of the product; failures are points without a TTFT, invalid probes are none."""
+    rng = Random(1)
+    probes = [
+        replace(scenes.probe(50, rng), warm_up=True),
+        replace(scenes.probe(40, rng), cached=True),
+        scenes.probe(30, rng, outcome=Outcome.INVALID, detail="late"),
+        scenes.probe(20, rng, outcome=Outcome.RESET, detail="reset"),
+        scenes.probe(10, rng),
+    ]
+    of = watched(snapshot([replace(scenes.target(), probes=probes)]))
+    story = of.story(TargetAnswer.model_validate(scenes.target()))
+    assert [(point.unix_s, point.ttft_s is None) for point in story.points] == [
+        (scenes.NOW - 20, True),
+        (scenes.NOW - 10, False),
+    ]
+    assert story.answered_unix_s == scenes.NOW - 10
+
+
+def test_plain_lines_have_what_is_new_then_each_target() -> None:
+    """Without a terminal: events and failures with their times, then a line a target with its percentiles."""
+    (view,) = scenes.down()
+    seen = snapshot(
+        [replace(view, probes=view.probes[:1])], events=[TargetEvent(scenes.NOW, view.name, "state", "ready → failing")]
+    )
+    lines = plain_lines(watched(seen), seen)
+    assert lines[:2] == [
+        "11:00:00 llama-70b: ready → failing",
+        "10:59:55 llama-70b: connect_refused: 127.0.0.1:8000 refused the connection",
+    ]
+    assert re.fullmatch(
+        r"11:00:00 llama-70b: failing \(connect_refused: .*\); TTFT p50 .* ms of 1,400; ITL p50 .* ms of 5,600",
+        lines[2],
+    )
+
+
+def test_the_summary_says_what_was_seen() -> None:
+    """How long, how many probes ended how, each SLO, the last failure; or that nothing was measured."""
+    text = "\n".join(summary(watched(snapshot(scenes.down()))))
+    assert text.startswith("prober watch, 10m until 11:00:00 UTC: The headline")
+    assert "probes: 1,412 ended: 1,400 ok, 12 connect_refused" in text
+    assert "SLO ttft, 99% ≤ 500 ms: missed, 61 bad of 2,400 since 08:30:00" in text
+    assert "last one that was not ok: 10:59:55 connect_refused" in text
+    assert summary(Watched()) == ["prober watch ended before its prober had started; nothing was measured"]

@@ -1,0 +1,116 @@
+"""Snapshots of all targets, which `prober watch` writes and draws: the same values as on the page and in the API."""
+
+import json
+from dataclasses import replace
+from random import Random
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from prober import __version__
+from prober.measure.event import TargetEvent
+from prober.measure.outcome import Outcome
+from prober.probing.event_log import EventLog
+from prober.web.api_types import EndedProbe, ProbeAnswer, Snapshot, TargetAnswer, dumped
+from prober.web.page.view import Problem, TargetView
+from prober.web.snapshots import Snapshots
+from tests.web import scenes
+
+STATES = (
+    *(scenes.healthy, scenes.slow, scenes.drifting, scenes.full, scenes.down, scenes.nothing, scenes.starting),
+    *(scenes.paused, scenes.buffered),
+)
+
+
+class Rig:
+    """Snapshots of views that a test changes."""
+
+    def __init__(self, *views: TargetView) -> None:
+        self.views, self.problems, self.events = list(views), dict[str, Problem](), EventLog()
+        clock = SimpleNamespace(unix_s=lambda: scenes.NOW, now_ns=lambda: 0)
+        context = SimpleNamespace(clock=clock, events=self.events, trust=SimpleNamespace(trusted=lambda now_ns: True))
+        self.snapshots = Snapshots(cast(Any, self), cast(Any, context))
+
+    async def targets(self) -> list[TargetView]:
+        """As of `Views`."""
+        return self.views
+
+    async def take(self) -> Any:
+        """The next snapshot, read as JSON."""
+        line = await self.snapshots.take()
+        assert line.endswith(b"}\n")
+        assert line.count(b"\n") == 1
+        return json.loads(line)
+
+
+@pytest.mark.parametrize("scene", STATES, ids=lambda scene: scene.__name__)
+async def test_targets_are_those_of_the_api_and_can_be_read_back(scene: Any) -> None:
+    """In each state: `targets` is the data of /api/v1/targets, and the type of the line reads the line."""
+    rig = Rig(*scene())
+    line = await rig.take()
+    assert line["targets"] == [json.loads(dumped(TargetAnswer.model_validate(view))) for view in rig.views]
+    assert (line["format"], line["version"], line["prober"], line["time"]) == (
+        "prober-watch",
+        1,
+        __version__,
+        scenes.NOW,
+    )
+    assert json.loads(dumped(Snapshot.model_validate(line))) == line
+
+
+async def test_fields_of_a_probe_are_those_of_the_api() -> None:
+    """With the same names and values, of an answer and of a failure."""
+    rig = Rig(*scenes.down())
+    line = await rig.take()
+    api = {probe.request_id: json.loads(dumped(ProbeAnswer.model_validate(probe))) for probe in rig.views[0].probes}
+    assert {probe["outcome"] for probe in line["probes"]} == {"ok", "connect_refused"}
+    for probe in line["probes"]:
+        assert probe == {name: api[probe["request_id"]][name] for name in EndedProbe.model_fields}
+
+
+async def test_a_snapshot_has_the_probes_and_events_since_the_one_before() -> None:
+    """In the order in which they were due, a late one too; none twice, none of them left out."""
+    view, rng = scenes.target(), Random(1)
+    early, late, last = (scenes.probe(at, rng) for at in (30, 20, 10))
+    rig = Rig(replace(view, probes=[late]))
+    rig.events.append(TargetEvent(1.0, view.name, "state", "pending → ready"))
+    first = await rig.take()
+    assert [event["text"] for event in first["events"]] == ["pending → ready"]
+    rig.views = [replace(view, probes=[last, late, early])]
+    for text in ("a", "b"):
+        rig.events.append(TargetEvent(2.0, view.name, "state", text))
+    second, third = await rig.take(), await rig.take()
+    ids = [[probe["request_id"] for probe in line["probes"]] for line in (first, second, third)]
+    assert ids == [[late.request_id], [early.request_id, last.request_id], []]
+    assert [[event["text"] for event in line["events"]] for line in (second, third)] == [["a", "b"], []]
+
+
+async def test_the_sentences_are_those_of_the_page() -> None:
+    """One concern for each target in the order of `targets`, the headline, and what of the configuration is not in effect."""
+    rig = Rig(*scenes.healthy(), replace(scenes.down()[0], key="b", name="b"))
+    rig.problems["web"] = Problem("not applied", ("a.yaml: x: unknown",))
+    line = await rig.take()
+    assert [(fact["target"], fact["kind"], fact["text"]) for fact in line["concerns"]] == [
+        ("llama-70b", "good", "well"),
+        ("b", "bad", "failing"),
+    ]
+    assert line["concerns"][1]["detail"] == "connect_refused: 127.0.0.1:8000 refused the connection"
+    assert line["headline"] == "1 of 2 targets needs attention"
+    assert line["problems"] == [{"headline": "not applied", "mistakes": ["a.yaml: x: unknown"]}]
+
+
+async def test_a_target_that_rejects_the_probes_is_not_well() -> None:
+    """A rejected probe says nothing of the latency, but nothing is measured either; an older rejection is over."""
+    rng = Random(1)
+    rejected = scenes.probe(5, rng, outcome=Outcome.REJECTED, detail="HTTP 401: no such key")
+    answered = scenes.probe(12, rng)
+    rig = Rig(replace(scenes.target(), probes=[rejected, answered]))
+    concern = (await rig.take())["concerns"][0]
+    assert (concern["kind"], concern["text"], concern["detail"]) == (
+        "bad",
+        "rejects the probes",
+        "HTTP 401: no such key",
+    )
+    rig.views = [replace(scenes.target(), probes=[replace(answered, unix_s=scenes.NOW), rejected])]
+    assert (await rig.take())["concerns"][0]["kind"] == "good"
