@@ -102,6 +102,7 @@ class Target:
         self.state = TargetState.PENDING
         self.paused_unix_s: float | None = None  # since when nobody may probe or sweep it
         self.in_flight = 0
+        self.check_turn = asyncio.Lock()  # held by the check of an answer
         slowest = min((probe.rate for probe in spec.probes), default=1.0)
         self.warm_up = WarmUp(spec.warmup, max(DEFAULT_IDLE_NS, round(3e9 / slowest)))
         self.prompt_calibration: PromptCalibration | None = None
