@@ -356,7 +356,9 @@ class Flight:
         return Verdict(Outcome.INVALID, f"the prober itself was held up for {late_s:.3f} s meanwhile")
 
     def _timeline(self) -> Timeline:
-        return self._recording.complete(self._exchange_times())
+        timeline = self._recording.complete(self._exchange_times())
+        redact, reason, model = self._target.endpoint.redactor.redact, timeline.finish_reason, timeline.answered_model
+        return replace(timeline, finish_reason=None if reason is None else redact(reason), answered_model=redact(model))
 
     def _exchange_times(self) -> Timeline:
         """The timeline without what the answer itself tells."""
