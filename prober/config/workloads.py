@@ -177,7 +177,7 @@ class TraceFile(Block):
 
 class Expect(Block):
     text: str | None = Field(None, description="the answer is this text, apart from white space at both ends")
-    regex: str | None = Field(None, description="the answer contains a match; Python syntax")
+    regex: str | None = Field(None, description="the answer contains a match; RE2 syntax")
     json_schema: dict[str, Any] | None = Field(None, description="the answer is JSON that is valid under this schema")
     tool_call: str | None = Field(
         None,

@@ -3,7 +3,7 @@
 A table is data: for each field of `EngineSignals` the sources to try in order. A missing value is None, never 0.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import Any, NamedTuple, TypeVar
@@ -55,6 +55,11 @@ class EngineInfo:
         for name, text in (("version", self.version), ("model", self.model)):
             object.__setattr__(self, name, shortened(text) if text is not None else None)
         object.__setattr__(self, "flags", {name: shortened(text) for name, text in self.flags.items()})
+
+    def redacted(self, redact: Callable[[str], str]) -> "EngineInfo":
+        """The identity without the secrets that `redact` takes out of a text."""
+        version, model = (None if text is None else redact(text) for text in (self.version, self.model))
+        return EngineInfo(self.engine, version, model, {name: redact(text) for name, text in self.flags.items()})
 
 
 @dataclass(frozen=True, slots=True)

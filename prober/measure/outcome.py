@@ -10,7 +10,6 @@ from enum import StrEnum
 
 from prober.measure import finish_reason
 from prober.measure.printable import one_line
-from prober.measure.quality import Expectation, answer_problem
 from prober.measure.tool_calls import ToolCall
 
 
@@ -99,7 +98,6 @@ class ExpectedAnswer:
     sends_done: the stream ends with `[DONE]`, or with the event that ends answers of its API
     engine: whose finish reasons are expected
     tokens: requested length, None if unknown; forced: the engine was told to generate exactly that many
-    expectation: the check of the answer, None if it is not checked
     """
 
     streamed: bool = True
@@ -107,7 +105,6 @@ class ExpectedAnswer:
     engine: str = ""
     tokens: int | None = None
     forced: bool = False
-    expectation: Expectation | None = None
 
 
 def classify_status(status: int, detail: str) -> Verdict | None:
@@ -139,7 +136,8 @@ def reader_failure_verdict(problem: Exception) -> Verdict:
 
 
 def classify(end: ObservedEnd, expected: ExpectedAnswer) -> Verdict:
-    """Returns the verdict on a request that was sent in time. Lateness, budget and shedding are decided before sending.
+    """Returns the verdict on a request that was sent in time. Lateness, budget and shedding are decided before sending, and the answer
+    is checked afterwards (`checked`).
 
     Checks run in order of evidence: a status or an error object from the server explains a broken connection that follows it, and
     how the connection was closed does not matter once the stream has ended properly.
@@ -183,13 +181,18 @@ def _content_verdict(end: ObservedEnd, expected: ExpectedAnswer) -> Verdict:
         return Verdict(Outcome.EMPTY, "the answer ended properly but had no content")
     if expected.forced and (short := _shortfall(end, expected.tokens)):
         return Verdict(Outcome.SHORT, short)
-    if expected.expectation and (wrong := answer_problem(expected.expectation, end.answer, end.calls)):
-        is_cut = end.finish_reason in finish_reason.LENGTH
-        return Verdict(Outcome.WRONG_ANSWER, f"{wrong} (the answer reached its limit of tokens)" if is_cut else wrong)
     received = max(end.completion_tokens or 0, end.content_chunks)
     if expected.tokens is not None and received > FAR_MORE * expected.tokens:
         return Verdict(Outcome.OK, f"at least {received} tokens although {expected.tokens} were requested")
     return Verdict(Outcome.OK)
+
+
+def checked(verdict: Verdict, end: ObservedEnd, problem: str) -> Verdict:
+    """The verdict on an answer that ended well, once it is checked. problem: what the check says, "" if the answer is right."""
+    if not problem:
+        return verdict
+    is_cut = end.finish_reason in finish_reason.LENGTH
+    return Verdict(Outcome.WRONG_ANSWER, f"{problem} (the answer reached its limit of tokens)" if is_cut else problem)
 
 
 def _shortfall(end: ObservedEnd, tokens: int | None) -> str | None:

@@ -42,6 +42,15 @@ def json_object(payload: bytes) -> dict[str, Any]:
     return document
 
 
+def is_json_object(payload: bytes) -> bool:
+    """Whether the payload is a JSON object."""
+    try:
+        json_object(payload)
+    except Malformed:
+        return False
+    return True
+
+
 def _loaded(payload: bytes) -> Any:
     try:
         return orjson.loads(payload)

@@ -1,23 +1,42 @@
-"""Checks answers against their expectation, of golden prompts, tool calls and formats: a fast wrong answer is a failure."""
+"""Checks answers against their expectation, of golden prompts, tool calls and formats: a fast wrong answer is a failure.
+
+A check can cost seconds: whoever must not wait runs it elsewhere (`probing.answer_checks`). Regular expressions are RE2's, whose
+time is linear in the answer.
+"""
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
+
+import re2
 
 from prober.measure.tool_calls import ToolCall
 
 Check = Literal["text", "regex", "json_schema", "tool_call"]
 MAX_QUOTED_CHARS = 80  # of an answer, in a message
+# The characters of an answer that are checked, by the tokens that were asked for: three times as many as those usually have.
+MIN_CHECKED_CHARS, CHECKED_CHARS_PER_TOKEN = 4 << 10, 12
+# What RE2 cannot do, and what to write instead.
+_REMEDIES = {
+    "(?=": "RE2 has no lookahead; match the text itself, or use json_schema",
+    "(?!": "RE2 has no lookahead; match the text itself, or use json_schema",
+    "(?<=": "RE2 has no lookbehind; match the text itself",
+    "(?<!": "RE2 has no lookbehind; match the text itself",
+    "(?>": "RE2 needs no atomic groups, since it never goes back; write (?:…)",
+    "(?P=": "RE2 has no backreferences; write the text out",
+    "\\Z": "write \\z for the end of the text",
+    "\\u": "write the character itself, or \\x{…}",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
     """The right answer to a request.
 
-    kind: `text`: the answer equals `expected`, ignoring white space at both ends; `regex`: `expected` (Python's `re`) matches
-    somewhere in the answer; `json_schema`: the answer is a JSON document valid under the schema `expected` (draft 2020-12);
+    kind: `text`: the answer equals `expected`; `regex`: `expected` (RE2) matches somewhere in the answer; both without white space at
+    the ends of the answer. `json_schema`: the answer is a JSON document valid under the schema `expected` (draft 2020-12).
     `tool_call`: each call of the answer names a tool in `expected`, and its arguments are an object valid under the schema there
     is_call_required: for `tool_call`: an answer without a call is wrong
     """
@@ -31,10 +50,7 @@ def expectation_problem(expectation: Expectation) -> str:
     """Returns why no answer can be checked against `expectation`, empty if it is valid."""
     expected: Any = expectation.expected
     if expectation.kind == "regex":
-        try:
-            re.compile(str(expected))
-        except re.error as problem:
-            return f"{expected!r} is not a regular expression: {problem}"
+        return _bad_regex(str(expected))
     elif expectation.kind == "json_schema":
         return _bad_schema(expected)
     elif expectation.kind == "tool_call":
@@ -42,6 +58,29 @@ def expectation_problem(expectation: Expectation) -> str:
     elif not str(expected).strip():
         return "is empty; give the text of the right answer"
     return ""
+
+
+@lru_cache(maxsize=256)
+def _compiled(regex: str) -> Any:
+    """The expression, compiled. Raises re2.error."""
+    options = re2.Options()
+    options.log_errors = False
+    return re2.compile(regex, options)
+
+
+def _bad_regex(regex: str) -> str:
+    try:
+        _compiled(regex)
+    except re2.error as problem:
+        why = problem.args[0].decode("utf-8", "replace") if problem.args else ""
+    else:
+        return ""
+    part = why.rpartition(": ")[2]
+    remedy = next((text for start, text in _REMEDIES.items() if regex.startswith(start, regex.find(part))), "")
+    if part[:1] == "\\" and part[1:].isdigit():
+        remedy = _REMEDIES["(?P="]
+    place = f" (character {regex.find(part) + 1})" if part and part in regex else ""
+    return f"{regex!r} is not a regular expression of RE2: {why}{place}; {remedy or 'see github.com/google/re2/wiki/Syntax'}"
 
 
 def _bad_schema(schema: Any) -> str:
@@ -66,7 +105,7 @@ def answer_problem(expectation: Expectation, answer: str, calls: Sequence[ToolCa
     if expectation.kind == "json_schema":
         return _schema_problem(expected, stripped)
     if expectation.kind == "regex":
-        return "" if re.search(str(expected), answer) else f"{_quoted(stripped)} does not match {expected!r}"
+        return "" if _compiled(str(expected)).search(stripped) else f"{_quoted(stripped)} does not match {expected!r}"
     return "" if stripped == str(expected).strip() else f"{_quoted(stripped)} is not {expected!r}"
 
 

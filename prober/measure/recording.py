@@ -11,8 +11,8 @@ from operator import sub
 from prober.measure import chat
 from prober.measure.api import CHAT, Api
 from prober.measure.outcome import ObservedEnd, Verdict
-from prober.measure.payload import Malformed, error_of, first_line, joined_surrogates, json_object, name
-from prober.measure.quality import arguments_problem
+from prober.measure.payload import Malformed, error_of, first_line, is_json_object, joined_surrogates, json_object, name
+from prober.measure.quality import CHECKED_CHARS_PER_TOKEN, MIN_CHECKED_CHARS
 from prober.measure.sse import STRAY, LineTooLong, SseDecoder, SseEvent, is_done
 from prober.measure.templates import Templates
 from prober.measure.timeline import Timeline
@@ -20,7 +20,7 @@ from prober.measure.tool_calls import ToolCall, ToolCalls
 
 MAX_CHUNKS = 100_000
 MAX_TEXT_CHARS = 2_000
-MAX_ANSWER_CHARS = 1 << 19
+MAX_ANSWER_CHARS = 1 << 16
 MAX_UNPARSED_BYTES = 64 << 10
 MAX_KEPT_BODY_BYTES = 64 << 10
 MAX_STRAY_CHARS = 200
@@ -91,9 +91,11 @@ class Recording:
     _choice: int | None = None
     _fed_ns: int = 0
     _max_work: int = 0
+    _max_answer_chars: int = 0
 
     def __post_init__(self) -> None:
         self._max_work = FREE_WORK + WORK_PER_TOKEN * self.tokens
+        self._max_answer_chars = min(MAX_ANSWER_CHARS, max(MIN_CHECKED_CHARS, CHECKED_CHARS_PER_TOKEN * self.tokens))
 
     @property
     def done(self) -> bool:
@@ -122,8 +124,18 @@ class Recording:
 
     @property
     def answer(self) -> str:
-        """The text without reasoning, collected only if `keep_answer` is set."""
-        return joined_surrogates("".join(self._answers))
+        """The text without reasoning, as far as it may be checked, collected only if `keep_answer` is set."""
+        return joined_surrogates("".join(self._answers))[: self._max_answer_chars]
+
+    @property
+    def length_problem(self) -> str:
+        """Why the answer cannot be checked: it is far longer than asked for. "" if it is not."""
+        if self._answer_chars <= self._max_answer_chars:
+            return ""
+        return (
+            f"the answer is not checked: it has more than {self._max_answer_chars:,} characters, "
+            f"though {self.tokens:,} tokens were asked for"
+        )
 
     @property
     def calls(self) -> list[ToolCall]:
@@ -244,7 +256,7 @@ class Recording:
         has_totals = len(self._totals) == len(self._stamps) > 0
         steps = array("q", map(sub, self._totals, (0, *self._totals))) if has_totals else None
         call = self.calls[0] if self.calls and self.streamed else None
-        is_object = call is not None and call.closed_ns is not None and not arguments_problem(call.arguments)
+        is_object = call is not None and call.closed_ns is not None and is_json_object(call.arguments.encode())
         return replace(
             timeline,
             first_ns=self.first_ns if self.streamed else None,
@@ -472,7 +484,7 @@ class Recording:
             self._texts.append(text[:MAX_TEXT_CHARS])
             self._text_chars += len(text)
         for text in texts if self.keep_answer and is_answer else ():
-            if self._answer_chars < MAX_ANSWER_CHARS:
+            if self._answer_chars <= self._max_answer_chars:
                 self._answers.append(text)
                 self._answer_chars += len(text)
 

@@ -1,16 +1,29 @@
-"""Redaction of secrets in server responses, which may echo a request and end up in logs and on pages."""
+"""Redaction of secrets in server responses, which may echo a request and end up in logs and on pages.
+
+A text is searched as it is, and with its escapes undone, up to MAX_LEVELS times: backslashes as in JSON and in Python's `repr`,
+percent, and references of HTML. What is found is masked in the text itself.
+"""
 
 import base64
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from urllib.parse import quote, unquote, unquote_plus, urlsplit
 
 MIN_SECRET_CHARS = 8  # a shorter word could be any other word
-MAX_ROTATING_FORMS = 64  # a response may contain the previous token
+MAX_ROTATING_FORMS = 160  # a response may contain the previous token
+MAX_LEVELS = 4  # of escapes inside escapes
 _MASK = "…"
+_ESCAPE = re.compile(
+    r"\\u(?P<u>[0-9a-fA-F]{4})|(?P<x>(?:\\x[0-9a-fA-F]{2})+)|\\(?P<own>.)|(?P<percent>(?:%[0-9a-fA-F]{2})+)"
+    r"|&#(?P<number>[0-9]{1,7});|&#[xX](?P<hex>[0-9a-fA-F]{1,6});|&(?P<name>amp|lt|gt|quot|apos);",
+    re.DOTALL,
+)
+_NAMED = {"amp": "&", "lt": "<", "gt": ">", "quot": '"', "apos": "'"}
+Span = tuple[int, int]
 
 
 class Redactor:
-    """Replaces registered secrets in text: plain, base64 and URL-encoded, also if truncated."""
+    """Replaces registered secrets in text: plain, escaped, in base64 and hexadecimal digits, also if truncated."""
 
     def __init__(self) -> None:
         self._permanent: dict[str, None] = {}
@@ -40,19 +53,29 @@ class Redactor:
 
     def redact(self, text: str) -> str:
         """`text` without the secrets. A truncated secret is masked as far as it matches."""
-        secrets = self._permanent | self._rotating
-        for secret in sorted(secrets, key=len, reverse=True):
-            text = text.replace(secret, _MASK)
-        for secret in secrets:
+        if len(text) < MIN_SECRET_CHARS:
+            return text
+        masked: list[Span] = []
+        view, places = text, None
+        for _ in range(MAX_LEVELS + 1):
+            masked += (_place(span, places) for span in self._find(view))
+            undone = _undo_escapes(view, places)
+            if undone is None:
+                break
+            view, places = undone
+        return _without(text, masked)
+
+    def _find(self, text: str) -> Iterator[Span]:
+        """Where secrets stand, each as far as it matches."""
+        for secret in (*self._permanent, *self._rotating):
             prefix = secret[:MIN_SECRET_CHARS]
             at = text.find(prefix)
             while at >= 0:
                 end = at + MIN_SECRET_CHARS
                 while end < len(text) and end - at < len(secret) and text[end] == secret[end - at]:
                     end += 1
-                text = text[:at] + _MASK + text[end:]
-                at = text.find(prefix, at + 1)
-        return text
+                yield at, end
+                at = text.find(prefix, end)
 
 
 def basic(user: str, password: str) -> str:
@@ -63,4 +86,68 @@ def basic(user: str, password: str) -> str:
 def _forms(secret: str) -> Iterator[str]:
     for word in secret.split():
         if len(word) >= MIN_SECRET_CHARS:
-            yield from (word, base64.b64encode(word.encode()).decode().rstrip("="), quote(word, safe=""))
+            digits = word.encode().hex()
+            yield from (word, quote(word, safe=""), digits, digits.upper())
+            for shift in range(3):  # where it begins in the groups of three bytes of a longer text
+                inside = base64.b64encode(b"\0" * shift + word.encode())
+                # The first characters belong to what is before it too, and the last one to what follows.
+                whole = inside[(shift * 8 + 5) // 6 : (shift + len(word.encode())) * 8 // 6].decode()
+                if len(whole) >= MIN_SECRET_CHARS:
+                    yield from (whole, whole.replace("+", "-").replace("/", "_"))
+
+
+def _undo_escapes(text: str, places: Sequence[Span] | None) -> tuple[str, list[Span]] | None:
+    """The text with one level of escapes undone, and where each of its characters is in the original; None if it has no escapes.
+
+    places: those of `text`, None if it is the original
+    """
+    characters: list[str] = []
+    spans: list[Span] = []
+    end = 0
+    for escape in _ESCAPE.finditer(text):
+        characters.append(text[end : escape.start()])
+        spans += places[end : escape.start()] if places else ((at, at + 1) for at in range(end, escape.start()))
+        meaning = _meaning(escape)
+        end = escape.end()
+        characters.append(meaning)
+        spans += [_place((escape.start(), end), places)] * len(meaning)
+    if not end:
+        return None
+    characters.append(text[end:])
+    spans += places[end:] if places else ((at, at + 1) for at in range(end, len(text)))
+    return "".join(characters), spans
+
+
+def _meaning(escape: "re.Match[str]") -> str:
+    kind, value = escape.lastgroup, escape[escape.lastgroup or 0]
+    match kind:
+        case "u" | "hex":
+            return chr(min(int(value, 16), 0x10FFFF))
+        case "number":
+            return chr(min(int(value), 0x10FFFF))
+        case "x" | "percent":
+            escaped = bytes.fromhex(value.replace("\\x", "").replace("%", ""))
+            try:
+                return escaped.decode()
+            except UnicodeDecodeError:
+                return escaped.decode("latin-1")
+        case "name":
+            return _NAMED[value]
+    return value
+
+
+def _place(span: Span, places: Sequence[Span] | None) -> Span:
+    """Where a part of a view is in the original text."""
+    return span if places is None else (places[span[0]][0], places[span[1] - 1][1])
+
+
+def _without(text: str, masked: Sequence[Span]) -> str:
+    """The text with a mask in place of each part, those that overlap together."""
+    pieces, end = [], 0
+    for start, stop in sorted(masked):
+        if stop <= end:
+            continue
+        if start > end or not end:
+            pieces += [text[end:start], _MASK]
+        end = stop
+    return "".join((*pieces, text[end:])) if pieces else text

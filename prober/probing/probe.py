@@ -8,9 +8,10 @@ from typing import Protocol
 
 from prober.measure.api import APIS
 from prober.measure.chat import Dialect, Request
-from prober.measure.outcome import ANSWERED, ExpectedAnswer, Outcome, Verdict, classify
+from prober.measure.outcome import ANSWERED, ExpectedAnswer, ObservedEnd, Outcome, Verdict, checked, classify
 from prober.measure.payload import error_message
 from prober.measure.printable import printable
+from prober.measure.quality import Expectation
 from prober.measure.recording import Recording
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import SILENT_STATES
@@ -19,6 +20,7 @@ from prober.net.clock import Alarm
 from prober.net.connection import Broken, cert_expiry, connect
 from prober.net.exchange import IDLE_TIMEOUT, Deadlines, Exchange
 from prober.net.retry_after import requested_pause_s
+from prober.probing.answer_checks import CheckUnavailable, answer_checks
 from prober.probing.connect_lead import MIN_IDLE_NS
 from prober.probing.target import Identity, Target
 from prober.workload.workloads import Drawer, DrawnRequest, FollowUp
@@ -252,7 +254,7 @@ class Flight:
                 break
             self._request, self._exchange = b"", Exchange(self._recording, target.clock)
             verdict = await self._connect_and_send(head + body)
-        return verdict or self._judge(identity)
+        return verdict or await self._judge(identity)
 
     async def _connect_and_send(self, request: bytes) -> Verdict | None:
         """Connect, send when due, and return at the end of the exchange; a verdict says why there was no connection."""
@@ -306,7 +308,7 @@ class Flight:
         )
         return self._api.request_body(identity.dialect, request)
 
-    def _judge(self, identity: Identity) -> Verdict:
+    async def _judge(self, identity: Identity) -> Verdict:
         exchange, spec = self._exchange, self._target.spec
         lag = self._exchange_times().send_lag_s
         if lag is not None and lag > spec.max_send_lag:
@@ -320,7 +322,20 @@ class Flight:
             status_detail=error_message(bytes(exchange.body)) if failed else "",
         )
         verdict = classify(ending, self._expected(identity.dialect))
+        if verdict.outcome is Outcome.OK and self._draw.expectation is not None:
+            verdict = await self._checked(verdict, ending, self._draw.expectation)
         return replace(verdict, detail="; ".join(filter(None, (verdict.detail, impossible))))
+
+    async def _checked(self, verdict: Verdict, end: ObservedEnd, expectation: Expectation) -> Verdict:
+        """The verdict with the check of the answer. The checks of a target wait for each other, so that none fills the queue of all."""
+        problem = self._recording.length_problem
+        if not problem:
+            try:
+                async with self._target.check_turn:
+                    problem = await answer_checks().problem(expectation, end.answer, end.calls)
+            except CheckUnavailable as unavailable:
+                return Verdict(Outcome.INVALID, f"the prober could not check the answer: {unavailable}")
+        return checked(verdict, end, problem)
 
     def _expected(self, dialect: Dialect) -> ExpectedAnswer:
         draw = self._draw
@@ -330,7 +345,6 @@ class Flight:
             engine=dialect.name,
             tokens=draw.output_tokens,
             forced=self._api.can_force_length and "ignore_eos" in dialect.force_length and draw.is_length_forced,
-            expectation=draw.expectation,
         )
 
     def _held_up(self) -> Verdict | None:
@@ -342,7 +356,9 @@ class Flight:
         return Verdict(Outcome.INVALID, f"the prober itself was held up for {late_s:.3f} s meanwhile")
 
     def _timeline(self) -> Timeline:
-        return self._recording.complete(self._exchange_times())
+        timeline = self._recording.complete(self._exchange_times())
+        redact, reason, model = self._target.endpoint.redactor.redact, timeline.finish_reason, timeline.answered_model
+        return replace(timeline, finish_reason=None if reason is None else redact(reason), answered_model=redact(model))
 
     def _exchange_times(self) -> Timeline:
         """The timeline without what the answer itself tells."""

@@ -56,16 +56,20 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Identity of a target: the model's id as requests need it, the engine's dialect, and the base path of its API."""
+    """Identity of a target: the model's id as requests need it, the engine's dialect, and the base path of its API.
+
+    shown: the model's id without the secrets that it has; "" if it has none
+    """
 
     model: str
     dialect: Dialect
     base_path: str
+    shown: str = ""
 
     @property
     def name(self) -> str:
         """The model's id as it is shown and compared."""
-        return shortened(self.model)
+        return shortened(self.shown or self.model)
 
 
 class Keeps(Protocol):
@@ -102,6 +106,7 @@ class Target:
         self.state = TargetState.PENDING
         self.paused_unix_s: float | None = None  # since when nobody may probe or sweep it
         self.in_flight = 0
+        self.check_turn = asyncio.Lock()  # held by the check of an answer
         slowest = min((probe.rate for probe in spec.probes), default=1.0)
         self.warm_up = WarmUp(spec.warmup, max(DEFAULT_IDLE_NS, round(3e9 / slowest)))
         self.prompt_calibration: PromptCalibration | None = None
@@ -468,4 +473,7 @@ class Target:
         if model_id is None and len(listed) > 1 and not all(model.get("parent") for model in models[1:]):
             names = ", ".join(map(shortened, listed[:10]))
             return Verdict(Outcome.REJECTED, f"serves {len(listed)} models; set `model` to one of {names}")
-        return Identity(model_id or listed[0], dialect, path)
+        if model_id is not None:
+            return Identity(model_id, dialect, path)
+        shown = self.endpoint.redactor.redact(listed[0])
+        return Identity(listed[0], dialect, path, "" if shown == listed[0] else shown)

@@ -279,7 +279,8 @@ BAD = [
     ),
     (
         "workloads: {g: {golden: [{prompt: hi, expect: {regex: '('}}]}}\n" + ONE_LINE,
-        "workloads.g.golden[0].expect.regex: '(' is not a regular expression: missing ), unterminated subpattern at position 0",
+        "workloads.g.golden[0].expect.regex: '(' is not a regular expression of RE2: missing ): ( (character 1); see "
+        "github.com/google/re2/wiki/Syntax",
     ),
     (
         "workloads: {g: {golden: [], output_tokens: 9}}\n" + ONE_LINE,

@@ -28,7 +28,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from prober.measure.chat import parse_event
-from prober.measure.outcome import ExpectedAnswer, classify
+from prober.measure.outcome import ExpectedAnswer, Outcome, checked, classify
 from prober.measure.quality import Expectation, answer_problem
 from prober.measure.recording import MAX_ANSWER_CHARS, MAX_TEXT_CHARS, Recording
 from prober.measure.templates import Templates
@@ -73,13 +73,22 @@ ENDS = (b"\n", b"\r\n", b"\r", b"\n\r", b"")
 NAMES = (b"event: message", b"event: error", b"event: ping", b"event:", b": keep-alive", b":", b"id: 7", b"retry: 3", b"data",
          b"data:", b"\x00")  # fmt: skip
 DEPTHS = (100, 254, 255, 300, 900, 1_000, 1_023, 1_024, 1_025, 5_000, 100_000)
+
+
+class Promise(NamedTuple):
+    """What an answer has to be."""
+
+    expected: ExpectedAnswer = ExpectedAnswer()
+    expectation: Expectation | None = None
+
+
 PROMISES = (
-    ExpectedAnswer(),
-    ExpectedAnswer(sends_done=False),
-    ExpectedAnswer(tokens=16, forced=True),
-    ExpectedAnswer(expectation=Expectation("text", "word")),
-    ExpectedAnswer(expectation=Expectation("regex", r"\bword\b")),
-    ExpectedAnswer(expectation=Expectation("json_schema", {"type": "object"})),
+    Promise(),
+    Promise(ExpectedAnswer(sends_done=False)),
+    Promise(ExpectedAnswer(tokens=16, forced=True)),
+    Promise(expectation=Expectation("text", "word")),
+    Promise(expectation=Expectation("regex", r"\bword\b")),
+    Promise(expectation=Expectation("json_schema", {"type": "object"})),
 )
 VALUE = re.compile(rb'(?<=[:\[,])(?:"(?:[^"\\]|\\.)*"|-?\d[\d.eE+-]*|true|false|null|\[\]|\{\})(?=[,}\]])')
 END_OF_EVENT = re.compile(rb"\r?\n\r?\n")
@@ -225,15 +234,17 @@ def cuts(rng: Random, length: int) -> list[int]:
     return sorted(int(rng.random() * (length + 1)) for _ in range(count))
 
 
-def answer(
-    body: bytes, edges: Sequence[int], promise: ExpectedAnswer, templates: Templates | None = None
-) -> tuple[Any, ...]:
+def answer(body: bytes, edges: Sequence[int], promise: Promise, templates: Templates | None = None) -> tuple[Any, ...]:
     """What the probe makes of it, cut at `edges`. Raises Broken if it keeps too much."""
     recording = Recording(keep_answer=promise.expectation is not None, templates=templates)
     recording.feed_pieces([(1, body[a:b]) for a, b in itertools.pairwise((0, *edges, len(body)))])
     recording.finish()
     seen = recording.complete(Timeline(0, sent_ns=0, headers_ns=1, end_ns=1))
-    verdict = classify(recording.observed_end(transport_verdict=None, status=200), promise)
+    end = recording.observed_end(transport_verdict=None, status=200)
+    verdict = classify(end, promise.expected)
+    if verdict.outcome is Outcome.OK and promise.expectation is not None:
+        problem = recording.length_problem or answer_problem(promise.expectation, end.answer, end.calls)
+        verdict = checked(verdict, end, problem)
     quantities = (seen.ttft_s, seen.ttft_answer_s, seen.e2e_s, seen.tpot_s, sum(seen.itls_s), sum(seen.chunk_gaps_s))
     sizes = {
         "text": (len(recording.text), MAX_TEXT_CHARS),
@@ -249,7 +260,7 @@ def answer(
             seen.content_tokens, seen.finish_reason, recording.error, recording.malformed)  # fmt: skip
 
 
-def hold(body: bytes, edges: Sequence[int], promise: ExpectedAnswer) -> str:
+def hold(body: bytes, edges: Sequence[int], promise: Promise) -> str:
     """The outcome of a stream. Raises Broken, or whatever it is that should not be raised."""
     for _ in range(TRIES):
         begun = time.thread_time_ns()

@@ -8,6 +8,7 @@ are the facts of the replica that answered.
 import asyncio
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 import orjson
 
@@ -39,7 +40,8 @@ async def read_context(target: Target) -> list[Fact]:
         pass  # facts of the documents that were read in time
     if target.identity is None:
         return []
-    return context_facts(CONTEXT_FACTS.get(target.identity.dialect.name, ()), answers, target.identity.model)
+    facts = context_facts(CONTEXT_FACTS.get(target.identity.dialect.name, ()), answers, target.identity.model)
+    return [replace(fact, value=target.endpoint.redactor.redact(fact.value)) for fact in facts]
 
 
 def context_facts(wanted: Iterable[JsonFact], answers: Mapping[str, object], model: str) -> list[Fact]:

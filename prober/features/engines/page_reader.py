@@ -113,7 +113,8 @@ class PageReader:
             release = f"{table.engine} {self._facts.get('version', '')}".rstrip()
             names = ", ".join(missing.names)
             self._log_once(f"{release} should have {missing.signal}: its page has no {names}")
-        signals = reading.signals
+        redact = self._target.endpoint.redactor.redact
+        signals = replace(reading.signals, info=reading.signals.info.redacted(redact))
         capacity = signals.kv_cache_capacity_tokens or _number(self._facts.get("capacity_tokens"))
         context = _number(self._facts.get("context_tokens"))
         self._take(replace(signals, kv_cache_capacity_tokens=capacity, context_tokens=context), page, at_ns)
