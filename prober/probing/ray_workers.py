@@ -28,7 +28,7 @@ LOCAL, AUTO = "local", "auto"
 REACH_S = 3.0  # to connect to the address of a cluster
 ANSWER_S = 1.0  # of an actor that ends, beyond what its worker may take
 FIRST_EXCHANGES = 20
-INSTALL = f"install llm-slo-prober[ray] {__version__} on every node, for the same Python"
+INSTALL = f"check that llm-slo-prober[ray] {__version__} is installed on every node, for the same Python"
 
 
 @dataclass(frozen=True, slots=True)

@@ -234,7 +234,7 @@ class WorkerFlight:
     ) -> None:
         self._workers, self._target, self._drawn, self._may = workers, target, drawn, may
         self._due_ns, self._id = due_ns, request_id
-        self.unix_s = target.clock.unix_s() + (due_ns - target.clock.now_ns()) / 1e9
+        self._unix_s = target.clock.unix_s() + (due_ns - target.clock.now_ns()) / 1e9
         self._process: WorkerProcess | None = None
         self._ended: asyncio.Future[ProbeResult | Timeline] = asyncio.get_running_loop().create_future()
         self._timeline = Timeline(due_ns)
@@ -335,7 +335,7 @@ class WorkerFlight:
     def _unsent(self, outcome: Outcome, detail: str) -> ProbeResult:
         prompt_tokens, output_tokens = self.requested_tokens
         return ProbeResult(
-            *(self._target.spec.name or "", self._drawn.workload, self._id, self.unix_s, outcome, detail),
+            *(self._target.spec.name or "", self._drawn.workload, self._id, self._unix_s, outcome, detail),
             self._timeline,
             requested_prompt_tokens=prompt_tokens,
             requested_output_tokens=output_tokens,
