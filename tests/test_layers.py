@@ -36,7 +36,7 @@ PURE_FOLDERS = {
     "config",
 }
 PURE_MODULES = {
-    "probing": {"alerts", "connect_lead", "dashboard", "event_log", "series", "shard", "trust"},
+    "probing": {"alerts", "clock_offset", "connect_lead", "dashboard", "event_log", "series", "shard", "trust"},
     "features.slo": {"dashboard", "firing", "rules", "series", "status"},
     "features.drift": {"alerts", "baseline", "blocks", "dashboard", "detector", "evidence", "fitting", "serialization"},
     "features.engines": {"alerts", "answering_model", "continuity", "dashboard", "page_reading", "series"},

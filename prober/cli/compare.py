@@ -25,7 +25,7 @@ from prober.cli.options import (
     AsJson,
     EndpointOptions,
     WarmUpOption,
-    WorkersOption,
+    WorkerOptions,
     WorkloadOptions,
     expand_options,
     quantity,
@@ -40,7 +40,7 @@ from prober.cli.target import check_writable, target, with_sampling, workload
 from prober.config.problems import ConfigError
 from prober.config.slos import parse_objectives
 from prober.config.target import TargetSpec
-from prober.config.units import duration, worker_count
+from prober.config.units import duration
 from prober.config.units import rate as parse_rate
 from prober.features.experiments.compare import (
     BY_REQUEST,
@@ -163,7 +163,8 @@ def compare(
     b_gpu_price: Annotated[
         float | None, typer.Option(min=0, help="Dollars per GPU and hour of B, if it differs.")
     ] = None,
-    workers: WorkersOption = "1",
+    *,
+    workers: WorkerOptions,
     as_json: AsJson = False,
 ) -> None:
     """Compare two endpoints or two results. Exit codes: 0 compared, 1 cannot be compared, 2 wrong call."""
@@ -209,9 +210,11 @@ def compare(
                 raise ValueError(
                     "--warm-up 0: a turn needs a request before it, which shows that the side answers; give 1 or more"
                 )
-            worker_processes = quantity("--workers", workers, worker_count)
+            worker_processes = workers.count()
             _announce(halves, pause_s)
-            comparison, measured = uvloop.run(_measured(specs, halves, pause_s, warm, level, slos, worker_processes))
+            comparison, measured = uvloop.run(
+                _measured(specs, halves, pause_s, warm, level, slos, worker_processes, workers.ray)
+            )
             settings = {
                 "rates_per_s": rates,
                 "rounds": rounds,
@@ -329,9 +332,10 @@ async def _measured(
     error: float,
     slos: Sequence[Slo],
     worker_processes: int | None,
+    ray: str,
 ) -> tuple[Comparison, list[Round]]:
     """The comparison, and its rounds, sent with so many workers. Raises WorkersUnavailable, UnansweredSide."""
-    async with open_workers(worker_processes) as workers:
+    async with open_workers(worker_processes, ray=ray) as workers:
         return await _take_turns(specs, halves, pause_s, warm_up, error, slos, workers)
 
 
@@ -380,7 +384,7 @@ async def _take_turns(
         remarks += [
             f"{side.upper()} {text} meanwhile" for side, session in sessions.items() for text in session.changes
         ]
-        remarks += workers.losses
+        remarks += [*workers.clocks(), *workers.losses]
         comparison = _comparison(a, b, error, started_s)
         fields = [json.dumps(describe_load(spec.probes[0].workload, arrivals="").sampling) for spec in specs]
         apart = (("request fields", *fields),) if fields[0] != fields[1] else ()

@@ -28,9 +28,8 @@ from prober.cli.options import (
     EndpointOptions,
     Url,
     WarmUpOption,
-    WorkersOption,
+    WorkerOptions,
     expand_options,
-    quantity,
     warm_up_length,
 )
 from prober.cli.output import echo
@@ -39,7 +38,6 @@ from prober.cli.target import check_writable, known_workloads, only_load, target
 from prober.config.problems import ConfigError
 from prober.config.rows import MAX_CONCURRENCY, Row, load_rows
 from prober.config.target import TargetSpec
-from prober.config.units import worker_count
 from prober.daemon.target_facts import read_facts
 from prober.features.experiments.cost_target import judge_cost
 from prober.features.experiments.matrix import (
@@ -100,8 +98,8 @@ def matrix(
         str, typer.Option("--config.file", help="Configuration file whose workloads rows can name.")
     ] = "",
     output: Annotated[Path | None, typer.Option(help="File for the result, for `prober report`.")] = None,
-    workers: WorkersOption = "1",
     *,
+    workers: WorkerOptions,
     context: ContextOptions,
     as_json: AsJson = False,
 ) -> None:
@@ -132,23 +130,23 @@ def run_rows(
     rows: Sequence[Row],
     warm: WarmUpLength,
     configuration: str,
-    workers: str,
+    workers: WorkerOptions,
     *,
     output: Path | None,
     as_json: bool,
 ) -> NoReturn:
     """Send and judge each row, write and print the result, and exit.
 
-    configuration: of the rows, for the result; workers: value of `--workers`
+    configuration: of the rows, for the result
     """
     with exit_on(ValueError, command=command):
-        worker_processes = quantity("--workers", workers, worker_count)
+        worker_processes = workers.count()
     with (
         exit_on(BadEndpoint, command=command),
         exit_on(UnidentifiedTarget, WorkersUnavailable, command=command, code=ExitCode.NOT_ENOUGH_DATA),
         only_load(command, spec.url),
     ):
-        measured = uvloop.run(_measure(spec, rows, warm, worker_processes))
+        measured = uvloop.run(_measure(spec, rows, warm, worker_processes, workers.ray))
     result = completed(_result(spec, rows, measured, configuration), spec, measured.facts, seed=measured.seed)
     verdicts = _with_costs(rows, _verdicts(rows, measured), result)
     if (decided := decision(verdicts)) is not None:
@@ -186,7 +184,7 @@ class Measured:
 
     origin_ns: start on the clock of the timelines
     facts: about the target; seed: of all random draws
-    losses: sentences on workers that ended
+    workers: sentences on their clocks, and on those that ended
     """
 
     rows: list[SentRow]
@@ -196,7 +194,7 @@ class Measured:
     ended_unix_s: float
     facts: list[Fact]
     seed: int
-    losses: tuple[str, ...] = ()
+    workers: tuple[str, ...] = ()
 
     @property
     def warmed(self) -> WarmUp:
@@ -205,12 +203,12 @@ class Measured:
 
 
 async def _measure(
-    spec: TargetSpec, rows: Sequence[Row], warm_up: WarmUpLength, worker_processes: int | None
+    spec: TargetSpec, rows: Sequence[Row], warm_up: WarmUpLength, worker_processes: int | None, ray: str
 ) -> Measured:
     """Send with so many workers; see `open_workers` and `_send_rows`, which say what is raised."""
-    async with open_workers(worker_processes) as workers:
+    async with open_workers(worker_processes, ray=ray) as workers:
         measured = await _send_rows(spec, rows, warm_up, workers.launch)
-        return replace(measured, losses=tuple(workers.losses))
+        return replace(measured, workers=(*workers.clocks(), *workers.losses))
 
 
 async def _send_rows(spec: TargetSpec, rows: Sequence[Row], warm_up: WarmUpLength, launch: Launch) -> Measured:
@@ -362,7 +360,7 @@ def _result(spec: TargetSpec, rows: Sequence[Row], measured: Measured, configura
         slos=tuple({slo.name: slo for row in rows for slo in row.accept}.values()),
         warm_up=measured.warmed,
         stop="complete" if is_complete else "interrupted",
-        differs=(*(f"{stage_name(row)}: {text}" for row in rows for text in limits_of(row)), *measured.losses),
+        differs=(*(f"{stage_name(row)}: {text}" for row in rows for text in limits_of(row)), *measured.workers),
         requests=tuple(requests),
     )
 

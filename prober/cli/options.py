@@ -10,6 +10,7 @@ as do the enums of a `--format`, but share no value, so they are not merged.
 """
 
 import inspect
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import wraps
@@ -17,7 +18,7 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
-from prober.config.units import duration, percent
+from prober.config.units import duration, percent, worker_count
 from prober.measure.engines import DIALECTS
 from prober.measure.warmup import WarmUpLength
 from prober.workload.workloads import BUILT_IN
@@ -34,10 +35,6 @@ PromptTokens = Annotated[
 WarmUpOption = Annotated[
     str,
     typer.Option("--warm-up", help="Sent before what counts: a number of requests (50), or a time (20s); 0: nothing."),
-]
-WorkersOption = Annotated[
-    str,
-    typer.Option("--workers", help="Processes that send; 1: this one; auto: one per core but one."),
 ]
 OutputTokens = Annotated[
     int, typer.Option(min=0, help="Fixed output length instead of a workload; needs --prompt-tokens or --prompts.")
@@ -98,6 +95,28 @@ class AddedWorkloadOptions(WorkloadOptions):
     """The same, by default none."""
 
     workload: WorkloadName = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOptions:
+    """The processes that send, and where they run."""
+
+    workers: Annotated[
+        str,
+        typer.Option(help="Processes that send; 1: this one; auto: one per core but one, with --ray of the cluster."),
+    ] = "1"
+    ray: Annotated[
+        str, typer.Option(help="Ray cluster whose nodes the workers run on: HOST:PORT, auto, or local to start one.")
+    ] = ""
+
+    def count(self) -> int | None:
+        """Number of workers, None for `auto`. Raises ValueError, for an address of Ray too."""
+        count = quantity("--workers", self.workers, worker_count)
+        if self.ray and not re.fullmatch(r"local|auto|[^/\s]+:\d{1,5}", self.ray):
+            raise ValueError(f"--ray {self.ray!r}: write HOST:PORT of the cluster's head, auto, or local")
+        if self.ray and count == 1:
+            raise ValueError("--ray sends with workers of the cluster; add --workers auto, or how many (2 or more)")
+        return count
 
 
 def quantity(option: str, text: str, parse: Callable[[object], T]) -> T:

@@ -28,7 +28,7 @@ from prober.cli.options import (
     MetricsUrl,
     Url,
     WarmUpOption,
-    WorkersOption,
+    WorkerOptions,
     expand_options,
     named_options,
     quantity,
@@ -42,7 +42,7 @@ from prober.config.rows import MAX_CONCURRENCY, Row
 from prober.config.slos import parse_objectives
 from prober.config.sweep import SweepSpec
 from prober.config.target import TargetSpec
-from prober.config.units import duration, rate, worker_count
+from prober.config.units import duration, rate
 from prober.daemon.target_facts import read_facts
 from prober.features.capacity.actions import Action, Estimate, Finished, Run
 from prober.features.capacity.sweep_plan import Plan, plan_of
@@ -111,8 +111,8 @@ def sweep(
     repeat: Annotated[int, typer.Option(min=1, help="Number of sweeps, for the variance between runs.")] = 1,
     output: Annotated[str, typer.Option(help="File for the result, for `prober report`.")] = "",
     metrics_url: MetricsUrl = "auto",
-    workers: WorkersOption = "1",
     *,
+    workers: WorkerOptions,
     context: ContextOptions,
     as_json: AsJson = False,
     call: typer.Context,
@@ -150,7 +150,7 @@ def sweep(
             "rates": tuple(quantity("--rates", _per_s(text), rate) for text in rates.split(",") if rates),
             "step": quantity("--step", step, duration) if step else None,
             "max_in_flight": max_in_flight,
-            "workers": quantity("--workers", workers, worker_count),
+            "workers": workers.count(),
             "limits": {"time": quantity("--max-time", max_time, duration), "requests": max_requests or None},
         }
         probe = {"workload": sent, "slos": tuple(slo for slo in slos if slo.signal != "quality")}
@@ -171,7 +171,7 @@ def sweep(
             sustain_s=quantity("--sustain", sustain, duration),
         )
         with only_load("sweep", spec.url):
-            ended = uvloop.run(_repeated(spec, spec.sweep, plan, repeat, quiet=as_json))
+            ended = uvloop.run(_repeated(spec, spec.sweep, plan, repeat, workers.ray, quiet=as_json))
     for number, (_, result) in enumerate(ended, 1):
         if output:
             path = Path(output)
@@ -218,10 +218,10 @@ def _closed_rows(concurrency: str, workload: Workload | Mix, step: str, slos: Se
 
 
 async def _repeated(
-    spec: TargetSpec, sweep_spec: SweepSpec, plan: Plan, times: int, *, quiet: bool
+    spec: TargetSpec, sweep_spec: SweepSpec, plan: Plan, times: int, ray: str, *, quiet: bool
 ) -> list[tuple[Finished, Result]]:
     """Run one sweep after the other; the last one is one that was interrupted or lost a worker. Raises WorkersUnavailable."""
-    async with open_workers(sweep_spec.workers) as workers:
+    async with open_workers(sweep_spec.workers, ray=ray) as workers:
         return await _run_sweeps(spec, sweep_spec, plan, times, workers, quiet=quiet)
 
 
@@ -277,6 +277,7 @@ async def _run_sweeps(
                         "workers": workers.count or 1,
                     },
                 )
+                result = replace(result, differs=(*result.differs, *workers.clocks()))
                 ended.append((run.finished, completed(result, spec, facts, seed=seed)))
                 if interrupted.is_set() or run.quiet_s or workers.losses:
                     break  # on request, or the target asked to be left alone

@@ -6,7 +6,7 @@ estimated: without usage there is no TPOT, without a stream no TTFT, and without
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import ClassVar
 
@@ -25,6 +25,11 @@ class Connection:
     tcp_s: float | None = None
     proxy_s: float | None = None
     tls_s: float | None = None
+
+    def shifted(self, offset_ns: int) -> "Connection":
+        """The same on a clock that is ahead by `offset_ns`."""
+        ready_ns = None if self.ready_ns is None else self.ready_ns + offset_ns
+        return replace(self, start_ns=self.start_ns + offset_ns, ready_ns=ready_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +65,27 @@ class Timeline:
     arguments_ns: int | None = None
     _flush_starts: Sequence[int] | None = field(default=None, init=False, repr=False, compare=False)
     _latest: ClassVar["tuple[Timeline, list[float]] | None"] = None  # the timeline asked for its ITLs last, and these
+
+    def shifted(self, offset_ns: int) -> "Timeline":
+        """The same on a clock that is ahead by `offset_ns`: all stamps move, no duration changes."""
+
+        def moved(at_ns: int | None) -> int | None:
+            return None if at_ns is None else at_ns + offset_ns
+
+        return replace(
+            self,
+            intended_ns=self.intended_ns + offset_ns,
+            connection=None if self.connection is None else self.connection.shifted(offset_ns),
+            sent_ns=moved(self.sent_ns),
+            headers_ns=moved(self.headers_ns),
+            first_ns=moved(self.first_ns),
+            first_answer_ns=moved(self.first_answer_ns),
+            end_ns=moved(self.end_ns),
+            content_ns=array("q", (at_ns + offset_ns for at_ns in self.content_ns)),
+            cut_ns=moved(self.cut_ns),
+            call_ns=moved(self.call_ns),
+            arguments_ns=moved(self.arguments_ns),
+        )
 
     @property
     def flush_starts(self) -> Sequence[int]:

@@ -55,6 +55,24 @@ class WorkerProcess:
 
     async def start(self, module: str) -> None:
         """Start the process and wait until it runs. Raises WorkersUnavailable."""
+        await self._open(module)
+        events = [asyncio.create_task(event.wait()) for event in (self.started, self.lost)]
+        await asyncio.wait(events, timeout=START_S, return_when=asyncio.FIRST_COMPLETED)
+        for event in events:
+            event.cancel()
+        if not self.started.is_set():
+            raise WorkersUnavailable(f"worker {self.number} does not start ({await self.end(CLOSE_S)})")
+
+    def send(self, message: object) -> None:
+        """Send a message to it, unless it is gone."""
+        self.channel.send(message)
+
+    def clock_text(self) -> str:
+        """A sentence on its clock; "" if it is this one."""
+        return ""
+
+    async def _open(self, module: str) -> None:
+        """Start the process and open its channel."""
         ours, theirs = socket.socketpair()
         with theirs:
             await asyncio.get_running_loop().create_connection(lambda: self.channel, sock=ours)
@@ -67,12 +85,6 @@ class WorkerProcess:
                 stdout=DEVNULL,
                 start_new_session=True,
             )
-        events = [asyncio.create_task(event.wait()) for event in (self.started, self.lost)]
-        await asyncio.wait(events, timeout=START_S, return_when=asyncio.FIRST_COMPLETED)
-        for event in events:
-            event.cancel()
-        if not self.started.is_set():
-            raise WorkersUnavailable(f"worker {self.number} does not start ({await self.end(CLOSE_S)})")
 
     async def end(self, timeout_s: float) -> str:
         """Close the channel, kill the process after `timeout_s`, and return how it ended."""
@@ -89,6 +101,9 @@ class WorkerProcess:
         return signal.Signals(-code).name if code < 0 else f"exit status {code}"
 
 
+MakeWorker = Callable[[int, Callable[[WorkerProcess, Any], None]], WorkerProcess]
+
+
 class Workers:
     """Workers of this process; `launch` begins a probe in one of them, or here if there are none.
 
@@ -101,20 +116,26 @@ class Workers:
         self.on_loss: Callable[[str], None] = lambda _: None
         self.count = 0
         self._processes: list[WorkerProcess] = []
+        self._started: tuple[WorkerProcess, ...] = ()  # all, those that ended as well
         self._next = 0
         self._targets: dict[int, tuple[int, TargetSpec, Identity | None]] = {}  # by id of the specification
         self._known = 0  # number of targets that workers know
         self._tasks: list[asyncio.Task[None]] = []
 
-    async def start(self, count: int, module: str = MODULE) -> None:
+    async def start(self, count: int, module: str = MODULE, make: MakeWorker = WorkerProcess) -> None:
         """Start the processes, and wait until all run. module: main module of a worker. Raises WorkersUnavailable."""
         self.count = count
-        self._processes = [WorkerProcess(number, self._receive) for number in range(1, count + 1)]
+        self._processes = [make(number, self._receive) for number in range(1, count + 1)]
         starts = (process.start(module) for process in self._processes)
         for problem in await asyncio.gather(*starts, return_exceptions=True):
             if problem is not None:
                 raise problem
+        self._started = tuple(self._processes)
         self._tasks = [asyncio.create_task(self._watch(process)) for process in self._processes]
+
+    def clocks(self) -> list[str]:
+        """Sentences on the clocks of workers whose machine has another one."""
+        return [text for process in self._started if (text := process.clock_text())]
 
     async def close(self) -> None:
         """End all workers; on return no process is left."""
@@ -160,7 +181,7 @@ class Workers:
                 # Without what only the prober needs: workloads may hold traces of many megabytes.
                 update = {"max_in_flight": max(1, share), "warmup": 0, "probes": (), "sweep": None, "budget": None}
                 spec = target.spec.model_copy(update=update)
-                process.channel.send(NewTarget(known[0], spec, identity))
+                process.send(NewTarget(known[0], spec, identity))
         return known[0]
 
     def _receive(self, process: WorkerProcess, message: Any) -> None:
@@ -179,7 +200,7 @@ class Workers:
         """Beat until the worker ends. A silent one is killed; beats are counted, so that a pause of the prober kills none."""
         why = ""
         while not process.lost.is_set():
-            process.channel.send(Beat())
+            process.send(Beat())
             process.silent_beats += 1
             if process.silent_beats > MAX_SILENT_BEATS:
                 why = f"no sign of it for {MAX_SILENT_BEATS * BEAT_S:g} s, "
@@ -286,14 +307,14 @@ class WorkerFlight:
             return
         self._process, number = dealt
         drawn = replace(self._drawn, follow_up=None) if self._drawn.follow_up is not None else self._drawn
-        self._process.channel.send(Send(self._id, number, drawn, self._due_ns, launched_ns))
+        self._process.send(Send(self._id, number, drawn, self._due_ns, launched_ns))
 
     async def _cut(self) -> None:
         """Let the worker cancel the request, and wait for what it has delivered."""
         if self._process is None or self._id not in self._process.flights:
             return
         self._ended = asyncio.get_running_loop().create_future()
-        self._process.channel.send(Cut(self._id))
+        self._process.send(Cut(self._id))
         await asyncio.wait([self._ended], timeout=CUT_S)
         if self._process.flights.pop(self._id, None) is not None:
             self._may_be_sent = self._due_ns <= self._target.clock.now_ns()
@@ -323,8 +344,21 @@ class WorkerFlight:
 
 
 @asynccontextmanager
-async def open_workers(count: int | None, module: str = MODULE) -> AsyncIterator[Workers]:
-    """So many workers, None: `automatic_count`; one: none, as the prober itself sends. Raises WorkersUnavailable."""
+async def open_workers(count: int | None, module: str = MODULE, ray: str = "") -> AsyncIterator[Workers]:
+    """So many workers, None: `automatic_count`; one: none, as the prober itself sends. Raises WorkersUnavailable.
+
+    ray: address of the Ray cluster whose nodes they run on; "": this machine
+    """
+    if ray:
+        try:
+            from prober.probing.ray_workers import open_ray_workers  # an extra, and slow to import
+        except ModuleNotFoundError as problem:
+            if problem.name != "ray":
+                raise
+            raise WorkersUnavailable("--ray needs Ray; install it: pip install 'llm-slo-prober[ray]'") from None
+        async with open_ray_workers(ray, count, module) as workers:
+            yield workers
+        return
     workers, count = Workers(), automatic_count() if count is None else count
     try:
         if count > 1:

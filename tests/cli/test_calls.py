@@ -67,6 +67,12 @@ NOBODY = "http://127.0.0.1:1"
             2,
             "prober sweep: --workers: '0' is no number of workers; write auto, or 1",
         ),
+        (
+            ("sweep", NOBODY, "--workers", "2", "--ray", "head"),
+            2,
+            "prober sweep: --ray 'head': write HOST:PORT of the cluster's head, auto, or local",
+        ),
+        (("sweep", NOBODY, "--ray", "auto"), 2, "prober sweep: --ray sends with workers of the cluster; add --workers"),
         (("compare", NOBODY, NOBODY, "--workers", "x"), 2, "prober compare: --workers: 'x' is no number of workers"),
         (("sweep", NOBODY, "--warm-up", "-1"), 2, "prober sweep: --warm-up '-1': write a number of requests"),
         (("sweep", NOBODY, "--slo", "quality:99%"), 2, "no answer of workload 'chat' is checked"),

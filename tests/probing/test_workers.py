@@ -286,6 +286,15 @@ async def test_a_worker_that_does_not_start_is_an_error_and_leaves_no_process() 
             raise AssertionError
 
 
+async def test_without_ray_its_workers_are_an_error_that_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray is an extra."""
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.delitem(sys.modules, "prober.probing.ray_workers", raising=False)
+    with pytest.raises(WorkersUnavailable, match=r"pip install 'llm-slo-prober\[ray\]'"):
+        async with open_workers(2, ray="auto"):
+            raise AssertionError
+
+
 def test_a_request_that_came_late_to_its_worker_is_invalid_unless_its_connection_was_ready_in_time() -> None:
     """Otherwise the delay would be part of its TTFT, as the target's."""
     late, ready = Connection(0, ready_ns=1_200), Connection(0, ready_ns=900)

@@ -1,0 +1,236 @@
+"""Workers on the nodes of a Ray cluster, for more load than one machine can send.
+
+They are the processes of `worker`, each started by an actor (`ray_actor`) that passes the bytes of its channel on. Everything that
+decides stays in the prober, as with workers of this machine. What differs is the clock: a node's CLOCK_MONOTONIC has another origin,
+so due times are moved to the node's clock and stamps back by one offset a request. Latencies are differences of stamps of one clock
+and keep their precision; only the due time bears the error of the offset, which the gate of the send lag includes.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+
+from prober import __version__
+from prober.measure.timeline import Timeline
+from prober.probing.channel import Beat, Ended, NewTarget, Send
+from prober.probing.clock_offset import ClockOffset, Offset, checked_clock
+from prober.probing.ray_actor import RayActor
+from prober.probing.workers import START_S, WorkerProcess, Workers, WorkersUnavailable, automatic_count
+
+LOCAL, AUTO = "local", "auto"
+REACH_S = 3.0  # to connect to the address of a cluster
+ANSWER_S = 1.0  # of an actor that ends, beyond what its worker may take
+FIRST_EXCHANGES = 20
+INSTALL = f"check that llm-slo-prober[ray] {__version__} is installed on every node, for the same Python"
+
+
+@dataclass(frozen=True, slots=True)
+class _Dealt:
+    """A request that the worker has. unix_s: wall clock of the prober at its due time"""
+
+    offset: Offset
+    max_send_lag_s: float
+    unix_s: float
+
+
+class RayWorker(WorkerProcess):
+    """A worker on a node of the cluster."""
+
+    def __init__(self, number: int, received: Callable[[WorkerProcess, Any], None]) -> None:
+        super().__init__(number, lambda process, message: received(process, self._on_our_clock(message)))
+        self.node = ""
+        self._actor: Any = None
+        self._clock = ClockOffset()
+        self._max_error_ns = 0  # of the offset of any request
+        self._outgoing, self._has_outgoing = bytearray(), asyncio.Event()
+        self._max_send_lag_s: dict[int, float] = {}  # by number of the target
+        self._dealt: dict[str, _Dealt] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def send(self, message: object) -> None:
+        match message:
+            case NewTarget(number=number, spec=spec):
+                self._max_send_lag_s[number] = spec.max_send_lag
+            case Send(request_id=request_id, due_ns=due_ns):
+                now_ns = time.monotonic_ns()
+                offset = self._clock.at(now_ns)
+                self._max_error_ns = max(self._max_error_ns, offset.error_ns)
+                unix_s = time.time() + (due_ns - now_ns) / 1e9
+                self._dealt[request_id] = _Dealt(offset, self._max_send_lag_s[message.target], unix_s)
+                due_ns, launched_ns = due_ns + offset.offset_ns, message.launched_ns + offset.offset_ns
+                message = replace(message, due_ns=due_ns, launched_ns=launched_ns)
+        super().send(message)
+
+    def clock_text(self) -> str:
+        offset = self._clock.at(time.monotonic_ns())
+        error_ns = max(self._max_error_ns, offset.error_ns if not self._max_error_ns else 0)
+        return (
+            f"worker {self.number} ran on node {self.node}: its clock is {offset.offset_ns / 1e6:+.3f} ms from the prober's, "
+            f"its due times were off by {error_ns / 1e6:.3f} ms at most"
+        )
+
+    async def end(self, timeout_s: float) -> str:
+        self.channel.close()
+        for task in self._tasks:
+            task.cancel()
+        if self._actor is None:
+            return "not started"
+        try:
+            async with asyncio.timeout(timeout_s + ANSWER_S):
+                how = await self._actor.end.remote(timeout_s)
+        except TimeoutError:
+            how = f"node {self.node or 'unknown'} does not answer"
+        except RayError:
+            how = f"node {self.node or 'unknown'} is lost, or Ray's process there"
+        with suppress(RayError):
+            ray.kill(self._actor)
+        return str(how)
+
+    async def _open(self, module: str) -> None:
+        options = {"num_cpus": 1, "scheduling_strategy": "SPREAD", "max_restarts": 0}
+        self._actor = ray.remote(RayActor).options(**options).remote(self.number, module)
+        try:
+            async with asyncio.timeout(START_S):
+                version, self.node = await self._actor.start.remote()
+                for _ in range(FIRST_EXCHANGES):
+                    await self._exchange(b"")
+        except TimeoutError:
+            raise WorkersUnavailable(
+                f"worker {self.number} found no free processor in the Ray cluster within {START_S:g} s; each worker takes one: "
+                "lower --workers, or add nodes"
+            ) from None
+        except RayError as problem:
+            reason = str(problem).strip().splitlines()[-1]
+            raise WorkersUnavailable(f"worker {self.number} does not start on Ray ({reason}); {INSTALL}") from None
+        if version != __version__:
+            raise WorkersUnavailable(f"node {self.node} has version {version} of the prober; {INSTALL}")
+        self.channel.connection_made(_Calls(self._write))
+        self._tasks = [asyncio.create_task(self._deliver()), asyncio.create_task(self._collect())]
+
+    def _write(self, data: bytes) -> None:
+        self._outgoing += data
+        self._has_outgoing.set()
+
+    async def _exchange(self, data: bytes) -> None:
+        """Deliver bytes; each delivery also compares the clocks."""
+        asked_ns = time.monotonic_ns()
+        other_ns = await self._actor.deliver.remote(data)
+        self._clock.exchanged(asked_ns, other_ns, time.monotonic_ns())
+
+    async def _deliver(self) -> None:
+        """Deliver what is written, one call after the other: calls of an actor may overtake each other."""
+        try:
+            while True:
+                await self._has_outgoing.wait()
+                self._has_outgoing.clear()
+                data = bytes(self._outgoing)
+                self._outgoing.clear()
+                await self._exchange(data)
+        except RayError:
+            self.channel.connection_lost(None)
+
+    async def _collect(self) -> None:
+        """Receive what the worker writes, until it ends."""
+        try:
+            while data := await self._actor.collect.remote():
+                self.channel.data_received(data)
+        except RayError:
+            pass
+        finally:
+            self.channel.connection_lost(None)
+
+    def _on_our_clock(self, message: Any) -> Any:
+        match message:
+            case Ended(request_id=request_id, result=result) if (
+                dealt := self._dealt.pop(request_id, None)
+            ) is not None:
+                offset_ns = -dealt.offset.offset_ns
+                if isinstance(result, Timeline):
+                    return replace(message, result=result.shifted(offset_ns))
+                result = replace(result, timeline=result.timeline.shifted(offset_ns), unix_s=dealt.unix_s)
+                error_s = dealt.offset.error_ns / 1e9
+                return replace(message, result=checked_clock(result, error_s, dealt.max_send_lag_s, self.node))
+            case Beat(first_ns=first_ns):
+                known = ((request_id, at_ns, self._dealt.get(request_id)) for request_id, at_ns in first_ns)
+                return Beat(
+                    tuple((request_id, at_ns - dealt.offset.offset_ns) for request_id, at_ns, dealt in known if dealt)
+                )
+        return message
+
+
+class _Calls(asyncio.Transport):
+    """The end of a channel whose bytes go by calls of an actor."""
+
+    def __init__(self, write: Callable[[bytes], None]) -> None:
+        super().__init__()
+        self._write, self._is_closing = write, False
+
+    def write(self, data: "bytes | bytearray | memoryview[Any]") -> None:
+        self._write(bytes(data))
+
+    def is_closing(self) -> bool:
+        return self._is_closing
+
+    def close(self) -> None:
+        self._is_closing = True
+
+
+@asynccontextmanager
+async def open_ray_workers(address: str, count: int | None, module: str) -> AsyncIterator[Workers]:
+    """So many workers on the nodes of a cluster, None: one a processor but one. Raises WorkersUnavailable.
+
+    address: `local` starts a cluster of this machine, `auto` is the one that this machine belongs to, else HOST:PORT of its head
+    """
+    workers = Workers()
+    try:
+        await _reach(address)
+        await asyncio.to_thread(_join, address, count)
+        if count is None:
+            count = max(1, int(ray.cluster_resources().get("CPU", 1)) - 1)
+        await workers.start(count, module, RayWorker)
+        yield workers
+    finally:
+        await workers.close()
+        await asyncio.to_thread(ray.shutdown)
+
+
+async def _reach(address: str) -> None:
+    """Connect once to the head, as Ray itself tries for minutes. Raises WorkersUnavailable."""
+    if address == LOCAL or (address == AUTO and "RAY_ADDRESS" not in os.environ):
+        return
+    address = os.environ["RAY_ADDRESS"] if address == AUTO else address
+    host, _, port = address.rpartition(":")
+    try:
+        async with asyncio.timeout(REACH_S):
+            _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+        writer.close()
+    except (OSError, ValueError, TimeoutError) as problem:
+        reason = f"no answer within {REACH_S:g} s" if isinstance(problem, TimeoutError) else str(problem)
+        raise WorkersUnavailable(_unreachable(address, reason)) from None
+
+
+def _join(address: str, count: int | None) -> None:
+    """Join the cluster, or start it. Raises WorkersUnavailable."""
+    options: dict[str, Any] = {}
+    if address == LOCAL:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent to others from here
+        options = {"include_dashboard": False, "num_cpus": count or automatic_count() + 1}
+    try:
+        ray.init(address, log_to_driver=False, logging_level="ERROR", **options)
+    except Exception as problem:  # Ray raises many kinds, Exception itself among them
+        reason = str(problem).strip().splitlines()[0]
+        raise WorkersUnavailable(_unreachable(address, reason)) from None
+
+
+def _unreachable(address: str, reason: str) -> str:
+    return (
+        f"the Ray cluster {address} cannot be joined ({reason}); check the address with `ray status`, and run the prober on a node of "
+        "the cluster, as a RayJob does. --ray local starts one here"
+    )

@@ -1,0 +1,91 @@
+"""Workers on a real Ray cluster of two nodes, of which one is killed. The nodes are processes of this machine."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("ray", reason="make test-ray has an environment with Ray")
+
+from ray.cluster_utils import Cluster
+
+from prober.measure.outcome import Outcome
+from prober.probing.workers import WorkersUnavailable, open_workers
+from prober.results.stage import stage_of
+from prober.workload.shapes import Uniform
+from tests.probing.test_workers import WORKLOAD, Engine, schedule, sent, serving, targeted
+from tests.processes import free_port
+
+pytestmark = [pytest.mark.timeout(280), pytest.mark.filterwarnings("default")]
+
+
+def node_arguments() -> dict[str, int]:
+    """A processor for one worker, and fixed ports: a node waits 15 s for ports that its agents choose, too short on a busy machine."""
+    ports = ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port", "runtime_env_agent_port")
+    return {"num_cpus": 1} | {name: free_port() for name in ports}
+
+
+@pytest.fixture
+def cluster() -> Iterator[Any]:
+    """Two nodes with a processor each for a worker."""
+    cluster = Cluster(initialize_head=True, head_node_args={"include_dashboard": False, **node_arguments()})
+    try:
+        yield cluster
+    finally:
+        cluster.shutdown()
+
+
+async def test_two_nodes_send_the_schedule_of_one_process_and_one_is_lost(cluster: Any) -> None:
+    """The same requests and due times, each once; then a node is killed, its requests are counted, and the other goes on."""
+    other = cluster.add_node(**node_arguments())
+    requests, stages = [], []
+    for address in ("", cluster.address):
+        engine = Engine()
+        async with (
+            serving(engine) as url,
+            targeted(url) as target,
+            open_workers(2 if address else 1, ray=address) as workers,
+        ):
+            due_ns = schedule(target, 60)
+            results = await sent(workers.launch, target, due_ns)
+            assert [result.timeline.intended_ns for result in results] == due_ns
+            assert {result.outcome for result in results} == {Outcome.OK}, results[0].detail
+            assert min((result.timeline.sent_ns or 0) - result.timeline.intended_ns for result in results) > -5_000_000
+            requests.append(Counter(engine.requests))
+            stage, _ = stage_of("s", None, results, index=0, origin_ns=due_ns[0], begin_ns=due_ns[0], sending_s=1.0)
+            stages.append((stage.sent, stage.answered))
+            if not address:
+                continue
+            assert set(Counter(result.worker for result in results)) == {1, 2}
+            assert len(workers.clocks()) == 2
+            told: list[str] = []
+            workers.on_loss = told.append
+            long = replace(WORKLOAD, output_tokens=Uniform(900, 1_000))
+            begin_ns = target.clock.now_ns() + 200_000_000
+            running = asyncio.create_task(sent(workers.launch, target, [begin_ns] * 20, long))
+            await asyncio.sleep(1.0)
+            await asyncio.to_thread(cluster.remove_node, other, allow_graceful=False)
+            results = await running
+            outcomes = Counter(result.outcome for result in results)
+            assert outcomes == {Outcome.OK: 10, Outcome.INVALID: 10}
+            (sentence,) = told
+            assert sentence.endswith("10 requests lost, which do not count")
+            assert {result.detail for result in results if result.outcome is Outcome.INVALID} == {sentence}
+            later = await sent(workers.launch, target, schedule(target, 20))
+            assert {result.outcome for result in later} == {Outcome.OK}
+            assert len({result.worker for result in later}) == 1
+    assert requests[0] == requests[1]
+    assert stages[0] == stages[1] == (60, 60)
+
+
+async def test_more_workers_than_processors_is_an_error(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says what to do, and does not wait for ever."""
+    monkeypatch.setattr("prober.probing.ray_workers.START_S", 10.0)
+    with pytest.raises(
+        WorkersUnavailable, match=r"worker [12] found no free processor .* lower --workers, or add nodes"
+    ):
+        async with open_workers(2, ray=cluster.address):
+            raise AssertionError
