@@ -47,7 +47,7 @@ SIGNAL_NAMES = {
 def groups(uses: Mapping[Slo, Sequence[JudgedStream]], options: RuleOptions) -> list[Rule]:
     """Three rule groups per SLO, in the format of Prometheus rule files: what pages, what can wait, and the whole window.
 
-    They are apart because of their cost: `bench.rule_cost`.
+    They are apart because of their cost, which `bench.rule_cost` measures.
     """
     slo_groups = []
     for slo, streams in uses.items():

@@ -1,0 +1,142 @@
+"""What do the rules cost a Prometheus? Seconds of one evaluation of each group of one SLO, at 20, 100 and 1,000 targets.
+
+A real Prometheus reads a block of counters that grow at a sample every 15 s, made with `promtool tsdb create-blocks-from openmetrics`,
+and answers each expression of a group as the rule manager would, one after the other; the sum is the group's evaluation. Recorded
+series that other rules of the group read are made as well. A block holds no more than its group reaches back: six hours for what
+pages, three days for what can wait, 30 days of tiles. At 1,000 targets the slow groups are reckoned from 100, as their cost is
+proportional to targets: at 20 and 100 that is measured.
+"""
+
+import json
+import os
+import re
+import subprocess
+import tempfile
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, TextIO
+
+from bench.report import goal, show
+from prober.daemon.rules import groups
+from prober.exposition.alerting import Rule, RuleOptions
+from prober.measure.objective import JudgedStream, Slo
+from tests.processes import free_port
+
+END_S = 1_700_000_000
+SCRAPE_S = 15
+SLO = Slo("ok", "success", None, Decimal("0.99"), 30 * 86_400.0)
+REACHES_S = {"llm-slo-ok": 6 * 3_600, "llm-slo-ok-slow": 3 * 86_400}
+TILE_STEP_S = 240
+REPEATS = 3
+MEASURED = {"llm-slo-ok": (20, 100, 1_000), "llm-slo-ok-slow": (20, 100), "llm-slo-ok-budget": (20, 100)}
+
+
+def main() -> None:
+    """Print the seconds of each group, and the goals."""
+    rules = groups({SLO: [JudgedStream("t", "w", 0.2, 32.0, 48)]}, RuleOptions())
+    seconds: dict[str, dict[int, float]] = {}
+    for group in rules:
+        for targets in MEASURED.get(group["name"], ()):
+            seconds.setdefault(group["name"], {})[targets] = _evaluation_s(group, targets)
+    reckoned = {name: round(of[100] * 10, 3) for name, of in seconds.items() if 1_000 not in of}
+    pages = seconds["llm-slo-ok"][1_000]
+    show(
+        "rule_cost",
+        [
+            goal("evaluation of the group that pages, 1,000 targets", pages, 1.0, "s"),
+            goal("evaluation of the dearest slow group, 1,000 targets, reckoned", max(reckoned.values()), 60.0, "s"),
+        ],
+        seconds={name: {targets: round(value, 3) for targets, value in of.items()} for name, of in seconds.items()},
+        reckoned_s=reckoned,
+    )
+
+
+def _evaluation_s(group: Rule, targets: int) -> float:
+    """Sum over the rules of the group of the median time of their query."""
+    with tempfile.TemporaryDirectory(prefix="rule-cost-") as folder:
+        text = Path(folder) / "series.om"
+        with text.open("w") as file:
+            _write(file, group["name"], targets)
+        command = ["promtool", "tsdb", "create-blocks-from", "openmetrics", str(text), f"{folder}/data"]
+        subprocess.run([*command, "--max-block-duration=1458h"], check=True, stdout=subprocess.DEVNULL)
+        text.unlink()
+        with _prometheus(folder) as url:
+            return sum(_median_s(url, rule["expr"], targets, "record" in rule) for rule in group["rules"])
+
+
+def _write(file: TextIO, group: str, targets: int) -> None:
+    """The series that the group reads."""
+    begin_s = END_S - REACHES_S.get(group, 900)
+    for kind in ("events", "bad_events"):
+        file.write(f"# TYPE llmslo_slo_{kind} counter\n")
+        growth = 3 if kind == "events" else 0.02
+        for target in range(targets):
+            name = f'llmslo_slo_{kind}_total{{{_labels(target)},slo="ok"}}'
+            for count, at_s in enumerate(range(begin_s, END_S + 1, SCRAPE_S)):
+                file.write(f"{name} {growth * count:g} {at_s}\n")
+    gauges = {"llmslo_slo_objective_ratio": (',slo="ok"', 0.99), "up": ("", 1), "llmslo_trusted": ("", 1)}
+    for gauge, (labels, value) in gauges.items():
+        file.write(f"# TYPE {gauge} gauge\n")
+        for target in range(targets):
+            own = _labels(target) if labels else f'job="llm-slo-prober",instance="{target}"'
+            for at_s in range(END_S - 900, END_S + 1, SCRAPE_S):
+                file.write(f"{gauge}{{{own}{labels}}} {value} {at_s}\n")
+    if group.endswith("-budget"):
+        for kind in ("events", "bad_events"):
+            file.write(f"# TYPE target_workload_slo:llmslo_slo_{kind}:tile4m gauge\n")
+            for target in range(targets):
+                name = f'target_workload_slo:llmslo_slo_{kind}:tile4m{{target="{target}",workload="w",slo="ok"}}'
+                for at_s in range(END_S - 30 * 86_400, END_S + 1, TILE_STEP_S):
+                    file.write(f"{name} 48 {at_s}\n")
+    file.write("# EOF\n")
+
+
+def _labels(target: int) -> str:
+    return f'job="llm-slo-prober",instance="{target}",target="{target}",workload="w"'
+
+
+@contextmanager
+def _prometheus(folder: str) -> Iterator[str]:
+    address = f"127.0.0.1:{free_port()}"
+    config = Path(folder) / "prometheus.yml"
+    config.write_text("global: {}\n")
+    options = [
+        "--storage.tsdb.retention.time=100y",
+        f"--storage.tsdb.path={folder}/data",
+        f"--web.listen-address={address}",
+    ]
+    with open(os.devnull, "wb") as nothing, subprocess.Popen(
+        ["prometheus", f"--config.file={config}", "--query.max-samples=500000000", *options], stdout=nothing, stderr=nothing
+    ) as process:  # fmt: skip
+        try:
+            for _ in range(600):
+                try:
+                    urllib.request.urlopen(f"http://{address}/-/ready", timeout=1).close()
+                    break
+                except OSError:
+                    time.sleep(0.1)
+            yield f"http://{address}"
+        finally:
+            process.terminate()
+
+
+def _median_s(url: str, expr: str, targets: int, is_recorded: bool) -> float:
+    times = []
+    for _ in range(REPEATS):
+        query = urllib.parse.urlencode({"query": re.sub(r"\s+", " ", expr), "time": END_S})
+        begin_s = time.perf_counter()
+        with urllib.request.urlopen(f"{url}/api/v1/query?{query}", timeout=600) as answer:
+            found: dict[str, Any] = json.load(answer)
+        times.append(time.perf_counter() - begin_s)
+        if is_recorded and "increase(" in expr and "vantage" not in expr:
+            assert len(found["data"]["result"]) == targets, (expr, len(found["data"]["result"]))
+    return sorted(times)[REPEATS // 2]
+
+
+if __name__ == "__main__":
+    main()
