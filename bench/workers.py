@@ -73,10 +73,10 @@ def send(workers: int, rate: float, row: tuple[str, int, str]) -> dict[str, Any]
         with serving(folder) as (port, truth_file):
             command = [sys.executable, "-m", "prober", "matrix", f"http://127.0.0.1:{port}", "--file", "rows.yaml"]
             command += ["--workers", str(workers), "--output", "result.json", "--json", "--warm-up", "10"]
-            before = _cpu_s()
+            before = processor_s()
             environment = os.environ | {"PYTHONPATH": str(Path.cwd())}
             done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, check=False)
-            cpu_s = _cpu_s() - before
+            cpu_s = processor_s() - before
         if done.returncode not in (0, 1, 4):
             raise SystemExit(done.stderr.decode())
         requests = sorted(
@@ -107,7 +107,7 @@ def send(workers: int, rate: float, row: tuple[str, int, str]) -> dict[str, Any]
     }
 
 
-def _cpu_s() -> float:
+def processor_s() -> float:
     """Processor seconds of all processes that ended below this one."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime

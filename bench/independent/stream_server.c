@@ -1,8 +1,12 @@
 /* An OpenAI-compatible server that streams precomputed chunks, for measuring clients: one thread, epoll, absolute times.
  *
- * stream_server PORT TTFT_MS ITL_MS: an answer has as many chunks as `max_tokens` asks for, the first TTFT_MS after the request
- * arrived, the others ITL_MS apart. When a connection ends, a line is written: nanoseconds of CLOCK_MONOTONIC at which the request
- * arrived and the first chunk was written, 0 without one, and the number of chunks.
+ * stream_server PORT TTFT_MS ITL_MS [CUT_EVERY]: an answer has as many chunks as `max_tokens` (`max_completion_tokens`) asks for, the
+ * first TTFT_MS after the request arrived, the others ITL_MS apart. When an answer ends, a line is written: nanoseconds of
+ * CLOCK_MONOTONIC at which the request arrived and the first chunk was written, 0 without one, and the number of chunks.
+ *
+ * With CUT_EVERY connections are kept and answers are in chunked encoding, and every CUT_EVERY-th answer (0: none) is cut, in turn:
+ * after half of its chunks the body ends as HTTP wants it, without finish_reason, usage and [DONE]; after three quarters the connection
+ * ends inside the body; after a quarter it is reset. The line has a fourth column: 0 whole, 1 to 3 for these.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -26,15 +30,18 @@ typedef struct {
     size_t length;
     int64_t received, first;
     long tokens, sent;
-    int fd;
+    int fd, cut;
 } Answer;
 
 static Answer *answers[MAX_FDS];
 static int heap[MAX_FDS], count; /* descriptors by the time of their next chunk */
 static int64_t ttft, itl;
+static int is_chunked;
+static long cut_every, answered;
 static volatile sig_atomic_t stopped;
 
 static const char HEAD[] = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n";
+static const char CHUNKED_HEAD[] = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
 static const char CHUNK[] =
     "data: {\"id\":\"chatcmpl-independent\",\"object\":\"chat.completion.chunk\",\"created\":1700000000,\"model\":\"m\","
     "\"choices\":[{\"index\":0,\"delta\":{\"content\":\" word\"},\"logprobs\":null,\"finish_reason\":null}]}\n\n";
@@ -75,29 +82,58 @@ static void remove_at(int at) {
     }
 }
 
+static void end_answer(int fd) {
+    Answer *answer = answers[fd];
+    if (!answer->received) return;
+    printf("%lld %lld %ld", (long long)answer->received, (long long)answer->first, answer->sent);
+    if (is_chunked) printf(" %d", answer->cut);
+    putchar('\n');
+    for (int at = 0; at < count; at++)
+        if (heap[at] == fd) {
+            remove_at(at);
+            break;
+        }
+    answer->received = answer->first = answer->sent = answer->length = 0;
+}
+
 static void end(int fd) {
     Answer *answer = answers[fd];
-    if (answer->received) {
-        printf("%lld %lld %ld\n", (long long)answer->received, (long long)answer->first, answer->sent);
-        for (int at = 0; at < count; at++)
-            if (heap[at] == fd) {
-                remove_at(at);
-                break;
-            }
-    }
+    end_answer(fd);
     close(fd);
     free(answer->buffer);
     free(answer);
     answers[fd] = NULL;
 }
 
+static ssize_t write_part(int fd, const char *text, size_t size) {
+    char part[1024];
+    if (!is_chunked) return write(fd, text, size);
+    int length = snprintf(part, sizeof part, "%zx\r\n%.*s\r\n", size, (int)size, text);
+    return write(fd, part, length);
+}
+
+static void cut(int fd) {
+    struct linger reset = {.l_onoff = 1};
+    if (answers[fd]->cut == 1) {
+        if (write(fd, "0\r\n\r\n", 5) < 0) perror("write");
+        end_answer(fd);
+        return;
+    }
+    if (answers[fd]->cut == 3) setsockopt(fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
+    end(fd);
+}
+
 static void write_due(int fd) {
     Answer *answer = answers[fd];
     char last[512];
+    if (answer->cut && answer->sent >= answer->tokens * (long[]){0, 2, 3, 1}[answer->cut] / 4) {
+        cut(fd);
+        return;
+    }
     if (answer->sent < answer->tokens) {
         answer->sent++;
         int64_t at = now();
-        if (write(fd, CHUNK, sizeof CHUNK - 1) < 0) {
+        if (write_part(fd, CHUNK, sizeof CHUNK - 1) < 0) {
             end(fd);
             return;
         }
@@ -109,8 +145,13 @@ static void write_due(int fd) {
         "data: {\"id\":\"chatcmpl-independent\",\"model\":\"m\",\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"length\"}]}\n\n"
         "data: {\"id\":\"chatcmpl-independent\",\"model\":\"m\",\"choices\":[],\"usage\":{\"prompt_tokens\":64,\"completion_tokens\":%ld,"
         "\"total_tokens\":%ld}}\n\ndata: [DONE]\n\n", answer->tokens, answer->tokens + 64);
-    if (write(fd, last, size) < 0) perror("write");
-    end(fd);
+    if (write_part(fd, last, size) < 0) perror("write");
+    if (!is_chunked) {
+        end(fd);
+        return;
+    }
+    if (write(fd, "0\r\n\r\n", 5) < 0) perror("write");
+    end_answer(fd);
 }
 
 static void respond(int fd, const char *status, const char *body) {
@@ -132,16 +173,20 @@ static void read_request(int fd) {
     char *body = strstr(answer->buffer, "\r\n\r\n");
     if (!body || answer->received) return;
     if (!strncmp(answer->buffer, "GET ", 4)) {
-        int is_models = strstr(answer->buffer, "/models ") != NULL;
-        respond(fd, is_models ? "200 OK" : "404 Not Found", is_models ? MODELS : "{}");
+        int is_models = strstr(answer->buffer, "/models ") != NULL, is_health = is_chunked && strstr(answer->buffer, "/health ") != NULL;
+        respond(fd, is_models || is_health ? "200 OK" : "404 Not Found", is_models ? MODELS : "{}");
         return;
     }
     char *field = strcasestr(answer->buffer, "\r\ncontent-length:");
     if (!field || answer->length < (size_t)(body + 4 - answer->buffer) + strtoul(field + 17, NULL, 10)) return;
     char *tokens = strstr(body, "\"max_tokens\":");
-    answer->tokens = tokens ? strtol(tokens + 13, NULL, 10) : 16;
+    char *completion = strstr(body, "\"max_completion_tokens\":");
+    answer->tokens = completion ? strtol(completion + 24, NULL, 10) : tokens ? strtol(tokens + 13, NULL, 10) : 16;
     answer->received = now();
-    if (write(fd, HEAD, sizeof HEAD - 1) < 0) perror("write");
+    answered++;
+    answer->cut = cut_every && answered % cut_every == 0 ? 1 + answered / cut_every % 3 : 0;
+    const char *head = is_chunked ? CHUNKED_HEAD : HEAD;
+    if (write(fd, head, strlen(head)) < 0) perror("write");
     heap[count++] = fd;
     sift_up(count - 1);
 }
@@ -149,8 +194,9 @@ static void read_request(int fd) {
 static void stop(int number) { stopped = number; }
 
 int main(int argc, char **argv) {
-    if (argc != 4) return 2;
+    if (argc < 4 || argc > 5) return 2;
     ttft = atof(argv[2]) * 1e6, itl = atof(argv[3]) * 1e6;
+    if (argc == 5) is_chunked = 1, cut_every = atol(argv[4]);
     struct sigaction action = {.sa_handler = stop};
     sigaction(SIGTERM, &action, NULL);
     signal(SIGPIPE, SIG_IGN);

@@ -40,6 +40,7 @@ def rules(
         str, typer.Option(help="Base URL of runbook links; the prober serves /runbooks.")
     ] = DEFAULT.runbook_url,
     dashboard_url: Annotated[str, typer.Option(help="Base URL of dashboard links.")] = DEFAULT.dashboard_url,
+    prober_url: Annotated[str, typer.Option(help="Base URL of links to the prober's page.")] = DEFAULT.prober_url,
     stateless_drift: Annotated[
         bool,
         typer.Option(
@@ -63,7 +64,12 @@ def rules(
     if problems:
         fail("\n".join(problems), ExitCode.FAILED)
     options = RuleOptions(
-        selector, _labels(label or []), runbook_url.rstrip("/"), dashboard_url.rstrip("/"), stateless_drift
+        selector,
+        _labels(label or []),
+        runbook_url.rstrip("/"),
+        dashboard_url.rstrip("/"),
+        stateless_drift,
+        prober_url.rstrip("/"),
     )
     rule_groups = groups(uses, options)
     document = as_operator(rule_groups) if form is Format.OPERATOR else {"groups": rule_groups}

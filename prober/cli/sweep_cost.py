@@ -8,7 +8,10 @@ from typing import Self
 from prober.config.sweep import SweepSpec
 from prober.config.target import DAY_S, BudgetSpec, TargetSpec, estimate_per_day, needs_of
 from prober.config.units import counted
-from prober.features.capacity.cron import max_due_times
+from prober.features.capacity.cron import max_due_times, shortest_gap_s
+from prober.features.capacity.demand import MIN_COVERED_S, STRAGGLERS_S
+from prober.features.capacity.demand import WINDOW_S as DEMAND_WINDOW_S
+from prober.features.capacity.demand_query import INTERVAL_S as QUERY_INTERVAL_S
 from prober.features.capacity.sweep_plan import WARM_UP, plan_of
 from prober.workload.budget import WINDOW_HOURS
 
@@ -107,7 +110,9 @@ class SweepCost:
                 )
 
     def warnings(self) -> Iterator[str]:
-        """Warnings, as `path: message`: sweeps fit into a day, but not into the hours for which a budget counts."""
+        """Warnings, as `path: message`: no time is left to measure demand; sweeps do not fit into the hours of a budget."""
+        if (text := _unmeasured_demand(self.spec)) is not None:
+            yield f"{self.place}.sweep.schedule: {text}"
         if any(True for _ in self.mistakes()) or not self.is_explicit:
             return
         for kind, left in _left(self.spec).items():
@@ -120,6 +125,27 @@ class SweepCost:
                     f"{counted(most, 'sweep')} fall into them and may take {in_unit(left / most)} each, not {in_unit(amount)}, or "
                     f"end by the budget; raise budget.{kind}_per_day to {in_unit(enough)}"
                 )
+
+
+def _unmeasured_demand(spec: TargetSpec) -> str | None:
+    """Text if sweeps may follow each other so closely that the users' demand is not known between them."""
+    sweep = spec.sweep
+    if sweep is None or sweep.schedule is None:
+        return None
+    if sweep.demand_query is not None:
+        needed_s = DEMAND_WINDOW_S + QUERY_INTERVAL_S
+    elif spec.metrics is not None:
+        needed_s = STRAGGLERS_S + MIN_COVERED_S + 2 * spec.metrics.interval
+    else:
+        return None
+    gap_s = shortest_gap_s(sweep.schedule, sweep.timezone, sweep.blackout, sweep.min_gap)
+    if gap_s is None or gap_s - sweep.limits.time >= needed_s:
+        return None
+    return (
+        f"a sweep may start {gap_s:.0f} s after another, which may last {sweep.limits.time:.0f} s, and the demand of users takes "
+        f"{needed_s:.0f} s without one to be measured: headroom is then unknown, and LLMHeadroomLow cannot fire; sweep less often "
+        "(schedule, min_gap), or lower sweep.limits.time"
+    )
 
 
 def _limits(sweep: SweepSpec, spec: TargetSpec, prompt: float, completion: float) -> Iterator[tuple[float, str]]:

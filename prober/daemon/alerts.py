@@ -19,6 +19,15 @@ def alerts(selector: str) -> tuple[Alert, ...]:
             "that no other prober probes are not measured: their SLOs have no data.",
         ),
         Alert(
+            "LLMProberRestarting",
+            "warning",
+            f"changes(process_start_time_seconds{{{selector}}}[30m]) >= 3\nor\nchanges(up{{{selector}}}[30m]) >= 6\n",
+            "",
+            "The prober {{ $labels.instance }} starts again and again",
+            "It was started three times or more in 30 minutes. Between its lives nothing is measured, and what it learns begins again "
+            "unless it has --storage.path. The log of its last life has the reason; on Kubernetes: kubectl logs --previous.",
+        ),
+        Alert(
             "LLMProberUntrusted",
             "warning",
             f"llmslo_trusted{{{selector}}} == 0\n",

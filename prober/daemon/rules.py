@@ -28,6 +28,7 @@ def groups(uses: Mapping[Slo, Sequence[JudgedStream]], options: RuleOptions) -> 
         *engine_alerts.alerts(selector),
         *gpu_alerts.alerts(selector),
         *capacity_alerts.alerts(selector),
+        slo_rules.stale_alert(selector),
     ]
     rules = [*(alert.as_rule(options) for alert in alerts), *gpu_alerts.records(selector)]
     if options.stateless_drift:

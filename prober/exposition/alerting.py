@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import quote
 
+from prober.exposition.dashboards.board import UIDS
+
 Rule = dict[str, Any]
 
 
@@ -13,7 +15,7 @@ class RuleOptions:
 
     selector: label matchers of the prober's series.
     labels: added to every alert.
-    runbook_url, dashboard_url: bases without a trailing slash.
+    runbook_url, dashboard_url, prober_url: bases without a trailing slash.
     """
 
     selector: str = 'job="llm-slo-prober"'
@@ -21,6 +23,26 @@ class RuleOptions:
     runbook_url: str = "http://llm-slo-prober:9742/runbooks"
     dashboard_url: str = "http://grafana:3000"
     stateless_drift: bool = False
+    prober_url: str = "http://llm-slo-prober:9742"
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """The dashboard that shows what an alert is about.
+
+    board: key of `prober.exposition.dashboards.board.UIDS`
+    variables: labels of the alert that choose what it shows
+    span: how far back it begins, a PromQL duration
+    """
+
+    board: str = "overview"
+    variables: tuple[str, ...] = ()
+    span: str = "3h"
+
+    def path(self) -> str:
+        """Path with a template of the alert's labels in its query."""
+        chosen = "".join(f"var-{name}={{{{ $labels.{name} | urlquery }}}}&" for name in self.variables)
+        return f"/d/{UIDS[self.board]}?{chosen}from=now-{self.span}&to=now"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +52,7 @@ class Alert:
     wait_for: Prometheus's `for`, a PromQL duration; empty for none.
     labels: in addition to `severity`.
     keep_firing_for: Prometheus's `keep_firing_for`, a PromQL duration; empty for none.
+    link: the dashboard; it is of the alert's target if the alert has one.
     """
 
     name: str
@@ -40,12 +63,13 @@ class Alert:
     description: str
     labels: tuple[tuple[str, str], ...] = ()
     keep_firing_for: str = ""
+    link: Link | None = None
 
     def as_rule(self, options: RuleOptions) -> Rule:
-        """The rule as in a rule file, with links to its runbook and, if it has a target, to the target on the dashboard."""
-        path = "/d/llm-slo"
-        if "$labels.target" in self.summary:
-            path += "?var-target={{ $labels.target | urlquery }}"
+        """The rule as in a rule file, with links to its runbook, to a dashboard and to the prober's own page."""
+        has_target = "$labels.target" in self.summary
+        link = self.link or (Link("target", ("target",)) if has_target else Link("drift"))
+        page = "?target={{ $labels.target | urlquery }}" if has_target else ""
         return {
             "alert": self.name,
             "expr": self.expr,
@@ -56,7 +80,8 @@ class Alert:
                 "summary": self.summary,
                 "description": self.description,
                 "runbook_url": f"{options.runbook_url}/{quote(self.name)}",
-                "dashboard_url": f"{options.dashboard_url}{path}",
+                "dashboard_url": f"{options.dashboard_url}{link.path()}",
+                "prober_url": f"{options.prober_url}/{page}",
             },
         }
 
@@ -67,12 +92,32 @@ def escaped(selector: str) -> str:
 
 
 def likely_cause_template(selector: str) -> str:
-    """Template of a sentence with the diagnosed cause; it expands to nothing if the diagnosis names none."""
+    """Template of a sentence with the cause that the diagnosis named for most of the last 15 minutes; nothing if there is none."""
     matchers = escaped(selector)
-    regimes = f'printf "max by (regime) (llmslo_regime_active{{{matchers},target=%q,regime!=\\"unknown\\"}}) == 1" $labels.target'
+    active = f'llmslo_regime_active{{{matchers},target=%q,regime!=\\"unknown\\"}}'
+    regimes = f'printf "max by (regime) (avg_over_time({active}[15m])) > 0.5" $labels.target'
     return f"{{{{ range {regimes} | query }}}} Likely cause: {{{{ .Labels.regime }}}}.{{{{ end }}}}"
+
+
+def top_failure_template(selector: str, *labels: str) -> str:
+    """Template of a sentence with the most frequent failure of the last 15 minutes of the alert's target; nothing without one.
+
+    labels: of the alert, in addition to `target`, that select the probes
+    """
+    chosen = "".join(f",{label}=%q" for label in ("target", *labels))
+    failures = f"increase(llmslo_probe_failures_total{{{escaped(selector)}{chosen}}}[15m])"
+    values = " ".join(f"$labels.{label}" for label in ("target", *labels))
+    query = f'printf "topk(1, sum by (reason) ({failures}) > 0.5)" {values}'
+    words = '{{ .Labels.reason | reReplaceAll "^http_" "HTTP " | reReplaceAll "_" " " }}'
+    sentence = f"Most frequent failure in 15 minutes: {words} ({{{{ printf `%.0f` .Value }}}})."
+    return f"{{{{ range {query} | query }}}} {sentence}{{{{ end }}}}"
 
 
 def probe_increase(counter: str, window: str, selector: str) -> str:
     """Increase of a counter per target and workload, over all replicas of the prober."""
     return f"sum by (target, workload) (increase({counter}{{{selector}}}[{window}]))"
+
+
+def of_present(expr: str, series: str) -> str:
+    """`expr` of targets that have `series` now: a window reaches back to targets that have been removed or renamed."""
+    return f"{expr}\nand on (target)\ngroup by (target) ({series})\n"

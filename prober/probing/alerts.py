@@ -1,8 +1,7 @@
 """Alerts on the targets and their answers."""
 
-from prober.exposition.alerting import Alert, probe_increase
+from prober.exposition.alerting import Alert, of_present, probe_increase, top_failure_template
 
-FAILING = 'state="failing"'
 VANTAGE = "{{ with $labels.vantage }}vantage {{ . }}{{ else }}the prober without a vantage{{ end }}"
 
 
@@ -14,25 +13,35 @@ def alerts(selector: str) -> tuple[Alert, ...]:
         Alert(
             "LLMTargetFailing",
             "critical",
-            f"{_fails_from_most(selector)}\n",
+            f"{fails(selector)}\n",
             "2m",
             "{{ $labels.target }} fails every probe",
-            "At least three probes in a row failed, and none has succeeded for 2 minutes; if it is probed from several vantages, "
-            "from more than half of them. The target may never have answered. llmslo_probe_failures_total has the reasons.",
+            "At least three probes in a row failed, and none has succeeded for 2 minutes, as every prober of the target says; if it is "
+            "probed from several vantages, more than half of them. The target may never have answered."
+            f"{top_failure_template(selector)}",
         ),
         Alert(
             "LLMTargetFailingFromVantage",
             "warning",
-            f"{_state_by_vantage(selector, FAILING)} == 1\nunless on (target)\n({_fails_from_most(selector)})\n",
+            f"{_by_vantage(selector)} == 1\nunless on (target)\n({fails(selector)})\n",
             "5m",  # an outage is not noticed at the same time everywhere, and is a page
             f"{{{{ $labels.target }}}} fails every probe from {VANTAGE}",
             "At least three probes in a row failed, and none has succeeded for 5 minutes. From at least half of the vantages the "
-            "target answers: look at the way from this one first.",
+            f"target answers: look at the way from this one first.{top_failure_template(selector)}",
+        ),
+        Alert(
+            "LLMProbersDisagree",
+            "warning",
+            f"{_by_prober(selector)} == 1\nunless on (target, vantage)\n({_by_vantage(selector)} == 1)\n",
+            "5m",
+            "{{ $labels.target }} fails every probe of prober {{ $labels.instance }}, and answers another",
+            "For 5 minutes the probers of this target have disagreed. The likely reason is between this prober and the target: its "
+            f"network, name resolution, certificates or token.{top_failure_template(selector)}",
         ),
         Alert(
             "LLMProbeRejected",
             "warning",
-            f"{rejected} >= 3\n",
+            of_present(f"{rejected} >= 3", f"llmslo_probes_neutral_total{{{selector}}}"),
             "5m",
             "{{ $labels.target }} rejects the probes",
             "{{ $value | humanize }} probes of workload {{ $labels.workload }} were rejected in 15 minutes: the server does "
@@ -41,7 +50,10 @@ def alerts(selector: str) -> tuple[Alert, ...]:
         Alert(
             "LLMQualityDegraded",
             "warning",
-            f"{wrong} / ({checks} > 0) > 0.05\nand\n{wrong} >= 2.5\n",  # more than two; increase() extrapolates
+            of_present(
+                f"{wrong} / ({checks} > 0) > 0.05\nand\n{wrong} >= 2.5",  # more than two; increase() extrapolates
+                f"llmslo_quality_checks_total{{{selector}}}",
+            ),
             "5m",
             "{{ $labels.target }} gives wrong answers",
             "{{ $value | humanizePercentage }} of the checked answers of workload {{ $labels.workload }} were wrong in "
@@ -50,12 +62,24 @@ def alerts(selector: str) -> tuple[Alert, ...]:
     )
 
 
-def _state_by_vantage(selector: str, state: str) -> str:
-    """Whether a target is in a state that matches, by any replica of each vantage."""
-    return f"max by (target, vantage) (llmslo_target_state{{{selector},{state}}})"
-
-
-def _fails_from_most(selector: str) -> str:
+def fails(selector: str) -> str:
     """Targets that fail from more than half of the vantages that know whether they answer; probers without one are one."""
-    known = _state_by_vantage(selector, 'state=~"failing|ready"')
-    return f"avg by (target) ({_state_by_vantage(selector, FAILING)} and {known} == 1) > 0.5"
+    return f"avg by (target) ({_by_vantage(selector)}) > 0.5"
+
+
+def _by_vantage(selector: str) -> str:
+    """1 where all probers of a vantage that know say that the target fails, else 0."""
+    return f"min by (target, vantage) ({_by_prober(selector)})"
+
+
+def _by_prober(selector: str) -> str:
+    """1 or 0 for each prober that knows whether the target answers.
+
+    A prober for which the target is ready counts only if it has probed it lately: the state of a paused target is an old one.
+    """
+    by = "by (target, vantage, instance)"
+    failing, ready = (
+        f'max {by} (llmslo_target_state{{{selector},state="{state}"}}) == 1' for state in ("failing", "ready")
+    )
+    probed = f"sum {by} (increase(llmslo_probes_total{{{selector}}}[10m])) > 0"
+    return f"({failing}\nor\n0 * (({ready}) and {probed}))"

@@ -6,6 +6,7 @@ from prober.exposition.dashboards.panels import Column, Panel, Query, heatmap, n
 from prober.exposition.dashboards.queries import (
     MIN_P99_SAMPLES,
     PROBES,
+    STATES,
     STEP,
     TARGET,
     WINDOW,
@@ -16,6 +17,7 @@ from prober.exposition.dashboards.queries import (
     quantile,
     samples,
     target_state,
+    worst,
 )
 from prober.exposition.dashboards.style import (
     BLUE,
@@ -39,6 +41,7 @@ SIGNALS = {
     "tpot": ("TPOT", "Time per output token after the first, one a probe"),
     "e2e": ("E2E", "Time to the end of the answer"),
 }
+NO_VANTAGE = "no prober has a vantage"
 SPENT = "A day at the rate of the chosen window"
 
 
@@ -251,6 +254,61 @@ def _buffered() -> Panel:
         height=4,
         empty="too few answers to tell",
     )
+
+
+def vantages() -> list[Panel]:
+    """One target from several places: latency of each, what all share, and what the way from each adds."""
+    place, level = ',vantage!=""', "target, workload, vantage"
+    p50 = quantile(0.5, "llmslo_ttft_seconds", level, PROBES + place)
+    p90 = quantile(0.9, "llmslo_ttft_seconds", level, PROBES + place)
+    shared = f"min by (target, workload) ({p50})"
+    several = f"count by (target, workload) ({p50}) > 1"
+    tcp = quantile(0.5, "llmslo_connect_seconds", "vantage", f'{TARGET},phase="tcp"{place}')
+    return [
+        series(
+            "TTFT by vantage",
+            "TTFT of the same target from each vantage over the selected window. Bad: one vantage rises away from the others, which "
+            "points to its network; all rise together, which points to the engine.",
+            "s",
+            Query(p50, "{{workload}} from {{vantage}} p50"),
+            Query(p90, "{{workload}} from {{vantage}} p90"),
+            width=12,
+            overrides=[named(".*p90", ("custom.lineStyle", {"fill": "dash", "dash": [4, 4]}))],
+            empty=NO_VANTAGE,
+        ),
+        series(
+            "TTFT shared and added, p50",
+            "Shared: p50 of the fastest vantage, which is the engine and the shortest way to it. Added: what each vantage takes beyond "
+            "that. Bad: shared rises, look at the engine; added rises for one vantage, look at its network, gateway or proxy. "
+            "No data: fewer than two vantages.",
+            "s",
+            Query(f"{shared} and ({several})", "{{workload}} shared by all"),
+            Query(
+                f"({p50} - on (target, workload) group_left () {shared}) and on (target, workload) ({several})",
+                "{{workload}} added from {{vantage}}",
+            ),
+            width=12,
+            overrides=[named(".* shared by all", ("custom.lineWidth", 3))],
+            empty="fewer than two vantages",
+        ),
+        series(
+            "TCP connect by vantage, p50",
+            "Time to set up a TCP connection from each vantage: about one round trip, without the engine. Bad: rises for one vantage.",
+            "s",
+            Query(tcp, "{{vantage}}"),
+            width=12,
+            empty=NO_VANTAGE,
+        ),
+        states(
+            "State by vantage",
+            "What the target is from each vantage. Bad: failing from one vantage, which is a warning; failing from more than half, "
+            "which pages once.",
+            TARGET_STATES,
+            Query(worst("llmslo_target_state", STATES, "state", "vantage", TARGET + place), "{{vantage}}"),
+            width=12,
+            empty=NO_VANTAGE,
+        ),
+    ]
 
 
 def failures() -> list[Panel]:

@@ -70,6 +70,7 @@ class Capacity:
     confidence: of the interval
     samples: number of requests whose events count
     fit: by the engine model, or by breach fractions alone
+    curve: (requests per second, seconds) of the quantile that the objective is about, by the engine model; empty without one
     """
 
     slo: str
@@ -82,6 +83,7 @@ class Capacity:
     samples: int = 0
     fit: Literal["model", "fractions"] = "fractions"
     evidence: Evidence | None = None
+    curve: tuple[tuple[float, float], ...] = ()
 
 
 def holds_at(levels: Sequence[RateEvents], budget: float) -> float | None:

@@ -24,7 +24,8 @@ KEY = "llm_slo_prober"
 # 3: lengths are the `repr` of a distribution, and retry_after_s is in the configuration of the daemon's sweeps.
 # 4: throughput is what was delivered while the stage was sending, and no request says when it was cut; the context has no sources, and
 # neither weights, streaming nor the prober's host; no prompt_lengths, quality and reasoning; no queue time and prefix hits.
-FORMAT = 5
+# 5: capacities have no curve.
+FORMAT = 6
 _NEW_KEYS: dict[str, Any] = {"context_sources": {}, "disagreements": [], "decode_limit": None}  # since format 4
 _NEW_IN_USE = ("queue_mean_s", "prefix_hit_ratio")
 _NEW_IN_CONTEXT = ("weights", "streaming", "prober_host")
@@ -215,6 +216,8 @@ def _upgraded(content: dict[str, Any], version: int) -> dict[str, Any]:
     """
     content = {"retry_after_s": _configured_retry_after_s(content.get("configuration"))} | content
     content = _NEW_KEYS | content
+    if isinstance(rows := content.get("capacities"), list):
+        content |= {"capacities": [{"curve": []} | row if isinstance(row, dict) else row for row in rows]}
     if isinstance(content.get("context"), dict):
         content |= {"context": dict.fromkeys(_NEW_IN_CONTEXT) | content["context"]}
     if "load" in content:

@@ -12,7 +12,7 @@ from pydantic import AliasPath, BaseModel, BeforeValidator, ConfigDict, Field
 
 from prober.features.diagnosis.diagnosis import Diagnosis
 from prober.results.capacity import words
-from prober.results.result import Stage
+from prober.results.result import Result, Stage
 from prober.statistics.quantiles import Quantile
 from prober.web.page.view import Capacities
 
@@ -147,10 +147,51 @@ def _capacity(capacity: Capacities | None) -> str | None:
     return f"{words(capacity.capacities)}, as of {datetime.fromtimestamp(capacity.at_unix_s, UTC):%Y-%m-%d %H:%M} UTC"
 
 
+class CapacityAnswer(Answer):
+    """The estimated knee of an SLO in requests per second, with its interval.
+
+    curve: [requests per second, seconds] of the quantile that the SLO is about, by the engine model; empty without one
+    """
+
+    slo: str
+    verdict: str
+    lower: float | None
+    estimate: float | None
+    upper: float | None
+    tokens_per_s: float | None
+    confidence: float
+    samples: int
+    fit: str
+    curve: list[tuple[float, float]]
+
+
+def _sent(stages: Sequence[Stage]) -> int:
+    return sum(stage.sent for stage in stages)
+
+
+class SweepAnswer(Answer):
+    """A sweep's result without its requests and stages."""
+
+    id: str
+    kind: str
+    target: str | None = _at("target", "url")
+    started: float = _at("started_unix_s")
+    ended: float = _at("ended_unix_s")
+    stop: str | None
+    stop_detail: str
+    requests: Annotated[int, BeforeValidator(_sent)] = _at("stages")
+    capacities: list[CapacityAnswer]
+
+
+def _first(results: Sequence[Result]) -> Result | None:
+    return results[0] if results else None
+
+
 class TargetAnswer(Answer):
     """A target. other_model: the model that its answers name, several joined by `|`; empty if it is `model`.
 
-    paused: when it was paused; capacity: result of the last sweep with a capacity, in words.
+    paused: when it was paused; capacity: result of the last sweep with a capacity, in words
+    last_sweep: the last one that ended, which may have found no capacity
     buffered: most of its last answers arrived all at once or several tokens at a time; null until enough were seen
     starting: null unless the state is `starting` because it refuses connections
     """
@@ -173,6 +214,7 @@ class TargetAnswer(Answer):
     drift: list[DriftAnswer] = _at("drifts")
     budgets: list[BudgetAnswer]
     sweep: SweepingAnswer | None = _at("sweeping")
+    last_sweep: Annotated[SweepAnswer | None, BeforeValidator(_first)] = _at("sweeps")
 
 
 class AskedAnswer(Answer):
@@ -263,38 +305,6 @@ class EventAnswer(Answer):
     target: str
     kind: str
     text: str
-
-
-class CapacityAnswer(Answer):
-    """The estimated knee of an SLO in requests per second, with its interval."""
-
-    slo: str
-    verdict: str
-    lower: float | None
-    estimate: float | None
-    upper: float | None
-    tokens_per_s: float | None
-    confidence: float
-    samples: int
-    fit: str
-
-
-def _sent(stages: Sequence[Stage]) -> int:
-    return sum(stage.sent for stage in stages)
-
-
-class SweepAnswer(Answer):
-    """A sweep's result without its requests and stages."""
-
-    id: str
-    kind: str
-    target: str | None = _at("target", "url")
-    started: float = _at("started_unix_s")
-    ended: float = _at("ended_unix_s")
-    stop: str | None
-    stop_detail: str
-    requests: Annotated[int, BeforeValidator(_sent)] = _at("stages")
-    capacities: list[CapacityAnswer]
 
 
 class BegunAnswer(Answer):

@@ -11,6 +11,7 @@ from prober import __version__
 from prober.config.target import estimate_per_day
 from prober.features.capacity.headroom import FreeCapacity, TargetDemand
 from prober.features.capacity.monitor import Sweeps
+from prober.features.capacity.sweep_result import has_capacity, result_url
 from prober.features.capacity.target_sweeps import TargetSweeps
 from prober.features.diagnosis.monitor import TargetDiagnosis
 from prober.features.drift.monitor import TargetDrift
@@ -25,7 +26,7 @@ from prober.probing.buffering import TargetBuffering
 from prober.probing.fleet import Fleet
 from prober.probing.history import TargetHistory, latest_first
 from prober.probing.target_runner import TargetRunner
-from prober.results.result import LATENCIES
+from prober.results.result import LATENCIES, Result
 from prober.statistics.quantiles import Quantile, quantiles
 from prober.web.page.view import (
     AT_ONCE,
@@ -170,7 +171,7 @@ class Views:
         if not view.is_target_page or not view.targets:
             return []
         one = view.targets[0]
-        results = one.sweeps[:CURVES]
+        results = _drawn(one)
         ids = [result.id for result in results]
         drawn = self._charts.get(one.key)
         if drawn is None or drawn[0] != ids:
@@ -179,6 +180,9 @@ class Views:
             for latency in LATENCIES:
                 figures += curves(named, [latency], first=True)
                 await asyncio.sleep(0)
+            figures = [
+                replace(figure, note=f"Of the sweep that ended at {names[0]} UTC. {figure.note}") for figure in figures
+            ]
             drawn = self._charts[one.key] = ids, figures
         return drawn[1]
 
@@ -238,6 +242,12 @@ class Views:
             slo_status(slo, use, 0, 0, since_unix_s=unix_s, trusted=trusted, quiet_s=None)
             for slo, use in runner.spec.uses()
         ]
+
+
+def _drawn(view: TargetView) -> list[Result]:
+    """The sweeps whose curves are drawn, latest first: those that found a capacity; without one, the last that measured anything."""
+    measured = [result for result in view.sweeps if result.stages and result.target.url == result_url(view.url)]
+    return [result for result in measured if has_capacity(result)][:CURVES] or measured[:1]
 
 
 def _capacities(runner: TargetRunner) -> Capacities | None:

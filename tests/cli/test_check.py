@@ -122,6 +122,7 @@ def test_all_replicas_together_stand_in_a_row_of_their_own(checked: Call) -> Non
 
 
 SWEPT = """
+prometheus: {{url: 'http://127.0.0.1:1'}}
 slos: {{quick: {{signal: ttft, threshold: 500ms, objective: 95%}}}}
 workloads: {{one: {{prompt_tokens: 100, output_tokens: 10}}}}
 defaults: {{rate: 0.1/s}}
@@ -221,6 +222,28 @@ def test_sweeps_that_do_not_fit_the_budget_are_a_mistake(tmp_path: Path, budget:
     assert done.stdout.splitlines()[-1].endswith("2 targets; 1 sweep limit and budget do not fit")
     doubled = budget.replace("2M", "4M").replace("1.2M", "2.4M").replace("1M", "2M").replace("day: 1.9,", "day: 4,")
     assert swept(tmp_path, doubled, sweep)().exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("sweep", "is_warned"),
+    [
+        ("schedule: '*/15 * * * *', min_gap: 0s", False),
+        ("schedule: '*/15 * * * *', min_gap: 0s, demand_query: users", True),
+        ("schedule: '*/5 * * * *', min_gap: 0s", True),
+        ("schedule: '*/5 * * * *', min_gap: 0s, limits: {time: 2m}", False),
+        ("schedule: '*/5 * * * *'", False),  # min_gap leaves six hours
+        ("min_gap: 0s", False),
+    ],
+)
+def test_sweeps_that_leave_no_time_to_measure_the_demand_are_a_warning(
+    tmp_path: Path, sweep: str, is_warned: bool
+) -> None:
+    """Headroom is unknown there, so its alert cannot fire; it can with a sweep every quarter of an hour."""
+    output = swept(tmp_path, "", sweep)()
+    assert output.exit_code == 0
+    assert ("targets[0].sweep.schedule: " in output.stdout) is is_warned
+    assert ("LLMHeadroomLow cannot fire" in output.stdout) is is_warned
+    assert ("all right" in output.stdout) is not is_warned
 
 
 def test_a_day_that_only_fits_without_its_last_hour_is_a_warning(tmp_path: Path) -> None:

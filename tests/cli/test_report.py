@@ -95,7 +95,7 @@ def test_another_tools_file_beside_ours(file: Path, tmp_path: Path) -> None:
         (
             ["{folder}/newer.json"],
             1,
-            "newer.json: llm_slo_prober.format: is 99, this prober reads 1 to 5; use the version",
+            "newer.json: llm_slo_prober.format: is 99, this prober reads 1 to 6; use the version",
         ),
         (["{folder}/aiperf.json"], 1, "schema_version: is '3.0' (of aiperf 9.1), this prober reads AIPerf's 1.x"),
         (["{folder}/versus.json", "{file}"], 2, "results and comparisons have no common report"),
@@ -113,7 +113,7 @@ def test_what_cannot_be_done_is_said(file: Path, arguments: list[str], code: int
         "cut.json": text[: len(text) // 2],
         "cut.jsonl": '{"metadata": {"request_start_ns": 1}, "metrics": {}}\n{"metadata": {"request_sta',
         "table.csv": stages([sweep()]),
-        "newer.json": text.replace('"format":5', '"format":99'),
+        "newer.json": text.replace('"format":6', '"format":99'),
         "aiperf.json": '{"aiperf_version": "9.1", "schema_version": "3.0"}',
         "versus.json": comparison.to_json(COMPARISON),
     }.items():

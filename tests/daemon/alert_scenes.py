@@ -157,13 +157,20 @@ STARTING = series_of("target_starting_until_timestamp_seconds", "1200+0x19 _x60"
 )
 REFUSED = STARTING | failing("0+0x20 1+0x60") | slo("ttft", "0+0x19 0+12x60", "0+0x19 0+12x60")
 QUARTER_BAD = slo("ttft", "0+12x120", "0+0x44 0+12x75")
-SWEEP_LOAD = headroom("0.5+0x9 0.05+0x29 0.5+0x60") | sweeping("0+0x9 20+0x24 0+0x60")
+# A second prober, `b`, takes the sweep of the first for demand; the first states the demand of before it.
+SWEEP_SEEN_BY_ANOTHER = {
+    name.replace('instance="a"', 'instance="b"'): values
+    for name, values in headroom("0.5+0x9 0.05+0x29 0.5+0x60").items()
+}
+SWEEP_LOAD = headroom("0.5+0x99") | SWEEP_SEEN_BY_ANOTHER | sweeping("0+0x9 20+0x24 0+0x60")
+EVERY_15_MINUTES = sweeping("0+0x4" + " 20+0x4 0+0x9" * 6)
 LOW_AND_SWEEP = headroom("0.15+0x100") | sweeping("0+0x29 20+0x9 0+0x60")
 NO_LATER_FORECAST = ("950400+0x99 1728000+0x2000", "950400+0x99 stale")
 DISCOVERY_LOST = "1+0x9 0+0x40"
 # By places from which a target is probed.
-FAILS, ANSWERS, LOST = failing("0+0x9 1+0x40"), failing("0+0x50"), failing("0+0x9 stale")
-ANSWERS |= series_of("target_state", "1+0x50", state="ready")
+FAILS, LOST = failing("0+0x9 1+0x40"), failing("0+0x9 stale")
+READY = failing("0+0x50") | series_of("target_state", "1+0x50", state="ready")
+ANSWERS, PAUSED = (READY | series_of("probes_total", probes, PROBE) for probes in ("0+12x50", "0+12x5 60+0x45"))
 PENDING = failing("0+0x50") | series_of("target_state", "1+0x50", state="pending")
 BAD, GOOD = QUARTER_BAD, slo("ttft", "0+12x120", "0+0x120")
 OUTAGE = slo("ttft", "0+12x120", "0+0x44 0+12x75")  # every event is bad from the 45th minute on
@@ -188,6 +195,29 @@ BAD_AND_THE_OTHER_PAUSED = at("paris", OUTAGE) | at("tokyo", slo("ttft", "0+12x3
 BAD_AGAIN_FROM_1_OF_3 = at("paris", NEW_OUTAGE) | at("tokyo", RECOVERED) | at("lima", RECOVERED)
 SILENT_FROM_2 = at("paris", slo("ttft", "0+0x60", "0+0x60")) | at("tokyo", slo("ttft", "0+0x60", "0+0x60"))
 
+ALWAYS_BAD = slo("ttft", "0+12x120", "0+12x120")
+REMOVED = slo("ttft", "0+12x60 stale", "0+12x60 stale")
+RESTARTED = slo("ttft", "0+12x60 stale", "0+12x60 stale") | up("1+0x60 0+0x5", "1+0x60 stale")
+# SLO `ok` of 99.5%: every probe fails from minute 5 to minute 25.
+OUTAGE_OF_OK = slo("ok", "0+12x60", "0+0x5 12+12x19 240+0x40") | failing("0+0x5 1+0x19 0+0x40")
+OUTAGE_OF_OK |= series_of("target_state", "1+0x5 0+0x19 1+0x40", state="ready")
+
+
+def FEW_EVENTS(bad: str) -> Series:  # noqa: N802 - a scene with a figure in it
+    """419 events in a day, and as many bad ones, all in its last two hours."""
+    return slo("ttft", f"0+0.291x{DAY} 419+0x120", f"0+0x{DAY - 120} 0+{float(bad) / 120:.5f}x119 {bad}+0x120")
+
+
+def started(values: str) -> Series:
+    """Times at which the process of the prober was started."""
+    return {f"process_start_time_seconds{{{JOB}}}": values}
+
+
+def declared(name: str, objective: str) -> Series:
+    """An SLO with events and this objective."""
+    return slo(name, "0+12x80", "0+0x80") | {f'llmslo_slo_objective_ratio{{{PROBE},slo="{name}"}}': objective}
+
+
 SCENES: dict[str, list[Scene]] = {
     BURN: [
         # 3 of 12 probes a minute are bad: 25%, above every pair's share. Each pair fires once its long window exceeds it.
@@ -198,8 +228,8 @@ SCENES: dict[str, list[Scene]] = {
         fires("1.2% bad for three days", 3 * DAY + 60, slo("ttft", "0+12x5000", "0+0.144x5000"), **burn("3d", "6h", "warning")),
         silent("0.96% bad permanently, within a budget of 1%", 3 * DAY + 60, slo("ttft", "0+12x5000", "0+0.115x5000")),
         silent("good again for ten minutes: the short window ends it", 75, slo("ttft", "0+12x120", "0+6x60 360+0x58"), long="1h"),
-        fires("all of eight events bad, the minimum", 10, slo("ttft", "0+1x8 8+0x30", "0+1x8 8+0x30"), **burn("1h", "5m", "critical")),
-        silent("all of seven events bad, one below the minimum", 10, slo("ttft", "0+1x7 7+0x30", "0+1x7 7+0x30")),
+        fires("all of eight events bad, the minimum", 11, slo("ttft", "0+1x8 8+0x30", "0+1x8 8+0x30"), **burn("1h", "5m", "critical")),
+        silent("all of seven events bad, one below the minimum", 11, slo("ttft", "0+1x7 7+0x30", "0+1x7 7+0x30")),
         *(
             silent(f"the first probe of a slow schedule is bad, {minute} minutes in", minute, slo("ttft", "0+0.5x120", "0 1+0x119"))
             for minute in (1, 2, 5, 9, 13, 15, 16, 17, 18, 20, 30, 60)
@@ -211,11 +241,27 @@ SCENES: dict[str, list[Scene]] = {
         silent("one place of two: no page", 60, BAD_FROM_1_OF_2, severity="critical"),
         fires("which spends budget all the same", 60, BAD_FROM_1_OF_2, **burn("1d", "2h", "warning")),
         silent("one place that sends ten times as much", 60, BAD_FROM_A_LARGE_PLACE, severity="critical"),
-        fires("a quarter of two places of three", 60, QUARTER_BAD_FROM_2_OF_3, **burn("1h", "5m", "critical")),
+        fires("a quarter of two places of three", 63, QUARTER_BAD_FROM_2_OF_3, **burn("1h", "5m", "critical")),
         fires("one place of one", 60, at("paris", OUTAGE), **burn("1h", "5m", "critical")),
-        fires("the prober of the other place is gone", 60, BAD_AND_THE_OTHER_GONE, **burn("1h", "5m", "critical")),
-        fires("the other place is paused", 60, BAD_AND_THE_OTHER_PAUSED, **burn("1h", "5m", "critical")),
+        fires("the prober of the other place is gone", 63, BAD_AND_THE_OTHER_GONE, **burn("1h", "5m", "critical")),
+        fires("the other place is paused", 63, BAD_AND_THE_OTHER_PAUSED, **burn("1h", "5m", "critical")),
         silent("an outage everywhere is over, and one place fails again", 190, BAD_AGAIN_FROM_1_OF_3, severity="critical"),
+        # A target that is removed while its prober lives, and one whose prober is away for three minutes.
+        silent("removed a minute ago", 62, REMOVED | up("1+0x120", "1+0x120"), severity="critical"),
+        silent("removed, the slow ones too", 80, REMOVED | up("1+0x120", "1+0x120")),
+        fires("before that", 60, REMOVED | up("1+0x120", "1+0x120"), **burn("1h", "5m", "critical")),
+        fires("the prober restarts", 63, RESTARTED, **burn("1h", "5m", "critical")),
+        fires("the neighbour of a removed target", 80, REMOVED | beside(ALWAYS_BAD), target="other", long="1h"),
+        # A budget of 0.5%, of a target that fails every probe: LLMTargetFailing is the page, before and after its end.
+        *(
+            silent(f"answers nothing, {minute} minutes in", minute - 5, OUTAGE_OF_OK, slo="ok", severity="critical")
+            for minute in (12, 14, 16, 20, 30, 33, 36)
+        ),
+        fires("two of three probes fail, none of them three times in a row", 20, slo("ok", "0+12x60", "0+8x60"), slo="ok", long="1h"),
+        # Near the budget, chance is not enough.
+        silent("5 bad of 419", DAY + 60, FEW_EVENTS("5")),
+        silent("8 bad of 419", DAY + 60, FEW_EVENTS("8")),
+        fires("20 bad of 419", DAY + 60, FEW_EVENTS("20"), **burn("3d", "6h", "warning")),
         silent("budget burnt, then the prober down for an hour", 130, slo("ttft", "0+12x60", "0+6x60"), severity="critical"),
     ],
     "LLMPercentileSLOBreach": [
@@ -247,14 +293,16 @@ SCENES: dict[str, list[Scene]] = {
         silent("failing for a minute", 11, failing("0+0x9 1+0x20")),
         *(silent(f"refused for {minute} minutes since the start", minute, REFUSED) for minute in (12, 19)),
         *(fires("refused since the start, limit passed", minute, REFUSED, target="llama") for minute in (24, 40)),
-        fires("one of two replicas without a place", 20, FAILS | other_instance(ANSWERS), target="llama"),
+        silent("one of two replicas without a place", 20, FAILS | other_instance(ANSWERS)),
+        fires("both replicas", 20, FAILS | other_instance(FAILS), target="llama"),
         silent("one place of two", 20, FAIL_FROM_1_OF_2),
         silent("one place of three", 20, FAIL_FROM_1_OF_3),
         fires("one place of one", 20, at("paris", FAILS), target="llama"),
-        fires("one place, whose other prober answers", 20, at("paris", FAILS) | other_instance(at("paris", ANSWERS)), target="llama"),
+        silent("one place, whose other prober answers", 20, at("paris", FAILS) | other_instance(at("paris", ANSWERS))),
         fires("two places of three", 20, FAIL_FROM_2_OF_3, target="llama"),
         fires("nothing is known from the other place yet", 20, at("paris", FAILS) | at("tokyo", PENDING), target="llama"),
         fires("the prober of the other place is gone", 30, at("paris", FAILS) | at("tokyo", LOST), target="llama"),
+        fires("the other place has not probed it for over ten minutes", 30, at("paris", FAILS) | at("tokyo", PAUSED), target="llama"),
         silent("one place of two, beside a target that fails everywhere", 20, BESIDE_AN_OUTAGE, target="llama"),
         fires("which is paged", 20, BESIDE_AN_OUTAGE, target="other"),
     ],
@@ -270,6 +318,7 @@ SCENES: dict[str, list[Scene]] = {
         silent("a second prober without a place answers: replicas, as always", 20, FAILS | other_instance(ANSWERS)),
         silent("nothing is known from the other place yet", 20, at("paris", FAILS) | at("tokyo", PENDING)),
         silent("the prober of the other place is gone", 30, at("paris", FAILS) | at("tokyo", LOST)),
+        silent("the other place has not probed it for over ten minutes", 30, at("paris", FAILS) | at("tokyo", PAUSED)),
         fires("beside a target that fails everywhere", 20, BESIDE_AN_OUTAGE, target="llama"),
         silent("which is a page", 20, BESIDE_AN_OUTAGE, target="other"),
         fires("a prober without a place beside those with one", 20, at("paris", ANSWERS) | at("tokyo", ANSWERS) | FAILS, vantage=""),
@@ -282,12 +331,13 @@ SCENES: dict[str, list[Scene]] = {
         silent("two of three: a page", 60, BAD_FROM_2_OF_3, long="1h"),
         silent("one place, no other", 60, at("paris", OUTAGE)),
         silent("no place has a name", 60, OUTAGE),
-        silent("all of seven events bad, one below the minimum", 10, SEVEN_BAD_FROM_1_OF_2),
+        silent("all of seven events bad, one below the minimum", 11, SEVEN_BAD_FROM_1_OF_2),
         fires("most, with too few events for a page", 60, BAD_FROM_2_SMALL_PLACES, vantage="tokyo", **burn("1h", "5m", "warning")),
         silent("no events from anywhere", 30, SILENT_FROM_2),
     ],
     "LLMProbeRejected": [
         fires("rejected all the time", 30, neutral("rejected", "0+12x60"), workload="probe"),
+        silent("removed a minute ago", 22, neutral("rejected", "0+12x20 stale")),
         silent("two rejected", 30, neutral("rejected", "0+0x19 2+0x40")),
         fires("three rejected, the minimum", 10, neutral("rejected", "0 1 2 3+0x40"), workload="probe"),
     ],
@@ -310,6 +360,27 @@ SCENES: dict[str, list[Scene]] = {
     "LLMProberUntrusted": [
         fires("untrusted", 21, trusted("1+0x9 0+0x40"), instance="a"),
         silent("untrusted for nine minutes", 19, trusted("1+0x9 0+0x40")),
+    ],
+    "LLMProberRestarting": [
+        fires("started three times in ten minutes", 14, started("0 0 0 240 240 480 480 660 660+0x60"), instance="a"),
+        silent("started twice", 14, started("0 0 0 240 240 480+0x60")),
+        silent("an hour ago", 60, started("0 0 0 240 240 480 480 660 660+0x60")),
+        fires("lives shorter than a scrape", 20, up("1 0 1 0 0 1 0 1 0 1 0+0x20", "1+0x40"), instance="a"),
+    ],
+    "LLMProbersDisagree": [
+        fires("one of two replicas", 20, FAILS | other_instance(ANSWERS), target="llama", instance="a"),
+        silent("the other one is not named", 20, FAILS | other_instance(ANSWERS), instance="z"),
+        silent("for four minutes", 13, FAILS | other_instance(ANSWERS)),
+        silent("both", 20, FAILS | other_instance(FAILS)),
+        silent("two places are no replicas", 20, FAIL_FROM_1_OF_2),
+        fires("replicas in one place", 20, at("paris", FAILS) | other_instance(at("paris", ANSWERS)), instance="paris"),
+        silent("the other one does not know yet", 20, FAILS | other_instance(PENDING)),
+    ],
+    "LLMRulesStale": [
+        fires("no rules for this SLO", 20, slo("added", "0+12x60", "0+0x60"), slo="added", workload="probe"),
+        fires("rules for another objective", 20, declared("ttft", "0.999+0x60"), slo="ttft"),
+        silent("rules written and loaded within ten minutes", 14, declared("ttft", "0.999+0x9 0.99+0x60")),
+        silent("as declared", 30, slo("ttft", "0+12x60", "0+0x60")),
     ],
     "LLMProberTaskFailed": [
         fires("a task failed once", 12, task_failures("0+0x9 1+0x80"), instance="a", task="diagnosis"),
@@ -342,6 +413,8 @@ SCENES: dict[str, list[Scene]] = {
         silent("TTFT drifts, ITL does not", 20, drift("ttft", "0+0x9 1+0x40")),
     ],
     "LLMKVCachePressure": [
+        fires("full for two of ten minutes", 20, kv_cache(" ".join(["0.4 0.4 0.4 0.97 0.97"] * 12), "0+1x60"), target="llama"),
+        silent("removed", 24, kv_cache("0.95+0x20 stale", "0+1x20 stale")),
         fires("full, with preemptions", 20, kv_cache("0.95+0x60", "0+1x60"), target="llama"),
         silent("full, without preemptions", 40, kv_cache("0.95+0x60", "9+0x60")),
         silent("at the threshold", 40, kv_cache("0.9+0x60", "0+1x60")),
@@ -372,13 +445,18 @@ SCENES: dict[str, list[Scene]] = {
         silent("low by the lower bound only", 40, headroom("0.1+0x60", "lower") | headroom("0.3+0x60")),
         silent("low for 14 minutes", 25, headroom("0.5+0x9 0.15+0x13 0.5+0x40")),
         *(
-            silent("low only during a sweep of 25 minutes and the 5 minutes after it", minute, SWEEP_LOAD)
+            silent("low only for another prober, by a sweep of 25 minutes and the 5 minutes after it", minute, SWEEP_LOAD)
             for minute in (26, 34, 38, 42, 56)
         ),
         *(
             fires("a sweep does not end the alert", minute, LOW_AND_SWEEP, target="llama")
             for minute in (29, 35, 45, 50, 70, 80)
         ),
+        *(
+            fires("low, with a sweep every 15 minutes", minute, headroom("0.15+0x99") | EVERY_15_MINUTES, target="llama")
+            for minute in (16, 29, 44, 70)
+        ),
+        silent("enough, with a sweep every 15 minutes", 60, headroom("0.5+0x99") | EVERY_15_MINUTES | SWEEP_SEEN_BY_ANOTHER),
         fires("headroom back for 20 minutes", 50, headroom("0.15+0x29 0.5+0x60"), target="llama"),
         silent("headroom back for over 30 minutes", 62, headroom("0.15+0x29 0.5+0x60")),
     ],

@@ -17,11 +17,12 @@ GOLDEN = f'{TARGET},workload="golden"'
 
 def slo(name: str, events: str, bad: str) -> Series:
     """Counters and declaration of one SLO."""
-    count = sum(int(part.rsplit("x", 1)[1]) + 1 if "x" in part else 1 for part in events.split())
+    values, stale, _ = events.partition(" stale")
+    count = sum(int(part.rsplit("x", 1)[1]) + 1 if "x" in part else 1 for part in values.split())
     return {
         f'llmslo_slo_events_total{{{PROBE},slo="{name}"}}': events,
         f'llmslo_slo_bad_events_total{{{PROBE},slo="{name}"}}': bad,
-        f'llmslo_slo_objective_ratio{{{PROBE},slo="{name}"}}': f"0.99+0x{count - 1}",
+        f'llmslo_slo_objective_ratio{{{PROBE},slo="{name}"}}': f"0.99+0x{count - 1}{stale}",
     }
 
 

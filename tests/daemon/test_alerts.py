@@ -14,6 +14,7 @@ from prober.daemon.registry import ALL as ALL_SERIES
 from prober.daemon.rules import groups
 from prober.exposition.alerting import RuleOptions
 from tests.daemon.alert_scenes import (
+    ANSWERS,
     BURN,
     NAMES,
     OUTAGE,
@@ -30,6 +31,7 @@ from tests.daemon.alert_scenes import (
 )
 from tests.daemon.promtool import (
     JOB,
+    PROBE,
     TARGET,
     Rules,
     Series,
@@ -59,25 +61,24 @@ def expectation(alert: str, scene: Scene) -> dict[str, Any]:
     return expected
 
 
-def group_of(groups: list[Rules], alert: str, scene: Scene) -> Rules:
-    """Rule group that has the alert: that of the SLO in the scene's series, else that of everything else."""
-    slo_name = next((match[1] for name in scene.series if (match := re.search(r'slo="(\w+)"', name))), "")
-    by_name = {group["name"]: group for group in groups}
-    of_slo = by_name.get(f"llm-slo-{slo_name}", {"rules": []})
-    return of_slo if any(rule.get("alert") == alert for rule in of_slo["rules"]) else by_name["llm-slo-prober"]
+def groups_of(groups: list[Rules], scene: Scene) -> tuple[str, ...]:
+    """Names of the groups that have something to do with the scene: those of its SLO, and that of everything else."""
+    found = next((match[1] for name in scene.series if (match := re.search(r'slo="(\w+)"', name))), "")
+    of_slo = [group["name"] for group in groups if re.fullmatch(f"llm-slo-{found}(-slow)?", group["name"])]
+    return (*of_slo, "llm-slo-prober")
 
 
 def play(promtool: Path, folder: Path, groups: list[Rules], scenes: dict[str, list[Scene]]) -> None:
-    """Run all scenes, one promtool run per rule group; scenes with the same series are one case.
+    """Run all scenes, one promtool run per SLO; scenes with the same series are one case.
 
     Scenes of days are evaluated every 15 minutes, since promtool recomputes their windows at each step.
     """
-    runs: dict[tuple[str, str], dict[frozenset[tuple[str, str]], list[tuple[str, Scene]]]] = {}
+    runs: dict[tuple[tuple[str, ...], str], dict[frozenset[tuple[str, str]], list[tuple[str, Scene]]]] = {}
     for alert, its_scenes in scenes.items():
         for scene in its_scenes:
-            key = group_of(groups, alert, scene)["name"], "15m" if scene.minute > 500 else "1m"
+            key = groups_of(groups, scene), "15m" if scene.minute > 500 else "1m"
             runs.setdefault(key, {}).setdefault(frozenset(scene.series.items()), []).append((alert, scene))
-    for (name, interval), by_series in runs.items():
+    for (names, interval), by_series in runs.items():
         cases = [
             case(
                 dict(series),
@@ -86,7 +87,7 @@ def play(promtool: Path, folder: Path, groups: list[Rules], scenes: dict[str, li
             )
             for series, together in by_series.items()
         ]
-        run_cases(promtool, folder, [group for group in groups if group["name"] == name], cases, interval)
+        run_cases(promtool, folder, [group for group in groups if group["name"] in names], cases, interval)
 
 
 @both_releases
@@ -103,12 +104,9 @@ def test_one_outage_is_one_page_from_however_many_places(
 ) -> None:
     """An outage that three vantages see is one alert of each kind, as if one prober saw it; one that a single one sees is a warning."""
     seen, unseen = OUTAGE | failing("0+0x44 1+0x75"), slo("ttft", "0+12x120", "0+0x120") | failing("0+0x120")
-    unseen |= series_of("target_state", "1+0x120", state="ready")
-    pages = {
-        (BURN, "critical", 'long="1h"'): 1,
-        (BURN, "critical", 'long="6h"'): 1,
-        ("LLMTargetFailing", "critical", 'target="llama"'): 1,
-    }
+    unseen |= series_of("target_state", "1+0x120", state="ready") | series_of("probes_total", "0+12x120", PROBE)
+    pages = {("LLMTargetFailing", "critical", 'target="llama"'): 1}
+    others = {(BURN, "critical", 'target="llama"'): 0}  # the bad events of an outage are told by its own page
     warnings = {
         ("LLMErrorBudgetBurnFromVantage", "warning", 'vantage="paris",long="1h"'): 1,
         ("LLMTargetFailingFromVantage", "warning", 'vantage="paris",target="llama"'): 1,
@@ -125,9 +123,9 @@ def test_one_outage_is_one_page_from_however_many_places(
                 {
                     "expr": f'count(ALERTS{{alertname="{name}",alertstate="firing",severity="{severity}",{more}}})',
                     "eval_time": "62m",
-                    "exp_samples": [{"labels": "{}", "value": count}] if alerts is expected else [],
+                    "exp_samples": [{"labels": "{}", "value": count}] if alerts is expected and count else [],
                 }
-                for alerts in (expected, absent)
+                for alerts in (expected, absent, others)
                 for (name, severity, more), count in alerts.items()
             ],
         )
@@ -166,7 +164,7 @@ def test_every_alert_has_its_annotations_and_runbook() -> None:
     """Summary, description, runbook, dashboard and severity; one runbook page per alert and no others."""
     for rule in ALERTS:
         notes = rule["annotations"]
-        assert {"summary", "description", "runbook_url", "dashboard_url"} == set(notes)
+        assert {"summary", "description", "runbook_url", "dashboard_url", "prober_url"} == set(notes)
         assert rule["labels"]["severity"] in ("critical", "warning", "info")
         assert notes["runbook_url"].endswith(f"/runbooks/{rule['alert']}")
     assert {rule["alert"] for rule in ALERTS} == set(NAMES) - {"LLMTTFTP99DriftStateless"}
@@ -229,8 +227,7 @@ def test_descriptions_of_capacity_alerts(
 ) -> None:
     """A description contains the figures that exist and omits the others."""
     rule = next(rule for rule in ALERTS if rule["alert"] == alert)
-    notes = {name: text.replace("{{ $labels.target }}", "llama") for name, text in rule["annotations"].items()}
-    notes["dashboard_url"] = notes["dashboard_url"].replace("{{ $labels.target | urlquery }}", "llama")
+    notes = of_llama(rule["annotations"])
     expected = {
         "exp_labels": {"severity": "warning", "target": "llama"},
         "exp_annotations": notes | {"description": description},
@@ -244,46 +241,103 @@ def test_descriptions_of_capacity_alerts(
     )
 
 
-# Bad events a minute of 12 over 15 minutes, their share, and per long window the recorded events and how long the budget lasts.
+def of_llama(notes: dict[str, str]) -> dict[str, str]:
+    """Annotations with the labels of the tests' target in them."""
+    for name, value in {"target": "llama", "workload": "probe", "slo": "ttft"}.items():
+        notes = {
+            key: text.replace(f"{{{{ $labels.{name} }}}}", value).replace(f"{{{{ $labels.{name} | urlquery }}}}", value)
+            for key, text in notes.items()
+        }
+    return notes
+
+
+def histogram(seconds: str, values: str) -> Series:
+    """TTFT of `values` answers, all of them up to `seconds`."""
+    bounds = {"0.25": seconds <= "0.25", "0.5": seconds <= "0.5", "2": True, "+Inf": True}
+    return {
+        f'llmslo_ttft_seconds_bucket{{{PROBE},le="{le}"}}': values if is_in else "0+0x60"
+        for le, is_in in bounds.items()
+    }
+
+
+UNMEASURED = " In the last 5 minutes p50 was not measured, p99 was not measured; the limit is 500ms."
+KNOWN = (
+    histogram("2", "0+12x60")
+    | series_of("probe_failures_total", "0+3x60", PROBE, reason="http_503")
+    | series_of("probe_failures_total", "0+1x60", PROBE, reason="timeout_total")
+    | series_of("engine_info", "1+0x60", engine="vllm", version="0.11.0", model="m")
+    | series_of("engine_last_change_timestamp_seconds", "1200+0x60", what="restart")
+    | series_of("engine_last_change_timestamp_seconds", "600+0x60", what="version")
+    | series_of("regime_active", "1+0x30", regime="queueing")
+    | series_of("regime_active", "0+0x24 1+0x6", regime="network")
+    | series_of("regime_active", "1+0x30", regime="unknown")
+)
 BURN_DESCRIPTIONS = [
-    ("10.8", "90%", dict.fromkeys(("1h", "6h", "1d", "3d"), ("about 180", "8h 0m 0s"))),
-    ("0.96", "8%", dict.fromkeys(("6h", "1d", "3d"), ("about 180", "3d 18h 0m 0s"))),
+    (
+        slo("ttft", "0+12x60", "0+10.8x60"),
+        {"1h": ("90%", "360"), "6h": ("90%", "360")},
+        "The budget for 30d is used up." + UNMEASURED,
+    ),
+    (
+        slo("ttft", "0+12x60", "0+10.8x60") | KNOWN,
+        {"1h": ("90%", "360"), "6h": ("90%", "360")},
+        "The budget for 30d is used up. In the last 5 minutes p50 was 1.25s, p99 was 1.985s; the limit is 500ms. Most frequent "
+        "failure in 15 minutes: HTTP 503 (45). Engine: vllm 0.11.0. Its last change (restart) was at "
+        "1970-01-01 00:20:00 +0000 UTC. Likely cause: queueing.",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("bad", "ratio", "pairs"), BURN_DESCRIPTIONS)
+@pytest.mark.parametrize(("series", "pairs", "rest"), BURN_DESCRIPTIONS, ids=["bare", "all"])
 @both_releases
 def test_descriptions_of_burn_alerts(
     release: str,
-    bad: str,
-    ratio: str,
+    series: Series,
     pairs: dict[str, tuple[str, str]],
+    rest: str,
     request: pytest.FixtureRequest,
     tmp_path: Path,
 ) -> None:
-    """The lifetime of the budget follows from the current bad share; the event count shows how much data the window has."""
+    """What the alert knows, in words; what is not known is not in it. The cause is the one of most of the last 15 minutes."""
     rules = {
         rule["labels"]["long"]: rule for rule in ALERTS if rule["alert"] == BURN and rule["labels"]["slo"] == "ttft"
     }
     expected = []
-    for pair, (events, lasts) in pairs.items():
-        labels, notes = rules[pair]["labels"], rules[pair]["annotations"]
-        faster = {"1h": "over 14.4 times as fast", "6h": "over 6 times as fast", "1d": "over 3 times as fast"}
-        over = {"1h": "14.4%", "6h": "6%", "1d": "3%", "3d": "1%"}[pair]
-        annotations = {
-            "summary": f"llama burns the error budget of SLO ttft {faster.get(pair, 'faster')} {'as' if pair in faster else 'than'} "
-            "it allows",
-            "description": f"{ratio} of {events} recorded events of workload probe in the last {pair} were bad, and over {over} of "
-            f"those in the last {labels['short']} (TTFT up to 500ms; budget 1%). At this rate the whole budget for 30d lasts "
-            f"{lasts}.",
-            "runbook_url": notes["runbook_url"],
-            "dashboard_url": notes["dashboard_url"].replace("{{ $labels.target | urlquery }}", "llama"),
+    for pair, (ratio, events) in pairs.items():
+        labels, notes = rules[pair]["labels"], of_llama(rules[pair]["annotations"])
+        over = {"1h": "14.4%", "6h": "6%"}[pair]
+        annotations = notes | {
+            "description": f"{ratio} of about {events} recorded events of workload probe in the last {pair} were bad, and over {over} "
+            f"of those in the last {labels['short']} (TTFT up to 500ms; budget 1%). {rest}",
         }
-        own = {"target": "llama", "workload": "probe"}
-        expected.append({"exp_labels": labels | own, "exp_annotations": annotations})
-    series = slo("ttft", "0+12x15", f"0+{bad}x15")
-    firing = {"eval_time": "15m", "alertname": BURN, "exp_alerts": expected}
-    run_cases(request.getfixturevalue(release), tmp_path, RULES, [case(series, alert_rule_test=[firing])])
+        expected.append(
+            {"exp_labels": labels | {"target": "llama", "workload": "probe"}, "exp_annotations": annotations}
+        )
+    firing = {"eval_time": "30m", "alertname": BURN, "exp_alerts": expected}
+    groups = [group for group in GROUPS if group["name"] in ("llm-slo-ttft", "llm-slo-ttft-budget")]
+    run_cases(request.getfixturevalue(release), tmp_path, groups, [case(series, alert_rule_test=[firing])])
+
+
+def test_a_burn_alert_says_what_is_left_and_for_how_long(promtool: Path, tmp_path: Path) -> None:
+    """A quarter of 1% of 30 days, at a share of bad events of one half: 0.25 × 0.01 × 720 h / 0.5 = 3.6 h."""
+    rule = next(rule for rule in ALERTS if rule["alert"] == BURN and rule["labels"]["slo"] == "ttft")
+    remaining = "target_workload_slo:llmslo_slo_error_budget_remaining:ratio"
+    known = {f'{remaining}{{target="llama",workload="probe",slo="ttft"}}': "0.25+0x60"}
+    labelled = rule | {"expr": f'{remaining}{{slo="ttft"}} * 2', "for": "0m"}  # a share of bad events of one half
+    text = (
+        "50% of the recorded events of workload probe in the last 1h were bad, and over 14.4% of those in the last 5m "
+        "(TTFT up to 500ms; budget 1%)."
+    )
+    text += f" 25% of the budget for 30d is left, at this rate for 3h 36m 0s.{UNMEASURED}"
+    notes = of_llama(rule["annotations"]) | {"description": text}
+    firing = {
+        "eval_time": "15m",
+        "alertname": BURN,
+        "exp_alerts": [
+            {"exp_labels": rule["labels"] | {"target": "llama", "workload": "probe"}, "exp_annotations": notes}
+        ],
+    }
+    run_cases(promtool, tmp_path, [{"name": "one", "rules": [labelled]}], [case(known, alert_rule_test=[firing])])
 
 
 @pytest.mark.parametrize(
@@ -294,11 +348,13 @@ def test_the_summary_of_a_target_that_fails_from_one_place_names_it(
 ) -> None:
     """Also if the place is the one without a name."""
     (rule,) = (rule for rule in ALERTS if rule["alert"] == "LLMTargetFailingFromVantage")
-    answers = failing("0+0x20") | series_of("target_state", "1+0x20", state="ready")
-    series = at("tokyo", answers) | at("lima", answers)
+    series = at("tokyo", ANSWERS) | at("lima", ANSWERS)
     series |= at(place, failing("1+0x20")) if place else failing("1+0x20")
-    notes = rule["annotations"] | {"summary": f"llama fails every probe from {text}"}
-    notes["dashboard_url"] = notes["dashboard_url"].replace("{{ $labels.target | urlquery }}", "llama")
+    description = rule["annotations"]["description"].partition("{{")[0]
+    notes = of_llama(rule["annotations"]) | {
+        "summary": f"llama fails every probe from {text}",
+        "description": description,
+    }
     labels = {"severity": "warning", "target": "llama"} | ({"vantage": place} if place else {})
     firing = {
         "eval_time": "10m",
@@ -309,7 +365,9 @@ def test_the_summary_of_a_target_that_fails_from_one_place_names_it(
 
 
 STATES = [
-    ("met", 60, slo("ttft", "0+12x60", "0+0x60"), "1+0x60"),
+    ("met", 60, slo("ttft", "0+20x60", "0+0x60"), "1+0x60"),
+    ("met", 60, slo("ttft", "0+20x60", "0+0.1x60"), "1+0x60"),
+    ("no_data", 60, slo("ttft", "0+12x60", "0+0.1x60"), "1+0x60"),  # too few events, and too few bad ones
     ("missed", 60, slo("ttft", "0+12x60", "0+1x60"), "1+0x60"),
     ("no_data", 60, slo("ttft", "0+12x10 120+0x60", "0+0x70"), "1+0x70"),
     ("no_data", 60, slo("ttft", "0+12x60", "0+0x60"), "1+0x30 0+0x30"),
@@ -325,7 +383,7 @@ def test_an_slo_is_met_missed_or_has_no_data(
     labels = f'{{__name__="{name}",slo="ttft",state="{state}",target="llama",workload="probe"}}'
     expected = {"expr": name, "eval_time": f"{minute}m", "exp_samples": [{"labels": labels, "value": 1}]}
     inputs = {**series, f"llmslo_trusted{{{JOB}}}": trusted}
-    run_cases(promtool, tmp_path, RULES, [case(inputs, promql_expr_test=[expected])], "5m")
+    run_cases(promtool, tmp_path, RULES, [case(inputs, promql_expr_test=[expected])], "4m")
 
 
 def test_nothing_is_met_when_the_prober_is_down(promtool: Path, tmp_path: Path) -> None:
@@ -333,7 +391,7 @@ def test_nothing_is_met_when_the_prober_is_down(promtool: Path, tmp_path: Path) 
     inputs = {**slo("ttft", "0+12x60", "0+0x60"), f"llmslo_trusted{{{JOB}}}": "1+0x60"}
     query = 'target_workload_slo:llmslo_slo_state:window{state="met"}'
     expected = {"expr": query, "eval_time": "120m", "exp_samples": []}
-    run_cases(promtool, tmp_path, RULES, [case(inputs, promql_expr_test=[expected])], "5m")
+    run_cases(promtool, tmp_path, RULES, [case(inputs, promql_expr_test=[expected])], "4m")
 
 
 def test_runbook_queries_are_valid_promql(promtool: Path, tmp_path: Path) -> None:

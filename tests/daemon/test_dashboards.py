@@ -15,7 +15,7 @@ from prober.daemon.registry import ALL as ALL_SERIES
 from prober.daemon.rules import example_rules
 from prober.exposition.dashboards.board import UIDS
 from prober.exposition.families import AnySeries
-from tests.daemon.promtool import check_expressions
+from tests.daemon.promtool import PROBE, case, check_expressions, run_cases
 from tools.dashboard_lint.promql import parse
 from tools.dashboard_lint.rules import expressions, labels_of_series, problems
 
@@ -143,6 +143,49 @@ def test_promtool_accepts_every_expression(
     check_expressions(promtool, tmp_path, [without_variables(text) for _, text in queries])
 
 
+def ttft(vantage: str, s: float) -> dict[str, str]:
+    """Histogram of a target whose every TTFT from a vantage is just below `s`, of one bucket each 0.1 s."""
+    labels = PROBE.replace('instance="a"', f'instance="{vantage}"') + (f',vantage="{vantage}"' if vantage else "")
+    bounds = [f"{tenth / 10:g}" for tenth in range(1, 10)]
+    return {
+        f'llmslo_ttft_seconds_bucket{{{labels},le="{le}"}}': "0+12x130" if le == "+Inf" or float(le) >= s else "0x130"
+        for le in (*bounds, "+Inf")
+    }
+
+
+PLACES = [
+    ({"paris": 0.2, "tokyo": 0.5, "lima": 0.2}, {"": 0.15, "paris": 0.0, "tokyo": 0.3, "lima": 0.0}),
+    ({"paris": 0.7, "tokyo": 0.7}, {"": 0.65, "paris": 0.0, "tokyo": 0.0}),
+    ({"paris": 0.2}, {}),
+    ({"": 0.2}, {}),
+    ({"paris": 0.2, "": 0.5}, {}),
+]
+
+
+@pytest.mark.parametrize(("latencies", "expected"), PLACES, ids=str)
+def test_the_panel_by_vantage_separates_what_is_shared_from_what_a_place_adds(
+    promtool: Path, tmp_path: Path, latencies: dict[str, float], expected: dict[str, float]
+) -> None:
+    """The median of the fastest place, and the distance of each from it; nothing to compare with one place."""
+    (panel,) = (panel for panel in board("target")["panels"] if panel["title"] == "TTFT shared and added, p50")
+    shared, added = (without_variables(query["expr"]) for query in panel["targets"])
+    series = {name: values for place, s in latencies.items() for name, values in ttft(place, s).items()}
+    tests = [
+        {
+            "expr": f"round({expr}, 0.001)",
+            "eval_time": "125m",
+            "exp_samples": [
+                {"labels": f'{{target="llama",workload="probe"{label}}}', "value": value} for label, value in samples
+            ],
+        }
+        for expr, samples in (
+            (shared, [("", value) for place, value in expected.items() if not place]),
+            (added, [(f',vantage="{place}"', value) for place, value in expected.items() if place]),
+        )
+    ]
+    run_cases(promtool, tmp_path, [], [case(series, promql_expr_test=tests)])
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_limits_are_selected_by_signal(name: str) -> None:
     """Thresholds are selected by `signal`, not by the name of an SLO; the dashboard `slo` shows each with its SLO."""
@@ -167,3 +210,57 @@ def test_annotations_mark_possible_causes(name: str) -> None:
     assert set(marks) == {"Engine changed", "Drift", "Sweep", "Deployment"}
     assert marks["Deployment"]["datasource"] == {"type": "grafana", "uid": "-- Grafana --"}
     assert marks["Deployment"]["target"]["tags"] == ["deployment"]
+
+
+def curve_of(prober: str, stages: dict[str, float], knee: float, success: int | None, end: int) -> dict[str, str]:
+    """Series of one of several probers, each with the sweep that it made last."""
+    of = f'instance="{prober}",target="t"'
+    more = {} if success is None else {f"llmslo_sweep_last_success_timestamp_seconds{{{of}}}": f"{success}"}
+    knees = {"lower": 0.9 * knee, "estimate": knee, "upper": 1.1 * knee}
+    found = {
+        f'llmslo_capacity_requests_per_second{{{of},slo="s",bound="{bound}"}}': f"{value:g}"
+        for bound, value in knees.items()
+        if success is not None
+    }
+    return {
+        **{
+            f'llmslo_sweep_stage_rate_per_second{{{of},stage="{stage}"}}': f"{rate:g}" for stage, rate in stages.items()
+        },
+        f'llmslo_sweep_last_end_timestamp_seconds{{{of},reason="guard"}}': f"{end}",
+        f'llmslo_slo_threshold_seconds{{{of},workload="w",slo="s",signal="ttft"}}': "0.5",
+        f'llmslo_sweep_stage_latency_seconds{{{of},stage="00",signal="ttft",quantile="0.5"}}': "0.2",
+        f'llmslo_capacity_fit_rate_per_second{{{of},slo="s",point="00"}}': f"{knee / 2:g}",
+        f'llmslo_capacity_fit_latency_seconds{{{of},slo="s",point="00",signal="ttft",quantile="0.99"}}': "0.3",
+        **more,
+        **found,
+    }
+
+
+def test_the_load_curve_is_of_one_sweep_with_its_knee(promtool: Path, tmp_path: Path) -> None:
+    """Of several probers that with the latest capacity, however late another one's sweep was aborted; rates of its stages, of the
+    fitted curve, and of the edges and the middle of the knee. Without a capacity there is no knee, and the latest sweep is shown."""
+    old = curve_of("a", {"00": 1.0, "01": 2.0, "02": 3.0}, 3.0, 100, 900)
+    new = curve_of("b", {"00": 4.0, "01": 8.0}, 10.0, 200, 200)
+    aborted = curve_of("c", {"00": 7.0}, 70.0, None, 999)
+    (panel,) = (panel for panel in board("capacity")["panels"] if panel["title"] == "TTFT over load")
+    queries = {target["refId"]: target["expr"].replace("$one", "t") for target in panel["targets"]}
+
+    def rows(expected: dict[str, float]) -> list[dict[str, Any]]:
+        return [{"labels": f'{{stage="{stage}"}}', "value": value} for stage, value in expected.items()]
+
+    def expected(ref: str, **values: float) -> dict[str, Any]:
+        named = {stage.replace("_", " ").strip(): value for stage, value in values.items()}
+        return {"expr": queries[ref], "eval_time": "0m", "exp_samples": rows(named)}
+
+    knee = {"knee_1": 9.0, "knee_2": 11.0, "estimate_1": 9.98, "estimate_2": 10.02}
+    height = {"knee_1": 0.5, "knee_2": 0.5}
+    several = [
+        expected("A", _00=4.0, _01=8.0, s_00=5.0, **knee),
+        expected("B", _00=0.2),
+        expected("F", s_00=0.3),
+        expected("G", _00=0.5, _01=0.5, knee_2=0.5),
+        expected("H", **height),
+    ]
+    alone = [expected("A", _00=7.0, s_00=35.0), expected("H")]
+    cases = [case(old | new | aborted, promql_expr_test=several), case(aborted, promql_expr_test=alone)]
+    run_cases(promtool, tmp_path, [], cases)

@@ -58,6 +58,7 @@ Start = Callable[..., subprocess.Popen[bytes]]
 # By dashboard and panel: which queries have no data of a target, and why there is none.
 NO_SWEEP = "no sweep, so no capacity"
 NO_GPU = "no GPU here"
+NO_VANTAGE = "this prober has no vantage"
 ENOUGH = {"target": dict.fromkeys(("TTFT E", "ITL E", "TPOT E", "E2E E"), "its samples are enough for a p99")}
 REAL: dict[str, dict[str, str]] = {
     "target": {
@@ -66,18 +67,20 @@ REAL: dict[str, dict[str, str]] = {
         "ITL E": "its samples may be enough for a p99",
         "TTFT of the answer, after reasoning": "the model does not reason",
         "Tool calls": "no workload has tools",
+        "TTFT by vantage": NO_VANTAGE, "TTFT shared and added, p50": NO_VANTAGE,
+        "TCP connect by vantage, p50": NO_VANTAGE, "State by vantage": NO_VANTAGE,
         "Failures by reason A": "none failed; all probes are there as a line",
         "TPOT F": "no SLO on it", "E2E F": "no SLO on it",
     },
     "capacity": {
-        "Headroom": NO_SWEEP, "Age of the capacity": NO_SWEEP, "Capacity exhaustion": NO_SWEEP,
-        "Instances for the peak of this range": NO_SWEEP,
+        "Headroom": NO_SWEEP, "Capacity age": NO_SWEEP, "Capacity exhaustion": NO_SWEEP,
+        "Instances for the peak": NO_SWEEP,
         "Sweep load now": "sweeps are not configured", "Load that sweeps added": "sweeps are not configured",
         "Requests: demand against capacity A": NO_SWEEP, "Requests: demand against capacity B": NO_SWEEP,
         "Requests: demand against capacity C": NO_SWEEP, "Tokens: demand against capacity A": NO_SWEEP,
         "Tokens: demand against capacity B": NO_SWEEP, "Tokens: demand against capacity C": NO_SWEEP,
-        "Headroom over time": NO_SWEEP, "Capacity found by sweeps": NO_SWEEP, "TTFT over load, last sweep": NO_SWEEP,
-        "ITL over load, last sweep": NO_SWEEP, "Throughput over load, last sweep": NO_SWEEP,
+        "Headroom over time": NO_SWEEP, "Capacity found by sweeps, in their requests": NO_SWEEP, "TTFT over load": NO_SWEEP,
+        "TPOT over load": NO_SWEEP, "ITL over load": NO_SWEEP, "Throughput over load": NO_SWEEP, "Last sweep ended": NO_SWEEP,
         "Sweeps by result": NO_SWEEP, "Output tokens per GPU": NO_GPU,
         "Cost and energy of 1,000 output tokens": NO_GPU,
     },
@@ -109,7 +112,9 @@ def programs(folder: Path) -> Iterator[Start]:
 
 LABELS: dict[str, tuple[str, ...]] = {
     "workload": ("probe",), "slo": ("start", "flow", "success"), "phase": ("settled",), "signal": ("ttft", "itl", "tpot", "e2e"),
-    "bound": ("lower", "estimate", "upper"), "quantile": ("0.5", "0.9", "0.95", "0.99"), "stage": ("00", "01", "02", "03"),
+    "bound": ("lower", "estimate", "upper", "earliest", "latest"), "quantile": ("0.5", "0.9", "0.95", "0.99"),
+    "stage": ("00", "01", "02", "03"),
+    "point": ("00", "01", "02", "03"),
     "gpu": ("0", "1"), "state": ("failing", "ready"), "reason": ("shed", "thermal", "power_cap", "rejected"),
     "cause": ("regression",), "event": ("alarm",), "check": ("regex",), "kind": ("prompt", "completion"),
     "unit": ("requests", "tokens"), "budget": ("tokens",), "regime": ("unknown", "queueing"),
@@ -121,8 +126,8 @@ VALUES = {"lower": 0.9, "estimate": 1.0, "upper": 1.1, "00": 1.0, "01": 2.0, "02
 class Page:
     """The staged target: each declared series with each of its usual labels, counters that rise with each scrape."""
 
-    def __init__(self) -> None:
-        self._families = registry()
+    def __init__(self, vantage: str) -> None:
+        self._families = registry(vantage)
         for declared in ALL_SERIES:
             names = [name for name in declared.labels if name != "target"]
             kinds = ("dns", "tcp", "proxy", "tls") if declared is probe_series.CONNECT else LABELS.get("phase", ())
@@ -158,9 +163,10 @@ class Page:
 
 
 @asynccontextmanager
-async def staged() -> AsyncIterator[int]:
+async def staged(vantage: str) -> AsyncIterator[int]:
+    """The port of its page as the prober of that vantage has it."""
     app = web.Application()
-    app.add_routes([web.get("/metrics", Page().answer)])
+    app.add_routes([web.get("/metrics", Page(vantage).answer)])
     runner = web.AppRunner(app)
     await runner.setup()
     port = free_port()
@@ -284,10 +290,10 @@ def unexpected(empty: dict[str, list[str]], expected: dict[str, dict[str, str]])
 
 async def test_every_panel_has_data_where_there_is_some(tmp_path: Path, prometheus_binary: Path) -> None:
     """All of the staged target's; of the real ones all but what is listed with its reason."""
-    async with staged() as page_port:
+    async with staged("paris") as paris, staged("tokyo") as tokyo:
         with programs(tmp_path) as start:
             port = prober(tmp_path, start)
-            address = prometheus(tmp_path, start, prometheus_binary, (port, page_port))
+            address = prometheus(tmp_path, start, prometheus_binary, (port, paris, tokyo))
             native = prometheus(tmp_path, start, prometheus_binary, (port,), "--enable-feature=native-histograms")
             await asyncio.to_thread(judged, Reader(address), Reader(native))
 

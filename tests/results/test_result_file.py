@@ -154,7 +154,7 @@ def broken(path: tuple[str | int, ...], value: object) -> Any:
 @pytest.mark.parametrize(
     ("path", "value", "text"),
     [
-        ((KEY, "format"), 9, "llm_slo_prober.format: is 9, this prober reads 1 to 5; use the version that wrote it"),
+        ((KEY, "format"), 9, "llm_slo_prober.format: is 9, this prober reads 1 to 6; use the version that wrote it"),
         ((*OWN, "target", "engine_version"), ABSENT, "llm_slo_prober.result.target.engine_version: is missing"),
         (
             (*OWN, "stages", 1, "sent"),

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -561,6 +562,38 @@ async def test_the_result_of_a_sweep_is_served_and_drawn() -> None:
         assert "TTFT over load" in page
         assert "ttft: estimated knee 12/s, 90% interval 10 to 13" in page
         assert (await site.ask("GET", "/")).text.count('<svg class="chart"') == 4
+
+
+CHART = re.compile(r'<svg class="chart".*?</svg>')
+
+
+async def test_an_aborted_sweep_stands_beside_the_last_good_one() -> None:
+    """In the API and on the page: the capacity, with its time, and its curves stay; why the later one ended is told."""
+    slo = "{quick: {signal: ttft, threshold: 1s, objective: 99%}}"
+    async with requesting(ONE + ", sweep: {{max_rate: 5/s}}", slos=slo) as site:
+        await until(lambda: site.seen.probes("a") >= 1)
+        runner = site.seen.fleet.runners["a"]
+        sweeps, good = runner.find(TargetSweeps), sweep("c0ffee")
+        assert sweeps is not None
+        good = replace(good, target=replace(good.target, url=runner.spec.url))
+        aborted = replace(
+            good, id="dead", capacities=(), stages=good.stages[:1], stop="guard", stop_detail="alerts fire"
+        )
+        aborted = replace(aborted, started_unix_s=good.ended_unix_s + 60, ended_unix_s=good.ended_unix_s + 90)
+        await sweeps.results.keep(good)
+        curves = CHART.findall((await site.ask("GET", "/")).text)
+        await sweeps.results.keep(aborted)
+        (target,) = (await site.ask("GET", "/api/v1/targets")).data
+        assert target["capacity"].startswith("ttft: estimated knee 12/s")
+        assert (target["last_sweep"]["id"], target["last_sweep"]["stop_detail"]) == ("dead", "alerts fire")
+        page = (
+            await site.ask("GET", "/?target=a")
+        ).text  # a page is shared for a while, this one was not asked for before
+        assert len(curves) == 4
+        assert CHART.findall(page) == curves
+        assert "Of the sweep that ended at 2025-10-09 08:5" in page
+        assert "The last sweep found no capacity" in page
+        assert "stopped by an external condition: alerts fire" in page
 
 
 async def test_an_answer_that_is_no_utf_8_is_answered_all_the_same() -> None:

@@ -38,7 +38,8 @@ def labels_of_series(series: Iterable[AnySeries], rules: Iterable[Json]) -> Seri
     """Labels of every series that a query may name: declared in `series`, recorded by `rules`, or of Prometheus itself."""
     labels_of: dict[str, frozenset[str]] = {"ALERTS": ADDED_LABELS | {"target", "workload"} | SCRAPE_LABELS}
     for declared in series:
-        labels = labels_of[declared.name] = frozenset(declared.labels) | SCRAPE_LABELS
+        place = {"vantage"} if "target" in declared.labels else frozenset[str]()
+        labels = labels_of[declared.name] = frozenset(declared.labels) | place | SCRAPE_LABELS
         if declared.kind == "histogram":  # under its own name: native buckets
             labels_of |= {f"{declared.name}_bucket": labels | {"le"}, f"{declared.name}_count": labels}
     for rule in rules:

@@ -51,6 +51,7 @@ def _target() -> Board:
         "Latency: every probe": probes.heatmaps(),
         "Latency: quantiles": [*probes.latency(), prober.receive_error()],
         "On the way": probes.network(),
+        "By vantage": probes.vantages(),
         "Failures": probes.failures(),
         "Tokens and cost": [*probes.cost(), budgets],
     }

@@ -80,8 +80,10 @@ def judged(select: str = PROBES) -> str:
 
 
 def slo_state(by: str, select: str = TARGET) -> str:
-    """Worst state: 0 met, 1 no data, 2 missed."""
-    return worst(SLO_STATE, ("met", "no_data", "missed"), "state", by, select)
+    """Worst state: 0 met, 1 no data, 2 declared, but no rules that could judge it are loaded, 3 missed."""
+    states = worst(SLO_STATE, ("met", "no_data", "no_rules", "missed"), "state", f"{LEVEL}, slo", select)
+    declared = f"group by ({LEVEL}, slo) (llmslo_slo_objective_ratio{{{select}}})"
+    return f"max by ({by}) (({states} and {declared}) or 2 * {declared})"
 
 
 def target_state() -> str:

@@ -10,7 +10,7 @@ from prober.exposition.dashboards.style import GREEN, GREY, ORANGE, RED, YELLOW,
 TARGET_STATES = index_mapping(
     ("ready", GREEN), ("pending", GREY), ("starting", YELLOW), ("draining", YELLOW), ("failing", RED)
 )
-SLO_STATES = index_mapping(("met", GREEN), ("no data", GREY), ("missed", RED))
+SLO_STATES = index_mapping(("met", GREEN), ("no data", GREY), ("no rules", ORANGE), ("missed", RED))
 YES_NO = index_mapping(("no", RED), ("yes", GREEN))
 SEVERITIES = {"critical": RED, "warning": ORANGE, "info": GREY}
 GOOD_AT_ONE: Steps = ((None, RED), (1, GREEN))

@@ -1,6 +1,6 @@
 """Alert on the probing budgets."""
 
-from prober.exposition.alerting import Alert, probe_increase
+from prober.exposition.alerting import Alert, of_present, probe_increase
 
 
 def alerts(selector: str) -> tuple[Alert, ...]:
@@ -10,7 +10,7 @@ def alerts(selector: str) -> tuple[Alert, ...]:
         Alert(
             "LLMProbeBudgetExhausted",
             "warning",
-            f"{refused} > 0\n",
+            of_present(f"{refused} > 0", f"llmslo_probes_neutral_total{{{selector}}}"),
             "5m",
             "The probing budget of {{ $labels.target }} is used up",
             "{{ $value | humanize }} probes of workload {{ $labels.workload }} were not sent in 15 minutes, because the budget of "

@@ -9,10 +9,13 @@ def alerts(selector: str) -> tuple[Alert, ...]:
 
 
 def _headroom(selector: str) -> Alert:
-    """Excludes sweeps and the 5 minutes after, the window of the demand rate: the load is then the sweep's own.
+    """During sweeps and the 5 minutes after, the window of the demand rate, only the prober that sweeps is asked.
 
-    The minimum is the estimate, or the upper bound where only that is known.
+    It knows which load is its own, and states the demand of before; another one takes the sweep for demand. So the alert also fires
+    where sweeps leave no quarter of an hour. The minimum is the estimate, or the upper bound where only that is known.
     """
+    free = f'llmslo_headroom_ratio{{{selector},bound=~"estimate|upper"}}'
+    swept = f"max by (target, instance) (max_over_time(llmslo_sweep_rate_per_second{{{selector}}}[6m])) > 0"
 
     def ratio_template(word: str, more: str) -> str:
         query = _about_the_target(f"min by (target) (llmslo_headroom_ratio{{%s{more}}})", selector)
@@ -21,9 +24,8 @@ def _headroom(selector: str) -> Alert:
     return Alert(
         "LLMHeadroomLow",
         "warning",
-        f'min by (target) (llmslo_headroom_ratio{{{selector},bound=~"estimate|upper"}}) < 0.2\n'
-        "unless on (target)\n"
-        f"max by (target) (max_over_time(llmslo_sweep_rate_per_second{{{selector}}}[6m])) > 0\n",
+        f"min by (target) (\n  ({free} unless on (target) {swept})\n"
+        f"  or\n  ({free} and on (target, instance) {swept})\n) < 0.2\n",
         "15m",
         "{{ $labels.target }} has little capacity left",
         "{{ $value | humanizePercentage }} of the capacity that the last successful sweep found is free, by its estimate, or by its "
@@ -31,7 +33,7 @@ def _headroom(selector: str) -> Alert:
         + ratio_template(", by the lower bound of the capacity", ',unit=\\"requests\\",bound=\\"lower\\"')
         + ratio_template(", in tokens", ',unit=\\"tokens\\",bound=\\"estimate\\"')
         + ".",
-        keep_firing_for="30m",  # a sweep interrupts the expression; the alert stays
+        keep_firing_for="30m",
     )
 
 

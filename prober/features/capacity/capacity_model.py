@@ -23,6 +23,7 @@ MAX_EXTRA_MEASUREMENTS = 3  # if too few points are near the knee
 MAX_BACKGROUND_RATIO = 4  # background requests per request of the sweep, at most
 SETTLE_RATIO = 0.05  # of the requests are ignored: the service starts empty
 OVERLOAD_RATIO = 0.25  # of the sweep's requests: a queue that only grows
+MAX_DRAIN_S = 600.0  # after the last arrival, for answers that still run
 NEAR, FAR, FAR_WEIGHT = (
     1.6,
     3.0,
@@ -106,6 +107,33 @@ class CapacityModel:
                     events, bad = self._events(slo, stream, course, judged, now_s)
                     shares[slo] = max(0.5, bad) / max(1.0, events)
         return [shares[slo] for slo in slos]
+
+    def latency_s(self, slo: Slo, total_per_s: float, requests: int, rng: Random) -> float | None:
+        """The quantile of the objective (of 99%: the p99) over `requests` requests of the sweep at a rate.
+
+        None beyond the highest rate that the service keeps up with, and for ITL, whose gaps are counted and not kept.
+        """
+        stream, is_own = self._requests(total_per_s, requests, rng)
+        until_s = stream.at_s[-1] + MAX_DRAIN_S
+        course = serve(self.service, stream, until_s, array("d"), max_waiting=OVERLOAD_RATIO * requests)
+        if slo.signal == "itl" or course.served < len(is_own):
+            return None
+        judged = np.flatnonzero(is_own)
+        values = np.sort(self._latencies_s(slo, stream, course, judged[judged >= round(SETTLE_RATIO * len(is_own))]))
+        quantile_s = float(values[ceil(float(slo.objective) * len(values)) - 1]) if len(values) else inf
+        return quantile_s if isfinite(quantile_s) else None
+
+    def _latencies_s(self, slo: Slo, stream: Stream, course: Course, judged: NDArray[np.intp]) -> Array:
+        """Latencies of requests; infinite where the answer had not come so far."""
+        at_s, first_s, end_s, outputs = (
+            view(values)[judged] for values in (stream.at_s, course.first_s, course.end_s, stream.outputs)
+        )
+        if slo.signal == "tpot":
+            several = outputs >= 2
+            tpot_s = (end_s - first_s)[several] / (outputs[several] - 1)
+            return np.where(end_s[several] >= 0, tpot_s, inf)
+        last_s = first_s if slo.signal == "ttft" else end_s
+        return np.where(last_s >= 0, last_s - at_s + self.front_s, inf)
 
     def _requests(self, total_per_s: float, requests: int, rng: Random) -> tuple[Stream, NDArray[np.bool_]]:
         """Poisson stream with exact means: its rate, background share and mean lengths equal those of the model.

@@ -64,6 +64,18 @@ def longest_gap_s(schedule: str, timezone: str, blackout: Collection[WeeklySpan]
 
 
 @cache
+def shortest_gap_s(schedule: str, timezone: str, blackout: tuple[WeeklySpan, ...], min_gap_s: float) -> float | None:
+    """Shortest time in seconds between due times of five weeks that do not fall in `blackout` nor sooner than `min_gap_s` after one.
+
+    None for fewer than two. Raises BadSchedule.
+    """
+    cron = trigger(schedule, timezone)
+    begin_s = _next_s(cron, time.time())
+    due_times = islice(_due_times(cron, blackout, begin_s, begin_s + COUNTED_S, min_gap_s), MAX_DUE_TIMES)
+    return min((after_s - before_s for before_s, after_s in pairwise(due_times)), default=None)
+
+
+@cache
 def max_due_times(
     schedule: str, timezone: str, blackout: tuple[WeeklySpan, ...], min_gap_s: float, within_s: float
 ) -> int:

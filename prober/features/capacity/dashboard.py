@@ -4,7 +4,7 @@ from typing import Any
 
 from prober.exposition.dashboards.board import Board, annotation
 from prober.exposition.dashboards.panels import Panel, Query, counts, now, row, series, stat
-from prober.exposition.dashboards.queries import TARGET, WHOLE_GPUS, gauge, increase, limit, rate
+from prober.exposition.dashboards.queries import STEP, TARGET, WHOLE_GPUS, gauge, increase, rate
 from prober.exposition.dashboards.style import (
     BLUE,
     GREEN,
@@ -15,10 +15,13 @@ from prober.exposition.dashboards.style import (
     band,
     dashed,
     fixed_color,
+    named,
     on_the_right,
 )
 from prober.exposition.dashboards.vocabulary import HEADROOM_STEPS
 
+RATE_AXIS = "requests per second"
+WITHOUT_POINTS = (("custom.showPoints", "never"),)
 BOUNDS = ("lower", "estimate", "upper")
 MIN_HEADROOM = 0.2  # default of `prober plan`, and the threshold of the alert
 ANNOTATION = annotation(
@@ -34,16 +37,29 @@ def board() -> Board:
     rows = {
         "": _now(),
         "Demand against capacity": [_requests(), _tokens(), _headroom(), _kv()],
-        "Sweeps": [_knee(), _curve("ttft"), _curve("itl"), _frontier(), _added(), _ended()],
+        "Load curve": [_curve("ttft"), _curve("tpot"), _curve("itl"), _frontier()],
+        "Sweeps": [_knee(), _added(), _ended()],
         "GPUs": _gpus(),
     }
     text = "Capacity of one target from sweeps, with its interval; demand, headroom, forecast and cost."
-    return Board("capacity", text, rows, one_target=True, variables=("target", "workload"))
+    return Board("capacity", text, rows, one_target=True, variables=("target",))
+
+
+def _users(selector: str) -> str:
+    """A series on the users' demand: during a sweep and the five minutes after it, over which demand is averaged, that of the prober
+    that sweeps. It states the demand of before; another one takes the sweep's requests for demand."""
+    swept = f"max by (target, instance) (max_over_time((llmslo_sweep_rate_per_second{{{TARGET}}})[6m:])) > 0"
+    return f"({selector} unless on (target) {swept} or {selector} and on (target, instance) {swept})"
+
+
+def _demand(unit: str) -> str:
+    return f"max({_users(f'llmslo_demand_{unit}_per_second{{{TARGET}}}')})"
 
 
 def _free(bound: str) -> str:
     """Free share of the capacity."""
-    return f'min(llmslo_headroom_ratio{{{TARGET},bound="{bound}"}})'
+    selector = f'llmslo_headroom_ratio{{{TARGET},bound="{bound}"}}'
+    return f"min({_users(selector)})"
 
 
 def _sweep_capacity(bound: str) -> str:
@@ -60,18 +76,15 @@ def _capacity_tokens(bound: str) -> str:
     return f'min(llmslo_capacity_tokens_per_second{{{TARGET},bound="{bound}"}})'
 
 
-def _peak(demand: str) -> str:
-    """Highest demand in the range, without sweeps and the five minutes after them, over which demand is averaged."""
-    swept = f"max_over_time((max(llmslo_sweep_rate_per_second{{{TARGET}}}))[6m:]) > 0"
-    return f"max_over_time((max({demand}{{{TARGET}}}) unless {swept})[$__range:1m])"
-
-
 def _needed() -> str:
-    """Instances that the peak needs at the lower bound of the capacity, by requests or by tokens, whichever needs more."""
-    requests = f"{_peak('llmslo_demand_requests_per_second')} / ({_capacity('lower')})"
-    tokens = f"{_peak('llmslo_demand_tokens_per_second')} / {_capacity_tokens('lower')}"
-    either = f'{requests} or label_replace({tokens}, "unit", "tokens", "", "")'
-    return f"ceil(max({either}) / {1 - MIN_HEADROOM:g})"
+    """Instances that the peak of the range needs at the lower bound of the capacity: by tokens, else by requests.
+
+    Requests become those of the sweep's shape by the shape of their own time: that of now says nothing about past ones.
+    """
+    tokens = f"max_over_time({_demand('tokens')}[$__range:1m]) / {_capacity_tokens('lower')}"
+    shaped = f"{_demand('requests')} / max(llmslo_capacity_shape_ratio{{{TARGET}}}) or {_demand('requests')}"
+    requests = f"max_over_time(({shaped})[$__range:1m]) / {_sweep_capacity('lower')}"
+    return f"ceil(({tokens} or {requests}) / {1 - MIN_HEADROOM:g})"
 
 
 def _now() -> list[Panel]:
@@ -84,10 +97,10 @@ def _now() -> list[Panel]:
             *(now(_free(bound), name) for bound, name in zip(BOUNDS, ("at least", "estimate", "at most"), strict=True)),
             steps=HEADROOM_STEPS,
             decimals=0,
-            width=8,
+            width=7,
         ),
         stat(
-            "Age of the capacity",
+            "Capacity age",
             "Time since a sweep last found a capacity. Bad: longer than the sweep period, or older than the last engine change.",
             "s",
             now(f"time() - max(llmslo_sweep_last_success_timestamp_seconds{{{TARGET}}})"),
@@ -102,19 +115,19 @@ def _now() -> list[Panel]:
             "dateTimeFromNow",
             *(
                 now(f'1000 * min(llmslo_capacity_exhaustion_timestamp_seconds{{{TARGET},bound="{bound}"}})', name)
-                for bound, name in (("lower", "earliest"), ("estimate", "estimate"))
+                for bound, name in (("earliest", "earliest"), ("estimate", "estimate"))
             ),
             steps=NEUTRAL,
-            width=5,
+            width=4,
             empty="no forecast",
         ),
         counts(
-            "Instances for the peak of this range",
+            "Instances for the peak",
             "Instances of this target needed for the highest demand in this range, at the lower bound of its capacity and with 20% "
             "headroom, and their GPUs. Bad: more than there are. No data: no known capacity or demand, or no GPUs are read.",
             now(_needed(), "instances"),
             now(f"{_needed()} * count({WHOLE_GPUS})", "GPUs"),
-            width=5,
+            width=4,
         ),
         stat(
             "Sweep load now",
@@ -126,20 +139,32 @@ def _now() -> list[Panel]:
             decimals=1,
             width=3,
         ),
+        stat(
+            "Last sweep ended",
+            "When the last sweep ended, and the reason why it stopped sending. Bad: more recent than the capacity: it found none, and "
+            "capacity and load curve are those of an earlier one.",
+            "dateTimeFromNow",
+            now(f"1000 * max by (reason) (llmslo_sweep_last_end_timestamp_seconds{{{TARGET}}})", "{{reason}}"),
+            steps=NEUTRAL,
+            text_mode="value_and_name",
+            width=3,
+            empty="none known",
+        ),
     ]
 
 
-def _bounded(title: str, text: str, unit: str, demand: Query, capacity: dict[str, str]) -> Panel:
+def _bounded(title: str, text: str, unit: str, demand: Query, name: str, capacity: dict[str, str]) -> Panel:
+    """name: of the capacity in the legend"""
     return series(
         title,
         text,
         unit,
-        *(Query(expr, f"capacity, {bound}") for bound, expr in capacity.items()),
+        *(Query(expr, f"{name}, {bound}") for bound, expr in capacity.items()),
         demand,
         width=12,
         overrides=[
-            *band("capacity, lower", "capacity, upper"),
-            dashed("capacity, estimate", BLUE, in_legend=True),
+            *band(f"{name}, lower", f"{name}, upper"),
+            dashed(f"{name}, estimate", BLUE, in_legend=True),
             fixed_color("demand", ORANGE, ("custom.lineWidth", 2)),
         ],
     )
@@ -148,10 +173,11 @@ def _bounded(title: str, text: str, unit: str, demand: Query, capacity: dict[str
 def _requests() -> Panel:
     return _bounded(
         "Requests: demand against capacity",
-        "Requests per second that the engine finishes, against the estimated knee with its interval, scaled to the length of "
-        "production requests. Bad: demand in or above the band.",
+        "Requests per second that the engine finishes, against the estimated knee with its interval, scaled to the present "
+        "length of users' requests. Bad: demand in or above the band.",
         "reqps",
-        Query(f"max(llmslo_demand_requests_per_second{{{TARGET}}})", "demand"),
+        Query(_demand("requests"), "demand"),
+        "capacity in requests of users",
         {bound: _capacity(bound) for bound in BOUNDS},
     )
 
@@ -161,7 +187,8 @@ def _tokens() -> Panel:
         "Tokens: demand against capacity",
         "Demand and capacity in prompt and output tokens per second. Bad: demand in or above the band.",
         "short",
-        Query(f"max(llmslo_demand_tokens_per_second{{{TARGET}}})", "demand"),
+        Query(_demand("tokens"), "demand"),
+        "capacity",
         {bound: _capacity_tokens(bound) for bound in BOUNDS},
     )
 
@@ -197,89 +224,144 @@ def _kv() -> Panel:
 
 def _knee() -> Panel:
     return series(
-        "Capacity found by sweeps",
-        "Estimated knee of all SLOs together, for the sweep's own requests, with its interval, and the estimate of each SLO. "
+        "Capacity found by sweeps, in their requests",
+        "Estimated knee of all SLOs together, in requests of the sweep's own length and not of the users', with its interval, "
+        "and the estimate of each SLO. "
         "Bad: lower than after the previous sweep; the SLO with the lowest estimate sets the capacity.",
         "reqps",
-        *(Query(_sweep_capacity(bound), bound) for bound in BOUNDS),
+        *(Query(_sweep_capacity(bound), f"all SLOs, {bound}") for bound in BOUNDS),
         Query(gauge("llmslo_capacity_requests_per_second", "slo", ',bound="estimate"'), "SLO {{slo}}"),
         width=12,
         empty="no sweep has found a capacity in this range",
-        overrides=[*band("lower", "upper"), dashed("SLO .*", "", in_legend=True)],
+        overrides=[*band("all SLOs, lower", "all SLOs, upper"), dashed("SLO .*", "", in_legend=True)],
     )
 
 
-def _by_stage(*queries: str, names: tuple[str, ...]) -> tuple[list[Query], list[Json]]:
-    """Queries and transformations for the rate and values of each stage by ascending rate; equal rates show the largest value."""
-    stages = [f"max by (stage) (llmslo_sweep_stage_rate_per_second{{{TARGET}}})", *queries]
-    refs = [f"Value #{chr(ord('A') + place)}" for place in range(len(stages))]
+def _over_rate(rates: str, *values: tuple[str, str]) -> tuple[list[Query], list[Json]]:
+    """Queries and transformations for values over a rate: rows of one `stage`, by ascending rate; of equal rates the largest value.
+
+    rates: requests per second by `stage`; values: (expression by `stage`, name)
+    """
+    exprs = [rates, *(expr for expr, _ in values)]
+    refs = [f"Value #{chr(ord('A') + place)}" for place in range(len(exprs))]
     grouped: Json = {refs[0]: {"aggregations": [], "operation": "groupby"}}
     grouped |= {ref: {"aggregations": ["max"], "operation": "aggregate"} for ref in refs[1:]}
     after = [refs[0], *(f"{ref} (max)" for ref in refs[1:])]
+    names = [RATE_AXIS, *(name for _, name in values)]
     renamed = {"excludeByName": {}, "indexByName": {name: place for place, name in enumerate(after)}}
-    return [row(expr) for expr in stages], [
+    return [row(expr) for expr in exprs], [
         {"id": "merge", "options": {}},
         {"id": "groupBy", "options": {"fields": grouped}},
         {"id": "sortBy", "options": {"fields": {}, "sort": [{"field": refs[0], "desc": False}]}},
-        {"id": "organize", "options": renamed | {"renameByName": dict(zip(after, ("requests per second", *names), strict=True))}},
-    ]  # fmt: skip
+        {"id": "organize", "options": renamed | {"renameByName": dict(zip(after, names, strict=True))}},
+    ]
 
 
 def _trend(title: str, text: str, unit: str, queries: list[Query], transformations: list[Json], **more: Any) -> Panel:
+    """Lines over a rate. A row has values of some lines only, so lines are drawn over the others' rows."""
     lines = series(title, text, unit, *queries)
-    options = dict(lines.options)
-    custom = {**lines.custom, "showPoints": "always", "pointSize": 7, "lineWidth": 2}
+    custom = {**lines.custom, "showPoints": "always", "pointSize": 7, "lineWidth": 2, "spanNulls": True}
     return Panel(
         "trend", title, text, unit, queries, transformations=transformations,
-        options=options, custom=custom, low=0, empty="no sweep yet", **more,
+        options=dict(lines.options), custom=custom, low=0, empty="no sweep yet", **more,
     )  # fmt: skip
 
 
+# Of several probers one is asked for curve and knee: that with the latest capacity; without any, with the latest sweep.
+_SUCCESS, _END = (
+    f"max by (instance) (llmslo_sweep_last_{name}_timestamp_seconds{{{TARGET}}})" for name in ("success", "end")
+)
+NEWEST = f"and on (instance) topk(1, {_SUCCESS} or on () {_END})"
+STAGE_RATES = f"max by (stage) (llmslo_sweep_stage_rate_per_second{{{TARGET}}} {NEWEST})"
+
+
+def _row_named(name: str, expr: str) -> str:
+    """The one value of `expr` as a row with the label stage=`name`."""
+    return f'label_replace({expr}, "stage", "{name}", "", "")'
+
+
+def _knees(signal: str, bound: str) -> str:
+    """Lowest bound of the knees that were found for the SLOs on a latency."""
+    capacity, judged = (
+        "llmslo_capacity_requests_per_second",
+        f'llmslo_slo_threshold_seconds{{{TARGET},signal="{signal}"}}',
+    )
+    found = f'{judged} and on (target, slo) {capacity}{{{TARGET},bound="upper"}}'
+    return f'min({capacity}{{{TARGET},bound="{bound}"}} {NEWEST} and on (target, slo) ({found}))'
+
+
 def _curve(signal: str) -> Panel:
-    """Latency over the request rate."""
-    name = {"ttft": "TTFT", "itl": "ITL"}[signal]
+    """Latency over the request rate, with the knee, the limit, and the fitted quantile."""
+    name = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL"}[signal]
 
     def of(quantile: str) -> str:
         more = f'{TARGET},signal="{signal}",quantile="{quantile}"'
-        return f"max by (stage) (llmslo_sweep_stage_latency_seconds{{{more}}})"
+        return f"max by (stage) (llmslo_sweep_stage_latency_seconds{{{more}}} {NEWEST})"
 
-    threshold = f"max by (stage) (llmslo_sweep_stage_rate_per_second{{{TARGET}}}) * 0"
-    threshold = f"{threshold} + on () group_left () {limit(signal, 'job').replace(' by (job)', '')}"
-    quantiles = ("0.5", "0.9", "0.95", "0.99")
-    queries, transformations = _by_stage(
-        *(of(q) for q in quantiles), threshold, names=("p50", "p90", "p95", "p99", "limit of the SLO")
+    def by_point(expr: str) -> str:
+        """The labels slo and point become one, `stage`."""
+        joined = f'label_join(max by (slo, point) ({expr}), "stage", " ", "slo", "point")'
+        return f'label_replace(label_replace({joined}, "slo", "", "", ""), "point", "", "", "")'
+
+    fit = f'llmslo_capacity_fit_latency_seconds{{{TARGET},signal="{signal}"}} {NEWEST}'
+    fit_rates = f"llmslo_capacity_fit_rate_per_second{{{TARGET}}} and on (instance, target, slo, point) ({fit})"
+    judged = f'llmslo_slo_threshold_seconds{{{TARGET},signal="{signal}"}}'
+    height = f'max(llmslo_sweep_stage_latency_seconds{{{TARGET},signal="{signal}"}} {NEWEST} or {fit} or {judged})'
+    lower, estimate, upper = (_knees(signal, bound) for bound in BOUNDS)
+    # Two rows are the edges of the band, two more are those of a thin line at the estimate.
+    edges = {"knee 1": lower, "knee 2": upper}
+    middle = {"estimate 1": f"{estimate} * 0.998", "estimate 2": f"{estimate} * 1.002"}
+    rates = " or ".join((STAGE_RATES, by_point(fit_rates), *(_row_named(*row) for row in (edges | middle).items())))
+    ends = f"{STAGE_RATES} or {_row_named('knee 2', upper)}"
+    queries, transformations = _over_rate(
+        rates,
+        *((of(quantile), f"p{float(quantile) * 100:g}") for quantile in ("0.5", "0.9", "0.95", "0.99")),
+        (by_point(fit), "fitted"),
+        (f"0 * ({ends}) + on () group_left () min({judged})", "limit of the SLO"),
+        (" or ".join(_row_named(name, f"{height} and on () {lower}") for name in edges), "knee, 90% interval"),
+        (" or ".join(_row_named(name, f"{height} and on () {lower}") for name in middle), "knee, estimate"),
     )
     return _trend(
-        f"{name} over load, last sweep",
-        f"{name} in each stage of the last sweep over the total rate; without quantiles that have too few samples. "
-        "Bad: a knee at a lower rate than before.",
+        f"{name} over load",
+        f"{name} in each stage over the total rate, of the last sweep that found a capacity; without quantiles that have too few "
+        "samples. Dotted: the quantile that the SLO is about, by the engine model that was fitted to the sweep. "
+        "Band: the interval of the knee. Bad: a knee at a lower rate than before. No band: no knee was found for this latency.",
         "s",
         queries,
         transformations,
         width=12,
-        overrides=[dashed("limit of the SLO", in_legend=True), _x_axis()],
+        height=10,
+        overrides=[
+            dashed("limit of the SLO", in_legend=True),
+            named("limit of the SLO", *WITHOUT_POINTS),
+            named("fitted", *WITHOUT_POINTS, ("custom.lineStyle", {"fill": "dot", "dash": [2, 6]})),
+            fixed_color(
+                "knee, 90% interval", BLUE, *WITHOUT_POINTS, ("custom.lineWidth", 0), ("custom.fillOpacity", 15)
+            ),
+            fixed_color("knee, estimate", BLUE, *WITHOUT_POINTS, ("custom.lineWidth", 0), ("custom.fillOpacity", 70)),
+            _x_axis(),
+        ],
     )
 
 
 def _x_axis() -> Json:
-    return {
-        "matcher": {"id": "byName", "options": "requests per second"},
-        "properties": [{"id": "unit", "value": "reqps"}],
-    }
+    return named(RATE_AXIS, ("unit", "reqps"))
 
 
 def _frontier() -> Panel:
-    queries, transformations = _by_stage(
-        f"max by (stage) (llmslo_sweep_stage_tokens_per_second{{{TARGET}}})", names=("output tokens per second",)
+    queries, transformations = _over_rate(
+        STAGE_RATES,
+        (f"max by (stage) (llmslo_sweep_stage_tokens_per_second{{{TARGET}}} {NEWEST})", "output tokens per second"),
     )
     return _trend(
-        "Throughput over load, last sweep",
-        "Output tokens per second of the sweep's requests at the rate of each stage over the total rate, without stages that were "
-        "too short to show it. Bad: it levels off below the rate that you need.",
+        "Throughput over load",
+        "Output tokens per second of the sweep's requests at the rate of each stage over the total rate, of the last sweep that found "
+        "a capacity, without stages that were too short to show it. Bad: it levels off below the rate that you need.",
         "short",
         queries,
         transformations,
         width=12,
+        height=10,
         overrides=[_x_axis()],
     )
 
@@ -311,6 +393,7 @@ def _ended() -> Panel:
 
 
 def _gpus() -> list[Panel]:
+    swept = f"max by (target) (max_over_time(llmslo_sweep_rate_per_second{{{TARGET}}}[{STEP}])) > 0"
     energy = f"target:llmslo_gpu_energy_joules_per_1k_tokens:rate5m{{{TARGET}}}"
     return [
         series(
@@ -330,9 +413,10 @@ def _gpus() -> list[Panel]:
         ),
         series(
             "Demand by kind of token",
-            "Prompt and output tokens per second of the engine. Bad: a ratio far from that of the sweep; sweep with a closer workload.",
+            "Prompt and output tokens per second of the engine, without the time of sweeps. Bad: a ratio far from that of the sweep; "
+            "sweep with a closer workload.",
             "short",
-            Query(rate("llmslo_engine_prompt_tokens_total"), "prompt"),
-            Query(rate("llmslo_engine_generation_tokens_total"), "output"),
+            Query(f"{rate('llmslo_engine_prompt_tokens_total')} unless on (target) {swept}", "prompt"),
+            Query(f"{rate('llmslo_engine_generation_tokens_total')} unless on (target) {swept}", "output"),
         ),
     ]

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 WINDOW_S = 300.0
 MIN_COVERED_S = 60.0  # a rate over less is not stated
+STRAGGLERS_S = 10.0  # after a sweep: the engine counts its requests that were cut when it notices
 MIN_COVERED_RATIO = 0.9  # of the span of a rate: the rest is where totals must not be subtracted, such as at a restart
 
 
@@ -46,8 +47,9 @@ class _Rate(NamedTuple):
 class DemandMeter:
     """Demand over the last one to five minutes. All times are seconds of one monotonic clock.
 
-    A sweep adds to the counters, so they are not read meanwhile: the demand of before it stands, until there is a newer one, or
-    for WINDOW_S after it. The answers of a query may contain requests of the sweep for as long.
+    A sweep adds to the counters, so they are not read meanwhile, and for STRAGGLERS_S after it: the demand of before it stands,
+    until there is a newer one, or for WINDOW_S after it, or until the next sweep. The answers of a query may contain requests of the
+    sweep for WINDOW_S.
     is_queried: `answer` states the demand, and the counters of the page do not
     """
 
@@ -59,6 +61,8 @@ class DemandMeter:
     _is_swept: bool = False
     _is_settling: bool = False  # a sweep has ended since the last reading or answer
     _settled_s: float = -math.inf
+    _counted_s: float = -math.inf  # when readings count again
+    _is_of_before: bool = False  # `_last` is older than the last sweep
 
     @property
     def demand(self) -> Demand:
@@ -74,6 +78,8 @@ class DemandMeter:
         if self.is_queried or self._is_swept:
             return None
         self._settle(totals.at_s)
+        if totals.at_s < self._counted_s:
+            return None
         self._readings.append(totals)
         while self._readings[0].at_s < totals.at_s - WINDOW_S:
             del self._readings[0]
@@ -93,7 +99,7 @@ class DemandMeter:
         if self._is_swept or at_s < self._settled_s:
             return False
         if requests_per_s is not None:
-            self._last, self._answered_s = Demand(requests_per_s, None), at_s
+            self._last, self._answered_s, self._is_of_before = Demand(requests_per_s, None), at_s, False
         elif at_s - self._answered_s > WINDOW_S:
             self._last = UNKNOWN
         return True
@@ -117,13 +123,15 @@ class DemandMeter:
 
     def begin_sweep(self) -> None:
         """The sweep's requests are counted from now on."""
+        if self._is_of_before:
+            self._last = UNKNOWN
         self._keep_demand()
         self._is_swept, self._is_settling = True, False
 
     def end_sweep(self) -> None:
         """The sweep's requests are not counted any more."""
         self._keep_demand()
-        self._is_swept, self._is_settling = False, True
+        self._is_swept, self._is_settling, self._is_of_before = False, True, True
 
     def _keep_demand(self) -> None:
         self._last, self._counted = self.demand, UNKNOWN
@@ -131,7 +139,7 @@ class DemandMeter:
 
     def _settle(self, at_s: float) -> None:
         if self._is_settling:
-            self._is_settling, self._settled_s = False, at_s + WINDOW_S
+            self._is_settling, self._settled_s, self._counted_s = False, at_s + WINDOW_S, at_s + STRAGGLERS_S
 
 
 def _rate(readings: Sequence[Totals], totals: Sequence[float | None]) -> _Rate | None:

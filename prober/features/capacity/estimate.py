@@ -48,6 +48,8 @@ CONTRADICTION_RATIO, MAX_CHANCE = (
 )  # of an estimate to a rate whose breaches have no more chance than this at the budget
 MIN_STEEP_SLOPE = 3.0  # local slope from which fractions are combined with the model
 MAX_FLAT_PROBABILITY = 0.5  # of a share that does not rise with the rate: above, breaches are no knee
+# Of the fitted curve: points, simulated requests of each, and where it ends, times the knee's upper bound and the threshold.
+CURVE_POINTS, CURVE_REQUESTS, CURVE_BEYOND, CURVE_HEIGHT = 16, 30_000, 1.05, 3.0
 MODELLED_SIGNALS = ("ttft", "tpot", "itl", "e2e")
 
 
@@ -192,7 +194,29 @@ def _by_model(record: Record, slo: Slo, fitted: Fit, rng: Random, effort: float)
         sum(request.valid for request in record.requests),
         "model",
     )
-    return capacity, knee
+    return replace(capacity, curve=_curve(record, model, slo, exact, capacity, unseen_per_s)), knee
+
+
+def _curve(
+    record: Record, model: CapacityModel, slo: Slo, exact: Slo, capacity: Capacity, unseen_per_s: float
+) -> tuple[tuple[float, float], ...]:
+    """(requests/s, seconds of the objective's quantile) from the lowest rate of the record to beyond the knee, by the model.
+
+    slo, exact: the objective for the model's latencies, and as it is
+    """
+    lowest_per_s = min((stage.total_per_s for stage in record.stages if stage.phase not in UNJUDGED), default=0.0)
+    highest_per_s = CURVE_BEYOND * (capacity.upper or 0.0)
+    if not 0 < lowest_per_s < highest_per_s or not slo.threshold_s or not exact.threshold_s:
+        return ()
+    points: list[tuple[float, float]] = []
+    requests = round(CURVE_REQUESTS * model.effort)
+    for place in range(CURVE_POINTS):
+        per_s = lowest_per_s * (highest_per_s / lowest_per_s) ** (place / (CURVE_POINTS - 1))
+        latency_s = model.latency_s(slo, per_s + unseen_per_s, requests, Random(0))  # common random numbers: smooth
+        if latency_s is None or latency_s > CURVE_HEIGHT * slo.threshold_s:
+            break
+        points.append((per_s, latency_s * exact.threshold_s / slo.threshold_s))
+    return tuple(points)
 
 
 def _is_contradicted(

@@ -158,6 +158,7 @@ class TargetDemand(TargetObserver):
     def sweep_began(self) -> None:
         """A sweep starts: the engine's counters no longer show its users' demand alone."""
         self._meter.begin_sweep()
+        self._show()
 
     def sweep_ended(self) -> None:
         """The sweep sends nothing any more."""

@@ -51,19 +51,39 @@ SWEEP_TOKENS = counter(
 SWEEP_SUCCESS = gauge(
     "llmslo_sweep_last_success_timestamp_seconds", "Time of the last sweep that found a capacity.", "target"
 )
+SWEEP_END = gauge(
+    "llmslo_sweep_last_end_timestamp_seconds",
+    "Time at which the last sweep ended, by the reason why sending stopped (no_result: it failed without a result). It is later than "
+    "that of the last success if the sweep found no capacity.",
+    "target",
+    "reason",
+)
 SWEEP_STAGE_RATE = gauge(
-    "llmslo_sweep_stage_rate_per_second", "Total request rate in each stage of the last sweep.", "target", "stage"
+    "llmslo_sweep_stage_rate_per_second",
+    "Total request rate in each stage of the last sweep that found a capacity; until one has, of the last sweep.",
+    "target",
+    "stage",
 )
 SWEEP_STAGE_TOKENS = gauge(
     "llmslo_sweep_stage_tokens_per_second",
-    "Output tokens per second of the target at the rate of each stage of the last sweep; absent where the stage does not show it.",
+    "Output tokens per second of the target at the rate of each stage, of the same sweep; absent where the stage does not show it.",
     "target",
     "stage",
 )
 SWEEP_STAGE_LATENCY = gauge(
     "llmslo_sweep_stage_latency_seconds",
-    "Latency in each stage of the last sweep: the median, and other quantiles with enough samples.",
+    "Latency in each stage of the same sweep: the median, and other quantiles with enough samples.",
     *("target", "stage", "signal", "quantile"),
+)
+FIT_RATE = gauge(
+    "llmslo_capacity_fit_rate_per_second",
+    "Total request rate of each point of the curve that the engine model of the same sweep gives for an SLO; absent without a model.",
+    *("target", "slo", "point"),
+)
+FIT_LATENCY = gauge(
+    "llmslo_capacity_fit_latency_seconds",
+    "Latency at each point of that curve: the quantile that the SLO is about.",
+    *("target", "slo", "point", "signal", "quantile"),
 )
 CAPACITY_EXHAUSTION = gauge(
     "llmslo_capacity_exhaustion_timestamp_seconds",

@@ -51,11 +51,11 @@ class SweepJob:
         except LockHeld as holder:
             target.refused(self._request, Refused("locked", f"it is loaded by {holder} on this machine"))
         except (Unmeasurable, WorkersUnavailable) as problem:
-            self._series.failed()
+            self._series.failed(self._context.clock.unix_s())
             log.warning("target=%s sweep (%s) failed: %s", target.name, trigger, problem)
         except Exception:
             # A fault of the prober must not pass as an answer, and leaves the last capacity with its old time.
-            self._series.failed()
+            self._series.failed(self._context.clock.unix_s())
             log.exception("target=%s: a sweep failed inside the prober; please report this", target.name)
 
     async def _start(self) -> None:
@@ -152,12 +152,13 @@ class SweepJob:
         return derive_seed(self._id, target.key, "sweep")
 
     def _show(self, run: SweepRun, result: Result, url: str) -> None:
-        """Show the result. Without an answer, and of a URL that the target has left, the last capacity stays with its time."""
+        """Show the result. Without an answer, and of a URL that the target has left, the last capacity and its load curve stay."""
         name, finished = self._target.name, run.finished
         self._series.ended(run, result)
         if has_capacity(result) and url == self._target.target.spec.url:
             self._target.demand.show_capacity(result.capacities)
             self._series.capacity_time(result.ended_unix_s)
+        self._series.stages(self._target.last_curve())
         text = f"sweep: {finished.verdict}, {words(result.capacities)}; why it ended: {ending(result.stop, result.stop_detail)}"
         log.info("target=%s %s (%s)", name, text, finished.reason)
         self._context.events.append(TargetEvent(result.ended_unix_s, name, "sweep", text))

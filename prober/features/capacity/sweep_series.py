@@ -42,10 +42,11 @@ class SweepSeries:
         if not self.is_closed:
             self._registry.value(series.SWEEPS_REFUSED, self._name, reason).inc()
 
-    def failed(self) -> None:
+    def failed(self, unix_s: float) -> None:
         """A sweep ended without a result: by a fault of the prober, or since the target could not be identified."""
         if not self.is_closed:
             self._registry.value(series.SWEEPS, self._name, "failed").inc()
+            self.last_end(unix_s, "no_result")
 
     def rate(self, per_s: float) -> None:
         """Requests per second that the running sweep adds."""
@@ -61,19 +62,29 @@ class SweepSeries:
         registry.value(series.SWEEP_STOPS, name, finished.reason).inc()
         registry.value(series.SWEEP_REQUESTS, name).inc(len(run.probes))
         registry.value(series.SWEEP_TOKENS, name).inc(run.tokens)
-        self._stages(result)
+        self.last_end(result.ended_unix_s, finished.reason)
+
+    def last_end(self, unix_s: float, reason: str) -> None:
+        """When and why the last sweep ended."""
+        if not self.is_closed:
+            self._registry.keep(series.SWEEP_END, (), self._name)
+            self._registry.show(series.SWEEP_END, unix_s, self._name, reason)
 
     def capacity_time(self, unix_s: float | None) -> None:
         """Time of the last sweep that found a capacity; None: no sweep of the target at this URL did."""
         if not self.is_closed:
             self._registry.show(series.SWEEP_SUCCESS, unix_s, self._name)
 
-    def _stages(self, result: Result) -> None:
+    def stages(self, result: Result | None) -> None:
+        """The load curve of a sweep in place of the one shown; None: none is known."""
+        if self.is_closed:
+            return
         registry, name = self._registry, self._name
+        self._fit(result)
         registry.keep(series.SWEEP_STAGE_RATE, (), name)
         registry.keep(series.SWEEP_STAGE_TOKENS, (), name)
         registry.keep(series.SWEEP_STAGE_LATENCY, (), name)
-        for index, stage in enumerate(result.stages):
+        for index, stage in enumerate(result.stages if result is not None else ()):
             label = f"{index:02d}"
             total_per_s = (stage.rate_per_s or 0.0) + (stage.demand_per_s or 0.0)
             registry.show(series.SWEEP_STAGE_RATE, total_per_s, name, label)
@@ -83,3 +94,17 @@ class SweepSeries:
                     if quantile.has_enough_samples or quantile.q == 0.5:
                         labels = (name, label, signal, f"{quantile.q:g}")
                         registry.show(series.SWEEP_STAGE_LATENCY, quantile.estimate, *labels)
+
+    def _fit(self, result: Result | None) -> None:
+        """The fitted curves of the sweep's capacities."""
+        registry, name = self._registry, self._name
+        registry.keep(series.FIT_RATE, (), name)
+        registry.keep(series.FIT_LATENCY, (), name)
+        slos = {slo.name: slo for slo in result.slos} if result is not None else {}
+        for capacity in result.capacities if result is not None else ():
+            if (slo := slos.get(capacity.slo)) is None:
+                continue
+            for point, (per_s, latency_s) in enumerate(capacity.curve):
+                labels = (name, slo.name, f"{point:02d}")
+                registry.show(series.FIT_RATE, per_s, *labels)
+                registry.show(series.FIT_LATENCY, latency_s, *labels, slo.signal, f"{float(slo.objective):g}")

@@ -22,7 +22,7 @@ from prober.features.capacity.sweep_runner import SweepRunner
 from prober.features.capacity.sweep_series import SweepSeries
 from prober.features.capacity.sweep_starts import SweepStarts
 from prober.features.capacity.sweep_store import SweepArchive, SweepStore
-from prober.measure.engine_signals import EngineChange
+from prober.measure.engine_signals import EngineChange, PageReading
 from prober.measure.gpu_reading import GpuReading
 from prober.measure.result import ProbeResult
 from prober.net.clock import Clock
@@ -38,6 +38,9 @@ from prober.workload.arrivals import derive_seed
 from prober.workload.budget import BudgetDemand
 
 RECENT_PROBES = 20  # by which the burn of the SLOs' budgets is judged during a sweep
+MARGIN_S = (
+    60.0  # added to `limits.time` of another replica's sweep, which also looks at the target and cuts its requests
+)
 SETTLED_S = 60.0  # after a change of the engine, until it is warm and may be swept
 log = logging.getLogger(__name__)
 
@@ -114,6 +117,8 @@ class TargetSweeps(TargetObserver):
         self._future_claim: tuple[float, float] | None = (
             None  # its Unix seconds, and when it was first seen (monotonic)
         )
+        self._other_claim: tuple[float, float] | None = None  # of another replica, as above
+        self._is_swept_by_other = False
         self._settling: asyncio.TimerHandle | None = None
         self._results: SweepStore | None = None
 
@@ -161,6 +166,9 @@ class TargetSweeps(TargetObserver):
             self.retry_after(result.retry_after_s, self._url)
             if self.runner is not None:
                 self.runner.retry_after(result.retry_after_s)
+
+    def page_read(self, reading: PageReading | None) -> None:
+        self._follow_other_replica()
 
     def gpus_read(self, devices: Sequence[GpuReading], driver: str) -> None:
         self.devices = devices
@@ -269,8 +277,14 @@ class TargetSweeps(TargetObserver):
         """The last result in memory that found a capacity of the target at its URL."""
         return next((result for result in self.latest() if self._has_capacity(result)), None)
 
+    def last_curve(self) -> Result | None:
+        """The result whose load curve is shown: the last that found a capacity, else the last that measured the target at its URL."""
+        url = result_url(self._url)
+        measured = (result for result in self.latest() if result.stages and result.target.url == url)
+        return self.last_capacity() or next(measured, None)
+
     async def recall(self) -> None:
-        """Read as many results as decide whether a sweep may start, and show the last capacity with its time."""
+        """Read as many results as decide whether a sweep may start, and show the last capacity and load curve with their time."""
         context, series = self._context, self.series
         try:
             await self.results.read(lambda _: True)
@@ -279,9 +293,14 @@ class TargetSweeps(TargetObserver):
                 context.starts.assume(self.target.spec.key, max(0.0, age_s))
             await self.results.read(self._has_capacity)
             result = self.last_capacity()
-            if result is not None and series is not None and series is self.series:
+            if series is None or series is not self.series:
+                return
+            if result is not None:
                 self.demand.show_capacity(result.capacities)
                 series.capacity_time(result.ended_unix_s)
+            series.stages(self.last_curve())
+            if latest := self.latest():
+                series.last_end(latest[0].ended_unix_s, latest[0].stop or "")
         finally:
             self.is_recalled = True
 
@@ -315,6 +334,7 @@ class TargetSweeps(TargetObserver):
         self.model = None
         if self.series is not None:
             self.series.capacity_time(None)
+            self.series.stages(None)
             self._queue.recall(self)
 
     def _last_start_s(self) -> float:
@@ -332,6 +352,26 @@ class TargetSweeps(TargetObserver):
         if self._future_claim is None or self._future_claim[0] != claim_s:
             self._future_claim = claim_s, now_s
         return min(age_s, now_s - self._future_claim[1])
+
+    def _follow_other_replica(self) -> None:
+        """While another replica may sweep the target, its requests are no demand of users here either."""
+        leadership, spec, now_s = self._context.leadership, self.spec, self._context.now_s()
+        claim_s = leadership.claimed(claimed_as(self.target.spec.key)) if leadership.held() is None else 0.0
+        longest_s = spec.limits.time + MARGIN_S if spec is not None else 0.0
+        if self._other_claim is None or self._other_claim[0] != claim_s:
+            self._other_claim = claim_s, now_s
+        is_recent = (
+            abs(self._context.clock.unix_s() - claim_s) < longest_s + MAX_LATENESS_S
+        )  # it is that of the due time
+        is_swept = is_recent and now_s - self._other_claim[1] < longest_s
+        if is_swept == self._is_swept_by_other:
+            return
+        self._is_swept_by_other = is_swept
+        if self.runner is None:
+            if is_swept:
+                self.demand.sweep_began()
+            else:
+                self.demand.sweep_ended()
 
     def _has_capacity(self, result: Result) -> bool:
         return has_capacity(result) and result.target.url == result_url(self._url)

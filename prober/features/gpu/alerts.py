@@ -1,16 +1,17 @@
 """Alert on throttled GPUs, and recording rules of tokens, energy and cost per GPU."""
 
-from prober.exposition.alerting import Alert, Rule
+from prober.exposition.alerting import Alert, Rule, of_present
 
 
 def alerts(selector: str) -> tuple[Alert, ...]:
     """Alert on throttling."""
     reasons = "thermal|thermal_hardware|hardware|power_brake"  # a busy GPU at its power cap is normal
+    throttled = f'llmslo_gpu_throttle_active{{{selector},reason=~"{reasons}"}}'
     return (
         Alert(
             "LLMGPUThrottling",
             "warning",
-            f'max by (target, gpu, reason) (avg_over_time(llmslo_gpu_throttle_active{{{selector},reason=~"{reasons}"}}[10m])) > 0.5\n',
+            of_present(f"max by (target, gpu, reason) (avg_over_time({throttled}[10m])) > 0.5", throttled),
             "5m",
             "GPU {{ $labels.gpu }} of {{ $labels.target }} is throttled ({{ $labels.reason }})",
             "Its clock was limited for {{ $value | humanizePercentage }} of the last 10 minutes. Requests may be slower at the same "

@@ -13,6 +13,7 @@ from prober.measure.slo_events import max_events_per_probe, mean_events_per_prob
 EXTRAPOLATION_FACTOR = Decimal("1.1")
 PERCENTILE_WINDOWS_S = tuple(3_600 * hours for hours in (1, 2, 4, 6, 12, 24, 48, 72, 168, 336, 720))
 MIN_PERCENTILE_EVENTS = 1_000
+CHANCE_Z = 2.326  # 99%, one-sided
 SILENCE_PROBES = 10  # a Poisson schedule has none in the time of ten with probability e^-10
 MIN_SILENCE_S = 600
 
@@ -49,6 +50,16 @@ def guard(slo: Slo, pair: Pair, uses: Sequence[JudgedStream]) -> int:
     return math.floor(EXTRAPOLATION_FACTOR * most / (pair.burn * slo.error_budget_ratio)) + 1
 
 
+def chance(slo: Slo, pair: Pair, uses: Sequence[JudgedStream]) -> float:
+    """c such that a share of bad events is above share = burn × budget by more than chance if it exceeds share + c / sqrt(events).
+
+    One-sided normal approximation at 99%; the gaps of one probe are not independent and count as one event.
+    """
+    share = float(pair.burn * slo.error_budget_ratio)
+    events_per_probe = max(mean_events_per_probe(slo, use.mean_tokens) for use in uses)
+    return CHANCE_Z * math.sqrt(max(0.0, share * (1 - share)) * events_per_probe)
+
+
 def firing_checks(slo: Slo, uses: Sequence[JudgedStream]) -> list[FiringCheck]:
     """Checks, one per window pair and judged stream of `slo`."""
     guards = [(pair, guard(slo, pair, uses)) for pair in pairs(slo.window_s)]
@@ -62,6 +73,9 @@ def _check(slo: Slo, use: JudgedStream, pair: Pair, least: int) -> FiringCheck:
     min_probes = math.ceil(least / events_per_probe)  # probes that give the guard's events
     # More than this share of all probes; at least two, since the guard excludes a single one.
     bad_short, bad_long = (max(1, math.floor(float(share) * expected) + 1) for expected in probes)
+    if pair.severity == "warning":
+        chance_probes = CHANCE_Z * math.sqrt(max(0.0, float(share * (1 - share))) * probes[1])
+        bad_long = math.floor(float(share) * probes[1] + chance_probes) + 1
     bad_long = max(bad_long, 2)
     problem = ""
     if share >= 1:

@@ -2,14 +2,26 @@
 
 Ratios are ratios of sums over all replicas of the prober, never means of ratios. Without events there is no ratio, so an SLO
 without data is neither met nor missed. Burn-rate windows: prober.measure.burn_rate_windows.
+
+Every alert is joined with the declaration: rules look back over hours and days, and a target or SLO that is no longer declared must
+alert nobody.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
 
-from prober.exposition.alerting import Alert, Rule, RuleOptions, escaped, likely_cause_template
-from prober.features.slo.firing import guard, percentile_events, percentile_window, silence_s
+from prober.exposition.alerting import (
+    Alert,
+    Link,
+    Rule,
+    RuleOptions,
+    escaped,
+    likely_cause_template,
+    top_failure_template,
+)
+from prober.features.slo import messages
+from prober.features.slo.firing import chance, guard, judging_events, percentile_events, percentile_window, silence_s
 from prober.measure.burn_rate_windows import Pair, pairs, promql
 from prober.measure.objective import JudgedStream, Slo, format_percent
 
@@ -17,6 +29,10 @@ GROUP_LABELS = "target, workload, slo"
 LEVEL = "target_workload_slo"
 VANTAGE_LABELS = "target, workload, vantage, slo"
 VANTAGE_LEVEL = "target_workload_vantage_slo"
+RULE_OBJECTIVE = "slo:llmslo_rule_objective:ratio"
+TILE_S = (
+    240  # between evaluations of what can wait: less than the five minutes for which Prometheus looks back for a value
+)
 SIGNAL_NAMES = {
     "ttft": "TTFT",
     "ttft_answer": "TTFT of the answer",
@@ -29,37 +45,55 @@ SIGNAL_NAMES = {
 
 
 def groups(uses: Mapping[Slo, Sequence[JudgedStream]], options: RuleOptions) -> list[Rule]:
-    """Two rule groups per SLO, in the format of Prometheus rule files."""
+    """Three rule groups per SLO, in the format of Prometheus rule files: what pages, what can wait, and the whole window.
+
+    They are apart because of their cost: `bench.rule_cost`.
+    """
     slo_groups = []
     for slo, streams in uses.items():
-        windows = sorted({window for pair in pairs(slo.window_s) for window in (pair.short_s, pair.long_s)})
-        rules = [_ratio(slo, window, options) for window in windows]
-        counted = {pair.long_s for pair in pairs(slo.window_s)}
+        paging, waiting = (
+            [pair for pair in pairs(slo.window_s) if pair.severity == severity] for severity in ("critical", "warning")
+        )
         percentile = percentile_window(slo, streams)
+        counted = {pair.long_s for pair in (*paging, *waiting)} | ({percentile[0]} if percentile else set())
+        soon = _lengths(paging)
+        later = (_lengths(waiting) | counted) - soon  # a window of both is recorded once
+        pages = [*_declared(slo, options), *_windows(slo, soon, counted, options), *_by_vantage(slo, paging, options)]
+        pages += _states(slo, streams, options)
+        alerts = [_burn(slo, pair, streams, options) for pair in paging]
+        alerts += [_burn_from_vantage(slo, pair, streams) for pair in paging]
+        alerts.append(_no_data(slo, streams, options))
+        pages += [alert.as_rule(options) for alert in alerts]
+        slow = list(_windows(slo, later, counted, options))
+        slow += [_burn(slo, pair, streams, options).as_rule(options) for pair in waiting]
         if percentile:
-            counted.add(percentile[0])
-            if percentile[0] not in windows:
-                rules.append(_ratio(slo, percentile[0], options))
-        rules += [_count(slo, window, options) for window in sorted(counted)]
-        rules += _by_vantage(slo, options)
-        rules += [alert.as_rule(options) for alert in _alerts(slo, streams, percentile, options)]
-        slo_groups.append({"name": f"llm-slo-{slo.name}", "rules": rules})
-        # Over the whole SLO window: expensive to evaluate and slow to change.
-        budget = [_budget(slo, options), *_states(slo, streams, options)]
-        slo_groups.append({"name": f"llm-slo-{slo.name}-budget", "interval": "5m", "rules": budget})
+            slow.append(_percentile(slo, *percentile, options).as_rule(options))
+        whole = [*_tiles(slo, options), *_whole_window(slo, options)]
+        slo_groups += [
+            {"name": f"llm-slo-{slo.name}", "rules": pages},
+            {"name": f"llm-slo-{slo.name}-slow", "interval": promql(TILE_S), "rules": slow},
+            {"name": f"llm-slo-{slo.name}-budget", "interval": promql(TILE_S), "rules": whole},
+        ]
     return slo_groups
 
 
-def _alerts(
-    slo: Slo, streams: Sequence[JudgedStream], percentile: tuple[int, int] | None, options: RuleOptions
-) -> Iterator[Alert]:
-    for pair in pairs(slo.window_s):
-        yield _burn(slo, pair, streams, options)
-        if pair.severity == "critical":
-            yield _burn_from_vantage(slo, pair, streams)
-    if percentile:
-        yield _percentile(slo, *percentile, options)
-    yield _no_data(slo, streams, options)
+def _lengths(chosen: Sequence[Pair]) -> set[int]:
+    return {window for pair in chosen for window in (pair.short_s, pair.long_s)}
+
+
+def stale_alert(selector: str) -> Alert:
+    """Rules that were written from another declaration than the prober has, or from none."""
+    declared = f"max by (target, workload, slo) (llmslo_slo_objective_ratio{{{selector}}})"
+    return Alert(
+        "LLMRulesStale",
+        "warning",
+        f"{declared} unless on (slo) {RULE_OBJECTIVE}\nor\n{declared} != on (slo) group_left () max by (slo) ({RULE_OBJECTIVE})\n",
+        "15m",  # a prober reads its configuration again before the rules written from it are loaded
+        "The rules for SLO {{ $labels.slo }} of {{ $labels.target }} are missing or out of date",
+        "The prober judges {{ $value | humanizePercentage }} of the events of workload {{ $labels.workload }}; Prometheus has no rules "
+        "for this SLO, or rules for another objective. Its budget is not watched as declared. Write them again with `prober rules`.",
+        link=Link("slo", ("target", "workload", "slo")),
+    )
 
 
 def _ratio_name(window_s: int, slo: Slo, level: str = LEVEL) -> str:
@@ -74,85 +108,164 @@ def _selected(series: str, slo: Slo, options: RuleOptions) -> str:
     return f'{series}{{{options.selector},slo="{slo.name}"}}'
 
 
-def _by_vantage(slo: Slo, options: RuleOptions) -> Iterator[Rule]:
+def _declared(slo: Slo, options: RuleOptions) -> Iterator[Rule]:
+    """The objective of every declared SLO, and that of these rules, by which LLMRulesStale compares both.
+
+    A declaration outlives a prober that is not scraped by five minutes, so that its restart ends no alert. One that disappears while
+    its prober is scraped is gone.
+    """
+    objective = _selected("llmslo_slo_objective_ratio", slo, options)
+    alive = f"up{{{options.selector}}} == 1"
+    yield {
+        "record": f"{LEVEL}:llmslo_slo_objective:ratio",
+        "expr": f"max by ({GROUP_LABELS}) ({objective} or (last_over_time({objective}[5m]) unless on (instance) {alive}))\n",
+        "labels": {"slo": slo.name},
+    }
+    yield {"record": RULE_OBJECTIVE, "expr": f"vector({_number(slo.objective)})\n", "labels": {"slo": slo.name}}
+
+
+def _declaration(slo: Slo, options: RuleOptions) -> str:
+    return f"max by ({GROUP_LABELS}) ({_selected('llmslo_slo_objective_ratio', slo, options)})"
+
+
+def _is_declared(slo: Slo) -> str:
+    return f'{LEVEL}:llmslo_slo_objective:ratio{{slo="{slo.name}"}}'
+
+
+def _windows(
+    slo: Slo,
+    windows: Collection[int],
+    counted: Collection[int],
+    options: RuleOptions,
+    labels: str = GROUP_LABELS,
+    level: str = LEVEL,
+) -> Iterator[Rule]:
+    """Shares of bad events over these windows; of some also the number of events."""
+    for window_s in sorted(windows):
+        yield from _window(slo, window_s, options, labels, level, is_counted=window_s in counted)
+
+
+def _by_vantage(slo: Slo, paging: Sequence[Pair], options: RuleOptions) -> Iterator[Rule]:
     """What the pages need of each vantage; no series of probers without one."""
     named = replace(options, selector=f'{options.selector},vantage!=""')
-    paging = [pair for pair in pairs(slo.window_s) if pair.severity == "critical"]
-    for window_s in sorted({window for pair in paging for window in (pair.short_s, pair.long_s)}):
-        yield _ratio(slo, window_s, named, VANTAGE_LABELS, VANTAGE_LEVEL)
-    for window_s in sorted({pair.long_s for pair in paging}):
-        yield _count(slo, window_s, named, VANTAGE_LABELS, VANTAGE_LEVEL)
+    counted = {pair.long_s for pair in paging}
+    return _windows(slo, _lengths(paging), counted, named, VANTAGE_LABELS, VANTAGE_LEVEL)
 
 
-def _ratio(slo: Slo, window_s: int, options: RuleOptions, group_labels: str = GROUP_LABELS, level: str = LEVEL) -> Rule:
+def _window(
+    slo: Slo,
+    window_s: int,
+    options: RuleOptions,
+    group_labels: str,
+    level: str,
+    *,
+    is_counted: bool,
+) -> Iterator[Rule]:
+    """Share of bad events over a window; if it is counted, also its events, which then are read once for both."""
     window = promql(window_s)
     bad, events = (_selected(f"llmslo_slo_{kind}_total", slo, options) for kind in ("bad_events", "events"))
-    return {
-        "record": f"{level}:llmslo_slo_bad_events:ratio_rate{window}",
-        "expr": f"sum by ({group_labels}) (rate({bad}[{window}]))\n/\n(sum by ({group_labels}) (rate({events}[{window}])) > 0)\n",
-        "labels": {"slo": slo.name},  # two rules of a file must differ in their labels
-    }
+    bad, events = (f"sum by ({group_labels}) (increase({series}[{window}]))" for series in (bad, events))
+    labels = {"slo": slo.name}  # two rules of a file must differ in their labels
+    if is_counted:
+        yield {"record": f"{level}:llmslo_slo_events:increase{window}", "expr": f"{events}\n", "labels": labels}
+        events = _count_name(window_s, slo, level)
+    share = f"{bad}\n/\n({events} > 0)\n"
+    yield {"record": f"{level}:llmslo_slo_bad_events:ratio_rate{window}", "expr": share, "labels": labels}
 
 
-def _count(slo: Slo, window_s: int, options: RuleOptions, group_labels: str = GROUP_LABELS, level: str = LEVEL) -> Rule:
-    window = promql(window_s)
-    events = _selected("llmslo_slo_events_total", slo, options)
-    return {
-        "record": f"{level}:llmslo_slo_events:increase{window}",
-        "expr": f"sum by ({group_labels}) (increase({events}[{window}]))\n",
-        "labels": {"slo": slo.name},
-    }
-
-
-def _budget(slo: Slo, options: RuleOptions) -> Rule:
-    window = promql(slo.window_s)
-    bad, events = (_selected(f"llmslo_slo_{kind}_total", slo, options) for kind in ("bad_events", "events"))
-    ratio = f"sum by ({GROUP_LABELS}) (increase({bad}[{window}]))\n  /\n  (sum by ({GROUP_LABELS}) (increase({events}[{window}])) > 0)"
-    return {
-        "record": f"{LEVEL}:llmslo_slo_error_budget_remaining:ratio",
-        "expr": f"1 - (\n  {ratio}\n) / {_number(slo.error_budget_ratio)}\n",
-        "labels": {"slo": slo.name},
-    }
-
-
-def _states(slo: Slo, uses: Sequence[JudgedStream], options: RuleOptions) -> Iterator[Rule]:
-    """met, missed or no_data: exactly one is 1. A prober with llmslo_trusted 0 gives no data."""
-    record = f"{LEVEL}:llmslo_slo_state:window"
-    left = f'{LEVEL}:llmslo_slo_error_budget_remaining:ratio{{slo="{slo.name}"}}'
-    objective = _selected("llmslo_slo_objective_ratio", slo, options)
-    trusted = f"max by (instance) (llmslo_trusted{{{options.selector}}})"
-    events = f"increase({_selected('llmslo_slo_events_total', slo, options)}[{promql(silence_s(uses))}])"
-    seen = f"sum by ({GROUP_LABELS}) ({events} * on (instance) group_left () {trusted}) > 0"
-    yield {
-        "record": record,
-        "expr": f"(max by ({GROUP_LABELS}) ({objective}) > bool 0)\nunless ({seen})\n",
-        "labels": {"slo": slo.name, "state": "no_data"},
-    }
-    for state, test in (("met", ">= 0"), ("missed", "< 0")):
+def _tiles(slo: Slo, options: RuleOptions) -> Iterator[Rule]:
+    """Events of a few minutes, every few minutes: their sums are those of the whole window, for a tenth of the samples."""
+    for kind in ("events", "bad_events"):
+        counter = _selected(f"llmslo_slo_{kind}_total", slo, options)
         yield {
-            "record": record,
-            "expr": f"count by ({GROUP_LABELS}) ({left} {test})\nand\n({seen})\n",
-            "labels": {"slo": slo.name, "state": state},
+            "record": f"{LEVEL}:llmslo_slo_{kind}:tile{promql(TILE_S)}",
+            "expr": f"sum by ({GROUP_LABELS}) (increase({counter}[{promql(TILE_S)}]))\n",
+            "labels": {"slo": slo.name},
         }
 
 
+def _whole_window(slo: Slo, options: RuleOptions) -> Iterator[Rule]:
+    """Events of the SLO's window, and what is left of its budget. Of declared SLOs only."""
+    labels, window = {"slo": slo.name}, promql(slo.window_s)
+    for kind in ("events", "bad_events"):
+        tiles = f'{LEVEL}:llmslo_slo_{kind}:tile{promql(TILE_S)}{{slo="{slo.name}"}}'
+        yield {
+            "record": f"{LEVEL}:llmslo_slo_{kind}:window",
+            "expr": f"sum_over_time({tiles}[{window}])\nand\n{_declaration(slo, options)}\n",
+            "labels": labels,
+        }
+    events, bad = (_of_window(kind, slo) for kind in ("events", "bad_events"))
+    yield {
+        "record": f"{LEVEL}:llmslo_slo_error_budget_remaining:ratio",
+        "expr": f"1 - (\n  {bad}\n  /\n  ({events} > 0)\n) / {_number(slo.error_budget_ratio)}\n",
+        "labels": labels,
+    }
+
+
+def _of_window(kind: str, slo: Slo) -> str:
+    return f'{LEVEL}:llmslo_slo_{kind}:window{{slo="{slo.name}"}}'
+
+
+def _states(slo: Slo, uses: Sequence[JudgedStream], options: RuleOptions) -> Iterator[Rule]:
+    """met, missed or no_data: exactly one is 1. The definition is that of `prober.features.slo.status`.
+
+    A prober with llmslo_trusted 0 gives no data; too few events, and none for a while, are no data either.
+    """
+    record, needed, budget = (
+        f"{LEVEL}:llmslo_slo_state:window",
+        judging_events(slo, uses),
+        _number(slo.error_budget_ratio),
+    )
+    all_events, bad = (_of_window(kind, slo) for kind in ("events", "bad_events"))
+    trusted = f"max by (instance) (llmslo_trusted{{{options.selector}}})"
+    events = f"increase({_selected('llmslo_slo_events_total', slo, options)}[{promql(silence_s(uses))}])"
+    seen = f"sum by ({GROUP_LABELS}) ({events} * on (instance) group_left () {trusted}) > 0"
+    missed = f"{bad} > {budget} * clamp_min({all_events}, {needed})"
+    tests = {"met": f"{all_events} >= {needed} unless ({missed})", "missed": missed}
+    for state, test in tests.items():
+        yield {
+            "record": record,
+            "expr": f"count by ({GROUP_LABELS}) ({test})\nand\n({seen})\nand\n{_is_declared(slo)}\n",
+            "labels": {"slo": slo.name, "state": state},
+        }
+    yield {
+        "record": record,
+        "expr": f'({_is_declared(slo)} > bool 0)\nunless ignoring (state) {record}{{slo="{slo.name}",state!="no_data"}}\n',
+        "labels": {"slo": slo.name, "state": "no_data"},
+    }
+
+
 def _burns(slo: Slo, pair: Pair, uses: Sequence[JudgedStream], level: str = LEVEL) -> str:
-    """Whether the budget burns in both windows, on enough events: of all vantages together, or of each."""
+    """Whether the budget burns in both windows, on enough events: of all vantages together, or of each.
+
+    What pages is far from the budget. What can wait is near it, so its share must be above it by more than chance.
+    """
     share = _number(pair.burn * slo.error_budget_ratio)
+    count = _count_name(pair.long_s, slo, level)
+    above = share if pair.severity == "critical" else f"({share} + {chance(slo, pair, uses):.4g} / sqrt({count}))"
     return "\nand\n".join(
         (
-            f"{_ratio_name(pair.long_s, slo, level)} > {share}",
+            f"{_ratio_name(pair.long_s, slo, level)} > {above}",
             f"{_ratio_name(pair.short_s, slo, level)} > {share}",
-            f"{_count_name(pair.long_s, slo, level)} >= {guard(slo, pair, uses)}",
+            f"{count} >= {guard(slo, pair, uses)}",
         )
     )
 
 
-def _pages(slo: Slo, pair: Pair, uses: Sequence[JudgedStream]) -> str:
+def _burns_widely(slo: Slo, pair: Pair, uses: Sequence[JudgedStream]) -> str:
     """Whether it burns as seen from more than half of the vantages now; without vantages whether it burns."""
     share = _number(pair.burn * slo.error_budget_ratio)
     now = _ratio_name(pair.short_s, slo, VANTAGE_LEVEL)
-    return f"{_burns(slo, pair, uses)}\nunless on (target, workload)\n(avg by (target, workload) ({now} > bool {share}) <= 0.5)"
+    return (
+        f"{_burns(slo, pair, uses)}\nand\n{_is_declared(slo)}\n"
+        f"unless on (target, workload)\n(avg by (target, workload) ({now} > bool {share}) <= 0.5)"
+    )
+
+
+def _pages(slo: Slo, pair: Pair, uses: Sequence[JudgedStream]) -> str:
+    """A target that fails every probe has a page of its own, which stands for the bad events of that time too."""
+    told = f'ALERTS{{alertname="LLMTargetFailing",alertstate="firing"}}[{promql(pair.short_s)}]'
+    return f"{_burns_widely(slo, pair, uses)}\nunless on (target)\nmax by (target) (max_over_time({told}))"
 
 
 def _burn_from_vantage(slo: Slo, pair: Pair, uses: Sequence[JudgedStream]) -> Alert:
@@ -161,7 +274,8 @@ def _burn_from_vantage(slo: Slo, pair: Pair, uses: Sequence[JudgedStream]) -> Al
     return Alert(
         "LLMErrorBudgetBurnFromVantage",
         "warning",
-        f"{_burns(slo, pair, uses, VANTAGE_LEVEL)}\nunless on (target, workload)\n({_pages(slo, pair, uses)})\n",
+        f"{_burns(slo, pair, uses, VANTAGE_LEVEL)}\nand on ({GROUP_LABELS})\n{_is_declared(slo)}\n"
+        f"unless on (target, workload)\n({_burns_widely(slo, pair, uses)})\n",
         "5m",  # an outage is not noticed at the same time everywhere, and is a page
         f"{{{{ $labels.target }}}} burns the error budget of SLO {slo.name} {_faster(pair.burn)} "
         "from vantage {{ $labels.vantage }}",
@@ -175,24 +289,32 @@ def _burn_from_vantage(slo: Slo, pair: Pair, uses: Sequence[JudgedStream]) -> Al
 def _burn(slo: Slo, pair: Pair, uses: Sequence[JudgedStream], options: RuleOptions) -> Alert:
     share = pair.burn * slo.error_budget_ratio
     long, short = promql(pair.long_s), promql(pair.short_s)
+    is_page = pair.severity == "critical"
     known = escaped(_count_name(pair.long_s, slo).replace("}", ",target=%q,workload=%q}"))
-    allowed_s = _number(
-        slo.error_budget_ratio * round(slo.window_s)
-    )  # how long a whole budget lasts if every event is bad
     return Alert(
         "LLMErrorBudgetBurn",
         pair.severity,
-        (_pages if pair.severity == "critical" else _burns)(slo, pair, uses) + "\n",
-        "1m",  # extrapolation of a new series is largest at its start; after a minute one bad probe is one of many
+        f"{_pages(slo, pair, uses)}\n"
+        if is_page
+        else f"{_burns(slo, pair, uses)}\nand\n{_declaration(slo, options)}\n",
+        "3m"
+        if is_page
+        else "1m",  # of a target that fails every probe, LLMTargetFailing comes first, and is the only page
         f"{{{{ $labels.target }}}} burns the error budget of SLO {slo.name} {_faster(pair.burn)}",
         f'{{{{ $value | humanizePercentage }}}} of {{{{ range printf "{known}" $labels.target $labels.workload | query }}}}about '
         "{{ printf `%.0f` .Value }}{{ else }}the{{ end }} recorded events of workload {{ $labels.workload }} in the last "
         f"{long} were bad, and over {format_percent(share)} of those in the last {short} ({judged(slo)}; "
-        f"budget {format_percent(slo.error_budget_ratio)}). "
-        f'At this rate the whole budget for {promql(slo.window_s)} lasts {{{{ range printf "{allowed_s} / %.6g" $value | query }}}}'
-        f"{{{{ .Value | humanizeDuration }}}}{{{{ end }}}}.{likely_cause_template(options.selector)}",
+        f"budget {format_percent(slo.error_budget_ratio)})."
+        f"{messages.budget(slo, escaped(_budget_name(slo)))}{messages.latency(slo, options.selector)}"
+        f"{top_failure_template(options.selector, 'workload')}{messages.engine(options.selector)}"
+        f"{likely_cause_template(options.selector)}",
         (("slo", slo.name), ("long", long), ("short", short)),
+        link=Link("slo", ("target", "workload", "slo"), promql(3 * pair.long_s)),
     )
+
+
+def _budget_name(slo: Slo) -> str:
+    return f'{LEVEL}:llmslo_slo_error_budget_remaining:ratio{{slo="{slo.name}",target=%q,workload=%q}}'
 
 
 def _faster(burn: Decimal) -> str:
@@ -204,7 +326,8 @@ def _percentile(slo: Slo, window_s: int, events: int, options: RuleOptions) -> A
     return Alert(
         "LLMPercentileSLOBreach",
         "warning",
-        f"{_ratio_name(window_s, slo)} > {_number(slo.error_budget_ratio)}\nand\n{_count_name(window_s, slo)} >= {events}\n",
+        f"{_ratio_name(window_s, slo)} > {_number(slo.error_budget_ratio)}\nand\n{_count_name(window_s, slo)} >= {events}\n"
+        f"and\n{_declaration(slo, options)}\n",
         "",
         f"{{{{ $labels.target }}}} misses the percentile of SLO {slo.name}",
         f"{{{{ $value | humanizePercentage }}}} of the events of workload {{{{ $labels.workload }}}} in the last {window} were bad "
@@ -212,6 +335,7 @@ def _percentile(slo: Slo, window_s: int, events: int, options: RuleOptions) -> A
         f"The window has at least {percentile_events(slo):,} events, enough for this percentile."
         f"{likely_cause_template(options.selector)}",
         (("slo", slo.name),),
+        link=Link("slo", ("target", "workload", "slo"), promql(3 * window_s)),
     )
 
 
@@ -235,6 +359,7 @@ def _no_data(slo: Slo, uses: Sequence[JudgedStream], options: RuleOptions) -> Al
         f"No event of workload {{{{ $labels.workload }}}} in {window}; about {slowest * silence_s(uses):.0f} were due. "
         "The SLO is neither met nor missed.",
         (("slo", slo.name),),
+        link=Link("slo", ("target", "workload", "slo")),
     )
 
 

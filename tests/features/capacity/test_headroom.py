@@ -159,7 +159,8 @@ def test_the_requests_of_a_sweep_are_not_demand() -> None:
     shown.demand.sweep_ended()
     shown.read(150.0, 2_000, 900_000)
     assert shown.value("llmslo_demand_requests_per_second") == 4
-    shown.read(210.0, 2_120, 960_000)
+    shown.read(160.0, 2_020, 910_000)
+    shown.read(220.0, 2_140, 970_000)
     assert shown.value("llmslo_demand_requests_per_second") == 2
 
 
@@ -316,11 +317,36 @@ def test_the_demand_before_a_sweep_does_not_return_after_a_newer_one() -> None:
         shown.read(float(at_s), 4 * at_s, None)
     shown.demand.sweep_began()
     shown.demand.sweep_ended()
-    for at_s in range(110, 175, 5):
+    for at_s in range(110, 185, 5):
         shown.read(float(at_s), 9_000 + 2 * at_s, None)
     assert shown.value("llmslo_demand_requests_per_second") == 2
-    shown.read(175.0, 0, None)
+    shown.read(185.0, 0, None)
     assert shown.value("llmslo_demand_requests_per_second") is None
+
+
+def test_requests_of_a_sweep_that_the_engine_counts_late_are_no_demand() -> None:
+    """Of 400 that were cut when it ended, the engine notices some seconds later."""
+    shown = Shown()
+    for at_s in range(0, 105, 5):
+        shown.read(float(at_s), 4 * at_s, None)
+    shown.demand.sweep_began()
+    shown.demand.sweep_ended()
+    for at_s in range(205, 600, 5):
+        late = 0 if at_s < 208 else 400
+        shown.read(float(at_s), 9_000 + 4 * at_s + late, None)
+        assert shown.value("llmslo_demand_requests_per_second") == 4
+
+
+def test_sweeps_without_a_pause_leave_no_demand_of_long_ago() -> None:
+    """What was measured before a sweep stands for that sweep only."""
+    shown = Shown()
+    for at_s in range(0, 105, 5):
+        shown.read(float(at_s), 4 * at_s, None)
+    for begun_s in (105.0, 400.0, 700.0):
+        shown.demand.sweep_began()
+        shown.demand.sweep_ended()
+        shown.read(begun_s + 250, 9_000, None)
+        assert shown.value("llmslo_demand_requests_per_second") == (4 if begun_s == 105.0 else None)
 
 
 def test_a_sweep_that_ends_after_its_target_is_gone_brings_no_series_back() -> None:

@@ -144,6 +144,26 @@ def test_the_estimate_is_near_the_truth_and_its_interval_holds_it(telemetry: Tel
     assert found.samples < 500
 
 
+def test_the_fitted_curve_is_that_of_the_true_engine_and_crosses_the_limit_at_the_knee() -> None:
+    """From the lowest rate to beyond the knee, rising; against long runs of the engine with its true parameters."""
+    (found,) = said("arrivals").capacities
+    rates, latencies_s = zip(*found.curve, strict=True)
+    assert found.estimate is not None
+    assert found.upper is not None
+    assert rates[0] == pytest.approx(record("arrivals").stages[1].total_per_s, rel=0.1)
+    assert rates[-1] > found.estimate
+    assert np.interp(found.estimate, rates, latencies_s) == pytest.approx(0.6, rel=0.12)
+    others = background(record("arrivals"), Random(1))
+    lengths = [RequestLengths(*pair) for pair in record("arrivals").lengths]
+    truth = CapacityModel(SERVICE, 0.0, lengths, others)
+    for rate_per_s in (3.0, 6.0, 8.0):
+        true_s = truth.latency_s(TTFT, rate_per_s, 60_000, Random(5))
+        assert np.interp(rate_per_s, rates, latencies_s) == pytest.approx(true_s, rel=0.25)
+    overload = truth.latency_s(TTFT, 3 * KNEE, 20_000, Random(5))
+    assert overload is None, "a queue that only grows has no quantile"
+    assert truth.latency_s(replace(TTFT, signal="itl"), 3.0, 4_000, Random(5)) is None
+
+
 def test_without_a_page_the_interval_is_wide() -> None:
     """Of the load added: nobody tells what else was there."""
     (found,) = estimate_capacity(record("none")).capacities
@@ -167,6 +187,7 @@ def test_a_poor_fit_falls_back_to_fractions() -> None:
     found = estimate_capacity(replace(seen, requests=odd, readings=seen.readings[:100]))
     assert found.fit is None
     assert found.capacities[0].fit == "fractions"
+    assert not found.capacities[0].curve
 
 
 def test_a_tail_that_no_replay_shows_is_not_believed() -> None:

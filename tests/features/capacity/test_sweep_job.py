@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
+from prober.exposition.families import Value
 from prober.features.capacity import sweep_job
 from prober.features.capacity.sweep_runner import SweepRunner, Unmeasurable
 from prober.measure.engine_signals import EngineInfo, EngineSignals, PageReading
@@ -26,7 +27,8 @@ from prober.mock.server import running
 from prober.mock.settings import Settings
 from prober.results.capacity import Capacity
 from prober.storage.lock import Lock
-from tests.features.capacity.stage import SLOTS, behind_a_gateway, staged, until
+from tests.features.capacity.stage import SLOTS, Stage, behind_a_gateway, staged, until
+from tests.results.samples import sweep
 
 
 async def test_a_sweep_finds_the_knee_and_a_restart_restores_it(tmp_path: Path) -> None:
@@ -90,6 +92,50 @@ async def test_a_stopped_sweep_leaves_the_last_capacity_with_its_time() -> None:
         assert stage.value("llmslo_sweep_stops_total", "guard") == 1
         assert stage.value("llmslo_capacity_requests_per_second", "quick", "estimate") == 90
         assert stage.value("llmslo_sweep_last_success_timestamp_seconds") == 1e9
+
+
+FIT = ("llmslo_capacity_fit_rate_per_second", "llmslo_capacity_fit_latency_seconds")
+
+
+def curve(stage: Stage) -> dict[tuple[str, ...], float]:
+    """The load curve in the series."""
+    stages = [f"llmslo_sweep_stage_{name}" for name in ("rate_per_second", "tokens_per_second", "latency_seconds")]
+    families = [stage.families[name] for name in (*stages, *FIT)]
+    return {
+        (family.series.name, *labels): child.value
+        for family in families
+        for labels, child in family.children.items()
+        if isinstance(child, Value)
+    }
+
+
+async def test_an_aborted_sweep_leaves_the_last_curve_and_is_told_beside_it(tmp_path: Path) -> None:
+    """Also after a restart of the prober, which brings the curve back; a target that was never swept well shows what there is."""
+    async with running(SLOTS) as url:
+        async with staged(url, folder=tmp_path) as stage:
+            of = replace(sweep().target, url=stage.target.spec.url)
+            ttft, tpot = sweep().capacities
+            found = (replace(ttft, curve=((1.0, 0.2), (12.0, 0.5))), tpot)
+            good = replace(sweep("good"), capacities=found, target=of, ended_unix_s=1e9, started_unix_s=9e8)
+            await stage.target_sweeps.results.keep(good)
+            await stage.target_sweeps.recall()
+            before = curve(stage)
+            assert len({labels[2] for labels in before if labels[0] not in FIT}) == len(good.stages)
+            assert before[FIT[0], "t", "ttft", "01"] == 12.0
+            assert before[FIT[1], "t", "ttft", "01", "ttft", "0.99"] == 0.5
+            stage.sweeps.start("t")
+            await until(lambda: stage.value("llmslo_sweep_rate_per_second") > 0)
+            assert stage.sweeps.stop("t")
+            await until(stage.is_swept)
+            assert curve(stage) == before
+            assert stage.value("llmslo_sweep_last_success_timestamp_seconds") == 1e9
+            assert stage.value("llmslo_sweep_last_end_timestamp_seconds", "guard") > 1e9
+        async with staged(url, folder=tmp_path) as stage:
+            await until(lambda: curve(stage))
+            assert curve(stage) == before
+            assert stage.value("llmslo_sweep_last_end_timestamp_seconds", "guard") > 1e9
+            stage.reconfigure(stage.target.spec.model_copy(update={"url": "http://127.0.0.1:1"}))
+            assert not curve(stage), "that of another target"
 
 
 async def test_a_sweep_ends_with_the_loss_of_a_worker_and_keeps_what_it_measured() -> None:

@@ -16,9 +16,11 @@ from prober.features.capacity.target_sweeps import TargetSweeps
 from prober.measure.engine_signals import EngineChange, EngineInfo, EngineSignals, PageReading
 from prober.measure.gpu_reading import GpuReading
 from prober.mock.server import running
+from prober.net.clock import Clock
 from prober.probing.leadership import Alone
 from prober.results.capacity import Capacity
 from tests.features.capacity.stage import SLOTS, behind_a_gateway, staged, until
+from tests.features.capacity.test_headroom import HandClock
 from tests.results.samples import sweep
 
 
@@ -99,6 +101,47 @@ async def test_a_target_that_takes_over_a_name_keeps_its_sweeps_and_its_capacity
         assert stage.demand.headroom == {}
 
 
+class Following(Alone):
+    """A replica without the lease, whose holder claims sweeps."""
+
+    claimed_unix_s = 0.0
+    leads = False
+
+    def held(self) -> int | None:
+        return 7 if self.leads else None
+
+    def claimed(self, key: str) -> float:
+        return self.claimed_unix_s
+
+
+@pytest.mark.parametrize("ends", ["by time", "as this replica leads"])
+async def test_a_sweep_of_another_replica_is_no_demand_here(ends: str) -> None:
+    """The demand of before stands until it must be over; a claim of yesterday, or a lease of its own, changes nothing."""
+    leadership = Following()
+    async with running(SLOTS) as url, staged(url, "limits: {time: 5m}", leadership=leadership) as stage:
+        clock = HandClock()
+        stage.target_sweeps._context.clock = cast(Clock, clock)
+        leadership.claimed_unix_s = 1e9 - 86_400
+        total = 0.0
+
+        def read(until_s: float, per_s: float) -> float:
+            nonlocal total
+            while clock.now_s < until_s:
+                clock.now_s += 5.0
+                total += 5.0 * per_s
+                said = EngineSignals(EngineInfo("vllm"), requests_finished_total=total)
+                stage.observed.page_read(PageReading(clock.now_ns(), 0, said))
+            return stage.value("llmslo_demand_requests_per_second")
+
+        assert read(300.0, 4.0) == pytest.approx(4.0)
+        leadership.claimed_unix_s = 1e9 + 270.0  # when it was due; it starts within `spread`
+        assert read(305.0, 4.0) == pytest.approx(4.0)
+        assert read(500.0, 90.0) == pytest.approx(4.0)
+        leadership.leads = ends != "by time"
+        assert read(900.0, 2.0) == pytest.approx(2.0)
+        assert max(highest for day in stage.demand.peaks["requests"].rows() for highest in day[1:2]) < 4.1
+
+
 async def test_a_target_whose_sweep_block_is_removed_during_a_sweep_has_a_demand_again() -> None:
     """The target goes on without `sweep:`; after the sweep its engine counts only its users."""
     async with running(SLOTS) as url, staged(url) as stage:
@@ -107,7 +150,7 @@ async def test_a_target_whose_sweep_block_is_removed_during_a_sweep_has_a_demand
         stage.target.spec = stage.target.spec.model_copy(update={"sweep": None})
         stage.observed.retarget(stage.target)
         await until(lambda: not stage.sweeps.under_way)
-        for at_s in (0.0, 100.0):
+        for at_s in (0.0, 10.0, 110.0):
             said = EngineSignals(EngineInfo("vllm"), requests_finished_total=4 * at_s)
             stage.observed.page_read(PageReading(round(at_s * 1e9), 0, said))
         assert stage.value("llmslo_demand_requests_per_second") == 4

@@ -111,6 +111,12 @@ def _curve(
     points = _curve_points(drawn, latency, tail_q)
     if not points:
         return None
+    fits = [
+        (number, fit)
+        for number, line in enumerate(drawn)
+        if number not in thin
+        for fit in _fits(line.result, latency, tail_q)
+    ]
     tail = f"p{tail_q * 100:g}"
     thresholds = _thresholds(drawn, latency)
     # A knee belongs to a result; its colour is that of the result's first line.
@@ -125,6 +131,8 @@ def _curve(
     for point in points:
         seconds += [*_extent(point.tail), *_extent(point.tail_bound)]
         seconds += [] if point.line in thin else _extent(point.p50)
+    for _, fit in fits:
+        seconds += [latency_s for _, latency_s in fit]
     rates = [point.rate_per_s for point in points]
     limit_per_s = MAX_EXTRAPOLATION * max(rates)
     rates += [min(rate, limit_per_s) for _, knee in knees for rate in (knee.upper, knee.estimate) if rate]
@@ -136,6 +144,8 @@ def _curve(
         canvas.band(knee.lower or 0.0, knee.upper or canvas.x.high, estimate, colour(number), _knee_title(knee), label)
     for threshold_s, label in thresholds:
         canvas.rule(threshold_s, label)
+    for number, fit in fits:
+        canvas.line([(x, y) for x, y in fit if x <= canvas.x.high], colour(number), "dotted")
     for number, group in groupby(
         sorted(points, key=lambda point: point.line not in thin), key=lambda point: point.line
     ):
@@ -149,6 +159,7 @@ def _curve(
         note += (
             f" A bar up to the edge: the {tail} is only known to be at least that of the point, as requests were cut."
         )
+    note += f" Dotted: the {tail} of the engine model that was fitted to the sweep." if fits else ""
     note += " The band is the interval of the knee." if drawn_knees else ""
     note += "".join(
         f" The knee of {knee.slo}, {_interval(knee)}, is beyond the axis and beyond all rates that were sent."
@@ -258,6 +269,12 @@ def _thresholds(drawn: Sequence[Line], latency: str) -> list[tuple[float, str]]:
 def _knees(result: Result, latency: str) -> list[Capacity]:
     names = {slo.name for slo in result.slos if slo.signal == latency}
     return [capacity for capacity in result.capacities if capacity.slo in names and capacity.verdict == "found"]
+
+
+def _fits(result: Result, latency: str, tail_q: float) -> list[tuple[tuple[float, float], ...]]:
+    """Fitted curves of the quantile that is drawn as the tail."""
+    names = {slo.name for slo in result.slos if slo.signal == latency and float(slo.objective) == tail_q}
+    return [capacity.curve for capacity in result.capacities if capacity.slo in names and capacity.curve]
 
 
 def _knee_title(knee: Capacity) -> str:

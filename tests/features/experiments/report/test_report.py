@@ -292,6 +292,18 @@ def test_a_knee_beyond_all_rates_is_an_extrapolation() -> None:
     assert "extrapolation" not in near
 
 
+def test_the_fitted_curve_is_drawn_where_the_sweep_has_one() -> None:
+    """Dotted, of the quantile that is drawn, and named; within the axis. Without a model nothing is claimed."""
+    ttft, tpot = sweep().capacities
+    modelled = replace(sweep(), capacities=(replace(ttft, curve=((1.0, 0.1), (8.0, 0.3), (13.5, 0.7))), tpot))
+    drawn, other = plots.curves([("s", modelled)], ["ttft", "tpot"])
+    assert drawn.svg.count('class="data dotted"') == 1
+    assert "Dotted: the p99 of the engine model that was fitted to the sweep." in drawn.note
+    for figure in (other, *plots.curves([("s", sweep())])):
+        assert 'class="data dotted"' not in figure.svg
+        assert "engine model" not in figure.note
+
+
 def test_a_tail_that_is_not_known_is_drawn_as_a_bound() -> None:
     """Requests that were cut leave only a lower bound of p99: the stage stays in the chart, and is called that."""
     first = sweep()
