@@ -62,8 +62,8 @@ def serving(folder: Path) -> Iterator[tuple[int, Path]]:
             server.wait(10)
 
 
-def send(workers: int, rate: float, row: tuple[str, int, str]) -> dict[str, Any]:
-    """A row by so many processes: verdict, figures and processor time."""
+def send(workers: int, rate: float, row: tuple[str, int, str], ray: str = "") -> dict[str, Any]:
+    """A row by so many processes, on a Ray cluster if its address is given: verdict, figures and processor time."""
     name, seconds, accept = row
     with tempfile.TemporaryDirectory(prefix="prober-bench-") as path:
         folder = Path(path)
@@ -73,17 +73,17 @@ def send(workers: int, rate: float, row: tuple[str, int, str]) -> dict[str, Any]
         with serving(folder) as (port, truth_file):
             command = [sys.executable, "-m", "prober", "matrix", f"http://127.0.0.1:{port}", "--file", "rows.yaml"]
             command += ["--workers", str(workers), "--output", "result.json", "--json", "--warm-up", "10"]
+            command += ["--ray", ray] if ray else []
             before = processor_s()
             environment = os.environ | {"PYTHONPATH": str(Path.cwd())}
             done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, check=False)
             cpu_s = processor_s() - before
         if done.returncode not in (0, 1, 4):
             raise SystemExit(done.stderr.decode())
-        requests = sorted(
-            from_json((folder / "result.json").read_text(), "result.json").requests,
-            key=lambda request: request.start_s or 0,
-        )
-        stamps = sorted(tuple(map(int, line.split())) for line in truth_file.read_text().splitlines())[-len(requests) :]
+        result = from_json((folder / "result.json").read_text(), "result.json")
+        requests = sorted(result.requests, key=lambda request: request.start_s or 0)
+        truth = sorted(tuple(map(int, line.split())) for line in truth_file.read_text().splitlines())
+        stamps = truth[-len(requests) :]
     span_s = (requests[-1].start_s or 0.0) - (requests[0].start_s or 0.0)
     errors_ms = [
         (request.ttft_s - (first - received) / 1e9) * 1e3
@@ -98,6 +98,8 @@ def send(workers: int, rate: float, row: tuple[str, int, str]) -> dict[str, Any]
         "row": name,
         "verdict": json.loads(done.stdout)["rows"][0]["state"],
         "requests": len(requests),
+        "received": len(truth),
+        "workers_said": [text for text in result.differs if text.startswith("worker")],
         "outcomes": outcomes,
         "tokens": sum(chunks for _, _, chunks in stamps),
         "achieved_ratio": round(span_s / ((stamps[-1][0] - stamps[0][0]) / 1e9), 4),

@@ -7,6 +7,7 @@ and keep their precision; only the due time bears the error of the offset, which
 """
 
 import asyncio
+import logging
 import os
 import time
 from collections.abc import AsyncIterator, Callable
@@ -223,7 +224,7 @@ def _join(address: str, count: int | None) -> None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent to others from here
         options = {"include_dashboard": False, "num_cpus": count or automatic_count() + 1}
     try:
-        ray.init(address, log_to_driver=False, logging_level="ERROR", **options)
+        ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **options)
     except Exception as problem:  # Ray raises many kinds, Exception itself among them
         reason = str(problem).strip().splitlines()[0]
         raise WorkersUnavailable(_unreachable(address, reason)) from None

@@ -27,8 +27,13 @@ async def test_a_port_that_refuses(monkeypatch: pytest.MonkeyPatch, is_variable:
 
 
 async def test_no_cluster_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`auto` without one."""
+    """`auto` without one; said by Ray as it says it, since another cluster may run here."""
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
+
+    def init(*_: object, **__: object) -> None:
+        raise ConnectionError("Could not find any running Ray instance.")
+
+    monkeypatch.setattr("ray.init", init)
     with pytest.raises(WorkersUnavailable, match=f"the Ray cluster auto cannot be joined .*{REMEDY}"):
         async with open_workers(2, ray="auto"):
             raise AssertionError
