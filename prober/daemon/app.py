@@ -519,7 +519,7 @@ class App:
             latest.append(seconds)
 
         try:
-            await measure_receive_error(record, Random())
+            await measure_receive_error(self._clock, record, Random())
         except OSError as problem:
             log.warning("the prober's own receive error is not measured: no connection on 127.0.0.1: %s", problem)
 

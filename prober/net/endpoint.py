@@ -4,18 +4,26 @@ import ipaddress
 import ssl
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
 from prober import __version__
 from prober.config.server import Auth, TlsSpec
 from prober.config.target import TargetSpec
-from prober.net.certificates import BadCertificate, ClientTls, client_tls
+from prober.net.certificates import BadCertificate, client_tls
 from prober.net.redaction import Redactor, basic
 from prober.storage.watched_file import Secret
 
 
 class BadEndpoint(ValueError):
     """The endpoint cannot be used as configured; the message has the key and the remedy."""
+
+
+class TlsSettings(Protocol):
+    """TLS settings of a client."""
+
+    def context(self) -> ssl.SSLContext:
+        """Context for the next connection."""
 
 
 @dataclass(slots=True)
@@ -34,7 +42,7 @@ class Endpoint:
     port: int
     base_path: str
     headers: tuple[tuple[str, str], ...] = ()
-    trust: ClientTls | None = None
+    trust: TlsSettings | None = None
     server_name: str = ""
     proxy: tuple[str, int] | None = None
     proxy_authorization: str = ""
@@ -112,11 +120,7 @@ def endpoint(spec: TargetSpec) -> Endpoint:
         redactor.add_url(spec.metrics.url)
     if spec.proxy_url:
         redactor.add_url(spec.proxy_url)
-        through = urlsplit(spec.proxy_url)
-        proxy = (through.hostname or "", through.port or 3128)
-        if through.username:
-            pair = basic(unquote(through.username), unquote(through.password or ""))
-            authorization = f"Proxy-Authorization: Basic {pair}\r\n"
+        proxy, authorization = proxy_of(spec.proxy_url)
     try:
         trust = client_tls(spec.tls or TlsSpec()) if parts.scheme == "https" else None
     except BadCertificate as problem:
@@ -137,6 +141,15 @@ def endpoint(spec: TargetSpec) -> Endpoint:
         spec.allow_link_local,
         redactor,
     )
+
+
+def proxy_of(url: str) -> tuple[tuple[str, int], str]:
+    """(host, port) of a forward proxy, and the line of the header for its user."""
+    parts, authorization = urlsplit(url), ""
+    if parts.username:
+        pair = basic(unquote(parts.username), unquote(parts.password or ""))
+        authorization = f"Proxy-Authorization: Basic {pair}\r\n"
+    return (parts.hostname or "", parts.port or 3128), authorization
 
 
 @lru_cache(maxsize=4096)  # asked for every connection

@@ -81,6 +81,7 @@ class Exchange(asyncio.Protocol):
     """A request and its response. Call `send` once connected; `ended` is done when the exchange ends for any reason.
 
     `ended` raises an internal error of this code; `received` then shows whether the server had sent anything.
+    max_body_bytes: limit of a body that is no stream, as long as MAX_STREAM_BYTES on the wire; None: MAX_PLAIN_BYTES with all framing
     """
 
     __slots__ = (  # more attributes than a dictionary finds quickly
@@ -98,6 +99,7 @@ class Exchange(asyncio.Protocol):
             "_is_event_stream",
             "_is_paused",
             "_marks",
+            "_max_body_bytes",
             "_parsed",
             "_parser",
             "_read_bytes",
@@ -123,8 +125,9 @@ class Exchange(asyncio.Protocol):
         ),
     )
 
-    def __init__(self, recording: Recording | None, clock: Clock) -> None:
+    def __init__(self, recording: Recording | None, clock: Clock, max_body_bytes: int | None = None) -> None:
         self.recording = recording
+        self._max_body_bytes = max_body_bytes
         self.now_ns = clock.now_ns
         self.transport: asyncio.Transport | None = None
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -464,7 +467,10 @@ class Exchange(asyncio.Protocol):
                 self._break(Outcome.MALFORMED, f"headers of more than {MAX_HEAD_BYTES >> 10} KiB")
             return
         stream = self._streaming and self.recording is not None and self.recording.streamed
-        limit = MAX_STREAM_BYTES if stream else MAX_PLAIN_BYTES
+        if self._max_body_bytes is not None and len(self.body) > self._max_body_bytes:
+            self._break(Outcome.MALFORMED, f"the answer is longer than {self._max_body_bytes:,} bytes")
+            return
+        limit = MAX_STREAM_BYTES if stream or self._max_body_bytes is not None else MAX_PLAIN_BYTES
         if self._read_bytes > limit:
             self._break(Outcome.MALFORMED, f"the answer passed {limit >> 20} MiB without an end")
 

@@ -10,12 +10,12 @@ import orjson
 from prober.config.problems import mask_secrets
 from prober.net.connector import connector
 from prober.net.redaction import Redactor
-from prober.net.scrape import read_body
 
 TIMEOUT_S = 20.0
 MAX_RESPONSE_BYTES = 8 << 20
 MAX_MESSAGE_CHARS = 500  # of an error message of Prometheus
 HOUR_S = 3600
+_CHUNK_BYTES = 1 << 16
 
 
 class QueryFailed(Exception):
@@ -90,7 +90,7 @@ async def _rows(url: str, path: str, parameters: dict[str, str]) -> list[Any]:
                 raise QueryFailed(
                     f"{mask_secrets(url)}: HTTP {answer.status}: redirects are not followed; configure the final address"
                 )
-            document: Any = orjson.loads(await read_body(answer, MAX_RESPONSE_BYTES))
+            document: Any = orjson.loads(await _read_body(answer, MAX_RESPONSE_BYTES))
         if document["status"] != "success":
             raise QueryFailed(
                 f"{mask_secrets(url)}: {redactor.redact(str(document.get('error', document))[:MAX_MESSAGE_CHARS])}"
@@ -107,3 +107,16 @@ async def _rows(url: str, path: str, parameters: dict[str, str]) -> list[Any]:
 def _quoted(value: str) -> str:
     escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{escaped}"'
+
+
+async def _read_body(answer: aiohttp.ClientResponse, limit: int) -> bytes:
+    """Read a body of at most `limit` bytes. Compressed bodies are refused: they may unpack to any size. Raises ValueError."""
+    coding = answer.headers.get("Content-Encoding", "identity").strip().lower()
+    if coding not in ("", "identity"):
+        raise ValueError(f"compressed ({coding[:20]!r}), although identity was requested")
+    body = bytearray()
+    async for piece in answer.content.iter_chunked(_CHUNK_BYTES):
+        body += piece
+        if len(body) > limit:
+            raise ValueError(f"longer than {limit:,} bytes")
+    return bytes(body)

@@ -1,17 +1,28 @@
-"""HTTP GET of metrics and other pages, with time and size limits, on a new connection."""
+"""HTTP GET of metrics and other pages, with time and size limits, on a new connection.
 
+By `Exchange`, as the probes: a command that reads a page loads no second HTTP client, and a long page is read in turns.
+"""
+
+import asyncio
 import ssl
 from dataclasses import dataclass
-from urllib.parse import urlsplit
+from functools import cache
+from typing import cast
+from urllib.parse import SplitResult, quote, unquote, urlsplit
 
-import aiohttp
-
+from prober import __version__
 from prober.config.problems import mask_secrets
-from prober.net.address import check
-from prober.net.connector import connector
+from prober.config.server import TlsSpec
+from prober.config.target import Timeouts
+from prober.net.certificates import BadCertificate, ClientTls, client_tls
+from prober.net.clock import Clock
+from prober.net.connection import Broken, connect
+from prober.net.endpoint import Endpoint, proxy_of
+from prober.net.exchange import Deadlines, Exchange
+from prober.net.redaction import basic
 
 MAX_BODY_BYTES = 16 << 20
-_CHUNK_BYTES = 1 << 16
+_UNQUOTED = "%/:@!$&'()*+,;=~"
 
 
 class UnreadablePage(Exception):
@@ -37,41 +48,95 @@ async def fetch(
     allow_link_local: bool = False,
 ) -> Fetched:
     """GET `url`. Redirects, compressed responses and refused addresses (also with a proxy) raise UnreadablePage."""
-    timeout = aiohttp.ClientTimeout(
-        total=timeout_s, ceil_threshold=timeout_s + 1
-    )  # otherwise rounded up to whole seconds
-    headers = {**headers, "Accept-Encoding": "identity"}
     where = mask_secrets(url)
+    exchange = Exchange(None, cast(Clock, _LoopTime()), max_body_bytes=limit)
+    start_ns = exchange.now_ns()
     try:
-        check(urlsplit(url).hostname or "", allow_link_local=allow_link_local)
-        async with (
-            aiohttp.ClientSession(
-                connector=connector(tls=tls, allow_link_local=allow_link_local), timeout=timeout, auto_decompress=False
-            ) as session,
-            session.get(url, headers=headers, proxy=proxy, allow_redirects=False) as answer,
-        ):
-            if 300 <= answer.status < 400:
-                raise UnreadablePage(
-                    f"{where}: HTTP {answer.status}: redirects are not followed; configure the final address"
-                )
-            if answer.status != 200:
-                raise UnreadablePage(f"{where}: HTTP {answer.status}")
-            body = await read_body(answer, limit)
-            return Fetched(body, {name.lower(): value for name, value in answer.headers.items()})
-    except TimeoutError:
-        raise UnreadablePage(f"{where}: no answer within {timeout_s:g} s") from None
-    except (aiohttp.ClientError, OSError, ValueError) as problem:
-        raise UnreadablePage(f"{where}: {mask_secrets(str(problem)) or type(problem).__name__}") from None
+        parts = urlsplit(url)
+        endpoint = _endpoint(parts, tls, proxy, allow_link_local=allow_link_local)
+        request = _request(parts, endpoint, headers)
+        await connect(endpoint, exchange, timeout_s)
+        exchange.send(request, Deadlines(start_ns, Timeouts(total=timeout_s)))
+        await exchange.ended
+    except (Broken, BadCertificate, ValueError) as problem:
+        raise UnreadablePage(f"{where}: {mask_secrets(str(problem))}") from None
+    finally:
+        exchange.abort()
+    status = exchange.status
+    if status is not None and 300 <= status < 400:
+        raise UnreadablePage(f"{where}: HTTP {status}: redirects are not followed; configure the final address")
+    if status not in (None, 200):
+        raise UnreadablePage(f"{where}: HTTP {status}")
+    if exchange.broken is not None:
+        raise UnreadablePage(f"{where}: {mask_secrets(exchange.broken.detail)}")
+    return Fetched(bytes(exchange.body), exchange.headers)
 
 
-async def read_body(answer: aiohttp.ClientResponse, limit: int) -> bytes:
-    """Read a body of at most `limit` bytes. Compressed bodies are refused: they may unpack to any size. Raises ValueError."""
-    coding = answer.headers.get("Content-Encoding", "identity").strip().lower()
-    if coding not in ("", "identity"):
-        raise ValueError(f"compressed ({coding[:20]!r}), although identity was requested")
-    body = bytearray()
-    async for piece in answer.content.iter_chunked(_CHUNK_BYTES):
-        body += piece
-        if len(body) > limit:
-            raise ValueError(f"longer than {limit:,} bytes")
-    return bytes(body)
+class _LoopTime:
+    """The time of the event loop, by which its deadlines are due; a page needs no exact timestamps."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+
+    def now_ns(self) -> int:
+        return round(self._loop.time() * 1e9)
+
+
+@dataclass(frozen=True, slots=True)
+class _Trust:
+    """TLS settings that do not change."""
+
+    tls: ssl.SSLContext
+
+    def context(self) -> ssl.SSLContext:
+        return self.tls
+
+
+@cache
+def _system_trust() -> ClientTls:
+    """Trust in the system's CAs, loaded once: that takes milliseconds."""
+    return client_tls(TlsSpec())
+
+
+def _endpoint(parts: SplitResult, tls: ssl.SSLContext | None, proxy: str | None, *, allow_link_local: bool) -> Endpoint:
+    """Server of a URL. Raises ValueError."""
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("not an http or https URL")
+    host = parts.hostname if parts.hostname.isascii() else parts.hostname.encode("idna").decode()
+    is_secured = parts.scheme == "https"
+    through, authorization = proxy_of(proxy) if proxy else (None, "")
+    return Endpoint(
+        parts.scheme,
+        host,
+        parts.port or (443 if is_secured else 80),
+        "",
+        trust=(_Trust(tls) if tls is not None else _system_trust()) if is_secured else None,
+        server_name=host,
+        proxy=through,
+        proxy_authorization=authorization,
+        allow_link_local=allow_link_local,
+    )
+
+
+def _request(parts: SplitResult, endpoint: Endpoint, headers: dict[str, str]) -> bytes:
+    """Request line and headers. User and password of the URL become a header. Raises ValueError."""
+    target = quote(parts.path or "/", safe=_UNQUOTED)
+    if parts.query:
+        target += "?" + quote(parts.query, safe=_UNQUOTED + "?")
+    proxy_authorization = ""
+    if endpoint.proxy is not None and endpoint.tls is None:
+        target = f"http://{endpoint.authority}{target}"
+        proxy_authorization = endpoint.proxy_authorization
+    sent = {"Host": endpoint.authority, "User-Agent": f"llm-slo-prober/{__version__}", "Accept": "*/*"}
+    if parts.username is not None:
+        sent["Authorization"] = f"Basic {basic(unquote(parts.username), unquote(parts.password or ''))}"
+    replaced = {name.lower() for name in headers} | {"accept-encoding", "connection"}
+    if "authorization" in replaced and parts.username is not None:
+        raise ValueError("the URL has a user, and there is a header Authorization; remove one of them")
+    lines = [(name, value) for name, value in sent.items() if name.lower() not in replaced]
+    lines += [(name, value) for name, value in headers.items() if name.lower() not in ("accept-encoding", "connection")]
+    lines += [("Accept-Encoding", "identity"), ("Connection", "close")]
+    if any(sign in text for line in lines for text in line for sign in "\r\n\0"):
+        raise ValueError("a header contains a line break or a NUL")
+    text = "".join(f"{name}: {value}\r\n" for name, value in lines)
+    return f"GET {target} HTTP/1.1\r\n{text}{proxy_authorization}\r\n".encode()

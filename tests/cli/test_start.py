@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 CONNECTION = (
     "prober.net.connection"  # what a command sends with: so that the list of modules is not empty for another reason
 )
@@ -46,3 +48,11 @@ def test_a_list_of_commands_loads_no_command() -> None:
     modules = modules_of("--help")
     assert "prober.cli.main" in modules
     assert not modules & {"typer", "pydantic", "asyncio", "uvloop"}
+
+
+@pytest.mark.parametrize("command", ["sweep", "matrix", "gate", "compare", "diagnose"])
+def test_a_command_that_reads_pages_loads_no_second_http_client(command: str) -> None:
+    """Pages are read by the probes' own."""
+    modules = modules_of(command, "--help")
+    assert {CONNECTION, "prober.net.scrape"} <= modules
+    assert sorted(name for name in modules if name.startswith(("aiohttp", "numpy"))) == []

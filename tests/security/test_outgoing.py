@@ -413,7 +413,7 @@ async def said_of_a_list(tmp_path: Path, answer: bytes) -> tuple[str, list[bytes
             "'…' has a value",
         ),
         (head(f"401 {TOKEN}", "text/plain") + TOKEN.encode(), "HTTP 401"),
-        (f"{TOKEN} {QUERY_SECRET}\r\n\r\n".encode(), "status line"),
+        (f"{TOKEN} {QUERY_SECRET}\r\n\r\n".encode(), "not HTTP"),
     ],
 )
 async def test_a_list_that_repeats_what_it_was_sent_is_not_repeated(
