@@ -66,7 +66,9 @@ def _evaluation_s(group: Rule, targets: int) -> float:
         subprocess.run([*command, "--max-block-duration=1458h"], check=True, stdout=subprocess.DEVNULL)
         text.unlink()
         with _prometheus(folder) as url:
-            return sum(_median_s(url, rule["expr"], targets, "record" in rule) for rule in group["rules"])
+            return sum(
+                _median_s(url, rule["expr"], targets if _reads_counters(rule) else None) for rule in group["rules"]
+            )
 
 
 def _write(file: TextIO, group: str, targets: int) -> None:
@@ -86,14 +88,21 @@ def _write(file: TextIO, group: str, targets: int) -> None:
             own = _labels(target) if labels else f'job="llm-slo-prober",instance="{target}"'
             for at_s in range(END_S - 900, END_S + 1, SCRAPE_S):
                 file.write(f"{gauge}{{{own}{labels}}} {value} {at_s}\n")
-    if group.endswith("-budget"):
-        for kind in ("events", "bad_events"):
-            file.write(f"# TYPE target_workload_slo:llmslo_slo_{kind}:tile4m gauge\n")
-            for target in range(targets):
-                name = f'target_workload_slo:llmslo_slo_{kind}:tile4m{{target="{target}",workload="w",slo="ok"}}'
-                for at_s in range(END_S - 30 * 86_400, END_S + 1, TILE_STEP_S):
-                    file.write(f"{name} 48 {at_s}\n")
+    _write_recorded(file, group, targets)
     file.write("# EOF\n")
+
+
+def _write_recorded(file: TextIO, group: str, targets: int) -> None:
+    """What other rules of the group have recorded."""
+    for target in range(targets):
+        for window in ("1h", "2h", "6h", "1d", "3d"):
+            name = f"target_workload_slo:llmslo_slo_events:increase{window}"
+            file.write(f'{name}{{target="{target}",workload="w",slo="ok"}} 720 {END_S}\n')
+    for kind in ("events", "bad_events") if group.endswith("-budget") else ():
+        for target in range(targets):
+            name = f'target_workload_slo:llmslo_slo_{kind}:tile4m{{target="{target}",workload="w",slo="ok"}}'
+            for at_s in range(END_S - 30 * 86_400, END_S + 1, TILE_STEP_S):
+                file.write(f"{name} 48 {at_s}\n")
 
 
 def _labels(target: int) -> str:
@@ -125,7 +134,14 @@ def _prometheus(folder: str) -> Iterator[str]:
             process.terminate()
 
 
-def _median_s(url: str, expr: str, targets: int, is_recorded: bool) -> float:
+def _reads_counters(rule: Rule) -> bool:
+    return "vantage" not in rule["expr"] and any(
+        part in rule.get("record", "") for part in (":ratio_rate", ":increase", ":tile")
+    )
+
+
+def _median_s(url: str, expr: str, series: int | None) -> float:
+    """series: that must be found; None: any number."""
     times = []
     for _ in range(REPEATS):
         query = urllib.parse.urlencode({"query": re.sub(r"\s+", " ", expr), "time": END_S})
@@ -133,8 +149,7 @@ def _median_s(url: str, expr: str, targets: int, is_recorded: bool) -> float:
         with urllib.request.urlopen(f"{url}/api/v1/query?{query}", timeout=600) as answer:
             found: dict[str, Any] = json.load(answer)
         times.append(time.perf_counter() - begin_s)
-        if is_recorded and "increase(" in expr and "vantage" not in expr:
-            assert len(found["data"]["result"]) == targets, (expr, len(found["data"]["result"]))
+        assert series in (None, len(found["data"]["result"])), (expr, len(found["data"]["result"]))
     return sorted(times)[REPEATS // 2]
 
 

@@ -35,9 +35,20 @@ def identity() -> list[Panel]:
             "none",
             now(gauge("llmslo_engine_info", "engine, version, model"), "{{engine}} {{version}}, {{model}}"),
             steps=NEUTRAL,
-            width=8,
+            width=5,
             decimals=0,
             text_mode="name",
+        ),
+        stat(
+            "Last change of the engine",
+            "When the engine last restarted, or changed its version, model or flags, since the prober's start. "
+            "Bad: just before a latency rose.",
+            "dateTimeFromNow",
+            now(f"topk(1, 1000 * {gauge('llmslo_engine_last_change_timestamp_seconds', 'what')})", "{{what}}"),
+            steps=NEUTRAL,
+            width=3,
+            text_mode="value_and_name",
+            empty="none",
         ),
     ]
 
