@@ -331,8 +331,8 @@ def judge(reader: Reader, at: float) -> None:
                 assert reader.frames(expr, ".*", at), f"{name}: {place} offers nothing to choose"
     for name in ("healthy", "slow", "full"):
         assert unexpected(reader.empty(name, one=True, at=at), REAL) == {}, name
-    assert reader.column("TTFT ÷ limit", "healthy", at) < 1 < reader.column("TTFT ÷ limit", "slow", at)
-    assert reader.column("ITL ÷ limit", "slow", at) < 1
+    assert reader.column("TTFT burn", "healthy", at) < 1 < reader.column("TTFT burn", "slow", at)
+    assert reader.column("ITL burn", "slow", at) < 1
     assert reader.value('max_over_time(llmslo_engine_kv_cache_usage_ratio{target="full"}[1m])', "", at) > 0.8
     assert reader.value('max_over_time(llmslo_engine_requests_waiting{target="full"}[1m])', "", at) > 0
     failing = reader.empty("failing", one=True, at=at)

@@ -25,6 +25,7 @@ from prober.exposition.dashboards.style import (
     LOGARITHMIC,
     ORANGE,
     RED,
+    SYMLOG,
     YELLOW,
     Json,
     as_steps,
@@ -143,8 +144,13 @@ def _alerts(severity: str) -> str:
     return f'group by ({ALERT}) (ALERTS{{{ALERTING},severity{severity}"critical"}})'
 
 
-def _ratio(signal: str, histogram: str) -> str:
-    return answering(f"max by (target) ({quantile(0.99, histogram)} / {limit(signal, 'target, workload')})")
+def _burn(signal: str = "") -> str:
+    """Burn rate of each SLO of each workload over the selected window, from exact counters; of one signal, or of all."""
+    each = "target, workload, slo"
+    bad, events = (increase(f"llmslo_slo_{kind}_total", each, window=WINDOW) for kind in ("bad_events", "events"))
+    of_signal = f',signal="{signal}"' if signal else ""
+    allowed = f"(1 - max by ({each}) (llmslo_slo_objective_ratio{{{PROBES}{of_signal}}}))"
+    return f"{bad} / ({events} > 0) / {allowed}"
 
 
 def _trend(histogram: str) -> str:
@@ -162,10 +168,10 @@ def _targets() -> Panel:
         row(slo_state("target")),
         row(f"min by (target) ({BUDGET_LEFT}{{{PROBES}}})"),
         row(answering(f"max by (target) ({quantile(0.99, 'llmslo_ttft_seconds')})")),
-        row(_ratio("ttft", "llmslo_ttft_seconds")),
+        row(f"max by (target) ({_burn('ttft')})"),
         row(_trend("llmslo_ttft_seconds")),
         row(answering(f"max by (target) ({quantile(0.99, 'llmslo_itl_seconds')})")),
-        row(_ratio("itl", "llmslo_itl_seconds")),
+        row(f"max by (target) ({_burn('itl')})"),
         row(_trend("llmslo_itl_seconds")),
         row(f"min by (target) ({samples('llmslo_ttft_seconds')})"),
         *headroom,
@@ -184,11 +190,11 @@ def _targets() -> Panel:
         Column(source="Value #C", name="Budget", unit="percentunit", steps=BUDGET_STEPS, width=72, decimals=0),
         Column(source="Value #P", name="TTFT p95", unit="s", width=80),
         Column(source="Value #D", name="TTFT p99", unit="s", width=80),
-        Column(source="Value #E", name="TTFT ÷ limit", **ratio),
+        Column(source="Value #E", name="TTFT burn", **ratio),
         Column(source="Value #F", name="TTFT ÷ before", **trend),
         Column(source="Value #Q", name="ITL p95", unit="s", width=76),
         Column(source="Value #G", name="ITL p99", unit="s", width=76),
-        Column(source="Value #H", name="ITL ÷ limit", **ratio),
+        Column(source="Value #H", name="ITL burn", **ratio),
         Column(source="Value #I", name="ITL ÷ before", **trend),
         Column(source="Value #J", name="Samples", unit="none", steps=FEW, decimals=0, width=72),
         Column(source="Value #K", name="Free ≥", steps=HEADROOM_STEPS, **free),
@@ -199,11 +205,11 @@ def _targets() -> Panel:
     ]
     return table(
         "Targets",
-        "Worst values per target: SLO state, lowest error budget, p95 and p99 of the slowest workload in the selected window, the p99 "
-        "relative to the SLO threshold and to the window before, free share of the capacity with its interval, and the diagnosed cause "
-        "(one of them if there are two). "
-        "Bad: red cells; ÷ limit above 1 is over the threshold, ÷ before above 1 is slower than before. A failing target has no "
-        "latency. Orange samples: fewer than 1,000, too few for a p99.",
+        "Worst values per target: SLO state, lowest error budget, p95 and p99 of the slowest workload in the selected window, how fast "
+        "its worst TTFT and ITL SLO burn their budgets, the p99 relative to the window before, free share of the capacity with its "
+        "interval, and the diagnosed cause (one of them if there are two). "
+        "Bad: red cells; a burn above 1 spends more than the objective allows, ÷ before above 1 is slower than before. A failing "
+        "target has no latency. Orange samples: fewer than 1,000, too few for a p99.",
         columns,
         *queries,
         sort="-Alerts",
@@ -258,14 +264,16 @@ def _p99(signal: str, name: str, description: str) -> Panel:
     histogram = f"llmslo_{signal}_seconds"
     p99 = quantile(0.99, histogram)
     enough = f"{samples(histogram)} >= {MIN_P99_SAMPLES}"
+    objective = "target, workload, slo"  # of a p99; a threshold for 95% of the events is no limit of a p99
+    of_p99 = f"max by ({objective}) (llmslo_slo_objective_ratio{{{PROBES}}}) > 0.9895 < 0.9905"
     return series(
         f"{name} p99 by target",
         f"{description} of the slowest workload over the selected window, on a logarithmic axis. Grey dots: fewer than 1,000 "
-        "samples. Bad: above the dashed limit of the SLO, or rising.",
+        "samples. Bad: above the dashed limit of an SLO of 99%, or rising.",
         "s",
         Query(f"max by (target) ({p99})", "{{target}}"),
         Query(f"max by (target) ({p99} unless {enough})", "{{target}}, few samples"),
-        Query(limit(signal, "target"), "limit of {{target}}"),
+        Query(f"min by (target) ({limit(signal)} and on ({objective}) {of_p99})", "limit of {{target}}"),
         width=12,
         low=None,
         custom={"scaleDistribution": LOGARITHMIC, "lineWidth": 2},
@@ -275,17 +283,21 @@ def _p99(signal: str, name: str, description: str) -> Panel:
 
 
 def _burn_rate() -> Panel:
-    bad = increase("llmslo_slo_bad_events_total", "target, slo", window=WINDOW)
-    events = increase("llmslo_slo_events_total", "target, slo", window=WINDOW)
-    allowed = f"(1 - max by (target, slo) (llmslo_slo_objective_ratio{{{PROBES}}}))"
     return series(
         "Burn rate of the worst SLO",
-        "Burn rate of each target's worst SLO over the selected window; from exact counters, not buckets. "
+        "Burn rate of each target's worst SLO in its worst workload over the selected window, on a logarithmic axis; from exact "
+        "counters, not buckets. "
         "Bad: above 1, dashed: the budget does not last for the SLO window.",
         "none",
-        Query(f"max by (target) ({bad} / ({events} > 0) / {allowed})", "{{target}}"),
+        Query(f"max by (target) ({_burn()})", "{{target}}"),
         steps=((None, "transparent"), (1, RED)),
-        custom={"thresholdsStyle": {"mode": "dashed"}, "axisSoftMax": 1.5},
+        custom={
+            "thresholdsStyle": {"mode": "dashed"},
+            "scaleDistribution": SYMLOG,
+            "axisSoftMin": 0,
+            "axisSoftMax": 20,
+        },
+        low=None,
         decimals=1,
         width=12,
     )

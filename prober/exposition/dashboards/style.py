@@ -7,6 +7,7 @@ Json = dict[str, Any]
 Steps = tuple[tuple[float | None, str], ...]  # (lower bound, colour) in ascending order; the first bound is None
 GREEN, YELLOW, ORANGE, RED, GREY, BLUE = "green", "yellow", "orange", "red", "#808790", "blue"
 LOGARITHMIC = {"type": "log", "log": 10}
+SYMLOG: Json = {"type": "symlog", "log": 10, "linearThreshold": 1}
 PLAIN: Steps = ((None, GREEN),)
 NEUTRAL: Steps = ((None, "text"),)
 

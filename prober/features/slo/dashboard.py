@@ -3,7 +3,7 @@
 from prober.exposition.dashboards.board import Board
 from prober.exposition.dashboards.panels import Column, Panel, Query, now, row, series, stat, states, table
 from prober.exposition.dashboards.queries import BUDGET_LEFT, FIRING, PROBES, RECORDED, increase, slo_state
-from prober.exposition.dashboards.style import GREEN, ORANGE, RED, YELLOW, dashed, text_mapping
+from prober.exposition.dashboards.style import GREEN, ORANGE, RED, SYMLOG, YELLOW, dashed, text_mapping
 from prober.exposition.dashboards.vocabulary import BUDGET_STEPS, SEVERITIES, SLO_STATES, target_column
 from prober.measure.burn_rate_windows import WORKBOOK_PAIRS
 
@@ -124,7 +124,7 @@ def _rates() -> Panel:
         steps=BURNS,
         custom={
             "thresholdsStyle": {"mode": "line"},
-            "scaleDistribution": {"type": "symlog", "log": 10, "linearThreshold": 1},
+            "scaleDistribution": SYMLOG,
             "lineWidth": 2,
             "axisSoftMin": 0,
             "axisSoftMax": 20,
