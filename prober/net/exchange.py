@@ -328,7 +328,7 @@ class Exchange(asyncio.Protocol):
                 self._hand_over()
                 self._lost(at_ns, item.problem)
                 return
-            if len(item) > MAX_STEP_BYTES:  # all of its steps at once: to cut one after the other would copy the rest each time
+            if len(item) > MAX_STEP_BYTES:  # cut into all steps now: otherwise each step would copy the rest
                 starts = range(MAX_STEP_BYTES, len(item), MAX_STEP_BYTES)
                 inbox.extendleft((at_ns, item[start : start + MAX_STEP_BYTES]) for start in reversed(starts))
                 item = item[:MAX_STEP_BYTES]
