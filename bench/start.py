@@ -98,7 +98,10 @@ def measure() -> None:
         "start",
         [
             goal("prober once --help", helps["once"], 0.35, "CPU s"),
-            goal("prober once URL, first byte sent", first_byte["once"], 0.35, "CPU s"),
+            *(
+                goal(f"prober {name} URL, first byte sent", byte_s, 0.35, "CPU s")
+                for name, byte_s in first_byte.items()
+            ),
         ],
         help_s={command: round(seconds, 3) for command, seconds in helps.items()},
         first_byte_s=first_byte,

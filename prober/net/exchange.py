@@ -328,8 +328,9 @@ class Exchange(asyncio.Protocol):
                 self._hand_over()
                 self._lost(at_ns, item.problem)
                 return
-            if len(item) > MAX_STEP_BYTES:
-                inbox.appendleft((at_ns, item[MAX_STEP_BYTES:]))
+            if len(item) > MAX_STEP_BYTES:  # cut into all steps now: otherwise each step would copy the rest
+                starts = range(MAX_STEP_BYTES, len(item), MAX_STEP_BYTES)
+                inbox.extendleft((at_ns, item[start : start + MAX_STEP_BYTES]) for start in reversed(starts))
                 item = item[:MAX_STEP_BYTES]
             self._parse(at_ns, item)
             if self._is_closing:
