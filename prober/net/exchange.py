@@ -98,6 +98,7 @@ class Exchange(asyncio.Protocol):
             "_is_event_stream",
             "_is_paused",
             "_marks",
+            "_max_plain_bytes",
             "_parsed",
             "_parser",
             "_read_bytes",
@@ -123,8 +124,9 @@ class Exchange(asyncio.Protocol):
         ),
     )
 
-    def __init__(self, recording: Recording | None, clock: Clock) -> None:
+    def __init__(self, recording: Recording | None, clock: Clock, max_plain_bytes: int = MAX_PLAIN_BYTES) -> None:
         self.recording = recording
+        self._max_plain_bytes = max_plain_bytes
         self.now_ns = clock.now_ns
         self.transport: asyncio.Transport | None = None
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -464,9 +466,9 @@ class Exchange(asyncio.Protocol):
                 self._break(Outcome.MALFORMED, f"headers of more than {MAX_HEAD_BYTES >> 10} KiB")
             return
         stream = self._streaming and self.recording is not None and self.recording.streamed
-        limit = MAX_STREAM_BYTES if stream else MAX_PLAIN_BYTES
+        limit = MAX_STREAM_BYTES if stream else self._max_plain_bytes
         if self._read_bytes > limit:
-            self._break(Outcome.MALFORMED, f"the answer passed {limit >> 20} MiB without an end")
+            self._break(Outcome.MALFORMED, f"the answer is longer than {limit >> 10:,} KiB")
 
     # -- end ------------------------------------------------------------------------------------------------------------
 

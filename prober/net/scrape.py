@@ -10,12 +10,20 @@ from prober.config.problems import mask_secrets
 from prober.net.address import check
 from prober.net.connector import connector
 
-MAX_BODY_BYTES = 16 << 20
+MAX_BODY_BYTES = 8 << 20
 _CHUNK_BYTES = 1 << 16
 
 
 class UnreadablePage(Exception):
     """The page could not be read; the message has the address and the reason."""
+
+
+class PageTooLong(UnreadablePage):
+    """The page is beyond its limit of bytes."""
+
+
+class _TooLong(ValueError):
+    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +44,8 @@ async def fetch(
     limit: int = MAX_BODY_BYTES,
     allow_link_local: bool = False,
 ) -> Fetched:
-    """GET `url`. Redirects, compressed responses and refused addresses (also with a proxy) raise UnreadablePage."""
+    """GET `url`. Redirects, compressed responses and refused addresses (also with a proxy) raise UnreadablePage, and more than
+    `limit` bytes PageTooLong."""
     timeout = aiohttp.ClientTimeout(
         total=timeout_s, ceil_threshold=timeout_s + 1
     )  # otherwise rounded up to whole seconds
@@ -60,6 +69,8 @@ async def fetch(
             return Fetched(body, {name.lower(): value for name, value in answer.headers.items()})
     except TimeoutError:
         raise UnreadablePage(f"{where}: no answer within {timeout_s:g} s") from None
+    except _TooLong as problem:
+        raise PageTooLong(f"{where}: {problem}") from None
     except (aiohttp.ClientError, OSError, ValueError) as problem:
         raise UnreadablePage(f"{where}: {mask_secrets(str(problem)) or type(problem).__name__}") from None
 
@@ -73,5 +84,5 @@ async def read_body(answer: aiohttp.ClientResponse, limit: int) -> bytes:
     async for piece in answer.content.iter_chunked(_CHUNK_BYTES):
         body += piece
         if len(body) > limit:
-            raise ValueError(f"longer than {limit:,} bytes")
+            raise _TooLong(f"longer than {limit:,} bytes")
     return bytes(body)
