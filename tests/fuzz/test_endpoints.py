@@ -115,7 +115,7 @@ def test_facts_of_any_documents_are_short_texts(version: object, listed: object)
     answers = {
         fact.path: document for fact, document in zip(VLLM.facts, (version, listed) * len(VLLM.facts), strict=False)
     }
-    assert all(isinstance(value, str) and len(value) <= 300 for value in facts(VLLM, answers).values())
+    assert all(len(value) <= 300 for value in facts(VLLM, answers).values())
 
 
 @FEW
