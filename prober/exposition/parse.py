@@ -14,6 +14,8 @@ from collections.abc import Container, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+MAX_SAMPLES = 50_000  # of one page that are stored: some 30 MB
+MAX_LINE_BYTES = 1 << 20
 SLICE_BYTES = 16 << 10  # about 200 lines: a few tenths of a millisecond
 MAX_CACHED_LABEL_TEXTS = 8192  # the cache is cleared when it is full
 _MAX_QUOTED_CHARS = 120
@@ -28,6 +30,10 @@ _LINE = re.compile(
 )
 _ONE_LABEL = re.compile(_LABEL)
 _ESCAPE = re.compile(r"\\(.)")
+
+
+class PageTooLarge(ValueError):
+    """A page is beyond a limit; nothing of it is used, since a part of its series says nothing of their sum."""
 
 
 class Sample(NamedTuple):
@@ -45,6 +51,7 @@ class Page:
     broken: number of invalid lines
     first_broken: the first invalid line, shortened
     eof: the page ended with OpenMetrics' `# EOF`
+    stored: number of samples
     """
 
     samples: dict[str, list[Sample]] = field(default_factory=dict)
@@ -52,6 +59,7 @@ class Page:
     broken: int = 0
     first_broken: str = ""
     eof: bool = False
+    stored: int = 0
 
 
 class Parser:
@@ -66,7 +74,7 @@ class Parser:
         self._known: dict[str, Mapping[str, str]] = {}
 
     def parse(self, body: bytes) -> Page:
-        """Parses a page at once."""
+        """Parses a page at once. Raises PageTooLarge."""
         slices = self.slices(body)
         while True:
             try:
@@ -78,14 +86,18 @@ class Parser:
     def slices(self, body: bytes, size: int = SLICE_BYTES) -> Generator[None, None, Page]:
         """Parses a page in slices of about `size` bytes, so that other work can run between them. Returns it at the end.
 
-        Invalid UTF-8 becomes U+FFFD.
+        Invalid UTF-8 becomes U+FFFD. Raises PageTooLarge.
         """
         page = Page()
         start = 0
         while start < len(body):
             end = body.find(b"\n", start + size)
             end = len(body) if end < 0 else end + 1
+            if end - start > size + MAX_LINE_BYTES:
+                raise PageTooLarge(f"it has a line of more than {MAX_LINE_BYTES >> 10} KiB")
             self._read(body[start:end].decode("utf-8", "replace"), page)
+            if page.stored > MAX_SAMPLES:
+                raise PageTooLarge(f"it has more than {MAX_SAMPLES:,} series")
             start = end
             if start < len(body):
                 yield
@@ -103,6 +115,7 @@ class Parser:
                 continue  # most lines of most pages end here
             if (sample := self._cached(name, remainder)) is not None and name in samples:
                 samples[name].append(sample)
+                page.stored += 1
                 continue
             parsed = self._line(line)
             if parsed is None:
@@ -110,6 +123,7 @@ class Parser:
                 page.first_broken = page.first_broken or line[:_MAX_QUOTED_CHARS]
             elif not parsed[0].endswith("_created"):
                 samples.setdefault(parsed[0], []).append(parsed[1])
+                page.stored += 1
 
     def _cached(self, name: str, rest: str) -> Sample | None:
         """Returns the sample after `name{` if its label text is cached and only a number follows it."""

@@ -10,6 +10,8 @@ from prober.measure.printable import one_line
 
 MAX_COUNTED_TOKENS = 1_000_000_000  # per answer; a larger number is ignored
 MAX_SERVER_TEXT_CHARS = 300  # of an error message or a finish reason
+MAX_VALUES = 100_000  # of one document: each takes up to 60 bytes of memory, an empty list for two bytes of JSON
+MAX_UNCOUNTED_BYTES = 64 << 10  # in which there cannot be so many that it matters
 MAX_ERROR_DEPTH = 4  # of objects that wrap the object with the message
 # Keys under which servers put the words of an error, the most telling first: OpenAI, FastAPI, AWS, Google, problem details,
 # Apigee, and others.
@@ -52,6 +54,8 @@ def is_json_object(payload: bytes) -> bool:
 
 
 def _loaded(payload: bytes) -> Any:
+    if len(payload) > MAX_UNCOUNTED_BYTES and sum(map(payload.count, b"[{,")) > MAX_VALUES:
+        raise Malformed(f"JSON of more than {MAX_VALUES:,} values: {excerpt(payload)}")
     try:
         return orjson.loads(payload)
     except orjson.JSONDecodeError as problem:

@@ -81,7 +81,8 @@ class Exchange(asyncio.Protocol):
     """A request and its response. Call `send` once connected; `ended` is done when the exchange ends for any reason.
 
     `ended` raises an internal error of this code; `received` then shows whether the server had sent anything.
-    max_body_bytes: limit of a body that is no stream, as long as MAX_STREAM_BYTES on the wire; None: MAX_PLAIN_BYTES with all framing
+    max_plain_bytes: limit of an answer that is no stream, with all framing
+    max_body_bytes: instead of that, limit of its body, which may be as long as MAX_STREAM_BYTES on the wire
     """
 
     __slots__ = (  # more attributes than a dictionary finds quickly
@@ -100,6 +101,7 @@ class Exchange(asyncio.Protocol):
             "_is_paused",
             "_marks",
             "_max_body_bytes",
+            "_max_plain_bytes",
             "_parsed",
             "_parser",
             "_read_bytes",
@@ -116,6 +118,7 @@ class Exchange(asyncio.Protocol):
             "ended",
             "headers",
             "headers_ns",
+            "is_too_long",
             "now_ns",
             "on_body",
             "recording",
@@ -125,9 +128,15 @@ class Exchange(asyncio.Protocol):
         ),
     )
 
-    def __init__(self, recording: Recording | None, clock: Clock, max_body_bytes: int | None = None) -> None:
+    def __init__(
+        self,
+        recording: Recording | None,
+        clock: Clock,
+        max_plain_bytes: int = MAX_PLAIN_BYTES,
+        max_body_bytes: int | None = None,
+    ) -> None:
         self.recording = recording
-        self._max_body_bytes = max_body_bytes
+        self._max_plain_bytes, self._max_body_bytes = max_plain_bytes, max_body_bytes
         self.now_ns = clock.now_ns
         self.transport: asyncio.Transport | None = None
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -135,6 +144,7 @@ class Exchange(asyncio.Protocol):
         self.headers: dict[str, str] = {}
         self.body = bytearray()
         self.broken: Verdict | None = None
+        self.is_too_long = False  # beyond max_body_bytes
         self.sent_ns: int | None = None
         self.headers_ns: int | None = None
         self.end_ns: int | None = None
@@ -469,11 +479,12 @@ class Exchange(asyncio.Protocol):
             return
         stream = self._streaming and self.recording is not None and self.recording.streamed
         if self._max_body_bytes is not None and len(self.body) > self._max_body_bytes:
+            self.is_too_long = True
             self._break(Outcome.MALFORMED, f"the answer is longer than {self._max_body_bytes:,} bytes")
             return
-        limit = MAX_STREAM_BYTES if stream or self._max_body_bytes is not None else MAX_PLAIN_BYTES
+        limit = MAX_STREAM_BYTES if stream or self._max_body_bytes is not None else self._max_plain_bytes
         if self._read_bytes > limit:
-            self._break(Outcome.MALFORMED, f"the answer passed {limit >> 20} MiB without an end")
+            self._break(Outcome.MALFORMED, f"the answer is longer than {limit >> 10:,} KiB")
 
     # -- end ------------------------------------------------------------------------------------------------------------
 

@@ -21,12 +21,16 @@ from prober.net.endpoint import Endpoint, proxy_of
 from prober.net.exchange import Deadlines, Exchange
 from prober.net.redaction import basic
 
-MAX_BODY_BYTES = 16 << 20
+MAX_BODY_BYTES = 8 << 20
 _UNQUOTED = "%/:@!$&'()*+,;=~"
 
 
 class UnreadablePage(Exception):
     """The page could not be read; the message has the address and the reason."""
+
+
+class PageTooLong(UnreadablePage):
+    """The page is beyond its limit of bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +51,9 @@ async def fetch(
     limit: int = MAX_BODY_BYTES,
     allow_link_local: bool = False,
 ) -> Fetched:
-    """GET `url`. Redirects, compressed responses and refused addresses (also with a proxy) raise UnreadablePage."""
+    """GET `url`. Redirects, compressed responses and refused addresses (also with a proxy) raise UnreadablePage, and more than
+    `limit` bytes PageTooLong.
+    """
     where = mask_secrets(url)
     exchange = Exchange(None, cast(Clock, _LoopTime()), max_body_bytes=limit)
     start_ns = exchange.now_ns()
@@ -67,6 +73,8 @@ async def fetch(
         raise UnreadablePage(f"{where}: HTTP {status}: redirects are not followed; configure the final address")
     if status not in (None, 200):
         raise UnreadablePage(f"{where}: HTTP {status}")
+    if exchange.is_too_long:
+        raise PageTooLong(f"{where}: longer than {limit:,} bytes")
     if exchange.broken is not None:
         raise UnreadablePage(f"{where}: {mask_secrets(exchange.broken.detail)}")
     return Fetched(bytes(exchange.body), exchange.headers)

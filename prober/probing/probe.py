@@ -173,7 +173,9 @@ class Flight:
             self._recording.refuse_impossible_usage(len(self._request))
             usage = self._recording.usage
             if usage:
-                target.settle(reserved, usage.prompt_tokens or 0, usage.completion_tokens or 0)
+                # No claim of a server charges more than the answer that was asked for and the request that was sent.
+                prompt = min(usage.prompt_tokens or 0, max(draw.prompt_tokens, len(self._request)))
+                target.settle(reserved, prompt, min(usage.completion_tokens or 0, draw.output_tokens))
             elif self._exchange.sent_ns is None:
                 target.settle(reserved, 0, 0)
 

@@ -9,14 +9,12 @@ from dataclasses import dataclass
 from traceback import format_exception
 from typing import Protocol
 
-import orjson
-
 from prober.config.target import TargetSpec
 from prober.measure.api import APIS
 from prober.measure.chat import Dialect
 from prober.measure.engines import DIALECTS, GENERIC, detect
 from prober.measure.outcome import ANSWERED, BAD, Outcome, Verdict, classify_status, reader_failure_verdict
-from prober.measure.payload import error_message, shortened
+from prober.measure.payload import MAX_SERVER_TEXT_CHARS, error_message, json_object, shortened
 from prober.measure.target_state import SILENT_STATES, TargetState
 from prober.measure.templates import Templates
 from prober.measure.warmup import DEFAULT_IDLE_NS, WarmUp
@@ -34,7 +32,7 @@ MODELS_TIMEOUT_S = 10.0
 FIRST_PROBE_DELAY_S = 2.0  # by a look-up for the dialect only: after that a configured model is probed without it
 MIN_LOOK_UP_PAUSE_NS, MAX_LOOK_UP_PAUSE_NS = 10**9, 600 * 10**9  # between two look-ups beside the probes
 FAILING_AFTER = 3
-MAX_ANSWER = 4 << 20
+MAX_HEALTH_BYTES, MAX_MODELS_BYTES = 64 << 10, 256 << 10
 log = logging.getLogger(__name__)
 
 
@@ -131,6 +129,7 @@ class Target:
         self._asking: asyncio.Task[None] | None = None
         self._preparing: asyncio.Task[int] | None = None
         self._health_ns = 0
+        self._is_told_of_models = False
         self.waiting_since_ns: int | None = None
         self.has_answered = False
         self.is_refusing = False
@@ -355,7 +354,9 @@ class Target:
             return
         if now - self._health_ns >= HEALTH_EVERY_NS:
             self._health_ns = now
-            self._heard(await (self._connect_only() if path is None else self._get(path, HEALTH_TIMEOUT_S)))
+            self._heard(
+                await (self._connect_only() if path is None else self._get(path, HEALTH_TIMEOUT_S, MAX_HEALTH_BYTES))
+            )
 
     async def _connect_only(self) -> Answer:
         """Connect and disconnect: whether an engine without a health page listens."""
@@ -368,9 +369,9 @@ class Target:
             exchange.abort()
         return Answer(0, {}, b"", None)
 
-    async def _get(self, path: str, timeout_s: float) -> Answer:
+    async def _get(self, path: str, timeout_s: float, max_bytes: int) -> Answer:
         """GET a path of the server, with the target's own headers, token, certificates and proxy."""
-        exchange = Exchange(None, self.clock)
+        exchange = Exchange(None, self.clock, max_bytes)
         timeouts = self.spec.timeouts.model_copy(update={"total": timeout_s})
         token = self.endpoint.token()
         try:
@@ -389,7 +390,7 @@ class Target:
         finally:
             exchange.abort()
         self.has_answered = self.has_answered or exchange.status is not None
-        body = bytes(exchange.body[:MAX_ANSWER])
+        body = bytes(exchange.body)
         if exchange.broken is not None:
             return Answer(exchange.status or 0, exchange.headers, body, exchange.broken)
         return Answer(exchange.status or 0, exchange.headers, body, None)
@@ -442,7 +443,7 @@ class Target:
         """Identity by the list of models, or why there is none; None: the answer is of no use, and the model is configured."""
         base, verdict = self.endpoint.base_path, None
         for path in dict.fromkeys((base, f"{base}/v1" if not base.endswith("/v1") else base)):
-            answer = await self._get(f"{path}/models", timeout_s)
+            answer = await self._get(f"{path}/models", timeout_s, MAX_MODELS_BYTES)
             verdict = answer.verdict or classify_status(answer.status, error_message(answer.body))
             if verdict is None:
                 try:
@@ -453,6 +454,13 @@ class Target:
                     return identity
                 verdict = identity
             elif verdict.outcome is not Outcome.HTTP_404:
+                if len(answer.body) >= MAX_MODELS_BYTES and not self._is_told_of_models:
+                    self._is_told_of_models = True
+                    log.warning(
+                        "target=%s: the list of models is not read: %s; set `model` and `engine`",
+                        self.spec.name or self.spec.url,
+                        verdict.detail,
+                    )
                 break
         if self.spec.model is not None and answer.is_connected:
             return None
@@ -462,12 +470,15 @@ class Target:
 
     def _read(self, answer: Answer, path: str) -> Identity | Verdict:
         try:
-            models = orjson.loads(answer.body)["data"]
+            models = json_object(answer.body)["data"]
             first = models[0]
             listed = [str(model["id"]) for model in models]
         except (ValueError, KeyError, TypeError, IndexError):
             start = answer.body[:60].decode("utf-8", "replace")
             return Verdict(Outcome.MALFORMED, f"no list of models, but {start!r}; is the url that of the OpenAI API?")
+        if max(map(len, listed)) > MAX_SERVER_TEXT_CHARS:
+            detail = f"the list of models has an id of more than {MAX_SERVER_TEXT_CHARS} characters; set `model` and `engine`"
+            return Verdict(Outcome.MALFORMED, detail)
         dialect = DIALECTS.get(self.spec.engine or "") or detect(first.get("owned_by"), answer.headers)
         model_id = self.spec.model
         if model_id is None and len(listed) > 1 and not all(model.get("parent") for model in models[1:]):

@@ -66,6 +66,7 @@ VALUES = (
     *(b'""', b'"\\u0000"', b'"\\ud800"', b'"\\udc00\\ud800"', b'"\x00"', b'"\xff\xfe"', b'"\xed\xa0\x80"', b'"stop"', b'"error"'),
     *(b'"[DONE]"', b'"data: x"', b"[]", b"{}", b"[[]]", b"[null]", b'[{"a":1}]', b'{"a":{"b":[1,2]}}', b'{"message":null}', b'{"":""}'),
     *(b'"' + b"x" * 3_000 + b'"', b"[" * 20 + b"]" * 20, b'{"a":' * 20 + b"1" + b"}" * 20, b"[" * 300 + b"]" * 300, b"", b'"'),
+    *(b"[" + b"[]," * 1_000 + b"[]]", b"1e308", b"1000000000", b'"\\\\' + b"a" * 20 + b'\\\\"', b"[" + b"1," * 2_000 + b"1]"),
 )  # fmt: skip
 BYTES = (b"\x00", b"\xff", b"\xef\xbb\xbf", b"\r", b"\n", b"\r\n", b"\n\n", b"\r\r", b"data:", b"data", b": ", b"event: error\n", b"{",
          b"}", b"[", b"]", b'"', b"\\", b"\\u", b",", b"\xe2\x80\xa8", b"\x0b", b"[DONE]", b" ", b"id: 1\n", b"retry: x\n")  # fmt: skip

@@ -304,10 +304,10 @@ class SweepRunner:
             raise
         if stage is not None:
             self._probes.append((stage, result))
+        sweep.result(result, self._now_s())  # first: whatever its headers are, a refusal counts
         if result.retry_after_s is not None:
             self._on_retry_after(result.retry_after_s)
             self.retry_after(result.retry_after_s)
-        sweep.result(result, self._now_s())
         self._cut_unless_sending(sweep)
 
     def _cut_unless_sending(self, sweep: Sweep) -> None:

@@ -22,7 +22,7 @@ from prober.results.facts import Fact
 
 TIMEOUT_S = 2.0  # of one document
 TOTAL_S = 5.0  # of all documents
-MAX_BYTES = 1 << 20
+MAX_BYTES = 256 << 10
 _RANKS = {"tensor_parallel": "TP", "pipeline_parallel": "PP", "data_parallel": "DP"}
 _UNDECIDED = {"", "auto", "none", "unknown"}  # values that name no fact
 

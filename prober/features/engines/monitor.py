@@ -43,6 +43,9 @@ _HISTOGRAMS = (
     (series.ENGINE_ITL, "itl_seconds"),
     (series.ENGINE_QUEUE, "queue_seconds"),
 )
+MAX_IDENTITIES = 50  # of one target and process
+OTHER = "other"
+_TOO_MANY = f"its engine has had more than {MAX_IDENTITIES} versions and names of models since the start"
 _ANSWERED_MODEL, _COUNTERS = "answered_model", "counters"  # among the saved facts
 log = logging.getLogger(__name__)
 
@@ -125,6 +128,8 @@ class TargetEngine(TargetObserver):
         self._page_info: EngineInfo | None = None
         self._requested_model = self._engine = ""  # of the last answer that named a model
         self._changed_to = ""  # model of the last change
+        self._identities: set[tuple[str, str, str]] = set()  # that were exported
+        self._is_told_of_identities = False
         self._declare()
 
     @property
@@ -223,10 +228,20 @@ class TargetEngine(TargetObserver):
         if info is None and answered:
             info = EngineInfo(self._engine, model=answered)
         model = self.other_model or (info.model if info else None) or ""
-        labels = (self._name, info.engine, info.version or "", model) if info else None
+        labels = (self._name, *self._bounded(info.engine, info.version or "", model)) if info else None
         self._registry.keep(series.ENGINE_INFO, {labels} if labels else (), self._name)
         if labels:
             self._registry.show(series.ENGINE_INFO, 1.0, *labels)
+
+    def _bounded(self, *identity: *tuple[str, str, str]) -> tuple[str, str, str]:
+        """The identity as labels: the first MAX_IDENTITIES of a target, and `other` for all others, as each is a series for ever."""
+        if identity not in self._identities and len(self._identities) >= MAX_IDENTITIES:
+            if not self._is_told_of_identities:
+                self._is_told_of_identities = True
+                log.warning("target=%s: %s; the label is `other` from now on", self._name, _TOO_MANY)
+            return identity[0], OTHER, OTHER
+        self._identities.add(identity)
+        return identity
 
     def _declare(self) -> None:
         if self._spec.metrics is not None:

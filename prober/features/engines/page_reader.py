@@ -15,21 +15,24 @@ import orjson
 
 from prober.config.problems import mask_secrets
 from prober.config.serving import MetricsSpec
-from prober.exposition.parse import Page, Parser
+from prober.exposition.parse import Page, PageTooLarge, Parser
 from prober.features.engines.continuity import Continuity
-from prober.features.engines.page_reading import facts, in_slices, needed_metrics, recognise
+from prober.features.engines.page_reading import MAX_VALUE, facts, in_slices, needed_metrics, recognise
 from prober.measure.engine_signals import EngineChange, EngineSignals, EngineTable, PageReading
 from prober.measure.engines import TABLES, tables
 from prober.measure.printable import one_line
 from prober.net.clock import Clock
-from prober.net.scrape import Fetched, UnreadablePage, fetch
+from prober.net.scrape import MAX_BODY_BYTES, Fetched, PageTooLong, UnreadablePage, fetch
 from prober.probing.page_source import PageListener
 from prober.probing.target import Target
 
 FACTS_EVERY_NS = 600 * 10**9
 STALE_READINGS = 3
 GAP_INTERVALS = 1.5  # between two readings, from which one is missing
+MAX_LOGGED_TEXTS = 100  # of one reader: a page may have another mistake at each reading
+MAX_FACTS_BYTES = 64 << 10  # of one document
 MAX_LATE_S = 1.0  # lateness of the prober from which a failed reading does not count
+_SMALLER = "let `metrics.url` name the page of this engine alone, or have it write fewer series"
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
@@ -95,8 +98,15 @@ class PageReader:
             self._log_once(f"{known[0].engine} has no page of its own: {known[0].note or 'nothing is read'}")
             return False
         at_ns = self._clock.now_ns()
-        fetched = await self._get(self._url(known))
-        page = await self._sliced(self._parser.slices(fetched.body))
+        try:
+            fetched = await self._get(self._url(known))
+        except PageTooLong as problem:
+            raise UnreadablePage(f"{problem}, and nothing of it is used; {_SMALLER}") from None
+        try:
+            page = await self._sliced(self._parser.slices(fetched.body))
+        except PageTooLarge as problem:
+            where = mask_secrets(self._url(known))
+            raise UnreadablePage(f"{where}: {problem}, and nothing of it is used; {_SMALLER}") from None
         table = self._table = self._recognise(page, known)
         await self._read_facts(table, at_ns)
         started = fetched.headers.get(table.start_time_header or "")
@@ -180,12 +190,16 @@ class PageReader:
         answers: dict[str, object] = {}
         for path in dict.fromkeys(fact.path for fact in table.facts):
             try:
-                answers[path] = orjson.loads((await self._get(self._root() + path)).body)
+                answers[path] = orjson.loads((await self._get(self._root() + path, MAX_FACTS_BYTES)).body)
+            except PageTooLong as problem:
+                self._log_once(
+                    f"facts of the engine are not known: {problem}; have the server answer that path as its engine does"
+                )
             except (UnreadablePage, ValueError):
                 continue  # not every server has every endpoint
         self._facts = facts(table, answers)
 
-    async def _get(self, url: str) -> Fetched:
+    async def _get(self, url: str, limit: int = MAX_BODY_BYTES) -> Fetched:
         endpoint = self._target.endpoint
         headers = dict(endpoint.headers) if urlsplit(url).hostname == endpoint.host.lower() else {}
         if self._is_target(url):
@@ -197,6 +211,7 @@ class PageReader:
             tls=endpoint.tls,
             proxy=self._target.spec.proxy_url,
             timeout_s=timeout_s,
+            limit=limit,
             allow_link_local=endpoint.allow_link_local,
         )
 
@@ -216,13 +231,15 @@ class PageReader:
     def _log_once(self, text: str) -> None:
         """Log a message once."""
         text = one_line(self._target.endpoint.redactor.redact(text))
-        if text not in self._logged:
+        if text not in self._logged and len(self._logged) < MAX_LOGGED_TEXTS:
             self._logged.add(text)
-            log.warning("target=%s %s", self._name(), text)
+            is_last = len(self._logged) == MAX_LOGGED_TEXTS
+            log.warning("target=%s %s%s", self._name(), text, "; no more is logged of its page" if is_last else "")
 
 
 def _number(text: str | None) -> float | None:
     try:
-        return float(text) if text else None
+        value = float(text) if text else None
     except ValueError:
         return None
+    return value if value is not None and 0.0 <= value <= MAX_VALUE else None

@@ -26,6 +26,8 @@ from prober.measure.engine_signals import (
 from prober.measure.payload import shortened
 
 MAX_DIGITS = 18  # of a number in a version or label; int() is slow for longer ones and refuses 4,300
+MAX_VALUE = 1e21  # of a signal: more than all tokens, bytes or nanoseconds that there were
+MAX_BUCKETS = 200  # of one histogram
 
 
 class Sample(Protocol):
@@ -319,6 +321,8 @@ def _rank(text: str) -> tuple[int, str]:
 def _first(view: _View, sources: Iterable[Source]) -> float | EngineHistogram | None:
     for source in sources:
         value = _evaluate(view, source)
+        if not isinstance(value, EngineHistogram):
+            value = _plausible(value)
         if value is not None:
             return value
     return None
@@ -344,10 +348,23 @@ def _evaluate(view: _View, source: Source) -> float | EngineHistogram | None:
     raise TypeError(source)
 
 
+def _plausible(value: float | None) -> float | None:
+    """The value, None if it is no number or no amount of anything: sums of such values overflow."""
+    return value if value is not None and abs(value) <= MAX_VALUE else None
+
+
+def _sum(values: Iterable[float]) -> float:
+    """The sum, infinite if it overflows."""
+    try:
+        return math.fsum(values)
+    except OverflowError:
+        return math.inf
+
+
 def _value(view: _View, source: SampleSource) -> float | None:
     values = [sample.value for sample in view.series(source.metric, source.where) if math.isfinite(sample.value)]
     total = _aggregate(values, source.aggregation)
-    return None if total is None else max(0.0, total * source.scale + source.offset)
+    return None if total is None else _plausible(max(0.0, total * source.scale + source.offset))
 
 
 def _label_product(view: _View, source: LabelProductSource) -> float | None:
@@ -368,11 +385,11 @@ def _aggregate(values: Sequence[float], aggregation: Aggregation) -> float | Non
         return None
     match aggregation:
         case Aggregation.SUM:
-            return math.fsum(values)
+            return _sum(values)
         case Aggregation.MAX:
             return max(values)
         case Aggregation.MEAN:
-            return math.fsum(values) / len(values)
+            return _sum(values) / len(values)
         case Aggregation.FIRST:
             return values[0]
 
@@ -385,15 +402,19 @@ def _histogram(view: _View, source: HistogramSource) -> EngineHistogram | None:
             bound = float(sample.labels["le"])
         except (KeyError, ValueError):
             continue
-        if math.isfinite(sample.value):
+        if _plausible(sample.value) is not None and bound > -math.inf:  # no NaN either
             buckets.setdefault(bound, []).append(sample.value)
     ranks = len(buckets.get(math.inf, ()))
     if not ranks:
         return None
     bounds = sorted(bound for bound, values in buckets.items() if len(values) == ranks)
+    if len(bounds) > MAX_BUCKETS:
+        return None
     counts: list[float] = []
     for bound in bounds:
-        counts.append(max(math.fsum(buckets[bound]), counts[-1] if counts else 0.0))  # written while it counts
+        counts.append(max(_sum(buckets[bound]), counts[-1] if counts else 0.0))  # written while it counts
+    if _plausible(counts[-1]) is None or _plausible(bounds[-2] * source.scale if bounds[1:] else 0.0) is None:
+        return None
     total = _value(view, SampleSource(f"{source.family}_sum", where=source.where, scale=source.scale))
     scaled = tuple(float(f"{bound * source.scale:.12g}") for bound in bounds[:-1])
     return EngineHistogram(scaled, tuple(counts), total)

@@ -7,7 +7,7 @@ from prober.config.target import TargetSpec
 from prober.daemon.registry import registry as new_registry
 from prober.exposition.families import Registry
 from prober.features.engines import series
-from prober.features.engines.monitor import EngineMonitor, TargetEngine
+from prober.features.engines.monitor import MAX_IDENTITIES, EngineMonitor, TargetEngine
 from prober.measure.engine_signals import EngineChange, EngineInfo, EngineSignals, PageReading
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
@@ -186,3 +186,20 @@ def test_the_time_of_the_last_change_is_exported() -> None:
     )
     assert (list(of_target), list(of_neighbour)) == ([("t", "model")], [])
     assert engines.registry.value(series.ENGINE_LAST_CHANGE, "t", "model").value == target.target.clock.unix_s()
+
+
+def test_versions_that_change_at_each_reading_are_a_bounded_number_of_series() -> None:
+    """The rest are `other`; a version that was exported before keeps its labels, and so does a neighbour."""
+    gateway = Gateway()
+    spec = NO_PAGE.model_copy(update={"metrics": MetricsSpec()})
+    hostile, honest = gateway.target("t", spec), gateway.target("n", spec)
+    exported = set()
+    for number in range(10 * MAX_IDENTITIES):
+        hostile.page_read(PageReading(0, 0, EngineSignals(EngineInfo("vllm", f"0.{number}", "large"))))
+        exported |= set(gateway.info("t"))
+    assert len(exported) == MAX_IDENTITIES + 1
+    assert gateway.info("t") == [("vllm", "other", "other")]
+    hostile.page_read(PageReading(0, 0, EngineSignals(EngineInfo("vllm", "0.7", "large"))))
+    honest.page_read(page("large"))
+    assert gateway.info("t") == [("vllm", "0.7", "large")]
+    assert gateway.info("n") == [("vllm", "0.9", "large")]
