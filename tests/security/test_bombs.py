@@ -76,7 +76,7 @@ BOMBS: dict[str, tuple[str, Callable[[], bytes], str]] = {
     "a compressed page": (
         "/metrics",
         lambda: response(zlib.compress(b"x" * (64 << 20), wbits=31), kind="text/plain", headers=(("Content-Encoding", b"gzip"),)),
-        "although identity was requested",
+        "switch that off for the prober",
     ),
 }  # fmt: skip
 
