@@ -10,6 +10,7 @@ proportional to targets: at 20 and 100 that is measured.
 import json
 import os
 import re
+import shutil
 import subprocess
 import tempfile
 import time
@@ -38,6 +39,10 @@ MEASURED = {"llm-slo-ok": (20, 100, 1_000), "llm-slo-ok-slow": (20, 100), "llm-s
 
 def main() -> None:
     """Print the seconds of each group, and the goals."""
+    if not (shutil.which("promtool") and shutil.which("prometheus")):
+        raise SystemExit(
+            "promtool and prometheus are not on the PATH: install the package prometheus, or add .tools/usr/bin of `make test`"
+        )
     rules = groups({SLO: [JudgedStream("t", "w", 0.2, 32.0, 48)]}, RuleOptions())
     seconds: dict[str, dict[int, float]] = {}
     for group in rules:
