@@ -32,6 +32,7 @@ PROGRAMS = (
     "replicas",
     "discovery",
     "web",
+    "hostile",
     "faults",
     "kill",
     "workers",

@@ -105,7 +105,7 @@ def fetch(running: Stage, path: str) -> None:
 def slices() -> dict[str, float]:
     """The longest steps in ms: of the fleet page of 100 targets, of a target's page, of the quantiles of a full ring."""
     rng, samples = Random(1), Samples()
-    samples.add(*(rng.lognormvariate(-4, 0.5) for _ in range(SAMPLES)))
+    samples.add(0.0, *(rng.lognormvariate(-4, 0.5) for _ in range(SAMPLES)))
     return {
         "page": longest(layout.page(page_of(hundred()), "stamp")),
         "one_in_full": longest(layout.page(page_of(hundred()[:1]), "stamp")),

@@ -12,6 +12,7 @@ from prober.probing.observer import ObservedTarget, TargetObserver
 from prober.statistics.quantiles import Quantile, quantiles
 
 SAMPLES, SPARE = 4096, 512
+MARK_S = 300.0
 FAILURE_FACTOR = 4  # as many times more failures than successes are kept: people come to look for failures
 MAX_RESULTS = 25_000  # of all targets together
 MAX_BYTES = 48 << 20  # of all targets together; the target with the most loses its oldest
@@ -25,13 +26,27 @@ class Samples:
 
     _values: "array[float]" = field(default_factory=lambda: array("f"))
     _quantiles: list[Quantile] | None = None  # of these values, after they were asked for
+    _marks: deque[tuple[float, int]] = field(default_factory=deque)  # time, and values before it, MARK_S apart or more
+    _count: int = 0
+    _latest_unix_s: float = 0.0
 
-    def add(self, *values: float) -> None:
-        """Add values; the oldest go."""
+    def add(self, unix_s: float, *values: float) -> None:
+        """Add values of a time; the oldest go."""
+        if not values:
+            return
+        if not self._marks or abs(unix_s - self._marks[-1][0]) >= MARK_S:
+            self._marks.append((unix_s, self._count))
         self._values.extend(values)
         self._quantiles = None
+        self._count, self._latest_unix_s = self._count + len(values), unix_s
         if len(self._values) >= SAMPLES + SPARE:
             del self._values[:-SAMPLES]
+        while len(self._marks) > 1 and self._marks[1][1] <= self._count - SAMPLES:
+            self._marks.popleft()
+
+    def span_unix_s(self) -> tuple[float, float] | None:
+        """Times of the oldest value, at most MARK_S too early, and of the latest; None without values."""
+        return (self._marks[0][0], self._latest_unix_s) if self._marks else None
 
     def quantiles(self) -> list[Quantile]:
         """Quantiles with counts and intervals."""
@@ -95,8 +110,8 @@ class TargetHistory(TargetObserver):
         timeline = result.timeline
         for signal, value in (("ttft", timeline.ttft_s), ("tpot", timeline.tpot_s), ("e2e", timeline.e2e_s)):
             if value is not None:
-                self._samples(result.workload, signal).add(value)
-        self._samples(result.workload, "itl").add(*timeline.itls_s)
+                self._samples(result.workload, signal).add(result.unix_s, value)
+        self._samples(result.workload, "itl").add(result.unix_s, *timeline.itls_s)
 
     def removed(self) -> None:
         self._history.forget(self)

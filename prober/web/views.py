@@ -189,13 +189,16 @@ class Views:
     async def _measured(self, view: TargetView) -> TargetView:
         """The view with its quantiles, which cost the most."""
         quantiles: dict[tuple[str, str], Sequence[Quantile]] = {}
+        sampled: dict[tuple[str, str], tuple[float, float]] = {}
         runner = self._fleet.find(view.key)
         history = runner.find(TargetHistory) if runner is not None else None
         for key, samples in list(history.samples.items()) if history is not None else ():
             if rows := samples.quantiles():
                 quantiles[key] = rows
+            if span := samples.span_unix_s():
+                sampled[key] = span
             await asyncio.sleep(0)
-        return replace(view, quantiles=quantiles)
+        return replace(view, quantiles=quantiles, sampled=sampled)
 
     def _view(self, runner: TargetRunner) -> TargetView:
         target, spec, identity = runner.target, runner.spec, runner.target.identity

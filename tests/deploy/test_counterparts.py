@@ -32,8 +32,8 @@ def linked(manifest: Manifest) -> None:
     """The chart knows whether its links are of TLS, the rules of kustomize do not."""
     for group in manifest["spec"]["groups"]:
         for rule in group["rules"]:
-            if "runbook_url" in rule.get("annotations", {}):
-                rule["annotations"]["runbook_url"] = rule["annotations"]["runbook_url"].replace("https:", "http:")
+            for name in {"runbook_url", "prober_url"} & set(rule.get("annotations", {})):
+                rule["annotations"][name] = rule["annotations"][name].replace("https:", "http:")
 
 
 def comparable(manifests: list[Manifest], replicas: int) -> dict[tuple[str, str], Manifest]:

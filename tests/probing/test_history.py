@@ -12,6 +12,7 @@ from prober.measure.timeline import Timeline
 from prober.probing import history
 from prober.probing.history import (
     FAILURE_FACTOR,
+    MARK_S,
     MIN_SUCCESSES,
     SAMPLES,
     SPARE,
@@ -96,8 +97,12 @@ def test_samples_are_the_latest() -> None:
     """Quantiles are of the last SAMPLES values, however many came."""
     samples = Samples()
     for value in range(3 * (SAMPLES + SPARE)):
-        samples.add(float(value))
+        samples.add(10.0 * value, float(value))
     first, last = 3 * (SAMPLES + SPARE) - SAMPLES, 3 * (SAMPLES + SPARE)
     median = next(each for each in samples.quantiles() if each.q == 0.5)
     assert median.count == SAMPLES
     assert first + SAMPLES / 2 - 2 <= median.estimate <= last - SAMPLES / 2 + 2
+    since, until = samples.span_unix_s() or (0.0, 0.0)
+    assert 0.0 <= 10.0 * first - since < MARK_S
+    assert until == 10.0 * (last - 1)
+    assert Samples().span_unix_s() is None

@@ -111,6 +111,7 @@ class TargetView:
     key: its address on the page and in the API, known before its name is
     other_model: the model that answers name, several joined by `|`; empty if it is `model`
     quantiles: by (workload, signal), in seconds
+    sampled: Unix seconds of the first and the last sample of these
     paused_unix_s: when it was paused; None if it is not
     probes: the last RECENT, latest first
     sweeps: the last results, latest first
@@ -129,6 +130,7 @@ class TargetView:
     outcomes: Mapping[str, int] = field(default_factory=dict)
     standings: Sequence[SloStatus] = ()
     quantiles: Mapping[tuple[str, str], Sequence[Quantile]] = field(default_factory=dict)
+    sampled: Mapping[tuple[str, str], tuple[float, float]] = field(default_factory=dict)
     diagnosis: Diagnosis | None = None
     capacity: Capacities | None = None
     paused_unix_s: float | None = None
