@@ -61,15 +61,8 @@ test-image: install ## the image, built and run for real; root, podman, runc (mi
 test-engines: install ## real vLLM and llama.cpp on the CPU, probed; DIR=… keeps them (2.5 GB, minutes)
 	tests/engines/run.sh $(DIR)
 
-$(TOOLS)/ray/installed: requirements.lock pyproject.toml
-	@tools/python.sh $(PYTHON)
-	$(PYTHON) -m venv --clear $(TOOLS)/ray
-	$(TOOLS)/ray/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	$(TOOLS)/ray/bin/pip install --quiet --disable-pip-version-check "ray>=2.40"
-	@touch $@
-
-test-ray: $(TOOLS)/ray/installed ## workers on the nodes of a real Ray cluster, of which one is killed (minutes; 400 MB)
-	PYTHONPATH=$(CURDIR) $(TOOLS)/ray/bin/pytest -q tests/ray $(ARGS)
+test-ray: ## workers on the nodes of a real Ray cluster, of which one is killed (minutes; 400 MB)
+	PYTHON=$(PYTHON) tests/ray/run.sh $(TOOLS)/ray $(ARGS)
 
 audit: install ## known weaknesses of every locked package, by pip-audit; fails where it cannot ask
 	$(BIN)/python tools/audit.py

@@ -1,6 +1,6 @@
 """Load clients beside each other: cost, error of TTFT, achieved rate, cut streams noticed, memory.
 
-`tools/load_clients.sh DIR` installs those of others. Each sends the same load (Poisson, 64 tokens an answer) to a server in C
+`bench/load_clients.sh DIR` installs those of others. Each sends the same load (Poisson, 64 tokens an answer) to a server in C
 (`bench/independent/stream_server.c`), which stamps arrival and first chunk by itself and cuts every fiftieth answer. Requests are
 paired with its stamps in the order in which they were sent. TTFT is as each client defines it: ours counts from the due time, the
 others from sending, so ours includes its own lateness. Processor time is of all processes of a client, its start included.
@@ -46,7 +46,7 @@ module.run_argv(sys.argv)
 
 @dataclass(frozen=True)
 class Load:
-    """What every client is asked for. clients: folder of `tools/load_clients.sh`; folder: for what a client writes."""
+    """What every client is asked for. clients: folder of `bench/load_clients.sh`; folder: for what a client writes."""
 
     clients: Path
     folder: Path
@@ -340,7 +340,7 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
 def main() -> None:
     """Measure and print; rounds go through the clients in turn, every other one backwards."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("clients", type=Path, help="the folder of tools/load_clients.sh")
+    parser.add_argument("clients", type=Path, help="the folder of bench/load_clients.sh")
     parser.add_argument("--rate", type=float, default=100.0, help="requests per second")
     parser.add_argument("--requests", type=int, default=1500, help="requests of each client in a round")
     parser.add_argument("--rounds", type=int, default=3)

@@ -214,7 +214,10 @@ class SweepAnswer(Answer):
     capacities: list[CapacityAnswer]
 
 
-def _first(results: Sequence[Result]) -> Result | None:
+def _first(results: Any) -> Any:
+    """The latest of several results; that of an answer as it is."""
+    if not isinstance(results, Sequence):
+        return results
     return results[0] if results else None
 
 

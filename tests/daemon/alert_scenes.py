@@ -198,14 +198,14 @@ SILENT_FROM_2 = at("paris", slo("ttft", "0+0x60", "0+0x60")) | at("tokyo", slo("
 ALWAYS_BAD = slo("ttft", "0+12x120", "0+12x120")
 REMOVED = slo("ttft", "0+12x60 stale", "0+12x60 stale")
 RESTARTED = slo("ttft", "0+12x60 stale", "0+12x60 stale") | up("1+0x60 0+0x5", "1+0x60 stale")
-# SLO `ok` of 99.5%: every probe fails from minute 5 to minute 25.
-OUTAGE_OF_OK = slo("ok", "0+12x60", "0+0x5 12+12x19 240+0x40") | failing("0+0x5 1+0x19 0+0x40")
+# SLO `success` of 99.5%: every probe fails from minute 5 to minute 25.
+OUTAGE_OF_OK = slo("success", "0+12x60", "0+0x5 12+12x19 240+0x40") | failing("0+0x5 1+0x19 0+0x40")
 OUTAGE_OF_OK |= series_of("target_state", "1+0x5 0+0x19 1+0x40", state="ready")
 
 
 def FEW_EVENTS(bad: str) -> Series:  # noqa: N802 - a scene with a figure in it
     """419 events in a day, and as many bad ones, all in its last two hours."""
-    return slo("ttft", f"0+0.291x{DAY} 419+0x120", f"0+0x{DAY - 120} 0+{float(bad) / 120:.5f}x119 {bad}+0x120")
+    return slo("ttft", f"0+0.291x{DAY} 419.1+0x120", f"0+0x{DAY - 120} 0+{float(bad) / 120:.5f}x119 {bad}+0x120")
 
 
 def started(values: str) -> Series:
@@ -254,10 +254,10 @@ SCENES: dict[str, list[Scene]] = {
         fires("the neighbour of a removed target", 80, REMOVED | beside(ALWAYS_BAD), target="other", long="1h"),
         # A budget of 0.5%, of a target that fails every probe: LLMTargetFailing is the page, before and after its end.
         *(
-            silent(f"answers nothing, {minute} minutes in", minute - 5, OUTAGE_OF_OK, slo="ok", severity="critical")
+            silent(f"answers nothing, {minute} minutes in", minute - 5, OUTAGE_OF_OK, slo="success", severity="critical")
             for minute in (12, 14, 16, 20, 30, 33, 36)
         ),
-        fires("two of three probes fail, none of them three times in a row", 20, slo("ok", "0+12x60", "0+8x60"), slo="ok", long="1h"),
+        fires("two of three probes fail", 20, slo("success", "0+12x60", "0+8x60"), slo="success", long="1h"),
         # Near the budget, chance is not enough.
         silent("5 bad of 419", DAY + 60, FEW_EVENTS("5")),
         silent("8 bad of 419", DAY + 60, FEW_EVENTS("8")),

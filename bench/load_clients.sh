@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# tools/load_clients.sh DIR: load clients of others from the package index, each in an environment of its own under DIR, for
+# bench/load_clients.sh DIR: load clients of others from the package index, each in an environment of its own under DIR, for
 # `python -m bench.load_clients DIR`; what is there already is kept. 4 GB with a CPU build of torch in PIP_FIND_LINKS, else more.
 #   DIR/vllm      `vllm bench serve`
 #   DIR/tiny      a tokenizer (of a tiny model), without which most of them do not start
@@ -8,7 +8,7 @@
 #   DIR/sglang    the wheel of SGLang alone: its compiled client is one library of it
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-[ $# = 1 ] || { echo "usage: tools/load_clients.sh DIR" >&2; exit 2; }
+[ $# = 1 ] || { echo "usage: bench/load_clients.sh DIR" >&2; exit 2; }
 mkdir -p "$1"
 dir=$(cd "$1" && pwd)
 
