@@ -16,7 +16,7 @@ from pydantic_core import PydanticSerializationError
 
 from prober.features.diagnosis.diagnosis import Diagnosis
 from prober.results.capacity import words
-from prober.results.result import Result, Stage
+from prober.results.result import Stage
 from prober.web.page.view import Capacities, Kind
 
 
@@ -196,8 +196,9 @@ class CapacityAnswer(Answer):
     curve: list[tuple[float, float]]
 
 
-def _sent(stages: Sequence[Stage]) -> int:
-    return sum(stage.sent for stage in stages)
+def _sent(stages: Sequence[Stage] | int) -> int:
+    """The requests of all stages; the number of an answer as it is."""
+    return stages if isinstance(stages, int) else sum(stage.sent for stage in stages)
 
 
 class SweepAnswer(Answer):
