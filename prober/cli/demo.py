@@ -65,8 +65,7 @@ scrape_configs:
 # The second where Prometheus is built without its newer pages, as Debian's is; the third where its page templates are not installed.
 ALERTS = ("/alerts", "/classic/alerts", "/api/v1/rules?type=alert")
 READY_TIMEOUT_S = 20.0  # of Prometheus
-BOARD = "/d/llm-slo"  # where an alert's link to a dashboard leads in a Grafana; here it leads to the prober's own page
-RULES_INTERVAL = "15s"  # states of SLOs are judged every five minutes elsewhere, as their windows are of days
+RULES_INTERVAL = "15s"  # budgets are judged every four minutes elsewhere, as their windows are of days
 ADDRESSES = """\
 prober       http://127.0.0.1:{prober}/        targets, SLOs, the last probes and what failed; /metrics is what is scraped
 Prometheus   {prometheus}
@@ -136,7 +135,7 @@ def _prometheus(binary: str, config: Path, ports: Mapping[str, int]) -> list[str
     """Write Prometheus's files beside the configuration; return its command."""
     folder = config.parent
     page = f"http://{HOST}:{ports['prober']}"
-    links = ("--runbook-url", f"{page}/runbooks", "--dashboard-url", page)
+    links = ("--runbook-url", f"{page}/runbooks", "--prober-url", page, "--slow-interval", RULES_INTERVAL)
     command = [sys.executable, "-m", "prober", "rules", "--config.file", str(config), *links]
     rules = yaml.safe_load(
         subprocess.run(command, check=True, capture_output=True, text=True, start_new_session=True).stdout
@@ -158,7 +157,7 @@ def _prometheus(binary: str, config: Path, ports: Mapping[str, int]) -> list[str
 def _lead_here(rule: dict[str, Any]) -> None:
     """Let the dashboard links of a rule lead to the prober's page, as the demo has no Grafana."""
     if links := rule.get("annotations"):
-        links["dashboard_url"] = links["dashboard_url"].replace(BOARD, "/").replace("?var-target=", "?target=")
+        links["dashboard_url"] = links["prober_url"]
 
 
 def _alerts(ports: Mapping[str, int], prometheus: subprocess.Popen[bytes], stop: Event) -> str:

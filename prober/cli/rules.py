@@ -11,11 +11,13 @@ from prober.cli.exit_codes import ExitCode, exit_on, fail
 from prober.cli.options import ConfigFile
 from prober.cli.output import echo
 from prober.config.problems import ConfigError
+from prober.config.units import UnitError, duration
 from prober.daemon.rules import as_operator, groups
 from prober.exposition.alerting import RuleOptions
 
 HEAD = "# Written by `prober rules`; change the configuration or the options and write it again.\n"
 DEFAULT = RuleOptions()
+MAX_SLOW_S = 300
 
 
 class Format(StrEnum):
@@ -41,6 +43,9 @@ def rules(
     ] = DEFAULT.runbook_url,
     dashboard_url: Annotated[str, typer.Option(help="Base URL of dashboard links.")] = DEFAULT.dashboard_url,
     prober_url: Annotated[str, typer.Option(help="Base URL of links to the prober's page.")] = DEFAULT.prober_url,
+    slow_interval: Annotated[
+        str, typer.Option(help="Between evaluations of long windows and budgets; less than 5m.")
+    ] = f"{DEFAULT.slow_s}s",
     stateless_drift: Annotated[
         bool,
         typer.Option(
@@ -70,6 +75,7 @@ def rules(
         dashboard_url.rstrip("/"),
         stateless_drift,
         prober_url.rstrip("/"),
+        _slow_s(slow_interval),
     )
     rule_groups = groups(uses, options)
     document = as_operator(rule_groups) if form is Format.OPERATOR else {"groups": rule_groups}
@@ -80,6 +86,19 @@ def rules(
         output.write_text(text, encoding="utf-8")
     elif not output.exists() or output.read_text(encoding="utf-8") != text:
         fail(f"{output} is out of date with {config_file}; write it again without --check", ExitCode.FAILED)
+
+
+def _slow_s(text: str) -> int:
+    try:
+        seconds = duration(text)
+    except UnitError as problem:
+        fail(f"--slow-interval: {problem}", ExitCode.WRONG_CALL)
+    if not 1 <= seconds < MAX_SLOW_S or seconds % 1:
+        fail(
+            f"--slow-interval {text}: write whole seconds from 1s to 299s, as Prometheus looks back 5m",
+            ExitCode.WRONG_CALL,
+        )
+    return int(seconds)
 
 
 def _labels(pairs: list[str]) -> tuple[tuple[str, str], ...]:

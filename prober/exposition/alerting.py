@@ -16,6 +16,7 @@ class RuleOptions:
     selector: label matchers of the prober's series.
     labels: added to every alert.
     runbook_url, dashboard_url, prober_url: bases without a trailing slash.
+    slow_s: seconds between evaluations of what can wait: less than the five minutes for which Prometheus looks back for a value
     """
 
     selector: str = 'job="llm-slo-prober"'
@@ -24,6 +25,12 @@ class RuleOptions:
     dashboard_url: str = "http://grafana:3000"
     stateless_drift: bool = False
     prober_url: str = "http://llm-slo-prober:9742"
+    slow_s: int = 240
+
+    @property
+    def slow(self) -> str:
+        """`slow_s` as PromQL writes it."""
+        return f"{self.slow_s // 60}m" if self.slow_s % 60 == 0 else f"{self.slow_s}s"
 
 
 @dataclass(frozen=True, slots=True)

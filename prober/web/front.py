@@ -117,7 +117,9 @@ class Front:
         path = request.path.removeprefix(self._prefix)
         if request.method not in ("GET", "HEAD") or path == "/probe":
             answer = await self._fetch(request.method, target, request)
-            if request.method not in SAFE_METHODS and answer.status < HTTPStatus.BAD_REQUEST:
+            # What is refused has changed nothing; a reload that fails has.
+            is_refused = HTTPStatus.BAD_REQUEST <= answer.status < HTTPStatus.INTERNAL_SERVER_ERROR
+            if request.method not in SAFE_METHODS and not is_refused:
                 for lane in (self._scrapes, self._views):
                     lane.forget()  # whoever acts sees what it did
             return self._response(answer)

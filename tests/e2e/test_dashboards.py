@@ -85,6 +85,7 @@ REAL: dict[str, dict[str, str]] = {
         "Cost and energy of 1,000 output tokens": NO_GPU,
     },
     "engine": {
+        "Last change of the engine A": "it has not changed",
         "Decode ÷ memory bound": NO_GPU, "GPUs": NO_GPU, "Utilisation": NO_GPU,
         "Memory bandwidth in use": NO_GPU, "SM occupancy and tensor units": NO_GPU, "Memory in use": NO_GPU, "Power": NO_GPU,
         "SM clock": NO_GPU, "Throttling": NO_GPU, "Temperature": NO_GPU, "Errors": NO_GPU, "PCIe and NVLink": NO_GPU,
@@ -198,6 +199,7 @@ def prober(folder: Path, start: Start) -> int:
 def prometheus(folder: Path, start: Start, binary: Path, ports: tuple[int, ...], *flags: str) -> str:
     """The address of a Prometheus. flags: additional ones."""
     command: list[str | Path] = [sys.executable, "-m", "prober", "rules", "--config.file", folder / "prober.yaml"]
+    command += ["--slow-interval", "5s"]
     rules = yaml.safe_load(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     for group in rules["groups"]:
         group["interval"] = "1s"

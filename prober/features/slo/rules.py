@@ -30,9 +30,6 @@ LEVEL = "target_workload_slo"
 VANTAGE_LABELS = "target, workload, vantage, slo"
 VANTAGE_LEVEL = "target_workload_vantage_slo"
 RULE_OBJECTIVE = "slo:llmslo_rule_objective:ratio"
-TILE_S = (
-    240  # between evaluations of what can wait: less than the five minutes for which Prometheus looks back for a value
-)
 SIGNAL_NAMES = {
     "ttft": "TTFT",
     "ttft_answer": "TTFT of the answer",
@@ -71,8 +68,8 @@ def groups(uses: Mapping[Slo, Sequence[JudgedStream]], options: RuleOptions) -> 
         whole = [*_tiles(slo, options), *_whole_window(slo, options)]
         slo_groups += [
             {"name": f"llm-slo-{slo.name}", "rules": pages},
-            {"name": f"llm-slo-{slo.name}-slow", "interval": promql(TILE_S), "rules": slow},
-            {"name": f"llm-slo-{slo.name}-budget", "interval": promql(TILE_S), "rules": whole},
+            {"name": f"llm-slo-{slo.name}-slow", "interval": options.slow, "rules": slow},
+            {"name": f"llm-slo-{slo.name}-budget", "interval": options.slow, "rules": whole},
         ]
     return slo_groups
 
@@ -178,8 +175,8 @@ def _tiles(slo: Slo, options: RuleOptions) -> Iterator[Rule]:
     for kind in ("events", "bad_events"):
         counter = _selected(f"llmslo_slo_{kind}_total", slo, options)
         yield {
-            "record": f"{LEVEL}:llmslo_slo_{kind}:tile{promql(TILE_S)}",
-            "expr": f"sum by ({GROUP_LABELS}) (increase({counter}[{promql(TILE_S)}]))\n",
+            "record": f"{LEVEL}:llmslo_slo_{kind}:tile{options.slow}",
+            "expr": f"sum by ({GROUP_LABELS}) (increase({counter}[{options.slow}]))\n",
             "labels": {"slo": slo.name},
         }
 
@@ -188,7 +185,7 @@ def _whole_window(slo: Slo, options: RuleOptions) -> Iterator[Rule]:
     """Events of the SLO's window, and what is left of its budget. Of declared SLOs only."""
     labels, window = {"slo": slo.name}, promql(slo.window_s)
     for kind in ("events", "bad_events"):
-        tiles = f'{LEVEL}:llmslo_slo_{kind}:tile{promql(TILE_S)}{{slo="{slo.name}"}}'
+        tiles = f'{LEVEL}:llmslo_slo_{kind}:tile{options.slow}{{slo="{slo.name}"}}'
         yield {
             "record": f"{LEVEL}:llmslo_slo_{kind}:window",
             "expr": f"sum_over_time({tiles}[{window}])\nand\n{_declaration(slo, options)}\n",
