@@ -267,6 +267,8 @@ async def _draw(watched: "Watched", changed: asyncio.Event) -> None:
     from prober.cli.console import Terminal
     from prober.cli.watch_screen import Frame
 
+    for name in ("COLUMNS", "LINES"):  # what a shell exported is the size that the window had
+        os.environ.pop(name, None)
     asyncio.get_running_loop().add_signal_handler(signal.SIGWINCH, changed.set)
     frame = Frame(watched, time.time, is_utf8=shows_utf8(_environment()))
     with Live(frame, console=Terminal(), screen=True, auto_refresh=False) as live:

@@ -92,6 +92,7 @@ def past(tmp_path: Path, prometheus_binary: Path, promtool: Path) -> Iterator[st
     process.wait(10)
 
 
+@pytest.mark.timeout(700)  # three minutes of a slowdown, and more where it is hard to see
 def test_a_new_pod_compares_with_what_was_before_it(daemon: Callable[..., Daemon], mock_port: int, past: str) -> None:
     """Without a store the baseline comes from Prometheus, and a slower engine after a rollout is found.
 
@@ -106,7 +107,7 @@ def test_a_new_pod_compares_with_what_was_before_it(daemon: Callable[..., Daemon
         f"http://127.0.0.1:{mock_port}/mock/fault", json.dumps({"faults": ["latency:2"]}).encode(), method="POST"
     )
     urllib.request.urlopen(request, timeout=10).close()
-    until(lambda: first.value("llmslo_drift_active", **signal_of) == 1, "the drift", seconds=300)
+    until(lambda: first.value("llmslo_drift_active", **signal_of) == 1, "the drift", seconds=540)
     assert first.stop() == 0
     again = daemon()
     until(lambda: again.value("llmslo_drift_active", **signal_of) == 1, "the drift to be known again")
