@@ -14,7 +14,7 @@ from typing import Any
 SLOTS, LOAD_S, TTFT_S = 2, 0.06, 0.02
 ROWS = """
 rows:
-- {name: turns, prompt_tokens: 20, output_tokens: 3, adapters: {names: [a, b, c, d], turn: 5}, rate: 6/s, duration: 25s,
+- {name: turns, prompt_tokens: 20, output_tokens: 3, adapters: {names: [a, b, c, d], turn: 5}, rate: 6/s, duration: 40s,
    accept: ['success:90%']}
 - {name: storm, prompt_tokens: 20, output_tokens: 3, adapters: {names: [a, b, c, d]}, rate: 6/s, duration: 5s, against: turns,
    accept: ['success:60%']}
@@ -103,7 +103,7 @@ async def test_first_uses_are_the_loads_of_an_independent_engine(tmp_path: Path)
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
-        out, err = await asyncio.wait_for(process.communicate(), 90)
+        out, err = await asyncio.wait_for(process.communicate(), 120)
     assert process.returncode == 0, err
     document: Any = json.loads(out)
     turns, storm = (row["adapters"] for row in document["rows"])
