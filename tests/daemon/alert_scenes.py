@@ -110,7 +110,7 @@ def drift(signal: str, values: str) -> Series:
     found = series_of("drift_active", values, PROBE, signal=signal, cause="unknown")
     found |= series_of("drift_since_timestamp_seconds", "60+0x60", PROBE, signal=signal)
     for bound, shift in {"estimate": "1.31", "lower": "1.2", "upper": "1.42"}.items():
-        found |= series_of("drift_shift_ratio", f"{shift}+0x60", PROBE, signal=signal, quantile="0.5", bound=bound)
+        found |= series_of("drift_shift_ratio", f"{shift}+0x60", PROBE, signal=signal, percentile="p50", bound=bound)
     return found
 
 

@@ -1,6 +1,8 @@
 """The label `vantage` of every series about a target."""
 
+import subprocess
 from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
@@ -54,6 +56,14 @@ def test_the_protobuf_page_has_it_too_and_only_there() -> None:
         body = b"".join(protobuf_page([family]))
         assert body.count(pair) == ("target" in family.series.labels), name
     assert b"vantage" not in b"".join(protobuf_page(list(filled().values())))
+
+
+def test_promtool_has_nothing_to_say_of_any_family(promtool: Path, newer_promtool: Path) -> None:
+    """Names, units and labels of all of them, also of those that a short run does not show."""
+    for release in (promtool, newer_promtool):
+        command = [str(release), "check", "metrics"]
+        checked = subprocess.run(command, input=text(filled()), capture_output=True, text=True, check=False)
+        assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
 
 
 def test_a_target_is_removed_with_its_vantage() -> None:

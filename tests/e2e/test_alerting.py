@@ -286,7 +286,7 @@ async def _play(stage: Stage, inbox: Inbox) -> None:
     )
     assert re.search(r"is slower than its own baseline since \d{4}-\d\d-\d\d ", drift["annotations"]["description"])
     # A shift takes 20 probes since the change; a message that was sent before has none, and the alert gets it.
-    sized = r"Quantile 0.5: ×\d\.\d\d \(95% interval ×\d\.\d\d to ×\d\.\d\d\)"
+    sized = r"p50: ×\d\.\d\d \(95% interval ×\d\.\d\d to ×\d\.\d\d\)"
     alerts = f"http://127.0.0.1:{stage.alertmanager}/api/v2/alerts"
     await until(lambda: re.search(sized, get(alerts)), "the size of the drift")
     assert drift["annotations"]["runbook_url"].endswith("/runbooks/LLMTTFTP99Drift")

@@ -12,7 +12,7 @@ def _drift(signal: str, name: str, selector: str) -> Alert:
     def query(series: str, more: str) -> str:
         matchers = escaped(selector)
         return (
-            f'printf "max by (quantile) ({series}{{{matchers},target=%q,workload=%q,signal=\\"{signal}\\"{more}}})" '
+            f'printf "max by (percentile) ({series}{{{matchers},target=%q,workload=%q,signal=\\"{signal}\\"{more}}})" '
             "$labels.target $labels.workload"
         )
 
@@ -21,7 +21,7 @@ def _drift(signal: str, name: str, selector: str) -> Alert:
         query("llmslo_drift_shift_ratio", f',bound=\\"{b}\\"') for b in ("estimate", "lower", "upper")
     )
     bounds = "".join(
-        f"{{{{ $q := .Labels.quantile }}}}{{{{ range {bound} | query }}}}{{{{ if eq .Labels.quantile $q }}}}{word} "
+        f"{{{{ $p := .Labels.percentile }}}}{{{{ range {bound} | query }}}}{{{{ if eq .Labels.percentile $p }}}}{word} "
         "×{{ printf `%.2f` .Value }}{{ end }}{{ end }}"
         for bound, word in ((lower, " (95% interval"), (upper, " to"))
     )
@@ -33,7 +33,7 @@ def _drift(signal: str, name: str, selector: str) -> Alert:
         f"{{{{ $labels.target }}}}: {name} has drifted from its baseline (cause: {{{{ $labels.cause }}}})",
         f"{name} of workload {{{{ $labels.workload }}}} is slower than its own baseline"
         f"{{{{ range {since} | query }}}} since {{{{ .Value | humanizeTimestamp }}}}{{{{ end }}}}."
-        f"{{{{ range {estimate} | query }}}} Quantile {{{{ .Labels.quantile }}}}: ×{{{{ printf `%.2f` .Value }}}}{bounds})."
+        f"{{{{ range {estimate} | query }}}} {{{{ .Labels.percentile }}}}: ×{{{{ printf `%.2f` .Value }}}}{bounds})."
         "{{ end }}"
         " Cause regression: slower at the same load; load: the engine is busier than in the baseline; unknown: its load is not known."
         + likely_cause_template(selector),
