@@ -12,6 +12,7 @@ from typing import Any
 from jsonschema import Draft202012Validator
 
 from prober.exposition.dashboards.board import TAG, UIDS
+from prober.exposition.dashboards.queries import NOW, RECENTLY
 from prober.exposition.families import AnySeries
 from tools.dashboard_lint.promql import Expression, InvalidExpression, Selector, parse
 from tools.dashboard_lint.schema import DASHBOARD
@@ -19,7 +20,7 @@ from tools.dashboard_lint.schema import DASHBOARD
 Json = dict[str, Any]
 SeriesLabels = Mapping[str, frozenset[str]]
 SCRAPE_LABELS = frozenset({"job", "instance"})
-RANGES = {"$__rate_interval", "$window", "$__range"}
+RANGES = {"$__rate_interval", "$window", "$__range", NOW, RECENTLY}
 # Added by functions in an expression, or by Prometheus itself.
 ADDED_LABELS = frozenset(
     {"window", "le", "__name__", "alertname", "alertstate", "severity", "slo", "long", "short", "signal", "cause"}
@@ -36,7 +37,8 @@ _VALIDATOR = Draft202012Validator(DASHBOARD)
 
 def labels_of_series(series: Iterable[AnySeries], rules: Iterable[Json]) -> SeriesLabels:
     """Labels of every series that a query may name: declared in `series`, recorded by `rules`, or of Prometheus itself."""
-    labels_of: dict[str, frozenset[str]] = {"ALERTS": ADDED_LABELS | {"target", "workload"} | SCRAPE_LABELS}
+    of_alerts = ADDED_LABELS | {"target", "workload"} | SCRAPE_LABELS
+    labels_of: dict[str, frozenset[str]] = {"ALERTS": of_alerts, "ALERTS_FOR_STATE": of_alerts}
     for declared in series:
         place = {"vantage"} if "target" in declared.labels else frozenset[str]()
         labels = labels_of[declared.name] = frozenset(declared.labels) | place | SCRAPE_LABELS

@@ -79,7 +79,7 @@ OVERRIDE = closed(
         "properties": array(closed({"id": NON_EMPTY, "value": {}})),
     }
 )
-KINDS = ("timeseries", "stat", "table", "heatmap", "state-timeline", "trend")
+KINDS = ("timeseries", "stat", "table", "heatmap", "state-timeline", "trend", "bargauge")
 PANEL = closed(
     {
         "id": {"type": "integer", "minimum": 1},

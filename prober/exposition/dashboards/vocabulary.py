@@ -18,6 +18,11 @@ BUDGET_STEPS: Steps = ((None, RED), (0, ORANGE), (0.25, GREEN))
 HEADROOM_STEPS: Steps = ((None, RED), (0.1, ORANGE), (0.3, GREEN))
 
 
+def reason_words(reason: str) -> str:
+    """A reason of failures as people read it, as in the texts of alerts."""
+    return reason.replace("http_", "HTTP ").replace("_", " ")
+
+
 def target_column(**more: Any) -> Column:
     """Column of the target's name, with a link to its dashboard."""
     return Column(source="target", name="Target", link=to_target("target"), link_title="The target in detail", **more)
