@@ -43,7 +43,11 @@ def labels_of_series(series: Iterable[AnySeries], rules: Iterable[Json]) -> Seri
         place = {"vantage"} if "target" in declared.labels else frozenset[str]()
         labels = labels_of[declared.name] = frozenset(declared.labels) | place | SCRAPE_LABELS
         if declared.kind == "histogram":  # under its own name: native buckets
-            labels_of |= {f"{declared.name}_bucket": labels | {"le"}, f"{declared.name}_count": labels}
+            labels_of |= {
+                f"{declared.name}_bucket": labels | {"le"},
+                f"{declared.name}_count": labels,
+                f"{declared.name}_sum": labels,
+            }
     for rule in rules:
         if "record" in rule:
             by = rule["record"].partition(":")[0].split("_")
@@ -248,7 +252,9 @@ def _names(expression: Expression, labels_of: SeriesLabels) -> Iterator[str]:
 def _ranges(expression: Expression) -> Iterator[str]:
     """Ranges are variables, and counters are inside of rate or increase."""
     for selector in expression.selectors:
-        counter = selector.name.startswith("llmslo_") and selector.name.endswith(("_total", "_bucket", "_count"))
+        counter = selector.name.startswith("llmslo_") and selector.name.endswith(
+            ("_total", "_bucket", "_count", "_sum")
+        )
         if selector.duration and selector.duration not in RANGES:
             yield f"the range [{selector.duration}] is none of {', '.join(sorted(RANGES))}"
         if counter and not selector.duration:

@@ -45,7 +45,9 @@ TARGET = closed(
         "format": {"enum": ["time_series", "table", "heatmap"]},
         "instant": FLAG,
         "range": FLAG,
-    }
+        "exemplar": FLAG,
+    },
+    ("exemplar",),
 )
 THRESHOLDS = closed(
     {

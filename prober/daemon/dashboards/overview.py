@@ -54,20 +54,18 @@ from prober.exposition.dashboards.style import (
     index_mapping,
     named,
     text_mapping,
-    words_mapping,
 )
 from prober.exposition.dashboards.vocabulary import (
     BUDGET_STEPS,
+    FAILURE_WORDS,
     GOOD_AT_ONE,
     HEADROOM_STEPS,
     SEVERITIES,
     SLO_STATES,
     TARGET_STATES,
     YES_NO,
-    reason_words,
     target_column,
 )
-from prober.measure.outcome import BAD
 
 ANY_IS_BAD = ((None, GREEN), (1, RED))
 ANY_IS_ODD = ((None, GREEN), (1, ORANGE))
@@ -75,8 +73,9 @@ OF_LIMIT = ((None, GREEN), (0.8, YELLOW), (1, RED))
 TREND = ((None, "transparent"), (1.5, YELLOW))
 LEFT_STEPS = ((None, RED), (1, "transparent"))
 SOON = ((None, RED), (6 * 3_600, ORANGE), (3 * 86_400, "transparent"))
-FAILURE_WORDS = words_mapping({reason.value: reason_words(reason.value) for reason in sorted(BAD)}, RED)
 SLO_NAMES = (("met", "met"), ("no_data", "no data"), ("missed", "missed"))
+SLOW_STEP = "4m"  # of what the rules record every few minutes
+STATE_STEP = "2m"
 EACH_SLO = "target, workload, slo"
 FEW = ((None, ORANGE), (MIN_P99_SAMPLES, "transparent"))
 ALERT = "severity, alertname, target, workload, slo, cause"  # one alert may fire over several windows
@@ -343,6 +342,7 @@ def _history() -> Panel:
         Query(slo_state("target"), "{{target}}"),
         width=10,
         height=8,
+        interval=SLOW_STEP,
     )
 
 
@@ -410,6 +410,7 @@ def _p99(signal: str, name: str, description: str) -> Panel:
         custom={"scaleDistribution": LOGARITHMIC, "lineWidth": 2},
         empty="",  # else its axis shows that for ticks without a label
         overrides=[dashed("limit of .*"), dotted("B")],
+        interval=SLOW_STEP,
     )
 
 
@@ -431,6 +432,7 @@ def _burn_rate() -> Panel:
         low=None,
         decimals=1,
         width=12,
+        interval=SLOW_STEP,
     )
 
 
@@ -441,4 +443,5 @@ def _states() -> Panel:
         TARGET_STATES,
         Query(target_state(), "{{target}}"),
         width=12,
+        interval=STATE_STEP,
     )

@@ -21,6 +21,7 @@ class Query:
 
     legend: may contain {{label}}.
     instant: evaluated at the end of the range only.
+    exemplars: single observations are drawn too, where Prometheus stores them.
     form: `time_series`, `table` (one row per series) or `heatmap`.
     """
 
@@ -28,6 +29,7 @@ class Query:
     legend: str = ""
     instant: bool = False
     form: str = "time_series"
+    exemplars: bool = False
 
 
 def now(expr: str, legend: str = "") -> Query:
@@ -115,6 +117,7 @@ def _target(query: Query, index: int) -> Json:
         "format": query.form,
         "instant": query.instant,
         "range": not query.instant,
+        **({"exemplar": True} if query.exemplars else {}),
     }
 
 
