@@ -114,7 +114,7 @@ def programs(folder: Path) -> Iterator[Start]:
 
 LABELS: dict[str, tuple[str, ...]] = {
     "workload": ("probe",), "slo": ("start", "flow", "success"), "phase": ("settled",), "signal": ("ttft", "itl", "tpot", "e2e"),
-    "bound": ("lower", "estimate", "upper", "earliest", "latest"), "quantile": ("0.5", "0.9", "0.95", "0.99"),
+    "bound": ("lower", "estimate", "upper", "earliest", "latest"), "percentile": ("p50", "p90", "p95", "p99"),
     "stage": ("00", "01", "02", "03"),
     "point": ("00", "01", "02", "03"),
     "gpu": ("0", "1"), "state": ("failing", "ready"), "reason": ("shed", "thermal", "power_cap", "rejected"),
