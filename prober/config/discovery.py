@@ -28,6 +28,7 @@ from prober.config.relabel import TARGET_LABELS, Labels, Rule, relabel
 from prober.config.server import Auth, TlsSpec, expand_field, server_auth, server_tls
 from prober.config.target import TargetSpec, Template
 from prober.config.units import shortened
+from prober.measure.names import name_problem, shown_name
 
 KINDS = ("file", "http", "dns", "kubernetes")
 MAX_TARGETS = 50_000
@@ -324,17 +325,15 @@ def target_of(labels: Labels, spec: DiscoverySpec) -> TargetSpec | None:
     _check_host(match[1].strip("[]").lower(), spec.hosts)
     name, model = relabelled.get("name") or address, relabelled.get("model") or spec.template.model
     for key, text in (("name", name), ("model", model or "")):
-        if len(text) > MAX_NAME_CHARS or not text.isprintable():
-            raise Unfit(
-                f"{key} {_quoted(text)} is longer than {MAX_NAME_CHARS} characters, or has some that cannot be shown"
-            )
+        if problem := name_problem(text, MAX_NAME_CHARS):
+            raise Unfit(f"{key} {_quoted(text)} {problem}")
     base = f"{scheme}://{address}{path}".rstrip("/")
     url = base if path.strip("/") else f"{base}/v1"
     return spec.template.model_copy(update={"url": url, "name": name, "model": model})
 
 
 def _quoted(text: str) -> str:
-    return repr(text if len(text) <= 60 else text[:60] + "…")
+    return repr(shown_name(text, 60))
 
 
 def _check_host(host: str, hosts: Sequence[str]) -> None:
