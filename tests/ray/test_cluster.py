@@ -2,7 +2,6 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -10,32 +9,14 @@ import pytest
 
 pytest.importorskip("ray", reason="make test-ray has an environment with Ray")
 
-from ray.cluster_utils import Cluster
-
 from prober.measure.outcome import Outcome
 from prober.probing.workers import WorkersUnavailable, open_workers
 from prober.results.stage import stage_of
 from prober.workload.shapes import Uniform
 from tests.probing.test_workers import WORKLOAD, Engine, schedule, sent, serving, targeted
-from tests.processes import free_port
+from tests.ray.conftest import node_arguments
 
 pytestmark = [pytest.mark.timeout(280), pytest.mark.filterwarnings("default")]
-
-
-def node_arguments() -> dict[str, int]:
-    """A processor for one worker, and fixed ports: a node waits 15 s for ports that its agents choose, too short on a busy machine."""
-    ports = ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port", "runtime_env_agent_port")
-    return {"num_cpus": 1} | {name: free_port() for name in ports}
-
-
-@pytest.fixture
-def cluster() -> Iterator[Any]:
-    """Two nodes with a processor each for a worker."""
-    cluster = Cluster(initialize_head=True, head_node_args={"include_dashboard": False, **node_arguments()})
-    try:
-        yield cluster
-    finally:
-        cluster.shutdown()
 
 
 async def test_two_nodes_send_the_schedule_of_one_process_and_one_is_lost(cluster: Any) -> None:
