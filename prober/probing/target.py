@@ -13,8 +13,9 @@ from prober.config.target import TargetSpec
 from prober.measure.api import APIS
 from prober.measure.chat import Dialect
 from prober.measure.engines import DIALECTS, GENERIC, detect
+from prober.measure.names import MAX_NAME_CHARS, shown_name
 from prober.measure.outcome import ANSWERED, BAD, Outcome, Verdict, classify_status, reader_failure_verdict
-from prober.measure.payload import MAX_SERVER_TEXT_CHARS, error_message, json_object, shortened
+from prober.measure.payload import error_message, json_object
 from prober.measure.target_state import SILENT_STATES, TargetState
 from prober.measure.templates import Templates
 from prober.measure.warmup import DEFAULT_IDLE_NS, WarmUp
@@ -67,7 +68,7 @@ class Identity:
     @property
     def name(self) -> str:
         """The model's id as it is shown and compared."""
-        return shortened(self.shown or self.model)
+        return shown_name(self.shown or self.model)
 
 
 class Keeps(Protocol):
@@ -485,19 +486,31 @@ class Target:
         try:
             models = json_object(answer.body)["data"]
             first = models[0]
-            listed = [str(model["id"]) for model in models]
+            listed = [model["id"] for model in models]
         except (ValueError, KeyError, TypeError, IndexError):
             start = answer.body[:60].decode("utf-8", "replace")
             return Verdict(Outcome.MALFORMED, f"no list of models, but {start!r}; is the url that of the OpenAI API?")
-        if max(map(len, listed)) > MAX_SERVER_TEXT_CHARS:
-            detail = f"the list of models has an id of more than {MAX_SERVER_TEXT_CHARS} characters; set `model` and `engine`"
-            return Verdict(Outcome.MALFORMED, detail)
+        if problem := next(filter(None, map(_id_problem, listed)), ""):
+            return Verdict(Outcome.MALFORMED, f"the list of models has an id {problem}; set `model` and `engine`")
         dialect = DIALECTS.get(self.spec.engine or "") or detect(first.get("owned_by"), answer.headers)
         model_id = self.spec.model
         if model_id is None and len(listed) > 1 and not all(model.get("parent") for model in models[1:]):
-            names = ", ".join(map(shortened, listed[:10]))
+            names = ", ".join(map(shown_name, listed[:10]))
             return Verdict(Outcome.REJECTED, f"serves {len(listed)} models; set `model` to one of {names}")
         if model_id is not None:
             return Identity(model_id, dialect, path)
         shown = self.endpoint.redactor.redact(listed[0])
         return Identity(listed[0], dialect, path, "" if shown == listed[0] else shown)
+
+
+def _id_problem(model_id: object) -> str:
+    """Why no request can carry this id of a model, such as "of more than 300 characters"; "" if it can."""
+    if not isinstance(model_id, str) or not shown_name(model_id):
+        return "that is no text"
+    if len(model_id) > MAX_NAME_CHARS:
+        return f"of more than {MAX_NAME_CHARS} characters"
+    try:
+        model_id.encode()
+    except UnicodeEncodeError:
+        return "with half a surrogate pair"
+    return ""

@@ -37,6 +37,7 @@ GONE = frozenset(  # how requests fail while their server ends
     )
 )
 UNNAMED = "undiscovered"  # name of the series of a target whose model is not known yet
+MAX_MODELS = 10  # by which a target without a name of its own goes in turn, as each is a new set of series
 FIRST_ANSWER_INTERVAL_S = 2.0  # how often a target is asked that refuses connections and has never answered
 Observer = TypeVar("Observer", bound=TargetObserver)
 log = logging.getLogger(__name__)
@@ -114,6 +115,7 @@ class TargetRunner:
         self._context = context
         self._observed: ObservedTarget | None = None
         self._logged_state, self._logged_token_problem = self.target.state, ""
+        self._models: set[str] = set()  # that its server named, MAX_MODELS + 1 at most
         self._is_started = False
         self._start: asyncio.TimerHandle | None = None
         self._schedules: list[asyncio.Task[None]] = []
@@ -199,7 +201,9 @@ class TargetRunner:
         is_fault: an exception inside the prober ended the probe, which says nothing of how late the prober is
         """
         identity = self.target.identity
-        name = self.target.spec.name or (identity.name if identity else result.model) or self.name or UNNAMED
+        name = (
+            self.target.spec.name or self._bounded(identity.name if identity else result.model) or self.name or UNNAMED
+        )
         if self._context.names.is_taken(name, self.target.spec.key):
             name = self.target.spec.key
         self._take_name(name)
@@ -249,6 +253,7 @@ class TargetRunner:
             if kind in before.target.budgets:
                 self.target.budgets[kind] = before.target.budgets[kind].with_limit(budget.limit)
         if before.target.spec.url == self.target.spec.url:
+            self._models = before._models
             self.target.warm_up = replace(before.target.warm_up, count=self.target.spec.warmup)
             if self.target.spec.model == before.target.spec.model and before.target.prompt_calibration is not None:
                 self.target.prompt_calibration = before.target.prompt_calibration
@@ -268,6 +273,21 @@ class TargetRunner:
         self._show_state()
         if self._is_started:
             self._observed.started()
+
+    def _bounded(self, model: str) -> str:
+        """The model as a name of the target; its key once its server has named more than MAX_MODELS."""
+        if not model:
+            return ""
+        if model not in self._models and len(self._models) <= MAX_MODELS:
+            self._models.add(model)
+            if len(self._models) > MAX_MODELS:
+                log.warning(
+                    "target=%s: its server has named more than %d models since the start; from now on the name of the target is its "
+                    "URL; set `name` or `model`",
+                    self.name or UNNAMED,
+                    MAX_MODELS,
+                )
+        return model if len(self._models) <= MAX_MODELS else self.target.spec.key
 
     def _release(self, observed: ObservedTarget) -> None:
         observed.removed()

@@ -1,6 +1,7 @@
 """The front in a process of its own, so that the process that measures serves nobody.
 
-It is forked before the measuring process has threads, and shares the memory of what is loaded by then. Between both is a keeper, which
+It is forked before the measuring process has threads and before that loads what the front does not need, and shares the memory of what
+is loaded by then: a page that both write is there three times, as the keeper has it too. Between both is a keeper, which
 only waits, and forks the front again if it ends. A front sends the site one end of each connection to it; the site says every
 second that it lives, and what has changed.
 """
