@@ -102,7 +102,7 @@ def test_the_screen_fits_its_size(scene: Callable[[], list[TargetView]], width: 
         ),
         (
             scenes.drifting,
-            ["drift     ▲ TTFT slower since 09:30:00: p50 ×1.31 [1.24, 1.39]", "cause: regression"],
+            ["drift     ▲ TTFT slower since 09:30:00: p50 ×1.31 [1.24, 1.39]", "slower at the same load"],
             ["none found"],
         ),
         (scenes.down, ["✗ failing", "12 × connect_refused: 127.0.0.1:8000 refused the connection"], ["no problem"]),
