@@ -180,6 +180,13 @@ def drifting() -> list[TargetView]:
     return [replace(target(ttft_ms=240.0), drifts=drifts, budgets=[Spending("tokens", 4e6, 3.9e6)])]
 
 
+def at_other_load(*, active: bool) -> list[Drifting]:
+    """No verdict at a load that the baseline does not know; or a drift of before."""
+    return [
+        Drifting("chat", "ttft", DriftVerdict("settled", 0.2, active, "unknown" if active else None, load="outside"))
+    ]
+
+
 def full() -> list[TargetView]:
     """A sweep is running."""
     return [

@@ -1,6 +1,9 @@
 """The drift detector, sample by sample."""
 
+import json
 import math
+import zlib
+from array import array
 from collections.abc import Callable
 from copy import deepcopy
 from random import Random
@@ -208,6 +211,20 @@ def test_without_its_load_an_improvement_lasts_three_days() -> None:
     verdicts = run(state, 60_000, lambda: 0.7 * draw())
     assert [event for _, event in events(verdicts)] == ["improved", "learnt"]
     assert not any(verdict.active for verdict in verdicts)
+
+
+def test_an_hour_that_is_not_known_ends_no_alarm() -> None:
+    """Three hours that the baseline has not seen: neither the end of a slowdown nor a part of its size."""
+    state, draw = settled(), noise(Random(39))
+    run(state, 300, lambda: 2 * draw())
+    assert state.alarm is not None
+    assert state.baseline is not None
+    errors = state.baseline.level_errors[:]
+    state.baseline.level_errors[:] = array("f", [math.nan]) * len(errors)
+    assert events(run(state, 2_160, lambda: 0.2 * draw())) == []
+    state.baseline.level_errors[:] = errors
+    assert run(state, 300, lambda: 2 * draw())[-1].active
+    assert all(1.9 < shift.ratio < 2.3 for shift in shifts(state))
 
 
 def test_an_alarm_ends_when_the_change_does() -> None:
@@ -521,6 +538,19 @@ def test_a_damaged_dump_is_refused(change: Callable[[bytes], bytes], message: st
     """A damaged state is not used, and the message names the damage."""
     with pytest.raises(ValueError, match=message):
         restore(SETTINGS, broken(change))
+
+
+def test_the_state_of_an_older_version_goes_on() -> None:
+    """With its baseline and its alarm; it also had the start of a load that was never learnt."""
+    state, draw = settled(loaded=True), noise(Random(38))
+    assert run(state, 300, lambda: 2 * draw(), lambda _t: 20.0)[-1].active
+    document = json.loads(dump(state).partition(b"\n")[2])
+    document |= {"busy_since_s": None}
+    del document["outside_since_s"], document["alarm"]["against_tail"]
+    body = json.dumps(document).encode()
+    older = restore(SETTINGS, f"llmslo-drift-2 {zlib.crc32(body):08x}\n".encode() + body)
+    verdict = run(older, 10, lambda: 2 * draw(), lambda _t: 20.0)[-1]
+    assert (verdict.active, verdict.cause, verdict.load) == (True, "regression", "within")
 
 
 def test_a_dump_of_other_parts_is_refused() -> None:
