@@ -51,7 +51,7 @@ def attacking() -> Iterator[dict[str, int]]:
 
     async def serve() -> None:
         loop, ended = asyncio.get_running_loop(), asyncio.Event()
-        listening = {}
+        listening: dict[str, asyncio.Server] = {}
         for name, reply in ATTACKS.items():
             server = Server(reply)
             server.attacking = True
