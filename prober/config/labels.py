@@ -15,36 +15,11 @@ LABEL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 # Of the prober's series, of its rules, and of every alert.
 OWN_LABELS = frozenset(
     (
-        *(
-            "alertname",
-            "alertstate",
-            "bound",
-            "budget",
-            "cause",
-            "check",
-            "direction",
-            "discovery",
-            "engine",
-            "event",
-            "gpu",
-            "kind",
-        ),
-        *(
-            "le",
-            "long",
-            "model",
-            "name",
-            "percentile",
-            "phase",
-            "point",
-            "quantile",
-            "reason",
-            "regime",
-            "severity",
-            "shard",
-        ),
-        *("shards", "short", "signal", "slo", "stage", "state", "target", "task", "unit", "uuid", "vantage", "verdict"),
-        *("version", "what", "window", "workload"),
+        *("alertname", "alertstate", "bound", "budget", "cause", "check", "direction", "discovery", "engine", "event"),
+        *("gpu", "kind", "le", "load", "long", "model", "name", "percentile", "phase", "point"),
+        *("quantile", "reason", "regime", "severity", "shard", "shards", "short", "signal", "slo", "stage"),
+        *("state", "target", "task", "unit", "uuid", "vantage", "verdict", "version", "what", "window"),
+        "workload",
     )
 )
 # Prometheus and its operator set these to those of the prober, and rename others of the same name to exported_….

@@ -82,7 +82,8 @@ async def test_a_stop_cuts_the_requests_of_all_nodes_at_once(cluster: Any) -> No
             due_ns = target.clock.now_ns() + 500_000_000
             flights = [workers.launch(target, drawer, due_ns, always) for _ in range(20)]
             tasks = [asyncio.create_task(flight.fly()) for flight in flights]
-            await asyncio.to_thread(until, lambda count=20 * attempt: len(engine.requests) == count, "all requests")
+            count = 20 * attempt
+            await asyncio.to_thread(until, lambda count=count: len(engine.requests) == count, "all requests")  # type: ignore[misc]
             await asyncio.sleep(0.5)
             stopped_s = time.monotonic()
             for task in tasks:

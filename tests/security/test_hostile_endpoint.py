@@ -47,7 +47,7 @@ def short(attack: str) -> str:
 @contextmanager
 def attacking() -> Iterator[dict[str, int]]:
     """The ports of servers that attack all the time, by attack."""
-    started: Future[tuple[dict[str, int], Callable[[], None]]] = Future()
+    started: Future[tuple[dict[str, int], Callable[[], object]]] = Future()
 
     async def serve() -> None:
         loop, ended = asyncio.get_running_loop(), asyncio.Event()
@@ -56,7 +56,7 @@ def attacking() -> Iterator[dict[str, int]]:
             server = Server(reply)
             server.attacking = True
             listening[name] = await asyncio.start_server(server.serve, "127.0.0.1", 0, limit=1 << 20)
-        ports = {name: each.sockets[0].getsockname()[1] for name, each in listening.items()}
+        ports: dict[str, int] = {name: each.sockets[0].getsockname()[1] for name, each in listening.items()}
         started.set_result((ports, partial(loop.call_soon_threadsafe, ended.set)))
         await ended.wait()
         for each in listening.values():
