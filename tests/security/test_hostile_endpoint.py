@@ -115,11 +115,12 @@ def test_each_attack_is_its_own_fault_and_the_good_target_is_measured(tmp_path: 
         until(are_all_probed, "probes of every attack", 120)
         assert outcomes.pop("good") == {"ok"}
         assert outcomes == OUTCOMES
-        assert daemon.value("llmslo_trusted") == 1
         assert daemon.value("llmslo_task_failures_total") == 0
         assert daemon.value("llmslo_budget_remaining_ratio", target="a billion tokens claimed") > 0.99
         assert daemon.value("llmslo_engine_up", target="page of 250,000 series") == 0
-        assert daemon.value("llmslo_engine_up", target="page whose sum overflows") == 1
+        # Work of others on this machine may take both away for a while; an attack would for good.
+        until(lambda: daemon.value("llmslo_trusted") == 1, "trust")
+        until(lambda: daemon.value("llmslo_engine_up", target="page whose sum overflows") == 1, "a page that is read")
         assert daemon.stop() == 0
     assert "please report" not in (tmp_path / "log").read_text()
 
