@@ -23,6 +23,7 @@ from pydantic import (
 
 from prober.config.fields import Block, Duration, Items, Mistakes, PositiveCount, mistake, present, require
 from prober.config.hosts import is_loopback
+from prober.config.labels import MAX_VALUE_CHARS
 from prober.config.problems import no_such
 from prober.config.relabel import TARGET_LABELS, Labels, Rule, relabel
 from prober.config.server import Auth, TlsSpec, expand_field, server_auth, server_tls
@@ -237,6 +238,14 @@ class DiscoverySpec(Block):
                     "hosts",
                     f"needed, as `target.{secret}` is sent to whatever is found: say where that may be, such as [10.0.0.0/8]",
                 )
+            kept = (*TARGET_LABELS, *self.target.labels)
+            for index, rule in enumerate(self.relabel):
+                name = rule.target_label
+                if name is not None and name not in kept and not name.startswith("__tmp"):
+                    mistakes.add(
+                        f"relabel[{index}].target_label",
+                        f"{no_such('label that is kept', name, kept)}; name it in `target.labels`, or use __tmp_… for later rules",
+                    )
             if self.target.metrics is not None and self.target.metrics.url is not None:
                 mistakes.add("target.metrics.url", "is one page for all of them; use auto or none")
         return self
@@ -278,8 +287,8 @@ class DiscoverySpec(Block):
 
     @property
     def reads(self) -> frozenset[str]:
-        """Labels that the relabelling rules read."""
-        return frozenset(name for rule in self.relabel for name in rule.source_labels)
+        """Labels of the source that the relabelling rules read, or that its targets have themselves."""
+        return frozenset(name for rule in self.relabel for name in rule.source_labels) | self.target.labels.keys()
 
     @property
     def template(self) -> TargetSpec:
@@ -327,9 +336,13 @@ def target_of(labels: Labels, spec: DiscoverySpec) -> TargetSpec | None:
     for key, text in (("name", name), ("model", model or "")):
         if problem := name_problem(text, MAX_NAME_CHARS):
             raise Unfit(f"{key} {_quoted(text)} {problem}")
+    labels = {own: relabelled.get(own, value) for own, value in spec.template.labels.items()}
+    for own, value in labels.items():
+        if problem := name_problem(value, MAX_VALUE_CHARS):
+            raise Unfit(f"label {own} {_quoted(value)} {problem}")
     base = f"{scheme}://{address}{path}".rstrip("/")
     url = base if path.strip("/") else f"{base}/v1"
-    return spec.template.model_copy(update={"url": url, "name": name, "model": model})
+    return spec.template.model_copy(update={"url": url, "name": name, "model": model, "labels": labels})
 
 
 def _quoted(text: str) -> str:

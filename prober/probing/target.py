@@ -90,6 +90,7 @@ class Target:
         None where they always are failures, as in a single experiment
     has_answered: it has answered an HTTP request, with whatever status
     is_refusing: `starting`, because it refuses connections and has never answered
+    is_ending: somebody is ending its server and has said so; its state is `draining`, and what fails is no failure of it
     worker: number of this process if it is a worker; 0: the prober itself
     prompt_calibration: its first requests are sample prompts that tell how its server counts tokens; None: none are sent, and a word
         counts as a token
@@ -134,6 +135,7 @@ class Target:
         self.waiting_since_ns: int | None = None
         self.has_answered = False
         self.is_refusing = False
+        self.is_ending = False
 
     @property
     def starting_until_ns(self) -> int | None:
@@ -142,6 +144,11 @@ class Target:
             return None
         until_ns = self.waiting_since_ns + round(self.spec.starting_timeout * 1e9)
         return until_ns if self.clock.now_ns() < until_ns else None
+
+    def end(self, is_ending: bool) -> None:
+        """Its server is being ended, or is not after all."""
+        self.is_ending = is_ending
+        self.state = TargetState.DRAINING if is_ending else TargetState.PENDING
 
     def inherit_start(self, before: "Target") -> None:
         """Take over what its server has shown so far from the same target before a reload, unless its address is another."""
@@ -209,6 +216,8 @@ class Target:
         Nothing is asked of a target that answers well. One that fails is asked beside its probes, which do not wait for it;
         one that is new, loading or draining is asked first, since nothing is measured of it yet.
         """
+        if self.is_ending:
+            return False
         if self.state == TargetState.READY and not self._bad_in_a_row:
             return True
         if self._asking is None or self._asking.done():
@@ -218,7 +227,9 @@ class Target:
         return self.state not in SILENT_STATES
 
     def ended(self, outcome: Outcome) -> None:
-        """A probe ended; the state follows."""
+        """A probe ended; the state follows, unless the server is being ended."""
+        if self.is_ending:
+            return
         if outcome in ANSWERED:
             if self.state is TargetState.FAILING:
                 self._look_up_pause_ns = MIN_LOOK_UP_PAUSE_NS
@@ -407,6 +418,8 @@ class Target:
 
         A target that refuses connections and has never answered is starting until `starting_timeout` has passed.
         """
+        if self.is_ending:
+            return
         body = answer.body[:2000].decode("utf-8", "replace").lower()
         dialect = self.identity.dialect if self.identity else DIALECTS.get(self.spec.engine or "", GENERIC)
         self.is_refusing = answer.is_refused and self.starting_until_ns is not None

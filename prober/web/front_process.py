@@ -173,7 +173,7 @@ async def take(runner: web.AppRunner, connected: socket.socket) -> None:
 def _keep(control: socket.socket, parent: int) -> None:
     """Wait for the sockets, and keep a front for them until the measuring process closes the channel."""
     os.setsid()  # Ctrl-C in a terminal goes to the measuring process, which decides
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
     end_with_parent(parent)
     message, descriptors, _, _ = socket.recv_fds(control, MAX_MESSAGE_BYTES, MAX_SOCKETS)
