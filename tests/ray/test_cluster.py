@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -67,6 +68,11 @@ async def test_two_nodes_send_the_schedule_of_one_process_and_one_is_lost(cluste
     assert stages[0] == stages[1] == (60, 60)
 
 
+def is_asked(engine: Engine, times: int) -> bool:
+    """Whether so many requests have reached the engine."""
+    return len(engine.requests) == times
+
+
 async def test_a_stop_cuts_the_requests_of_all_nodes_at_once(cluster: Any) -> None:
     """Within 0.1 s at the engine, as on one machine, and what each request had delivered is known."""
     cluster.add_node(**node_arguments())
@@ -82,8 +88,7 @@ async def test_a_stop_cuts_the_requests_of_all_nodes_at_once(cluster: Any) -> No
             due_ns = target.clock.now_ns() + 500_000_000
             flights = [workers.launch(target, drawer, due_ns, always) for _ in range(20)]
             tasks = [asyncio.create_task(flight.fly()) for flight in flights]
-            count = 20 * attempt
-            await asyncio.to_thread(until, lambda count=count: len(engine.requests) == count, "all requests")  # type: ignore[misc]
+            await asyncio.to_thread(until, partial(is_asked, engine, 20 * attempt), "all requests")
             await asyncio.sleep(0.5)
             stopped_s = time.monotonic()
             for task in tasks:

@@ -1,4 +1,7 @@
-"""Every attack of `bench/hostile_endpoint.py` on one daemon at once, each by a target of its own, beside a good target."""
+"""Every attack of `attacking_endpoint` on one daemon at once, each by a target of its own, beside a good target.
+
+`bench.hostile` measures them one by one.
+"""
 
 import asyncio
 import json
@@ -12,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.hostile_endpoint import ATTACKS, Server
 from tests.processes import Daemon, Mock, get, until
+from tests.security.attacking_endpoint import ATTACKS, Server
 
 ROOT = Path(__file__).parent.parent.parent
 # The only outcomes that each attack may have: its own faults are faults, and what it adds to a good answer changes nothing.
@@ -51,7 +54,8 @@ def attacking() -> Iterator[dict[str, int]]:
 
     async def serve() -> None:
         loop, ended = asyncio.get_running_loop(), asyncio.Event()
-        listening: dict[str, asyncio.Server] = {}
+        loop.set_exception_handler(lambda *_: None)  # connections are open when it ends
+        listening = {}
         for name, reply in ATTACKS.items():
             server = Server(reply)
             server.attacking = True
@@ -77,10 +81,11 @@ def config(mock: str, ports: dict[str, int]) -> str:
     workloads, targets = ["plain: {prompt_tokens: 20, output_tokens: 16}"], []
     for number, (name, port) in enumerate(ports.items()):
         keys = ATTACKS[name].config or "prompt_tokens: 20, output_tokens: 16"
+        first_token_s = 2 if short(name) == "silence" else 60  # a busy machine answers late
         workloads.append(f"w{number}: {{{keys}}}")
         targets.append(
             f'{{name: "{short(name)}", url: "http://127.0.0.1:{port}", rate: 1/s, metrics: {{interval: 1s}}, '
-            f"timeouts: {{first_token: 2s, total: 20s}}, budget: {{tokens_per_day: 10M}}, probes: [{{workload: w{number}}}]}}"
+            f"timeouts: {{first_token: {first_token_s}s}}, budget: {{tokens_per_day: 10M}}, probes: [{{workload: w{number}}}]}}"
         )
     targets.append(f'{{name: good, url: "{mock}", rate: 10/s, probes: [{{workload: plain}}]}}')
     defaults = "defaults: {warmup: 0, arrivals: constant, max_send_lag: 5s, max_in_flight: 100}\n"
@@ -110,11 +115,12 @@ def test_each_attack_is_its_own_fault_and_the_good_target_is_measured(tmp_path: 
         until(are_all_probed, "probes of every attack", 120)
         assert outcomes.pop("good") == {"ok"}
         assert outcomes == OUTCOMES
-        assert daemon.value("llmslo_trusted") == 1
         assert daemon.value("llmslo_task_failures_total") == 0
         assert daemon.value("llmslo_budget_remaining_ratio", target="a billion tokens claimed") > 0.99
         assert daemon.value("llmslo_engine_up", target="page of 250,000 series") == 0
-        assert daemon.value("llmslo_engine_up", target="page whose sum overflows") == 1
+        # Work of others on this machine may take both away for a while; an attack would for good.
+        until(lambda: daemon.value("llmslo_trusted") == 1, "trust")
+        until(lambda: daemon.value("llmslo_engine_up", target="page whose sum overflows") == 1, "a page that is read")
         assert daemon.stop() == 0
     assert "please report" not in (tmp_path / "log").read_text()
 
