@@ -25,7 +25,7 @@ FILES = files()
 CHOSEN = {"$__rate_interval": "5m", "$__range": "3h", "$window": "2h", "$1": "one"}
 # Series that no panel shows, and why.
 NOT_SHOWN = {
-    "llmslo_gpu_count": "in tokens and cost per GPU, by the rules",
+    "llmslo_gpus": "in tokens and cost per GPU, by the rules",
     "llmslo_gpu_price_dollars_per_hour": "in the cost of 1,000 tokens, by the rules",
     "llmslo_gpu_energy_joules_total": "in the energy of 1,000 tokens, by the rules",
     "llmslo_chunk_gap_seconds": "ITL is the same divided by the tokens of a chunk; gaps differ only with large chunks",
@@ -228,9 +228,9 @@ def curve_of(prober: str, stages: dict[str, float], knee: float, success: int | 
         },
         f'llmslo_sweep_last_end_timestamp_seconds{{{of},reason="guard"}}': f"{end}",
         f'llmslo_slo_threshold_seconds{{{of},workload="w",slo="s",signal="ttft"}}': "0.5",
-        f'llmslo_sweep_stage_latency_seconds{{{of},stage="00",signal="ttft",quantile="0.5"}}': "0.2",
+        f'llmslo_sweep_stage_latency_seconds{{{of},stage="00",signal="ttft",percentile="p50"}}': "0.2",
         f'llmslo_capacity_fit_rate_per_second{{{of},slo="s",point="00"}}': f"{knee / 2:g}",
-        f'llmslo_capacity_fit_latency_seconds{{{of},slo="s",point="00",signal="ttft",quantile="0.99"}}': "0.3",
+        f'llmslo_capacity_fit_latency_seconds{{{of},slo="s",point="00",signal="ttft",percentile="p99"}}': "0.3",
         **more,
         **found,
     }

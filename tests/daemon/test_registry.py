@@ -1,6 +1,8 @@
 """The label `vantage` of every series about a target."""
 
+import subprocess
 from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
@@ -56,6 +58,14 @@ def test_the_protobuf_page_has_it_too_and_only_there() -> None:
     assert b"vantage" not in b"".join(protobuf_page(list(filled().values())))
 
 
+def test_promtool_has_nothing_to_say_of_any_family(promtool: Path, newer_promtool: Path) -> None:
+    """Names, units and labels of all of them, also of those that a short run does not show."""
+    for release in (promtool, newer_promtool):
+        command = [str(release), "check", "metrics"]
+        checked = subprocess.run(command, input=text(filled()), capture_output=True, text=True, check=False)
+        assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
+
+
 def test_a_target_is_removed_with_its_vantage() -> None:
     """And its neighbour stays."""
     families = registry("paris")
@@ -63,6 +73,39 @@ def test_a_target_is_removed_with_its_vantage() -> None:
         families["llmslo_target_state"].value(target, "ready")
     families.remove("a")
     assert text(families).splitlines()[2:] == ['llmslo_target_state{target="b",state="ready",vantage="paris"} 0.0']
+
+
+@pytest.mark.parametrize("vantage", ["", "paris"])
+def test_every_series_of_a_target_has_the_labels_it_is_given(vantage: str) -> None:
+    """Also those that exist already, whose values stay; a neighbour and the prober's own series are left alone."""
+
+    def samples(families: Registry) -> list[tuple[str, dict[str, str], float]]:
+        read = [sample for family in read_text(text(families)) for sample in family.samples]
+        return [(sample.name, dict(sample.labels), sample.value) for sample in read]
+
+    labelled, plain = filled(vantage), filled(vantage)
+    for families in (labelled, plain):
+        families["llmslo_target_state"].value("neighbour", "ready").inc(7)
+    labelled.label("x", (("team", 'a "b"\\'), ("tier", "1")))
+    more = {"team": 'a "b"\\', "tier": "1"}
+    expected = [(name, own | (more if own.get("target") == "x" else {}), value) for name, own, value in samples(plain)]
+    assert samples(labelled) == expected
+    assert b"\x0a\x04tier\x12\x011" in b"".join(protobuf_page(list(labelled.values())))
+    labelled["llmslo_target_state"].value("x", "failing")
+    assert 'state="failing",' in text(labelled)
+    labelled.label("x", ())
+    labelled["llmslo_target_state"].children.pop(("x", "failing"))
+    assert text(labelled) == text(plain)
+    assert b"".join(protobuf_page(list(labelled.values()))) == b"".join(protobuf_page(list(plain.values())))
+
+
+def test_labels_go_with_their_target() -> None:
+    """One that comes again under the name has none of them."""
+    families = registry()
+    families.label("a", (("team", "search"),))
+    families.remove("a")
+    families["llmslo_target_state"].value("a", "ready")
+    assert text(families).splitlines()[2:] == ['llmslo_target_state{target="a",state="ready"} 0.0']
 
 
 @pytest.mark.parametrize("name", ["", "a", "eu-west-1", "Paris_2.dc", "7", "a" * 63])

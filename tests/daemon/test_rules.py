@@ -110,9 +110,9 @@ def test_the_rules_are_valid_in_prometheus_2_and_3(
     ("gpus", "per_gpu", "dollars"),
     [
         ({f'llmslo_gpu_info{{{TARGET},gpu="{gpu}"}}': "1x20" for gpu in (0, 1)}, 50.0, 2 * 3.6 / 3600 * 1000 / 100),
-        ({f"llmslo_gpu_count{{{TARGET}}}": "4x20"}, 25.0, 4 * 3.6 / 3600 * 1000 / 100),
+        ({f"llmslo_gpus{{{TARGET}}}": "4x20"}, 25.0, 4 * 3.6 / 3600 * 1000 / 100),
         (
-            {f"llmslo_gpu_count{{{TARGET}}}": "4x20", f'llmslo_gpu_info{{{TARGET},gpu="0"}}': "1x20"},
+            {f"llmslo_gpus{{{TARGET}}}": "4x20", f'llmslo_gpu_info{{{TARGET},gpu="0"}}': "1x20"},
             25.0,
             4 * 3.6 / 3600 * 1000 / 100,
         ),

@@ -294,8 +294,8 @@ def _curve(signal: str) -> Panel:
     """Latency over the request rate, with the knee, the limit, and the fitted quantile."""
     name = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL"}[signal]
 
-    def of(quantile: str) -> str:
-        more = f'{TARGET},signal="{signal}",quantile="{quantile}"'
+    def of(percentile: str) -> str:
+        more = f'{TARGET},signal="{signal}",percentile="{percentile}"'
         return f"max by (stage) (llmslo_sweep_stage_latency_seconds{{{more}}} {NEWEST})"
 
     def by_point(expr: str) -> str:
@@ -315,7 +315,7 @@ def _curve(signal: str) -> Panel:
     ends = f"{STAGE_RATES} or {_row_named('knee 2', upper)}"
     queries, transformations = _over_rate(
         rates,
-        *((of(quantile), f"p{float(quantile) * 100:g}") for quantile in ("0.5", "0.9", "0.95", "0.99")),
+        *((of(percentile), percentile) for percentile in ("p50", "p90", "p95", "p99")),
         (by_point(fit), "fitted"),
         (f"0 * ({ends}) + on () group_left () min({judged})", "limit of the SLO"),
         (" or ".join(_row_named(name, f"{height} and on () {lower}") for name in edges), "knee, 90% interval"),

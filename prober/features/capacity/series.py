@@ -73,7 +73,7 @@ SWEEP_STAGE_TOKENS = gauge(
 SWEEP_STAGE_LATENCY = gauge(
     "llmslo_sweep_stage_latency_seconds",
     "Latency in each stage of the same sweep: the median, and other quantiles with enough samples.",
-    *("target", "stage", "signal", "quantile"),
+    *("target", "stage", "signal", "percentile"),
 )
 FIT_RATE = gauge(
     "llmslo_capacity_fit_rate_per_second",
@@ -83,7 +83,7 @@ FIT_RATE = gauge(
 FIT_LATENCY = gauge(
     "llmslo_capacity_fit_latency_seconds",
     "Latency at each point of that curve: the quantile that the SLO is about.",
-    *("target", "slo", "point", "signal", "quantile"),
+    *("target", "slo", "point", "signal", "percentile"),
 )
 CAPACITY_EXHAUSTION = gauge(
     "llmslo_capacity_exhaustion_timestamp_seconds",

@@ -92,7 +92,7 @@ class SweepSeries:
             for signal, quantiles in stage.latencies.items():
                 for quantile in quantiles:
                     if quantile.has_enough_samples or quantile.q == 0.5:
-                        labels = (name, label, signal, f"{quantile.q:g}")
+                        labels = (name, label, signal, f"p{100 * quantile.q:g}")
                         registry.show(series.SWEEP_STAGE_LATENCY, quantile.estimate, *labels)
 
     def _fit(self, result: Result | None) -> None:
@@ -107,4 +107,4 @@ class SweepSeries:
             for point, (per_s, latency_s) in enumerate(capacity.curve):
                 labels = (name, slo.name, f"{point:02d}")
                 registry.show(series.FIT_RATE, per_s, *labels)
-                registry.show(series.FIT_LATENCY, latency_s, *labels, slo.signal, f"{float(slo.objective):g}")
+                registry.show(series.FIT_LATENCY, latency_s, *labels, slo.signal, f"p{100 * float(slo.objective):g}")

@@ -16,7 +16,7 @@ def _drift(signal: str, name: str, selector: str) -> Alert:
 
     since = query("max(llmslo_drift_since_timestamp_seconds{})")
     estimate, lower, upper = (
-        query("max by (quantile) (llmslo_drift_shift_ratio{})", f',bound=\\"{b}\\"')
+        query("max by (percentile) (llmslo_drift_shift_ratio{})", f',bound=\\"{b}\\"')
         for b in ("estimate", "lower", "upper")
     )
     load = query("topk(1, sum by (load) (llmslo_drift_load{} == 1))")
@@ -25,7 +25,7 @@ def _drift(signal: str, name: str, selector: str) -> Alert:
         for state, why in CAUSES.items()
     )
     bounds = "".join(
-        f"{{{{ $q := .Labels.quantile }}}}{{{{ range {bound} }}}}{{{{ if eq .Labels.quantile $q }}}}{word} "
+        f"{{{{ $p := .Labels.percentile }}}}{{{{ range {bound} }}}}{{{{ if eq .Labels.percentile $p }}}}{word} "
         "×{{ printf `%.2f` .Value }}{{ end }}{{ end }}"
         for bound, word in ((lower, " (95% interval"), (upper, " to"))
     )
@@ -37,7 +37,7 @@ def _drift(signal: str, name: str, selector: str) -> Alert:
         f"{{{{ $labels.target }}}}: {name} has drifted from its baseline",
         f"{name} of workload {{{{ $labels.workload }}}} is slower than its own baseline"
         f"{{{{ range {since} }}}} since {{{{ .Value | humanizeTimestamp }}}}{{{{ end }}}}."
-        f"{{{{ range {estimate} }}}} Quantile {{{{ .Labels.quantile }}}}: ×{{{{ printf `%.2f` .Value }}}}{bounds})."
+        f"{{{{ range {estimate} }}}} {{{{ .Labels.percentile }}}}: ×{{{{ printf `%.2f` .Value }}}}{bounds})."
         "{{ end }}"
         f"{{{{ range {load} }}}}{causes}{{{{ end }}}}" + likely_cause_template(selector),
     )

@@ -34,7 +34,7 @@ def evidence() -> list[Panel]:
 
 def _shifted(bound: str) -> str:
     """Median since the alarm over that of the baseline."""
-    return f'max by ({SIGNAL}) (llmslo_drift_shift_ratio{{{PROBES},quantile="0.5",bound="{bound}"}})'
+    return f'max by ({SIGNAL}) (llmslo_drift_shift_ratio{{{PROBES},percentile="p50",bound="{bound}"}})'
 
 
 def baselines() -> Panel:
@@ -115,8 +115,8 @@ def _shift() -> Panel:
         "none",
         *(
             Query(
-                f'max by ({SIGNAL}, quantile) (llmslo_drift_shift_ratio{{{PROBES},quantile=~"0.5|0.99",bound="{bound}"}})',
-                f"{{{{target}}}} {{{{workload}}}} {{{{signal}}}} q{{{{quantile}}}} {bound}",
+                f'max by ({SIGNAL}, percentile) (llmslo_drift_shift_ratio{{{PROBES},percentile=~"p50|p99",bound="{bound}"}})',
+                f"{{{{target}}}} {{{{workload}}}} {{{{signal}}}} {{{{percentile}}}} {bound}",
             )
             for bound in ("lower", "estimate", "upper")
         ),

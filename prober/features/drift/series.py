@@ -27,7 +27,7 @@ DRIFT_SHIFT = gauge(
     "Quantile since the alarm over that of the baseline at the same load, with 95% interval (bound: lower, estimate, upper); "
     "absent without enough samples, and at a load that was not learnt.",
     *_SIGNAL,
-    "quantile",
+    "percentile",
     "bound",
 )
 DRIFT_PHASE = gauge("llmslo_drift_phase", "1 for the current phase of the baseline.", *_SIGNAL, "phase")

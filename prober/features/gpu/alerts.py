@@ -29,7 +29,7 @@ def records(selector: str) -> list[Rule]:
         f"count by (target) (group by (target, gpu) (llmslo_gpu_info{{{selector}{more}}}))"
         for more in (no_partitions, "")
     )
-    gpus = " or ".join([f"max by (target) (llmslo_gpu_count{{{selector}}})", *visible])
+    gpus = " or ".join([f"max by (target) (llmslo_gpus{{{selector}}})", *visible])
     price = f"max by (target) (llmslo_gpu_price_dollars_per_hour{{{selector}}})"
     power = f"max by (target, gpu) (rate(llmslo_gpu_energy_joules_total{{{selector}}}[5m]))"
     return [

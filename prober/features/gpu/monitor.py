@@ -120,7 +120,7 @@ class TargetGpus(TargetObserver):
     def configured(self) -> None:
         gpus = self._observed.target.spec.gpus
         self._registry.show(series.GPU_PRICE, gpus.price_per_hour, self._name)
-        self._registry.show(series.GPU_COUNT, gpus.count, self._name)
+        self._registry.show(series.GPUS, gpus.count, self._name)
 
     def gpus_read(self, devices: Sequence[GpuReading], driver: str) -> None:
         current: dict[str, set[tuple[str, ...]]] = {}

@@ -22,6 +22,6 @@ GPU_XID = counter("llmslo_gpu_xid_errors_total", "XID errors reported by the dri
 GPU_PCIE = counter("llmslo_gpu_pcie_bytes_total", "Bytes over PCIe.", *_GPU, "direction")
 GPU_NVLINK = counter("llmslo_gpu_nvlink_bytes_total", "Bytes over NVLink.", *_GPU, "direction")
 GPU_PRICE = gauge("llmslo_gpu_price_dollars_per_hour", "Configured price of one GPU for an hour.", "target")
-GPU_COUNT = gauge("llmslo_gpu_count", "Configured number of GPUs that serve the target.", "target")
+GPUS = gauge("llmslo_gpus", "Configured number of GPUs that serve the target.", "target")
 
 ALL: tuple[AnySeries, ...] = tuple(value for value in globals().copy().values() if isinstance(value, Series))

@@ -122,7 +122,7 @@ async def test_an_aborted_sweep_leaves_the_last_curve_and_is_told_beside_it(tmp_
             before = curve(stage)
             assert len({labels[2] for labels in before if labels[0] not in FIT}) == len(good.stages)
             assert before[FIT[0], "t", "ttft", "01"] == 12.0
-            assert before[FIT[1], "t", "ttft", "01", "ttft", "0.99"] == 0.5
+            assert before[FIT[1], "t", "ttft", "01", "ttft", "p99"] == 0.5
             stage.sweeps.start("t")
             await until(lambda: stage.value("llmslo_sweep_rate_per_second") > 0)
             assert stage.sweeps.stop("t")
