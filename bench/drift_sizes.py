@@ -145,7 +145,7 @@ def measure(
             follow(
                 deepcopy(state), future, begin_s, truth, figures.cells[factor], (shape, kind, number, place), is_seen
             )
-    for times in OUTSIDE:
+    for times in OUTSIDE if is_seen else ():
         for factor in (1.0, min(2.0, max(factors))):
             if times * factor * (1 + variation) * service.busy_ratio < 0.95:
                 outside(deepcopy(state), rng, service, times, factor, begin_s, figures.outside, is_seen)

@@ -190,7 +190,7 @@ def drift_words(drifts: Sequence[DriftAnswer], now_unix_s: float) -> tuple[Kind,
         return "few", "; ".join(_slower(drift, now_unix_s) for drift in active)
     learning = ", ".join(dict.fromkeys(_signal(drift) for drift in drifts if drift.phase == "learning"))
     known = [drift for drift in drifts if drift.phase != "learning"]
-    judged = ", ".join(dict.fromkeys(f"{_signal(drift)} ({drift.phase})" for drift in known if not drift.why))
+    judged = ", ".join(dict.fromkeys(f"{_signal(drift)} ({_depth(drift)})" for drift in known if not drift.why))
     if known and not judged:
         return "unknown", one_line(f"unknown, {known[0].why}")
     if not judged:
@@ -225,6 +225,10 @@ def _slower(drift: DriftAnswer, now_unix_s: float) -> str:
     shifts = ", ".join(f"p{s.q * 100:g} ×{s.ratio:.3g} [{s.lower:.3g}, {s.upper:.3g}]" for s in drift.shifts)
     size = shifts or ("" if drift.load in ("outside", "missing") else "too few samples since the alarm for its size")
     return one_line(f"{_signal(drift)} slower{since}: {'; '.join(filter(None, (size, drift.why)))}")
+
+
+def _depth(drift: DriftAnswer) -> str:
+    return "provisional, only a large one would be found" if drift.phase == "provisional" else drift.phase
 
 
 def _signal(drift: DriftAnswer) -> str:

@@ -164,6 +164,9 @@ def test_unknown_headroom_and_drift_say_why() -> None:
             view, drifts=[*scenes.nothing()[0].drifts, view.drifts[1]]
         ),
         "unknown, no streamed answer has been measured yet": replace(view, drifts=()),
+        "none found in ITL (provisional, only a large one would be found)": replace(
+            view, drifts=scenes.drifting()[0].drifts[1:]
+        ),
         "unknown, the load is outside what was learnt": replace(view, drifts=scenes.at_other_load(active=False)),
         "TTFT slower: the load is outside what was learnt, so neither": replace(
             view, drifts=scenes.at_other_load(active=True)
