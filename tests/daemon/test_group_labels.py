@@ -148,6 +148,16 @@ def test_no_rule_sums_over_clusters() -> None:
             assert text.count("target=%") == text.count("cluster=%"), text
 
 
+def test_the_dashboard_opens_with_the_alerts_own_cluster() -> None:
+    """Also of alerts without a target; of labels that no dashboard chooses by there is nothing in the link."""
+    for group in groups(USES, RuleOptions(group_labels=("cluster", "region"))):
+        for rule in group["rules"]:
+            if "alert" in rule:
+                url = rule["annotations"]["dashboard_url"]
+                assert url.count("var-cluster={{ $labels.cluster | urlquery }}&") == 1, url
+                assert "region" not in url
+
+
 def test_rules_without_labels_are_as_they_were() -> None:
     """Not a character changes for those who need none."""
     for rule in example_rules():
