@@ -112,6 +112,8 @@ def with_group_labels(rule: Rule, options: RuleOptions) -> Rule:
 
     def grouped(match: re.Match[str]) -> str:
         own = [name.strip() for name in match[2].split(",") if name.strip()]
+        if own == ["slo"]:  # an objective of the rules themselves, which is the same everywhere
+            return match[0]
         more = (*apart, *(of_target if "target" in own else ()))
         return f"{match[1]}({', '.join((*own, *(name for name in more if name not in own)))})"
 
