@@ -23,6 +23,7 @@ PROGRAMS = (
     "simulation",
     "drift",
     "drift_independent",
+    "drift_sizes",
     "diagnosis",
     "diagnosis_independent",
     "deciding",
