@@ -13,6 +13,7 @@ PROGRAMS = (
     "accuracy",
     "footprint",
     "scrape",
+    "labels",
     "parse",
     "disturbance",
     "neighbour",

@@ -231,10 +231,12 @@ class TargetAnswer(Answer):
     last_sweep: the last one that ended, which may have found no capacity
     buffered: most of its last answers arrived all at once or several tokens at a time; null until enough were seen
     starting: null unless the state is `starting` because it refuses connections
+    labels: those that all its series have, by name, from the configuration or its discovery
     """
 
     name: str
     url: str
+    labels: dict[str, str] = Field(default_factory=dict)
     model: str
     other_model: str
     engine: str

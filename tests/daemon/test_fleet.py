@@ -1,6 +1,7 @@
 """Targets that come, change and go while others are probed."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from contextvars import ContextVar, copy_context
@@ -16,7 +17,7 @@ from prober.config.drift import DriftSpec
 from prober.config.load import load
 from prober.config.target import TargetSpec
 from prober.daemon.registry import registry
-from prober.exposition.families import Histogram, Registry, Value
+from prober.exposition.families import Histogram, Registry, Value, page
 from prober.features.budget.checkpoints import Ledger
 from prober.features.budget.monitor import BudgetMonitor, TargetBudgets
 from prober.features.capacity.headroom import Headroom
@@ -191,6 +192,31 @@ async def test_a_target_that_changed_keeps_what_it_counted() -> None:
         histogram = seen.families["llmslo_ttft_seconds"].children["a", "probe"]
         assert isinstance(histogram, Histogram)
         assert sum(histogram.counts) >= 5
+
+
+async def test_a_target_whose_labels_change_goes_on_under_the_new_ones() -> None:
+    """No series has the old ones, no count falls, a neighbour keeps its own, and a target that comes again has none of before."""
+
+    def labels(target: str) -> set[str]:
+        lines = b"".join(page(list(seen.families.values()), openmetrics=False)).decode().splitlines()
+        own = (line for line in lines if f'target="{target}"' in line)
+        return {",".join(sorted(re.findall(r'(?:team|env)="\w+"', line))) for line in own}
+
+    async with running(QUICK) as url, watched() as seen:
+        other = f"name: b, url: '{url}', labels: {{team: chat}}"
+        await seen.reconcile(specs(f"name: a, url: '{url}', labels: {{team: search, env: prod}}", other), 1.0)
+        await until(lambda: seen.probes("a") >= 5 and seen.probes("b") >= 1)
+        assert (labels("a"), labels("b")) == ({'env="prod",team="search"'}, {'team="chat"'})
+        before = seen.probes("a")
+        await seen.reconcile(specs(f"name: a, url: '{url}', labels: {{team: ml}}", other), 5.0)
+        assert seen.probes("a") >= before
+        await until(lambda: seen.probes("a") >= before + 5)
+        assert (labels("a"), labels("b")) == ({'team="ml"'}, {'team="chat"'})
+        await seen.reconcile(specs(other), 1.0)
+        assert labels("a") == set()
+        await seen.reconcile(specs(f"name: a, url: '{url}'", other), 1.0)
+        await until(lambda: seen.probes("a") >= 1)
+        assert (labels("a"), labels("b")) == ({""}, {'team="chat"'})
 
 
 async def test_a_target_that_takes_over_a_name_goes_on_with_its_counts_and_history() -> None:

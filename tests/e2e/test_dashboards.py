@@ -113,7 +113,7 @@ def programs(folder: Path) -> Iterator[Start]:
 
 LABELS: dict[str, tuple[str, ...]] = {
     "workload": ("probe",), "slo": ("start", "flow", "success"), "phase": ("settled",), "signal": ("ttft", "itl", "tpot", "e2e"),
-    "bound": ("lower", "estimate", "upper", "earliest", "latest"), "quantile": ("0.5", "0.9", "0.95", "0.99"),
+    "bound": ("lower", "estimate", "upper", "earliest", "latest"), "percentile": ("p50", "p90", "p95", "p99"),
     "stage": ("00", "01", "02", "03"),
     "point": ("00", "01", "02", "03"),
     "gpu": ("0", "1"), "state": ("failing", "ready"), "reason": ("shed", "thermal", "power_cap", "rejected"),
@@ -231,8 +231,8 @@ class Reader:
         """Each series that an expression has at that time, with its value or histogram."""
         for name, value in (("$__rate_interval", "10s"), ("$__range", "1m"), ("$window", "10s")):
             expr = expr.replace(name, value)
-        expr = expr.replace("$target", target).replace("$one", target)
-        expr = re.sub(r"\$(workload|slo|instance|model)\b", ".*", expr)
+        expr = expr.replace("$target", target).replace("$one", target).replace("$cluster", "")
+        expr = re.sub(r"\$(workload|slo|instance|model|namespace|job)\b", ".*", expr)
         query = urllib.parse.urlencode({"query": expr, "time": at})
         rows: list[dict[str, Any]] = json.loads(get(f"{self._address}/api/v1/query?{query}"))["data"]["result"]
         return rows
