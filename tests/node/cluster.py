@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import threading
+import time
 from pathlib import Path
 from typing import Any, Self
 
@@ -119,18 +120,24 @@ class Endpoints:
             "--watch",
             f"--output={self.READY}",
         ]
-        self._process = subprocess.Popen(
-            [*cluster.inside, *command], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        )
+        self._command = [*cluster.inside, *command]
+        self._ended = False
         self.seen: list[frozenset[str]] = []
-        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread = threading.Thread(target=self._follow, daemon=True)
 
-    def _read(self) -> None:
-        assert self._process.stdout
-        for line in self._process.stdout:
-            ready = frozenset(line.split())
-            if not self.seen or self.seen[-1] != ready:
-                self.seen.append(ready)
+    def _follow(self) -> None:
+        """A watch that ends, as with the API server, is begun again."""
+        while not self._ended:
+            self._process = subprocess.Popen(
+                self._command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            )
+            assert self._process.stdout
+            for line in self._process.stdout:
+                ready = frozenset(line.split())
+                if not self.seen or self.seen[-1] != ready:
+                    self.seen.append(ready)
+            self._process.wait()
+            time.sleep(0.2)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -138,8 +145,8 @@ class Endpoints:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._ended = True
         self._process.terminate()
-        self._process.wait()
 
     @property
     def flaps(self) -> int:

@@ -14,7 +14,7 @@ import pytest
 
 from tests.conftest import newer
 from tests.node.cluster import Cluster, Endpoints
-from tests.node.fleet import ENGINES, FLEET, PROBER, SWEEPING, TOKEN_S, Fleet
+from tests.node.fleet import ENGINES, FLEET, PROBER, TOKEN_S, Fleet, sweeping
 from tests.node.monitoring import Prometheus
 from tests.node.scene import BROKEN, CONFIG, CONTAINER, Scene, mock_engine, rendered
 from tests.processes import until
@@ -135,7 +135,7 @@ def test_fleet_keeps_the_sweeps_of_a_lost_holder(fleet: Fleet) -> None:
     event is bad.
     """
     since = time.time()
-    fleet.configure(SWEEPING)
+    fleet.configure(sweeping(since + 120))
     try:
         until(lambda: total(fleet, "llmslo_sweep_rate_per_second") >= 1, "a sweep", FOLLOWS_S)
         busy = max(fleet.probers(), key=lambda pod: fleet.targets(pod))
