@@ -22,6 +22,7 @@ PROGRAMS = (
     "simulation",
     "drift",
     "drift_independent",
+    "drift_sizes",
     "diagnosis",
     "diagnosis_independent",
     "deciding",

@@ -56,6 +56,9 @@ ATTACKS = {
     "endpoint: 60 MB of JSON in small events": Reply(
         events=lambda: [b'{"choices":[],"x":[' + b"1," * 100_000 + b"1]}"] * 300
     ),
+    "endpoint: 60 arrays of 1 MiB": Reply(events=lambda: [b'{"choices":[],"x":[' + b"1," * (512 << 10) + b"1]}"] * 60),
+    "endpoint: flood of tiny chunks": Reply(events=lambda: [_chunk("a")] * 100_000),
+    "endpoint: flood of empty objects": Reply(events=lambda: [b"{}"] * 200_000),
     "endpoint: deep JSON": Reply(events=lambda: [b'{"choices":[],"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}"] * 60),
     "endpoint: golden regex that backtracks": Reply(
         events=lambda: [_chunk("a" * 480) for _ in range(100)],

@@ -10,6 +10,7 @@ import yaml
 from prober.cli.exit_codes import ExitCode, exit_on, fail
 from prober.cli.options import ConfigFile
 from prober.cli.output import echo
+from prober.config.labels import LABEL_NAME, OWN_LABELS
 from prober.config.problems import ConfigError
 from prober.config.units import UnitError, duration
 from prober.daemon.rules import as_operator, groups
@@ -38,6 +39,12 @@ def rules(
         str, typer.Option("--job-selector", help="Label matchers of the prober's series.")
     ] = DEFAULT.selector,
     label: Annotated[list[str] | None, typer.Option(help="Label NAME=VALUE for every alert; repeatable.")] = None,
+    group_label: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Label that tells probers of different places apart, such as cluster: nothing is summed over it; repeatable."
+        ),
+    ] = None,
     runbook_url: Annotated[
         str, typer.Option(help="Base URL of runbook links; the prober serves /runbooks.")
     ] = DEFAULT.runbook_url,
@@ -58,7 +65,8 @@ def rules(
     from prober.features.slo.firing import firing_checks
 
     with exit_on(ConfigError, command="rules", code=ExitCode.FAILED):
-        uses = read_config(config_file).uses()
+        configuration = read_config(config_file)
+        uses = configuration.uses()
     problems = [
         f"{config_file}: slos.{slo.name}: {check.use.target}, workload {check.use.workload}: its alert cannot fire: "
         + check.problem
@@ -76,6 +84,8 @@ def rules(
         stateless_drift,
         prober_url.rstrip("/"),
         _slow_s(slow_interval),
+        _group_labels(group_label or []),
+        configuration.label_names,
     )
     rule_groups = groups(uses, options)
     document = as_operator(rule_groups) if form is Format.OPERATOR else {"groups": rule_groups}
@@ -99,6 +109,16 @@ def _slow_s(text: str) -> int:
             ExitCode.WRONG_CALL,
         )
     return int(seconds)
+
+
+def _group_labels(names: list[str]) -> tuple[str, ...]:
+    for name in names:
+        if not LABEL_NAME.fullmatch(name) or name in OWN_LABELS:
+            fail(
+                f"--group-label {name!r}: write the name of a label that the prober itself does not give, such as cluster",
+                ExitCode.WRONG_CALL,
+            )
+    return tuple(dict.fromkeys(names))
 
 
 def _labels(pairs: list[str]) -> tuple[tuple[str, str], ...]:

@@ -76,6 +76,11 @@ class Configuration(Block):
         places = {f"targets[{index}]": target for index, target in enumerate(self.targets)}
         return places | {f"discovery[{index}].target": spec.template for index, spec in enumerate(self.discovery)}
 
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """Names of the labels that targets have beside the prober's own."""
+        return tuple(sorted({name for kind in self.kinds for name in kind.labels}))
+
     def for_watching(self) -> Self:
         """The same targets for a prober beside the one of this file: without its storage, its Grafana and its sweeps."""
         targets = tuple(target.model_copy(update={"sweep": None}) for target in self.targets)

@@ -23,11 +23,13 @@ from pydantic import (
 
 from prober.config.fields import Block, Duration, Items, Mistakes, PositiveCount, mistake, present, require
 from prober.config.hosts import is_loopback
+from prober.config.labels import MAX_VALUE_CHARS
 from prober.config.problems import no_such
 from prober.config.relabel import TARGET_LABELS, Labels, Rule, relabel
 from prober.config.server import Auth, TlsSpec, expand_field, server_auth, server_tls
 from prober.config.target import TargetSpec, Template
 from prober.config.units import shortened
+from prober.measure.names import name_problem, shown_name
 
 KINDS = ("file", "http", "dns", "kubernetes")
 MAX_TARGETS = 50_000
@@ -236,6 +238,14 @@ class DiscoverySpec(Block):
                     "hosts",
                     f"needed, as `target.{secret}` is sent to whatever is found: say where that may be, such as [10.0.0.0/8]",
                 )
+            kept = (*TARGET_LABELS, *self.target.labels)
+            for index, rule in enumerate(self.relabel):
+                name = rule.target_label
+                if name is not None and name not in kept and not name.startswith("__tmp"):
+                    mistakes.add(
+                        f"relabel[{index}].target_label",
+                        f"{no_such('label that is kept', name, kept)}; name it in `target.labels`, or use __tmp_… for later rules",
+                    )
             if self.target.metrics is not None and self.target.metrics.url is not None:
                 mistakes.add("target.metrics.url", "is one page for all of them; use auto or none")
         return self
@@ -277,8 +287,8 @@ class DiscoverySpec(Block):
 
     @property
     def reads(self) -> frozenset[str]:
-        """Labels that the relabelling rules read."""
-        return frozenset(name for rule in self.relabel for name in rule.source_labels)
+        """Labels of the source that the relabelling rules read, or that its targets have themselves."""
+        return frozenset(name for rule in self.relabel for name in rule.source_labels) | self.target.labels.keys()
 
     @property
     def template(self) -> TargetSpec:
@@ -324,17 +334,19 @@ def target_of(labels: Labels, spec: DiscoverySpec) -> TargetSpec | None:
     _check_host(match[1].strip("[]").lower(), spec.hosts)
     name, model = relabelled.get("name") or address, relabelled.get("model") or spec.template.model
     for key, text in (("name", name), ("model", model or "")):
-        if len(text) > MAX_NAME_CHARS or not text.isprintable():
-            raise Unfit(
-                f"{key} {_quoted(text)} is longer than {MAX_NAME_CHARS} characters, or has some that cannot be shown"
-            )
+        if problem := name_problem(text, MAX_NAME_CHARS):
+            raise Unfit(f"{key} {_quoted(text)} {problem}")
+    labels = {own: relabelled.get(own, value) for own, value in spec.template.labels.items()}
+    for own, value in labels.items():
+        if problem := name_problem(value, MAX_VALUE_CHARS):
+            raise Unfit(f"label {own} {_quoted(value)} {problem}")
     base = f"{scheme}://{address}{path}".rstrip("/")
     url = base if path.strip("/") else f"{base}/v1"
-    return spec.template.model_copy(update={"url": url, "name": name, "model": model})
+    return spec.template.model_copy(update={"url": url, "name": name, "model": model, "labels": labels})
 
 
 def _quoted(text: str) -> str:
-    return repr(text if len(text) <= 60 else text[:60] + "…")
+    return repr(shown_name(text, 60))
 
 
 def _check_host(host: str, hosts: Sequence[str]) -> None:

@@ -13,7 +13,6 @@ import re2
 from pydantic import Field, model_validator
 
 from prober.config.fields import Block, Items, Mistakes
-from prober.config.problems import no_such
 
 TARGET_LABELS = ("__address__", "__scheme__", "__path__", "name", "model")
 Labels = Mapping[str, str]
@@ -50,9 +49,6 @@ class Rule(Block):
                 mistakes.add(
                     "target_label", f"needed: one of {', '.join(TARGET_LABELS)}, or __tmp_… for rules that follow"
                 )
-            elif self.target_label not in TARGET_LABELS and not self.target_label.startswith("__tmp"):
-                unknown = no_such("label that is kept", self.target_label, TARGET_LABELS)
-                mistakes.add("target_label", f"{unknown}; __tmp_… can be used by rules that follow")
             for index, name in enumerate(self.source_labels):
                 if not _LABEL.fullmatch(name):
                     mistakes.add(f"source_labels[{index}]", f"{name!r} is no name of a label")

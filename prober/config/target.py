@@ -33,6 +33,7 @@ from prober.config.fields import (
     mistake,
     present,
 )
+from prober.config.labels import UserLabels
 from prober.config.problems import no_such
 from prober.config.server import Auth, TlsSpec, base_url, environment, expand_proxy, expanded_headers
 from prober.config.serving import DecodeBoundSpec, GpusSpec, MetricsSpec
@@ -101,6 +102,11 @@ class Overridable(Block):
     timeouts: Timeouts = Field(default_factory=Timeouts, description="when a probe is aborted")
     context: ContextSpec = Field(
         default_factory=ContextSpec, description="facts about hardware, engine and model, for the context of results"
+    )
+    labels: UserLabels = Field(
+        default_factory=dict,
+        description="labels of every series about the target and of its alerts, such as `{team: search, env: prod}`; a target has "
+        "those of `defaults` too",
     )
     allow_link_local: bool = Field(False, description="allow link-local addresses and those of cloud metadata services")
 
@@ -250,7 +256,9 @@ class Template(Overridable):
     def _inherit(cls, value: Any, info: ValidationInfo) -> Any:
         if not isinstance(info.context, Document) or not isinstance(value, dict):
             return value
-        return {**info.context.defaults, **present(value)}
+        merged = {**info.context.defaults, **present(value)}
+        own, more = merged.get("labels"), info.context.defaults.get("labels")
+        return merged | {"labels": {**more, **own}} if isinstance(own, dict) and isinstance(more, dict) else merged
 
     @field_validator("headers")
     @classmethod

@@ -3,7 +3,7 @@
 import re
 
 from prober.daemon import series as own_series
-from prober.exposition.families import AnySeries, Family, Registry
+from prober.exposition.families import AnySeries, Registry
 from prober.features.budget import series as budget_series
 from prober.features.capacity import series as capacity_series
 from prober.features.diagnosis import series as diagnosis_series
@@ -39,10 +39,7 @@ def registry(vantage: str = "") -> Registry:
 
     vantage: name of the place from which the prober probes, a label of every series about a target; empty for no label.
     """
-    constant = (("vantage", vantage),) if vantage else ()
-    return Registry(
-        {declared.name: Family(declared, constant if "target" in declared.labels else ()) for declared in ALL}
-    )
+    return Registry(ALL, (("vantage", vantage),) if vantage else ())
 
 
 def vantage_name(text: str) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 
 from prober.daemon import alerts as own_alerts
-from prober.exposition.alerting import Rule, RuleOptions
+from prober.exposition.alerting import Rule, RuleOptions, with_group_labels
 from prober.features.budget import alerts as budget_alerts
 from prober.features.capacity import alerts as capacity_alerts
 from prober.features.discovery import alerts as discovery_alerts
@@ -33,7 +33,8 @@ def groups(uses: Mapping[Slo, Sequence[JudgedStream]], options: RuleOptions) -> 
     rules = [*(alert.as_rule(options) for alert in alerts), *gpu_alerts.records(selector)]
     if options.stateless_drift:
         rules.append(drift_alerts.stateless_alert(selector).as_rule(options))
-    return [*slo_rules.groups(uses, options), {"name": "llm-slo-prober", "rules": rules}]
+    found = [*slo_rules.groups(uses, options), {"name": "llm-slo-prober", "rules": rules}]
+    return [group | {"rules": [with_group_labels(rule, options) for rule in group["rules"]]} for group in found]
 
 
 def as_operator(rule_groups: list[Rule], name: str = "llm-slo-prober") -> Rule:

@@ -1,5 +1,6 @@
 """Alerting rules as values, their YAML form for Prometheus, and templates that several alerts use."""
 
+import re
 from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import quote
@@ -7,6 +8,9 @@ from urllib.parse import quote
 from prober.exposition.dashboards.board import UIDS
 
 Rule = dict[str, Any]
+_GROUPING = re.compile(r"\b((?:by|on) )\(([^()]*)\)")
+_UNGROUPED = re.compile(r"\b(sum|min|max|avg|count|group)\(")
+_LOOKUP = re.compile(r'printf "((?:[^"\\]|\\.)*)"((?: \$labels\.\w+)+)')
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +21,8 @@ class RuleOptions:
     labels: added to every alert.
     runbook_url, dashboard_url, prober_url: bases without a trailing slash.
     slow_s: seconds between evaluations of what can wait: less than the five minutes for which Prometheus looks back for a value
+    group_labels: labels that tell probers of different places apart, such as cluster; nothing is summed or joined over them
+    target_labels: labels of the targets themselves, which their alerts have too
     """
 
     selector: str = 'job="llm-slo-prober"'
@@ -26,6 +32,8 @@ class RuleOptions:
     stateless_drift: bool = False
     prober_url: str = "http://llm-slo-prober:9742"
     slow_s: int = 240
+    group_labels: tuple[str, ...] = ()
+    target_labels: tuple[str, ...] = ()
 
     @property
     def slow(self) -> str:
@@ -91,6 +99,33 @@ class Alert:
                 "prober_url": f"{options.prober_url}/{page}",
             },
         }
+
+
+def with_group_labels(rule: Rule, options: RuleOptions) -> Rule:
+    """The rule with the labels of the options wherever it groups and joins, and where its texts look up what is known of the target."""
+    apart, of_target = options.group_labels, options.target_labels
+    if not (apart or of_target):
+        return rule
+
+    def grouped(match: re.Match[str]) -> str:
+        own = [name.strip() for name in match[2].split(",") if name.strip()]
+        more = (*apart, *(of_target if "target" in own else ()))
+        return f"{match[1]}({', '.join((*own, *(name for name in more if name not in own)))})"
+
+    def looked_up(match: re.Match[str]) -> str:
+        text, values = match[1], match[2].split()
+        for name in apart:
+            if "target=%[1]q" in text:
+                values.append(f"$labels.{name}")
+                text = text.replace("target=%[1]q", f"target=%[1]q,{name}=%[{len(values)}]q")
+            elif "target=%q" in text:
+                values.insert(values.index("$labels.target") + 1, f"$labels.{name}")
+                text = text.replace("target=%q", f"target=%q,{name}=%q")
+        return " ".join((f'printf "{text}"', *values))
+
+    expr = _GROUPING.sub(grouped, _UNGROUPED.sub(r"\1 by () (", rule["expr"]) if apart else rule["expr"])
+    notes = {key: _LOOKUP.sub(looked_up, text) for key, text in rule.get("annotations", {}).items()}
+    return rule | {"expr": expr} | ({"annotations": notes} if notes else {})
 
 
 def escaped(selector: str) -> str:

@@ -7,7 +7,7 @@ built once, and a child without new values keeps its text.
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
@@ -77,8 +77,12 @@ class Value:
     __slots__ = ("_line", "packed_labels", "value")
 
     def __init__(self, series: AnySeries, labels: Labels, constant: ConstantLabels = ()) -> None:
-        self._line = f"{series.name}{label_text(series.labels, labels, *constant)} "
         self.value = 0.0
+        self.name(series, labels, constant)
+
+    def name(self, series: AnySeries, labels: Labels, constant: ConstantLabels) -> None:
+        """Give it these labels; the value stays."""
+        self._line = f"{series.name}{label_text(series.labels, labels, *constant)} "
         self.packed_labels: bytes | None = None
 
     def inc(self, amount: float = 1.0) -> None:
@@ -109,13 +113,18 @@ class Histogram:
         self.counts = [0] * (len(bounds) + 1)
         self.sum = 0.0
         self.native: Exponential | None = Exponential()
-        self.packed: bytes | None = None
-        self.packed_labels: bytes | None = None
         self.exemplars: dict[int, tuple[str, float, float]] = {}
+        self._ends = _ends(bounds)
+        self.name(series, labels, constant)
+
+    def name(self, series: AnySeries, labels: Labels, constant: ConstantLabels) -> None:
+        """Give it these labels; the counts stay."""
         name, text = series.name, label_text(series.labels, labels, *constant)
-        self._bucket, self._ends = f"{name}_bucket{text[:-1]}{',' if text else '{'}", _ends(bounds)
+        self._bucket = f"{name}_bucket{text[:-1]}{',' if text else '{'}"
         self._count_line, self._sum_line = f"{name}_count{text} ", f"{name}_sum{text} "
         self._text: dict[bool, str] = {}
+        self.packed: bytes | None = None
+        self.packed_labels: bytes | None = None
 
     def observe(self, *values: float) -> None:
         """Count values. Raises ValueError and counts none if one is NaN or infinite, which would make the sum useless."""
@@ -174,10 +183,12 @@ class Family:
     """A declared series and its children by label values.
 
     constant: labels that every child has after its own, by name and value.
+    of_targets: further labels of the children of a target, by its name; shared by all families
     """
 
     series: AnySeries
     constant: ConstantLabels = ()
+    of_targets: Mapping[str, ConstantLabels] = field(default_factory=dict, repr=False)
     children: dict[Labels, Value | Histogram] = field(default_factory=dict)
     _by_first: dict[str, tuple[Labels, ...]] = field(default_factory=dict, repr=False)  # may include removed ones
 
@@ -185,7 +196,7 @@ class Family:
         """The counter or gauge with these labels, created at 0 on first use."""
         child = self.children.get(labels)
         if child is None:
-            child = self.children[labels] = Value(self.series, labels, self.constant)
+            child = self.children[labels] = Value(self.series, labels, self.more_labels(labels))
             self._index(labels)
         assert isinstance(child, Value)
         return child
@@ -194,9 +205,15 @@ class Family:
         """The histogram with these labels; created anew if its bounds have changed."""
         child = self.children.get(labels)
         if not isinstance(child, Histogram) or child.bounds != bounds:
-            child = self.children[labels] = Histogram(self.series, labels, bounds, self.constant)
+            child = self.children[labels] = Histogram(self.series, labels, bounds, self.more_labels(labels))
             self._index(labels)
         return child
+
+    def more_labels(self, labels: Labels) -> ConstantLabels:
+        """Labels of a child after its own."""
+        if not self.of_targets or self.series.labels[:1] != ("target",):
+            return self.constant
+        return (*self.constant, *self.of_targets.get(labels[0], ()))
 
     def of(self, *first: str) -> list[Labels]:
         """Labels of the children that begin with these values; does not iterate over the others."""
@@ -246,7 +263,27 @@ def page(families: list[Family], *, openmetrics: bool, lines: int = 400) -> Iter
 
 
 class Registry(dict[str, Family]):
-    """All families by name. Series of a target have `target` as first label; those of a workload `workload` as second."""
+    """All families by name. Series of a target have `target` as first label; those of a workload `workload` as second.
+
+    constant: labels of every series about a target
+    """
+
+    def __init__(self, declared: Iterable[AnySeries] = (), constant: ConstantLabels = ()) -> None:
+        self._of_targets: dict[str, ConstantLabels] = {}
+        super().__init__(
+            (series.name, Family(series, constant if "target" in series.labels else (), self._of_targets))
+            for series in declared
+        )
+
+    def label(self, target: str, labels: ConstantLabels) -> None:
+        """Give all series of a target these labels in addition to their own, in place of those that it was given before."""
+        if labels == self._of_targets.get(target, ()):
+            return
+        self._of_targets[target] = labels
+        for family in self.values():
+            if family.series.labels[:1] == ("target",):
+                for values in family.of(target):
+                    family.children[values].name(family.series, values, family.more_labels(values))
 
     def family(self, declared: AnySeries) -> Family:
         """The family of a declaration."""
@@ -286,8 +323,10 @@ class Registry(dict[str, Family]):
                 del family.children[labels]
 
     def remove(self, *first: str) -> None:
-        """Remove every child of a target, or of a target and workload."""
+        """Remove every child of a target, with its labels, or of a target and workload."""
         names = ("target", "workload")[: len(first)]
+        if len(first) == 1:
+            self._of_targets.pop(*first, None)
         for family in self.values():
             if family.series.labels[: len(first)] == names:
                 for labels in family.of(*first):

@@ -72,7 +72,8 @@ def _histogram(family: Family, labels: Labels, child: Histogram) -> bytes:
 def _packed_labels(family: Family, labels: Labels, child: Value | Histogram) -> bytes:
     """Metric.label, cached in the child."""
     if child.packed_labels is None:
-        names, values = zip(*family.constant, strict=True) if family.constant else ((), ())
+        more = family.more_labels(labels)
+        names, values = zip(*more, strict=True) if more else ((), ())
         child.packed_labels = _labels((*family.series.labels, *names), (*labels, *values))
     return child.packed_labels
 

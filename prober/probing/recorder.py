@@ -43,6 +43,7 @@ class TargetProbes(TargetObserver):
 
     def configured(self) -> None:
         spec, registry, name = self._observed.spec, self._registry, self._name
+        registry.label(name, tuple(sorted((label, value) for label, value in spec.labels.items() if value)))
         price = spec.budget.price_per_million if spec.budget is not None else None
         self._price = None
         if price is not None:

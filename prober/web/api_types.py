@@ -99,7 +99,7 @@ class ShiftAnswer(Answer):
 
 
 class DriftAnswer(Answer):
-    """Drift of a latency. evidence: on a log scale; 1 raises the alarm."""
+    """Drift of a latency. evidence: on a log scale; 1 raises the alarm. why: what the load says of it, or why there is no verdict."""
 
     workload: str
     signal: str
@@ -107,6 +107,8 @@ class DriftAnswer(Answer):
     evidence: float = _at("verdict", "evidence")
     active: bool = _at("verdict", "active")
     cause: str | None = _at("verdict", "cause")
+    load: str = _at("verdict", "load")
+    why: str = _at("verdict", "why")
     since: float | None = _at("verdict", "since_unix_s")
     shifts: list[ShiftAnswer]
 

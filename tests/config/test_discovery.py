@@ -78,7 +78,7 @@ BAD = [
     (
         f"discovery: [{{{FILE}, relabel: [{{source_labels: [a], target_label: env}}]}}]",
         'discovery[0].relabel[0].target_label: no label that is kept "env"; known: __address__, __path__, __scheme__, '
-        "model, name; __tmp_… can be used by rules that follow",
+        "model, name; name it in `target.labels`, or use __tmp_… for later rules",
     ),
     (
         f"discovery: [{{{FILE}, relabel: [{{action: keep, replacement: x, source_labels: [a]}}]}}]",

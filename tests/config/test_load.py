@@ -168,8 +168,9 @@ def test_a_key_without_a_value_is_absent() -> None:
 
 
 KNOWN_TARGET = (
-    "known: allow_link_local, api, arrivals, auth, budget, connect_lead, context, decode_bound, engine, gpus, headers, max_in_flight, "
-    "max_send_lag, metrics, model, name, probes, proxy_url, rate, starting_timeout, stream, sweep, timeouts, tls, url, warmup"
+    "known: allow_link_local, api, arrivals, auth, budget, connect_lead, context, decode_bound, engine, gpus, headers, labels, "
+    "max_in_flight, max_send_lag, metrics, model, name, probes, proxy_url, rate, starting_timeout, stream, sweep, timeouts, tls, url, "
+    "warmup"
 )
 TTFT = "slos: {a: {signal: ttft, threshold: 500ms, objective: 99%}}\n"
 BAD = [

@@ -75,6 +75,39 @@ def test_a_target_is_removed_with_its_vantage() -> None:
     assert text(families).splitlines()[2:] == ['llmslo_target_state{target="b",state="ready",vantage="paris"} 0.0']
 
 
+@pytest.mark.parametrize("vantage", ["", "paris"])
+def test_every_series_of_a_target_has_the_labels_it_is_given(vantage: str) -> None:
+    """Also those that exist already, whose values stay; a neighbour and the prober's own series are left alone."""
+
+    def samples(families: Registry) -> list[tuple[str, dict[str, str], float]]:
+        read = [sample for family in read_text(text(families)) for sample in family.samples]
+        return [(sample.name, dict(sample.labels), sample.value) for sample in read]
+
+    labelled, plain = filled(vantage), filled(vantage)
+    for families in (labelled, plain):
+        families["llmslo_target_state"].value("neighbour", "ready").inc(7)
+    labelled.label("x", (("team", 'a "b"\\'), ("tier", "1")))
+    more = {"team": 'a "b"\\', "tier": "1"}
+    expected = [(name, own | (more if own.get("target") == "x" else {}), value) for name, own, value in samples(plain)]
+    assert samples(labelled) == expected
+    assert b"\x0a\x04tier\x12\x011" in b"".join(protobuf_page(list(labelled.values())))
+    labelled["llmslo_target_state"].value("x", "failing")
+    assert 'state="failing",' in text(labelled)
+    labelled.label("x", ())
+    labelled["llmslo_target_state"].children.pop(("x", "failing"))
+    assert text(labelled) == text(plain)
+    assert b"".join(protobuf_page(list(labelled.values()))) == b"".join(protobuf_page(list(plain.values())))
+
+
+def test_labels_go_with_their_target() -> None:
+    """One that comes again under the name has none of them."""
+    families = registry()
+    families.label("a", (("team", "search"),))
+    families.remove("a")
+    families["llmslo_target_state"].value("a", "ready")
+    assert text(families).splitlines()[2:] == ['llmslo_target_state{target="a",state="ready"} 0.0']
+
+
 @pytest.mark.parametrize("name", ["", "a", "eu-west-1", "Paris_2.dc", "7", "a" * 63])
 def test_names_of_places_are_taken(name: str) -> None:
     """Short names in the letters that URLs and rules need not escape; empty is no vantage."""

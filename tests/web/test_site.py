@@ -10,7 +10,7 @@ from aiohttp.test_utils import make_mocked_request
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
-from prober.exposition.families import Family, Registry, Series
+from prober.exposition.families import AnySeries, Registry, Series
 from prober.exposition.form import Form
 from prober.web.pieces import PiecewiseResponse
 from prober.web.site import Site
@@ -20,10 +20,11 @@ PROMETHEUS = "application/openmetrics-text;version=1.0.0;q=0.8,text/plain;versio
 
 
 def site(histograms: int) -> Site:
-    family = Family(Series("y_seconds", "histogram", "y", ("a",)))
+    declared: AnySeries = Series("y_seconds", "histogram", "y", ("a",))
+    registry = Registry([declared])
     for i in range(histograms):
-        family.histogram((0.1, 1.0, *map(float, range(2, 50))), str(i)).observe(0.5)
-    return Site(cast(Any, None), cast(Any, None), Registry(y_seconds=family), cast(Any, None), "", "")
+        registry.histogram(declared, (0.1, 1.0, *map(float, range(2, 50))), str(i)).observe(0.5)
+    return Site(cast(Any, None), cast(Any, None), registry, cast(Any, None), "", "")
 
 
 async def answered(tested: Site, **headers: str) -> tuple[PiecewiseResponse, bytes]:

@@ -1,0 +1,154 @@
+"""Targets of one name in two clusters, and labels of targets on their alerts, in `promtool test rules`.
+
+What a user of Prometheus expects was written down first: a cluster's trouble is its own, whatever its neighbour of the same name
+does, and an alert bears the labels by which Alertmanager routes.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prober.daemon.app import read_config
+from prober.daemon.rules import example_rules, groups
+from prober.exposition.alerting import RuleOptions, with_group_labels
+from prober.features.slo import messages
+from tests.daemon.alert_scenes import BURN, failing, series_of
+from tests.daemon.promtool import Rules, Series, case, run_cases, slo
+
+SELECTOR = RuleOptions().selector
+OPTIONS = RuleOptions(group_labels=("cluster",), target_labels=("team",))
+USES = read_config(str(Path(__file__).parents[2] / "deploy/prober.yaml")).uses()
+BAD = slo("ttft", "0+12x120", "0+6x120")  # half of the events
+GOOD = slo("ttft", "0+1200x120", "0+0x120")  # a hundred times as many
+FAILING = {"berlin": failing("1+0x120"), "delhi": failing("0+0x120")}
+
+
+def of(cluster: str, team: str, series: Series) -> Series:
+    """The series as the prober of a cluster exports them, whose address is that of the other cluster's."""
+    return {
+        re.sub(r"}$", f',cluster="{cluster}"' + (f',team="{team}"' if "target=" in name else "") + "}", name): values
+        for name, values in series.items()
+    }
+
+
+def firing(name: str, minute: int, expected: dict[str, int]) -> list[dict[str, Any]]:
+    """Expectation of how many alerts of that name fire, by what follows the name of the alert in the selector."""
+    return [
+        {
+            "expr": f'count(ALERTS{{alertname="{name}",alertstate="firing",{more}}})',
+            "eval_time": f"{minute}m",
+            "exp_samples": [{"labels": "{}", "value": count}] if count else [],
+        }
+        for more, count in expected.items()
+    ]
+
+
+def rules_of(options: RuleOptions) -> list[Rules]:
+    return [group for group in groups(USES, options) if group["name"] in ("llm-slo-ttft", "llm-slo-prober")]
+
+
+def test_equal_names_of_two_clusters_never_merge_and_alerts_bear_the_team(promtool: Path, tmp_path: Path) -> None:
+    """A cluster whose target burns its budget, or fails, is paged for; its healthy neighbour neither hides it nor is blamed."""
+    burning = of("berlin", "search", BAD) | of("delhi", "chat", GOOD)
+    broken = of("berlin", "search", FAILING["berlin"]) | of("delhi", "chat", FAILING["delhi"])
+    cases = [
+        case(
+            burning,
+            promql_expr_test=firing(
+                BURN,
+                60,
+                {
+                    'severity="critical",long="1h",cluster="berlin",team="search"': 1,
+                    'cluster="delhi"': 0,
+                    'team="chat"': 0,
+                },
+            ),
+        ),
+        case(
+            broken,
+            promql_expr_test=firing(
+                "LLMTargetFailing", 30, {'cluster="berlin",team="search"': 1, 'cluster="delhi"': 0, 'cluster=""': 0}
+            ),
+        ),
+    ]
+    run_cases(promtool, tmp_path, rules_of(OPTIONS), cases)
+
+
+def test_without_the_labels_they_merge(promtool: Path, tmp_path: Path) -> None:
+    """Why the option exists: a hundred times the traffic of the neighbour hides the trouble."""
+    burning = of("berlin", "search", BAD) | of("delhi", "chat", GOOD)
+    run_cases(
+        promtool,
+        tmp_path,
+        rules_of(RuleOptions()),
+        [case(burning, promql_expr_test=firing(BURN, 60, {'slo="ttft"': 0}))],
+    )
+
+
+def test_a_target_without_the_label_is_paged_for_as_well(promtool: Path, tmp_path: Path) -> None:
+    """As one that was declared before the label was thought of."""
+    cases = [case(BAD, promql_expr_test=firing(BURN, 60, {'severity="critical",long="1h",team=""': 1}))]
+    run_cases(promtool, tmp_path, rules_of(OPTIONS), cases)
+
+
+def test_an_alert_speaks_of_its_own_cluster(promtool: Path, tmp_path: Path) -> None:
+    """What it looks up about the target is not its namesake's: engine, failures and latency."""
+    reasons = {"berlin": "http_503", "delhi": "timeout"}
+    series: Series = {}
+    for cluster, engine in (("berlin", "vllm"), ("delhi", "sglang")):
+        known = series_of("engine_info", "1+0x60", engine=engine, version="1")
+        known |= series_of("probe_failures_total", "0+60x60", workload="w", reason=reasons[cluster])
+        series |= of(cluster, "search", FAILING[cluster] | known)
+    rule = {
+        "alert": "A",
+        "expr": 'llmslo_target_state{state="failing"} == 1',
+        "annotations": {"says": messages.engine(SELECTOR)},
+    }
+    rules = [{"name": "all", "rules": [with_group_labels(rule, OPTIONS)]}]
+    labels = {"job": "llm-slo-prober", "instance": "a", "target": "llama", "state": "failing"}
+    expected = {
+        "eval_time": "30m",
+        "alertname": "A",
+        "exp_alerts": [
+            {
+                "exp_labels": labels | {"cluster": "berlin", "team": "search"},
+                "exp_annotations": {"says": " Engine: vllm 1."},
+            }
+        ],
+    }
+    run_cases(promtool, tmp_path, rules, [case(series, alert_rule_test=[expected])])
+
+
+@pytest.mark.parametrize("indexed", [True, False])
+def test_every_look_up_is_of_one_cluster(indexed: bool) -> None:
+    """The values stay in the order of their places."""
+    of_target = "target=%[1]q,workload=%[2]q" if indexed else "target=%q,workload=%q"
+    rule = {
+        "expr": "x",
+        "annotations": {"d": f'{{{{ printf "x{{{of_target}}}" $labels.target $labels.workload | query }}}}'},
+    }
+    text = with_group_labels(rule, RuleOptions(group_labels=("a", "b")))["annotations"]["d"]
+    assert text == (
+        '{{ printf "x{target=%[1]q,b=%[4]q,a=%[3]q,workload=%[2]q}" $labels.target $labels.workload $labels.a $labels.b | query }}'
+        if indexed
+        else '{{ printf "x{target=%q,b=%q,a=%q,workload=%q}" $labels.target $labels.b $labels.a $labels.workload | query }}'
+    )
+
+
+def test_no_rule_sums_over_clusters() -> None:
+    """Neither in an expression, nor in what a text looks up by the target's name."""
+    for rule in [with_group_labels(each, OPTIONS) for each in example_rules()]:
+        clauses = re.findall(r"\b(?:by|on) \(([^()]*)\)", rule["expr"])
+        assert all("cluster" in clause for clause in clauses), rule["expr"]
+        assert all("team" in clause for clause in clauses if "target" in clause), rule["expr"]
+        assert not re.search(r"\b(?:sum|min|max|avg|count|group)\(", rule["expr"]), rule["expr"]
+        for text in rule.get("annotations", {}).values():
+            assert text.count("target=%") == text.count("cluster=%"), text
+
+
+def test_rules_without_labels_are_as_they_were() -> None:
+    """Not a character changes for those who need none."""
+    for rule in example_rules():
+        assert with_group_labels(rule, RuleOptions()) is rule
