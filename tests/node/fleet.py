@@ -33,7 +33,9 @@ discovery:
 def sweeping(at_unix_s: float) -> str:
     """All targets are swept in that minute and, within a day, never again."""
     cron = time.strftime("%M %H * * *", time.gmtime(at_unix_s))
-    sweep = f"sweep: {{schedule: '{cron}', spread: 0s, min_gap: 1m, mode: grid, rates: [1/s], step: 60s, workload: tiny}}"
+    sweep = (
+        f"sweep: {{schedule: '{cron}', spread: 0s, min_gap: 1m, mode: grid, rates: [1/s], step: 60s, workload: tiny}}"
+    )
     return FLEET.replace("probes:", f"{sweep}, probes:")
 
 
