@@ -91,9 +91,11 @@ class Cluster:
         """To the first process of a container, from outside of it, where no signal is ignored. The own node only."""
         status = self.container(self.get("pod", pod, "--namespace", namespace), container)
         task = status["containerID"].removeprefix("containerd://")
-        subprocess.run(
-            [*self.inside, "ctr", "--namespace=k8s.io", "task", "kill", f"--signal={signal}", task], check=True
+        tasks = subprocess.run(
+            [*self.inside, "ctr", "--namespace=k8s.io", "tasks", "list"], capture_output=True, text=True, check=True
         )
+        (pid,) = (line.split()[1] for line in tasks.stdout.splitlines() if line.startswith(task))
+        subprocess.run([*self.inside, "kill", f"-{signal}", pid], check=True)
 
     def signal_api_server(self, signal: str) -> None:
         """Its process id is that in the node's own namespace."""

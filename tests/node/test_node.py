@@ -230,9 +230,9 @@ def test_a_stopped_sidecar(scene: Scene) -> None:
     scene.deploy()
     with scene.endpoints() as endpoints:
         scene.until_probed()
-        scene.cluster.signal(scene.namespace, scene.pod(), CONTAINER, "SIGSTOP")
+        scene.cluster.signal(scene.namespace, scene.pod(), CONTAINER, "STOP")
         time.sleep(30)
-        scene.cluster.signal(scene.namespace, scene.pod(), CONTAINER, "SIGCONT")
+        scene.cluster.signal(scene.namespace, scene.pod(), CONTAINER, "CONT")
         scene.until_probed()
         assert (scene.bad(), endpoints.flaps) == (0, 0)
     assert scene.restarts(CONTAINER) == 0
@@ -244,7 +244,7 @@ def test_a_killed_sidecar(scene: Scene) -> None:
     scene.deploy()
     with scene.endpoints() as endpoints:
         scene.until_probed()
-        scene.cluster.signal(scene.namespace, scene.pod(), CONTAINER, "SIGKILL")
+        scene.cluster.signal(scene.namespace, scene.pod(), CONTAINER, "KILL")
         until(lambda: scene.restarts(CONTAINER) == 1, "the restart")
         scene.until_probed()
         assert scene.bad() == 0
@@ -257,7 +257,7 @@ def test_memory_at_the_limit(scene: Scene) -> None:
     scene.deploy()
     with scene.endpoints() as endpoints:
         scene.until_probed()
-        greedy = "x = bytearray(400 << 20); print(len(x))"
+        greedy = "print(len(bytearray(b'x') * (400 << 20)))"
         with pytest.raises(RuntimeError, match=r"137|OOM|Killed"):
             scene.kubectl("exec", scene.pod(), f"--container={CONTAINER}", "--", "python", "-c", greedy)
         scene.until_probed()
@@ -382,7 +382,7 @@ def test_a_killed_engine_counts(scene: Scene, pages: dict[str, set[str]]) -> Non
     scene.deploy()
     with scene.endpoints():
         scene.until_probed()
-        scene.cluster.signal(scene.namespace, scene.pod(), "engine", "SIGKILL")
+        scene.cluster.signal(scene.namespace, scene.pod(), "engine", "KILL")
         until(lambda: scene.restarts("engine") == 1, "the restart")
         until(lambda: scene.value("llmslo_target_state", state="ready") == 1, "the state ready", 120)
         scene.until_probed()
@@ -407,7 +407,7 @@ def test_a_hanging_engine_pages(scene: Scene, pages: dict[str, set[str]]) -> Non
     """An engine that is stopped fails: `LLMTargetFailing` fires for it. With the crash above all that pages in the whole run."""
     scene.deploy()
     scene.until_probed()
-    scene.cluster.signal(scene.namespace, scene.pod(), "engine", "SIGSTOP")
+    scene.cluster.signal(scene.namespace, scene.pod(), "engine", "STOP")
     firing = f'ALERTS{{alertname="LLMTargetFailing",alertstate="firing",target="{scene.namespace}/llama"}}'
     until(lambda: scene.prometheus.query(firing), "the page", 420)
     pages[f"{scene.namespace}/llama"] = {"LLMTargetFailing"}
