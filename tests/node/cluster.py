@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import threading
 import time
@@ -87,7 +88,7 @@ class Cluster:
         listed = status.get("containerStatuses", []) + status.get("initContainerStatuses", [])
         return dict(next(each for each in listed if each["name"] == name))
 
-    def signal(self, namespace: str, pod: str, container: str, signal: str) -> None:
+    def signal(self, namespace: str, pod: str, container: str, name: str) -> None:
         """To the first process of a container, from outside of it, where no signal is ignored. The own node only."""
         status = self.container(self.get("pod", pod, "--namespace", namespace), container)
         task = status["containerID"].removeprefix("containerd://")
@@ -95,13 +96,13 @@ class Cluster:
             [*self.inside, "ctr", "--namespace=k8s.io", "tasks", "list"], capture_output=True, text=True, check=True
         )
         (pid,) = (line.split()[1] for line in tasks.stdout.splitlines() if line.startswith(task))
-        subprocess.run([*self.inside, "kill", f"-{signal}", pid], check=True)
+        subprocess.run([*self.inside, "kill", f"-{name}", pid], check=True)
 
-    def signal_api_server(self, signal: str) -> None:
+    def signal_api_server(self, name: str) -> None:
         """Its process id is that in the node's own namespace."""
         assert self.own
         pid = (self.own / "apiserver.pid").read_text().strip()
-        subprocess.run([*self.inside, "kill", f"-{signal}", pid], check=True)
+        subprocess.run([*self.inside, "kill", f"-{name}", pid], check=True)
 
 
 class Endpoints:
@@ -130,15 +131,14 @@ class Endpoints:
     def _follow(self) -> None:
         """A watch that ends, as with the API server, is begun again."""
         while not self._ended:
-            self._process = subprocess.Popen(
-                self._command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-            )
-            assert self._process.stdout
-            for line in self._process.stdout:
-                ready = frozenset(line.split())
-                if not self.seen or self.seen[-1] != ready:
-                    self.seen.append(ready)
-            self._process.wait()
+            with subprocess.Popen(
+                self._command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
+            ) as self._process:
+                assert self._process.stdout
+                for line in self._process.stdout:
+                    ready = frozenset(line.split())
+                    if not self.seen or self.seen[-1] != ready:
+                        self.seen.append(ready)
             time.sleep(0.2)
 
     def __enter__(self) -> Self:
@@ -148,7 +148,8 @@ class Endpoints:
 
     def __exit__(self, *_: object) -> None:
         self._ended = True
-        self._process.terminate()
+        os.killpg(self._process.pid, signal.SIGTERM)  # with what nsenter started
+        self._thread.join(30)
 
     @property
     def flaps(self) -> int:

@@ -360,7 +360,7 @@ def test_ninety_days_of_sweeps(scene: Scene) -> None:
             "configMapGenerator": [{"name": "llm-slo-prober", "behavior": "replace", "files": ["prober.yaml"]}],
             "patches": [{"target": {"kind": "Deployment"}, "patch": json.dumps(patches)}],
         },
-        prober=CONFIG.replace("{url:", "{name: llama, url:").replace("127.0.0.1", address),
+        prober=CONFIG.replace("{url:", "{name: llama, sweep: {workload: tiny}, url:").replace("127.0.0.1", address),
     )
     scene.volumes(1)
     scene.cluster.apply(manifests, scene.namespace)
