@@ -295,23 +295,23 @@ def test_scale(scene: Scene) -> None:
 
 def test_drain(scene: Scene) -> None:
     """`kubectl drain` moves the pod without a bad event."""
-    scene.deploy()
-    node = scene.pods()[0]["spec"]["nodeName"]
-    with scene.endpoints() as endpoints:
-        scene.until_probed()
+    scene.deploy("drained")
+    node = scene.pods("drained")[0]["spec"]["nodeName"]
+    with scene.endpoints("drained") as endpoints:
+        scene.until_probed(pod=scene.pod("drained"))
         try:
             scene.cluster.kubectl(
                 "drain",
                 node,
                 "--ignore-daemonsets",
                 "--delete-emptydir-data",
-                "--pod-selector=app=llama",
+                "--pod-selector=app=drained",
                 "--timeout=120s",
             )
         finally:
             scene.cluster.kubectl("uncordon", node)
         until(lambda: len(endpoints.ready) == 1, "the endpoint of the new pod", 120)
-        scene.until_probed()
+        scene.until_probed(pod=scene.pod("drained"))
         assert scene.events() >= 40
         assert (scene.bad(), endpoints.flaps) == (0, 1)
 
