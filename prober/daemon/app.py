@@ -82,7 +82,7 @@ NO_LEASE = (
     "sweeps and writes to Grafana are one at a time in this prober only, and a second one with this shard would do them too; "
     "give all of a shard the same lease"
 )
-END_NOTICE_S = 2.0  # from the end of a pod's containers to the hook of another, and to the event that tells of it
+END_NOTICE_S = 10.0  # from the end of one container of a pod to the hook of another: up to 6 s were seen on a busy node
 POD_END_LIMIT_S = 3600.0  # longer than pods are given to end
 log = logging.getLogger(__name__)
 

@@ -2,8 +2,10 @@
 
 import json
 import os
+import signal
 import subprocess
 import threading
+import time
 from pathlib import Path
 from typing import Any, Self
 
@@ -86,19 +88,21 @@ class Cluster:
         listed = status.get("containerStatuses", []) + status.get("initContainerStatuses", [])
         return dict(next(each for each in listed if each["name"] == name))
 
-    def signal(self, namespace: str, pod: str, container: str, signal: str) -> None:
+    def signal(self, namespace: str, pod: str, container: str, name: str) -> None:
         """To the first process of a container, from outside of it, where no signal is ignored. The own node only."""
         status = self.container(self.get("pod", pod, "--namespace", namespace), container)
         task = status["containerID"].removeprefix("containerd://")
-        subprocess.run(
-            [*self.inside, "ctr", "--namespace=k8s.io", "task", "kill", f"--signal={signal}", task], check=True
+        tasks = subprocess.run(
+            [*self.inside, "ctr", "--namespace=k8s.io", "tasks", "list"], capture_output=True, text=True, check=True
         )
+        (pid,) = (line.split()[1] for line in tasks.stdout.splitlines() if line.startswith(task))
+        subprocess.run([*self.inside, "kill", f"-{name}", pid], check=True)
 
-    def signal_api_server(self, signal: str) -> None:
+    def signal_api_server(self, name: str) -> None:
         """Its process id is that in the node's own namespace."""
         assert self.own
         pid = (self.own / "apiserver.pid").read_text().strip()
-        subprocess.run([*self.inside, "kill", f"-{signal}", pid], check=True)
+        subprocess.run([*self.inside, "kill", f"-{name}", pid], check=True)
 
 
 class Endpoints:
@@ -119,18 +123,23 @@ class Endpoints:
             "--watch",
             f"--output={self.READY}",
         ]
-        self._process = subprocess.Popen(
-            [*cluster.inside, *command], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        )
+        self._command = [*cluster.inside, *command]
+        self._ended = False
         self.seen: list[frozenset[str]] = []
-        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread = threading.Thread(target=self._follow, daemon=True)
 
-    def _read(self) -> None:
-        assert self._process.stdout
-        for line in self._process.stdout:
-            ready = frozenset(line.split())
-            if not self.seen or self.seen[-1] != ready:
-                self.seen.append(ready)
+    def _follow(self) -> None:
+        """A watch that ends, as with the API server, is begun again."""
+        while not self._ended:
+            with subprocess.Popen(
+                self._command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
+            ) as self._process:
+                assert self._process.stdout
+                for line in self._process.stdout:
+                    ready = frozenset(line.split())
+                    if not self.seen or self.seen[-1] != ready:
+                        self.seen.append(ready)
+            time.sleep(0.2)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -138,8 +147,9 @@ class Endpoints:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.terminate()
-        self._process.wait()
+        self._ended = True
+        os.killpg(self._process.pid, signal.SIGTERM)  # with what nsenter started
+        self._thread.join(30)
 
     @property
     def flaps(self) -> int:

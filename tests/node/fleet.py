@@ -1,6 +1,7 @@
 """The shipped fleet (overlays/fleet): three shards that discover engines by their label, over TLS, with leases."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,15 @@ discovery:
   - kubernetes: {role: pod, label_selector: llm-slo-prober/target=true}
     target: {rate: 1/s, warmup: 0, max_send_lag: 100ms, probes: [{workload: tiny}]}
 """
-SWEEPING = FLEET.replace(
-    "probes:",
-    "sweep: {schedule: '* * * * *', spread: 0s, min_gap: 1h, mode: grid, rates: [1/s], step: 60s, workload: tiny}, probes:",
-)
+
+
+def sweeping(at_unix_s: float) -> str:
+    """All targets are swept in that minute and, within a day, never again."""
+    cron = time.strftime("%M %H * * *", time.gmtime(at_unix_s))
+    sweep = (
+        f"sweep: {{schedule: '{cron}', spread: 0s, min_gap: 1m, mode: grid, rates: [1/s], step: 60s, workload: tiny}}"
+    )
+    return FLEET.replace("probes:", f"{sweep}, probes:")
 
 
 class Fleet(Scene):
