@@ -1,11 +1,11 @@
-"""What do the rules cost a Prometheus? Seconds of one evaluation of each group of one SLO, at 20, 100 and 1,000 targets.
+"""What do the rules cost a Prometheus? Seconds of one evaluation of each group of one SLO and of latencies, by targets.
 
 A real Prometheus reads a block of counters that grow at a sample every 15 s, made with `promtool tsdb create-blocks-from openmetrics`,
 and answers each expression of a group as the rule manager would, one after the other; the sum is the group's evaluation. Recorded
 series that other rules of the group read are made as well. What pages is also measured with labels of targets and clusters apart
 (`prober rules --group-label`), which make keys and joins longer. A block holds no more than its group reaches back: six hours for what
-pages, three days for what can wait, 30 days of tiles. At 1,000 targets the slow groups are reckoned from 100, as their cost is
-proportional to targets: at 20 and 100 that is measured.
+pages, three days for what can wait, 30 days of tiles, two hours of the buckets of latencies. At 1,000 targets the slow groups are
+reckoned from 100, as their cost is proportional to targets: at 20 and 100 that is measured.
 """
 
 import json
@@ -26,6 +26,7 @@ from typing import Any, TextIO
 from bench.report import goal, show
 from prober.daemon.rules import groups
 from prober.exposition.alerting import Rule, RuleOptions
+from prober.exposition.buckets import bounds
 from prober.measure.objective import JudgedStream, Slo
 from tests.processes import free_port
 
@@ -33,11 +34,17 @@ END_S = 1_700_000_000
 SCRAPE_S = 15
 SLO = Slo("ok", "success", None, Decimal("0.99"), 30 * 86_400.0)
 REACHES_S = {"llm-slo-ok": 6 * 3_600, "llm-slo-ok-slow": 3 * 86_400}
+LATENCY, LATENCY_REACH_S = "llm-slo-latency", 2 * 3_600
 TILE_STEP_S = 240
 REPEATS = 3
 LABELS = {"cluster": "eu-west-1", "env": "prod", "team": "search", "tier": "gold"}
 LABELLED = RuleOptions(group_labels=("cluster",), target_labels=("env", "team", "tier"))
-MEASURED = {"llm-slo-ok": (20, 100, 1_000), "llm-slo-ok-slow": (20, 100), "llm-slo-ok-budget": (20, 100)}
+MEASURED = {
+    "llm-slo-ok": (20, 100, 1_000),
+    "llm-slo-ok-slow": (20, 100),
+    "llm-slo-ok-budget": (20, 100),
+    LATENCY: (20, 100),
+}
 
 
 def main() -> None:
@@ -74,10 +81,8 @@ def _evaluation_s(group: Rule, targets: int, labels: str = "") -> float:
         text = Path(folder) / "series.om"
         with text.open("w") as file:
             _write(file, group["name"], targets, labels)
-        command = ["promtool", "tsdb", "create-blocks-from", "openmetrics", str(text), f"{folder}/data"]
-        subprocess.run([*command, "--max-block-duration=1458h"], check=True, stdout=subprocess.DEVNULL)
-        text.unlink()
-        with _prometheus(folder) as url:
+        create_block(text, folder)
+        with prometheus(folder) as url:
             return sum(
                 _median_s(url, rule["expr"], targets if _reads_counters(rule) else None) for rule in group["rules"]
             )
@@ -101,6 +106,8 @@ def _write(file: TextIO, group: str, targets: int, more: str) -> None:
             for at_s in range(END_S - 900, END_S + 1, SCRAPE_S):
                 file.write(f"{gauge}{{{own}{more}{labels}}} {value} {at_s}\n")
     _write_recorded(file, group, targets, more)
+    if group == LATENCY:
+        _write_latencies(file, targets)
     file.write("# EOF\n")
 
 
@@ -117,12 +124,41 @@ def _write_recorded(file: TextIO, group: str, targets: int, more: str) -> None:
                 file.write(f"{name} 48 {at_s}\n")
 
 
+def _write_latencies(file: TextIO, targets: int) -> None:
+    """Classic histograms of TTFT and ITL with the prober's bounds."""
+    times = range(END_S - LATENCY_REACH_S, END_S + 1, SCRAPE_S)
+    for name, kind in (("ttft", "request"), ("itl", "token")):
+        file.write(f"# TYPE llmslo_{name}_seconds histogram\n")
+        for target in range(targets):
+            for le in (*bounds(kind, (0.5 if kind == "request" else 0.05,)), "+Inf"):
+                for count, at_s in enumerate(times):
+                    file.write(f'llmslo_{name}_seconds_bucket{{{_labels(target)},le="{le}"}} {3 * count} {at_s}\n')
+            for count, at_s in enumerate(times):
+                file.write(f"llmslo_{name}_seconds_count{{{_labels(target)}}} {3 * count} {at_s}\n")
+    file.write("# TYPE llmslo_probes counter\n")
+    for target in range(targets):
+        for at_s in range(END_S - 900, END_S + 1, SCRAPE_S):
+            file.write(f"llmslo_probes_total{{{_labels(target)}}} 1 {at_s}\n")
+
+
 def _labels(target: int) -> str:
     return f'job="llm-slo-prober",instance="{target}",target="{target}",workload="w"'
 
 
+def create_block(text: Path, folder: str) -> None:
+    """A block of the series in `text`, which it removes, where `prometheus` of the folder reads it."""
+    if not (shutil.which("promtool") and shutil.which("prometheus")):
+        raise SystemExit(
+            "promtool and prometheus are not on the PATH: install the package prometheus, or add .tools/usr/bin of `make test`"
+        )
+    command = ["promtool", "tsdb", "create-blocks-from", "openmetrics", str(text), f"{folder}/data"]
+    subprocess.run([*command, "--max-block-duration=1458h"], check=True, stdout=subprocess.DEVNULL)
+    text.unlink()
+
+
 @contextmanager
-def _prometheus(folder: str) -> Iterator[str]:
+def prometheus(folder: str) -> Iterator[str]:
+    """Address of a Prometheus that serves the folder's block."""
     address = f"127.0.0.1:{free_port()}"
     config = Path(folder) / "prometheus.yml"
     config.write_text("global: {}\n")
@@ -148,7 +184,7 @@ def _prometheus(folder: str) -> Iterator[str]:
 
 def _reads_counters(rule: Rule) -> bool:
     return "vantage" not in rule["expr"] and any(
-        part in rule.get("record", "") for part in (":ratio_rate", ":increase", ":tile")
+        part in rule.get("record", "") for part in (":ratio_rate", ":increase", ":tile", "_2h")
     )
 
 

@@ -14,10 +14,11 @@ from prober.features.gpu import alerts as gpu_alerts
 from prober.features.slo import rules as slo_rules
 from prober.measure.objective import JudgedStream, Slo
 from prober.probing import alerts as probe_alerts
+from prober.probing import latency_rules
 
 
 def groups(uses: Mapping[Slo, Sequence[JudgedStream]], options: RuleOptions) -> list[Rule]:
-    """All rule groups, in the format of Prometheus rule files: those of each SLO, and one of everything else."""
+    """All rule groups, in the format of Prometheus rule files: those of each SLO, latencies, and one of everything else."""
     selector = options.selector
     alerts = [
         *probe_alerts.alerts(selector),
@@ -33,7 +34,8 @@ def groups(uses: Mapping[Slo, Sequence[JudgedStream]], options: RuleOptions) -> 
     rules = [*(alert.as_rule(options) for alert in alerts), *gpu_alerts.records(selector)]
     if options.stateless_drift:
         rules.append(drift_alerts.stateless_alert(selector).as_rule(options))
-    found = [*slo_rules.groups(uses, options), {"name": "llm-slo-prober", "rules": rules}]
+    latency = {"name": "llm-slo-latency", "interval": options.slow, "rules": list(latency_rules.records(selector))}
+    found = [*slo_rules.groups(uses, options), latency, {"name": "llm-slo-prober", "rules": rules}]
     return [group | {"rules": [with_group_labels(rule, options) for rule in group["rules"]]} for group in found]
 
 

@@ -1,11 +1,10 @@
 """Panels of the probes: latencies, failures, tokens and cost."""
 
-from collections.abc import Sequence
-
 from prober.exposition.dashboards.panels import Column, Panel, Query, heatmap, now, row, series, stat, states, table
 from prober.exposition.dashboards.queries import (
     MIN_P99_SAMPLES,
     PROBES,
+    RECENTLY,
     STATES,
     STEP,
     TARGET,
@@ -32,8 +31,9 @@ from prober.exposition.dashboards.style import (
     index_mapping,
     named,
     on_the_right,
+    override,
 )
-from prober.exposition.dashboards.vocabulary import TARGET_STATES
+from prober.exposition.dashboards.vocabulary import FAILURE_WORDS, TARGET_STATES
 
 SIGNALS = {
     "ttft": ("TTFT", "Time to the first token"),
@@ -154,12 +154,12 @@ def _quantile_lines(signal: str) -> Panel:
     return series(
         name,
         f"{description}: p50, p90, p95 and p99 over the selected window. Grey dots: a p99 of fewer than 1,000 samples. "
-        "Bad: above the dashed limit of the SLO, or p99 rising away from p50.",
+        "Dots: single probes, where Prometheus stores exemplars. Bad: above the dashed limit of the SLO, or p99 rising away from p50.",
         "s",
         Query(quantile(0.5, histogram), "{{workload}} p50"),
         Query(quantile(0.9, histogram), "{{workload}} p90"),
         Query(quantile(0.95, histogram), "{{workload}} p95"),
-        Query(p99, "{{workload}} p99"),
+        Query(p99, "{{workload}} p99", exemplars=True),
         Query(f"{p99} unless {enough}", "{{workload}} p99, few samples"),
         Query(limit(signal), "limit of {{slo}}, {{workload}}"),
         width=12,
@@ -225,22 +225,22 @@ def _connect_phases() -> Panel:
 
 
 def _client_and_engine() -> Panel:
-    def quantiles(histogram: str, select: str, name: str) -> Sequence[Query]:
-        return [Query(quantile(q, histogram, "target", select), f"{name} p{q * 100:g}") for q in (0.5, 0.99)]
+    """By means: sums and counts are exact, while quantiles of two histograms with different buckets differ by their bounds."""
+
+    def mean(histogram: str, select: str) -> str:
+        total, count = (f"sum by (target) (rate({histogram}_{part}{{{select}}}[{STEP}]))" for part in ("sum", "count"))
+        native = f"sum by (target) (rate({histogram}{{{select}}}[{STEP}]))"
+        return f"(({total} / ({count} > 0)) or (histogram_sum({native}) / (histogram_count({native}) > 0)))"
 
     return series(
         "TTFT by client and by engine",
-        "TTFT of the probes beside the engine's own TTFT of all its requests. Bad: the client's grows and the engine's does not: "
-        "look at the network, proxies or the engine's API server.",
+        "Mean TTFT of the probes beside the engine's own mean TTFT of all its requests. Bad: the client's grows and the engine's does "
+        "not: look at the network, proxies or the engine's API server.",
         "s",
-        *quantiles("llmslo_ttft_seconds", PROBES, "client"),
-        *quantiles("llmslo_engine_ttft_seconds", TARGET, "engine"),
+        Query(mean("llmslo_ttft_seconds", PROBES), "client"),
+        Query(mean("llmslo_engine_ttft_seconds", TARGET), "engine"),
         width=12,
-        overrides=[
-            fixed_color("client.*", BLUE),
-            fixed_color("engine.*", ORANGE),
-            named(".*p50", ("custom.lineStyle", {"fill": "dash", "dash": [4, 4]})),
-        ],
+        overrides=[fixed_color("client", BLUE), fixed_color("engine", ORANGE)],
     )
 
 
@@ -312,7 +312,8 @@ def vantages() -> list[Panel]:
 
 
 def failures() -> list[Panel]:
-    """Failures, excluded probes, wrong answers."""
+    """Failures over time and now, by reason; red, as nothing else on the first screen is."""
+    recent = increase("llmslo_probe_failures_total", "reason, workload", window=RECENTLY)
     return [
         series(
             "Failures by reason",
@@ -321,17 +322,40 @@ def failures() -> list[Panel]:
             Query(f"{increase('llmslo_probe_failures_total', 'reason')} > 0", "{{reason}}"),
             Query(increase("llmslo_probes_total", "target"), "all probes"),
             bars=True,
-            width=12,
+            width=16,
+            height=7,
             overrides=[
+                override("byFrameRefID", "A", [("color", {"mode": "shades", "fixedColor": RED})]),
                 named(
                     "all probes",
                     ("custom.drawStyle", "line"),
                     ("custom.fillOpacity", 0),
                     ("custom.stacking", {"mode": "none", "group": "B"}),
                     ("color", {"mode": "fixed", "fixedColor": GREY}),
-                )
+                ),
             ],
         ),
+        table(
+            "Failures of the last 15 minutes",
+            "Failed probes of the last 15 minutes by reason, the most frequent first. Bad: any that is still rising.",
+            [
+                Column(source="reason", name="Reason", mappings=FAILURE_WORDS),
+                Column(source="workload", name="Workload", width=130),
+                Column(source="Value", name="Probes", unit="none", decimals=0, width=80),
+                Column(source="Value #A", name="Probes", unit="none", decimals=0, width=80),
+            ],
+            row(f"{recent} > 0.5"),
+            sort="-Probes",
+            width=8,
+            height=7,
+            empty="none failed",
+        ),
+    ]
+
+
+def not_counted() -> list[Panel]:
+    """Excluded probes, wrong answers."""
+    return [
         series(
             "Excluded from SLIs, by reason",
             "Due times that do not count for any SLI: delayed by the prober, over budget, cancelled, rejected. "
@@ -339,7 +363,7 @@ def failures() -> list[Panel]:
             "short",
             Query(increase("llmslo_probes_neutral_total", "reason"), "{{reason}}"),
             bars=True,
-            width=6,
+            width=12,
         ),
         series(
             "Wrong answers",
@@ -352,7 +376,7 @@ def failures() -> list[Panel]:
                 "{{workload}}",
             ),
             high=1,
-            width=6,
+            width=12,
         ),
     ]
 

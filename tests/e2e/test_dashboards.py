@@ -70,6 +70,7 @@ REAL: dict[str, dict[str, str]] = {
         "TTFT by vantage": NO_VANTAGE, "TTFT shared and added, p50": NO_VANTAGE,
         "TCP connect by vantage, p50": NO_VANTAGE, "State by vantage": NO_VANTAGE,
         "Failures by reason A": "none failed; all probes are there as a line",
+        "Failures of the last 15 minutes": "none failed",
         "TPOT F": "no SLO on it", "E2E F": "no SLO on it",
     },
     "capacity": {
@@ -242,9 +243,9 @@ class Reader:
         return len(self.result(expr, target, at))
 
     def column(self, name: str, target: str, at: float) -> float:
-        """A figure of the overview's row of that target."""
+        """A figure of that target in the overview's table of latencies."""
         (table,) = (
-            panel for panel in board("overview")["panels"] if panel["title"] == "Targets" and "targets" in panel
+            panel for panel in board("overview")["panels"] if panel["title"] == "Latencies" and "targets" in panel
         )
         renamed = table["transformations"][-1]["options"]["renameByName"]
         (source,) = (key for key, title in renamed.items() if title == name)
@@ -270,6 +271,14 @@ class Reader:
                 if not self.frames(query["expr"], target, at)
             ]
         return panels
+
+
+def query_of(name: str, title: str, label: str) -> str:
+    """The query of a table whose rows have that label."""
+    (table,) = (panel for panel in board(name)["panels"] if panel["title"] == title and "targets" in panel)
+    (expr,) = (query["expr"] for query in table["targets"] if f", {label})" in query["expr"])
+    assert isinstance(expr, str)
+    return expr
 
 
 def board(name: str) -> dict[str, Any]:
@@ -339,6 +348,10 @@ def judge(reader: Reader, at: float) -> None:
     assert reader.value('max_over_time(llmslo_engine_requests_waiting{target="full"}[1m])', "", at) > 0
     failing = reader.empty("failing", one=True, at=at)
     assert "Failures by reason A" not in failing["target"], "what fails is shown with its reason"
+    (reason,) = {
+        row["metric"]["reason"] for row in reader.result(query_of("overview", "Targets", "reason"), "failing", at)
+    }
+    assert reason == "http_5xx", "and the overview says which is the most frequent"
     assert set(failing["target"]) >= SILENT, "no latency is made up for a target that answers nothing"
     gone = reader.empty("gone", one=True, at=at)
     assert "State A" not in gone["target"], "a target that is not there has a state"

@@ -13,6 +13,7 @@ from jsonschema import Draft202012Validator
 
 from prober.exposition.dashboards.board import TAG, UIDS
 from prober.exposition.dashboards.place import PLACE
+from prober.exposition.dashboards.queries import NOW, RECENTLY
 from prober.exposition.families import AnySeries
 from tools.dashboard_lint.promql import Expression, InvalidExpression, Selector, parse
 from tools.dashboard_lint.schema import DASHBOARD
@@ -20,7 +21,7 @@ from tools.dashboard_lint.schema import DASHBOARD
 Json = dict[str, Any]
 SeriesLabels = Mapping[str, frozenset[str]]
 SCRAPE_LABELS = frozenset({"instance", *PLACE})
-RANGES = {"$__rate_interval", "$window", "$__range"}
+RANGES = {"$__rate_interval", "$window", "$__range", NOW, RECENTLY}
 # Added by functions in an expression, or by Prometheus itself.
 ADDED_LABELS = frozenset(
     {"window", "le", "__name__", "alertname", "alertstate", "severity", "slo", "long", "short", "signal", "cause"}
@@ -37,12 +38,17 @@ _VALIDATOR = Draft202012Validator(DASHBOARD)
 
 def labels_of_series(series: Iterable[AnySeries], rules: Iterable[Json]) -> SeriesLabels:
     """Labels of every series that a query may name: declared in `series`, recorded by `rules`, or of Prometheus itself."""
-    labels_of: dict[str, frozenset[str]] = {"ALERTS": ADDED_LABELS | {"target", "workload"} | SCRAPE_LABELS}
+    of_alerts = ADDED_LABELS | {"target", "workload"} | SCRAPE_LABELS
+    labels_of: dict[str, frozenset[str]] = {"ALERTS": of_alerts, "ALERTS_FOR_STATE": of_alerts}
     for declared in series:
         place = {"vantage"} if "target" in declared.labels else frozenset[str]()
         labels = labels_of[declared.name] = frozenset(declared.labels) | place | SCRAPE_LABELS
         if declared.kind == "histogram":  # under its own name: native buckets
-            labels_of |= {f"{declared.name}_bucket": labels | {"le"}, f"{declared.name}_count": labels}
+            labels_of |= {
+                f"{declared.name}_bucket": labels | {"le"},
+                f"{declared.name}_count": labels,
+                f"{declared.name}_sum": labels,
+            }
     for rule in rules:
         if "record" in rule:
             by = rule["record"].partition(":")[0].split("_")
@@ -247,7 +253,9 @@ def _names(expression: Expression, labels_of: SeriesLabels) -> Iterator[str]:
 def _ranges(expression: Expression) -> Iterator[str]:
     """Ranges are variables, and counters are inside of rate or increase."""
     for selector in expression.selectors:
-        counter = selector.name.startswith("llmslo_") and selector.name.endswith(("_total", "_bucket", "_count"))
+        counter = selector.name.startswith("llmslo_") and selector.name.endswith(
+            ("_total", "_bucket", "_count", "_sum")
+        )
         if selector.duration and selector.duration not in RANGES:
             yield f"the range [{selector.duration}] is none of {', '.join(sorted(RANGES))}"
         if counter and not selector.duration:

@@ -45,7 +45,9 @@ TARGET = closed(
         "format": {"enum": ["time_series", "table", "heatmap"]},
         "instant": FLAG,
         "range": FLAG,
-    }
+        "exemplar": FLAG,
+    },
+    ("exemplar",),
 )
 THRESHOLDS = closed(
     {
@@ -79,7 +81,7 @@ OVERRIDE = closed(
         "properties": array(closed({"id": NON_EMPTY, "value": {}})),
     }
 )
-KINDS = ("timeseries", "stat", "table", "heatmap", "state-timeline", "trend")
+KINDS = ("timeseries", "stat", "table", "heatmap", "state-timeline", "trend", "bargauge")
 PANEL = closed(
     {
         "id": {"type": "integer", "minimum": 1},

@@ -47,12 +47,12 @@ def _target() -> Board:
         ("budget",),
     )
     rows = {
-        "": [probes.state(), *slo.stats(), *probes.outcomes()],
+        "": [probes.state(), *slo.stats(), *probes.outcomes(), *probes.failures()],
         "Latency: every probe": probes.heatmaps(),
         "Latency: quantiles": [*probes.latency(), prober.receive_error()],
         "On the way": probes.network(),
         "By vantage": probes.vantages(),
-        "Failures": probes.failures(),
+        "Not counted": probes.not_counted(),
         "Tokens and cost": [*probes.cost(), budgets],
     }
     text = "One target: latencies with the samples behind them, the way there, failures by reason, tokens and cost."

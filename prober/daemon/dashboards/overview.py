@@ -1,14 +1,31 @@
 """Overview dashboard: state of all targets; alerts link to it."""
 
 from prober.exposition.dashboards.board import Board
-from prober.exposition.dashboards.panels import Column, Panel, Query, now, row, series, stat, states, table
+from prober.exposition.dashboards.panels import (
+    EVENT_INTERVAL,
+    Column,
+    Panel,
+    Query,
+    bars,
+    now,
+    row,
+    series,
+    stat,
+    states,
+    table,
+)
 from prober.exposition.dashboards.queries import (
     ALERTING,
     BUDGET_LEFT,
     FIRING,
     MIN_P99_SAMPLES,
+    NOW,
     PROBES,
+    RECENTLY,
+    RECORDED,
+    RECORDED_WINDOW,
     SLO_STATE,
+    STEP,
     TARGET,
     WINDOW,
     answering,
@@ -16,12 +33,15 @@ from prober.exposition.dashboards.queries import (
     judged,
     limit,
     quantile,
-    samples,
+    recorded_quantile,
+    recorded_samples,
     slo_state,
     target_state,
+    tiles,
 )
 from prober.exposition.dashboards.style import (
     GREEN,
+    GREY,
     LOGARITHMIC,
     ORANGE,
     RED,
@@ -31,11 +51,13 @@ from prober.exposition.dashboards.style import (
     as_steps,
     dashed,
     dotted,
+    index_mapping,
     named,
     text_mapping,
 )
 from prober.exposition.dashboards.vocabulary import (
     BUDGET_STEPS,
+    FAILURE_WORDS,
     GOOD_AT_ONE,
     HEADROOM_STEPS,
     SEVERITIES,
@@ -49,7 +71,12 @@ ANY_IS_BAD = ((None, GREEN), (1, RED))
 ANY_IS_ODD = ((None, GREEN), (1, ORANGE))
 OF_LIMIT = ((None, GREEN), (0.8, YELLOW), (1, RED))
 TREND = ((None, "transparent"), (1.5, YELLOW))
+LEFT_STEPS = ((None, RED), (1, "transparent"))
+SOON = ((None, RED), (6 * 3_600, ORANGE), (3 * 86_400, "transparent"))
 SLO_NAMES = (("met", "met"), ("no_data", "no data"), ("missed", "missed"))
+SLOW_STEP = "4m"  # of what the rules record every few minutes
+STATE_STEP = "2m"
+EACH_SLO = "target, workload, slo"
 FEW = ((None, ORANGE), (MIN_P99_SAMPLES, "transparent"))
 ALERT = "severity, alertname, target, workload, slo, cause"  # one alert may fire over several windows
 RULES = f"0 * group({SLO_STATE}{{{TARGET}}})"
@@ -60,10 +87,11 @@ def board() -> Board:
     """The dashboard `overview`."""
     rows = {
         "": _counts(),
-        "Targets": [_targets(), _firing(), _history()],
-        "Latency": [*_latency()],
+        "Who is in trouble, why, since when, and who is next": [_targets(), _headroom(), _incidents()],
+        "Alerts and SLOs": [_firing(), _history()],
+        "Latency": [_latencies(), *_latency()],
     }
-    text = "One row per target: SLO status, error budget, latency, likely cause and firing alerts."
+    text = "Who is in trouble, why, since when, what it costs and who is next: one row per target, headroom, and incidents over time."
     return Board("overview", text, rows)
 
 
@@ -145,76 +173,142 @@ def _alerts(severity: str) -> str:
 
 
 def _burn(signal: str = "") -> str:
-    """Burn rate of each SLO of each workload over the selected window, from exact counters; of one signal, or of all."""
-    each = "target, workload, slo"
-    bad, events = (increase(f"llmslo_slo_{kind}_total", each, window=WINDOW) for kind in ("bad_events", "events"))
+    """Burn rate of each SLO of each workload over the selected window, from recorded counters; of one signal, or of all."""
     of_signal = f',signal="{signal}"' if signal else ""
-    allowed = f"(1 - max by ({each}) (llmslo_slo_objective_ratio{{{PROBES}{of_signal}}}))"
-    return f"{bad} / ({events} > 0) / {allowed}"
+    allowed = f"(1 - max by ({EACH_SLO}) (llmslo_slo_objective_ratio{{{PROBES}{of_signal}}}))"
+    return f"{tiles('bad_events', EACH_SLO)} / ({tiles('events', EACH_SLO)} > 0) / {allowed}"
 
 
-def _trend(histogram: str) -> str:
-    before = quantile(0.99, histogram, offset=f" offset {WINDOW}")
-    return answering(f"max by (target) ({quantile(0.99, histogram)} / {before})")
+def _p99_of(signal: str, offset: str = "") -> str:
+    return f"max by (target, workload) ({recorded_quantile(0.99, signal)}{{{PROBES}}}{offset})"
+
+
+def _trend(signal: str) -> str:
+    before = _p99_of(signal, f" offset {WINDOW}")
+    return answering(f"max by (target) ({_p99_of(signal)} / {before})")
+
+
+def _of_worst(expr: str) -> str:
+    """`expr`, by SLO, of each target's SLO with the least budget."""
+    return f"{expr} and bottomk by (target) (1, min by ({EACH_SLO}) ({BUDGET_LEFT}{{{PROBES}}}))"
 
 
 def _targets() -> Panel:
-    headroom = [
-        row(f'min by (target) (llmslo_headroom_ratio{{{TARGET},bound="{bound}"}})')
-        for bound in ("lower", "estimate", "upper")
-    ]
-    queries = [
-        row(target_state()),
-        row(slo_state("target")),
-        row(f"min by (target) ({BUDGET_LEFT}{{{PROBES}}})"),
-        row(answering(f"max by (target) ({quantile(0.99, 'llmslo_ttft_seconds')})")),
-        row(f"max by (target) ({_burn('ttft')})"),
-        row(_trend("llmslo_ttft_seconds")),
-        row(answering(f"max by (target) ({quantile(0.99, 'llmslo_itl_seconds')})")),
-        row(f"max by (target) ({_burn('itl')})"),
-        row(_trend("llmslo_itl_seconds")),
-        row(f"min by (target) ({samples('llmslo_ttft_seconds')})"),
-        *headroom,
-        row(f"topk by (target) (1, max by (target, regime) (llmslo_regime_active{{{TARGET}}}) == 1)"),
-        row(f"count by (target) (group by ({ALERT}) ({FIRING})) or 0 * group by (target) ({SLO_STATE}{{{TARGET}}})"),
-        row(answering(f"max by (target) ({quantile(0.95, 'llmslo_ttft_seconds')})")),
-        row(answering(f"max by (target) ({quantile(0.95, 'llmslo_itl_seconds')})")),
-    ]
-    ratio: Json = {"unit": "none", "steps": OF_LIMIT, "width": 95, "decimals": 2, "empty": "–"}
-    trend: Json = {"unit": "none", "steps": TREND, "width": 112, "decimals": 2, "empty": "–"}
-    free: Json = {"unit": "percentunit", "width": 62, "decimals": 0}
+    objective = f"max by ({EACH_SLO}) (llmslo_slo_objective_ratio{{{PROBES}}})"
+    events, bad = (f"max by ({EACH_SLO}) ({RECORDED}_{kind}:window{{{PROBES}}})" for kind in ("events", "bad_events"))
+    left = f"(1 - {objective}) * {events} - {bad}"
+    bad_now, events_now = (
+        increase(f"llmslo_slo_{kind}_total", EACH_SLO, window=NOW) for kind in ("bad_events", "events")
+    )
+    bad_rate = f"sum by ({EACH_SLO}) (rate(llmslo_slo_bad_events_total{{{PROBES}}}[{WINDOW}]))"
+    begun = f'ALERTS_FOR_STATE{{{TARGET},alertname=~"LLM.+"}} and ignoring (alertstate) {FIRING}'
+    failures = increase("llmslo_probe_failures_total", "target, reason", window=RECENTLY)
+    queries = {
+        "State": row(target_state()),
+        "SLOs": row(slo_state("target")),
+        "Alerts": row(
+            f"count by (target) (group by ({ALERT}) ({FIRING})) or 0 * group by (target) ({SLO_STATE}{{{TARGET}}})"
+        ),
+        "Since": row(f"1000 * min by (target) ({begun})"),
+        "": row(f"topk by (target) (1, {failures} > 0.5)"),
+        "Cause": row(f"topk by (target) (1, max by (target, regime) (llmslo_regime_active{{{TARGET}}}) == 1)"),
+        "Good": row(_of_worst(f"(1 - {bad} / ({events} > 0))")),
+        "Good now": row(_of_worst(f"(1 - {bad_now} / ({events_now} > 0))")),
+        "Objective": row(_of_worst(objective)),
+        "Budget": row(_of_worst(f"min by ({EACH_SLO}) ({BUDGET_LEFT}{{{PROBES}}})")),
+        "Bad left": row(_of_worst(f"floor({left})")),
+        "Gone in": row(f"min by (target) (clamp_min({left}, 0) / ({bad_rate} > 0))"),
+        "Free ≥": row(f'min by (target) (llmslo_headroom_ratio{{{TARGET},bound="lower"}})'),
+    }
+    source = {name: f"Value #{chr(ord('A') + place)}" for place, name in enumerate(queries)}
+    share: Json = {"unit": "percentunit", "width": 90, "empty": "–"}
     columns = [
         target_column(width=130),
-        Column(source="Value #A", name="State", mappings=TARGET_STATES, width=66),
-        Column(source="Value #B", name="SLOs", mappings=SLO_STATES, width=66),
-        Column(source="Value #C", name="Budget", unit="percentunit", steps=BUDGET_STEPS, width=72, decimals=0),
-        Column(source="Value #P", name="TTFT p95", unit="s", width=80),
-        Column(source="Value #D", name="TTFT p99", unit="s", width=80),
-        Column(source="Value #E", name="TTFT burn", **ratio),
-        Column(source="Value #F", name="TTFT ÷ before", **trend),
-        Column(source="Value #Q", name="ITL p95", unit="s", width=76),
-        Column(source="Value #G", name="ITL p99", unit="s", width=76),
-        Column(source="Value #H", name="ITL burn", **ratio),
-        Column(source="Value #I", name="ITL ÷ before", **trend),
-        Column(source="Value #J", name="Samples", unit="none", steps=FEW, decimals=0, width=72),
-        Column(source="Value #K", name="Free ≥", steps=HEADROOM_STEPS, **free),
-        Column(source="Value #L", name="Free", **free, empty="–"),
-        Column(source="Value #M", name="Free ≤", **free, empty="–"),
-        Column(source="regime", name="Likely cause", width=150, empty="–"),
-        Column(source="Value #O", name="Alerts", unit="none", steps=ANY_IS_BAD, width=58),
+        Column(source=source["State"], name="State", mappings=TARGET_STATES, width=70),
+        Column(source=source["SLOs"], name="SLOs", mappings=SLO_STATES, width=70),
+        Column(source=source["Alerts"], name="Alerts", unit="none", steps=ANY_IS_BAD, width=60),
+        Column(source=source["Since"], name="Alerts since", unit="dateTimeFromNow", width=125, empty="–"),
+        Column(source="reason", name="Fails with", mappings=FAILURE_WORDS, width=150, empty="–"),
+        Column(source="regime", name="Likely cause", width=140, empty="–"),
+        Column(source="slo", name="Worst SLO", width=90, empty="–"),
+        Column(source=source["Good now"], name=f"Good, {NOW}", decimals=1, **share),
+        Column(source=source["Good"], name="Good", decimals=2, **share),
+        Column(source=source["Objective"], name="Objective", decimals=2, **share),
+        Column(source=source["Bad left"], name="Bad left", unit="none", steps=LEFT_STEPS, decimals=0, width=80),
+        Column(source=source["Budget"], name="Budget", unit="percentunit", steps=BUDGET_STEPS, width=76, decimals=0),
+        Column(source=source["Gone in"], name="Gone in", unit="s", steps=SOON, width=100, decimals=1, empty="–"),
+        Column(
+            source=source["Free ≥"],
+            name="Free ≥",
+            unit="percentunit",
+            steps=HEADROOM_STEPS,
+            width=76,
+            decimals=0,
+            empty="–",
+        ),
     ]
     return table(
         "Targets",
-        "Worst values per target: SLO state, lowest error budget, p95 and p99 of the slowest workload in the selected window, how fast "
-        "its worst TTFT and ITL SLO burn their budgets, the p99 relative to the window before, free share of the capacity with its "
-        "interval, and the diagnosed cause (one of them if there are two). "
-        "Bad: red cells; a burn above 1 spends more than the objective allows, ÷ before above 1 is slower than before. A failing "
-        "target has no latency. Orange samples: fewer than 1,000, too few for a p99.",
+        "Each target in its worst state: the most frequent failure of the last 15 minutes, the diagnosed cause, since when its oldest "
+        "alert fires, and of its SLO with the least budget the share of good events now (5 minutes) and over the SLO's window, the "
+        "objective, how many more events of that window may be bad, and the budget. Gone in: when the first budget of the target is "
+        "gone if events stay as bad as over the selected window. Free: lower bound of the free share of the capacity. "
+        "Bad: red cells. The order is that of the alerts, then of the budgets.",
         columns,
-        *queries,
-        sort="-Alerts",
-        hide=("Value #N",),
-        height=9,
+        *queries.values(),
+        sort=("-Alerts", "Budget"),
+        hide=("workload", source[""], source["Cause"]),
+        height=10,
+    )
+
+
+def _headroom() -> Panel:
+    lower = f'min by (target) (llmslo_headroom_ratio{{{TARGET},bound="lower"}})'
+    return bars(
+        "Least headroom",
+        "Lower bound of the free share of the capacity of the twenty targets with the least, the least first. "
+        "Bad: near 0, or below: the demand is above what the target is known to serve.",
+        "percentunit",
+        now(f"sort(bottomk(20, {lower}))", "{{target}}"),
+        steps=HEADROOM_STEPS,
+        low=-1,
+        high=1,
+        decimals=0,
+        empty="unknown: no capacity has been measured",
+    )
+
+
+def _incidents() -> Panel:
+    """Counts by kind, so that it stays readable for any number of targets."""
+    known = f"0 * group(llmslo_target_state{{{TARGET}}})"
+
+    def changes(what: str) -> str:
+        return f"sum(max by (target) (increase(llmslo_engine_changes_total{{{TARGET},what{what}}}[{STEP}])) > bool 0) or {known}"
+
+    drifting = f"count(max by (target) (llmslo_drift_active{{{PROBES}}}) == 1) or {known}"
+    sweeping = f"count(max by (target) (llmslo_sweep_rate_per_second{{{TARGET}}}) > 0) or {known}"
+    kinds = {
+        "critical alerts": (f"count({_alerts('=')}) or {RULES}", RED),
+        "other alerts": (f"count({_alerts('!=')}) or {RULES}", ORANGE),
+        "restarts": (changes('="restart"'), "purple"),
+        "deployments": (changes('=~"engine|version|model|flags|driver"'), "blue"),
+        "drift": (drifting, YELLOW),
+        "sweeps": (sweeping, GREY),
+    }
+    return states(
+        "Incidents",
+        "What happened, on one time line: how many alerts fire, and how many targets restarted, changed (engine, version, model, flags "
+        "or driver), drift or are swept. Empty: none. Bad: an alert just after a restart or deployment, on which to look first. "
+        "No band of alerts: Prometheus has not loaded the prober's rules.",
+        index_mapping(("", "transparent")),
+        *(Query(expr, name) for name, (expr, _) in kinds.items()),
+        overrides=[
+            named(name, ("thresholds", {"mode": "absolute", "steps": as_steps(((None, "transparent"), (1, color)))}))
+            for name, (_, color) in kinds.items()
+        ],
+        width=15,
+        interval=EVENT_INTERVAL,
+        decimals=0,
     )
 
 
@@ -248,6 +342,7 @@ def _history() -> Panel:
         Query(slo_state("target"), "{{target}}"),
         width=10,
         height=8,
+        interval=SLOW_STEP,
     )
 
 
@@ -260,25 +355,62 @@ def _latency() -> list[Panel]:
     ]
 
 
+def _latencies() -> Panel:
+    signals = {"ttft": "TTFT", "itl": "ITL"}
+    trend: Json = {"unit": "none", "steps": TREND, "width": 120, "decimals": 2, "empty": "–"}
+    figures: dict[str, tuple[Query, Json]] = {}
+    for signal, name in signals.items():
+        p95 = f"max by (target, workload) ({recorded_quantile(0.95, signal)}{{{PROBES}}})"
+        p50 = quantile(0.5, f"llmslo_{signal}_seconds", window=NOW)
+        figures |= {
+            f"{name} p50, {NOW}": (row(answering(f"max by (target) ({p50})")), {"unit": "s", "width": 110}),
+            f"{name} p95": (row(answering(f"max by (target) ({p95})")), {"unit": "s", "width": 90}),
+            f"{name} p99": (row(answering(f"max by (target) ({_p99_of(signal)})")), {"unit": "s", "width": 90}),
+            f"{name} ÷ before": (row(_trend(signal)), trend),
+            f"{name} burn": (
+                row(f"max by (target) ({_burn(signal)})"),
+                {"unit": "none", "steps": OF_LIMIT, "width": 95, "decimals": 2, "empty": "–"},
+            ),
+        }
+    figures["Samples"] = (
+        row(f"min by (target) ({recorded_samples('ttft')}{{{PROBES}}})"),
+        {"unit": "none", "steps": FEW, "decimals": 0, "width": 90},
+    )
+    columns = [target_column(width=150)]
+    columns += [
+        Column(source=f"Value #{chr(ord('A') + place)}", name=name, **more)
+        for place, (name, (_, more)) in enumerate(figures.items())
+    ]
+    return table(
+        "Latencies",
+        f"Of the slowest workload of each target: the median of the last 5 minutes, and p95 and p99 of {RECORDED_WINDOW} as the rules "
+        "record them every few minutes. ÷ before: that p99 relative to the one a selected window earlier. Burn: how fast the worst "
+        "TTFT and ITL SLO spent their budgets over the selected window. Bad: ÷ before or a burn above 1. A failing target has no "
+        "latency. Orange samples: fewer than 1,000, too few for a p99.",
+        columns,
+        *(query for query, _ in figures.values()),
+        sort="-TTFT ÷ before",
+    )
+
+
 def _p99(signal: str, name: str, description: str) -> Panel:
-    histogram = f"llmslo_{signal}_seconds"
-    p99 = quantile(0.99, histogram)
-    enough = f"{samples(histogram)} >= {MIN_P99_SAMPLES}"
-    objective = "target, workload, slo"  # of a p99; a threshold for 95% of the events is no limit of a p99
-    of_p99 = f"max by ({objective}) (llmslo_slo_objective_ratio{{{PROBES}}}) > 0.9895 < 0.9905"
+    p99 = _p99_of(signal)
+    enough = f"max by (target, workload) ({recorded_samples(signal)}{{{PROBES}}}) >= {MIN_P99_SAMPLES}"
+    of_p99 = f"max by ({EACH_SLO}) (llmslo_slo_objective_ratio{{{PROBES}}}) > 0.9895 < 0.9905"  # a threshold for 95% is no limit
     return series(
         f"{name} p99 by target",
-        f"{description} of the slowest workload over the selected window, on a logarithmic axis. Grey dots: fewer than 1,000 "
+        f"{description} of the slowest workload over {RECORDED_WINDOW}, on a logarithmic axis. Grey dots: fewer than 1,000 "
         "samples. Bad: above the dashed limit of an SLO of 99%, or rising.",
         "s",
         Query(f"max by (target) ({p99})", "{{target}}"),
         Query(f"max by (target) ({p99} unless {enough})", "{{target}}, few samples"),
-        Query(f"min by (target) ({limit(signal)} and on ({objective}) {of_p99})", "limit of {{target}}"),
+        Query(f"min by (target) ({limit(signal)} and on ({EACH_SLO}) {of_p99})", "limit of {{target}}"),
         width=12,
         low=None,
         custom={"scaleDistribution": LOGARITHMIC, "lineWidth": 2},
         empty="",  # else its axis shows that for ticks without a label
         overrides=[dashed("limit of .*"), dotted("B")],
+        interval=SLOW_STEP,
     )
 
 
@@ -286,7 +418,7 @@ def _burn_rate() -> Panel:
     return series(
         "Burn rate of the worst SLO",
         "Burn rate of each target's worst SLO in its worst workload over the selected window, on a logarithmic axis; from exact "
-        "counters, not buckets. "
+        "counters that the rules add up, not buckets. "
         "Bad: above 1, dashed: the budget does not last for the SLO window.",
         "none",
         Query(f"max by (target) ({_burn()})", "{{target}}"),
@@ -300,6 +432,7 @@ def _burn_rate() -> Panel:
         low=None,
         decimals=1,
         width=12,
+        interval=SLOW_STEP,
     )
 
 
@@ -310,4 +443,5 @@ def _states() -> Panel:
         TARGET_STATES,
         Query(target_state(), "{{target}}"),
         width=12,
+        interval=STATE_STEP,
     )

@@ -30,6 +30,7 @@ TITLES = {
 WINDOWS = ("5m", "15m", "30m", "1h", "2h", "6h", "1d")
 DEFAULT_WINDOW = "2h"  # the shortest with a thousand samples at the default of 0.2 probes per second
 
+ANNOTATION_STEP = "120s"
 LABEL_VALUES, QUERY_RESULT = 1, 3  # kinds of variable queries
 
 Rows = Mapping[str, Sequence[Panel]]
@@ -155,8 +156,8 @@ def annotation(name: str, color: str, expr: str, text: str) -> Json:
         "hide": False,
         "iconColor": color,
         "expr": expr,
-        "step": "60s",
-        "target": {"refId": "Anno", "expr": expr, "interval": "60s", "instant": False, "range": True},
+        "step": ANNOTATION_STEP,
+        "target": {"refId": "Anno", "expr": expr, "interval": ANNOTATION_STEP, "instant": False, "range": True},
         "titleFormat": name,
         "textFormat": text,
         "tagKeys": "target",

@@ -21,6 +21,7 @@ class Query:
 
     legend: may contain {{label}}.
     instant: evaluated at the end of the range only.
+    exemplars: single observations are drawn too, where Prometheus stores them.
     form: `time_series`, `table` (one row per series) or `heatmap`.
     """
 
@@ -28,6 +29,7 @@ class Query:
     legend: str = ""
     instant: bool = False
     form: str = "time_series"
+    exemplars: bool = False
 
 
 def now(expr: str, legend: str = "") -> Query:
@@ -115,6 +117,7 @@ def _target(query: Query, index: int) -> Json:
         "format": query.form,
         "instant": query.instant,
         "range": not query.instant,
+        **({"exemplar": True} if query.exemplars else {}),
     }
 
 
@@ -160,8 +163,33 @@ def counts(title: str, text: str, *queries: Query, **more: Any) -> Panel:
     return stat(title, text, "none", *queries, **{**defaults, **more})
 
 
-def table(title: str, text: str, columns: Sequence["Column"], *queries: Query, sort: str = "", **more: Any) -> Panel:
-    """Table: a row per label set, a column per entry of `columns`. hide: further sources, which are left out; sort: `-` descends."""
+def bars(title: str, text: str, unit: str, *queries: Query, **more: Any) -> Panel:
+    """A horizontal bar for each series, in their order, coloured by thresholds."""
+    options = {
+        "displayMode": "basic",
+        "orientation": "horizontal",
+        "valueMode": "color",
+        "showUnfilled": True,
+        "namePlacement": "left",
+        "sizing": "auto",
+        "minVizHeight": 12,
+        "minVizWidth": 8,
+        "maxVizHeight": 24,
+        "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
+    }
+    defaults = {"options": options, "width": 9, "color": "thresholds"}
+    return Panel("bargauge", title, text, unit, queries, **{**defaults, **more})
+
+
+def table(
+    title: str, text: str, columns: Sequence["Column"], *queries: Query, sort: str | Sequence[str] = "", **more: Any
+) -> Panel:
+    """Table: a row per label set, a column per entry of `columns`.
+
+    hide: further sources, which are left out.
+    sort: the column, or several in their order; `-` descends.
+    """
+    by = [sort] if isinstance(sort, str) else sort
     names = {column.source: column.name for column in columns}
     transformations: list[Json] = [
         {"id": "merge", "options": {}},
@@ -178,7 +206,7 @@ def table(title: str, text: str, columns: Sequence["Column"], *queries: Query, s
         "showHeader": True,
         "cellHeight": "sm",
         "footer": {"show": False, "reducer": ["sum"], "fields": ""},
-        "sortBy": [{"displayName": sort.lstrip("-"), "desc": sort.startswith("-")}] if sort else [],
+        "sortBy": [{"displayName": name.lstrip("-"), "desc": name.startswith("-")} for name in by if name],
     }
     defaults = {
         "custom": {"align": "auto", "cellOptions": {"type": "auto"}, "filterable": False},

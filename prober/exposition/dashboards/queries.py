@@ -10,6 +10,11 @@ INSTANCE = 'instance=~"$instance"'
 LEVEL = "target, workload"
 WINDOW = "$window"  # of quantiles; chosen by the reader, because a p99 needs a thousand samples
 STEP = "$__rate_interval"
+NOW = "5m"  # of what is shown as it is now: some probes at the default rate
+RECENTLY = "15m"  # in which the most frequent failure is looked for, as in alerts
+RECORDED_WINDOW = "2h"  # of the recorded quantiles: a thousand samples at the default rate
+RECORDED_QUANTILES = (0.95, 0.99)
+RECORDED_SIGNALS = ("ttft", "itl")
 RECORDED = "target_workload_slo:llmslo_slo"
 BUDGET_LEFT = f"{RECORDED}_error_budget_remaining:ratio"
 SLO_STATE = f"{RECORDED}_state:window"
@@ -50,6 +55,21 @@ def samples(histogram: str, by: str = LEVEL, select: str = PROBES, window: str =
     """Number of observations, from classic or native buckets."""
     classic = increase(f"{histogram}_count", by, select=select, window=window)
     return f"({classic} or histogram_count({increase(histogram, by, select=select, window=window)}))"
+
+
+def recorded_quantile(q: float, signal: str) -> str:
+    """Name of the recorded quantile over RECORDED_WINDOW, by target and workload."""
+    return f"target_workload:llmslo_{signal}_seconds:p{q * 100:g}_{RECORDED_WINDOW}"
+
+
+def recorded_samples(signal: str) -> str:
+    """Name of the recorded number of observations behind the recorded quantiles."""
+    return f"target_workload:llmslo_{signal}_seconds:samples_{RECORDED_WINDOW}"
+
+
+def tiles(kind: str, by: str) -> str:
+    """Sum of the recorded events, or bad_events, of the SLOs over the selected window, from tiles of minutes."""
+    return f'sum by ({by}) (sum_over_time({{__name__=~"{RECORDED}_{kind}:tile.+",{PROBES}}}[{WINDOW}]))'
 
 
 def answering(expr: str) -> str:

@@ -33,6 +33,14 @@ def text_mapping(colors: dict[str, str]) -> list[Json]:
     ]
 
 
+def words_mapping(words: dict[str, str], color: str) -> list[Json]:
+    """Mapping of texts to words, all of one colour."""
+    results = {
+        text: {"text": shown, "color": color, "index": place} for place, (text, shown) in enumerate(words.items())
+    }
+    return [{"type": "value", "options": results}]
+
+
 def index_mapping(*pairs: tuple[str, str]) -> list[Json]:
     """Mapping of 0, 1, 2 … to texts with their colours."""
     options = {str(place): {"text": text, "color": color, "index": place} for place, (text, color) in enumerate(pairs)}

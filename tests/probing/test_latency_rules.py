@@ -1,0 +1,41 @@
+"""Recorded quantiles of latencies, evaluated by promtool of Prometheus 2 and 3."""
+
+from pathlib import Path
+
+import pytest
+
+from prober.probing.latency_rules import records
+from tests.daemon.promtool import JOB, case, run_cases
+
+MINUTE = 130
+# Of a hundred probes a minute ninety take up to 0.1 s and ten up to 1 s; Prometheus interpolates linearly within a bucket.
+COUNTS = {"0.1": 90, "1": 100, "+Inf": 100}
+
+
+def ttft(target: str, minutes: int, after: str) -> dict[str, str]:
+    labels = f'{JOB},target="{target}",workload="chat"'
+    series = {f'llmslo_ttft_seconds_bucket{{{labels},le="{le}"}}': count for le, count in COUNTS.items()}
+    series |= {f"llmslo_ttft_seconds_count{{{labels}}}": 100, f"llmslo_probes_total{{{labels}}}": 100}
+    return {name: f"0+{count}x{minutes}{after}" for name, count in series.items()}
+
+
+@pytest.mark.parametrize("release", ["promtool", "newer_promtool"])
+def test_quantiles_of_two_hours_are_recorded_for_targets_that_are_still_probed(
+    release: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """p95, p99 and samples of the one that is probed; nothing of one removed an hour ago, whose buckets are in the window."""
+    series = ttft("llama", MINUTE, "") | ttft("removed", 60, " stale")
+    of_llama = '{target="llama", workload="chat"}'
+    expected = {"p95_2h": 0.55, "p99_2h": 0.91, "samples_2h": 12_000}
+    tests = [
+        {
+            "expr": f'round(target_workload:llmslo_ttft_seconds:{name}{{workload="chat"}}, 0.01)',
+            "eval_time": f"{MINUTE}m",
+            "exp_samples": [{"labels": of_llama, "value": value}],
+        }
+        for name, value in expected.items()
+    ]
+    during = {"expr": "count(target_workload:llmslo_ttft_seconds:p99_2h)", "eval_time": "60m"}
+    tests.append(during | {"exp_samples": [{"labels": "{}", "value": 2}]})
+    rules = [{"name": "latency", "rules": list(records('job="llm-slo-prober"'))}]
+    run_cases(request.getfixturevalue(release), tmp_path, rules, [case(series, promql_expr_test=tests)])
