@@ -153,6 +153,22 @@ def test_a_further_label_of_the_pods_is_patched_in(kubectl: Path, mine: Path) ->
     assert one(manifests, "PodMonitor")["spec"]["podTargetLabels"][-1] == "team"
 
 
+def test_the_classic_sidecar_is_the_native_one_beside_the_engine(kubectl: Path, mine: Path) -> None:
+    """The same container among the engine's, after it; an init container of the engine's stays where it is."""
+    guide = kustomization("docs/guides/sidecar.md")
+    engine = mine / "engine.yaml"
+    own = "      initContainers: [{name: fetch, image: fetch}]\n      containers:\n"
+    engine.write_text(engine.read_text().replace("      containers:\n", own, 1))
+    native = one(put_together(kubectl, mine, guide), "Deployment")["spec"]["template"]["spec"]
+    guide["components"] = [part + "-classic" for part in guide["components"]]
+    classic = one(put_together(kubectl, mine, guide), "Deployment")["spec"]["template"]["spec"]
+    (sidecar,) = (each for each in native["initContainers"] if each["name"] == "llm-slo-prober")
+    assert sidecar.pop("restartPolicy") == "Always"
+    assert [each["name"] for each in classic["initContainers"]] == ["fetch"]
+    assert classic["containers"] == [*native["containers"], sidecar]
+    assert classic["volumes"] == native["volumes"]
+
+
 def test_the_component_for_gpus_asks_for_the_runtime(kubectl: Path, mine: Path) -> None:
     """All GPUs by NVML alone, through NVIDIA's runtime, and none for itself; without the component the runtime is the node's."""
     guide = kustomization("docs/guides/sidecar.md")
