@@ -227,7 +227,7 @@ def _targets() -> Panel:
         Column(source=source["State"], name="State", mappings=TARGET_STATES, width=70),
         Column(source=source["SLOs"], name="SLOs", mappings=SLO_STATES, width=70),
         Column(source=source["Alerts"], name="Alerts", unit="none", steps=ANY_IS_BAD, width=60),
-        Column(source=source["Since"], name="Alerts since", unit="dateTimeFromNow", width=125, empty="–"),
+        Column(source=source["Since"], name="Since", unit="dateTimeFromNow", width=125, empty="–"),
         Column(source="reason", name="Fails with", mappings=FAILURE_WORDS, width=150, empty="–"),
         Column(source="regime", name="Likely cause", width=140, empty="–"),
         Column(source="slo", name="Worst SLO", width=90, empty="–"),
@@ -249,11 +249,11 @@ def _targets() -> Panel:
     ]
     return table(
         "Targets",
-        "Each target in its worst state: the most frequent failure of the last 15 minutes, the diagnosed cause, since when its oldest "
-        "alert fires, and of its SLO with the least budget the share of good events now (5 minutes) and over the SLO's window, the "
-        "objective, how many more events of that window may be bad, and the budget. Gone in: when the first budget of the target is "
-        "gone if events stay as bad as over the selected window. Free: lower bound of the free share of the capacity. "
-        "Bad: red cells. The order is that of the alerts, then of the budgets.",
+        "Each target in its worst state: the most frequent failure of the last 15 minutes, the diagnosed cause, since when the condition "
+        "of its oldest firing alert holds, and of its SLO with the least budget the share of good events now (5 minutes) and over the "
+        "SLO's window, the objective, how many more events of that window may be bad, and the budget. Gone in: when the first budget "
+        "of the target is gone if events stay as bad as over the selected window. Free: lower bound of the free share of the "
+        "capacity. Bad: red cells. The order is that of the alerts, then of the budgets.",
         columns,
         *queries.values(),
         sort=("-Alerts", "Budget"),
@@ -433,6 +433,7 @@ def _burn_rate() -> Panel:
         decimals=1,
         width=12,
         interval=SLOW_STEP,
+        empty="",  # else its axis shows that for ticks without a label
     )
 
 
