@@ -107,9 +107,10 @@ def test_each_attack_is_its_own_fault_and_the_good_target_is_measured(tmp_path: 
             probes = json.loads(get(f"{daemon.url}/api/v1/probes?limit=10000"))["data"]
             counts: dict[str, int] = {}
             for probe in probes:
-                counts[probe["target"]] = counts.get(probe["target"], 0) + 1
-                outcomes.setdefault(probe["target"], set()).add(probe["outcome"])
+                counts[probe["target"]] = counts.get(probe["target"], 0) + (probe["outcome"] != "invalid")
                 assert "fault" not in probe["detail"], probe
+                if probe["outcome"] != "invalid":  # others use this machine, too
+                    outcomes.setdefault(probe["target"], set()).add(probe["outcome"])
             return all(counts.get(short(name), 0) >= MIN_PROBES for name in ATTACKS) and counts.get("good", 0) >= 30
 
         until(are_all_probed, "probes of every attack", 120)
@@ -118,9 +119,7 @@ def test_each_attack_is_its_own_fault_and_the_good_target_is_measured(tmp_path: 
         assert daemon.value("llmslo_task_failures_total") == 0
         assert daemon.value("llmslo_budget_remaining_ratio", target="a billion tokens claimed") > 0.99
         assert daemon.value("llmslo_engine_up", target="page of 250,000 series") == 0
-        # Work of others on this machine may take both away for a while; an attack would for good.
-        until(lambda: daemon.value("llmslo_trusted") == 1, "trust")
-        until(lambda: daemon.value("llmslo_engine_up", target="page whose sum overflows") == 1, "a page that is read")
+        until(lambda: daemon.value("llmslo_trusted") == 1, "trust, which work of others may take away for a while")
         assert daemon.stop() == 0
     assert "please report" not in (tmp_path / "log").read_text()
 
