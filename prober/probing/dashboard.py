@@ -32,8 +32,10 @@ from prober.exposition.dashboards.style import (
     named,
     on_the_right,
     override,
+    words_mapping,
 )
-from prober.exposition.dashboards.vocabulary import FAILURE_WORDS, TARGET_STATES
+from prober.exposition.dashboards.vocabulary import TARGET_STATES
+from prober.measure.outcome import BAD
 
 SIGNALS = {
     "ttft": ("TTFT", "Time to the first token"),
@@ -41,6 +43,10 @@ SIGNALS = {
     "tpot": ("TPOT", "Time per output token after the first, one a probe"),
     "e2e": ("E2E", "Time to the end of the answer"),
 }
+# Reasons of failures as people read them, as in the texts of alerts.
+FAILURE_WORDS = words_mapping(
+    {reason.value: reason.value.replace("http_", "HTTP ").replace("_", " ") for reason in sorted(BAD)}, RED
+)
 NO_VANTAGE = "no prober has a vantage"
 SPENT = "A day at the rate of the chosen window"
 

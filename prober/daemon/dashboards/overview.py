@@ -57,7 +57,6 @@ from prober.exposition.dashboards.style import (
 )
 from prober.exposition.dashboards.vocabulary import (
     BUDGET_STEPS,
-    FAILURE_WORDS,
     GOOD_AT_ONE,
     HEADROOM_STEPS,
     SEVERITIES,
@@ -66,6 +65,7 @@ from prober.exposition.dashboards.vocabulary import (
     YES_NO,
     target_column,
 )
+from prober.probing.dashboard import FAILURE_WORDS
 
 ANY_IS_BAD = ((None, GREEN), (1, RED))
 ANY_IS_ODD = ((None, GREEN), (1, ORANGE))
@@ -249,11 +249,11 @@ def _targets() -> Panel:
     ]
     return table(
         "Targets",
-        "Each target in its worst state: the most frequent failure of the last 15 minutes, the diagnosed cause, since when the condition "
-        "of its oldest firing alert holds, and of its SLO with the least budget the share of good events now (5 minutes) and over the "
-        "SLO's window, the objective, how many more events of that window may be bad, and the budget. Gone in: when the first budget "
-        "of the target is gone if events stay as bad as over the selected window. Free: lower bound of the free share of the "
-        "capacity. Bad: red cells. The order is that of the alerts, then of the budgets.",
+        "Each target in its worst state: the most frequent failure of 15 minutes, the diagnosed cause, since when the condition of "
+        "its oldest firing alert holds, and of its SLO with the least budget the share of good events now (5 minutes) and over the "
+        "SLO's window, the objective, how many more events of that window may be bad, and the budget. Gone in: when the first "
+        "budget of the target is gone if events stay as bad as over the selected window. Free: lower bound of the free share of "
+        "the capacity. Bad: red cells. The order is that of the alerts, then of the budgets.",
         columns,
         *queries.values(),
         sort=("-Alerts", "Budget"),

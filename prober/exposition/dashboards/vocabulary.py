@@ -4,8 +4,7 @@ from typing import Any
 
 from prober.exposition.dashboards.board import to_target
 from prober.exposition.dashboards.panels import Column
-from prober.exposition.dashboards.style import GREEN, GREY, ORANGE, RED, YELLOW, Steps, index_mapping, words_mapping
-from prober.measure.outcome import BAD
+from prober.exposition.dashboards.style import GREEN, GREY, ORANGE, RED, YELLOW, Steps, index_mapping
 
 # In the order of queries.target_state and queries.slo_state.
 TARGET_STATES = index_mapping(
@@ -17,15 +16,6 @@ SEVERITIES = {"critical": RED, "warning": ORANGE, "info": GREY}
 GOOD_AT_ONE: Steps = ((None, RED), (1, GREEN))
 BUDGET_STEPS: Steps = ((None, RED), (0, ORANGE), (0.25, GREEN))
 HEADROOM_STEPS: Steps = ((None, RED), (0.1, ORANGE), (0.3, GREEN))
-
-
-def reason_words(reason: str) -> str:
-    """A reason of failures as people read it, as in the texts of alerts."""
-    return reason.replace("http_", "HTTP ").replace("_", " ")
-
-
-# The most frequent reason of a target's failed probes, in words.
-FAILURE_WORDS = words_mapping({reason.value: reason_words(reason.value) for reason in sorted(BAD)}, RED)
 
 
 def target_column(**more: Any) -> Column:
