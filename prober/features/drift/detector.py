@@ -26,7 +26,6 @@ from prober.features.drift.blocks import (
 from prober.features.drift.evidence import Mixture, mixture
 from prober.features.drift.fitting import fit, learn_baseline
 from prober.features.drift.state import (
-    CHANCE_SDS,
     DOUBT_ERRORS,
     LOAD_SAMPLES,
     RING_SAMPLES,
@@ -95,7 +94,6 @@ def derive(state: Drift) -> None:
     state.ring.fifths = (state.ring.fifths or array("B", [0]) * RING_SAMPLES) if baseline.cuts else array("B")
     state.tables = tuple(scores(len(reference)) for reference in baseline.references)
     state.doubt, state.allowance = guards(state.settings, baseline, settled=state.settled)
-    state.loads_learnt = loads_learnt(state.settings, baseline)
 
 
 def guards(settings: Settings, baseline: Baseline, *, settled: bool) -> tuple[float, float]:
@@ -103,15 +101,6 @@ def guards(settings: Settings, baseline: Baseline, *, settled: bool) -> tuple[fl
     if settled:
         return DOUBT_ERRORS, 0.0
     return PROVISIONAL_DOUBT_ERRORS, math.log1p(settings.material) * (1 - baseline.correlation)
-
-
-def loads_learnt(settings: Settings, baseline: Baseline) -> tuple[float, float]:
-    """Lowest and highest load of the baseline, with what chance adds to the smoothed rate of independent arrivals."""
-    if math.isinf(baseline.busiest):
-        return -math.inf, math.inf
-    per_s = settings.rate_per_s / (2 * LOAD_SAMPLES)  # 1 ÷ the time over which the load is smoothed
-    below, above = (CHANCE_SDS * math.sqrt(load * per_s) for load in (baseline.quietest, baseline.busiest))
-    return baseline.quietest - below, baseline.busiest + above
 
 
 def step(state: Drift, observation: Observation) -> tuple[Drift, DriftVerdict]:

@@ -18,7 +18,7 @@ from prober.features.drift.detector import derive, start_fit
 from prober.features.drift.state import Alarm, Drift, Improvement, Ring, Settings, Visit, new_state
 
 FORMAT, OLD_FORMAT = "llmslo-drift-2", "llmslo-drift-1"
-DERIVED = {"settings", "gap_s", "mixture", "tables", "doubt", "allowance", "loads_learnt", "run"}
+DERIVED = {"settings", "gap_s", "mixture", "tables", "doubt", "allowance", "run"}
 DROPPED = "busy_since_s"  # of the state of an older version
 PARTS = {
     "baseline": Baseline,

@@ -170,7 +170,6 @@ class Drift:
     stretch: samples for a provisional baseline; spread: samples for one over days
     mixture, tables, doubt: derived from baseline and settings
     allowance: possible error of a whitened residual because the baseline is provisional; derived
-    loads_learnt: lowest and highest smoothed load of the baseline, and what chance adds; derived
     slower: evidence of each bet times its weight; faster: evidence of an improvement
     judged: samples since the evidence was 0
     before: residual of the previous sample; None across a gap
@@ -193,7 +192,6 @@ class Drift:
     tables: "tuple[array[float], ...]" = ()
     doubt: float = DOUBT_ERRORS
     allowance: float = 0.0
-    loads_learnt: tuple[float, float] = (-math.inf, math.inf)
     settled: bool = False
     slower: list[float] = field(default_factory=list)
     faster: float = 0.0
@@ -222,8 +220,11 @@ class Drift:
             return "missing" if self.baseline is not None and self.baseline.factor == "load" else "unknown"
         if self.baseline is None or math.isinf(self.baseline.busiest):
             return "unlearnt"
-        lowest, highest = self.loads_learnt
-        return "within" if lowest <= self.load <= highest else "outside"
+        beyond = max(self.load - self.baseline.busiest, self.baseline.quietest - self.load)
+        if beyond <= 0:
+            return "within"
+        smoothed_s = 2 * LOAD_SAMPLES / self.settings.rate_per_s
+        return "within" if beyond <= CHANCE_SDS * math.sqrt(max(0.0, self.load) / smoothed_s) else "outside"
 
 
 def new_state(settings: Settings) -> Drift:
