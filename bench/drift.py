@@ -98,7 +98,6 @@ def false_alarm_rate(counts: Sequence[DriftCounts], months_each: float) -> dict[
         "per_30_days": round(alarms / months, 3),
         "interval": [round(bound, 3) for bound in poisson_interval(alarms, months)],
         "baselines_with_any": round(sum(count.alarms > 0 for count in counts) / len(counts), 4),
-        "load_alarms": sum(count.load_alarms for count in counts),
         "improvements_per_30_days": round(sum(count.improvements for count in counts) / months, 3),
     }
 
@@ -186,7 +185,6 @@ def simulation(trace: str | None, *, days: float, runs: int, seed: int) -> dict[
     counts = DriftCounts()
     for verdict in observe(state, times[start:], logs[start:], loads[start:], baseline):
         counts.alarms += is_alarm(verdict)
-        counts.load_alarms += verdict.event == "alarm" and verdict.cause == "load"
         counts.improvements += verdict.event == "improved"
     before, after = round(MIN_WINDOW_S / INTERVAL_S), round(MAX_WINDOW_S / INTERVAL_S)
     rng = np.random.default_rng(seed)

@@ -6,7 +6,7 @@
 
 A kind is one of the nulls, or `engines`: every engine of `bench/independent/probes.py`, one lane each, those that replay a
 production trace only with --traces. Each lane runs through the product's detector from its first sample on, as in production: it
-learns, judges, recovers, and learns again after an improvement. Every alarm of the lane counts, except those of cause `load`. At
+learns, judges, recovers, and learns again after an improvement. Every alarm of the lane counts. At
 four times of a lane, no less than four days after its start and while no alarm is active, copies of the detector get a slowdown;
 one that is not found within 8 h counts as infinite. --held-out: the half of the kinds that the detector was not tuned on.
 
@@ -50,7 +50,7 @@ class LaneFigures:
     """
 
     days: float
-    alarms: dict[str, int] = field(default_factory=lambda: {"regression": 0, "unknown": 0, "load": 0})
+    alarms: dict[str, int] = field(default_factory=lambda: {"regression": 0, "unknown": 0})
     alarm_days: list[float] = field(default_factory=list)
     improvements: int = 0
     active_days: float = 0.0
@@ -101,7 +101,7 @@ def delay_min(state: Drift, observations: Sequence[Observation], start: int, fac
         if observation.unix_s - begin_s > SEARCH_S:
             break
         _, verdict = step(state, observation._replace(value=factor * observation.value))
-        if verdict.event == "alarm" and verdict.cause != "load":
+        if verdict.event == "alarm":
             return (observation.unix_s - begin_s) / 60
     return math.inf
 
@@ -127,14 +127,13 @@ def measure_engine(number: int, days: float, traces: str | None) -> LaneFigures:
 class SlowerFigures:
     """The detector on an engine that becomes slower.
 
-    alarms_before: in the days before, those of cause `load` apart
-    found_min: from the change to the first alarm of another cause than `load`; infinite if there is none
+    alarms_before: in the days before
+    found_min: from the change to the first alarm; infinite if there is none
     ended_min: from the change to the end of that alarm; infinite if it is active at the end of the day
     active_share: of the day after it was found, with an active alarm
     """
 
     alarms_before: int = 0
-    load_alarms_before: int = 0
     found_min: float = math.inf
     ended_min: float = math.inf
     active_share: float = 0.0
@@ -153,9 +152,8 @@ def measure_slower(number: int, factor: float, traces: str | None) -> SlowerFigu
         _, verdict = step(state, Observation(float(unix_s), math.exp(log_ttft_s), float(load)))
         since_min = (float(unix_s) - change_unix_s) / 60
         if verdict.event == "alarm" and since_min < 0:
-            figures.alarms_before += verdict.cause != "load"
-            figures.load_alarms_before += verdict.cause == "load"
-        elif verdict.event == "alarm" and verdict.cause != "load":
+            figures.alarms_before += 1
+        elif verdict.event == "alarm":
             figures.found_min = min(figures.found_min, since_min)
         if math.isfinite(figures.found_min):
             active.append(verdict.active)
@@ -184,7 +182,6 @@ def show_slower(engines: Sequence[int], factor: float, pool: Any, traces: str | 
         engines={
             PROBED[number].name: {
                 "alarms_before": row.alarms_before,
-                "load_alarms_before": row.load_alarms_before,
                 "found_min": _finite(row.found_min),
                 "ended_min": _finite(row.ended_min),
                 "active_share": round(row.active_share, 3),
@@ -197,16 +194,15 @@ def show_slower(engines: Sequence[int], factor: float, pool: Any, traces: str | 
 def cell(lanes: Sequence[LaneFigures]) -> dict[str, Any]:
     """Figures of a kind over its lanes."""
     months = sum(of.days for of in lanes) / 30
-    alarms = sum(of.alarms["regression"] + of.alarms["unknown"] for of in lanes)
+    alarms = sum(sum(of.alarms.values()) for of in lanes)
     delays = {factor: np.sort([value for of in lanes for value in of.delays_min[factor]]) for factor in FACTORS}
     return {
         "months": round(months, 2),
         "alarms": alarms,
         "per_30_days": round(alarms / months, 3),
         "interval": [round(bound, 3) for bound in poisson_interval(alarms, months)],
-        "lanes_with_any": sum(of.alarms["regression"] + of.alarms["unknown"] > 0 for of in lanes),
+        "lanes_with_any": sum(sum(of.alarms.values()) > 0 for of in lanes),
         "lanes": len(lanes),
-        "load_alarms": sum(of.alarms["load"] for of in lanes),
         "improvements": sum(of.improvements for of in lanes),
         "active_share": round(sum(of.active_days for of in lanes) / (30 * months), 4),
         "delays_min": {

@@ -27,10 +27,10 @@ from itertools import pairwise
 from typing import Any
 
 from bench.comparison import itl_errors_ms, matched
-from bench.hostile_endpoint import ATTACKS as ENDPOINT_ATTACKS
 from bench.hostile_endpoint import Endpoint
 from bench.report import goal, percentile, show
 from bench.stage import Stage, stage
+from tests.security.attacking_endpoint import ATTACKS as ENDPOINT_ATTACKS
 
 TARGETS = 500  # of the shard that readers attack
 RATE = 25  # probes a second of the good target

@@ -2,7 +2,8 @@
 
 A real Prometheus reads a block of counters that grow at a sample every 15 s, made with `promtool tsdb create-blocks-from openmetrics`,
 and answers each expression of a group as the rule manager would, one after the other; the sum is the group's evaluation. Recorded
-series that other rules of the group read are made as well. A block holds no more than its group reaches back: six hours for what
+series that other rules of the group read are made as well. What pages is also measured with labels of targets and clusters apart
+(`prober rules --group-label`), which make keys and joins longer. A block holds no more than its group reaches back: six hours for what
 pages, three days for what can wait, 30 days of tiles, two hours of the buckets of latencies. At 1,000 targets the slow groups are
 reckoned from 100, as their cost is proportional to targets: at 20 and 100 that is measured.
 """
@@ -36,6 +37,8 @@ REACHES_S = {"llm-slo-ok": 6 * 3_600, "llm-slo-ok-slow": 3 * 86_400}
 LATENCY, LATENCY_REACH_S = "llm-slo-latency", 2 * 3_600
 TILE_STEP_S = 240
 REPEATS = 3
+LABELS = {"cluster": "eu-west-1", "env": "prod", "team": "search", "tier": "gold"}
+LABELLED = RuleOptions(group_labels=("cluster",), target_labels=("env", "team", "tier"))
 MEASURED = {
     "llm-slo-ok": (20, 100, 1_000),
     "llm-slo-ok-slow": (20, 100),
@@ -46,17 +49,25 @@ MEASURED = {
 
 def main() -> None:
     """Print the seconds of each group, and the goals."""
-    rules = groups({SLO: [JudgedStream("t", "w", 0.2, 32.0, 48)]}, RuleOptions())
+    if not (shutil.which("promtool") and shutil.which("prometheus")):
+        raise SystemExit(
+            "promtool and prometheus are not on the PATH: install the package prometheus, or add .tools/usr/bin of `make test`"
+        )
+    uses = {SLO: [JudgedStream("t", "w", 0.2, 32.0, 48)]}
+    rules = groups(uses, RuleOptions())
     seconds: dict[str, dict[int, float]] = {}
     for group in rules:
         for targets in MEASURED.get(group["name"], ()):
             seconds.setdefault(group["name"], {})[targets] = _evaluation_s(group, targets)
     reckoned = {name: round(of[100] * 10, 3) for name, of in seconds.items() if 1_000 not in of}
     pages = seconds["llm-slo-ok"][1_000]
+    (paging,) = (group for group in groups(uses, LABELLED) if group["name"] == "llm-slo-ok")
+    labelled = _evaluation_s(paging, 1_000, "".join(f',{name}="{value}"' for name, value in LABELS.items()))
     show(
         "rule_cost",
         [
             goal("evaluation of the group that pages, 1,000 targets", pages, 1.0, "s"),
+            goal("the same with three labels of targets, and clusters apart", labelled, 1.0, "s"),
             goal("evaluation of the dearest slow group, 1,000 targets, reckoned", max(reckoned.values()), 60.0, "s"),
         ],
         seconds={name: {targets: round(value, 3) for targets, value in of.items()} for name, of in seconds.items()},
@@ -64,12 +75,12 @@ def main() -> None:
     )
 
 
-def _evaluation_s(group: Rule, targets: int) -> float:
-    """Sum over the rules of the group of the median time of their query."""
+def _evaluation_s(group: Rule, targets: int, labels: str = "") -> float:
+    """Sum over the rules of the group of the median time of their query. labels: of every series, beside its own"""
     with tempfile.TemporaryDirectory(prefix="rule-cost-") as folder:
         text = Path(folder) / "series.om"
         with text.open("w") as file:
-            _write(file, group["name"], targets)
+            _write(file, group["name"], targets, labels)
         create_block(text, folder)
         with prometheus(folder) as url:
             return sum(
@@ -77,14 +88,14 @@ def _evaluation_s(group: Rule, targets: int) -> float:
             )
 
 
-def _write(file: TextIO, group: str, targets: int) -> None:
+def _write(file: TextIO, group: str, targets: int, more: str) -> None:
     """The series that the group reads."""
     begin_s = END_S - REACHES_S.get(group, 900)
     for kind in ("events", "bad_events"):
         file.write(f"# TYPE llmslo_slo_{kind} counter\n")
         growth = 3 if kind == "events" else 0.02
         for target in range(targets):
-            name = f'llmslo_slo_{kind}_total{{{_labels(target)},slo="ok"}}'
+            name = f'llmslo_slo_{kind}_total{{{_labels(target)}{more},slo="ok"}}'
             for count, at_s in enumerate(range(begin_s, END_S + 1, SCRAPE_S)):
                 file.write(f"{name} {growth * count:g} {at_s}\n")
     gauges = {"llmslo_slo_objective_ratio": (',slo="ok"', 0.99), "up": ("", 1), "llmslo_trusted": ("", 1)}
@@ -93,22 +104,22 @@ def _write(file: TextIO, group: str, targets: int) -> None:
         for target in range(targets):
             own = _labels(target) if labels else f'job="llm-slo-prober",instance="{target}"'
             for at_s in range(END_S - 900, END_S + 1, SCRAPE_S):
-                file.write(f"{gauge}{{{own}{labels}}} {value} {at_s}\n")
-    _write_recorded(file, group, targets)
+                file.write(f"{gauge}{{{own}{more}{labels}}} {value} {at_s}\n")
+    _write_recorded(file, group, targets, more)
     if group == LATENCY:
         _write_latencies(file, targets)
     file.write("# EOF\n")
 
 
-def _write_recorded(file: TextIO, group: str, targets: int) -> None:
+def _write_recorded(file: TextIO, group: str, targets: int, more: str) -> None:
     """What other rules of the group have recorded."""
     for target in range(targets):
         for window in ("1h", "2h", "6h", "1d", "3d"):
             name = f"target_workload_slo:llmslo_slo_events:increase{window}"
-            file.write(f'{name}{{target="{target}",workload="w",slo="ok"}} 720 {END_S}\n')
+            file.write(f'{name}{{target="{target}",workload="w"{more},slo="ok"}} 720 {END_S}\n')
     for kind in ("events", "bad_events") if group.endswith("-budget") else ():
         for target in range(targets):
-            name = f'target_workload_slo:llmslo_slo_{kind}:tile4m{{target="{target}",workload="w",slo="ok"}}'
+            name = f'target_workload_slo:llmslo_slo_{kind}:tile4m{{target="{target}",workload="w"{more},slo="ok"}}'
             for at_s in range(END_S - 30 * 86_400, END_S + 1, TILE_STEP_S):
                 file.write(f"{name} 48 {at_s}\n")
 

@@ -23,7 +23,7 @@ from prober.config.load import load
 from prober.config.target import TargetSpec
 from prober.daemon.registry import registry
 from prober.exposition import families, protobuf
-from prober.exposition.families import Family, Histogram
+from prober.exposition.families import Histogram, Registry
 from prober.exposition.form import Form
 from prober.features.slo.monitor import SloMonitor
 from prober.probing.recorder import ProbeRecorder
@@ -68,7 +68,7 @@ def _scrape(running: Stage, form: Form | None) -> None:
 
 def cost(silent: int) -> dict[str, Any]:
     """Of a page all of whose histograms have changed since the last: processor time in ms, of it the longest slice; bytes."""
-    found = list(_filled(silent + 1).values())
+    found = list(filled(registry(), silent + 1).values())
     histograms = [child for each in found for child in each.children.values() if isinstance(child, Histogram)]
     rng = Random(1)
     forms: dict[Form, Callable[[], Iterator[bytes]]] = {
@@ -81,7 +81,7 @@ def cost(silent: int) -> dict[str, Any]:
         for _ in range(PAGES):
             for histogram in histograms:
                 histogram.observe(*(rng.lognormvariate(-3, 0.5) for _ in range(20)))
-            times, size = _timed(pages())
+            times, size = timed(pages())
             whole.append(sum(times))
             longest.append(max(times))
         figures = {"ms": percentile(whole, 0.5), "longest_slice_ms": percentile(longest, 0.5)}
@@ -89,8 +89,8 @@ def cost(silent: int) -> dict[str, Any]:
     return told
 
 
-def _filled(targets: int) -> dict[str, Family]:
-    made = registry()
+def filled(made: Registry, targets: int) -> Registry:
+    """The registry with the series of that many targets."""
     for i in range(targets):
         observed(_spec(), ProbeRecorder(made), SloMonitor(made), name=f"silent-{i}")
     return made
@@ -101,7 +101,7 @@ def _spec() -> TargetSpec:
     return load(text, source="bench", engines=(), environment={}, read=lambda path: path).targets[0]
 
 
-def _timed(pieces: Iterator[bytes]) -> tuple[list[float], int]:
+def timed(pieces: Iterator[bytes]) -> tuple[list[float], int]:
     """(processor time of each slice in ms, bytes)."""
     times: list[float] = []
     size, begin = 0, time.process_time()

@@ -24,10 +24,9 @@ def unchanged(logs: Array, _since: int, _rng: np.random.Generator) -> Array:
 
 @dataclass
 class DriftCounts:
-    """Events of a signal without change. load_alarms: those whose cause is a load above the baseline's."""
+    """Events of a signal without change."""
 
     alarms: int = 0
-    load_alarms: int = 0
     improvements: int = 0
 
 
@@ -43,15 +42,15 @@ def observe(
     load_values = [None] * len(values) if loads is None else loads.tolist()
     for time_s, value, load in zip(times.tolist(), values, load_values, strict=True):
         _, verdict = step(state, Observation(time_s, value, load))
-        if baseline is not None and verdict.event in ("alarm", "improved") and verdict.cause != "load":
+        if baseline is not None and verdict.event in ("alarm", "improved"):
             adopt(state, baseline, settled=settled)
             state.alarm = state.spread = state.fit = None
         yield verdict
 
 
 def is_alarm(verdict: DriftVerdict) -> bool:
-    """A regression is reported, for another reason than a high load."""
-    return verdict.event == "alarm" and verdict.cause != "load"
+    """A slowdown is reported."""
+    return verdict.event == "alarm"
 
 
 class WatchedSignal:
@@ -79,7 +78,6 @@ class WatchedSignal:
         for _ in range(samples // CHUNK):
             for verdict in self._verdicts(CHUNK):
                 counts.alarms += is_alarm(verdict)
-                counts.load_alarms += verdict.event == "alarm" and verdict.cause == "load"
                 counts.improvements += verdict.event == "improved"
         return counts
 

@@ -18,6 +18,7 @@ settings.load_profile("untimed")
 # Real engines take minutes to install and gigabytes to keep: `make test-engines` names where they are.
 collect_ignore = [] if os.environ.get("ENGINES_DIR") else ["engines/test_real_engines.py"]
 collect_ignore += [] if os.environ.get("APISERVER") else ["cluster/test_cluster.py"]  # `make test-cluster` builds one
+collect_ignore += [] if os.environ.get("NODE_IMAGE") else ["node/test_node.py"]  # half an hour: `make test-node`
 
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:

@@ -1,11 +1,15 @@
 #!/usr/bin/env bash
-# tools/apiserver.sh DIR: a real Kubernetes API server and its etcd, into DIR/usr/bin: kube-apiserver of Debian 12's source
-# package (1.20, the last that it ships a server of), built with its own Go, both unpacked and not installed. Some eight minutes
-# and 3 GB the first time; the sources and what is between are removed. A newer server is used where APISERVER names one.
+# tools/apiserver.sh DIR [COMMAND...]: a real Kubernetes API server (or the commands named, such as kubelet) and its etcd, into
+# DIR/usr/bin: of Debian 12's source package (1.20, the last that it ships a server of), built with its own Go, unpacked and not
+# installed. Some eight minutes and 3 GB the first time; the sources and what is between are removed.
 set -euo pipefail
 mkdir -p "$1"
 dir=$(cd "$1" && pwd)
-[ -x "$dir/usr/bin/kube-apiserver" ] && [ -x "$dir/usr/bin/etcd" ] && exit
+shift
+[ $# -gt 0 ] || set -- kube-apiserver
+missing=
+for name in etcd "$@"; do [ -x "$dir/usr/bin/$name" ] || missing+=" $name"; done
+[ -n "$missing" ] || exit 0
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 build=$(mktemp -d "$dir/build.XXXXXX")
 trap 'rm -rf "$build"' EXIT
@@ -35,8 +39,8 @@ for package in component-base/version client-go/pkg/version; do
     package=k8s.io/kubernetes/vendor/k8s.io/$package
     said+=(-X "$package.gitVersion=v$release" -X "$package.gitMajor=${release%%.*}" -X "$package.gitMinor=$(cut -d. -f2 <<<"$release")")
 done
-"${go[@]}" -ldflags "-s -w ${said[*]}" -o "$build/kube-apiserver" ./cmd/kube-apiserver
+for name; do "${go[@]}" -ldflags "-s -w ${said[*]}" -o "$build/usr/bin/$name" "./cmd/$name"; done
 mkdir -p "$dir/usr/bin"
-mv "$build/kube-apiserver" "$build/usr/bin/etcd" "$dir/usr/bin/"
+for name in etcd "$@"; do mv "$build/usr/bin/$name" "$dir/usr/bin/"; done
 chmod -R u+w "$build"
-"$dir/usr/bin/kube-apiserver" --version
+"$dir/usr/bin/$1" --version

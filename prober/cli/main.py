@@ -13,6 +13,7 @@ from prober.cli.output import echo, log_to_stderr
 COMMANDS = {
     "run": "probe the configured targets and export what users experience to Prometheus",
     "watch": "probe targets and show in the terminal what users experience, without Prometheus",
+    "drain": "tell the prober of this container that its pod is being ended, as a preStop hook",
     "check": "check a configuration, its daily cost and its alerts",
     "rules": "write recording rules and alerts for the SLOs, for Prometheus or its operator",
     "dashboards": "write, check or push the Grafana dashboards",
@@ -45,7 +46,8 @@ def main() -> None:
             fail(f"\nprober: no command {name!r}", ExitCode.WRONG_CALL)
         return
     if name == "run":
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the daemon handles it: by default it ends the process
+        for number in (signal.SIGHUP, signal.SIGUSR1):
+            signal.signal(number, signal.SIG_IGN)  # until the daemon handles it: by default it ends the process
     else:
         log_to_stderr()
     gc.disable()  # it takes an eighth of the imports' time, and nearly all that they make stays

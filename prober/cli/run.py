@@ -133,14 +133,17 @@ def run(
     if urls and named_options(call, ["config_file"]):
         fail(f"prober run: {URL_OR_FILE}", ExitCode.WRONG_CALL)
     _log_to_stderr(log_level, log_format)
+    from prober.net.allocator import configure_malloc
+    from prober.web.front_process import FrontProcess
+
+    configure_malloc()
+    front = FrontProcess.fork()  # before the imports that it does not need
+
     from prober.daemon.app import App, Options
     from prober.daemon.registry import vantage_name
     from prober.features.replicas.leadership import LeaseOptions
-    from prober.net.allocator import configure_malloc
-    from prober.web.front_process import FrontProcess
     from prober.web.site import host_and_port
 
-    configure_malloc()
     own_shard = _checked("--shard", lambda: Shard.parse(shard, os.environ.get("POD_NAME")))
     own_vantage = _checked("--vantage", lambda: vantage_name(vantage))
     _checked("--web.listen-address", lambda: host_and_port(listen_address))
@@ -170,7 +173,7 @@ def run(
         storage_max_bytes=max_bytes,
     )
 
-    run_app(App(options, front=FrontProcess.fork()), written)
+    run_app(App(options, front=front), written)
 
 
 def patience_s(text: str) -> float:

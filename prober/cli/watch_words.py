@@ -189,9 +189,10 @@ def drift_words(drifts: Sequence[DriftAnswer], now_unix_s: float) -> tuple[Kind,
     if active := [drift for drift in drifts if drift.active]:
         return "few", "; ".join(_slower(drift, now_unix_s) for drift in active)
     learning = ", ".join(dict.fromkeys(_signal(drift) for drift in drifts if drift.phase == "learning"))
-    judged = ", ".join(
-        dict.fromkeys(f"{_signal(drift)} ({drift.phase})" for drift in drifts if drift.phase != "learning")
-    )
+    known = [drift for drift in drifts if drift.phase != "learning"]
+    judged = ", ".join(dict.fromkeys(f"{_signal(drift)} ({_depth(drift)})" for drift in known if not drift.why))
+    if known and not judged:
+        return "unknown", one_line(f"unknown, {known[0].why}")
     if not judged:
         return "unknown", f"unknown, the baseline of {learning} is being learnt, which takes days"
     return "good", f"none found in {judged}" + (
@@ -222,8 +223,12 @@ def headroom_words(target: TargetAnswer) -> tuple[Kind, str]:
 def _slower(drift: DriftAnswer, now_unix_s: float) -> str:
     since = f" since {clock_time(drift.since, now_unix_s)}" if drift.since is not None else ""
     shifts = ", ".join(f"p{s.q * 100:g} ×{s.ratio:.3g} [{s.lower:.3g}, {s.upper:.3g}]" for s in drift.shifts)
-    cause = f", cause: {drift.cause}" if drift.cause else ""
-    return one_line(f"{_signal(drift)} slower{since}: {shifts or 'too few samples since then for its size'}{cause}")
+    size = shifts or ("" if drift.load in ("outside", "missing") else "too few samples since the alarm for its size")
+    return one_line(f"{_signal(drift)} slower{since}: {'; '.join(filter(None, (size, drift.why)))}")
+
+
+def _depth(drift: DriftAnswer) -> str:
+    return "provisional, only a large one would be found" if drift.phase == "provisional" else drift.phase
 
 
 def _signal(drift: DriftAnswer) -> str:

@@ -23,12 +23,13 @@ from pydantic import (
 
 from prober.config.fields import Block, Duration, Items, Mistakes, PositiveCount, mistake, present, require
 from prober.config.hosts import is_loopback
-from prober.config.labels import value_problem
+from prober.config.labels import MAX_VALUE_CHARS
 from prober.config.problems import no_such
 from prober.config.relabel import TARGET_LABELS, Labels, Rule, relabel
 from prober.config.server import Auth, TlsSpec, expand_field, server_auth, server_tls
 from prober.config.target import TargetSpec, Template
 from prober.config.units import shortened
+from prober.measure.names import name_problem, shown_name
 
 KINDS = ("file", "http", "dns", "kubernetes")
 MAX_TARGETS = 50_000
@@ -333,13 +334,11 @@ def target_of(labels: Labels, spec: DiscoverySpec) -> TargetSpec | None:
     _check_host(match[1].strip("[]").lower(), spec.hosts)
     name, model = relabelled.get("name") or address, relabelled.get("model") or spec.template.model
     for key, text in (("name", name), ("model", model or "")):
-        if len(text) > MAX_NAME_CHARS or not text.isprintable():
-            raise Unfit(
-                f"{key} {_quoted(text)} is longer than {MAX_NAME_CHARS} characters, or has some that cannot be shown"
-            )
+        if problem := name_problem(text, MAX_NAME_CHARS):
+            raise Unfit(f"{key} {_quoted(text)} {problem}")
     labels = {own: relabelled.get(own, value) for own, value in spec.template.labels.items()}
     for own, value in labels.items():
-        if problem := value_problem(value):
+        if problem := name_problem(value, MAX_VALUE_CHARS):
             raise Unfit(f"label {own} {_quoted(value)} {problem}")
     base = f"{scheme}://{address}{path}".rstrip("/")
     url = base if path.strip("/") else f"{base}/v1"
@@ -347,7 +346,7 @@ def target_of(labels: Labels, spec: DiscoverySpec) -> TargetSpec | None:
 
 
 def _quoted(text: str) -> str:
-    return repr(text if len(text) <= 60 else text[:60] + "…")
+    return repr(shown_name(text, 60))
 
 
 def _check_host(host: str, hosts: Sequence[str]) -> None:

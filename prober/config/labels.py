@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import AfterValidator
 
 from prober.config.fields import Mistakes
+from prober.measure.names import name_problem
 
 MAX_LABELS = 10
 MAX_VALUE_CHARS = 128
@@ -14,43 +15,18 @@ LABEL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 # Of the prober's series, of its rules, and of every alert.
 OWN_LABELS = frozenset(
     (
-        *(
-            "alertname",
-            "alertstate",
-            "bound",
-            "budget",
-            "cause",
-            "check",
-            "direction",
-            "discovery",
-            "engine",
-            "event",
-            "gpu",
-            "kind",
-        ),
-        *(
-            "le",
-            "long",
-            "model",
-            "name",
-            "percentile",
-            "phase",
-            "point",
-            "quantile",
-            "reason",
-            "regime",
-            "severity",
-            "shard",
-        ),
-        *("shards", "short", "signal", "slo", "stage", "state", "target", "task", "unit", "uuid", "vantage", "verdict"),
-        *("version", "what", "window", "workload"),
+        *("alertname", "alertstate", "bound", "budget", "cause", "check", "direction", "discovery", "engine", "event"),
+        *("gpu", "kind", "le", "load", "long", "model", "name", "percentile", "phase", "point"),
+        *("quantile", "reason", "regime", "severity", "shard", "shards", "short", "signal", "slo", "stage"),
+        *("state", "target", "task", "unit", "uuid", "vantage", "verdict", "version", "what", "window"),
+        "workload",
     )
 )
 # Prometheus and its operator set these to those of the prober, and rename others of the same name to exported_….
 SCRAPE_LABELS = frozenset(("container", "endpoint", "instance", "job", "namespace", "pod", "prometheus", "service"))
 
 
-def name_problem(name: str) -> str:
+def label_name_problem(name: str) -> str:
     """Why a target cannot have a label of this name; empty if it can."""
     if not LABEL_NAME.fullmatch(name) or name.startswith("__"):
         return f"{name[:80]!r} is no name of a label: write up to 64 letters, digits and _, such as team"
@@ -61,13 +37,6 @@ def name_problem(name: str) -> str:
     return ""
 
 
-def value_problem(value: str) -> str:
-    """Why a label cannot have this value; empty if it can."""
-    if len(value) > MAX_VALUE_CHARS:
-        return f"has {len(value):,} characters; use {MAX_VALUE_CHARS} or fewer"
-    return "" if value.isprintable() else "has characters that cannot be shown; remove them"
-
-
 def _checked(labels: Mapping[str, str]) -> dict[str, str]:
     with Mistakes() as mistakes:
         if len(labels) > MAX_LABELS:
@@ -75,7 +44,7 @@ def _checked(labels: Mapping[str, str]) -> dict[str, str]:
                 "", f"{len(labels)} labels; use {MAX_LABELS} or fewer, as every series about the target has them"
             )
         for name, value in labels.items():
-            if problem := name_problem(name) or value_problem(value):
+            if problem := label_name_problem(name) or name_problem(value, MAX_VALUE_CHARS):
                 mistakes.add(f".{name[:80]}", problem)
     return dict(labels)
 

@@ -21,6 +21,7 @@ from typing import Any
 from prober import __version__
 from prober.config.configuration import Configuration
 from prober.config.discovery import PLACEHOLDER
+from prober.config.hosts import is_loopback
 from prober.config.load import load
 from prober.config.problems import ConfigError
 from prober.config.units import counted
@@ -81,6 +82,8 @@ NO_LEASE = (
     "sweeps and writes to Grafana are one at a time in this prober only, and a second one with this shard would do them too; "
     "give all of a shard the same lease"
 )
+END_NOTICE_S = 10.0  # from the end of one container of a pod to the hook of another: up to 6 s were seen on a busy node
+POD_END_LIMIT_S = 3600.0  # longer than pods are given to end
 log = logging.getLogger(__name__)
 
 
@@ -262,7 +265,16 @@ class App:
             self._sweeps,
         )
         context = RunnerContext(
-            clock, trust, events, features, self._families.remove, instance, Names(), ledger, supervisor
+            clock,
+            trust,
+            events,
+            features,
+            self._families.remove,
+            instance,
+            Names(),
+            ledger,
+            supervisor,
+            END_NOTICE_S if os.environ.get("KUBERNETES_SERVICE_HOST") else 0.0,
         )
         self._fleet = Fleet(context, shard)
         self._family(replicas_series.SHARD_INFO.name).value(str(shard.index), str(shard.count)).value = 1.0
@@ -320,6 +332,7 @@ class App:
         gc.set_threshold(50_000, 20, 20)
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         self._start(asyncio.create_task(self._watch_targets(Snapshots(site.views, context))))
+        loop.add_signal_handler(signal.SIGUSR1, self._pod_ends)
         site.ready = True
         pages = self._pages(web)
         log.info("probing %s%s, %s", counted(len(specs.targets), "target"), _discovered(specs), pages)
@@ -343,6 +356,20 @@ class App:
     def _stop(self, number: signal.Signals) -> None:
         self.stopped_by = self.stopped_by or number
         self._stopping.set()
+
+    def _pod_ends(self) -> None:
+        """The targets in the prober's own pod are being ended. If they are there after POD_END_LIMIT_S, they are probed again."""
+        ending = [runner for runner in self._fleet.runners.values() if is_loopback(runner.target.endpoint.host)]
+        log.info("the pod is being ended: no more probes of %s", counted(len(ending), "target"))
+        for runner in ending:
+            runner.end(True)
+        asyncio.get_running_loop().call_later(POD_END_LIMIT_S, self._pod_stays)
+
+    def _pod_stays(self) -> None:
+        ending = [runner for runner in self._fleet.runners.values() if runner.target.is_ending]
+        log.warning("the pod has not ended: probing %s again", counted(len(ending), "target"))
+        for runner in ending:
+            runner.end(False)
 
     async def reload(self) -> str | None:
         """Apply the configuration file; a file with mistakes changes nothing. Returns the mistakes, or None."""

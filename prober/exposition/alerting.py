@@ -1,11 +1,13 @@
 """Alerting rules as values, their YAML form for Prometheus, and templates that several alerts use."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import quote
 
 from prober.exposition.dashboards.board import UIDS
+from prober.exposition.dashboards.place import PLACE
 
 Rule = dict[str, Any]
 _GROUPING = re.compile(r"\b((?:by|on) )\(([^()]*)\)")
@@ -54,9 +56,10 @@ class Link:
     variables: tuple[str, ...] = ()
     span: str = "3h"
 
-    def path(self) -> str:
-        """Path with a template of the alert's labels in its query."""
-        chosen = "".join(f"var-{name}={{{{ $labels.{name} | urlquery }}}}&" for name in self.variables)
+    def path(self, group_labels: Sequence[str] = ()) -> str:
+        """Path with a template of the alert's labels in its query; of the place, those by which the rules group."""
+        names = (*self.variables, *(name for name in PLACE if name in group_labels))
+        chosen = "".join(f"var-{name}={{{{ $labels.{name} | urlquery }}}}&" for name in names)
         return f"/d/{UIDS[self.board]}?{chosen}from=now-{self.span}&to=now"
 
 
@@ -95,7 +98,7 @@ class Alert:
                 "summary": self.summary,
                 "description": self.description,
                 "runbook_url": f"{options.runbook_url}/{quote(self.name)}",
-                "dashboard_url": f"{options.dashboard_url}{link.path()}",
+                "dashboard_url": f"{options.dashboard_url}{link.path(options.group_labels)}",
                 "prober_url": f"{options.prober_url}/{page}",
             },
         }
@@ -109,6 +112,8 @@ def with_group_labels(rule: Rule, options: RuleOptions) -> Rule:
 
     def grouped(match: re.Match[str]) -> str:
         own = [name.strip() for name in match[2].split(",") if name.strip()]
+        if own == ["slo"]:  # an objective of the rules themselves, which is the same everywhere
+            return match[0]
         more = (*apart, *(of_target if "target" in own else ()))
         return f"{match[1]}({', '.join((*own, *(name for name in more if name not in own)))})"
 

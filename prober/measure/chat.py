@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from prober.measure.payload import Malformed, count, error_of, excerpt, json_object, name, shortened, text_of
+from prober.measure.names import shown_name
+from prober.measure.payload import Malformed, count, error_of, excerpt, json_object, shortened, text_of
 from prober.measure.tool_calls import CallPiece
 
 
@@ -161,7 +162,7 @@ def parse_chunk(payload: bytes) -> Chunk:
         return Chunk(error=error)
     usage = _usage(document)
     if not choices:
-        return Chunk(usage=usage, model=name(document.get("model")))
+        return Chunk(usage=usage, model=shown_name(document.get("model")))
     choice = choices[0] if type(choices) is list and len(choices) == 1 else _first_choice(choices)
     if not isinstance(choice, dict):
         raise Malformed("`choices` is not a list of objects")
@@ -204,7 +205,7 @@ def parse_answer(payload: bytes) -> Chunk:
         _finish_reason(choice),
         _usage(document),
         None,
-        name(document.get("model")),
+        shown_name(document.get("model")),
         calls=tuple(_call_pieces(message, is_complete=True)),
     )
 
@@ -218,8 +219,8 @@ def _call_pieces(message: dict[str, Any], *, is_complete: bool = False) -> Itera
             index = call.get("index")
             yield CallPiece(
                 number if is_complete else index if type(index) is int else None,
-                name(call.get("id")),
-                name(function.get("name")),
+                shown_name(call.get("id")),
+                shown_name(function.get("name")),
                 arguments if isinstance(arguments := function.get("arguments"), str) else "",
             )
 

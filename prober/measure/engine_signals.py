@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import Any, NamedTuple, TypeVar
 
-from prober.measure.payload import shortened
+from prober.measure.names import shown_name
 
 S = TypeVar("S", bound="Source")
 
@@ -53,8 +53,8 @@ class EngineInfo:
 
     def __post_init__(self) -> None:
         for name, text in (("version", self.version), ("model", self.model)):
-            object.__setattr__(self, name, shortened(text) if text is not None else None)
-        object.__setattr__(self, "flags", {name: shortened(text) for name, text in self.flags.items()})
+            object.__setattr__(self, name, shown_name(text) if text is not None else None)
+        object.__setattr__(self, "flags", {name: shown_name(text) for name, text in self.flags.items()})
 
     def redacted(self, redact: Callable[[str], str]) -> "EngineInfo":
         """The identity without the secrets that `redact` takes out of a text."""

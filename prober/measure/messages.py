@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 
 from prober.measure.chat import Chunk, Dialect, Request, Usage
+from prober.measure.names import shown_name
 from prober.measure.payload import (
     Malformed,
     count,
@@ -16,7 +17,6 @@ from prober.measure.payload import (
     event_type,
     excerpt,
     json_object,
-    name,
     shortened,
     text_of,
 )
@@ -63,7 +63,7 @@ def parse_event(event_name: bytes, payload: bytes) -> Chunk:
             message = document.get("message")
             if not isinstance(message, dict):
                 raise Malformed("`message_start` has no `message`")
-            return Chunk(usage=_usage(message), model=name(message.get("model")))
+            return Chunk(usage=_usage(message), model=shown_name(message.get("model")))
         case "message_delta":
             delta = document.get("delta")
             reason = delta.get("stop_reason") if isinstance(delta, dict) else None
@@ -96,7 +96,7 @@ def parse_answer(payload: bytes) -> Chunk:
         shortened(text_of(reason)) if reason else None,
         _usage(message),
         None,
-        name(message.get("model")),
+        shown_name(message.get("model")),
         calls=tuple(piece for number, block in enumerate(blocks) for piece in _calls(block, number, is_complete=True)),
     )
 
@@ -111,7 +111,7 @@ def _calls(block: Any, index: int | None, *, is_complete: bool = False) -> tuple
     if not isinstance(block, dict) or block.get("type") != "tool_use":
         return ()
     text = text_of(block["input"]) if block.get("input") or (is_complete and "input" in block) else ""
-    return (CallPiece(index, name(block.get("id")), name(block.get("name")), text),)
+    return (CallPiece(index, shown_name(block.get("id")), shown_name(block.get("name")), text),)
 
 
 def _content(block: Any) -> Chunk:

@@ -97,13 +97,6 @@ def shortened(text: str, limit: int = MAX_SERVER_TEXT_CHARS) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-def name(value: object) -> str:
-    """A name that a server gave, "" if it is no text."""
-    if type(value) is not str:
-        return ""
-    return value if len(value) <= MAX_SERVER_TEXT_CHARS and value.isprintable() else shortened(value)
-
-
 def event_type(document: Mapping[str, Any], event_name: bytes) -> str:
     """Type of an event whose data are `document`, else its name."""
     kind = document.get("type")

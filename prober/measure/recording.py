@@ -10,8 +10,9 @@ from operator import sub
 
 from prober.measure import chat
 from prober.measure.api import CHAT, Api
+from prober.measure.names import shown_name
 from prober.measure.outcome import ObservedEnd, Verdict
-from prober.measure.payload import Malformed, error_of, first_line, is_json_object, joined_surrogates, json_object, name
+from prober.measure.payload import Malformed, error_of, first_line, is_json_object, joined_surrogates, json_object
 from prober.measure.quality import CHECKED_CHARS_PER_TOKEN, MIN_CHECKED_CHARS
 from prober.measure.sse import STRAY, LineTooLong, SseDecoder, SseEvent, is_done
 from prober.measure.templates import Templates
@@ -468,7 +469,7 @@ class Recording:
         if chunk.finish_reason is not None:
             self.finish_reason = chunk.finish_reason
         if chunk.model and not self.answered_model:
-            self.answered_model = name(chunk.model)
+            self.answered_model = shown_name(chunk.model)
         if chunk.text:
             self._record_texts((chunk.text,), is_answer=chunk.is_answer)
 

@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 
 from prober.measure.chat import Chunk, Dialect, Request, Usage
+from prober.measure.names import shown_name
 from prober.measure.payload import (
     Malformed,
     count,
@@ -17,7 +18,6 @@ from prober.measure.payload import (
     event_type,
     excerpt,
     json_object,
-    name,
     shortened,
     text_of,
 )
@@ -59,11 +59,13 @@ def parse_event(event_name: bytes, payload: bytes) -> Chunk:
         response = document.get("response")
         if not isinstance(response, dict):
             raise Malformed(f"`{kind}` has no `response`")
-        return _end(response, name(response.get("status")) or kind.partition(".")[2])
+        return _end(response, shown_name(response.get("status")) or kind.partition(".")[2])
     if kind == "response.output_item.added":
         item = document.get("item")
         # A tool call begins with the name of the tool, which the model generates.
-        tool = name(item.get("name")) if isinstance(item, dict) and str(item.get("type")).endswith("_call") else ""
+        tool = (
+            shown_name(item.get("name")) if isinstance(item, dict) and str(item.get("type")).endswith("_call") else ""
+        )
         return Chunk(tool != "", tool != "", tool, calls=tuple(_call_pieces(item, _position(document, None))))
     if kind == "response.function_call_arguments.done":
         arguments = document.get("arguments")
@@ -71,7 +73,7 @@ def parse_event(event_name: bytes, payload: bytes) -> Chunk:
         return Chunk(calls=(CallPiece(_position(document, document.get("item_id")), rest=rest),))
     if kind in ("response.created", "response.in_progress", "response.queued"):
         response = document.get("response")
-        return Chunk(model=name(response.get("model")) if isinstance(response, dict) else "")
+        return Chunk(model=shown_name(response.get("model")) if isinstance(response, dict) else "")
     if kind == "error" or "error" in document:
         return Chunk(error=error_of(document) or "no message")
     if "choices" in document:
@@ -87,7 +89,7 @@ def parse_answer(payload: bytes) -> Chunk:
             return Chunk(error=error)
         raise Malformed(f"the answer has no `output`: {excerpt(payload)}")
     answer, reasoning = _output(response["output"])
-    end = _end(response, name(response.get("status")) or "completed")
+    end = _end(response, shown_name(response.get("status")) or "completed")
     items = response["output"] if isinstance(response["output"], list) else []
     calls = tuple(piece for number, item in enumerate(items) for piece in _call_pieces(item, number))
     return end._replace(
@@ -98,7 +100,7 @@ def parse_answer(payload: bytes) -> Chunk:
 def _position(document: dict[str, Any], item_id: object) -> int | str | None:
     """Place of an item in the output, else its id: llama.cpp numbers no items."""
     place = document.get("output_index")
-    return place if type(place) is int else name(item_id) or None
+    return place if type(place) is int else shown_name(item_id) or None
 
 
 def _call_pieces(item: Any, position: int | str | None) -> Iterator[CallPiece]:
@@ -106,16 +108,16 @@ def _call_pieces(item: Any, position: int | str | None) -> Iterator[CallPiece]:
     if isinstance(item, dict) and item.get("type") == "function_call":
         arguments = item.get("arguments")
         yield CallPiece(
-            position if position is not None else name(item.get("id")) or None,
-            name(item.get("call_id")),
-            name(item.get("name")),
+            position if position is not None else shown_name(item.get("id")) or None,
+            shown_name(item.get("call_id")),
+            shown_name(item.get("name")),
             arguments if isinstance(arguments, str) else "",
         )
 
 
 def _end(response: dict[str, Any], status: str) -> Chunk:
     """The end of an answer: its status, or the reason for which it is incomplete, is the finish reason."""
-    usage, model = _usage(response), name(response.get("model"))
+    usage, model = _usage(response), shown_name(response.get("model"))
     error = response.get("error")
     if error or status == "failed":
         return Chunk(

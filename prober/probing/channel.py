@@ -29,13 +29,18 @@ class NewTarget:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """To a worker: a request. due_ns, launched_ns: of CLOCK_MONOTONIC, which all processes of a host share."""
+    """To a worker: a request.
+
+    due_ns, launched_ns: of the worker's CLOCK_MONOTONIC, which all processes of a host share
+    clock_ns: that clock minus the prober's, to which the worker moves all stamps that it reports
+    """
 
     request_id: str
     target: int
     drawn: DrawnRequest
     due_ns: int
     launched_ns: int
+    clock_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)

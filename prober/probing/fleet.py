@@ -127,6 +127,7 @@ class Fleet:
         """End a target, and begin it again where it is still wanted, until it is as it should be."""
         try:
             while (runner := self.runners.get(key)) is not None and self._is_stale(runner):
+                runner.target.is_ending = runner.target.is_ending or key not in self._desired
                 await runner.stop(drain_s)
                 async with self._one_at_a_time:
                     spec = self._desired.get(key)

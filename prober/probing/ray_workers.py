@@ -2,8 +2,8 @@
 
 They are the processes of `worker`, each started by an actor (`ray_actor`) that passes the bytes of its channel on. Everything that
 decides stays in the prober, as with workers of this machine. What differs is the clock: a node's CLOCK_MONOTONIC has another origin,
-so due times are moved to the node's clock and stamps back by one offset a request. Latencies are differences of stamps of one clock
-and keep their precision; only the due time bears the error of the offset, which the gate of the send lag includes.
+so due times are moved to the node's clock, and stamps back by its worker, by one offset a request. Latencies are differences of stamps
+of one clock and keep their precision; only the due time bears the error of the offset, which the gate of the send lag includes.
 """
 
 import asyncio
@@ -65,8 +65,9 @@ class RayWorker(WorkerProcess):
                 self._max_error_ns = max(self._max_error_ns, offset.error_ns)
                 unix_s = time.time() + (due_ns - now_ns) / 1e9
                 self._dealt[request_id] = _Dealt(offset, self._max_send_lag_s[message.target], unix_s)
-                due_ns, launched_ns = due_ns + offset.offset_ns, message.launched_ns + offset.offset_ns
-                message = replace(message, due_ns=due_ns, launched_ns=launched_ns)
+                clock_ns = offset.offset_ns
+                due_ns, launched_ns = due_ns + clock_ns, message.launched_ns + clock_ns
+                message = replace(message, due_ns=due_ns, launched_ns=launched_ns, clock_ns=clock_ns)
         super().send(message)
 
     def clock_text(self) -> str:
@@ -152,12 +153,10 @@ class RayWorker(WorkerProcess):
             case Ended(request_id=request_id, result=result) if (
                 dealt := self._dealt.pop(request_id, None)
             ) is not None:
-                offset_ns = -dealt.offset.offset_ns
                 if isinstance(result, Timeline):
-                    return replace(message, result=result.shifted(offset_ns))
-                result = replace(result, timeline=result.timeline.shifted(offset_ns), unix_s=dealt.unix_s)
-                error_s = dealt.offset.error_ns / 1e9
-                return replace(message, result=checked_clock(result, error_s, dealt.max_send_lag_s, self.node))
+                    return message
+                error_s, result = dealt.offset.error_ns / 1e9, replace(result, unix_s=dealt.unix_s)
+                return Ended(request_id, checked_clock(result, error_s, dealt.max_send_lag_s, self.node))
             case Beat(first_ns=first_ns):
                 known = ((request_id, at_ns, self._dealt.get(request_id)) for request_id, at_ns in first_ns)
                 return Beat(

@@ -13,8 +13,9 @@ from prober.config.target import TargetSpec
 from prober.measure.api import APIS
 from prober.measure.chat import Dialect
 from prober.measure.engines import DIALECTS, GENERIC, detect
+from prober.measure.names import MAX_NAME_CHARS, shown_name
 from prober.measure.outcome import ANSWERED, BAD, Outcome, Verdict, classify_status, reader_failure_verdict
-from prober.measure.payload import MAX_SERVER_TEXT_CHARS, error_message, json_object, shortened
+from prober.measure.payload import error_message, json_object
 from prober.measure.target_state import SILENT_STATES, TargetState
 from prober.measure.templates import Templates
 from prober.measure.warmup import DEFAULT_IDLE_NS, WarmUp
@@ -67,7 +68,7 @@ class Identity:
     @property
     def name(self) -> str:
         """The model's id as it is shown and compared."""
-        return shortened(self.shown or self.model)
+        return shown_name(self.shown or self.model)
 
 
 class Keeps(Protocol):
@@ -89,6 +90,7 @@ class Target:
         None where they always are failures, as in a single experiment
     has_answered: it has answered an HTTP request, with whatever status
     is_refusing: `starting`, because it refuses connections and has never answered
+    is_ending: somebody is ending its server and has said so; its state is `draining`, and what fails is no failure of it
     worker: number of this process if it is a worker; 0: the prober itself
     prompt_calibration: its first requests are sample prompts that tell how its server counts tokens; None: none are sent, and a word
         counts as a token
@@ -133,6 +135,7 @@ class Target:
         self.waiting_since_ns: int | None = None
         self.has_answered = False
         self.is_refusing = False
+        self.is_ending = False
 
     @property
     def starting_until_ns(self) -> int | None:
@@ -141,6 +144,11 @@ class Target:
             return None
         until_ns = self.waiting_since_ns + round(self.spec.starting_timeout * 1e9)
         return until_ns if self.clock.now_ns() < until_ns else None
+
+    def end(self, is_ending: bool) -> None:
+        """Its server is being ended, or is not after all."""
+        self.is_ending = is_ending
+        self.state = TargetState.DRAINING if is_ending else TargetState.PENDING
 
     def inherit_start(self, before: "Target") -> None:
         """Take over what its server has shown so far from the same target before a reload, unless its address is another."""
@@ -208,6 +216,8 @@ class Target:
         Nothing is asked of a target that answers well. One that fails is asked beside its probes, which do not wait for it;
         one that is new, loading or draining is asked first, since nothing is measured of it yet.
         """
+        if self.is_ending:
+            return False
         if self.state == TargetState.READY and not self._bad_in_a_row:
             return True
         if self._asking is None or self._asking.done():
@@ -217,7 +227,9 @@ class Target:
         return self.state not in SILENT_STATES
 
     def ended(self, outcome: Outcome) -> None:
-        """A probe ended; the state follows."""
+        """A probe ended; the state follows, unless the server is being ended."""
+        if self.is_ending:
+            return
         if outcome in ANSWERED:
             if self.state is TargetState.FAILING:
                 self._look_up_pause_ns = MIN_LOOK_UP_PAUSE_NS
@@ -406,6 +418,8 @@ class Target:
 
         A target that refuses connections and has never answered is starting until `starting_timeout` has passed.
         """
+        if self.is_ending:
+            return
         body = answer.body[:2000].decode("utf-8", "replace").lower()
         dialect = self.identity.dialect if self.identity else DIALECTS.get(self.spec.engine or "", GENERIC)
         self.is_refusing = answer.is_refused and self.starting_until_ns is not None
@@ -472,19 +486,31 @@ class Target:
         try:
             models = json_object(answer.body)["data"]
             first = models[0]
-            listed = [str(model["id"]) for model in models]
+            listed = [model["id"] for model in models]
         except (ValueError, KeyError, TypeError, IndexError):
             start = answer.body[:60].decode("utf-8", "replace")
             return Verdict(Outcome.MALFORMED, f"no list of models, but {start!r}; is the url that of the OpenAI API?")
-        if max(map(len, listed)) > MAX_SERVER_TEXT_CHARS:
-            detail = f"the list of models has an id of more than {MAX_SERVER_TEXT_CHARS} characters; set `model` and `engine`"
-            return Verdict(Outcome.MALFORMED, detail)
+        if problem := next(filter(None, map(_id_problem, listed)), ""):
+            return Verdict(Outcome.MALFORMED, f"the list of models has an id {problem}; set `model` and `engine`")
         dialect = DIALECTS.get(self.spec.engine or "") or detect(first.get("owned_by"), answer.headers)
         model_id = self.spec.model
         if model_id is None and len(listed) > 1 and not all(model.get("parent") for model in models[1:]):
-            names = ", ".join(map(shortened, listed[:10]))
+            names = ", ".join(map(shown_name, listed[:10]))
             return Verdict(Outcome.REJECTED, f"serves {len(listed)} models; set `model` to one of {names}")
         if model_id is not None:
             return Identity(model_id, dialect, path)
         shown = self.endpoint.redactor.redact(listed[0])
         return Identity(listed[0], dialect, path, "" if shown == listed[0] else shown)
+
+
+def _id_problem(model_id: object) -> str:
+    """Why no request can carry this id of a model, such as "of more than 300 characters"; "" if it can."""
+    if not isinstance(model_id, str) or not shown_name(model_id):
+        return "that is no text"
+    if len(model_id) > MAX_NAME_CHARS:
+        return f"of more than {MAX_NAME_CHARS} characters"
+    try:
+        model_id.encode()
+    except UnicodeEncodeError:
+        return "with half a surrogate pair"
+    return ""

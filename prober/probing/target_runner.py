@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -29,7 +30,14 @@ from prober.workload.arrivals import derive_seed
 from prober.workload.prompt_length import PromptCalibration
 from prober.workload.workloads import RequestGenerator
 
+GONE = frozenset(  # how requests fail while their server ends
+    (
+        *(Outcome.CONNECT_REFUSED, Outcome.CONNECT_TIMEOUT, Outcome.RESET, Outcome.TRUNCATED),
+        *(Outcome.ERROR_IN_STREAM, Outcome.HTTP_5XX),
+    )
+)
 UNNAMED = "undiscovered"  # name of the series of a target whose model is not known yet
+MAX_MODELS = 10  # by which a target without a name of its own goes in turn, as each is a new set of series
 FIRST_ANSWER_INTERVAL_S = 2.0  # how often a target is asked that refuses connections and has never answered
 Observer = TypeVar("Observer", bound=TargetObserver)
 log = logging.getLogger(__name__)
@@ -82,6 +90,7 @@ class RunnerContext:
     features: in the order in which their observers hear of a target
     forget: removes all series of a name
     instance: makes the schedules of two probers different
+    end_notice_s: how long after the end of a server it may be told that somebody ended it; 0: it never is
     """
 
     clock: Clock
@@ -93,6 +102,7 @@ class RunnerContext:
     names: Names
     budgets: BudgetKeeper
     supervisor: Supervisor
+    end_notice_s: float = 0.0
 
 
 class TargetRunner:
@@ -105,6 +115,7 @@ class TargetRunner:
         self._context = context
         self._observed: ObservedTarget | None = None
         self._logged_state, self._logged_token_problem = self.target.state, ""
+        self._models: set[str] = set()  # that its server named, MAX_MODELS + 1 at most
         self._is_started = False
         self._start: asyncio.TimerHandle | None = None
         self._schedules: list[asyncio.Task[None]] = []
@@ -174,13 +185,25 @@ class TargetRunner:
         log.info("target=%s %s", self.name or UNNAMED, text)
         self._context.events.append(TargetEvent(self._context.clock.unix_s(), self.name or UNNAMED, "state", text))
 
+    def end(self, is_ending: bool) -> None:
+        """Its server is being ended: send nothing from now on, and count no failure of what is under way. Or it is not after all."""
+        if is_ending == self.target.is_ending:
+            return
+        self.target.end(is_ending)
+        if is_ending and self._observed is not None:
+            self._observed.paused()
+        self._show_state()
+        self._log_changes(None)
+
     def record(self, result: ProbeResult, *, is_fault: bool = False) -> None:
         """Hand the result of a scheduled probe to all observers.
 
         is_fault: an exception inside the prober ended the probe, which says nothing of how late the prober is
         """
         identity = self.target.identity
-        name = self.target.spec.name or (identity.name if identity else result.model) or self.name or UNNAMED
+        name = (
+            self.target.spec.name or self._bounded(identity.name if identity else result.model) or self.name or UNNAMED
+        )
         if self._context.names.is_taken(name, self.target.spec.key):
             name = self.target.spec.key
         self._take_name(name)
@@ -230,10 +253,11 @@ class TargetRunner:
             if kind in before.target.budgets:
                 self.target.budgets[kind] = before.target.budgets[kind].with_limit(budget.limit)
         if before.target.spec.url == self.target.spec.url:
+            self._models = before._models
             self.target.warm_up = replace(before.target.warm_up, count=self.target.spec.warmup)
             if self.target.spec.model == before.target.spec.model and before.target.prompt_calibration is not None:
                 self.target.prompt_calibration = before.target.prompt_calibration
-            self.target.state = before.target.state
+            self.target.state, self.target.is_ending = before.target.state, before.target.is_ending
             self._logged_state = self.target.state
         self.target.inherit_start(before.target)
 
@@ -249,6 +273,21 @@ class TargetRunner:
         self._show_state()
         if self._is_started:
             self._observed.started()
+
+    def _bounded(self, model: str) -> str:
+        """The model as a name of the target; its key once its server has named more than MAX_MODELS."""
+        if not model:
+            return ""
+        if model not in self._models and len(self._models) <= MAX_MODELS:
+            self._models.add(model)
+            if len(self._models) > MAX_MODELS:
+                log.warning(
+                    "target=%s: its server has named more than %d models since the start; from now on the name of the target is its "
+                    "URL; set `name` or `model`",
+                    self.name or UNNAMED,
+                    MAX_MODELS,
+                )
+        return model if len(self._models) <= MAX_MODELS else self.target.spec.key
 
     def _release(self, observed: ObservedTarget) -> None:
         observed.removed()
@@ -313,7 +352,19 @@ class TargetRunner:
             is_fault = True
             detail = "a fault inside the prober; please report it with the trace in the log"
             result = _unsent(probe, due_ns, Outcome.INVALID, detail)
-        self._take(result, is_fault=is_fault)
+        self._take(await self._unless_ended(result), is_fault=is_fault)
+
+    async def _unless_ended(self, result: ProbeResult | None) -> ProbeResult | None:
+        """The result; `cancelled` if the probe failed because somebody ended the server, which may be told a moment later."""
+        if result is None or result.outcome not in BAD:
+            return result
+        if result.outcome in GONE and self._context.end_notice_s:
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(self._context.end_notice_s)
+        if not self.target.is_ending:
+            return result
+        detail = f"its server was being ended: {result.outcome} {result.detail}".rstrip()
+        return replace(result, outcome=Outcome.CANCELLED, detail=detail)
 
     def _take(self, result: ProbeResult | None, *, is_fault: bool = False) -> None:
         """Record a result, None if nothing was sent, and show the state. An exception is logged: the schedule goes on."""

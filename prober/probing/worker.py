@@ -117,7 +117,7 @@ class Worker:
         finally:
             self._flights.pop(request_id, None)
             self._has_first.discard(request_id)
-            self.channel.send(Ended(request_id, result))
+            self.channel.send(Ended(request_id, _on_prober_clock(result, message.clock_ns)))
 
 
 def checked(result: ProbeResult, handed_s: float, max_send_lag_s: float) -> ProbeResult:
@@ -129,6 +129,15 @@ def checked(result: ProbeResult, handed_s: float, max_send_lag_s: float) -> Prob
         return result
     detail = f"handed over in {handed_s * 1e3:.1f} ms by the prober itself (max_send_lag {max_send_lag_s * 1e3:g} ms)"
     return replace(result, outcome=Outcome.INVALID, detail=detail)
+
+
+def _on_prober_clock(result: ProbeResult | Timeline, clock_ns: int) -> ProbeResult | Timeline:
+    """The same with stamps of the prober's clock. Moved here, as every stamp of every worker would be work of the one prober."""
+    if clock_ns == 0:
+        return result
+    if isinstance(result, Timeline):
+        return result.shifted(-clock_ns)
+    return replace(result, timeline=result.timeline.shifted(-clock_ns))
 
 
 async def serve(number: int, channel_socket: socket.socket) -> None:

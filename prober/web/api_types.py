@@ -99,7 +99,7 @@ class ShiftAnswer(Answer):
 
 
 class DriftAnswer(Answer):
-    """Drift of a latency. evidence: on a log scale; 1 raises the alarm."""
+    """Drift of a latency. evidence: on a log scale; 1 raises the alarm. why: what the load says of it, or why there is no verdict."""
 
     workload: str
     signal: str
@@ -107,6 +107,8 @@ class DriftAnswer(Answer):
     evidence: float = _at("verdict", "evidence")
     active: bool = _at("verdict", "active")
     cause: str | None = _at("verdict", "cause")
+    load: str = _at("verdict", "load")
+    why: str = _at("verdict", "why")
     since: float | None = _at("verdict", "since_unix_s")
     shifts: list[ShiftAnswer]
 
@@ -229,10 +231,12 @@ class TargetAnswer(Answer):
     last_sweep: the last one that ended, which may have found no capacity
     buffered: most of its last answers arrived all at once or several tokens at a time; null until enough were seen
     starting: null unless the state is `starting` because it refuses connections
+    labels: those that all its series have, by name, from the configuration or its discovery
     """
 
     name: str
     url: str
+    labels: dict[str, str] = Field(default_factory=dict)
     model: str
     other_model: str
     engine: str

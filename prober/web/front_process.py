@@ -1,6 +1,7 @@
 """The front in a process of its own, so that the process that measures serves nobody.
 
-It is forked before the measuring process has threads, and shares the memory of what is loaded by then. Between both is a keeper, which
+It is forked before the measuring process has threads and before that loads what the front does not need, and shares the memory of what
+is loaded by then: a page that both write is there three times, as the keeper has it too. Between both is a keeper, which
 only waits, and forks the front again if it ends. A front sends the site one end of each connection to it; the site says every
 second that it lives, and what has changed.
 """
@@ -172,7 +173,7 @@ async def take(runner: web.AppRunner, connected: socket.socket) -> None:
 def _keep(control: socket.socket, parent: int) -> None:
     """Wait for the sockets, and keep a front for them until the measuring process closes the channel."""
     os.setsid()  # Ctrl-C in a terminal goes to the measuring process, which decides
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
     end_with_parent(parent)
     message, descriptors, _, _ = socket.recv_fds(control, MAX_MESSAGE_BYTES, MAX_SOCKETS)

@@ -233,6 +233,7 @@ class Views:
             sweepable=spec.sweep is not None,
             starting=Starting(*start) if start else None,
             buffering=buffering.buffering if buffering else Buffering(),
+            labels={label: value for label, value in sorted(spec.labels.items()) if value},
         )
 
     def _slo_statuses(self, runner: TargetRunner) -> list[SloStatus]:
@@ -281,6 +282,7 @@ def _searched(view: TargetView, fact: Concern) -> str:
         fact.text,
         "paused" if view.paused_unix_s is not None else "",
         "buffered" if view.buffering.is_buffered else "",
+        *(f"{label}:{value}" for label, value in view.labels.items()),
     )
     return " ".join(words_).lower()
 

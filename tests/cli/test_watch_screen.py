@@ -102,7 +102,7 @@ def test_the_screen_fits_its_size(scene: Callable[[], list[TargetView]], width: 
         ),
         (
             scenes.drifting,
-            ["drift     ▲ TTFT slower since 09:30:00: p50 ×1.31 [1.24, 1.39]", "cause: regression"],
+            ["drift     ▲ TTFT slower since 09:30:00: p50 ×1.31 [1.24, 1.39]", "slower at the same load"],
             ["none found"],
         ),
         (scenes.down, ["✗ failing", "12 × connect_refused: 127.0.0.1:8000 refused the connection"], ["no problem"]),
@@ -164,6 +164,13 @@ def test_unknown_headroom_and_drift_say_why() -> None:
             view, drifts=[*scenes.nothing()[0].drifts, view.drifts[1]]
         ),
         "unknown, no streamed answer has been measured yet": replace(view, drifts=()),
+        "none found in ITL (provisional, only a large one would be found)": replace(
+            view, drifts=scenes.drifting()[0].drifts[1:]
+        ),
+        "unknown, the load is outside what was learnt": replace(view, drifts=scenes.at_other_load(active=False)),
+        "TTFT slower: the load is outside what was learnt, so neither": replace(
+            view, drifts=scenes.at_other_load(active=True)
+        ),
     }
     assert [words for words, changed in cases.items() if words not in shown([changed])] == []
 

@@ -4,7 +4,7 @@ import pytest
 
 from prober.config.configuration import Configuration
 from prober.config.discovery import DiscoverySpec, Unfit, target_of
-from prober.config.labels import MAX_LABELS, MAX_VALUE_CHARS, OWN_LABELS, name_problem
+from prober.config.labels import MAX_LABELS, MAX_VALUE_CHARS, OWN_LABELS, label_name_problem
 from prober.config.load import load
 from prober.config.problems import ConfigError
 from prober.daemon.registry import ALL
@@ -55,9 +55,9 @@ targets: [{name: a, url: 'http://a', labels: {team: search, cost_center: 'R&D "7
         ("{cost-center: x}", "labels.cost-center: 'cost-center' is no name of a label"),
         ("{7: x}", "labels"),
         ("{équipe: x}", "labels.équipe: 'équipe' is no name of a label"),
-        ('{team: "a\\nb"}', "labels.team: has characters that cannot be shown; remove them"),
+        ('{team: "a\\nb"}', "labels.team: has characters that cannot be shown, or blanks around it"),
         ('{team: "\\u202edoogs"}', "labels.team: has characters that cannot be shown"),
-        (f"{{team: {'x' * 129}}}", f"labels.team: has 129 characters; use {MAX_VALUE_CHARS} or fewer"),
+        (f"{{team: {'x' * 129}}}", f"labels.team: is longer than {MAX_VALUE_CHARS} characters"),
         ("{team: 7}", "labels.team"),
         ("[team]", "labels"),
         (
@@ -80,7 +80,7 @@ def test_no_label_of_series_rules_or_alerts_is_free() -> None:
     used = {name for series in ALL for name in series.labels} | {"le", "vantage"}
     for rule in example_rules():
         used |= rule.get("labels", {}).keys()
-    assert {name for name in used if not name_problem(name)} == set()
+    assert {name for name in used if not label_name_problem(name)} == set()
     assert used - OWN_LABELS == set()
 
 

@@ -105,10 +105,12 @@ def shards(second: str) -> Series:
     )
 
 
-def drift(signal: str, values: str) -> Series:
-    """A drift of `signal` with its start and size."""
+def drift(signal: str, values: str, load: str = "unknown") -> Series:
+    """A drift of `signal` with its start and size. load: where it is against the loads of the baseline."""
     found = series_of("drift_active", values, PROBE, signal=signal, cause="unknown")
     found |= series_of("drift_since_timestamp_seconds", "60+0x60", PROBE, signal=signal)
+    for state in ("within", "outside", "missing", "unlearnt", "unknown"):
+        found |= series_of("drift_load", f"{int(state == load)}+0x60", PROBE, signal=signal, load=state)
     for bound, shift in {"estimate": "1.31", "lower": "1.2", "upper": "1.42"}.items():
         found |= series_of("drift_shift_ratio", f"{shift}+0x60", PROBE, signal=signal, percentile="p50", bound=bound)
     return found
@@ -405,11 +407,11 @@ SCENES: dict[str, list[Scene]] = {
         silent("duplicate target", 40, refused("duplicate", "0+0x9 3+0x40")),
     ],
     "LLMTTFTP99Drift": [
-        fires("TTFT drifts", 20, drift("ttft", "0+0x9 1+0x40"), cause="unknown", signal="ttft"),
+        fires("TTFT drifts", 20, drift("ttft", "0+0x9 1+0x40"), signal="ttft"),
         silent("drift has ended", 30, drift("ttft", "0+0x9 1+0x10 0+0x40")),
     ],
     "LLMITLP99Drift": [
-        fires("ITL drifts", 20, drift("itl", "0+0x9 1+0x40"), cause="unknown", signal="itl"),
+        fires("ITL drifts", 20, drift("itl", "0+0x9 1+0x40"), signal="itl"),
         silent("TTFT drifts, ITL does not", 20, drift("ttft", "0+0x9 1+0x40")),
     ],
     "LLMKVCachePressure": [

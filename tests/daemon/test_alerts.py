@@ -24,8 +24,10 @@ from tests.daemon.alert_scenes import (
     Scene,
     at,
     burn,
+    drift,
     failing,
     fires,
+    other_instance,
     series_of,
     silent,
 )
@@ -358,6 +360,38 @@ def test_the_summary_of_a_target_that_fails_from_one_place_names_it(
         "description": description,
     }
     labels = {"severity": "warning", "target": "llama"} | ({"vantage": place} if place else {})
+    firing = {
+        "eval_time": "10m",
+        "alertname": rule["alert"],
+        "exp_alerts": [{"exp_labels": labels, "exp_annotations": notes}],
+    }
+    run_cases(promtool, tmp_path, [{"name": "one", "rules": [rule]}], [case(series, alert_rule_test=[firing])])
+
+
+@pytest.mark.parametrize(
+    ("load", "why"),
+    [
+        ("within", "Slower at the same load."),
+        ("outside", "The load is outside what was learnt, so neither cause nor size is stated."),
+        ("missing", "The load is not known at the moment, so neither cause nor size is stated."),
+        ("unlearnt", "The load was not known when the baseline was learnt, so more load may be the cause."),
+        ("unknown", "The load is not known, so more load may be the cause."),
+    ],
+)
+def test_a_drift_alert_says_the_one_thing_that_the_load_tells(
+    promtool: Path, tmp_path: Path, load: str, why: str
+) -> None:
+    """Start, size if one is stated, and one sentence on the load; of two probers that disagree, too."""
+    (rule,) = (rule for rule in ALERTS if rule["alert"] == "LLMTTFTP99Drift")
+    is_sized = load not in ("outside", "missing")
+    series = {name: values for name, values in drift("ttft", "1+0x60", load).items() if is_sized or "shift" not in name}
+    series |= other_instance(drift("ttft", "1+0x60", load)) if is_sized else {}
+    size = " Quantile 0.5: ×1.31 (95% interval ×1.20 to ×1.42)." if is_sized else ""
+    notes = of_llama(rule["annotations"]) | {
+        "description": "TTFT of workload probe is slower than its own baseline since 1970-01-01 00:01:00 +0000 UTC."
+        f"{size} {why}",
+    }
+    labels = {"severity": "warning", "target": "llama", "workload": "probe", "signal": "ttft"}
     firing = {
         "eval_time": "10m",
         "alertname": rule["alert"],

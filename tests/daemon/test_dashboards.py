@@ -14,6 +14,8 @@ from prober.daemon.dashboards import files
 from prober.daemon.registry import ALL as ALL_SERIES
 from prober.daemon.rules import example_rules
 from prober.exposition.dashboards.board import UIDS
+from prober.exposition.dashboards.place import in_place
+from prober.exposition.dashboards.queries import STATES
 from prober.exposition.families import AnySeries
 from tests.daemon.promtool import PROBE, case, check_expressions, run_cases
 from tools.dashboard_lint.promql import parse
@@ -35,9 +37,9 @@ NOT_SHOWN = {
 }
 
 
-def without_variables(text: str) -> str:
+def without_variables(text: str, cluster: str = "") -> str:
     """An expression with a value in place of every variable."""
-    for name, value in CHOSEN.items():
+    for name, value in {**CHOSEN, "$cluster": cluster}.items():
         text = text.replace(name, value)
     return re.sub(r"\$\w+", ".*", text)
 
@@ -187,6 +189,67 @@ def test_the_panel_by_vantage_separates_what_is_shared_from_what_a_place_adds(
 
 
 @pytest.mark.parametrize("name", FILES)
+def test_every_query_is_of_one_cluster(name: str) -> None:
+    """Of panels, marks and choices, but for the choice of the cluster; a reader chooses one, and cannot choose all."""
+    document = board(name.removesuffix(".json"))
+    for place, text in expressions(document):
+        for selector in parse(text).selectors:
+            of_cluster = [matcher for matcher in selector.matchers if matcher[0] == "cluster"]
+            own = {label: value for label, _, value in selector.matchers}
+            by_rules = selector.name == "ALERTS" or ":" in selector.name + own.get("__name__", "")
+            loose = by_rules or "target" not in LABELS[selector.name]
+            wanted = ("=~", "$cluster|") if loose else ("=", "$cluster")
+            assert of_cluster == ([("cluster", *wanted)] if place != "variable 'cluster'" else []), (place, text)
+    (cluster,) = (variable for variable in document["templating"]["list"] if variable["name"] == "cluster")
+    assert (cluster["multi"], cluster["includeAll"]) == (False, False)
+    links = [text for text in re.findall(r'"(/d/llm-slo[^"]*)"', json.dumps(document)) if "var-" in text]
+    assert all("${cluster:queryparam}" in link for link in links), links
+
+
+def in_cluster(cluster: str, series: dict[str, str]) -> dict[str, str]:
+    """The series as they arrive from a cluster; empty for one without a name."""
+    return {
+        name.replace("}", f',cluster="{cluster}"}}') if cluster else name: values for name, values in series.items()
+    }
+
+
+def of_target(name: str, labels: str, values: str) -> dict[str, str]:
+    return {f'{name}{{job="llm-slo-prober",instance="a",target="llama",{labels}}}': values}
+
+
+def test_targets_of_one_name_in_two_clusters_are_shown_apart(promtool: Path, tmp_path: Path) -> None:
+    """State, latency and budget are those of the chosen cluster, or of probers without one; what rules recorded without the label is
+    what they judged and alert on, so it is shown in each."""
+    budget = "target_workload_slo:llmslo_slo_error_budget_remaining:ratio"
+    of_rules = 'target="llama",workload="w",slo="{slo}"'
+    scenes = {"berlin": ("failing", 0.7, 0.1), "delhi": ("ready", 0.2, 0.9), "": ("draining", 0.4, None)}
+    series: dict[str, str] = {f"{budget}{{{of_rules.format(slo='merged')}}}": "0.5x130"}
+    for cluster, (state, latency_s, left) in scenes.items():
+        shown = of_target("llmslo_target_state", f'state="{state}"', "1x130") | ttft("", latency_s)
+        series |= in_cluster(cluster, shown)
+        if left is not None:
+            series |= in_cluster(cluster, {f"{budget}{{{of_rules.format(slo='apart')}}}": f"{left}x130"})
+    state_panel = next(panel for panel in board("target")["panels"] if panel["title"] == "State")
+    ttft_panel = next(panel for panel in board("target")["panels"] if panel["title"] == "TTFT")
+    p50 = next(target["expr"] for target in ttft_panel["targets"] if target["legendFormat"].endswith("p50"))
+    left_of = f'min by (slo) ({budget}{{target=~"$one"}})'
+    tests = []
+    for cluster, (state, latency_s, left) in scenes.items():
+        place = STATES.index(state)
+        own = [] if left is None else [{"labels": '{slo="apart"}', "value": left}]
+        for expr, expected in (
+            (state_panel["targets"][0]["expr"], [{"labels": '{target="llama"}', "value": place}]),
+            (
+                f"round({p50}, 0.001)",
+                [{"labels": '{target="llama",workload="probe"}', "value": round(latency_s - 0.05, 3)}],
+            ),
+            (in_place(left_of), [*own, {"labels": '{slo="merged"}', "value": 0.5}]),
+        ):
+            tests.append({"expr": without_variables(expr, cluster), "eval_time": "125m", "exp_samples": expected})
+    run_cases(promtool, tmp_path, [], [case(series, promql_expr_test=tests)])
+
+
+@pytest.mark.parametrize("name", FILES)
 def test_limits_are_selected_by_signal(name: str) -> None:
     """Thresholds are selected by `signal`, not by the name of an SLO; the dashboard `slo` shows each with its SLO."""
     thresholds = [
@@ -243,7 +306,7 @@ def test_the_load_curve_is_of_one_sweep_with_its_knee(promtool: Path, tmp_path: 
     new = curve_of("b", {"00": 4.0, "01": 8.0}, 10.0, 200, 200)
     aborted = curve_of("c", {"00": 7.0}, 70.0, None, 999)
     (panel,) = (panel for panel in board("capacity")["panels"] if panel["title"] == "TTFT over load")
-    queries = {target["refId"]: target["expr"].replace("$one", "t") for target in panel["targets"]}
+    queries = {target["refId"]: without_variables(target["expr"].replace("$one", "t")) for target in panel["targets"]}
 
     def rows(expected: dict[str, float]) -> list[dict[str, Any]]:
         return [{"labels": f'{{stage="{stage}"}}', "value": value} for stage, value in expected.items()]

@@ -1,6 +1,7 @@
 """Targets that come, change and go while others are probed."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from contextvars import ContextVar, copy_context
@@ -16,7 +17,7 @@ from prober.config.drift import DriftSpec
 from prober.config.load import load
 from prober.config.target import TargetSpec
 from prober.daemon.registry import registry
-from prober.exposition.families import Histogram, Registry, Value
+from prober.exposition.families import Histogram, Registry, Value, page
 from prober.features.budget.checkpoints import Ledger
 from prober.features.budget.monitor import BudgetMonitor, TargetBudgets
 from prober.features.capacity.headroom import Headroom
@@ -30,7 +31,7 @@ from prober.features.gpu.monitor import GpuMonitor
 from prober.features.slo.monitor import SloMonitor, TargetSlos
 from prober.measure.engines import DIALECTS
 from prober.measure.gpu_reading import GpuReading, ThrottleReason
-from prober.measure.outcome import Outcome
+from prober.measure.outcome import BAD, Outcome
 from prober.measure.recording import Recording
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import TargetState
@@ -60,6 +61,7 @@ from tests.virtual import make_clock, running
 pytestmark = pytest.mark.virtual_time
 QUICK = Settings(behaviour=Behaviour(ttft=Constant(0.002), itl=Constant(0.0001)))
 SLOW = Settings(behaviour=Behaviour(ttft=Constant(0.3), itl=Constant(0.0001)))
+SLOWEST = Settings(behaviour=Behaviour(ttft=Constant(1.5), itl=Constant(0.0001)))
 DEFAULTS = (
     "defaults: {rate: 50/s, arrivals: constant, warmup: 0, connect_lead: 5ms, max_send_lag: 5s, max_in_flight: 100}\n"
 )
@@ -190,6 +192,31 @@ async def test_a_target_that_changed_keeps_what_it_counted() -> None:
         histogram = seen.families["llmslo_ttft_seconds"].children["a", "probe"]
         assert isinstance(histogram, Histogram)
         assert sum(histogram.counts) >= 5
+
+
+async def test_a_target_whose_labels_change_goes_on_under_the_new_ones() -> None:
+    """No series has the old ones, no count falls, a neighbour keeps its own, and a target that comes again has none of before."""
+
+    def labels(target: str) -> set[str]:
+        lines = b"".join(page(list(seen.families.values()), openmetrics=False)).decode().splitlines()
+        own = (line for line in lines if f'target="{target}"' in line)
+        return {",".join(sorted(re.findall(r'(?:team|env)="\w+"', line))) for line in own}
+
+    async with running(QUICK) as url, watched() as seen:
+        other = f"name: b, url: '{url}', labels: {{team: chat}}"
+        await seen.reconcile(specs(f"name: a, url: '{url}', labels: {{team: search, env: prod}}", other), 1.0)
+        await until(lambda: seen.probes("a") >= 5 and seen.probes("b") >= 1)
+        assert (labels("a"), labels("b")) == ({'env="prod",team="search"'}, {'team="chat"'})
+        before = seen.probes("a")
+        await seen.reconcile(specs(f"name: a, url: '{url}', labels: {{team: ml}}", other), 5.0)
+        assert seen.probes("a") >= before
+        await until(lambda: seen.probes("a") >= before + 5)
+        assert (labels("a"), labels("b")) == ({'team="ml"'}, {'team="chat"'})
+        await seen.reconcile(specs(other), 1.0)
+        assert labels("a") == set()
+        await seen.reconcile(specs(f"name: a, url: '{url}'", other), 1.0)
+        await until(lambda: seen.probes("a") >= 1)
+        assert (labels("a"), labels("b")) == ({""}, {'team="chat"'})
 
 
 async def test_a_target_that_takes_over_a_name_goes_on_with_its_counts_and_history() -> None:
@@ -451,6 +478,60 @@ async def test_what_the_prober_itself_cuts_off_is_no_failure_of_the_target() -> 
         assert seen.count("llmslo_probes_neutral_total", "a", "probe", "cancelled") >= 2
         assert seen.probes("a") == 0
         assert seen.count("llmslo_probe_failures_total", "a") == 0
+
+
+async def test_an_end_that_is_told_a_moment_later_is_no_failure() -> None:
+    """Requests under way and those that are refused meanwhile are neutral; a neighbour of which nothing is told has failed."""
+    slos = "{quick: {signal: success, objective: 99%}}"
+    ports = {"ended": free_port(), "crashed": free_port()}
+
+    def failures(name: str) -> tuple[float, float]:
+        return seen.count("llmslo_probe_failures_total", name), seen.count("llmslo_slo_bad_events_total", name)
+
+    async with watched() as seen:
+        seen.fleet.context.end_notice_s = 2.0
+        async with running(SLOWEST, ports["ended"]), running(SLOWEST, ports["crashed"]):
+            found = specs(*(f"name: {name}, url: 'http://127.0.0.1:{port}'" for name, port in ports.items()), slos=slos)
+            await seen.reconcile(found, 1.0)
+            await until(lambda: min(seen.probes("ended"), seen.probes("crashed")) >= 5)
+            ended = seen.fleet.runners["ended"]
+        await asyncio.sleep(1.0)
+        assert failures("ended") == (0, 0)
+        ended.end(True)
+        assert seen.count("llmslo_target_state", "ended", "draining") == 1
+        await until(lambda: seen.count("llmslo_target_state", "crashed", "failing") == 1 and failures("crashed")[1] > 3)
+        assert failures("ended") == (0, 0)
+        await until(lambda: seen.count("llmslo_probes_neutral_total", "ended", "probe", "cancelled") > 3)
+        await asyncio.sleep(3.0)  # those that waited for the notice
+        sent = sum(seen.outcomes("ended").values())
+        await asyncio.sleep(5.0)
+        assert sum(seen.outcomes("ended").values()) == sent, "nothing more is sent"
+        assert seen.count("llmslo_target_state", "ended", "draining") == 1
+        async with running(QUICK, ports["ended"]):
+            ended.end(False)
+            await until(lambda: seen.count("llmslo_target_state", "ended", "ready") == 1)
+        assert [event.text for event in seen.events.latest() if event.target == "ended" and "draining" in event.text]
+
+
+async def test_a_target_that_leaves_has_no_failures_while_it_does() -> None:
+    """Discovery says that a pod is being ended by removing it: what breaks then is not counted. One that changes is not leaving."""
+    ports = {"gone": free_port(), "changed": free_port()}
+
+    def targets(*names: str, rate: str) -> tuple[TargetSpec, ...]:
+        return specs(*(f"name: {name}, url: 'http://127.0.0.1:{ports[name]}', rate: {rate}" for name in names))
+
+    async with watched() as seen:
+        async with running(SLOWEST, ports["gone"]), running(SLOWEST, ports["changed"]):
+            await seen.reconcile(targets("gone", "changed", rate="50/s"), 1.0)
+            await until(lambda: all(runner.target.in_flight >= 2 for runner in seen.fleet.runners.values()))
+            gone = seen.fleet.runners["gone"]
+            outcomes = gone.find(TargetHistory)
+            assert outcomes is not None
+            await seen.fleet.change(targets("changed", rate="49/s"), 5.0)
+        await seen.fleet.settled()
+        assert not [outcome for outcome in outcomes.outcomes if outcome in BAD]
+        assert outcomes.outcomes["cancelled"] > 0
+        await until(lambda: seen.count("llmslo_probe_failures_total", "changed") > 0)
 
 
 FAULT = "ZeroDivisionError"

@@ -5,6 +5,8 @@ does, and an alert bears the labels by which Alertmanager routes.
 """
 
 import re
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,9 @@ from prober.daemon.app import read_config
 from prober.daemon.rules import example_rules, groups
 from prober.exposition.alerting import RuleOptions, with_group_labels
 from prober.features.slo import messages
-from tests.daemon.alert_scenes import BURN, failing, series_of
+from tests.daemon.alert_scenes import BURN, QUIET, SCENES, Scene, failing, series_of, silent
 from tests.daemon.promtool import Rules, Series, case, run_cases, slo
+from tests.daemon.test_alerts import play
 
 SELECTOR = RuleOptions().selector
 OPTIONS = RuleOptions(group_labels=("cluster",), target_labels=("team",))
@@ -33,7 +36,7 @@ def of(cluster: str, team: str, series: Series) -> Series:
     }
 
 
-def firing(name: str, minute: int, expected: dict[str, int]) -> list[dict[str, Any]]:
+def count_firing(name: str, minute: int, expected: dict[str, int]) -> list[dict[str, Any]]:
     """Expectation of how many alerts of that name fire, by what follows the name of the alert in the selector."""
     return [
         {
@@ -56,7 +59,7 @@ def test_equal_names_of_two_clusters_never_merge_and_alerts_bear_the_team(promto
     cases = [
         case(
             burning,
-            promql_expr_test=firing(
+            promql_expr_test=count_firing(
                 BURN,
                 60,
                 {
@@ -68,12 +71,27 @@ def test_equal_names_of_two_clusters_never_merge_and_alerts_bear_the_team(promto
         ),
         case(
             broken,
-            promql_expr_test=firing(
+            promql_expr_test=count_firing(
                 "LLMTargetFailing", 30, {'cluster="berlin",team="search"': 1, 'cluster="delhi"': 0, 'cluster=""': 0}
             ),
         ),
     ]
     run_cases(promtool, tmp_path, rules_of(OPTIONS), cases)
+
+
+def test_every_alert_fires_for_its_own_cluster_only(promtool: Path, tmp_path: Path) -> None:
+    """In its first scene, as it does alone, beside a healthy neighbour of the same name, for which it is silent. Scenes of hours are
+    left out for their time, and one for which the neighbour has no rules either."""
+    quiet = of("delhi", "chat", QUIET)
+    played: dict[str, list[Scene]] = {}
+    for alert, scenes in SCENES.items():
+        firing = (scene for scene in scenes if scene.is_firing and scene.minute <= 60)
+        for scene in islice((scene for scene in firing if scene.labels.get("slo") != "added"), 1):
+            series = of("berlin", "search", scene.series) | quiet
+            own = replace(scene, series=series, labels=scene.labels | {"cluster": "berlin"})
+            played[alert] = [own, silent(scene.text, scene.minute, series, cluster="delhi")]
+    assert len(played) >= 24
+    play(promtool, tmp_path, groups(USES, OPTIONS), played)
 
 
 def test_without_the_labels_they_merge(promtool: Path, tmp_path: Path) -> None:
@@ -83,13 +101,13 @@ def test_without_the_labels_they_merge(promtool: Path, tmp_path: Path) -> None:
         promtool,
         tmp_path,
         rules_of(RuleOptions()),
-        [case(burning, promql_expr_test=firing(BURN, 60, {'slo="ttft"': 0}))],
+        [case(burning, promql_expr_test=count_firing(BURN, 60, {'slo="ttft"': 0}))],
     )
 
 
 def test_a_target_without_the_label_is_paged_for_as_well(promtool: Path, tmp_path: Path) -> None:
     """As one that was declared before the label was thought of."""
-    cases = [case(BAD, promql_expr_test=firing(BURN, 60, {'severity="critical",long="1h",team=""': 1}))]
+    cases = [case(BAD, promql_expr_test=count_firing(BURN, 60, {'severity="critical",long="1h",team=""': 1}))]
     run_cases(promtool, tmp_path, rules_of(OPTIONS), cases)
 
 
@@ -141,11 +159,21 @@ def test_no_rule_sums_over_clusters() -> None:
     """Neither in an expression, nor in what a text looks up by the target's name."""
     for rule in [with_group_labels(each, OPTIONS) for each in example_rules()]:
         clauses = re.findall(r"\b(?:by|on) \(([^()]*)\)", rule["expr"])
-        assert all("cluster" in clause for clause in clauses), rule["expr"]
+        assert all("cluster" in clause for clause in clauses if clause != "slo"), rule["expr"]
         assert all("team" in clause for clause in clauses if "target" in clause), rule["expr"]
         assert not re.search(r"\b(?:sum|min|max|avg|count|group)\(", rule["expr"]), rule["expr"]
         for text in rule.get("annotations", {}).values():
             assert text.count("target=%") == text.count("cluster=%"), text
+
+
+def test_the_dashboard_opens_with_the_alerts_own_cluster() -> None:
+    """Also of alerts without a target; of labels that no dashboard chooses by there is nothing in the link."""
+    for group in groups(USES, RuleOptions(group_labels=("cluster", "region"))):
+        for rule in group["rules"]:
+            if "alert" in rule:
+                url = rule["annotations"]["dashboard_url"]
+                assert url.count("var-cluster={{ $labels.cluster | urlquery }}&") == 1, url
+                assert "region" not in url
 
 
 def test_rules_without_labels_are_as_they_were() -> None:

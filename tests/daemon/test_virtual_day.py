@@ -197,7 +197,7 @@ async def test_one_day(tmp_path: Path, promtool: Path, monkeypatch: pytest.Monke
         drifting = {
             target
             for target in ("slows", "swept")
-            for cause in ("regression", "load", "unknown")
+            for cause in ("regression", "unknown")
             if samples[f'llmslo_drift_active{{target="{target}",{SHORT},signal="ttft",cause="{cause}"}}']
         }
         assert drifting <= ({"slows"} if minute > 18 * 60 else set()), minute

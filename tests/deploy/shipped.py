@@ -8,7 +8,11 @@ import yaml
 
 from tests.deploy.rendering import KUSTOMIZE, ROOT, Manifest, built, chart, documents
 
-OVERLAYS = ["base", *(f"overlays/{path.name}" for path in sorted((KUSTOMIZE / "overlays").iterdir()))]
+MONITORING = "overlays/sidecars-monitoring"  # without a prober of its own
+OVERLAYS = [
+    "base",
+    *(f"overlays/{path.name}" for path in sorted((KUSTOMIZE / "overlays").iterdir()) if path.name not in MONITORING),
+]
 FULL: dict[str, Any] = {
     "persistence": {"enabled": True, "storageClassName": "fast"},
     "secrets": [{"name": "llm-token", "mountPath": "/var/run/secrets/llm"}],
@@ -84,7 +88,7 @@ def rollouts() -> tuple[Manifest, ...]:
 def sets(kubectl: Path) -> dict[str, list[Manifest]]:
     """All of them, by where they come from."""
     return {
-        **{name: built(kubectl, KUSTOMIZE / name) for name in OVERLAYS},
+        **{name: built(kubectl, KUSTOMIZE / name) for name in (*OVERLAYS, MONITORING)},
         **{name: chart(**over) for name, over in CHARTS.items()},
         "rollouts": list(rollouts()),
     }

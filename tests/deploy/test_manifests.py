@@ -3,7 +3,9 @@
 import base64
 import copy
 import io
+import itertools
 import json
+import re
 import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
@@ -22,7 +24,7 @@ from prober.daemon.registry import ALL as ALL_SERIES
 from tests.deploy.hardening import PROBED, containers
 from tests.deploy.rendering import CHART, KUSTOMIZE, ROOT, Manifest, chart, documents, parsed, rendered, values
 from tests.deploy.schemas import custom
-from tests.deploy.shipped import CHARTS, FULL, OVERLAYS, SHARDED, STANDALONE, flag, one, rollouts, workload
+from tests.deploy.shipped import CHARTS, FULL, MONITORING, OVERLAYS, SHARDED, STANDALONE, flag, one, rollouts, workload
 
 SINCE = (1, 28)
 """The first release with native sidecars."""
@@ -137,7 +139,7 @@ def test_the_sidecar_leaves_the_engine_as_it_was(shipped: dict[str, list[Manifes
     account = "/var/run/secrets/kubernetes.io/serviceaccount"
     cover = next(mount["name"] for mount in sidecar["volumeMounts"] if mount["mountPath"] == account)
     assert "emptyDir" in volumes[cover], "else the kubelet mounts the pod's token there"
-    monitor = one(shipped[name], "PodMonitor")["spec"]
+    monitor = one(shipped[MONITORING], "PodMonitor")["spec"]
     assert fitting(monitor["selector"]["matchLabels"], after["spec"]["template"]["metadata"]["labels"])
     assert monitor["podMetricsEndpoints"][0]["port"] == sidecar["ports"][0]["name"]
     assert f"{one(shipped[name], 'Deployment')['metadata']['name']}" == before["metadata"]["name"]
@@ -146,11 +148,39 @@ def test_the_sidecar_leaves_the_engine_as_it_was(shipped: dict[str, list[Manifes
     assert config["targets"][0]["url"].endswith(f":{engine['ports'][0]['containerPort']}")
 
 
+def test_engines_of_one_namespace_share_nothing(shipped: dict[str, list[Manifest]]) -> None:
+    """Deleting the kustomization of one leaves all objects of the others, and each mounts a ConfigMap of its own."""
+    parts = {
+        where: {(manifest["kind"], manifest["metadata"]["name"]) for manifest in shipped[where]}
+        for where in ("overlays/vllm", "overlays/sglang", MONITORING)
+    }
+    for where, other in itertools.combinations(parts, 2):
+        assert not parts[where] & parts[other], (where, other)
+    for where in ("overlays/vllm", "overlays/sglang"):
+        pod = one(shipped[where], "Deployment")["spec"]["template"]["spec"]
+        mounted = {volume["configMap"]["name"] for volume in pod["volumes"] if "configMap" in volume}
+        assert mounted == {one(shipped[where], "ConfigMap")["metadata"]["name"]}
+
+
+def test_the_sidecar_holds_no_pod_on_its_node(shipped: dict[str, list[Manifest]]) -> None:
+    """The autoscaler moves a pod if its volumes on the node's disk are declared; the engine's own are left to its owner."""
+    template = one(shipped["overlays/vllm"], "Deployment")["spec"]["template"]
+    own = {
+        volume["name"]
+        for volume in template["spec"]["volumes"]
+        if volume["name"].startswith("llm-slo-prober-")
+        and volume.get("emptyDir", {"medium": "Memory"}).get("medium") != "Memory"
+    }
+    declared = template["metadata"]["annotations"]["cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes"]
+    assert set(declared.split(",")) == own
+
+
 def test_no_change_of_configuration_restarts_an_engine(shipped: dict[str, list[Manifest]]) -> None:
     """ConfigMaps have no hash in their names, and volumes are folders: the prober reads the file again by itself."""
     for where in OVERLAYS:
         names = {manifest["metadata"]["name"] for manifest in shipped[where] if manifest["kind"] == "ConfigMap"}
-        assert names & {"llm-slo-prober", "llm-slo-prober-sidecar"}, where
+        assert names, where
+        assert not any(re.search("-[0-9a-z]{10}$", name) for name in names), where
         for manifest in shipped[where]:
             for _, container in containers(manifest):
                 assert not any("subPath" in mount for mount in container["volumeMounts"])
@@ -255,7 +285,7 @@ def test_the_rules_are_those_of_the_configurations(config: str) -> None:
 
 def test_promtool_takes_the_rules(promtool: Path, tmp_path: Path, shipped: dict[str, list[Manifest]]) -> None:
     """The rules are in the form of the operator, together with the queries of the rollouts."""
-    spec = one(shipped["overlays/vllm"], "PrometheusRule")["spec"]
+    spec = one(shipped[MONITORING], "PrometheusRule")["spec"]
     queries = [
         one(list(rollouts()), "MetricTemplate")["spec"]["query"].replace("{{ interval }}", "5m"),
         one(list(rollouts()), "AnalysisTemplate")["spec"]["metrics"][1]["provider"]["prometheus"]["query"],

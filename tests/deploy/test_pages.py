@@ -14,7 +14,7 @@ import yaml
 from prober import __version__
 from tests.deploy.hardening import containers, faults
 from tests.deploy.rendering import KUSTOMIZE, ROOT, Manifest, built, documents
-from tests.deploy.shipped import flag, one, workload
+from tests.deploy.shipped import MONITORING, flag, one, workload
 
 PUSHED = f"registry.example/llm-slo-prober:{__version__}"
 SIDECARS = ["README.md", "docs/guides/sidecar.md", "docs/kubernetes.md"]
@@ -30,6 +30,9 @@ def kustomization(page: str) -> Any:
     """The one that is shown there."""
     (block_,) = (block for block in blocks(page) if "kind: Kustomization" in block)
     return yaml.safe_load(block_)
+
+
+MONITORS = yaml.safe_load((KUSTOMIZE / MONITORING / "kustomization.yaml").read_text())
 
 
 @pytest.fixture
@@ -146,15 +149,31 @@ def test_a_vantage_is_patched_in(kubectl: Path, shipped: dict[str, list[Manifest
 def test_a_further_label_of_the_pods_is_patched_in(kubectl: Path, mine: Path) -> None:
     """The patch is that of docs/kubernetes.md."""
     (patch,) = (block for block in blocks("docs/kubernetes.md") if "podTargetLabels" in block)
-    manifests = put_together(kubectl, mine, kustomization("docs/kubernetes.md") | yaml.safe_load(patch))
+    manifests = put_together(kubectl, mine, MONITORS | yaml.safe_load(patch))
     assert one(manifests, "PodMonitor")["spec"]["podTargetLabels"][-1] == "team"
+
+
+def test_the_classic_sidecar_is_the_native_one_beside_the_engine(kubectl: Path, mine: Path) -> None:
+    """The same container among the engine's, after it; an init container of the engine's stays where it is."""
+    guide = kustomization("docs/guides/sidecar.md")
+    engine = mine / "engine.yaml"
+    own = "      initContainers: [{name: fetch, image: fetch}]\n      containers:\n"
+    engine.write_text(engine.read_text().replace("      containers:\n", own, 1))
+    native = one(put_together(kubectl, mine, guide), "Deployment")["spec"]["template"]["spec"]
+    guide["components"] = [part + "-classic" for part in guide["components"]]
+    classic = one(put_together(kubectl, mine, guide), "Deployment")["spec"]["template"]["spec"]
+    (sidecar,) = (each for each in native["initContainers"] if each["name"] == "llm-slo-prober")
+    assert sidecar.pop("restartPolicy") == "Always"
+    assert [each["name"] for each in classic["initContainers"]] == ["fetch"]
+    assert classic["containers"] == [*native["containers"], sidecar]
+    assert classic["volumes"] == native["volumes"]
 
 
 def test_the_component_for_gpus_asks_for_the_runtime(kubectl: Path, mine: Path) -> None:
     """All GPUs by NVML alone, through NVIDIA's runtime, and none for itself; without the component the runtime is the node's."""
     guide = kustomization("docs/guides/sidecar.md")
     assert "runtimeClassName" not in one(put_together(kubectl, mine, guide), "Deployment")["spec"]["template"]["spec"]
-    assert "# - ../../components/gpu " in (ROOT / "docs/guides/sidecar.md").read_text()
+    assert "`../../components/gpu`" in (ROOT / "docs/guides/sidecar.md").read_text()
     guide["components"].append("../../components/gpu")
     deployment = one(put_together(kubectl, mine, guide), "Deployment")
     pod = deployment["spec"]["template"]["spec"]

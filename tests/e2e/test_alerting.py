@@ -287,7 +287,7 @@ async def _play(stage: Stage, inbox: Inbox) -> None:
     assert burn is not None
     assert drift is not None
     # The page is read less often than probes are sent: whether the baseline knows the load depends on when it was learned.
-    assert drift["labels"]["cause"] in ("regression", "unknown")
+    assert "cause" not in drift["labels"], "it may change while the alert lasts"
     assert re.search(
         r"^[\d.]+% of about \d+ recorded events of workload short in the last", burn["annotations"]["description"]
     )

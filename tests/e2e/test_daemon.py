@@ -68,6 +68,25 @@ def test_it_probes_is_read_and_ends_in_peace(daemon: Daemon, promtool: Path) -> 
     assert daemon.process.wait(25) == 0
 
 
+def test_the_end_of_a_pod_is_no_failure_of_its_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the kubelet ends it: the engine gets its signal, the hook runs a moment later, the sidecar ends last."""
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    with (
+        Mock(tmp_path / "mock", "--ttft", "400ms", "--itl", "1ms") as engine,
+        Daemon(tmp_path, CONFIG.format(name="one", port=engine.port)) as sidecar,
+    ):
+        until(lambda: sidecar.value("llmslo_ttft_seconds_count", target="one") >= 5, "five measured probes")
+        engine.kill()
+        hook = [sys.executable, "-m", "prober", "drain", "--pid", str(sidecar.process.pid)]
+        assert subprocess.run(hook, check=False).returncode == 0
+        until(lambda: sidecar.value("llmslo_probes_neutral_total", reason="cancelled") >= 5, "what was under way")
+        assert sidecar.value("llmslo_target_state", state="draining") == 1
+        assert sidecar.value("llmslo_probe_failures_total") == 0
+        sidecar.process.send_signal(signal.SIGTERM)
+        assert sidecar.process.wait(25) == 0
+        assert "the pod is being ended: no more probes of 1 target" in sidecar.log.read_text()
+
+
 def test_one_probe_on_demand_counts_in_no_sli(daemon: Daemon) -> None:
     """/probe answers for configured targets only, and honours Prometheus's timeout."""
     until(lambda: daemon.value("llmslo_target_state", state="ready"), "the target to be ready")

@@ -235,8 +235,8 @@ class Reader:
         """Each series that an expression has at that time, with its value or histogram."""
         for name, value in (("$__rate_interval", "10s"), ("$__range", "1m"), ("$window", "10s")):
             expr = expr.replace(name, value)
-        expr = expr.replace("$target", target).replace("$one", target)
-        expr = re.sub(r"\$(workload|slo|instance|model)\b", ".*", expr)
+        expr = expr.replace("$target", target).replace("$one", target).replace("$cluster", "")
+        expr = re.sub(r"\$(workload|slo|instance|model|namespace|job)\b", ".*", expr)
         query = urllib.parse.urlencode({"query": expr, "time": at})
         rows: list[dict[str, Any]] = json.loads(get(f"{self._address}/api/v1/query?{query}"))["data"]["result"]
         return rows

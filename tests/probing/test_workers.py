@@ -24,10 +24,11 @@ from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Connection, Timeline
 from prober.net.clock import Clock
+from prober.probing.channel import Send
 from prober.probing.probe import Flight, Launch, always
 from prober.probing.target import Identity, Target
 from prober.probing.worker import checked
-from prober.probing.workers import Workers, WorkersUnavailable, open_workers
+from prober.probing.workers import WorkerProcess, Workers, WorkersUnavailable, open_workers
 from prober.results.stage import stage_of
 from prober.workload.arrivals import poisson
 from prober.workload.budget import Budget
@@ -39,6 +40,7 @@ from tests.processes import until
 
 WORKLOAD = Workload("w", Uniform(5, 60), Uniform(3, 9))
 LEAD_NS = 150_000_000
+AHEAD_NS = 3_600 * 10**9
 CHUNK = b'data: {"id":"x","object":"chat.completion.chunk","model":"m","choices":[{"index":0,"delta":{"content":"a "}}]}\n\n'
 LAST = (
     b'data: {"id":"x","model":"m","choices":[{"index":0,"delta":{},"finish_reason":"length"}],'
@@ -203,6 +205,40 @@ async def test_a_daily_budget_holds_for_the_sum_of_the_workers() -> None:
     assert set(outcomes) == {Outcome.OK, Outcome.OVER_BUDGET}, outcomes
     assert len(engine.requests) == outcomes[Outcome.OK]
     assert limit - 119 < used == spent <= limit
+
+
+class OtherClock(WorkerProcess):
+    """A worker that is told that its clock is ahead of the prober's."""
+
+    def send(self, message: object) -> None:
+        super().send(replace(message, clock_ns=AHEAD_NS) if isinstance(message, Send) else message)
+
+
+async def test_stamps_of_a_machine_with_another_clock_come_back_on_the_clock_of_the_prober() -> None:
+    """All of them moved by the worker, those of requests that are cut as well; durations stay."""
+    engine = Engine(chunks_per_s=100)
+    async with serving(engine) as url, targeted(url) as target:
+        workers = Workers()
+        await workers.start(2, make=OtherClock)
+        try:
+            due_ns = schedule(target, 6)
+            for result, due in zip(await sent(workers.launch, target, due_ns), due_ns, strict=True):
+                timeline = result.timeline
+                assert timeline.intended_ns == due - AHEAD_NS
+                stamps = (timeline.sent_ns, timeline.first_ns, *timeline.content_ns, timeline.end_ns)
+                assert all(0 <= (at_ns or 0) - timeline.intended_ns < 10**10 for at_ns in stamps)
+            drawer = RequestGenerator(Workload("w", Uniform(5, 60), Uniform(400, 500)), Random(7))
+            flight = workers.launch(target, drawer, target.clock.now_ns() + LEAD_NS, always)
+            task = asyncio.create_task(flight.fly())
+            await asyncio.to_thread(until, lambda: engine.open, "a request")
+            await asyncio.sleep(0.1)
+            task.cancel()
+            await asyncio.wait([task])
+            cut = flight.delivered()
+            assert cut.content_ns
+            assert -AHEAD_NS - 10**10 < cut.content_ns[-1] - target.clock.now_ns() < -AHEAD_NS
+        finally:
+            await workers.close()
 
 
 @pytest.mark.parametrize("cap", [1, 3, 6])

@@ -1,41 +1,28 @@
 """Workers on a real Ray cluster of two nodes, of which one is killed. The nodes are processes of this machine."""
 
 import asyncio
+import time
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
+from random import Random
 from typing import Any
 
 import pytest
 
 pytest.importorskip("ray", reason="make test-ray has an environment with Ray")
 
-from ray.cluster_utils import Cluster
-
 from prober.measure.outcome import Outcome
+from prober.probing.probe import always
 from prober.probing.workers import WorkersUnavailable, open_workers
 from prober.results.stage import stage_of
 from prober.workload.shapes import Uniform
+from prober.workload.workloads import RequestGenerator, Workload
 from tests.probing.test_workers import WORKLOAD, Engine, schedule, sent, serving, targeted
-from tests.processes import free_port
+from tests.processes import until
+from tests.ray.conftest import node_arguments
 
 pytestmark = [pytest.mark.timeout(280), pytest.mark.filterwarnings("default")]
-
-
-def node_arguments() -> dict[str, int]:
-    """A processor for one worker, and fixed ports: a node waits 15 s for ports that its agents choose, too short on a busy machine."""
-    ports = ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port", "runtime_env_agent_port")
-    return {"num_cpus": 1} | {name: free_port() for name in ports}
-
-
-@pytest.fixture
-def cluster() -> Iterator[Any]:
-    """Two nodes with a processor each for a worker."""
-    cluster = Cluster(initialize_head=True, head_node_args={"include_dashboard": False, **node_arguments()})
-    try:
-        yield cluster
-    finally:
-        cluster.shutdown()
 
 
 async def test_two_nodes_send_the_schedule_of_one_process_and_one_is_lost(cluster: Any) -> None:
@@ -79,6 +66,40 @@ async def test_two_nodes_send_the_schedule_of_one_process_and_one_is_lost(cluste
             assert len({result.worker for result in later}) == 1
     assert requests[0] == requests[1]
     assert stages[0] == stages[1] == (60, 60)
+
+
+def is_asked(engine: Engine, times: int) -> bool:
+    """Whether so many requests have reached the engine."""
+    return len(engine.requests) == times
+
+
+async def test_a_stop_cuts_the_requests_of_all_nodes_at_once(cluster: Any) -> None:
+    """Within 0.1 s at the engine, as on one machine, and what each request had delivered is known."""
+    cluster.add_node(**node_arguments())
+    engine, quickest_s = Engine(chunks_per_s=50), 9.0
+    async with (
+        serving(engine) as url,
+        targeted(url) as target,
+        open_workers(2, ray=cluster.address) as workers,
+    ):
+        for attempt in range(1, 6):  # a busy machine may delay some
+            engine.cut_s.clear()
+            drawer = RequestGenerator(Workload("w", Uniform(5, 60), Uniform(400, 500)), Random(7))
+            due_ns = target.clock.now_ns() + 500_000_000
+            flights = [workers.launch(target, drawer, due_ns, always) for _ in range(20)]
+            tasks = [asyncio.create_task(flight.fly()) for flight in flights]
+            await asyncio.to_thread(until, partial(is_asked, engine, 20 * attempt), "all requests")
+            await asyncio.sleep(0.5)
+            stopped_s = time.monotonic()
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+            await asyncio.to_thread(until, lambda: len(engine.cut_s) == 20, "the end of all requests")
+            quickest_s = min(quickest_s, max(engine.cut_s) - stopped_s)
+            assert all(flight.delivered().content_ns for flight in flights)
+            if quickest_s < 0.1:
+                break
+    assert quickest_s < 0.1
 
 
 async def test_more_workers_than_processors_is_an_error(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,12 +49,13 @@ def models(*names: str) -> bytes:
 
 
 @asynccontextmanager
-async def engine(answers: Answers) -> AsyncIterator[str]:
-    """The base URL of the engine."""
+async def engine(answers: Answers, pause_s: float = 0.0) -> AsyncIterator[str]:
+    """The base URL of the engine. pause_s: before each answer"""
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             head = await reader.readuntil(b"\r\n\r\n")
+            await asyncio.sleep(pause_s)
             writer.write(answers(head.split()[1].decode(), head))
             await writer.drain()
             writer.close()

@@ -174,10 +174,17 @@ def slow() -> list[TargetView]:
 
 def drifting() -> list[TargetView]:
     """Slower than its baseline, within its SLOs."""
-    moved = DriftVerdict("settled", 1.0, True, "regression", NOW - 5_400)
+    moved = DriftVerdict("settled", 1.0, True, "regression", NOW - 5_400, load="within")
     shifts = [Shift(0.5, 1.31, 1.24, 1.39, 420), Shift(0.9, 1.44, 1.30, 1.61, 420)]
     drifts = [Drifting("chat", "ttft", moved, shifts), Drifting("chat", "itl", DriftVerdict("provisional", 0.44))]
     return [replace(target(ttft_ms=240.0), drifts=drifts, budgets=[Spending("tokens", 4e6, 3.9e6)])]
+
+
+def at_other_load(*, active: bool) -> list[Drifting]:
+    """No verdict at a load that the baseline does not know; or a drift of before."""
+    return [
+        Drifting("chat", "ttft", DriftVerdict("settled", 0.2, active, "unknown" if active else None, load="outside"))
+    ]
 
 
 def full() -> list[TargetView]:

@@ -521,6 +521,28 @@ async def test_the_page_filters_and_finds() -> None:
         assert (await site.ask("GET", "/?page=99")).status == 200
 
 
+async def test_labels_are_shown_and_found() -> None:
+    """Of its target only, as `name:value`, on the page and in the API; one without a value is none."""
+    labels = 'labels: {{team: "R&D <b>search", env: prod, tier: ""}}'
+    async with requesting(
+        "name: alpha, url: '{url}', " + labels, "name: beta, url: '{url}', labels: {{env: dev}}"
+    ) as site:
+        answer = await site.ask("GET", "/api/v1/targets")
+        jsonschema.validate(json.loads(answer.text), schema_of("/api/v1/targets", "GET", 200))
+        assert [target["labels"] for target in answer.data] == [
+            {"env": "prod", "team": "R&D <b>search"},
+            {"env": "dev"},
+        ]
+        shown = "<bdi>env:prod</bdi> · <bdi>team:R&amp;D &lt;b&gt;search</bdi>"
+        page = (await site.ask("GET", "/?target=alpha")).text
+        assert (shown in page, "env:dev" in page, "tier" in page) == (True, False, False)
+        for query in ("env:prod", "Team:r%26d", "env:+search"):
+            found = (await site.ask("GET", f"/?q={query}")).text
+            assert (found.count('<li class="card'), shown in found) == (1, True), query
+        assert (await site.ask("GET", "/?q=env:")).text.count('<li class="card') == 2
+        assert (await site.ask("GET", "/?q=env:pro+team:chat")).text.count('<li class="card') == 0
+
+
 async def test_the_page_lets_others_run() -> None:
     """However many targets: at least one turn of other work a target, an SLO or a card."""
     async with requesting(*(f"name: t{i}, url: '{{url}}', rate: 1/h" for i in range(30))) as site:

@@ -22,7 +22,20 @@ from prober.web.page.environment import TEMPLATES, pieces
 from prober.web.page.filters import cut
 from prober.web.page.view import AT_ONCE, RECENT, PageView, Room, TargetView, concern
 from tests.results.samples import sweep
-from tests.web.scenes import HOSTILE, LONG, NOW, SCENES, hostile, hundred, page_of, probe, slow, target, unconfigured
+from tests.web.scenes import (
+    HOSTILE,
+    LONG,
+    NOW,
+    SCENES,
+    at_other_load,
+    hostile,
+    hundred,
+    page_of,
+    probe,
+    slow,
+    target,
+    unconfigured,
+)
 
 VOID = {"meta", "link", "input", "br", "img"}
 
@@ -282,7 +295,18 @@ def test_the_headline_says_what_is_the_matter(scene: str, headline: str) -> None
                 "none, demand is 8% above",
             ],
         ),
-        ("drifting", ["slower since", "cause: regression", "×1.44", "[1.3, 1.61]", "1.00 of 1", "▲ 3.9 M of 4 M"]),
+        (
+            "drifting",
+            [
+                "slower since",
+                "slower at the same load",
+                "no large drift found (provisional)",
+                "×1.44",
+                "[1.3, 1.61]",
+                "1.00 of 1",
+                "▲ 3.9 M of 4 M",
+            ],
+        ),
         ("full", ["Sweep running", "ramp, stage 5", "12.5 requests/s", "311 requests", "41 s", "Latency over load"]),
         (
             "down",
@@ -310,6 +334,15 @@ def test_a_targets_page_shows_all_figures(scene: str, texts: list[str]) -> None:
     """The figures of each scene are on the page with their words."""
     text = Read(html(SCENES[scene]())).text
     assert [missing for missing in texts if missing not in text] == []
+
+
+def test_a_drift_at_a_load_that_was_not_learnt_has_no_size() -> None:
+    """The page says why, and not that samples are too few; without a drift it says that there is no verdict."""
+    for active, words in ((True, "so neither cause nor size is stated"), (False, "? no verdict: the load is outside")):
+        text = Read(html([replace(SCENES["healthy"]()[0], drifts=at_other_load(active=active))])).text
+        assert words in text
+        assert "too few samples since" not in text
+        assert "no drift found" not in text
 
 
 def test_two_causes_and_doubts_are_shown() -> None:

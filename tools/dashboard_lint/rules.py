@@ -1,7 +1,7 @@
 """Rules of the lint, after grafana/dashboard-linter. Each rule yields the problems of one dashboard as sentences.
 
-Two rules of grafana/dashboard-linter are left out: template variables `job` and `instance`, because recorded series of SLOs have
-neither label and replicas of the prober are aggregated. Instead every selector must have a matcher.
+A rule of grafana/dashboard-linter is left out: a template variable `instance`, because recorded series of SLOs have no such label
+and replicas of the prober are aggregated. Instead every selector must have a matcher.
 """
 
 import json
@@ -12,6 +12,7 @@ from typing import Any
 from jsonschema import Draft202012Validator
 
 from prober.exposition.dashboards.board import TAG, UIDS
+from prober.exposition.dashboards.place import PLACE
 from prober.exposition.dashboards.queries import NOW, RECENTLY
 from prober.exposition.families import AnySeries
 from tools.dashboard_lint.promql import Expression, InvalidExpression, Selector, parse
@@ -19,7 +20,7 @@ from tools.dashboard_lint.schema import DASHBOARD
 
 Json = dict[str, Any]
 SeriesLabels = Mapping[str, frozenset[str]]
-SCRAPE_LABELS = frozenset({"job", "instance"})
+SCRAPE_LABELS = frozenset({"instance", *PLACE})
 RANGES = {"$__rate_interval", "$window", "$__range", NOW, RECENTLY}
 # Added by functions in an expression, or by Prometheus itself.
 ADDED_LABELS = frozenset(
@@ -51,7 +52,7 @@ def labels_of_series(series: Iterable[AnySeries], rules: Iterable[Json]) -> Seri
     for rule in rules:
         if "record" in rule:
             by = rule["record"].partition(":")[0].split("_")
-            labels_of[rule["record"]] = frozenset(by) | frozenset(rule.get("labels", ()))
+            labels_of[rule["record"]] = frozenset(by) | frozenset(rule.get("labels", ())) | frozenset(PLACE)
     return labels_of
 
 

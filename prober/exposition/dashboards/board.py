@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from prober.exposition.dashboards.panels import SOURCE, Panel
+from prober.exposition.dashboards.place import PLACE, in_place, placed_queries
 from prober.exposition.dashboards.style import Json
 
 TAG = "llm-slo-prober"
@@ -76,17 +77,17 @@ class Board:
         }
 
     def _for_one(self, parts: Sequence[Json]) -> list[Json]:
-        """`parts` with `$one` instead of `$target` on a dashboard of one target."""
+        """`parts` of the chosen place, with `$one` instead of `$target` on a dashboard of one target."""
+        placed_parts = [placed_queries(part) for part in parts]
         if not self.one_target:
-            return list(parts)
-        replaced: list[Json] = json.loads(json.dumps(parts).replace("$target", "$one"))
+            return placed_parts
+        replaced: list[Json] = json.loads(json.dumps(placed_parts).replace("$target", "$one"))
         return replaced
 
     def _variables(self) -> list[Json]:
         # A target whose engine reports no model belongs to every choice of models.
-        of_models = (
-            'group by (target) (llmslo_target_state{target!=""}) unless on (target) llmslo_engine_info{model!~"$model"}'
-        )
+        others = 'llmslo_engine_info{target!="",model!~"$model"}'
+        of_models = f'group by (target) (llmslo_target_state{{target!=""}}) unless on (target) {others}'
         known = {
             "target": _targets("target", "Targets" if self.one_target else "Target", of_models, one=False),
             "workload": _labels("workload", "Workload", 'llmslo_probes_total{target=~"$target"}'),
@@ -98,7 +99,7 @@ class Board:
         if self.one_target:
             one = _targets("one", "Target", 'group by (target) (llmslo_target_state{target=~"$target"})', one=True)
             chosen = [chosen[0], one, *self._for_one(chosen[1:])]
-        return [_source(), _labels("model", "Model", 'llmslo_engine_info{target!=""}'), *chosen]
+        return [_source(), *_places(), _labels("model", "Model", 'llmslo_engine_info{target!=""}'), *chosen]
 
 
 def placed(rows: Rows) -> list[Json]:
@@ -141,8 +142,9 @@ def _link(name: str) -> Json:
 
 
 def to_target(name: str, value: str = "${__value.text}") -> str:
-    """URL of another dashboard for a link in a table; keeps time range and data source."""
-    return f"/d/{UIDS[name]}?var-target={value}&${{__url_time_range}}&${{datasource:queryparam}}"
+    """URL of another dashboard for a link in a table; keeps time range, data source and place."""
+    kept = "&".join(f"${{{variable}:queryparam}}" for variable in ("datasource", *PLACE))
+    return f"/d/{UIDS[name]}?var-target={value}&${{__url_time_range}}&{kept}"
 
 
 def annotation(name: str, color: str, expr: str, text: str) -> Json:
@@ -212,12 +214,23 @@ def _query_variable(name: str, label: str, query: str, regex: str = "", *, kind:
 
 def _labels(name: str, label: str, selector: str) -> Json:
     """Variable of the values of the label `name`."""
-    return _query_variable(name, label, f"label_values({selector}, {name})", one=False)
+    return _query_variable(name, label, f"label_values({in_place(selector)}, {name})", one=False)
+
+
+def _places() -> list[Json]:
+    """Variables of the place: one cluster, as targets of two may have one name; any of its namespaces and jobs."""
+    own, found = 'llmslo_target_state{target!=""', []
+    for name in PLACE:
+        found.append(_query_variable(name, name.capitalize(), f"label_values({own}}}, {name})", one=name == PLACE[0]))
+        own += f',{name}="${name}"' if name == PLACE[0] else f',{name}=~"${name}"'
+    return found
 
 
 def _targets(name: str, label: str, expr: str, *, one: bool) -> Json:
     """Variable of the targets in the result of an expression."""
-    return _query_variable(name, label, f"query_result({expr})", '/target="([^"]+)"/', kind=QUERY_RESULT, one=one)
+    return _query_variable(
+        name, label, f"query_result({in_place(expr)})", '/target="([^"]+)"/', kind=QUERY_RESULT, one=one
+    )
 
 
 def _window() -> Json:

@@ -19,6 +19,7 @@ from prober.config.units import counted
 from prober.exposition.families import Registry
 from prober.features.discovery import series as discovery_series
 from prober.features.discovery.sources.discovered_targets import DiscoveredTargets, Source, TargetLabels
+from prober.measure.names import shown_name
 from prober.probing.supervisor import Supervisor
 
 DEBOUNCE_S = 0.5  # after the first change; changes meanwhile are included
@@ -249,7 +250,7 @@ def _some(names: frozenset[str]) -> str:
 
 
 def _display_name(labels: Labels) -> str:
-    return repr((labels.get("name") or labels.get("__address__") or "")[:100])
+    return repr(shown_name(labels.get("name") or labels.get("__address__"), 100))
 
 
 def _place(spec: TargetSpec) -> Place:

@@ -1,6 +1,7 @@
 """Alerts on latencies that drift from their baselines."""
 
 from prober.exposition.alerting import Alert, escaped, likely_cause_template
+from prober.features.drift.state import CAUSES
 
 
 def alerts(selector: str) -> tuple[Alert, ...]:
@@ -9,34 +10,36 @@ def alerts(selector: str) -> tuple[Alert, ...]:
 
 
 def _drift(signal: str, name: str, selector: str) -> Alert:
-    def query(series: str, more: str) -> str:
-        matchers = escaped(selector)
-        return (
-            f'printf "max by (percentile) ({series}{{{matchers},target=%q,workload=%q,signal=\\"{signal}\\"{more}}})" '
-            "$labels.target $labels.workload"
-        )
+    def query(expression: str, more: str = "") -> str:
+        matchers = f'{escaped(selector)},target=%q,workload=%q,signal=\\"{signal}\\"{more}'
+        return f'printf "{expression.format(f"{{{matchers}}}")}" $labels.target $labels.workload | query'
 
-    since = query("llmslo_drift_since_timestamp_seconds", "")
+    since = query("max(llmslo_drift_since_timestamp_seconds{})")
     estimate, lower, upper = (
-        query("llmslo_drift_shift_ratio", f',bound=\\"{b}\\"') for b in ("estimate", "lower", "upper")
+        query("max by (percentile) (llmslo_drift_shift_ratio{})", f',bound=\\"{b}\\"')
+        for b in ("estimate", "lower", "upper")
+    )
+    load = query("topk(1, sum by (load) (llmslo_drift_load{} == 1))")
+    causes = "".join(
+        f'{{{{ if eq .Labels.load "{state}" }}}} {why[0].upper()}{why[1:]}.{{{{ end }}}}'
+        for state, why in CAUSES.items()
     )
     bounds = "".join(
-        f"{{{{ $p := .Labels.percentile }}}}{{{{ range {bound} | query }}}}{{{{ if eq .Labels.percentile $p }}}}{word} "
+        f"{{{{ $p := .Labels.percentile }}}}{{{{ range {bound} }}}}{{{{ if eq .Labels.percentile $p }}}}{word} "
         "×{{ printf `%.2f` .Value }}{{ end }}{{ end }}"
         for bound, word in ((lower, " (95% interval"), (upper, " to"))
     )
     return Alert(
         f"LLM{name}P99Drift",
         "warning",
-        f'max by (target, workload, signal, cause) (llmslo_drift_active{{{selector},signal="{signal}"}}) == 1\n',
+        f'max by (target, workload, signal) (llmslo_drift_active{{{selector},signal="{signal}"}}) == 1\n',
         "",
-        f"{{{{ $labels.target }}}}: {name} has drifted from its baseline (cause: {{{{ $labels.cause }}}})",
+        f"{{{{ $labels.target }}}}: {name} has drifted from its baseline",
         f"{name} of workload {{{{ $labels.workload }}}} is slower than its own baseline"
-        f"{{{{ range {since} | query }}}} since {{{{ .Value | humanizeTimestamp }}}}{{{{ end }}}}."
-        f"{{{{ range {estimate} | query }}}} {{{{ .Labels.percentile }}}}: ×{{{{ printf `%.2f` .Value }}}}{bounds})."
+        f"{{{{ range {since} }}}} since {{{{ .Value | humanizeTimestamp }}}}{{{{ end }}}}."
+        f"{{{{ range {estimate} }}}} {{{{ .Labels.percentile }}}}: ×{{{{ printf `%.2f` .Value }}}}{bounds})."
         "{{ end }}"
-        " Cause regression: slower at the same load; load: the engine is busier than in the baseline; unknown: its load is not known."
-        + likely_cause_template(selector),
+        f"{{{{ range {load} }}}}{causes}{{{{ end }}}}" + likely_cause_template(selector),
     )
 
 

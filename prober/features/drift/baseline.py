@@ -38,7 +38,7 @@ class Baseline:
     correlation: of neighbouring residuals
     wander: spread of the level in excess of the spread of its samples
     inflations: of each fifth, variance of the mean score of a block in that of independent scores: correlation over minutes
-    quietest, busiest: lowest (but for 2%) and highest smoothed load
+    quietest, busiest: lowest (but for 2%) and highest smoothed load that was learnt; infinite if none was
     slowest: slowest log that the model expects within the loads or hours of the samples
     cuts: of the load or expected log between fifths; empty if one reference serves all
     quantiles: of the residuals of each fifth, at QUANTILES
@@ -66,19 +66,19 @@ class Baseline:
     def expected(self, unix_s: float, load: float) -> tuple[float, float, float]:
         """(expected log, standard error of a whitened residual due to the model, log per unit of load).
 
-        NaN at an hour not seen; an infinite error at one that was seen on one workday only. Below the quietest load the curve is
-        flat: a polynomial may bend either way there, and an engine with less to do is hardly slower.
+        NaN at an hour not seen; an infinite error at one that was seen on one workday only. Beyond the loads that were learnt the
+        curve is flat: a polynomial bends either way there, by factors of a thousand.
 
         The model's variance is sd²·(1 − φ²)·x'inv(X'X)x: correlation φ multiplies that of the coefficients by
         (1 + φ)/(1 − φ), and whitening multiplies a constant error by 1 − φ.
         """
         if self.factor == "load":
-            is_below = load < self.quietest
-            u = ((self.quietest if is_below else load) - self.centre) / self.scale
+            learnt = min(max(load, self.quietest), self.busiest)
+            u = (learnt - self.centre) / self.scale
             b0, b1, b2, b3 = self.coefficients
             g0, g1, g2, g3, g4, g5, g6 = self.variance
             log = b0 + u * (b1 + u * (b2 + u * b3))
-            slope = 0.0 if is_below else (b1 + u * (2 * b2 + u * 3 * b3)) / self.scale
+            slope = (b1 + u * (2 * b2 + u * 3 * b3)) / self.scale if learnt == load else 0.0
             variance = g0 + u * (g1 + u * (g2 + u * (g3 + u * (g4 + u * (g5 + u * g6)))))
             return log, sqrt(variance) if variance > 0 else 0.0, slope
         if self.factor == "hour":

@@ -6,7 +6,6 @@ from prober.exposition.dashboards.queries import PROBES, increase, judged
 from prober.exposition.dashboards.style import (
     GREEN,
     GREY,
-    ORANGE,
     RED,
     YELLOW,
     index_mapping,
@@ -34,7 +33,7 @@ def evidence() -> list[Panel]:
 
 
 def _shifted(bound: str) -> str:
-    """Median since the change over that of the baseline."""
+    """Median since the alarm over that of the baseline."""
     return f'max by ({SIGNAL}) (llmslo_drift_shift_ratio{{{PROBES},percentile="p50",bound="{bound}"}})'
 
 
@@ -94,13 +93,13 @@ def _evidence() -> Panel:
 def _active() -> Panel:
     codes = " or ".join(
         f'{place} * (llmslo_drift_active{{{PROBES},cause="{cause}"}} == 1)'
-        for place, cause in enumerate(("unknown", "load", "regression"), 2)
+        for place, cause in enumerate(("unknown", "regression"), 2)
     )
     return states(
         "Drift over time",
-        "Active drift of each latency by cause: regression is slower at the same load, load is a busier engine, "
-        "unknown: the load is not known. Bad: regression. Grey: learning, not judged yet.",
-        index_mapping(("learning", GREY), ("none", GREEN), ("unknown", YELLOW), ("load", ORANGE), ("regression", RED)),
+        "Active drift of each latency by cause: regression is slower at the same load; unknown: the load was not learnt, or is not "
+        "known. Bad: regression. Grey: learning, not judged yet.",
+        index_mapping(("learning", GREY), ("none", GREEN), ("unknown", YELLOW), ("regression", RED)),
         Query(
             f"max by ({SIGNAL}) ({codes} or {judged()} or 0 * llmslo_drift_evidence_ratio{{{PROBES}}})", LEGEND
         ),
@@ -111,7 +110,7 @@ def _active() -> Panel:
 def _shift() -> Panel:
     return series(
         "Size of the shift",
-        "Median and p99 since the change relative to the baseline at the same load, with 95% intervals; only with enough samples. "
+        "Median and p99 since the alarm relative to the baseline at the same load, with 95% intervals; only with enough samples. "
         "Bad: a lower bound well above 1. No data: no drift, or too few samples.",
         "none",
         *(

@@ -11,9 +11,8 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from itertools import pairwise
 from math import exp, log1p
-from operator import mul
 
-from prober.features.drift.baseline import QUANTILES, Baseline, is_weekend, scores
+from prober.features.drift.baseline import Baseline, is_weekend, scores
 from prober.features.drift.blocks import (
     DAY_S,
     SLOT_S,
@@ -24,26 +23,25 @@ from prober.features.drift.blocks import (
     blocks_of_samples,
     week_slots,
 )
-from prober.features.drift.evidence import MATERIAL_INDEX, Mixture, mixture
+from prober.features.drift.evidence import Mixture, mixture
 from prober.features.drift.fitting import fit, learn_baseline
 from prober.features.drift.state import (
     DOUBT_ERRORS,
+    LOAD_SAMPLES,
     RING_SAMPLES,
     Alarm,
-    Cause,
     Drift,
     DriftVerdict,
     Event,
     Fit,
     Improvement,
+    LoadState,
     Observation,
+    Phase,
     Settings,
-    Shift,
     Visit,
 )
-from prober.statistics.quantiles import quantiles
 
-LOAD_SAMPLES = 60  # over which load is smoothed: noise in a regressor hides its effect
 QUICK_LOAD_SAMPLES = 10  # smoothed less: if it differs, the load is changing and the model lags
 PROVISIONAL_DOUBT_ERRORS = (
     4.0  # for a provisional baseline, in addition to a material change of its level: it covers part of a day
@@ -55,6 +53,7 @@ PROVISIONAL_THINNING = (
 )
 UNSEEN_CHANGES = 6.0  # material changes by which half an hour not seen may be slower than all others
 MIN_VISIT_SHARE = 0.25  # of the samples of a half hour that make its level known
+EXTEND_AFTER_S = 3_600.0  # that the load is outside what was learnt: then a week is learnt beside the baseline in use
 MIN_CHANGE_S = 180.0  # that a slowdown must last where samples depend on each other: a burst of a minute is no drift
 # A slowdown that ends by itself within a day shows that the level wanders more than the baseline knew: the next one takes more
 # evidence, and less again after a week without one.
@@ -117,10 +116,12 @@ def step(state: Drift, observation: Observation) -> tuple[Drift, DriftVerdict]:
     event = _learn(state, unix_s, log, linked=linked) if state.spread is not None and state.alarm is None else None
     baseline = state.baseline
     if baseline is None:
-        return state, DriftVerdict("learning", 0.0)
-    if baseline.factor == "load" and (state.load is None or _is_beyond(state, baseline, state.load)):
-        return state, _paused_verdict(state, unix_s)._replace(event=event)
+        return state, present_verdict(state)
+    where = state.load_state
+    _extend(state, where, unix_s)
     load = state.load or 0.0
+    if where == "missing" or (where == "outside" and load > baseline.busiest):
+        return state, _paused_verdict(state, unix_s, event)
     expected, error, slope = baseline.expected(unix_s, load)
     doubt = state.doubt * error + state.allowance
     is_known = error < math.inf  # not if NaN
@@ -140,20 +141,26 @@ def step(state: Drift, observation: Observation) -> tuple[Drift, DriftVerdict]:
     reference, table = baseline.references[fifth], state.tables[fifth]
     stake = 1 / (baseline.inflations[fifth] * state.caution)
     lead = slope * (state.quick_load - load) * (1 - phi)
-    score = table[bisect_right(reference, whitened - doubt - (lead if lead > 0 else 0.0))]
+    is_comparable = is_known and where != "outside"
+    if state.alarm is not None and not is_comparable:
+        return state, _update_alarm(state, None, unix_s, stake)
     ring = state.ring
     at = ring.count % RING_SAMPLES
     ring.times[at], ring.residuals[at] = int(unix_s), residual
     if baseline.cuts:
         ring.fifths[at] = fifth
     ring.count += 1
+    slower = whitened - (lead if lead < 0 else 0.0)  # than the load explains, whichever way it moves
     if state.alarm is not None:
-        is_judged = baseline.factor != "load" or error < MAX_ENDING_ERROR * math.log1p(state.settings.material)
-        return state, _update_alarm(state, score if is_judged else None, unix_s, stake)
-    faster = -table[bisect_right(reference, whitened + doubt - (lead if lead < 0 else 0.0))] if is_known else None
-    if faster is not None and baseline.factor == "load" and min(load, state.quick_load) < baseline.quietest:
+        state.alarm.after += 1
+        is_judged = error < MAX_ENDING_ERROR * math.log1p(state.settings.material)
+        score = table[bisect_right(reference, slower + error)] if is_judged else None
+        return state, _update_alarm(state, score, unix_s, stake)
+    score = table[bisect_right(reference, whitened - doubt - (lead if lead > 0 else 0.0))]
+    faster = -table[bisect_right(reference, slower + doubt)] if is_known else None
+    if faster is not None and min(load, state.quick_load) < baseline.quietest:
         faster = 0.0  # an engine with less to do than ever is no better one
-    return state, _judge(state, unix_s, score, faster, expected, event, stake)
+    return state, _judge(state, unix_s, score, faster, event, stake)
 
 
 def _visit(state: Drift, baseline: Baseline, unix_s: float, log: float, *, is_known: bool) -> None:
@@ -176,7 +183,7 @@ def _visit(state: Drift, baseline: Baseline, unix_s: float, log: float, *, is_kn
 
 
 def _judge(
-    state: Drift, unix_s: float, slower: float, faster: float | None, expected: float, event: Event | None, stake: float
+    state: Drift, unix_s: float, slower: float, faster: float | None, event: Event | None, stake: float
 ) -> DriftVerdict:
     """Update the evidence by the normal scores for a slowdown and for an improvement, None at an hour not seen."""
     mix = state.mixture
@@ -189,25 +196,25 @@ def _judge(
         state.alarm = _new_alarm(state, mix, unix_s)
         if state.spread is not None:
             state.spread.cut()
-        return _active_verdict(state, "alarm")
+        return present_verdict(state, "alarm")
     if state.suspected_s is not None and total < math.sqrt(mix.threshold):
         state.suspected_s = None
     if faster is not None and _is_improved(state, mix, faster, unix_s, stake):
         _relearn(state, everything=state.settled)
-        return DriftVerdict("learning", 0.0, event="improved")
-    evidence = min(1.0, log1p(total) * mix.unit)
-    if not state.settled or faster is None:
-        return DriftVerdict("provisional", evidence, False, None, None, event)
+        return present_verdict(state, "improved")
     baseline = state.baseline
-    if baseline is not None and baseline.factor == "load":
-        event = _update_load_alarm(state, baseline, unix_s, expected) or event
-        if state.busy_since_s is not None:
-            return DriftVerdict("settled", evidence, True, "load", state.busy_since_s, event)
-    elif state.load is not None and state.fit is None and baseline is not None and baseline.factor == "hour":
+    is_settled = state.settled and faster is not None
+    if (
+        is_settled
+        and state.load is not None
+        and state.fit is None
+        and baseline is not None
+        and baseline.factor == "hour"
+    ):
         # Load explains more than the hour: learn a new baseline while the old one is in use.
         learns_load = state.spread is not None and state.spread.every_s < WEEK_EVERY_S
         state.spread = state.spread if learns_load else Blocks(SPREAD_EVERY_S)
-    return DriftVerdict("settled", evidence, False, None, None, event)
+    return present_verdict(state, event) if is_settled else present_verdict(state, event)._replace(phase="provisional")
 
 
 def _lasts(state: Drift, mix: Mixture, total: float, unix_s: float) -> bool:
@@ -239,35 +246,6 @@ def _is_improved(state: Drift, mix: Mixture, faster: float, unix_s: float, stake
         state.improvement = None
         return False
     return unix_s - improvement.since_s >= SPREAD_S
-
-
-def shifts(state: Drift) -> list[Shift]:
-    """Shifts of the quantiles since the change, if there are enough samples; empty without an active regression.
-
-    Ratios are of residuals and so at equal load. Intervals are order statistics of the samples since the change (at most the
-    latest RING_SAMPLES); they leave out the uncertainty of the baseline, which is smaller due to its 5,000 samples.
-    """
-    if state.alarm is None or state.baseline is None:
-        return []
-    places = list(state.ring.latest(state.alarm.after))
-    residuals = [state.ring.residuals[at] for at in places]
-    fifths = [state.ring.fifths[at] if state.baseline.cuts else 0 for at in places]
-    shares = [fifths.count(fifth) for fifth in range(len(state.baseline.quantiles))]
-    levels = {
-        q: sum(map(mul, shares, of_fifths)) / len(places)
-        for q, of_fifths in zip(QUANTILES, zip(*state.baseline.quantiles, strict=True), strict=True)
-    }
-    return [
-        Shift(
-            now.q,
-            math.exp(now.estimate - levels[now.q]),
-            math.exp(now.lower - levels[now.q]),
-            math.exp(now.upper - levels[now.q]),
-            now.count,
-        )
-        for now in quantiles(residuals, QUANTILES)
-        if now.has_enough_samples and now.lower is not None and now.upper is not None
-    ]
 
 
 def _log(value: float) -> float:
@@ -328,7 +306,7 @@ def _relearn(state: Drift, *, everything: bool) -> None:
     state.stretch = Blocks(0.0)
     if everything:
         state.spread, state.fit = Blocks(SPREAD_EVERY_S), None
-    state.before = state.alarm = state.busy_since_s = None
+    state.before = state.alarm = state.outside_since_s = None
     _reset_evidence(state)
 
 
@@ -348,76 +326,71 @@ def _new_alarm(state: Drift, mix: Mixture, unix_s: float) -> Alarm:
     baseline, ring = state.baseline, state.ring
     assert baseline is not None
     won = max(range(mix.components), key=state.slower.__getitem__)
-    total, best, after, since = 0.0, -math.inf, 1, unix_s
+    total, best, since = 0.0, -math.inf, unix_s
     places = list(ring.latest(state.judged))
-    for count, (at, before) in enumerate(pairwise(places), 1):
+    for at, before in pairwise(places):
         whitened = baseline.whitened(ring.residuals[at], ring.residuals[before])
         fifth = ring.fifths[at] if baseline.cuts else 0
         score = state.tables[fifth][bisect_right(baseline.references[fifth], whitened - state.allowance)]
         total += mix.log(won, score) / baseline.inflations[fifth]
         if total > best:
-            best, after, since = total, count, float(ring.times[at])
-    return Alarm(won if won >= len(mix.shifts) else MATERIAL_INDEX, since, unix_s, after)
+            best, since = total, float(ring.times[at])
+    return Alarm(won, since, unix_s)
 
 
 def _update_alarm(state: Drift, score: float | None, unix_s: float, stake: float) -> DriftVerdict:
     """Update an active alarm, which ends by evidence or, after `accept_after_s`, by a new baseline.
 
-    score: None at a load that the baseline knows too little of: a doubt is no evidence that the change is over
+    score: None where the baseline knows too little: a doubt is no evidence that the change is over
     """
     alarm, mix = state.alarm, state.mixture
     assert alarm is not None
     assert mix is not None
-    alarm.after += 1
     if score is not None:
-        alarm.against = max(0.0, alarm.against - stake * mix.log(alarm.component, score))
-    if alarm.against >= RECOVERY_EVIDENCE:
+        alarm.against = max(0.0, alarm.against + stake * mix.return_log(score))
+        if alarm.component >= len(mix.shifts):
+            alarm.against_tail = max(0.0, alarm.against_tail - stake * mix.log(alarm.component, score))
+    is_over = alarm.component < len(mix.shifts) or alarm.against_tail >= RECOVERY_EVIDENCE
+    if is_over and alarm.against >= RECOVERY_EVIDENCE:
         state.alarm = None
         _reset_evidence(state)
         if unix_s - alarm.since_s < DAY_S:
             state.caution, state.caution_s = min(MAX_CAUTION, CAUTION_GROWTH * state.caution), unix_s
-        return DriftVerdict("settled" if state.settled else "provisional", 0.0, event="recovered")
+        return present_verdict(state, "recovered")
     if unix_s - alarm.raised_s >= state.settings.accept_after_s:
         _relearn(state, everything=True)
-        return DriftVerdict("learning", 0.0, event="accepted")
-    return _active_verdict(state)
+        return present_verdict(state, "accepted")
+    return present_verdict(state)
 
 
-def _active_verdict(state: Drift, event: Event | None = None) -> DriftVerdict:
-    assert state.alarm is not None
-    assert state.baseline is not None
-    cause: Cause = "regression" if state.baseline.factor == "load" else "unknown"
-    return DriftVerdict("settled" if state.settled else "provisional", 1.0, True, cause, state.alarm.since_s, event)
+def present_verdict(state: Drift, event: Event | None = None) -> DriftVerdict:
+    """The verdict that the state allows now."""
+    baseline, alarm, mix = state.baseline, state.alarm, state.mixture
+    if baseline is None or mix is None:
+        return DriftVerdict("learning", 0.0, event=event, load=state.load_state)
+    phase: Phase = "settled" if state.settled else "provisional"
+    where = state.load_state
+    if alarm is None:
+        return DriftVerdict(phase, min(1.0, log1p(sum(state.slower)) * mix.unit), event=event, load=where)
+    return DriftVerdict(phase, 1.0, True, "regression" if where == "within" else "unknown", alarm.since_s, event, where)
 
 
-def _update_load_alarm(state: Drift, baseline: Baseline, unix_s: float, expected: float) -> Event | None:
-    """Begin or end an alarm with the cause load: busier than in the baseline, and so expected to be materially slower."""
-    busier = state.load is not None and state.load > baseline.busiest
-    if not busier and state.busy_since_s is None:
-        return None
-    excess = (expected - baseline.slowest) / math.log1p(state.settings.material)
-    if state.busy_since_s is None and excess >= 1:
-        state.busy_since_s = unix_s
-        return "alarm"
-    if state.busy_since_s is not None and (not busier or excess < 0.5):
-        state.busy_since_s = None
-        return "recovered"
-    return None
+def _extend(state: Drift, where: LoadState, unix_s: float) -> None:
+    """Learn a week beside the baseline in use if the load stays outside what that has learnt."""
+    if where != "outside":
+        state.outside_since_s = None
+    elif state.outside_since_s is None:
+        state.outside_since_s = unix_s
+    elif state.settled and state.spread is None and unix_s - state.outside_since_s >= EXTEND_AFTER_S:
+        state.spread = Blocks(WEEK_EVERY_S)
 
 
-def _is_beyond(state: Drift, baseline: Baseline, load: float) -> bool:
-    """Whether the engine is busier than ever in a provisional baseline, which knows part of a day: its curve ends there."""
-    return not state.settled and state.alarm is None and load > baseline.busiest
-
-
-def _paused_verdict(state: Drift, unix_s: float) -> DriftVerdict:
+def _paused_verdict(state: Drift, unix_s: float, event: Event | None) -> DriftVerdict:
     """The verdict where the baseline cannot judge; learn again if the load is missing for longer than an alarm may last."""
     state.before = None
     if unix_s - state.load_s > state.settings.accept_after_s:
         _relearn(state, everything=True)
-        return DriftVerdict("learning", 0.0)
-    if state.alarm is not None:
-        return _active_verdict(state)
-    assert state.mixture is not None
-    evidence = log1p(sum(state.slower)) * state.mixture.unit
-    return DriftVerdict("settled" if state.settled else "provisional", evidence)
+    elif state.alarm is not None and unix_s - state.alarm.raised_s >= state.settings.accept_after_s:
+        _relearn(state, everything=True)
+        event = "accepted"
+    return present_verdict(state, event)

@@ -68,6 +68,14 @@ class Mixture:
             k += 1
         return total
 
+    def return_log(self, z: float) -> float:
+        """ln of the likelihood ratio of the baseline against the smallest shift that matters, without the guards of the bets.
+
+        0 in the mean half way between both.
+        """
+        d = self.shifts[0][1]
+        return d * d / 2 - d * z
+
     def log(self, component: int, z: float) -> float:
         """ln e of one component for a score."""
         if component < len(self.shifts):

@@ -82,12 +82,15 @@ def _unfitted(blocks: Blocks) -> Baseline:
     loads = [load for span in spans for load in (span.first_load, span.last_load)]
     centre = sum(loads) / len(loads)
     scale = math.sqrt(sum((load - centre) ** 2 for load in loads) / len(loads))
+    ordered = sorted(loads)
+    quietest = ordered[len(ordered) // 50]  # not the first reading of a page
     if scale > 1e-6 * abs(centre):  # not if NaN
-        ordered = sorted(loads)
-        quietest = ordered[len(ordered) // 50]  # not the first reading of a page
         return Baseline("load", centre=centre, scale=scale, quietest=quietest, busiest=ordered[-1])
-    if scale <= 1e-6 * abs(centre) or spans[-1].begun_s - spans[0].begun_s < MIN_SEASON_S:
-        return Baseline("none", coefficients=(_level(blocks),), variance=(0.0,))
+    level = Baseline("none", coefficients=(_level(blocks),), variance=(0.0,))
+    if scale <= 1e-6 * abs(centre):
+        return replace(level, quietest=quietest, busiest=ordered[-1])
+    if spans[-1].begun_s - spans[0].begun_s < MIN_SEASON_S:
+        return level
     return _with_levels(Baseline("hour"), blocks)
 
 

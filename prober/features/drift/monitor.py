@@ -12,9 +12,10 @@ from functools import partial
 from prober.config.drift import DriftSpec
 from prober.exposition.families import Registry
 from prober.features.drift import series
-from prober.features.drift.detector import seed, shifts, step
+from prober.features.drift.detector import present_verdict, seed, step
 from prober.features.drift.serialization import dump, restore
-from prober.features.drift.state import Drift, DriftVerdict, Observation, Phase, Settings, Shift, new_state
+from prober.features.drift.shift import shifts
+from prober.features.drift.state import Drift, DriftVerdict, Observation, Settings, Shift, new_state
 from prober.measure.engine_signals import PageReading
 from prober.measure.event import TargetEvent
 from prober.measure.outcome import ANSWERED
@@ -201,7 +202,7 @@ class TargetDrift(TargetObserver):
     def verdicts(self) -> list[tuple[SignalKey, DriftVerdict, tuple[Shift, ...]]]:
         """Verdict and shifts of each signal."""
         return [
-            (key, detector.verdict or DriftVerdict(_phase(detector.state), 0.0), detector.shifts)
+            (key, detector.verdict or present_verdict(detector.state), detector.shifts)
             for key, detector in self._detectors.items()
         ]
 
@@ -277,7 +278,7 @@ class TargetDrift(TargetObserver):
         if verdict.active != was_active:
             self._observed.drifted(workload, signal, active=verdict.active)
         if verdict.event:
-            text = f"{signal} of {workload}: {verdict.event}" + (f", cause {verdict.cause}" if verdict.active else "")
+            text = f"{signal} of {workload}: {verdict.event}" + (f", {verdict.why}" if verdict.active else "")
             log.info("target=%s drift: %s", self.name, text)
             self._monitor.events.append(TargetEvent(unix_s, self.name, "drift", text))
 
@@ -287,6 +288,7 @@ class TargetDrift(TargetObserver):
         for declared, kinds in (
             (series.DRIFT_ACTIVE, series.DRIFT_CAUSES),
             (series.DRIFT_PHASE, series.DRIFT_PHASES),
+            (series.DRIFT_LOAD, series.DRIFT_LOADS),
             (series.DRIFT_EVENTS, series.DRIFT_EVENT_KINDS),
         ):
             for kind in kinds:
@@ -298,6 +300,7 @@ class TargetDrift(TargetObserver):
         registry.show(series.DRIFT_EVIDENCE, verdict.evidence, *labels)
         registry.show_one(series.DRIFT_ACTIVE, verdict.cause if verdict.active else None, series.DRIFT_CAUSES, *labels)
         registry.show_one(series.DRIFT_PHASE, verdict.phase, series.DRIFT_PHASES, *labels)
+        registry.show_one(series.DRIFT_LOAD, verdict.load, series.DRIFT_LOADS, *labels)
         if verdict.event:
             registry.value(series.DRIFT_EVENTS, *labels, verdict.event).inc()
         registry.show(series.DRIFT_SINCE, verdict.since_unix_s if verdict.active else None, *labels)
@@ -321,8 +324,3 @@ class TargetDrift(TargetObserver):
 
 def _name_of_state(name: str, key: SignalKey) -> str:
     return json.dumps((name, *key))
-
-
-def _phase(state: Drift) -> Phase:
-    """The phase of a detector without samples since the start of the prober."""
-    return "learning" if state.baseline is None else "settled" if state.settled else "provisional"

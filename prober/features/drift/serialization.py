@@ -19,6 +19,7 @@ from prober.features.drift.state import Alarm, Drift, Improvement, Ring, Setting
 
 FORMAT, OLD_FORMAT = "llmslo-drift-2", "llmslo-drift-1"
 DERIVED = {"settings", "gap_s", "mixture", "tables", "doubt", "allowance", "run"}
+DROPPED = "busy_since_s"  # of the state of an older version
 PARTS = {
     "baseline": Baseline,
     "stretch": Blocks,
@@ -65,6 +66,7 @@ def _plain(value: Any) -> Any:
 
 def _state(settings: Settings, document: dict[str, Any]) -> Drift:
     state = new_state(settings)
+    document.pop(DROPPED, None)
     for name, value in document.items():
         if name in PARTS and value is not None:
             value = PARTS[name](**{key: _value(part) for key, part in value.items()})

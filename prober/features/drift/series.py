@@ -9,19 +9,31 @@ DRIFT_EVIDENCE = gauge(
     "Evidence, on a log scale, that the latency is above its baseline; 1 is enough for an alarm once the change has lasted.",
     *_SIGNAL,
 )
-DRIFT_ACTIVE = gauge("llmslo_drift_active", "1 while the latency is above its baseline, by cause.", *_SIGNAL, "cause")
+DRIFT_ACTIVE = gauge(
+    "llmslo_drift_active",
+    "1 while the latency is above its baseline, by cause: regression is slower at the same load.",
+    *_SIGNAL,
+    "cause",
+)
+DRIFT_LOAD = gauge(
+    "llmslo_drift_load",
+    "1 for where the engine's load is against the loads of the baseline; outside of them, and while it is missing, nothing is judged.",
+    *_SIGNAL,
+    "load",
+)
 DRIFT_SINCE = gauge("llmslo_drift_since_timestamp_seconds", "Estimated start of the active drift.", *_SIGNAL)
 DRIFT_SHIFT = gauge(
     "llmslo_drift_shift_ratio",
-    "Quantile since the change over that of the baseline at the same load, with 95% interval (bound: lower, estimate, upper); "
-    "absent without enough samples.",
+    "Quantile since the alarm over that of the baseline at the same load, with 95% interval (bound: lower, estimate, upper); "
+    "absent without enough samples, and at a load that was not learnt.",
     *_SIGNAL,
     "percentile",
     "bound",
 )
 DRIFT_PHASE = gauge("llmslo_drift_phase", "1 for the current phase of the baseline.", *_SIGNAL, "phase")
 DRIFT_EVENTS = counter("llmslo_drift_events_total", "Events of the baseline, by kind.", *_SIGNAL, "event")
-DRIFT_CAUSES = ("regression", "load", "unknown")
+DRIFT_CAUSES = ("regression", "unknown")
+DRIFT_LOADS = ("within", "outside", "missing", "unlearnt", "unknown")
 DRIFT_PHASES = ("learning", "provisional", "settled")
 DRIFT_EVENT_KINDS = ("learnt", "alarm", "recovered", "improved", "accepted")
 

@@ -12,7 +12,19 @@ from prober.features.drift.evidence import Mixture
 from prober.statistics.quantiles import MIN_SAMPLES_BY_QUANTILE
 
 Phase = Literal["learning", "provisional", "settled"]
-Cause = Literal["regression", "load", "unknown"]
+Cause = Literal["regression", "unknown"]
+# Of the present load against the loads of the baseline. missing: the baseline needs it; unlearnt: the baseline does not know it.
+LoadState = Literal["within", "outside", "missing", "unlearnt", "unknown"]
+UNJUDGED: dict[LoadState, str] = {
+    "outside": "the load is outside what was learnt",
+    "missing": "the load is not known at the moment",
+}
+CAUSES: dict[LoadState, str] = {
+    "within": "slower at the same load",
+    **{load: f"{why}, so neither cause nor size is stated" for load, why in UNJUDGED.items()},
+    "unlearnt": "the load was not known when the baseline was learnt, so more load may be the cause",
+    "unknown": "the load is not known, so more load may be the cause",
+}
 Event = Literal["learnt", "alarm", "recovered", "improved", "accepted"]
 
 FALSE_ALARM_MARGIN = (
@@ -20,6 +32,8 @@ FALSE_ALARM_MARGIN = (
 )
 MAX_GAP_INTERVALS = 20  # mean intervals between samples: after a longer gap the predecessor is not used
 DOUBT_ERRORS = 1.0  # standard errors of the model subtracted from each sample: a rare load is weak evidence
+LOAD_SAMPLES = 60  # over which load is smoothed: noise in a regressor hides its effect
+CHANCE_SDS = 2.0  # of independent arrivals, by which the smoothed load may exceed the loads that were learnt
 RING_SAMPLES = MIN_SAMPLES_BY_QUANTILE[0.99]  # enough for every reported quantile
 
 
@@ -59,14 +73,22 @@ class DriftVerdict(NamedTuple):
     phase: Phase  # learning: no baseline yet; provisional: a coarse one, with an error of up to `material`
     evidence: float  # on a log scale: 0 none, 1 enough for an alarm; stays 1 while the alarm is active
     active: bool = False
-    cause: Cause | None = None
+    cause: Cause | None = None  # regression: slower at a load that was learnt
     since_unix_s: float | None = None
     event: Event | None = None
+    load: LoadState = "unknown"
+
+    @property
+    def why(self) -> str:
+        """What the load says of an active drift, or why there is no verdict; else empty."""
+        if self.active:
+            return CAUSES[self.load]
+        return UNJUDGED.get(self.load, "") if self.phase != "learning" else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """Ratio of a quantile after the change to before it, at equal load, with its 95% interval from `count` samples."""
+    """Ratio of a quantile since the alarm to the baseline's, at equal load, with its 95% interval from `count` samples."""
 
     q: float
     ratio: float
@@ -77,7 +99,10 @@ class Shift:
 
 @dataclass(slots=True)
 class Ring:
-    """Latest samples: times (whole seconds), residuals, and the fifths of the factor, if there is a reference for each."""
+    """Latest samples: times (whole seconds), residuals, and the fifths of the factor, if there is a reference for each.
+
+    During an alarm only those at a load or an hour that was learnt.
+    """
 
     count: int = 0
     times: "array[int]" = field(default_factory=lambda: array("I", [0]) * RING_SAMPLES)
@@ -93,17 +118,18 @@ class Ring:
 class Alarm:
     """A detected change.
 
-    component: the bet whose refutation ends the alarm
+    component: the bet that won
     since_s, raised_s: estimated start of the change, and time of the alarm
-    after: samples since the change
-    against: log evidence that the change is over
+    after: samples since the alarm at a load or an hour that was learnt: those before it were chosen for being slow
+    against, against_tail: log evidence that the whole distribution is back, and its tail if that raised the alarm
     """
 
     component: int
     since_s: float
     raised_s: float
-    after: int
+    after: int = 0
     against: float = 0.0
+    against_tail: float = 0.0
 
 
 @dataclass(slots=True)
@@ -151,6 +177,7 @@ class Drift:
     load_s: time of the last known load; unloaded: samples since
     loads: samples that are smoothed in the load
     caution: inflation of the scores in addition to that of the baseline, since `caution_s`
+    outside_since_s: since when the load is outside what was learnt
     suspected_s: estimated start of a slowdown that has not lasted long enough
     slowest_visit: mean log of the slowest visited half hour that is slower than all that the baseline has samples of
     """
@@ -182,9 +209,22 @@ class Drift:
     alarm: Alarm | None = None
     improvement: Improvement | None = None
     visit: Visit | None = None
-    busy_since_s: float | None = None
+    outside_since_s: float | None = None
     suspected_s: float | None = None
     slowest_visit: float = -math.inf
+
+    @property
+    def load_state(self) -> LoadState:
+        """Where the smoothed load is against those that were learnt."""
+        if self.load is None:
+            return "missing" if self.baseline is not None and self.baseline.factor == "load" else "unknown"
+        if self.baseline is None or math.isinf(self.baseline.busiest):
+            return "unlearnt"
+        beyond = max(self.load - self.baseline.busiest, self.baseline.quietest - self.load)
+        if beyond <= 0:
+            return "within"
+        smoothed_s = 2 * LOAD_SAMPLES / self.settings.rate_per_s
+        return "within" if beyond <= CHANCE_SDS * math.sqrt(max(0.0, self.load) / smoothed_s) else "outside"
 
 
 def new_state(settings: Settings) -> Drift:

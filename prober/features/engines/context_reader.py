@@ -15,7 +15,7 @@ import orjson
 from prober.features.engines.page_reading import json_item
 from prober.measure.engine_signals import JsonFact
 from prober.measure.engines import CONTEXT_FACTS
-from prober.measure.payload import shortened
+from prober.measure.names import shown_name
 from prober.net.scrape import UnreadablePage, fetch
 from prober.probing.target import Target
 from prober.results.facts import Fact
@@ -95,9 +95,9 @@ def _value(fact: JsonFact, answers: Mapping[str, object], model: str) -> str | N
     if isinstance(value, bool) or not isinstance(value, str | int | float) or str(value).lower() in _UNDECIDED:
         return None
     if fact.is_text:
-        digest = hashlib.sha256(str(value).encode()).hexdigest()[:12]
+        digest = hashlib.sha256(str(value).encode("utf-8", "surrogatepass")).hexdigest()[:12]
         return f"{len(str(value)):,} characters, sha256 {digest}"
-    return shortened(str(value)).removeprefix("torch.").removeprefix("(guessed) ")
+    return shown_name(str(value)).removeprefix("torch.").removeprefix("(guessed) ")
 
 
 def _parallelism(ranks: Mapping[str, Fact]) -> Iterator[Fact]:

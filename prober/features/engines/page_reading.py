@@ -23,7 +23,7 @@ from prober.measure.engine_signals import (
     Source,
     SumSource,
 )
-from prober.measure.payload import shortened
+from prober.measure.names import shown_name
 
 MAX_DIGITS = 18  # of a number in a version or label; int() is slow for longer ones and refuses 4,300
 MAX_VALUE = 1e21  # of a signal: more than all tokens, bytes or nanoseconds that there were
@@ -160,8 +160,8 @@ def facts(table: EngineTable, answers: Mapping[str, object]) -> dict[str, str]:
         value = answers.get(fact.path)
         for step in fact.json_path:
             value = json_item(value, step)
-        if isinstance(value, str | int | float) and value != "":
-            values.setdefault(fact.name, shortened(str(value)))
+        if isinstance(value, str | int | float) and (text := shown_name(str(value))):
+            values.setdefault(fact.name, text)
     return values
 
 
@@ -305,7 +305,7 @@ class _View:
         for metric in needed_metrics((self._table,)) & self._samples.keys():
             for sample in self._samples[metric]:
                 if id(sample.labels) not in by_mapping:
-                    named = {shortened(sample.labels[label]) for label in labels if label in sample.labels}
+                    named = {shown_name(sample.labels[label]) for label in labels if label in sample.labels}
                     by_mapping[id(sample.labels)] = named
                     self._models |= named
         folded = {at: {name.casefold() for name in named} for at, named in by_mapping.items()}

@@ -118,6 +118,7 @@ class TargetView:
     sweepable: the configuration has a sweep for it
     starting: only while it refuses connections after the start
     buffering: whether its answers arrive held back
+    labels: those that the configuration or its discovery gives it, by name
     """
 
     key: str
@@ -143,6 +144,7 @@ class TargetView:
     sweepable: bool = False
     starting: Starting | None = None
     buffering: Buffering = Buffering()
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,6 +54,19 @@ async def test_retry_after_ends_a_sweep_and_refuses_the_next_ones() -> None:
         assert len(received) == before
 
 
+@pytest.mark.parametrize("value", ["\u00b2", "99999999999999"])
+async def test_refusals_end_a_sweep_whatever_their_retry_after_is(value: str) -> None:
+    """A header that is no number, or far away, hides no 429 from the guards, and asks for no pause."""
+    async with behind_a_gateway(20, {"Retry-After": value}) as (url, received), staged(url, "min_gap: 0s") as stage:
+        stage.sweeps.start("t")
+        await until(stage.is_swept)
+        (result,) = stage.sweeps.results()
+        assert result.stop == "failed"
+        assert "http_429" in result.stop_detail
+        assert len(received) <= 20 + 20
+        assert result.retry_after_s == 0
+
+
 def test_gpus_that_are_read_during_a_sweep_are_for_its_runner() -> None:
     """None before and after it, and none where no GPU serves the target."""
     read: list[object] = []

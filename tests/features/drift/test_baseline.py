@@ -129,13 +129,15 @@ def test_the_load_explains_where_every_block_knows_it() -> None:
     assert baseline.busiest == pytest.approx(30, abs=0.1)
 
 
-def test_doubt_grows_outside_the_loads_seen() -> None:
-    """The model's standard error at twice the highest load is many times that at the mean."""
+def test_nothing_is_extrapolated_beyond_the_loads_seen() -> None:
+    """The doubt is larger at the highest load than at the mean; at twice the highest load all is as at the highest."""
     rng = Random(4)
     baseline = learn_baseline(
         collected(lambda _t: rng.gauss(0, 0.4), lambda t: 20 + 10 * math.sin(t / 86_400 * math.tau))
     )
-    assert baseline.expected(0.0, 60.0)[1] > 10 * baseline.expected(0.0, 20.0)[1]
+    assert baseline.expected(0.0, baseline.busiest)[1] > 1.3 * baseline.expected(0.0, 20.0)[1]
+    assert baseline.expected(0.0, 60.0)[:2] == baseline.expected(0.0, baseline.busiest)[:2]
+    assert baseline.expected(0.0, 60.0)[2] == 0
 
 
 def test_the_hour_explains_where_the_load_is_not_known() -> None:

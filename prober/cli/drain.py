@@ -1,0 +1,57 @@
+"""`prober drain`: tells the prober of this container that its pod is being ended."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from prober.cli.exit_codes import ExitCode, fail
+
+PROC = Path("/proc")
+
+
+def drain(
+    pid: Annotated[
+        int | None,
+        typer.Option(help="Process of the prober; default: the only `prober run` of this container and user."),
+    ] = None,
+) -> None:
+    """Let the prober send nothing more to targets in its own pod (loopback addresses), and count no failure of what is under way.
+
+    For a preStop hook: Kubernetes runs it when it begins to end the pod. If the pod is there an hour later, it is probed again.
+    """
+    found = [pid] if pid is not None else sorted(_probers())
+    if len(found) != 1:
+        what = (
+            f"processes {', '.join(map(str, found))} run one each; choose one" if found else "none runs here; name it"
+        )
+        fail(f"prober drain: {what} with --pid", ExitCode.FAILED)
+    try:
+        os.kill(found[0], signal.SIGUSR1)
+    except OSError as problem:
+        fail(f"prober drain: process {found[0]}: {problem.strerror}", ExitCode.FAILED)
+
+
+def _probers() -> Iterator[int]:
+    """Processes of `prober run` that see the same files, which in a pod is the same container; without those that they started."""
+    parents = {
+        int(folder.name): parent for folder in PROC.iterdir() if (parent := _parent_of_prober(folder)) is not None
+    }
+    return (pid for pid, parent in parents.items() if parent not in parents)
+
+
+def _parent_of_prober(folder: Path) -> int | None:
+    """Parent of the process if it is a `prober run` of this container; else None."""
+    try:
+        words = (folder / "cmdline").read_bytes().split(b"\0")
+        names = [word.rpartition(b"/")[2] for word in words]
+        if b"prober" not in names or names[names.index(b"prober") + 1] != b"run":
+            return None
+        if (folder / "ns/mnt").readlink() != (PROC / "self/ns/mnt").readlink():
+            return None
+        return int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+    except (OSError, IndexError, ValueError):  # it ended, or is of another user, or no process at all
+        return None

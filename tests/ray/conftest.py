@@ -1,0 +1,26 @@
+"""A real Ray cluster, whose nodes are processes of this machine."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.processes import free_port
+
+
+def node_arguments() -> dict[str, int]:
+    """A processor for one worker, and fixed ports: a node waits 15 s for ports that its agents choose, too short on a busy machine."""
+    ports = ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port", "runtime_env_agent_port")
+    return {"num_cpus": 1} | {name: free_port() for name in ports}
+
+
+@pytest.fixture
+def cluster() -> Iterator[Any]:
+    """One node with a processor for a worker; a test adds others."""
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"include_dashboard": False, **node_arguments()})
+    try:
+        yield cluster
+    finally:
+        cluster.shutdown()

@@ -1,0 +1,146 @@
+"""Every attack of `attacking_endpoint` on one daemon at once, each by a target of its own, beside a good target.
+
+`bench.hostile` measures them one by one.
+"""
+
+import asyncio
+import json
+import re
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.processes import Daemon, Mock, get, until
+from tests.security.attacking_endpoint import ATTACKS, Server
+
+ROOT = Path(__file__).parent.parent.parent
+# The only outcomes that each attack may have: its own faults are faults, and what it adds to a good answer changes nothing.
+OUTCOMES = {
+    "header that is no number": {"ok"},
+    "header beyond all numbers": {"ok"},
+    "60 MB of JSON in small events": {"malformed"},
+    "60 arrays of 1 MiB": {"malformed"},
+    "flood of tiny chunks": {"malformed"},
+    "flood of empty objects": {"malformed"},
+    "deep JSON": {"malformed"},
+    "golden regex that backtracks": {"wrong_answer"},
+    "golden schema with uniqueItems": {"wrong_answer"},
+    "version that unfolds": {"ok"},
+    "100,000 models": {"malformed"},
+    "model id of 200 kB": {"malformed"},
+    "page of 250,000 series": {"ok"},
+    "page whose sum overflows": {"ok"},
+    "Retry-After that is no number": {"http_429"},
+    "Retry-After of ages": {"http_429"},
+    "a billion tokens claimed": {"ok"},
+    "silence": {"timeout_first_token"},
+}
+MIN_PROBES = 2  # of each attack, after which the good target is judged
+
+
+def short(attack: str) -> str:
+    return attack.removeprefix("endpoint: ")
+
+
+@contextmanager
+def attacking() -> Iterator[dict[str, int]]:
+    """The ports of servers that attack all the time, by attack."""
+    started: Future[tuple[dict[str, int], Callable[[], object]]] = Future()
+
+    async def serve() -> None:
+        loop, ended = asyncio.get_running_loop(), asyncio.Event()
+        loop.set_exception_handler(lambda *_: None)  # connections are open when it ends
+        listening = {}
+        for name, reply in ATTACKS.items():
+            server = Server(reply)
+            server.attacking = True
+            listening[name] = await asyncio.start_server(server.serve, "127.0.0.1", 0, limit=1 << 20)
+        ports: dict[str, int] = {name: each.sockets[0].getsockname()[1] for name, each in listening.items()}
+        started.set_result((ports, partial(loop.call_soon_threadsafe, ended.set)))
+        await ended.wait()
+        for each in listening.values():
+            each.close()
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    ports, end = started.result(30)
+    try:
+        yield ports
+    finally:
+        end()
+        thread.join()
+
+
+def config(mock: str, ports: dict[str, int]) -> str:
+    """A target for each attack, with a budget that ten answers as claimed would use up."""
+    workloads, targets = ["plain: {prompt_tokens: 20, output_tokens: 16}"], []
+    for number, (name, port) in enumerate(ports.items()):
+        keys = ATTACKS[name].config or "prompt_tokens: 20, output_tokens: 16"
+        first_token_s = 2 if short(name) == "silence" else 60  # a busy machine answers late
+        workloads.append(f"w{number}: {{{keys}}}")
+        targets.append(
+            f'{{name: "{short(name)}", url: "http://127.0.0.1:{port}", rate: 1/s, metrics: {{interval: 1s}}, '
+            f"timeouts: {{first_token: {first_token_s}s}}, budget: {{tokens_per_day: 10M}}, probes: [{{workload: w{number}}}]}}"
+        )
+    targets.append(f'{{name: good, url: "{mock}", rate: 10/s, probes: [{{workload: plain}}]}}')
+    defaults = "defaults: {warmup: 0, arrivals: constant, max_send_lag: 5s, max_in_flight: 100}\n"
+    return (
+        defaults + f"workloads: {{{', '.join(workloads)}}}\ntargets:\n" + "".join(f"  - {each}\n" for each in targets)
+    )
+
+
+def test_each_attack_is_its_own_fault_and_the_good_target_is_measured(tmp_path: Path) -> None:
+    """No outcome of a neighbour, no trust in the prober, no budget and no task is lost by any of them."""
+    with (
+        attacking() as ports,
+        Mock(tmp_path / "mock", "--ttft=5ms", "--itl=1ms") as mock,
+        Daemon(tmp_path, config(mock.url, ports)) as daemon,
+    ):
+        outcomes: dict[str, set[str]] = {}
+
+        def are_all_probed() -> bool:
+            probes = json.loads(get(f"{daemon.url}/api/v1/probes?limit=10000"))["data"]
+            counts: dict[str, int] = {}
+            for probe in probes:
+                counts[probe["target"]] = counts.get(probe["target"], 0) + (probe["outcome"] != "invalid")
+                assert "fault" not in probe["detail"], probe
+                if probe["outcome"] != "invalid":  # others use this machine, too
+                    outcomes.setdefault(probe["target"], set()).add(probe["outcome"])
+            return all(counts.get(short(name), 0) >= MIN_PROBES for name in ATTACKS) and counts.get("good", 0) >= 30
+
+        until(are_all_probed, "probes of every attack", 120)
+        assert outcomes.pop("good") == {"ok"}
+        assert outcomes == OUTCOMES
+        assert daemon.value("llmslo_task_failures_total") == 0
+        assert daemon.value("llmslo_budget_remaining_ratio", target="a billion tokens claimed") > 0.99
+        assert daemon.value("llmslo_engine_up", target="page of 250,000 series") == 0
+        until(lambda: daemon.value("llmslo_trusted") == 1, "trust, which work of others may take away for a while")
+        assert daemon.stop() == 0
+    assert "please report" not in (tmp_path / "log").read_text()
+
+
+ROWS = dict(
+    re.findall(
+        r"^\| ([^|]+) \| [^|]+ \| ([^|]+) \|$",
+        (ROOT / "docs/security.md").read_text().partition("### Answers of an endpoint")[2].partition("\n## ")[0],
+        re.MULTILINE,
+    )
+)
+
+
+@pytest.mark.parametrize("attack", [short(name) for name in ATTACKS])
+def test_each_attack_has_a_row_whose_tests_exist(attack: str) -> None:
+    """In docs/security.md; the benchmark, this test and the document list the same attacks."""
+    assert attack in OUTCOMES
+    named = re.findall(r"`(?:(tests/[\w/]+\.py)|(test_\w+))`", ROWS[attack])
+    assert named
+    for path, test in named:
+        if path:
+            assert (ROOT / path).exists(), path
+        else:
+            assert any(f"def {test}(" in file.read_text() for file in (ROOT / "tests").rglob("test_*.py")), test
