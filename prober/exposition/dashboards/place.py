@@ -26,7 +26,7 @@ def in_place(expr: str) -> str:
 
     def selected(match: re.Match[str]) -> str:
         name, matchers = match[1], match[2]
-        if ":" in name or name == "ALERTS" or (not name and ":" in matchers):
+        if ":" in name or name in ("ALERTS", "ALERTS_FOR_STATE") or (not name and ":" in matchers):
             places: tuple[str, ...] = _OF_RULES
         elif name.startswith("llmslo_"):
             places = _OF_TARGET if _TARGET.search(matchers) else _OF_PROBER
