@@ -16,7 +16,7 @@ PROC = Path("/proc")
 def drain(
     pid: Annotated[
         int | None,
-        typer.Option(help="Process of the prober; default: the only `prober run` of this container and user."),
+        typer.Option(min=1, help="Process of the prober; default: the only `prober run` of this container and user."),
     ] = None,
 ) -> None:
     """Let the prober send nothing more to targets in its own pod (loopback addresses), and count no failure of what is under way.
@@ -29,10 +29,11 @@ def drain(
             f"processes {', '.join(map(str, found))} run one each; choose one" if found else "none runs here; name it"
         )
         fail(f"prober drain: {what} with --pid", ExitCode.FAILED)
+    (prober,) = found
     try:
-        os.kill(found[0], signal.SIGUSR1)
+        os.kill(prober, signal.SIGUSR1)
     except OSError as problem:
-        fail(f"prober drain: process {found[0]}: {problem.strerror}", ExitCode.FAILED)
+        fail(f"prober drain: process {prober}: {problem.strerror}", ExitCode.FAILED)
 
 
 def _probers() -> Iterator[int]:

@@ -20,6 +20,7 @@ WRONG_CALLS: dict[str, tuple[str, ...]] = {  # calls that typer lets pass, and t
     "run": ("--shard", "2/2"),
     "watch": (NOBODY, "--interval", "100ms"),
     "check": ("--shard", "2/2"),
+    "drain": ("--pid", "0"),
     "rules": ("--config.file", "prober.yaml", "--label", "team"),
     "dashboards": ("push",),
     "once": (NOBODY, "--engine", "none"),

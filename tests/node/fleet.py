@@ -99,8 +99,8 @@ class Fleet(Scene):
         secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "llm-slo-prober-tls"}, "stringData": data}
         self.cluster.apply([secret], self.namespace)
 
-    def configure(self, text: str) -> None:
-        self.kubectl("patch", "configmap", "llm-slo-prober", f"--patch={json.dumps({'data': {'prober.yaml': text}})}")
+    def configure(self, text: str, app: str = "llm-slo-prober") -> None:
+        self.kubectl("patch", "configmap", app, f"--patch={json.dumps({'data': {'prober.yaml': text}})}")
 
     def page(self, pod: str, path: str) -> str:
         return self.cluster.page(self.namespace, pod, path, "https")

@@ -18,7 +18,6 @@ from tests.processes import until
 
 Json = dict[str, Any]
 CONTAINER = "llm-slo-prober"
-CONFIG_MAP = "llm-slo-prober-sidecar"
 CONFIG = """
 defaults: {rate: 2/s, warmup: 0, max_send_lag: 100ms}
 slos:
@@ -83,17 +82,6 @@ def rendered(folder: Path, kustomization: Json, **files: str) -> list[Manifest]:
     return built(Path(str(shutil.which("kubectl"))), folder)
 
 
-def classic(manifests: list[Manifest]) -> list[Manifest]:
-    """The native sidecar as one more container of the pod, for Kubernetes before 1.29."""
-    for manifest in manifests:
-        if manifest["kind"] == "Deployment":
-            pod = manifest["spec"]["template"]["spec"]
-            for container in pod.pop("initContainers", []):
-                container.pop("restartPolicy")
-                pod["containers"].append(container)
-    return manifests
-
-
 class Scene:
     """Made and removed with the `with` block; `since`: Unix time from which its events are counted."""
 
@@ -112,12 +100,20 @@ class Scene:
 
     def deploy(self, app: str = "llama", replicas: int = 1, loads_s: float = 0, config: str = CONFIG) -> None:
         """The engine with the sidecar, scraped by the PodMonitor. An empty `config` leaves the ConfigMap out."""
-        generators = [{"name": CONFIG_MAP, "files": ["prober.yaml"], "options": {"disableNameSuffixHash": True}}]
-        kustomization = {
-            "resources": ["engine.yaml"],
-            "components": ["…/components/sidecar", "…/components/prometheus-operator/podmonitor"],
-            "configMapGenerator": generators if config else [],
+        name = f"{app}-prober"
+        mounts = {
+            "select": {"kind": "Deployment", "name": app},
+            "fieldPaths": ["spec.template.spec.volumes.[name=llm-slo-prober-config].configMap.name"],
         }
+        sidecar = "sidecar" if self.cluster.native_sidecars else "sidecar-classic"
+        kustomization: Json = {
+            "resources": ["engine.yaml"],
+            "components": [f"…/components/{sidecar}", "…/components/prometheus-operator/podmonitor"],
+        }
+        if config:
+            files_of_map = {"name": name, "files": ["prober.yaml"], "options": {"disableNameSuffixHash": True}}
+            kustomization["configMapGenerator"] = [files_of_map]
+            kustomization["replacements"] = [{"source": {"kind": "ConfigMap", "name": name}, "targets": [mounts]}]
         files = {
             "engine": json.dumps(
                 {"apiVersion": "v1", "kind": "List", "items": [mock_engine(app, replicas, loads_s), service(app)]}
@@ -125,7 +121,7 @@ class Scene:
             "prober": config,
         }
         manifests = rendered(self.folder / app, kustomization, **files)
-        self.cluster.apply(manifests if self.cluster.native_sidecars else classic(manifests), self.namespace)
+        self.cluster.apply(manifests, self.namespace)
         self.prometheus.job(self.namespace, next(each for each in manifests if each["kind"] == "PodMonitor"), CONTAINER)
 
     def volumes(self, count: int) -> None:
@@ -140,10 +136,15 @@ class Scene:
             volume = {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": folder.name}, "spec": spec}
             self.cluster.apply([volume], self.namespace)
 
-    def configure(self, text: str) -> None:
+    def remove(self, app: str) -> None:
+        """Delete what the kustomization of an engine has, but for the PodMonitor, which is of the whole namespace."""
+        for kind, name in (("deployment", app), ("service", app), ("configmap", f"{app}-prober")):
+            self.kubectl("delete", kind, name)
+
+    def configure(self, text: str, app: str = "llama") -> None:
         """Change the ConfigMap."""
         patch = json.dumps({"data": {"prober.yaml": text}})
-        self.kubectl("patch", "configmap", CONFIG_MAP, f"--patch={patch}")
+        self.kubectl("patch", "configmap", f"{app}-prober", f"--patch={patch}")
 
     def restart(self, deployment: str = "llama") -> None:
         """Replace its pods by new ones, to the end."""

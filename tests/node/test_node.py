@@ -224,6 +224,24 @@ def test_started_without_a_configuration(scene: Scene, first: str) -> None:
     assert scene.restarts(CONTAINER) == 0
 
 
+def test_two_engines_of_one_namespace(scene: Scene) -> None:
+    """Each has a configuration of its own; deleting one leaves the other as it was, without a bad event."""
+    scene.deploy()
+    scene.deploy("qwen", config=CONFIG.replace("tiny", "small"))
+    with scene.endpoints() as endpoints:
+        scene.until_probed(pod=scene.pod("llama"))
+        scene.until_probed(pod=scene.pod("qwen"))
+        workloads = {
+            app: scene.value("llmslo_probes_total", pod=scene.pod(app), workload="small") for app in ("llama", "qwen")
+        }
+        assert workloads["llama"] == 0 < workloads["qwen"]
+        scene.remove("qwen")
+        until(lambda: not scene.pods("qwen"), "the pods of the other", 120)
+        scene.restart("llama")
+        scene.until_probed(pod=scene.pod("llama"))
+        assert (scene.bad(), endpoints.flaps) == (0, 0)
+
+
 @pytest.mark.usefixtures("own")
 def test_a_stopped_sidecar(scene: Scene) -> None:
     """Half a minute of SIGSTOP costs no event and no endpoint; its own delay is not the engine's."""
