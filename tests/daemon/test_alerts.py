@@ -386,7 +386,7 @@ def test_a_drift_alert_says_the_one_thing_that_the_load_tells(
     is_sized = load not in ("outside", "missing")
     series = {name: values for name, values in drift("ttft", "1+0x60", load).items() if is_sized or "shift" not in name}
     series |= other_instance(drift("ttft", "1+0x60", load)) if is_sized else {}
-    size = " Quantile 0.5: ×1.31 (95% interval ×1.20 to ×1.42)." if is_sized else ""
+    size = " p50: ×1.31 (95% interval ×1.20 to ×1.42)." if is_sized else ""
     notes = of_llama(rule["annotations"]) | {
         "description": "TTFT of workload probe is slower than its own baseline since 1970-01-01 00:01:00 +0000 UTC."
         f"{size} {why}",
