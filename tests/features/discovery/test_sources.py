@@ -301,6 +301,28 @@ def kubernetes_spec(url: str, role: Literal["pod", "endpointslice"] = "pod", **m
     return KubernetesSpec(role=role, namespaces=("default",), **settings, api_server=url)
 
 
+def test_what_was_ready_stays_a_target_until_it_is_ended() -> None:
+    """An engine in trouble is when the figures matter. Others at the same time: never ready, another port, ended, finished."""
+    spec = kubernetes_spec("http://h")
+    known = targets_of(pod("p"), spec, LABEL_NAMES)
+    (labels,) = targets_of(pod("p", ready=False), spec, LABEL_NAMES, known)
+    assert labels["__address__"] == known[0]["__address__"]
+    assert targets_of(pod("p", ready=False, port=9999), spec, LABEL_NAMES, known) == ()
+    for changed in ({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}, {"status": {"phase": "Failed"}}):
+        item = pod("p", ready=False)
+        for part, values in changed.items():
+            item[part] |= values
+        assert targets_of(item, spec, LABEL_NAMES, known) == (), changed
+    slices = kubernetes_spec("http://h", "endpointslice")
+    before = targets_of(endpoint_slice("s", "llm", "10.0.0.1"), slices, LABEL_NAMES)
+    both = endpoint_slice("s", "llm", "10.0.0.1", "10.0.0.2", ready=False)
+    (labels,) = targets_of(both, slices, LABEL_NAMES, before)
+    assert labels["__address__"] == before[0]["__address__"]
+    for endpoint in both["endpoints"]:
+        endpoint["conditions"]["terminating"] = True
+    assert targets_of(both, slices, LABEL_NAMES, before) == ()
+
+
 def test_a_pod_is_a_target_where_it_is_ready() -> None:
     """With the port that is meant: the only one, by name, by number, by annotation; else it has no address."""
     spec = kubernetes_spec("http://h")
@@ -385,7 +407,11 @@ async def test_pods_come_and_go() -> None:
             await server.watched("p")
             server.put("pods", pod("b", address="10.0.0.2"))
             server.put("pods", pod("other", labels={"app": "web"}))
-            server.put("pods", pod("a", address="10.0.0.1", ready=False))
+            ending = pod("a", address="10.0.0.1", ready=False)
+            server.put("pods", ending)
+            await discovery.until(lambda: len(discovery.names()) == 2)
+            ending["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+            server.put("pods", ending)
             await discovery.until(lambda: discovery.names() == {"default/b": "10.0.0.2:8000"})
             faults = server.faults("p")
             faults.broken_watches, faults.refuse, faults.drop = 1, [500, 429, 503], 2

@@ -52,6 +52,10 @@ class DiscoveredTargets:
             for owner, labels in owners.items():
                 yield (scope, owner), labels
 
+    def labels(self, scope: str, owner: str) -> TargetLabels:
+        """The targets of one owner; empty if it has none."""
+        return self._scopes.get(scope, {}).get(owner, ())
+
     def expect(self, *scopes: str) -> None:
         """Set the scopes; targets of other scopes are removed."""
         first, self._expected = self._expected is None, set(scopes)

@@ -84,8 +84,10 @@ class Kubernetes:
                     tries = 0
                     if event.kind != "BOOKMARK":
                         deleted = event.kind == "DELETED"
-                        labels = () if deleted else targets_of(event.object, self._spec, self._label_names)
-                        self._discovered.put(scope, _owner(event.object), labels)
+                        owner = _owner(event.object)
+                        known = self._discovered.labels(scope, owner)
+                        labels = () if deleted else targets_of(event.object, self._spec, self._label_names, known)
+                        self._discovered.put(scope, owner, labels)
                     version = event.version or version
             except KubernetesApiError as refusal:
                 if refusal.gone:
@@ -105,8 +107,9 @@ class Kubernetes:
         targets: dict[str, TargetLabels] = {}
 
         def take(item: dict[str, Any]) -> None:
-            if labels := targets_of(item, self._spec, self._label_names):
-                targets[_owner(item)] = labels
+            owner = _owner(item)
+            if labels := targets_of(item, self._spec, self._label_names, self._discovered.labels(scope, owner)):
+                targets[owner] = labels
 
         version = await api.list(scope, take, self._params)
         await self._discovered.replace(scope, targets)

@@ -13,16 +13,21 @@ _PORT_NUMBER = re.compile(r"[0-9]{1,5}")
 _OTHER = re.compile(r"[^a-zA-Z0-9_]")
 
 
-def targets_of(item: Json, spec: KubernetesSpec, label_names: Collection[str]) -> TargetLabels:
-    """Labels of the targets of an object; empty if it is not ready or lacks the annotations.
+def targets_of(
+    item: Json, spec: KubernetesSpec, label_names: Collection[str], known: TargetLabels = ()
+) -> TargetLabels:
+    """Labels of the targets of an object; empty if it is not ready yet, is being ended, or lacks the annotations.
 
-    label_names: the labels to keep. Labels without `__address__` are of an object whose port is ambiguous or missing.
+    label_names: the labels to keep. known: labels of its targets so far: one of them that is not ready any more is in trouble, or only
+    its node's kubelet cannot be reached, and stays a target until it is ended
+    Labels without `__address__` are of an object whose port is ambiguous or missing.
     """
     metadata = item.get("metadata") or {}
     annotations = metadata.get("annotations") or {}
     if any(annotations.get(name) != value for name, value in spec.annotations.items()):
         return ()
-    targets = _pod(item, metadata, spec) if spec.role == "pod" else _slice(item, metadata, spec)
+    addresses = {labels.get("__address__", "") for labels in known}
+    targets = (_pod if spec.role == "pod" else _slice)(item, metadata, spec, addresses)
     always = ("__address__", "name")
     return tuple(
         {
@@ -34,18 +39,21 @@ def targets_of(item: Json, spec: KubernetesSpec, label_names: Collection[str]) -
     )
 
 
-def _pod(item: Json, metadata: Json, spec: KubernetesSpec) -> Iterator[Iterator[tuple[str, Any]]]:
+def _pod(
+    item: Json, metadata: Json, spec: KubernetesSpec, known: Collection[str]
+) -> Iterator[Iterator[tuple[str, Any]]]:
     status, pod_spec = item.get("status") or {}, item.get("spec") or {}
     conditions = status.get("conditions") or ()
     ready = any(condition.get("type") == "Ready" and condition.get("status") == "True" for condition in conditions)
     address, phase = status.get("podIP"), status.get("phase")
     if not address or phase in ("Succeeded", "Failed") or metadata.get("deletionTimestamp"):
         return
-    if not spec.unready and not (ready and phase == "Running"):
-        return
     container, port = _pod_port(
         pod_spec, (metadata.get("annotations") or {}).get(spec.port_annotation or ""), spec.port
     )
+    is_known = port is not None and _joined(address, port.get("containerPort")) in known
+    if not (spec.unready or is_known or (ready and phase == "Running")):
+        return
     owner: Json = next((owner for owner in metadata.get("ownerReferences") or () if owner.get("controller")), {})
 
     def labels() -> Iterator[tuple[str, Any]]:
@@ -87,7 +95,9 @@ def _pod_port(pod_spec: Json, annotated: str | None, port_or_name: int | str | N
     return None, {"containerPort": port_or_name} if isinstance(port_or_name, int) else None
 
 
-def _slice(item: Json, metadata: Json, spec: KubernetesSpec) -> Iterator[Iterator[tuple[str, Any]]]:
+def _slice(
+    item: Json, metadata: Json, spec: KubernetesSpec, known: Collection[str]
+) -> Iterator[Iterator[tuple[str, Any]]]:
     ports = item.get("ports") or []
     if spec.port is None:
         port = ports[0] if len(ports) == 1 else None
@@ -96,8 +106,11 @@ def _slice(item: Json, metadata: Json, spec: KubernetesSpec) -> Iterator[Iterato
         port = next((port for port in ports if port.get(key) == spec.port), None)
     for endpoint in item.get("endpoints") or ():
         conditions = endpoint.get("conditions") or {}
-        # An absent condition means ready (Kubernetes API, EndpointConditions).
-        if (conditions.get("ready") is False and not spec.unready) or not endpoint.get("addresses"):
+        if not endpoint.get("addresses"):
+            continue
+        is_known = port is not None and _joined(endpoint["addresses"][0], port.get("port")) in known
+        stays = spec.unready or (is_known and not conditions.get("terminating"))
+        if conditions.get("ready") is False and not stays:  # absent means ready (Kubernetes API, EndpointConditions)
             continue
         yield _endpoint(endpoint, conditions, port, item, metadata)
 
