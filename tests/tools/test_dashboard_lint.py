@@ -117,8 +117,8 @@ BROKEN: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
         "no series here has the label 'phase'",
     ),
     "a fixed range": (
-        querying('rate(llmslo_probes_total{target="x"}[5m])'),
-        "the range [5m] is none of $__range, $__rate_interval, $window",
+        querying('rate(llmslo_probes_total{target="x"}[7m])'),
+        "the range [7m] is none of $__range, $__rate_interval, $window, 15m, 5m",
     ),
     "a counter without rate": (
         querying('sum(llmslo_probes_total{target="x"})'),
