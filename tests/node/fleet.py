@@ -56,10 +56,7 @@ class Fleet(Scene):
                 "namespace": self.namespace,
                 "resources": ["…/overlays/fleet"],
                 "configMapGenerator": [{"name": "llm-slo-prober", "behavior": "replace", "files": ["prober.yaml"]}],
-                "patches": [
-                    {"target": {"kind": "StatefulSet"}, "patch": json.dumps(patch)}
-                    for patch in (small_node(), short_token())
-                ],
+                "patches": [{"target": {"kind": "StatefulSet"}, "patch": json.dumps(short_token())}],
             },
             prober=FLEET,
         )
@@ -104,11 +101,6 @@ class Fleet(Scene):
 
     def page(self, pod: str, path: str) -> str:
         return self.cluster.page(self.namespace, pod, path, "https")
-
-
-def small_node() -> list[Json]:
-    """Three shards that ask for a core each do not fit a node of two."""
-    return [{"op": "replace", "path": "/spec/template/spec/containers/0/resources/requests/cpu", "value": "100m"}]
 
 
 def short_token() -> list[Json]:

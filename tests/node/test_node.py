@@ -76,6 +76,9 @@ def test_fleet_starts(fleet: Fleet) -> None:
     until(lambda: fleet.events(since) >= 3 * 20 * ENGINES, "20 probes of each engine", 120)
     assert fleet.bad() == 0
     assert total(fleet, "llmslo_discovery_targets") == 3 * ENGINES
+    for asked in ("services/https:llm-slo-prober:http", "pods/https:llm-slo-prober-0:9742"):
+        path = f"/api/v1/namespaces/{fleet.namespace}/{asked}/proxy/-/ready"
+        assert fleet.cluster.kubectl("get", "--raw", path) == "Ready\n", "as docs/kubernetes.md says"
 
 
 def test_fleet_rollout_and_scale(fleet: Fleet) -> None:
