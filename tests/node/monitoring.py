@@ -81,9 +81,12 @@ class Prometheus:
         secure = {"scheme": "https", "tls_config": {"ca_file": str(ca), "server_name": "llm-slo-prober"}} if ca else {}
         for name, interval in (("", endpoint["interval"]), (EXACT, "1s")):
             rules = relabelling(monitor, port) + ([{"target_label": "job", "replacement": EXACT}] if name else [])
+            job = f"{namespace}/{monitor['metadata']['name']}/0{name}"
+            if any(known["job_name"] == job for known in self._jobs):
+                continue  # of another engine of the namespace
             self._jobs.append(
                 {
-                    "job_name": f"{namespace}/{monitor['metadata']['name']}/0{name}",
+                    "job_name": job,
                     "scrape_interval": interval,
                     "scrape_timeout": min(interval, "10s", key=lambda text: int(text[:-1])),
                     "kubernetes_sd_configs": [discovery],

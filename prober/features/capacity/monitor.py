@@ -15,6 +15,8 @@ from prober.features.capacity.sweep_job import SweepJob
 from prober.features.capacity.sweep_starts import SweepStarts
 from prober.features.capacity.sweep_store import SweepArchive
 from prober.features.capacity.target_sweeps import SweepContext, TargetSweeps
+from prober.features.capacity.waiting_sweeps import WaitingSweeps
+from prober.measure.target_state import TargetState
 from prober.net.clock import Clock
 from prober.probing.event_log import EventLog
 from prober.probing.leadership import Alone, Leadership
@@ -27,6 +29,10 @@ from prober.results.result import Result
 from prober.storage.store import Store
 
 CLEAN_UP_AFTER_S = 5.0  # first what the series need is read
+LEFT_OVER_WITHIN_S, LEFT_OVER_EVERY_S = (
+    900.0,
+    2.0,
+)  # for targets to become ready after a start, and until they are looked at again
 READ_WITHIN_S = 5.0  # how long a page waits for results that are in the store only
 log = logging.getLogger(__name__)
 
@@ -37,7 +43,8 @@ class Sweeps:
     headroom: observes the demand of the targets; its Prometheus is asked for firing alerts too
     store: keeps results and starts, None: they are in memory only
     leadership: of several replicas only the holder of the lease sweeps. It claims there what is due before it starts, so that
-    the next holder does not repeat it; a sweep that came due while nobody had the lease is started by the next holder.
+    the next holder does not repeat it; a sweep that came due while nobody had the lease is started by the next holder. One that waits
+    for the end of another is in the store, so that it is begun after a restart, once.
     """
 
     def __init__(
@@ -71,13 +78,17 @@ class Sweeps:
         )
         self._targets: dict[str, TargetSweeps] = {}
         self._running: TargetSweeps | None = None
+        self._is_closing = False
         self._waiting: dict[TargetSweeps, StartRequest] = {}
+        self._kept = WaitingSweeps(store, clock)
         self._tasks: set[asyncio.Task[None]] = set()
         self._to_recall: asyncio.Queue[TargetSweeps] = asyncio.Queue()
         if self._archive is not None:
             supervisor = Supervisor(registry)
             self._hold(supervisor.start("sweep_results", partial(self._recall_all, self._archive)))
             self._hold(supervisor.start("sweep_results", partial(self._clean_up, self._archive)))
+        if self._kept.left_over:
+            self._hold(asyncio.create_task(self._begin_left_over()))
         self._context.leadership.listen(self._lease_lost, self._lease_won)
 
     def observe(self, observed: ObservedTarget) -> TargetSweeps:
@@ -102,7 +113,8 @@ class Sweeps:
 
     def forget(self, target: TargetSweeps) -> None:
         """A target is gone."""
-        self._waiting.pop(target, None)
+        if self._waiting.pop(target, None) is not None:
+            self._kept.remove(target.target.spec.key)
         if self._targets.get(target.name) is target:
             del self._targets[target.name]
 
@@ -147,7 +159,8 @@ class Sweeps:
         return self._running.name if self._running is not None else None
 
     async def close(self) -> None:
-        """End what is under way."""
+        """End what is under way; what waits is begun after the next start."""
+        self._is_closing = True
         self._context.cron.stop()
         for target in self._targets.values():
             target.cancel_settling()
@@ -156,6 +169,7 @@ class Sweeps:
         if self._tasks:
             await asyncio.wait(self._tasks)
         await self._context.quiet_times.close()
+        await self._kept.close()
 
     def _check_running(self, target: TargetSweeps, request: StartRequest) -> None:
         """Raises Refused if a sweep is under way; one that nobody requested then waits for its end, unless it is the same target's."""
@@ -164,6 +178,7 @@ class Sweeps:
         text = f"a sweep of {self._running.name!r} is under way; one at a time"
         if request.trigger != "request" and target is not self._running:
             self._waiting[target] = request
+            self._kept.add(target.target.spec.key, request)
             text = f"a sweep of {self._running.name!r} is under way; this one waits for its end"
         raise Refused("running", text)
 
@@ -172,10 +187,31 @@ class Sweeps:
             await job.run()
         finally:
             self._running = None
-            if self._waiting:
+            if self._waiting and not self._is_closing:
                 target = next(iter(self._waiting))
+                self._kept.remove(target.target.spec.key)
                 with suppress(Refused):
                     self.start_target(target, self._waiting.pop(target))
+
+    async def _begin_left_over(self) -> None:
+        """Begin the sweeps that waited when an earlier process ended, as soon as their targets answer and the lease is here."""
+        left_over = self._kept.left_over
+        until_s = self._context.now_s() + LEFT_OVER_WITHIN_S
+        log.info("sweeps that waited when the prober ended are begun: targets %s", ", ".join(sorted(left_over)))
+        while left_over and self._context.now_s() < until_s:
+            await asyncio.sleep(LEFT_OVER_EVERY_S)
+            for target in list(self._targets.values()):
+                key = target.target.spec.key
+                is_ready = target.target.state is TargetState.READY and self._context.leadership.held() is not None
+                if target.spec is not None and is_ready and (request := left_over.get(key)) is not None:
+                    self._kept.remove(key)
+                    with suppress(Refused):  # it is counted and logged; it waits again if another one is under way
+                        self.start_target(target, request)
+        for key in list(left_over):
+            log.warning(
+                "target=%s: its sweep, which waited when the prober ended, is not begun: not ready in time", key
+            )
+            self._kept.remove(key)
 
     def _lease_lost(self) -> None:
         """End the sweep under way at once, before another replica may start one."""

@@ -1,0 +1,84 @@
+"""Sweeps that wait for their turn when the prober ends: begun by the next one, once, and no other."""
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+
+from prober.features.capacity.refusal import Refused, StartRequest
+from prober.features.capacity.waiting_sweeps import MAX_AGE_S, ROW, WAITING, WaitingSweeps
+from prober.measure.target_state import TargetState
+from prober.mock.server import running
+from prober.net.clock import Clock
+from prober.probing.observer import ObservedTarget
+from prober.probing.target import Target
+from prober.storage.store import Store
+from tests.features.capacity.stage import SLOTS, Stage, staged, target_spec, until
+
+
+def beside(stage: Stage, url: str, name: str) -> Target:
+    """A further target of the stage."""
+    target = Target(target_spec(url).model_copy(update={"name": name}), stage.clock)
+    target.state = TargetState.READY
+    ObservedTarget(name, target, (stage.headroom, stage.sweeps))
+    return target
+
+
+async def test_what_waited_is_begun_after_a_restart_once_and_nothing_else(tmp_path: Path) -> None:
+    """The interrupted one is not repeated; one whose target is loading at first is begun when it is ready."""
+    async with running(SLOTS) as url:
+        async with staged(url, folder=tmp_path) as stage:
+            for name in ("waits", "loads"):
+                beside(stage, url, name)
+            stage.sweeps.start("t")
+            await until(lambda: stage.value("llmslo_sweep_rate_per_second") > 0)
+            for name in ("waits", "loads"):
+                with pytest.raises(Refused, match="waits for its end"):
+                    stage.sweeps.start(name, "schedule")
+        async with staged(url, folder=tmp_path) as stage:
+            beside(stage, url, "waits")
+            loads = beside(stage, url, "loads")
+            loads.state = TargetState.STARTING
+            await until(lambda: stage.sweeps.under_way == "waits")
+            assert stage.sweeps.stop("waits")
+            await until(lambda: stage.sweeps.under_way is None)
+            loads.state = TargetState.READY
+            await until(lambda: stage.sweeps.under_way == "loads")
+            await until(lambda: stage.sweeps.stop("loads"))
+            await until(lambda: stage.sweeps.under_way is None)
+        async with staged(url, folder=tmp_path) as stage:
+            assert len(stage.sweeps._kept) == 0
+
+
+async def test_without_storage_it_is_told_that_they_are_lost(caplog: pytest.LogCaptureFixture) -> None:
+    """With their names."""
+    with caplog.at_level(logging.INFO):
+        waiting = WaitingSweeps(None, Clock())
+        waiting.add("llama", StartRequest("schedule", 1.0))
+        await waiting.close()
+    assert "are lost without --storage.path: targets llama" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "row", [b"{", b"[]", b'{"a": ["other", 1]}', b'{"a": ["schedule", "x"]}', b'{"a": 1}', b"\xff"]
+)
+async def test_an_odd_row_is_set_aside(tmp_path: Path, row: bytes) -> None:
+    """And a start goes on."""
+    store, clock = Store(str(tmp_path)), Clock()
+    store.save(WAITING, [(ROW, row)], clock.unix_s())
+    assert WaitingSweeps(store, clock).left_over == {}
+    store.close()
+    clock.close()
+
+
+async def test_old_ones_are_not_begun(tmp_path: Path) -> None:
+    """Their schedule has come again since."""
+    store, clock = Store(str(tmp_path)), Clock()
+    row = json.dumps({"a": ["schedule", 1.0]}).encode()
+    store.save(WAITING, [(ROW, row)], clock.unix_s() - MAX_AGE_S - 60)
+    assert WaitingSweeps(store, clock).left_over == {}
+    store.save(WAITING, [(ROW, row)], clock.unix_s() - MAX_AGE_S + 60)
+    assert WaitingSweeps(store, clock).left_over == {"a": StartRequest("schedule", 1.0)}
+    store.close()
+    clock.close()
