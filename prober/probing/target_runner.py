@@ -358,7 +358,7 @@ class TargetRunner:
         """The result; `cancelled` if the probe failed because somebody ended the server, which may be told a moment later."""
         if result is None or result.outcome not in BAD:
             return result
-        if result.outcome in GONE and self._context.end_notice_s:
+        if result.outcome in GONE and self._context.end_notice_s and not self.target.is_ending:
             with suppress(asyncio.CancelledError):
                 await asyncio.sleep(self._context.end_notice_s)
         if not self.target.is_ending:
