@@ -37,6 +37,9 @@ PAGE_SIZE = 50  # objects per response: parsing must not delay timestamps of pro
 MAX_OBJECTS = 100_000  # of a list
 MAX_RESPONSE_BYTES = 16 << 20
 MAX_EVENT_BYTES = 4 << 20  # etcd holds no object above 1.5 MiB
+MAX_RETRY_AFTER_S = (
+    30.0  # API servers ask for a second; one that asks for an hour would stop discovery and leases as long
+)
 MAX_MESSAGE_CHARS = 500  # of a server's error message
 _PIECE_BYTES = 1 << 16
 _SECONDS = re.compile(r"[0-9]{1,6}")
@@ -50,7 +53,8 @@ class Unreachable(Exception):
 class KubernetesApiError(Exception):
     """The server refused the request.
 
-    status: HTTP status. reason: of Kubernetes, such as Conflict. retry_after_s: requested by the server, else 0.
+    status: HTTP status. reason: of Kubernetes, such as Conflict. retry_after_s: requested by the server, at most
+    MAX_RETRY_AFTER_S; else 0.
     """
 
     def __init__(self, status: int, reason: str, message: str, retry_after_s: float = 0.0) -> None:
@@ -287,5 +291,5 @@ class Api:
             code if isinstance(code, int) else status,
             self.redactor.redact(str(metadata.get("reason") or reason)[:100]),
             self.redactor.redact(str(metadata.get("message") or "no message")[:MAX_MESSAGE_CHARS]),
-            retry_after_s,
+            min(retry_after_s, MAX_RETRY_AFTER_S),
         )

@@ -37,9 +37,11 @@ def linked(manifest: Manifest) -> None:
 
 
 def comparable(manifests: list[Manifest], replicas: int) -> dict[tuple[str, str], Manifest]:
-    """The compared manifests by kind and name; a dashboard is named by its file."""
+    """The compared manifests by kind and name, without Helm's hooks; a dashboard is named by its file."""
     by_name = {}
     for manifest in map(cleaned, manifests):
+        if "helm.sh/hook" in manifest["metadata"].get("annotations", {}):
+            continue
         if manifest["kind"] == "ConfigMap":
             ((name, text),) = manifest["data"].items()
             manifest["data"] = {name: json.loads(text) if name.endswith(".json") else yaml.safe_load(text)}

@@ -310,6 +310,7 @@ def test_every_flag_exists(shipped: dict[str, list[Manifest]]) -> None:
         for manifests in shipped.values()
         for manifest in manifests
         for _, container in containers(manifest)
+        if "command" not in container
     }
     helped = {command: prober(command, "--help").stdout.split() for command in {args[0] for args in commands}}
     assert helped.keys() == {"run", "gate"}
@@ -396,3 +397,24 @@ def test_release_and_version_are_one() -> None:
         "deploy/kustomize/components/sidecar/kustomization.yaml",
     ):
         assert __version__ in (ROOT / path).read_text(), path
+
+
+@pytest.mark.parametrize("where", CHARTS)
+def test_what_helm_tests_is_the_service(shipped: dict[str, list[Manifest]], where: str) -> None:
+    """By its scheme and its certificate's CA; the test's pod is none of the Service's, and its Job does not outlive the release."""
+    manifests = shipped[where]
+    job, service = one(manifests, "Job"), one(manifests, "Service")
+    assert job["metadata"]["annotations"]["helm.sh/hook"] == "test"
+    assert job["spec"]["ttlSecondsAfterFinished"] <= 3600
+    template = job["spec"]["template"]
+    assert not service["spec"]["selector"].items() <= template["metadata"]["labels"].items()
+    ((pod, container),) = containers(job)
+    ((_, prober),) = containers(workload(manifests))
+    assert container["image"] == prober["image"]
+    _, url, *ca = container["args"]
+    scheme = prober["readinessProbe"]["httpGet"].get("scheme", "HTTP").lower()
+    assert url == f"{scheme}://{service['metadata']['name']}.llm.svc:{service['spec']['ports'][0]['port']}"
+    assert bool(ca) is (scheme == "https")
+    for file in ca:
+        (mount,), (volume,) = container["volumeMounts"], pod["volumes"]
+        assert file == f"{mount['mountPath']}/{volume['secret']['items'][0]['path']}"

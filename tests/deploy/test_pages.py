@@ -183,3 +183,22 @@ def test_the_component_for_gpus_asks_for_the_runtime(kubectl: Path, mine: Path) 
     assert variables["NVIDIA_VISIBLE_DEVICES"] == "all"
     assert variables["NVIDIA_DRIVER_CAPABILITIES"] == "utility"
     assert not any("nvidia.com/gpu" in resource for resource in sidecar["resources"].values())
+
+
+def test_the_raw_line_leads_to_the_service(shipped: dict[str, list[Manifest]]) -> None:
+    """The lines of docs/kubernetes.md name the Service of `base` by its port, and the port of a sidecar."""
+    page = (ROOT / "docs/kubernetes.md").read_text()
+    through = re.findall(r"--raw /api/v1/namespaces/NAMESPACE/services/(\w+):([\w-]+):(\w+)/proxy/", page)
+    service = one(shipped["base"], "Service")
+    assert set(through) == {("http", service["metadata"]["name"], service["spec"]["ports"][0]["name"])}
+    ((_, sidecar),) = containers(workload(shipped["overlays/vllm"]))
+    assert re.findall(r"/pods/http:POD:(\d+)/proxy/", page) == [str(sidecar["ports"][0]["containerPort"])]
+
+
+@pytest.mark.parametrize("where", ["overlays/fleet", "chart, sharded"])
+def test_what_an_uninstall_leaves_is_found_by_its_label(shipped: dict[str, list[Manifest]], where: str) -> None:
+    """A StatefulSet gives the labels of its selector to the volumes that it makes; nothing that is applied is of a cluster."""
+    (selector,) = re.findall(r"kubectl delete lease,pvc .*--selector=(\S+)", (ROOT / "docs/kubernetes.md").read_text())
+    name, value = selector.split("=")
+    assert workload(shipped[where])["spec"]["selector"]["matchLabels"][name] == value
+    assert not [each for each in shipped[where] if each["kind"].startswith("Cluster") or "Webhook" in each["kind"]]

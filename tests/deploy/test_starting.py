@@ -16,7 +16,7 @@ from prober.daemon import app
 from prober.net.clock import Clock
 from tests.deploy.hardening import containers
 from tests.deploy.rendering import Manifest, chart
-from tests.deploy.shipped import CHARTS, FULL, OVERLAYS
+from tests.deploy.shipped import CHARTS, FULL, OVERLAYS, workload
 
 DAEMONS = [*OVERLAYS, *CHARTS]
 HASH = "$2y$04$ZUvEPfAY1gSyYlcDI.F8e.yXlGKhXmT6zDzKLWF8jEMxePMsQHVYK"
@@ -91,7 +91,7 @@ def test_the_prober_starts(
     shipped: dict[str, list[Manifest]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, where: str
 ) -> None:
     """Nothing of its configuration, web configuration, shard and admin API is refused."""
-    ((pod, container),) = (container for manifest in shipped[where] for container in containers(manifest))
+    ((pod, container),) = containers(workload(shipped[where]))
     with pytest.raises(Started):
         start(monkeypatch, tmp_path, shipped[where], pod, container)
 
@@ -115,7 +115,7 @@ def test_a_container_that_would_not_start_is_told(
 ) -> None:
     """The test above can fail."""
     manifests = chart(**FULL | over)
-    ((pod, container),) = (container for manifest in manifests for container in containers(manifest))
+    ((pod, container),) = containers(workload(manifests))
     with pytest.raises(SystemExit) as refused:
         start(monkeypatch, tmp_path, manifests, pod, container)
     assert refused.value.code != 0

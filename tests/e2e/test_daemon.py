@@ -30,6 +30,7 @@ from prober.mock.engine import Behaviour
 from prober.mock.server import running
 from prober.mock.settings import Settings
 from prober.probing.recorder import ProbeRecorder
+from tests.deploy.rendering import chart
 from tests.observed import observed
 from tests.processes import Daemon, Mock, fetch, free_port, get, until
 
@@ -85,6 +86,21 @@ def test_the_end_of_a_pod_is_no_failure_of_its_engine(tmp_path: Path, monkeypatc
         sidecar.process.send_signal(signal.SIGTERM)
         assert sidecar.process.wait(25) == 0
         assert "the pod is being ended: no more probes of 1 target" in sidecar.log.read_text()
+
+
+def test_helm_test_says_whether_it_works(daemon: Daemon) -> None:
+    """The script of the chart's Job passes on a prober that serves its pages, and prints its targets; it fails where nobody listens."""
+    until(lambda: daemon.value("llmslo_target_state", state="ready"), "the target to be ready")
+    (job,) = (manifest for manifest in chart() if manifest["kind"] == "Job")
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    script = container["args"][0]
+    done = subprocess.run([sys.executable, "-c", script, daemon.url], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, f"{daemon.url}: ready\none: ready\n")
+    nobody = f"http://127.0.0.1:{free_port()}"
+    once = script.replace("range(30)", "range(1)")
+    done = subprocess.run([sys.executable, "-c", once, nobody], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert f"{nobody}/-/ready: " in done.stderr
 
 
 def test_one_probe_on_demand_counts_in_no_sli(daemon: Daemon) -> None:

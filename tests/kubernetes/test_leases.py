@@ -79,7 +79,9 @@ async def test_one_holds_it_and_says_so_as_kubernetes_does(api_server: Cluster) 
         one, other = (first, second) if first.holds else (second, first)
         await until(lambda: other.part.holder)
         assert not other.holds
-        spec = (await api_server.lease())["spec"]
+        lease = await api_server.lease()
+        assert lease["metadata"]["labels"] == {"app.kubernetes.io/name": "llm-slo-prober"}
+        spec = lease["spec"]
         assert spec["holderIdentity"] == other.part.holder
         assert (spec["leaseDurationSeconds"], spec["leaseTransitions"]) == (3, 0)
         for key in ("acquireTime", "renewTime"):

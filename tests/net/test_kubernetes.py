@@ -31,6 +31,8 @@ async def refused_pause_s(headers: dict[str, str], text: str) -> float:
     [
         ("7", None, 7.0),
         ("7", 9, 9.0),
+        ("3600", None, 30.0),
+        ("", 3600, 30.0),
         ("٧", None, 0.0),
         ("inf", None, 0.0),
         ("9" * 400, None, 0.0),

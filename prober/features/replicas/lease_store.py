@@ -14,6 +14,7 @@ from prober.features.replicas.lease_machine import Record, Write
 from prober.net.kubernetes import Api, Json, KubernetesApiError, Unreachable
 
 CLAIMS_ANNOTATION = "llm-slo-prober/swept"  # a JSON object
+LABELS = {"app.kubernetes.io/name": "llm-slo-prober"}  # by which an uninstall finds the Leases
 MAX_HOLDER_LENGTH = 500
 _MICRO_TIME = "%Y-%m-%dT%H:%M:%S.%fZ"
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -119,6 +120,7 @@ def _body(last: Json, name: str, write: Write, now: datetime) -> Json:
         metadata["resourceVersion"] = record.version
     else:
         metadata, spec = {"name": name}, {}
+    metadata["labels"] = LABELS | (metadata.get("labels") or {})
     claims = json.dumps(dict(record.claims), separators=(",", ":"))
     metadata["annotations"] = {**(metadata.get("annotations") or {}), CLAIMS_ANNOTATION: claims}
     at = now.strftime(_MICRO_TIME)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import re
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,8 @@ from prober.features.discovery.desired_targets import DesiredTargets
 from prober.measure.engines import DIALECTS
 from prober.probing.target_runner import TargetRunner
 from tests.daemon.test_fleet import QUICK, SLOW, specs, until, watched
+from tests.kubernetes.apiserver import ApiServer
+from tests.kubernetes.pods import pod
 from tests.virtual import running
 
 pytestmark = pytest.mark.virtual_time
@@ -223,3 +226,28 @@ async def test_who_comes_and_who_leaves_is_told_together(tmp_path: Path, caplog:
         "discovery=pods 1 target more: new; 1 less: m11",
     ]
     await seen.roster.close()
+
+
+async def test_the_recipe_for_a_gateway_finds_what_it_routes_to() -> None:
+    """The gateway, and the pods that decode; neither prefill workers nor the endpoint picker, whatever ports they have."""
+    guide = (Path(__file__).parents[3] / "docs/guides/fleet.md").read_text()
+    (text,) = (block for block in re.findall(r"```yaml\n(.*?)```", guide, re.DOTALL) if "name: gateway" in block)
+    serving = {"llm-d.ai/inference-serving": "true", "llm-d.ai/model": "llama"}
+    async with ApiServer() as server:
+        server.put("pods", pod("decode", address="10.0.0.1", labels=serving | {"llm-d.ai/role": "decode"}))
+        server.put("pods", pod("both", address="10.0.0.2", port=8200, labels=serving | {"llm-d.ai/role": "both"}))
+        server.put("pods", pod("plain", address="10.0.0.3", labels=serving))
+        server.put("pods", pod("prefill", address="10.0.0.4", labels=serving | {"llm-d.ai/role": "prefill"}))
+        server.put("pods", pod("picker", address="10.0.0.5", port=9002, labels={"app": "llama-epp"}))
+        seen = Followed()
+        here = f"kubernetes: {{api_server: '{server.url('p')}', namespaces: [default], "
+        await seen.roster.configure(configured(text.replace("kubernetes: {", here)))
+        await seen.settled(1)
+        await seen.roster.apply()
+        assert seen.now() == {
+            "gateway": "inference-gateway.llm.svc",
+            "default/decode": "10.0.0.1:8000",
+            "default/both": "10.0.0.2:8000",
+            "default/plain": "10.0.0.3:8000",
+        }
+        await seen.roster.close()

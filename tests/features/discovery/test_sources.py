@@ -424,6 +424,37 @@ async def test_pods_come_and_go() -> None:
             assert server.asked["LIST pods"] == 1
 
 
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("away", ["stopped", "starting", "asks_for_an_hour"])
+async def test_targets_are_followed_seconds_after_the_server_is_back(away: str, seed: int) -> None:
+    """After 45 s without its process, or with refusals, and in at most 20 requests: a pod that came meanwhile is found within 6 s."""
+    discovery, loop = Discovery(), asyncio.get_running_loop()
+    server = ApiServer()
+    await server.__aenter__()
+    source = Kubernetes(kubernetes_spec(server.url("p")), LABEL_NAMES, discovery.discovered, rng=Random(seed))
+    async with running(source):
+        server.put("pods", pod("a"))
+        await server.watched("p")
+        if away == "stopped":
+            await server.__aexit__()
+            await asyncio.sleep(45)
+            await server.__aenter__()
+        else:
+            faults = server.faults("p")
+            faults.refuse, faults.broken_watches = [503] * 1000, 1
+            faults.retry_after = 3600 if away == "asks_for_an_hour" else None
+            server.put("pods", pod("noticed"))
+            await asyncio.sleep(45)
+            assert 1000 - len(faults.refuse) <= 20
+            server.heal("p")
+        back_s = loop.time()
+        server.put("pods", pod("b"))
+        async with asyncio.timeout(600):
+            await discovery.until(lambda: "default/b" in discovery.names())
+        assert loop.time() - back_s <= (31 if away == "asks_for_an_hour" else 6)
+    await server.__aexit__()
+
+
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("as_status", [False, True])
 async def test_a_forgotten_past_is_read_anew(as_status: bool) -> None:

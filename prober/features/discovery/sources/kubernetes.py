@@ -15,7 +15,9 @@ from prober.features.discovery.sources.objects import targets_of
 from prober.net.kubernetes import WATCH_S as WATCH_S
 from prober.net.kubernetes import Api, KubernetesApiError, Unreachable
 
-MIN_PAUSE_S, MAX_PAUSE_S = 0.5, 30.0  # between two tries: doubled after each failure, with up to half of it random
+# Between two tries: doubled after each failure, with up to half of it random. Targets come and go while nobody hears of it, and a
+# prober that asks every few seconds is no load for an API server.
+MIN_PAUSE_S, MAX_PAUSE_S = 0.5, 5.0
 PATHS = {"pod": ("/api/v1", "pods"), "endpointslice": ("/apis/discovery.k8s.io/v1", "endpointslices")}
 
 
@@ -29,6 +31,7 @@ class Kubernetes:
         discovered: DiscoveredTargets,
         *,
         watch_s: float | None = None,
+        rng: Random | None = None,
     ) -> None:
         self._spec, self._label_names, self._discovered, self._watch_s = (
             spec,
@@ -41,7 +44,7 @@ class Kubernetes:
             for name, value in (("labelSelector", spec.label_selector), ("fieldSelector", spec.field_selector))
             if value
         }
-        self._rng = Random()
+        self._rng = rng or Random()
 
     async def run(self) -> None:
         """Follow until cancelled."""
@@ -94,7 +97,7 @@ class Kubernetes:
                     version = ""
                 else:
                     self._discovered.failed(scope, f"{api.url}{scope}: {refusal}")
-                    retry_after_s = min(refusal.retry_after_s, 10 * MAX_PAUSE_S)
+                    retry_after_s = refusal.retry_after_s
             except Unreachable as problem:
                 self._discovered.failed(scope, str(problem))
             if loop.time() - began < self._watch_s / 2:  # a longer watch ended normally
