@@ -41,7 +41,7 @@ async def test_what_waited_is_begun_after_a_restart_once_and_nothing_else(tmp_pa
             loads = beside(stage, url, "loads")
             loads.state = TargetState.STARTING
             await until(lambda: stage.sweeps.under_way == "waits")
-            assert stage.sweeps.stop("waits")
+            await until(lambda: stage.sweeps.stop("waits"))
             await until(lambda: stage.sweeps.under_way is None)
             loads.state = TargetState.READY
             await until(lambda: stage.sweeps.under_way == "loads")
