@@ -210,8 +210,7 @@ async def _shown(command: list[str], *, is_screen: bool) -> tuple[int, list[str]
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError, OSError):  # the terminal is gone
                 await task
-        with contextlib.suppress(ProcessLookupError):
-            process.terminate()
+        _signal(process, signal.SIGTERM)
     if watched.snapshot is not None or stopped.done():
         with contextlib.suppress(OSError):  # the terminal is gone
             _echo(summary(watched))
@@ -238,8 +237,15 @@ async def _ended(process: asyncio.subprocess.Process) -> int:
     try:
         return await asyncio.wait_for(process.wait(), END_S)
     except TimeoutError:
-        process.kill()
+        _signal(process, signal.SIGKILL)
         return await process.wait()
+
+
+def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
+    """Send it a signal unless it has ended. Its own methods may take its exit code away from asyncio, which then reports 255."""
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, number)
 
 
 async def _keep(stream: asyncio.StreamReader, log: deque[str]) -> None:
