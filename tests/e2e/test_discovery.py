@@ -53,7 +53,7 @@ def test_targets_of_a_file_come_and_go(tmp_path: Path, mock_port: int) -> None:
 
 
 async def test_pods_come_and_go(tmp_path: Path, mock_port: int) -> None:
-    """By label, named by namespace and pod; a pod that is not ready any more is no target."""
+    """By label, named by namespace and pod; a pod that is not ready any more stays a target until it is ended."""
     async with ApiServer() as server:
         server.put("pods", pod("one", address="127.0.0.1", port=mock_port))
         config = (
@@ -65,9 +65,12 @@ async def test_pods_come_and_go(tmp_path: Path, mock_port: int) -> None:
         def follow() -> None:
             with Daemon(tmp_path, config) as daemon:
                 until(lambda: daemon.value("llmslo_probes_total", target="default/one") >= 3, "the pod")
-                loop.call_soon_threadsafe(
-                    server.put, "pods", pod("one", address="127.0.0.1", port=mock_port, ready=False)
-                )
+                unready = pod("one", address="127.0.0.1", port=mock_port, ready=False)
+                loop.call_soon_threadsafe(server.put, "pods", unready)
+                before = daemon.value("llmslo_probes_total", target="default/one")
+                until(lambda: daemon.value("llmslo_probes_total", target="default/one") >= before + 3, "more probes")
+                unready["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+                loop.call_soon_threadsafe(server.put, "pods", unready)
                 until(lambda: "default/one" not in get(daemon.url + "/metrics"), "the pod to be gone")
                 assert daemon.value("llmslo_discovery_up", discovery="kubernetes") == 1
 
