@@ -16,6 +16,7 @@ from yaml.resolver import Resolver
 
 Position = tuple[int, int]  # line and column, from 1
 MAX_VALUES = 1_000_000  # of a file with all aliases expanded: a few hundred bytes can expand to 10^12
+MAX_NODES = 200_000  # of a file as it is written: each takes 0.3 to 0.4 KB while it is read
 MAX_DEPTH = 100
 
 
@@ -42,14 +43,17 @@ class _Loader(Composer, CParser, SafeConstructor, Resolver):
         Composer.__init__(self)
         SafeConstructor.__init__(self)
         Resolver.__init__(self)
-        self._depth = 0
+        self._depth = self._nodes = 0
 
     def compose_node(self, parent: Node | None, index: Any) -> Node | None:
-        """Next node; raises ComposerError if it is nested too deeply."""
+        """Next node; raises ComposerError if it is nested too deeply, or the file has too many."""
         self._depth += 1
-        if self._depth > MAX_DEPTH:
+        self._nodes += 1
+        if self._depth > MAX_DEPTH or self._nodes > MAX_NODES:
+            deep = f"more than {MAX_DEPTH} levels in each other; write it flat"
+            problem = deep if self._depth > MAX_DEPTH else f"more than {MAX_NODES:,} values; use several files, or JSON"
             mark: Any = getattr(self.peek_event(), "start_mark", None)
-            raise ComposerError(None, None, f"more than {MAX_DEPTH} levels in each other; write it flat", mark)
+            raise ComposerError(None, None, problem, mark)
         node: Node | None = super().compose_node(parent, index)
         self._depth -= 1
         return node

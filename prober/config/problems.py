@@ -17,6 +17,7 @@ TYPES = {
     "string_type": "text; write it in quotes",
     "tuple_type": "a list; write it as [a, b]",
 }
+MAX_PROBLEMS = 100  # of a file; who wrote more of them fixes these first
 SECRET_KEYS = {"auth", "headers", "proxy_url", "url", "bearer_token_file", "key_file"}  # their values are never shown
 
 
@@ -32,11 +33,14 @@ class Problems:
     lines: list[str] = field(default_factory=list)
 
     def add(self, path: str, message: str) -> None:
-        """Add an error; control characters are escaped."""
+        """Add an error; control characters are escaped. Raises ConfigError with all of them if there are too many."""
         text = f"{self.source}: {path}: {message}" if path else f"{self.source}: {message}"
         line = "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
         if line not in self.lines:  # as several targets may find the same
             self.lines.append(line)
+        if len(self.lines) > MAX_PROBLEMS:
+            self.lines[MAX_PROBLEMS:] = [f"{self.source}: there are more mistakes; fix these {MAX_PROBLEMS} first"]
+            raise ConfigError("\n".join(self.lines))
 
 
 def explain(
@@ -53,6 +57,8 @@ def explain(
             messages[path] += f"; {message}"  # of other types all but the first are alternatives of the same mistake
         elif item["type"] != "reported":
             messages.setdefault(path, message)
+        if len(messages) > MAX_PROBLEMS:
+            break
     return messages
 
 

@@ -37,8 +37,16 @@ def load_pair(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
 
 
 def trusting_context(ca_file: str | None) -> ssl.SSLContext:
-    """Client context that trusts the CAs of a file, or those of the system. Raises OSError, ssl.SSLError."""
-    return ssl.create_default_context(cafile=ca_file)
+    """Client context that trusts the CAs of a file, or those of the system.
+
+    Raises OSError, also for a pipe or device, which could block for ever, and ssl.SSLError.
+    """
+    if not ca_file:
+        return ssl.create_default_context()
+    pem = read_regular(ca_file, MAX_PEM_BYTES).decode("ascii", "ignore")  # comments may have other letters
+    if not pem.strip():
+        raise ssl.SSLError("contains no certificate")
+    return ssl.create_default_context(cadata=pem)
 
 
 @dataclass(slots=True, weakref_slot=True)

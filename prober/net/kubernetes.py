@@ -21,6 +21,7 @@ import orjson
 from prober import __version__
 from prober.config.hosts import is_loopback
 from prober.config.problems import mask_secrets
+from prober.net.certificates import trusting_context
 from prober.net.redaction import Redactor
 from prober.net.retry_after import requested_pause_s
 from prober.storage.watched_file import Secret, Stamp, stamp
@@ -77,7 +78,8 @@ class Event:
     @property
     def version(self) -> str:
         """resourceVersion from which a watch can continue."""
-        return str((self.object.get("metadata") or {}).get("resourceVersion") or "")
+        metadata = self.object.get("metadata")
+        return str(metadata.get("resourceVersion") or "") if isinstance(metadata, dict) else ""
 
 
 class Api:
@@ -239,7 +241,7 @@ class Api:
         now = stamp(self._ca_file) if self._ca_file else None
         if self._context is None or now != self._context_of:
             try:
-                self._context = ssl.create_default_context(cafile=self._ca_file)
+                self._context = trusting_context(self._ca_file)
                 self._context_of = now
             except (OSError, ssl.SSLError) as problem:
                 if self._context is None:

@@ -85,7 +85,7 @@ class Front:
         """Serve connections of listening sockets."""
         self._site = aiohttp.ClientSession(connector=_Connector(self._hand_over), auto_decompress=False)
         app = web.Application(middlewares=[self._access.middleware])
-        app.router.add_route("*", "/{path:.*}", self._answer)
+        app.router.add_route("*", "/{path:.*}", self._answer, expect_handler=_ignore_expect)
         self._runner = web.AppRunner(
             app,
             access_log=None,
@@ -180,6 +180,10 @@ class _Delivered(PiecewiseResponse):
         transport = self._req.transport if self._req is not None else None
         with self._deliveries.of(self._answer, transport.abort if transport is not None else lambda: None):
             await super().write_eof()
+
+
+async def _ignore_expect(_: web.Request) -> None:
+    """Let the answer follow at once, whatever `Expect` says: no operation needs a body."""
 
 
 def _sentence(status: int, text: str) -> Answer:

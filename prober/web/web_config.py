@@ -146,7 +146,7 @@ def _context(tls: TlsServer, folder: Path) -> ssl.SSLContext:
     certificate = tls.cert.encode() or _read_file("cert_file", folder / tls.cert_file)
     load_pair(context, certificate, tls.key.encode() or _read_file("key_file", folder / tls.key_file))
     if authority := tls.client_ca or (
-        tls.client_ca_file and _read_file("client_ca_file", folder / tls.client_ca_file).decode("ascii", "replace")
+        tls.client_ca_file and _read_file("client_ca_file", folder / tls.client_ca_file).decode("ascii", "ignore")
     ):
         try:
             context.load_verify_locations(cadata=authority)

@@ -1,5 +1,7 @@
 """Files and lists with odd content: an error of that file, whatever is in it. What was read before stays, and a fixed file is read."""
 
+import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -12,21 +14,28 @@ from pathlib import Path
 from random import Random
 
 import pytest
+import trustme
 import typer
 from aiohttp import web
 from typer.testing import CliRunner
 
 from prober.cli.check import check
 from prober.cli.exit_codes import ExitCode
-from prober.config.discovery import FileSpec, HttpSpec
+from prober.config.discovery import FileSpec, HttpSpec, KubernetesSpec
 from prober.config.document import BadYaml, parse
+from prober.config.load import load
 from prober.config.problems import ConfigError
+from prober.config.server import TlsSpec
 from prober.daemon.app import read_config
 from prober.features.discovery.sources.discovered_targets import DiscoveredTargets
 from prober.features.discovery.sources.file import Files
 from prober.features.discovery.sources.http import Http
+from prober.features.discovery.sources.kubernetes import Kubernetes
+from prober.net.certificates import BadCertificate, client_tls
+from prober.net.kubernetes import Api, Unreachable
 from prober.storage.watched_file import Secret, read_regular
 from prober.web.web_config import WebFile
+from tests.kubernetes.pods import pod
 from tests.processes import free_port
 
 DEEP = 100_000
@@ -84,6 +93,7 @@ ODD_JSON = {
     "nothing": "[null]",
     "empty": "",
 }
+NEWLINE = "\n"
 LABEL_NAMES = frozenset({"__address__", "name", "model"})
 GOOD = '[{"targets": ["good:1"]}]'
 
@@ -91,7 +101,7 @@ GOOD = '[{"targets": ["good:1"]}]'
 @asynccontextmanager
 async def list_server(answer: Callable[[web.Request], Awaitable[web.Response]]) -> AsyncIterator[str]:
     app = web.Application()
-    app.router.add_get("/", answer)
+    app.router.add_get("/{path:.*}", answer)
     runner = web.AppRunner(app)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -221,6 +231,82 @@ def test_a_file_without_end_is_refused() -> None:
     for path in ("/dev/zero", "/proc/self"):
         with pytest.raises(OSError, match=r"regular file|directory"):
             read_regular(path, 1_000)
+
+
+@pytest.mark.timeout(30)
+async def test_a_pipe_as_certificate_authority_blocks_nothing(pipe: Path, tmp_path: Path) -> None:
+    """Nor does an empty file mean the authorities of the system. One with comments in any language is read beside it."""
+    good, empty = tmp_path / "ca.pem", tmp_path / "empty.pem"
+    good.write_bytes("# Zertifizierungsstelle für alle\n".encode() + trustme.CA().cert_pem.bytes())
+    empty.touch()
+    assert len(client_tls(TlsSpec(ca_file=str(good))).context().get_ca_certs()) == 1
+    for odd, why in ((pipe, "is not a regular file"), (empty, "contains no certificate")):
+        with pytest.raises(BadCertificate, match=why):
+            client_tls(TlsSpec(ca_file=str(odd)))
+        api = Api("https://127.0.0.1:1", ca_file=str(odd))
+        with pytest.raises(Unreachable, match=why):
+            await api.get("/api")
+        await api.close()
+
+
+def test_a_file_of_too_many_values_or_mistakes_is_refused_at_once() -> None:
+    """A ConfigMap of 1 MiB: it took hundreds of MiB, or minutes in which no mended file was read. A long one is read beside it."""
+    assert len(parse("- a\n" * 150_000)) == 150_000
+    with pytest.raises(BadYaml, match="more than 200,000 values"):
+        parse("- a\n" * 250_000)
+    good = "targets: [{url: 'http://localhost:8000', model: m}]\n"
+    unknown = [f"k{number}: 1" for number in range(300)]
+    for odd in (
+        f"{good}{NEWLINE.join(unknown)}",
+        good.replace("}", f", {', '.join(unknown)}}}"),
+        "targets: [" + "{}, " * 300 + "]",
+    ):
+        with pytest.raises(ConfigError) as refused:
+            load(odd, source="p.yaml", engines=(), environment={}, read=lambda _: "")
+        lines = str(refused.value).splitlines()
+        assert len(lines) == 101
+        assert lines[-1] == "p.yaml: there are more mistakes; fix these 100 first"
+    assert load(good, source="p.yaml", engines=(), environment={}, read=lambda _: "").targets
+
+
+ODD_PODS: list[object] = [
+    {"metadata": 5},
+    {"metadata": {"name": "metadata", "annotations": 7}},
+    {"metadata": {"name": "containers"}, "spec": {"containers": {"a": 1}}, "status": {"podIP": "10.0.0.9"}},
+    {"metadata": {"name": "status"}, "status": 7},
+    {"metadata": {"name": "conditions"}, "status": {"podIP": 9, "conditions": ["Ready"]}},
+    {"metadata": {"name": "owners"}, "status": {"podIP": "10.0.0.9", "phase": "Running"}, "ownerReferences": 3},
+]
+
+
+async def test_an_odd_object_of_a_cluster_hides_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    """In a list and in a watch; each is logged once, and the good pods before, between and behind them are targets."""
+    listed = {
+        "metadata": {"resourceVersion": "1"},
+        "items": [pod("a", address="10.0.0.1"), *ODD_PODS, pod("b", address="10.0.0.2")],
+    }
+    events = [{"type": "MODIFIED", "object": odd} for odd in ODD_PODS] + [
+        {"type": "ADDED", "object": pod("c", address="10.0.0.3")}
+    ]
+
+    async def answer(request: web.Request) -> web.Response:
+        if "watch" not in request.query:
+            return web.json_response(listed)
+        return web.Response(body=b"".join(json.dumps(event).encode() + b"\n" for event in events))
+
+    async with list_server(answer) as url:
+        read = asyncio.Event()
+        discovered = DiscoveredTargets("pods", lambda: read.set() if len(addresses(discovered)) == 3 else None)
+        spec = KubernetesSpec(api_server=url.rstrip("/"), namespaces=("default",))
+        task = asyncio.create_task(Kubernetes(spec, LABEL_NAMES, discovered).run())
+        async with asyncio.timeout(20):
+            await read.wait()
+        assert not task.done()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    assert addresses(discovered) == ["10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.3:8000"]
+    odd = [record.getMessage() for record in caplog.records if "is no pod of Kubernetes" in record.getMessage()]
+    assert len(odd) == len(set(odd)) >= 4
 
 
 HUNG = """

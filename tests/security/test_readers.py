@@ -90,6 +90,16 @@ async def test_what_is_no_request_is_refused_without_a_trace(head: bytes, caplog
         assert "TypeError" in caplog.text
 
 
+@pytest.mark.parametrize("expected", [b"\xff", b"100-continue", b"x" * 3000, b"200-ok"])
+async def test_what_a_reader_expects_is_ignored(expected: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    """No operation needs a body, so that the answer follows at once; bytes that are no text are no fault of the prober."""
+    async with served(None) as site:
+        for path in (b"/", b"/-/healthy"):
+            head = b"GET " + path + b" HTTP/1.1\r\nHost: a\r\nConnection: close\r\nExpect: " + expected + b"\r\n\r\n"
+            assert b" 200 " in (await answer_to(site.port, head)).partition(b"\r\n")[0]
+        assert caplog.text == ""
+
+
 @pytest.mark.parametrize(
     ("path", "status"),
     [

@@ -5,6 +5,7 @@ noticed. Objects are listed again only when the server no longer knows the versi
 """
 
 import asyncio
+import logging
 from collections.abc import Collection
 from random import Random
 from typing import Any
@@ -18,7 +19,9 @@ from prober.net.kubernetes import Api, KubernetesApiError, Unreachable
 # Between two tries: doubled after each failure, with up to half of it random. Targets come and go while nobody hears of it, and a
 # prober that asks every few seconds is no load for an API server.
 MIN_PAUSE_S, MAX_PAUSE_S = 0.5, 5.0
+MAX_ODD_OWNERS = 100  # whose odd objects are logged once
 PATHS = {"pod": ("/api/v1", "pods"), "endpointslice": ("/apis/discovery.k8s.io/v1", "endpointslices")}
+log = logging.getLogger(__name__)
 
 
 class Kubernetes:
@@ -45,6 +48,7 @@ class Kubernetes:
             if value
         }
         self._rng = rng or Random()
+        self._odd_owners = set[str]()
 
     async def run(self) -> None:
         """Follow until cancelled."""
@@ -86,10 +90,8 @@ class Kubernetes:
                     self._discovered.answered(scope)
                     tries = 0
                     if event.kind != "BOOKMARK":
-                        deleted = event.kind == "DELETED"
                         owner = _owner(event.object)
-                        known = self._discovered.labels(scope, owner)
-                        labels = () if deleted else targets_of(event.object, self._spec, self._label_names, known)
+                        labels = () if event.kind == "DELETED" else self._targets_of(scope, owner, event.object)
                         self._discovered.put(scope, owner, labels)
                     version = event.version or version
             except KubernetesApiError as refusal:
@@ -111,14 +113,32 @@ class Kubernetes:
 
         def take(item: dict[str, Any]) -> None:
             owner = _owner(item)
-            if labels := targets_of(item, self._spec, self._label_names, self._discovered.labels(scope, owner)):
+            if labels := self._targets_of(scope, owner, item):
                 targets[owner] = labels
 
         version = await api.list(scope, take, self._params)
         await self._discovered.replace(scope, targets)
         return version
 
+    def _targets_of(self, scope: str, owner: str, item: dict[str, Any]) -> TargetLabels:
+        """Targets of an object. One with values of other types than Kubernetes has keeps those it had, and hides no other object."""
+        known = self._discovered.labels(scope, owner)
+        try:
+            return targets_of(item, self._spec, self._label_names, known)
+        except (AttributeError, KeyError, TypeError, ValueError) as problem:
+            if owner not in self._odd_owners and len(self._odd_owners) < MAX_ODD_OWNERS:
+                self._odd_owners.add(owner)
+                log.warning(
+                    "%s: %s is no %s of Kubernetes: %s; its last targets are kept",
+                    scope,
+                    owner,
+                    self._spec.role,
+                    problem,
+                )
+            return known
+
 
 def _owner(item: dict[str, Any]) -> str:
-    metadata = item.get("metadata") or {}
-    return f"{metadata.get('namespace')}/{metadata.get('name')}"
+    metadata = item.get("metadata")
+    names = metadata if isinstance(metadata, dict) else {}
+    return f"{names.get('namespace')}/{names.get('name')}"
