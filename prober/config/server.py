@@ -156,7 +156,7 @@ def base_url(text: str) -> str:
     """
     try:
         parts = urlsplit(text)
-        _ = parts.port
+        _ = parts.port, (parts.hostname or "").encode("idna")
     except ValueError as problem:
         why = "" if "@" in text else f" ({problem})"  # the message may contain a password
         raise mistake(f"{mask_secrets(text)!r} is not a URL{why}; write http://host:port") from None

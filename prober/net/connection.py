@@ -64,6 +64,9 @@ async def connect(endpoint: Endpoint, exchange: Exchange, timeout_s: float) -> C
         raise setup.broken(Outcome.TLS, f"certificate refused: {problem.verify_message}") from None
     except Forbidden as problem:
         raise setup.broken(Outcome.REJECTED, str(problem.strerror)) from None
+    except ValueError as problem:  # a name that cannot be asked for: an empty or too long part, a NUL
+        name, outcome = (setup.host, Outcome.DNS) if setup.phase == "dns" else (endpoint.server_name, Outcome.TLS)
+        raise setup.broken(outcome, f"{name!r} is not a host name: {problem}") from None
     except (OSError, ssl.SSLError) as problem:
         if problem.errno in _LOCAL_ERRORS or setup.phase == "dns":  # other errors of the resolver are local
             detail = f"the prober itself cannot connect: {setup.phase}: {_exhausted() or _reason_of(problem)}"

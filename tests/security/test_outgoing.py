@@ -138,6 +138,25 @@ async def test_a_name_is_looked_at_after_it_is_resolved(monkeypatch: pytest.Monk
         await instant("http://innocent.example", "up")
 
 
+NO_HOSTS = ["a..b", "a\\u2028b", "x" * 64 + ".example", "ü" * 300]
+
+
+@pytest.mark.parametrize("host", NO_HOSTS)
+async def test_a_name_that_no_resolver_can_be_asked_for_is_a_fault_of_its_target(host: str) -> None:
+    """Of a list of others, for one. The configuration refuses it; where it gets through, the probe says so and nothing fails."""
+    with pytest.raises(ConfigError, match="is not a URL"):
+        spec(f"http://{host}:8000")
+    host = host.replace("\\u2028", "\u2028")
+    result = await probe(spec("http://good.example:8000", proxy_url=f"http://{host}:3128"))
+    assert (result.outcome, "is not a host name" in result.detail) == (Outcome.DNS, True)
+    async with hostile(b"") as (url, requests):
+        tls = TlsSpec(insecure_skip_verify=True, server_name=host)
+        result = await probe(spec(url.replace("http", "https"), tls=tls))
+        assert (result.outcome, "is not a host name" in result.detail, requests) == (Outcome.TLS, True, [])
+        await probe(spec(url))
+        assert requests, "the same address by a good name"
+
+
 async def test_an_address_is_refused_as_a_target_a_page_a_prometheus_and_a_proxy() -> None:
     """Written out, or as one number, which a resolver takes for an address."""
     for url in (f"http://{METADATA}", "http://2852039166", "http://[::ffff:169.254.169.254]"):
