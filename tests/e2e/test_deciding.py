@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import sys
 from collections import Counter
 from dataclasses import replace
@@ -255,7 +256,14 @@ async def test_the_cost_of_structured_output_is_found() -> None:
         assert axes[axis]["effect"] == pytest.approx(0.3, abs=0.12)
     fields = '{"temperature": 0, "response_format": {"type": "json_object"}}'
     assert ["request fields", '{"temperature": 0}', fields] in answer["differs"]
-    assert "0 of 90 checked answers of B are wrong" in answer["said"]
+    # Requests that the prober itself sent late on a busy machine are not checked.
+    checked = [
+        int(found[1])
+        for remark in answer["said"]
+        if (found := re.fullmatch(r"0 of (\d+) checked answers of B are wrong", remark))
+    ]
+    assert len(checked) == 1
+    assert 80 <= checked[0] <= 90
     assert any(remark.startswith("A counts 12 output_tokens a request, B 7:") for remark in answer["said"])
 
 
