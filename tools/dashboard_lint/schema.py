@@ -102,16 +102,22 @@ PANEL = closed(
     },
     ("interval", "repeat", "repeatDirection", "maxPerRow"),
 )
-ROW = closed(
-    {
-        "id": {"type": "integer", "minimum": 1},
-        "type": {"const": "row"},
-        "title": NON_EMPTY,
-        "collapsed": {"const": False},
-        "gridPos": GRID,
-        "panels": {"type": "array", "maxItems": 0},
-    }
-)
+ROW = {
+    **closed(
+        {
+            "id": {"type": "integer", "minimum": 1},
+            "type": {"const": "row"},
+            "title": NON_EMPTY,
+            "collapsed": FLAG,
+            "gridPos": GRID,
+            "panels": array(PANEL),
+        }
+    ),
+    # Grafana drops the panels that an open row holds itself.
+    "if": {"properties": {"collapsed": {"const": True}}},
+    "then": {"properties": {"panels": {"minItems": 1}}},
+    "else": {"properties": {"panels": {"maxItems": 0}}},
+}
 VARIABLE = closed(
     {
         "name": NON_EMPTY,
