@@ -268,6 +268,7 @@ def test_rows_that_many_targets_have_no_data_for_are_closed() -> None:
         assert rows[title]["title"] == f"{title}: ${name}"
         assert rows[title]["panels"]
         assert (variables[name]["hide"], variables[name]["multi"], variables[name]["refresh"]) == (2, False, 2)
+        assert variables[name]["skipUrlSync"], "a link keeps no title of another target or day"
         assert "$target" not in json.dumps(rows[title])
     shown = [name for name, variable in variables.items() if variable["hide"] == 0]
     assert shown == ["datasource", "cluster", "namespace", "job", "model", "target", "one", "workload"]

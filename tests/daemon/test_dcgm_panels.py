@@ -42,6 +42,11 @@ def of_node(labels: str) -> str:
     return f'{without_pods(labels)},target="llama"'
 
 
+def of_node_and_pods(labels: str) -> str:
+    """By a job that names a target, of pods that are targets too."""
+    return f'{labels},target="llama"'
+
+
 def renamed_host(labels: str) -> str:
     """Of a later release of the exporter."""
     return labels.replace("Hostname=", "hostname=")
@@ -181,6 +186,7 @@ SCENES: dict[str, tuple[Series, str, dict[tuple[str, str], dict[str, float]], in
         1,
         "read by the prober",
     ),
+    "named for another target": (exporter(of_node_and_pods) | target(LLAMA), LLAMA, NOTHING, None, "no data"),
     "another name": (exporter(exported) | target("llama"), "llama", NOTHING, None, "no data"),
     "the exporter's own pod": (
         exporter(exported) | target("gpu-operator/dcgm-exporter-x5k2p"),

@@ -131,13 +131,14 @@ VARIABLE = closed(
         "refresh": {"enum": [0, 1, 2]},
         "sort": {"type": "integer", "minimum": 0, "maximum": 8},
         "hide": {"enum": [0, 1, 2]},
+        "skipUrlSync": FLAG,
         "multi": FLAG,
         "includeAll": FLAG,
         "allValue": NON_EMPTY,
         "options": array(closed({"text": NON_EMPTY, "value": NON_EMPTY, "selected": FLAG})),
         "current": ANY,
     },
-    ("description", "datasource", "definition", "regex", "refresh", "sort", "allValue"),
+    ("description", "datasource", "definition", "regex", "refresh", "sort", "skipUrlSync", "allValue"),
 )
 LINK = closed(
     {

@@ -62,7 +62,10 @@ class Collapsed:
             kind=QUERY_RESULT,
             one=True,
         )
-        return query | {"hide": HIDDEN}
+        return query | {
+            "hide": HIDDEN,
+            "skipUrlSync": True,
+        }  # else a link would bring the title of another target or day
 
 
 def _told(expr: str, text: str) -> str:

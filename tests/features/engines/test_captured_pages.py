@@ -100,7 +100,7 @@ vllm:spec_decode_num_emitted_tokens_total{model_name="tiny"} 90.0
 """,
         {"speculation_draft_tokens_total": 100, "speculation_accepted_tokens_total": 70},
     ),
-    "sglang_0.5.23": (  # a copy for each tensor-parallel rank
+    "sglang_0.5.23": (  # a copy for each tensor-parallel rank, and another data-parallel rank
         "".join(
             f"sglang:{name}{{{SGLANG_RANK.format(rank)}}} {value}\n"
             for rank in (0, 1)
@@ -110,6 +110,9 @@ vllm:spec_decode_num_emitted_tokens_total{model_name="tiny"} 90.0
                 ("spec_num_draft_tokens", 4.0),
             )
         )
+        + f"""sglang:spec_accept_rate{{{SGLANG_RANK.format(0)},dp_rank="1"}} 0.4
+sglang:spec_accept_length{{{SGLANG_RANK.format(0)},dp_rank="1"}} 1.9
+"""
         + """sglang:spec_verify_calls_total{model_name="tiny",engine_type="unified"} 210.0
 sglang:num_aborted_requests_total{model_name="tiny",engine_type="unified"} 2.0
 """,
