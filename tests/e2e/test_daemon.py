@@ -34,7 +34,9 @@ from tests.deploy.rendering import chart
 from tests.observed import observed
 from tests.processes import Daemon, Mock, fetch, free_port, get, until
 
-CONFIG = "targets:\n  - {{name: {name}, url: 'http://127.0.0.1:{port}', rate: 20/s, max_send_lag: 5s}}\n"
+CONFIG = (
+    "targets:\n  - {{name: {name}, url: 'http://127.0.0.1:{port}', rate: 20/s, max_in_flight: 200, max_send_lag: 5s}}\n"
+)
 
 
 @pytest.fixture(scope="module")
