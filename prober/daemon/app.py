@@ -95,6 +95,7 @@ class Options:
     config_file: str
     listen_address: str = ":9742"  # "": no pages are served
     external_url: str = ""
+    grafana_url: str = ""  # for the page's links
     route_prefix: str = ""
     storage_path: str | None = None
     history_limit: int = 100
@@ -309,6 +310,7 @@ class App:
             web,
         )
         site.admin = self._options.admin_api and not why
+        site.views.grafana_url = self._options.grafana_url
         site.views.problems = self._problems
         await self._listen(site)
         self._family(own_series.BUILD_INFO.name).value(__version__).value = 1.0

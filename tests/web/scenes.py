@@ -370,7 +370,7 @@ def page_of(targets: Sequence[TargetView], *, admin: bool = True, query: str = "
         total=len(targets),
         matching=len(matching),
         events=events(targets),
-        probes=[] if one else probes[:20],
+        probes=one.probes if one else probes[:20],
         receive_error=Quantile(0.99, 0.00041, 0.00035, 0.0006, 1_200),
         admin=admin,
         version="9.9.9",
