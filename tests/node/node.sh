@@ -6,8 +6,9 @@
 #   start DIR         a new, empty cluster; returns when its node is ready
 #   in DIR COMMAND…   runs a command in there:  in DIR kubectl get pods -A    in DIR ctr -n k8s.io images import image.tar
 #   stop DIR          ends it and all that it started; containerd's images are kept for the next start
-# Needs root, overlayfs, openssl, util-linux, iproute2, procps. No DNS and no kube-proxy: of all Services only the API server's answers;
-# pods and the node reach each other by address, and nothing beyond. One node at a time.
+# Needs root, overlayfs, openssl, util-linux, iproute2, procps. No kube-proxy: of all Services only the API server's answers; pods and the
+# node reach each other by address, and nothing beyond. Pods ask the node's address for names, where a test may answer (names.py). One
+# node at a time.
 set -euo pipefail
 usage="usage: tests/node/node.sh install|start|in|stop DIR [COMMAND...]"
 verb=${1:?$usage}
@@ -85,7 +86,9 @@ cgroupDriver: cgroupfs
 cgroupRoot: /$node # of its own, so that all of it can be removed
 failSwapOn: false
 $([ "$(minor)" -lt 31 ] || echo "failCgroupV1: false")
-resolvConf: "" # there is no DNS
+resolvConf: ""
+clusterDNS: [$address] # nobody answers there until a test does
+clusterDomain: cluster.local
 syncFrequency: 5s
 imageGCHighThresholdPercent: 100 # no image can be fetched again
 evictionHard: {memory.available: 100Mi, nodefs.available: 500Mi, imagefs.available: 500Mi}

@@ -10,6 +10,7 @@ dir=$(cd "$1" && pwd)
 shift
 export PATH="$PWD/.tools/usr/bin:$PATH"
 kubectl kustomize deploy/kustomize/overlays/fleet >/dev/null 2>&1 || tools/kubectl.sh .tools
+test -x .tools/usr/bin/helm || PYTHON=.venv/bin/python tools/helm.sh .tools
 test -x .tools/newer/usr/bin/prometheus || tools/prometheus.sh .tools/newer sid
 if [ -n "${KUBECONFIG:-}" ]; then
     : "${NODE_IMAGE:?KUBECONFIG is set, so set NODE_IMAGE to an image that the nodes of that cluster have or can pull}"

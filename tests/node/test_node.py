@@ -4,6 +4,7 @@ An own node (NODE_DIR) allows faults that no API offers: signals from outside a 
 """
 
 import json
+import os
 import re
 import time
 from collections.abc import Iterator
@@ -11,16 +12,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.conftest import newer
 from tests.node.cluster import Cluster, Endpoints
 from tests.node.fleet import ENGINES, FLEET, PROBER, TOKEN_S, Fleet, sweeping
 from tests.node.monitoring import Prometheus
+from tests.node.release import Release, resolving
 from tests.node.scene import BROKEN, CONFIG, CONTAINER, Scene, mock_engine, rendered
 from tests.processes import until
 
 Json = dict[str, Any]
 FOLLOWS_S = 180  # the kubelet brings a changed ConfigMap into its pods within two minutes
+SAVED_S = 65  # the prober writes its state once a minute
+RELEASE = "app.kubernetes.io/instance=prober"
 OWN = "needs a node of its own: the fault is made from outside the container"
 
 
@@ -181,6 +186,10 @@ def test_start(scene: Scene) -> None:
         assert scene.events() >= 20
         assert (scene.bad(), endpoints.flaps) == (0, 0)
     assert scene.restarts(CONTAINER) == scene.restarts("engine") == 0
+    listed = "import os; print(os.listdir('/var/run/secrets/kubernetes.io/serviceaccount'))"
+    for container, has_token in ((CONTAINER, False), ("engine", True)):
+        files = scene.kubectl("exec", scene.pod(), f"--container={container}", "--", "python", "-c", listed)
+        assert ("'token'" in files) is has_token, f"{container}: {files}"
 
 
 def test_loading(scene: Scene) -> None:
@@ -397,6 +406,34 @@ def test_ninety_days_of_sweeps(scene: Scene) -> None:
     assert scene.bad() == 0
 
 
+def test_the_chart_and_its_test(scene: Scene) -> None:
+    """Installed by Helm, its test tells the target's state; without the prober it fails; uninstalled it leaves that test's Job only."""
+    scene.cluster.apply([mock_engine("llama")], scene.namespace)
+    until(lambda: scene.pods()[0]["status"].get("podIP"), "the engine's address")
+    config = yaml.safe_load(CONFIG)
+    config["targets"][0] |= {"name": "llama", "url": f"http://{scene.pods()[0]['status']['podIP']}:8000"}
+    repository, _, tag = os.environ["NODE_IMAGE"].rpartition(":")
+    release = Release(scene.cluster, scene.namespace, scene.folder)
+    release.install({"image": {"repository": repository, "tag": tag}, "config": config})
+    (prober,) = scene.cluster.pods(scene.namespace, PROBER)
+    scene.until_probed(pod=prober["metadata"]["name"])
+    known = scene.folder / "names.json"
+    known.write_text(json.dumps({f"prober.{scene.namespace}.svc": prober["status"]["podIP"]}))
+    with resolving(scene.cluster, known):
+        told = release.test()
+        assert "Phase:          Succeeded" in told
+        assert f"http://prober.{scene.namespace}.svc:9742: ready\nllama: ready\n" in told
+        scene.kubectl("scale", "deployment/prober", "--replicas=0")
+        until(lambda: not scene.cluster.pods(scene.namespace, PROBER), "the prober's end")
+        with pytest.raises(RuntimeError, match=r"prober-test failed|BackoffLimitExceeded|DeadlineExceeded"):
+            release.test()
+    release.uninstall()
+    kinds = "all,configmap,secret,serviceaccount,role,rolebinding,networkpolicy,poddisruptionbudget,pvc,lease"
+    until(lambda: not scene.cluster.pods(scene.namespace, RELEASE), "the end of its pods", 120)
+    left = scene.kubectl("get", kinds, f"--selector={RELEASE}", "--output=name", "--ignore-not-found").split()
+    assert [name for name in left if not name.startswith("pod/prober-test-")] == ["job.batch/prober-test"]
+
+
 @pytest.mark.usefixtures("own")
 def test_a_killed_engine_counts(scene: Scene, pages: dict[str, set[str]]) -> None:
     """The neighbour of all scenes above: a crash of the engine is an outage, and its probes are bad events."""
@@ -410,6 +447,22 @@ def test_a_killed_engine_counts(scene: Scene, pages: dict[str, set[str]]) -> Non
         assert scene.bad() >= 1
     pages[f"{scene.namespace}/llama"] = set()  # it may page: it has failed a large share of its few probes
     assert scene.restarts(CONTAINER) == 0
+
+
+@pytest.mark.usefixtures("own")
+def test_a_sidecar_restarted_beside_a_dead_engine(scene: Scene, pages: dict[str, set[str]]) -> None:
+    """Killed together with an engine that needs minutes to load, it does not take the outage for a start: the engine had answered."""
+    scene.deploy(loads_s=90)
+    with scene.endpoints():
+        scene.until_probed()
+        time.sleep(SAVED_S)
+        scene.cluster.signal(scene.namespace, scene.pod(), "engine", "KILL")
+        scene.cluster.signal(scene.namespace, scene.pod(), CONTAINER, "KILL")
+        until(lambda: scene.restarts(CONTAINER) == scene.restarts("engine") == 1, "both restarts", 120)
+        until(lambda: scene.value("llmslo_target_state", state="failing") == 1, "the state failing", 60)
+        assert scene.value("llmslo_target_state", state="starting") == 0
+        assert scene.bad() >= 1
+    pages[f"{scene.namespace}/llama"] = set()
 
 
 def test_fleet_follows_its_token(fleet: Fleet) -> None:
