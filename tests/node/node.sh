@@ -114,17 +114,19 @@ inside() { # the first process of the namespaces: when it ends, everything in th
     ip address add "$api/32" dev lo # the Service `kubernetes`, in place of kube-proxy
     ip route add default dev node0
     cd "$dir/state" && pki=$dir/etc/pki
+    [ "$(minor)" -ge 23 ] && gates=() || gates=(--feature-gates=TTLAfterFinished=true) # on by itself from 1.21, and for good from 1.23
     daemon etcd --unsafe-no-fsync --log-level=warn
     daemon containerd --config="$dir/etc/containerd.toml"
     daemon kube-apiserver --etcd-servers=http://127.0.0.1:2379 --secure-port=443 --advertise-address="$address" --allow-privileged --cert-dir=. \
         --service-cluster-ip-range=10.96.0.0/16 --authorization-mode=Node,RBAC --enable-admission-plugins=NodeRestriction \
         --client-ca-file="$pki/ca.crt" --tls-cert-file="$pki/kube-apiserver.crt" --tls-private-key-file="$pki/kube-apiserver.key" \
         --kubelet-client-certificate="$pki/admin.crt" --kubelet-client-key="$pki/admin.key" --kubelet-preferred-address-types=InternalIP \
-        --service-account-issuer=https://kubernetes.default.svc --service-account-{signing-,}key-file="$pki/accounts.key"
+        --service-account-issuer=https://kubernetes.default.svc --service-account-{signing-,}key-file="$pki/accounts.key" \
+        "${gates[@]}"
     echo $! >"$dir/apiserver.pid"
     until kubectl get --raw=/readyz && ctr version; do sleep 1; done >/dev/null 2>&1
     daemon kube-controller-manager --kubeconfig="$dir/etc/kube-controller-manager.conf" --leader-elect=false --root-ca-file="$pki/ca.crt" \
-        --use-service-account-credentials --service-account-private-key-file="$pki/accounts.key" --cert-dir=.
+        --use-service-account-credentials --service-account-private-key-file="$pki/accounts.key" --cert-dir=. "${gates[@]}"
     daemon kube-scheduler --kubeconfig="$dir/etc/kube-scheduler.conf" --leader-elect=false
     ctr -n k8s.io images import "$dir/pause.tar" >/dev/null
     [ "$(minor)" -ge 24 ] && more=() || more=(--container-runtime=remote)

@@ -77,7 +77,7 @@ def total(fleet: Fleet, name: str, **labels: str) -> float:
 def test_fleet_starts(fleet: Fleet) -> None:
     """Each engine has one shard, each shard its lease, and no event is bad."""
     since = time.time()
-    until(lambda: total(fleet, "llmslo_lease_held") == 3, "three leases", 60)
+    until(lambda: total(fleet, "llmslo_lease_held") == 3, "three leases", 120)
     until(lambda: fleet.events(since) >= 3 * 20 * ENGINES, "20 probes of each engine", 120)
     assert fleet.bad() == 0
     assert total(fleet, "llmslo_discovery_targets") == 3 * ENGINES
@@ -89,15 +89,16 @@ def test_fleet_starts(fleet: Fleet) -> None:
 def test_fleet_rollout_and_scale(fleet: Fleet) -> None:
     """Engines are replaced, added and removed: what ends on purpose is no failure."""
     since = time.time()
-    fleet.restart("engine")
-    until(lambda: total(fleet, "llmslo_target_state", state="ready") == ENGINES, "the new engines", 120)
-    fleet.scale(ENGINES - 2)
-    until(lambda: total(fleet, "llmslo_discovery_targets") == 3 * (ENGINES - 2), "fewer targets", 60)
-    time.sleep(35)
-    fleet.scale(ENGINES)
-    until(lambda: total(fleet, "llmslo_target_state", state="ready") == ENGINES, "all engines again", 120)
-    assert fleet.events(since) >= 100
-    assert fleet.bad(since) == 0
+    with Endpoints(fleet.cluster, fleet.namespace, "llm-slo-prober") as endpoints:
+        fleet.restart("engine")
+        until(lambda: total(fleet, "llmslo_target_state", state="ready") == ENGINES, "the new engines", 120)
+        fleet.scale(ENGINES - 2)
+        until(lambda: total(fleet, "llmslo_discovery_targets") == 3 * (ENGINES - 2), "fewer targets", 120)
+        time.sleep(35)
+        fleet.scale(ENGINES)
+        until(lambda: total(fleet, "llmslo_target_state", state="ready") == ENGINES, "all engines again", 120)
+        assert fleet.events(since) >= 100
+        assert (fleet.bad(since), endpoints.flaps) == (0, 0)
 
 
 def test_fleet_follows_its_certificate(fleet: Fleet) -> None:
@@ -134,14 +135,14 @@ def test_fleet_without_an_api_server(fleet: Fleet) -> None:
     finally:
         fleet.cluster.signal_api_server("CONT")
     back = time.monotonic()
-    until(lambda: total(fleet, "llmslo_lease_held") == 3, "three leases", 60)
+    until(lambda: total(fleet, "llmslo_lease_held") == 3, "three leases", 120)
     print(f"leases {time.monotonic() - back:.0f} s after the API server was back")
     fleet.scale(ENGINES + 1)
-    until(lambda: total(fleet, "llmslo_discovery_targets") == 3 * (ENGINES + 1), "discovery of a new engine", 60)
+    until(lambda: total(fleet, "llmslo_discovery_targets") == 3 * (ENGINES + 1), "discovery of a new engine", 120)
     print(f"a new engine discovered {time.monotonic() - back:.0f} s after the API server was back")
     fleet.scale(ENGINES)
-    until(lambda: total(fleet, "llmslo_discovery_targets") == 3 * ENGINES, "the engines of before", 60)
-    until(lambda: total(fleet, "llmslo_target_state", state="ready") == ENGINES, "probes of all of them", 60)
+    until(lambda: total(fleet, "llmslo_discovery_targets") == 3 * ENGINES, "the engines of before", 120)
+    until(lambda: total(fleet, "llmslo_target_state", state="ready") == ENGINES, "probes of all of them", 120)
     assert fleet.events(since) >= 3 * 40 * ENGINES
     assert fleet.bad(since) == 0
     assert fleet.restarts() == 0
@@ -162,8 +163,11 @@ def test_fleet_keeps_the_sweeps_of_a_lost_holder(fleet: Fleet) -> None:
         )
         (lease,) = (f"llm-slo-prober-{busy.rpartition('-')[2]}",)
         before = fleet.cluster.get("lease", lease, "--namespace", fleet.namespace)["spec"]["leaseTransitions"]
-        fleet.kubectl("delete", "pod", busy, "--force", "--grace-period=0")
-        until(lambda: fleet.value("llmslo_lease_held", busy) == 1, "the lease held again", 120)
+        with Endpoints(fleet.cluster, fleet.namespace, "llm-slo-prober") as endpoints:
+            fleet.kubectl("delete", "pod", busy, "--force", "--grace-period=0")
+            until(lambda: fleet.value("llmslo_lease_held", busy) == 1, "the lease held again", 120)
+            until(lambda: busy in endpoints.ready, "its endpoint", 60)
+            assert endpoints.flaps == 1, "its own"
         after = fleet.cluster.get("lease", lease, "--namespace", fleet.namespace)["spec"]["leaseTransitions"]
         assert after == before + 1
         until(lambda: fleet.value("llmslo_sweep_rate_per_second", busy) > 0, "the sweep that waited", 90)
@@ -399,6 +403,10 @@ def test_ninety_days_of_sweeps(scene: Scene) -> None:
     until(lambda: scene.cluster.pods(scene.namespace, PROBER), "the prober")
     (prober,) = (str(pod["metadata"]["name"]) for pod in scene.cluster.pods(scene.namespace, PROBER))
     scene.until_probed(pod=prober, seconds=300)
+    with Endpoints(scene.cluster, scene.namespace, "llm-slo-prober") as endpoints:
+        until(lambda: prober in endpoints.ready, "its endpoint", 60)
+        scene.until_probed(pod=prober)
+        assert endpoints.flaps == 0
     kept = json.loads(scene.page(prober, "/api/v1/sweeps?target=llama"))["data"]
     assert {sweep["id"] for sweep in kept} == {f"day-{day}" for day in range(1, 21)}
     assert scene.value("process_resident_memory_bytes", prober) < 200e6
@@ -407,7 +415,9 @@ def test_ninety_days_of_sweeps(scene: Scene) -> None:
 
 
 def test_the_chart_and_its_test(scene: Scene) -> None:
-    """Installed by Helm, its test tells the target's state; without the prober it fails; uninstalled it leaves that test's Job only."""
+    """Installed by Helm, its test tells the target's state; without the prober it fails; uninstalled it leaves that test's Job, and
+    nothing once the Job's time is over.
+    """
     scene.cluster.apply([mock_engine("llama")], scene.namespace)
     until(lambda: scene.pods()[0]["status"].get("podIP"), "the engine's address")
     config = yaml.safe_load(CONFIG)
@@ -427,11 +437,16 @@ def test_the_chart_and_its_test(scene: Scene) -> None:
         until(lambda: not scene.cluster.pods(scene.namespace, PROBER), "the prober's end")
         with pytest.raises(RuntimeError, match=r"prober-test failed|BackoffLimitExceeded|DeadlineExceeded"):
             release.test()
+    assert {"service/prober", "configmap/prober", "deployment.apps/prober"} <= set(scene.cluster.labelled(RELEASE))
     release.uninstall()
-    kinds = "all,configmap,secret,serviceaccount,role,rolebinding,networkpolicy,poddisruptionbudget,pvc,lease"
-    until(lambda: not scene.cluster.pods(scene.namespace, RELEASE), "the end of its pods", 120)
-    left = scene.kubectl("get", kinds, f"--selector={RELEASE}", "--output=name", "--ignore-not-found").split()
-    assert [name for name in left if not name.startswith("pod/prober-test-")] == ["job.batch/prober-test"]
+    until(
+        lambda: {name.partition("/")[0] for name in scene.cluster.labelled(RELEASE)} <= {"job.batch", "pod"},
+        "the end",
+        120,
+    )
+    scene.kubectl("patch", "job", "prober-test", '--patch={"spec": {"ttlSecondsAfterFinished": 1}}')
+    until(lambda: not scene.cluster.labelled(RELEASE), "the end of the Job", 120)
+    assert not scene.cluster.labelled("owner=helm"), "Helm's own record"
 
 
 @pytest.mark.usefixtures("own")
@@ -468,12 +483,16 @@ def test_a_sidecar_restarted_beside_a_dead_engine(scene: Scene, pages: dict[str,
 def test_fleet_follows_its_token(fleet: Fleet) -> None:
     """Its first token has expired: leases and discovery go on with the renewed one."""
     time.sleep(max(0.0, fleet.since + TOKEN_S + 60 - time.time()))
+    since = time.time()
     failures = total(fleet, "llmslo_lease_failures_total") + total(fleet, "llmslo_discovery_failures_total")
-    fleet.scale(ENGINES + 1)
-    until(lambda: total(fleet, "llmslo_discovery_targets") == 3 * (ENGINES + 1), "the new engine", 60)
-    time.sleep(70)  # a watch ends after a minute, and the next one needs the token again
-    assert total(fleet, "llmslo_lease_held") == 3
-    assert total(fleet, "llmslo_lease_failures_total") + total(fleet, "llmslo_discovery_failures_total") == failures
+    with Endpoints(fleet.cluster, fleet.namespace, "llm-slo-prober") as endpoints:
+        fleet.scale(ENGINES + 1)
+        until(lambda: total(fleet, "llmslo_discovery_targets") == 3 * (ENGINES + 1), "the new engine", 120)
+        time.sleep(70)  # a watch ends after a minute, and the next one needs the token again
+        assert total(fleet, "llmslo_lease_held") == 3
+        assert total(fleet, "llmslo_lease_failures_total") + total(fleet, "llmslo_discovery_failures_total") == failures
+        assert fleet.events(since) >= 100
+        assert (fleet.bad(since), endpoints.flaps) == (0, 0)
 
 
 @pytest.mark.usefixtures("own")
