@@ -96,6 +96,7 @@ EOF
 }
 
 minor() { kubelet --version | sed 's/.*v1\.\([0-9]*\).*/\1/'; }
+running() { [ -e "$dir/pid" ] && tr '\0' ' ' 2>/dev/null <"/proc/$(cat "$dir/pid")/cmdline" | grep -q " inside $dir "; } # its number may be another's by now
 daemon() { "$@" >"$dir/log/$1.log" 2>&1 & } # COMMAND…
 
 inside() { # the first process of the namespaces: when it ends, everything in them does
@@ -138,7 +139,8 @@ inside() { # the first process of the namespaces: when it ends, everything in th
 case $verb in
 install | inside) "$verb" ;;
 start)
-    [ ! -e "$dir/pid" ] || { echo "$dir/pid: it runs already; tests/node/node.sh stop $dir ends it" >&2; exit 1; }
+    ! running || { echo "$dir/pid: it runs already; tests/node/node.sh stop $dir ends it" >&2; exit 1; }
+    "$self" stop "$dir" # what is left of one that was cut off
     configure
     awk '$3 ~ /^cgroup/ {print $2}' /proc/mounts | while read -r tree; do mkdir -p "$tree/$node"; done
     setsid unshare --mount --net --uts --pid --fork --kill-child --mount-proc bash "$self" inside "$dir" >"$dir/log/node.log" 2>&1 </dev/null &
@@ -152,7 +154,8 @@ start)
 in) exec nsenter --target "$(pgrep --parent "$(cat "$dir/pid")")" --mount --net --uts --pid --wd="$PWD" "${@:3}" ;;
 stop)
     [ -e "$dir/pid" ] || exit 0
-    kill -KILL "$(cat "$dir/pid")" 2>/dev/null || true && rm "$dir/pid"
+    ! running || kill -KILL "$(cat "$dir/pid")"
+    rm "$dir/pid"
     for ((i = 0; i < 50; i++)); do # the last of its processes take a moment
         find /sys/fs/cgroup -depth -type d -path "*/$node*" -exec rmdir {} + 2>/dev/null && break
         sleep 0.2

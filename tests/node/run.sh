@@ -27,8 +27,8 @@ else
         "$(command -v podman || command -v buildah)" push "$NODE_IMAGE" "docker-archive:$IMAGE_ARCHIVE:$NODE_IMAGE"
     fi
     export NODE_DIR=$dir
-    trap 'tests/node/node.sh stop "$dir"' EXIT
     tests/node/node.sh start "$dir"
+    trap 'tests/node/node.sh stop "$dir"' EXIT
     tests/node/node.sh in "$dir" ctr -n k8s.io images import "$IMAGE_ARCHIVE" >/dev/null
 fi
 export NODE_IMAGE
