@@ -389,3 +389,6 @@ def test_a_restart_beside_a_dead_engine(tmp_path: Path, age_days: int) -> None:
         until(lambda: value(prober.url, "llmslo_target_state", target="new", state="starting") == 1, "the other")
         assert value(prober.url, "llmslo_probe_failures_total", target="new") == 0
         assert (value(prober.url, "llmslo_probe_failures_total", target="dead") >= 3) is not bool(age_days)
+        outage = "it has answered before, so this is an outage and no start"
+        assert (outage in get(prober.url + "/api/v1/events?target=dead")) is not bool(age_days)
+        assert outage not in get(prober.url + "/api/v1/events?target=new")
