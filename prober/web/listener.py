@@ -124,6 +124,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
+        self.transport.set_write_buffer_limits(0)  # a piece is taken by the kernel before the next is made (`pieces`)
         self.waiting_s, self._timeout_s = time.monotonic(), FIRST_REQUEST_TIMEOUT_S
         self.inner.connection_made(transport)
 
