@@ -207,7 +207,9 @@ def _story(scenes: Sequence[str], trouble_s: float) -> str:
     if not scenes:
         return STORY.format(after=after) + ENDING
     lines = [f"  {name:10} after {after}: {SCENES[name].trouble}\n{'':13}{SCENES[name].shown}\n" for name in scenes]
-    return "".join(lines) + f"  {'healthy':10} no trouble: its SLOs are met once they have enough events\n" + ENDING
+    neighbours = [name for name in engines_of(scenes) if name not in scenes]
+    lines += [f"  {name:10} no trouble: its SLOs are met once they have enough events\n" for name in neighbours]
+    return "".join(lines) + ENDING
 
 
 def _prober(config: Path, port: int) -> list[str]:
