@@ -55,7 +55,7 @@ VALUES = {
     "alertstate": ("firing",),
     "le": (*map(str, bounds("request", (0.5,))), "+Inf"),
 }
-VARIABLES = {"$__rate_interval": "1m", "$__range": "3h", "$window": "2h"}
+VARIABLES = {"$__rate_interval": "1m", "$__range": "3h", "$window": "2h", "$cluster": "x"}
 
 
 def main() -> None:

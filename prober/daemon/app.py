@@ -27,7 +27,7 @@ from prober.config.problems import ConfigError
 from prober.config.units import counted
 from prober.daemon import series as own_series
 from prober.daemon.registry import registry
-from prober.daemon.state_persistence import DEMAND, DRIFT, ENGINE, MAX_STATE_AGE_S, SLO, StatePersistence
+from prober.daemon.state_persistence import ANSWERED, DEMAND, DRIFT, ENGINE, MAX_STATE_AGE_S, SLO, StatePersistence
 from prober.daemon.target_facts import read_facts
 from prober.exposition.buckets import COARSE, FINE
 from prober.exposition.families import Family
@@ -53,6 +53,7 @@ from prober.measure.engines import DIALECTS
 from prober.net.clock import Clock
 from prober.net.endpoint import BadEndpoint, endpoint
 from prober.net.receive_error import measure_receive_error
+from prober.probing.answered_targets import AnsweredTargets
 from prober.probing.buffering import BufferingMonitor
 from prober.probing.event_log import EventLog
 from prober.probing.fleet import Fleet
@@ -94,6 +95,7 @@ class Options:
     config_file: str
     listen_address: str = ":9742"  # "": no pages are served
     external_url: str = ""
+    grafana_url: str = ""  # for the page's links
     route_prefix: str = ""
     storage_path: str | None = None
     history_limit: int = 100
@@ -227,8 +229,8 @@ class App:
         events = EventLog()
         self._trust = trust
         path = self._storage_path = self._options.storage_path or specs.storage.path
-        kinds = (DRIFT, ENGINE, DEMAND, SLO, BUDGET)
-        store, (drifts, engine_facts, demands, slo_counts, budgets) = self._stored(path, kinds)
+        kinds = (DRIFT, ENGINE, DEMAND, SLO, ANSWERED, BUDGET)
+        store, (drifts, engine_facts, demands, slo_counts, answers, budgets) = self._stored(path, kinds)
         if path and store and (kind := network_file_system(Path(path))):
             log.warning(
                 "--storage.path %s: is on %s, where SQLite's locks cannot be relied on: one prober only", path, kind
@@ -249,6 +251,7 @@ class App:
         diagnosis = DiagnosisMonitor(self._families, events)
         gpus = GpuMonitor(self._families, lambda: self._fleet.runners.values())
         ledger = Ledger(store, failures, budgets)
+        answered = AnsweredTargets(lambda: (runner.target for runner in self._fleet.runners.values()), answers)
         supervisor = self._supervisor = Supervisor(self._families)
         # Features that observe targets, in the order of their calls: a new feature is one line here.
         features = (
@@ -275,6 +278,7 @@ class App:
             ledger,
             supervisor,
             END_NOTICE_S if os.environ.get("KUBERNETES_SERVICE_HOST") else 0.0,
+            answered.take,
         )
         self._fleet = Fleet(context, shard)
         self._family(replicas_series.SHARD_INFO.name).value(str(shard.index), str(shard.count)).value = 1.0
@@ -283,7 +287,7 @@ class App:
             self._families, lambda targets: self._fleet.change(targets, self._options.drain_s)
         )
         self._persistence = StatePersistence(
-            self._drift, engines, headroom, slos, store, specs.prometheus_url, failures, clock
+            self._drift, engines, headroom, slos, answered, store, specs.prometheus_url, failures, clock
         )
         self._grafana = Grafana(
             self._families,
@@ -306,6 +310,7 @@ class App:
             web,
         )
         site.admin = self._options.admin_api and not why
+        site.views.grafana_url = self._options.grafana_url
         site.views.problems = self._problems
         await self._listen(site)
         self._family(own_series.BUILD_INFO.name).value(__version__).value = 1.0

@@ -19,7 +19,7 @@ from prober.probing import series as probe_series
 from prober.storage.store import Store
 
 NEEDED_SAMPLES = BLOCK_SAMPLES * BLOCK_COUNT
-DRIFT, ENGINE, DEMAND, SLO = "drift", "engine", "demand", "slo"  # kinds of rows in the store
+DRIFT, ENGINE, DEMAND, SLO, ANSWERED = "drift", "engine", "demand", "slo", "answered"  # kinds of rows in the store
 SAVE_INTERVAL_S = 60.0
 MAX_STATE_AGE_S = 30 * 86_400.0  # of a target that is no longer probed
 RECALL_HOURS = 7 * 24
@@ -49,6 +49,7 @@ class StatePersistence:
         engines: Stateful,
         headroom: Stateful,
         slos: Stateful,
+        answered: Stateful,
         store: Store | None,
         prometheus_url: str | None,
         failures: Value,
@@ -56,7 +57,13 @@ class StatePersistence:
     ) -> None:
         self.prometheus_url = prometheus_url
         self._drift, self._store, self._failures, self._clock = drift, store, failures, clock
-        self._parts: dict[str, Stateful] = {DRIFT: drift, ENGINE: engines, DEMAND: headroom, SLO: slos}
+        self._parts: dict[str, Stateful] = {
+            DRIFT: drift,
+            ENGINE: engines,
+            DEMAND: headroom,
+            SLO: slos,
+            ANSWERED: answered,
+        }
         if store is None:
             log.warning(
                 "no --storage.path: drift baselines and the counts of SLOs are in memory only, and begin again after a restart"

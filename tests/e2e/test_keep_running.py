@@ -4,6 +4,7 @@ import base64
 import os
 import socket
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from functools import partial
@@ -12,6 +13,10 @@ from pathlib import Path
 import bcrypt
 import pytest
 
+from prober.features.capacity.waiting_sweeps import WAITING
+from prober.storage.store import Store
+from tests.faults.conftest import absent_if_impossible
+from tests.faults.disks import fill, small_disk
 from tests.processes import Mock, Program, fetch, free_port, get, until, value
 
 OK = "llmslo_config_last_reload_successful"
@@ -180,6 +185,22 @@ def test_without_storage_it_probes_and_says_so(
         assert prober.stop() == 0
 
 
+def test_a_full_disk_does_not_end_its_start(tmp_path: Path, mock: Mock) -> None:
+    """Rows that are too old cannot be deleted then; they are left out."""
+    (tmp_path / "prober.yaml").write_text(TARGET.format(port=mock.port))
+    with absent_if_impossible(), small_disk(tmp_path) as disk:
+        store = Store(str(disk))
+        store.save(WAITING, [("all", b'{"one": ["schedule", 1.0]}')], time.time() - 7 * 3600)
+        store.close()
+        fill(disk)
+        with KeepRunning(tmp_path, "--storage.path", disk) as prober:
+            until(lambda: prober.probes() >= 3, "probes")
+            assert prober.is_well()
+            assert prober.logged(f"old and odd {WAITING} states are not removed, but left out: ") == 1
+            assert "sweeps that waited" not in prober.log.read_text()
+            assert prober.stop() == 0
+
+
 def test_an_address_in_use_is_waited_for(tmp_path: Path, mock: Mock) -> None:
     """It probes meanwhile, says once that nobody can read it, and serves as soon as the address is free."""
     (tmp_path / "prober.yaml").write_text(TARGET.format(port=mock.port))
@@ -290,3 +311,31 @@ def test_an_engine_that_begins_to_listen_late_has_no_failures(tmp_path: Path) ->
             until(lambda: value(prober.url, "llmslo_target_state", target="late", state="ready"), "it", 15)
         assert value(prober.url, "llmslo_probe_failures_total", target="well") == 0
         until(lambda: value(prober.url, "llmslo_target_state", target="late", state="failing"), "its end")
+
+
+@pytest.mark.parametrize("age_days", [0, 31])
+def test_a_restart_beside_a_dead_engine(tmp_path: Path, age_days: int) -> None:
+    """With --storage.path it is failing, not starting, unless that was a month ago; its neighbour has never answered."""
+    dead, new = free_port(), free_port()
+    storage = tmp_path / "storage"
+    (tmp_path / "prober.yaml").write_text(
+        "defaults: {rate: 20/s, max_send_lag: 5s}\n"
+        f"targets: [{{name: dead, url: 'http://127.0.0.1:{dead}'}}, {{name: new, url: 'http://127.0.0.1:{new}'}}]\n"
+    )
+    with (
+        Mock(tmp_path / "mock", "--ttft", "10ms", "--itl", "1ms", port=dead),
+        KeepRunning(tmp_path, "--storage.path", storage) as prober,
+    ):
+        until(lambda: value(prober.url, "llmslo_target_state", target="dead", state="ready") == 1, "its answers")
+        until(lambda: value(prober.url, "llmslo_target_state", target="new", state="starting") == 1, "the other")
+        assert prober.stop() == 0
+    with closing(sqlite3.connect(storage / "prober.db")) as stored, stored:
+        (rows,) = stored.execute("SELECT count(*) FROM state WHERE kind = 'answered'").fetchone()
+        assert rows == 1
+        stored.execute("UPDATE state SET saved_unix_s = saved_unix_s - ?", (age_days * 86_400.0,))
+    with KeepRunning(tmp_path, "--storage.path", storage) as prober:
+        state = "starting" if age_days else "failing"
+        until(lambda: value(prober.url, "llmslo_target_state", target="dead", state=state) == 1, state)
+        until(lambda: value(prober.url, "llmslo_target_state", target="new", state="starting") == 1, "the other")
+        assert value(prober.url, "llmslo_probe_failures_total", target="new") == 0
+        assert (value(prober.url, "llmslo_probe_failures_total", target="dead") >= 3) is not bool(age_days)

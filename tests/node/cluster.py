@@ -68,6 +68,16 @@ class Cluster:
             stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": kept}),
         )
 
+    def labelled(self, labels: str) -> list[str]:
+        """Everything in the cluster that has these labels, of every kind that can be listed, as `kind.group/name`."""
+        listed = set()
+        for scope in (True, False):
+            kinds = self.kubectl("api-resources", "--verbs=list", f"--namespaced={str(scope).lower()}", "--output=name")
+            where = ["--all-namespaces"] if scope else []
+            words = (",".join(kinds.split()), *where, f"--selector={labels}", "--output=name", "--ignore-not-found")
+            listed |= set(self.kubectl("get", *words).split())
+        return sorted(listed)
+
     def pods(self, namespace: str, labels: str) -> list[Json]:
         """Those that are not being deleted, oldest first."""
         found = self.get("pods", "--namespace", namespace, "--selector", labels)["items"]
