@@ -90,7 +90,7 @@ INHIBITED = {
     "a burn needs no percentile": (
         ["LLMErrorBudgetBurn warning target=llama workload=w slo=ok long=3d short=6h"],
         ["LLMPercentileSLOBreach warning target=llama workload=w slo=ok"],
-        ["LLMPercentileSLOBreach warning target=other workload=w slo=ok", BURN.replace("llama", "other")],
+        ["LLMPercentileSLOBreach warning target=other workload=w slo=ok", BURN.replace("llama", "third")],
     ),
     "why there is no data": (
         ["LLMProbeRejected warning target=llama workload=w"],
@@ -150,7 +150,7 @@ def _alertmanager(binary: Path, folder: Path) -> Iterator[str]:
     """Base URL of an Alertmanager with the example, whose messages wait for an hour."""
     port, config = free_port(), folder / "alertmanager.yml"
     config.write_text(re.sub("group_wait: [0-9]+[sm]", "group_wait: 1h", CONFIG.read_text()))
-    command = [
+    command: list[str | Path] = [
         binary, f"--config.file={config}", f"--storage.path={folder}", "--cluster.listen-address=",
         f"--web.listen-address=127.0.0.1:{port}",
     ]  # fmt: skip
