@@ -57,6 +57,7 @@ class StatePersistence:
     ) -> None:
         self.prometheus_url = prometheus_url
         self._drift, self._store, self._failures, self._clock = drift, store, failures, clock
+        self._failing: set[str] = set()  # kinds whose last write failed
         self._parts: dict[str, Stateful] = {
             DRIFT: drift,
             ENGINE: engines,
@@ -64,10 +65,6 @@ class StatePersistence:
             SLO: slos,
             ANSWERED: answered,
         }
-        if store is None:
-            log.warning(
-                "no --storage.path: drift baselines and the counts of SLOs are in memory only, and begin again after a restart"
-            )
 
     async def save_often(self) -> None:
         """Save all states every minute, which limits the evidence that a kill loses, and new baselines at once."""
@@ -93,9 +90,20 @@ class StatePersistence:
             await asyncio.to_thread(store.save, kind, items, self._clock.unix_s())
         except sqlite3.Error as problem:
             self._failures.inc()
+            self._failing.add(kind)
             log.error("%s states could not be saved, the next try is in %g s: %s", kind, SAVE_INTERVAL_S, problem)
+        else:
+            if kind in self._failing:
+                log.info("%s states are saved again", kind)
+            self._failing.discard(kind)
         if kind == DRIFT:
             self._drift.states_saved()
+
+    async def add(self, store: Store) -> None:
+        """Save the states that this store lacks. What it has was learnt in a longer time. Raises sqlite3.Error if it cannot be read."""
+        for kind, part in self._parts.items():
+            stored = {entry.key for entry in await asyncio.to_thread(store.entries, kind)}
+            await self._put(store, kind, (item for item in part.states() if item[0] not in stored))
 
     async def close(self) -> None:
         """Save once more."""

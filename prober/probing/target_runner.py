@@ -399,6 +399,8 @@ class TargetRunner:
                 detail = f": refuses connections; counted as failures after {limit} (starting_timeout)"
             else:
                 detail = f": {result.outcome} ({result.detail})" if result and result.detail else ""
+                if result and result.outcome is Outcome.CONNECT_REFUSED and self.target.has_answered:
+                    detail += "; it has answered before, so this is an outage and no start"
             log.info("target=%s is %s, was %s%s", self.name, self.target.state, before, detail)
             text = f"{self.target.state}, was {before}{detail}"
             self._context.events.append(TargetEvent(self._context.clock.unix_s(), self.name or UNNAMED, "state", text))

@@ -108,6 +108,12 @@ class Cluster:
         (pid,) = (line.split()[1] for line in tasks.stdout.splitlines() if line.startswith(task))
         subprocess.run([*self.inside, "kill", f"-{name}", pid], check=True)
 
+    def allow_writes(self, namespace: str, pod: str, volume: str, *, allowed: bool) -> None:
+        """Whether the containers of a pod may write to an emptyDir of it, which is not in memory. The own node only."""
+        uid = self.get("pod", pod, "--namespace", namespace)["metadata"]["uid"]
+        folder = f"{self.own}/kubelet/pods/{uid}/volumes/kubernetes.io~empty-dir/{volume}"
+        subprocess.run([*self.inside, "chmod", "0777" if allowed else "0555", folder], check=True)
+
     def signal_api_server(self, name: str) -> None:
         """Its process id is that in the node's own namespace."""
         assert self.own

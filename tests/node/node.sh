@@ -150,6 +150,7 @@ start)
         kill -0 "$(cat "$dir/pid")" 2>/dev/null || break
         if "$self" in "$dir" kubectl get nodes 2>/dev/null | grep -w Ready; then exit; fi
     done
+    "$self" stop "$dir"
     echo "no node is ready after 5 minutes: see $dir/log" >&2 && exit 1 ;;
 in) exec nsenter --target "$(pgrep --parent "$(cat "$dir/pid")")" --mount --net --uts --pid --wd="$PWD" "${@:3}" ;;
 stop)

@@ -286,6 +286,26 @@ def test_a_killed_sidecar(scene: Scene) -> None:
     assert scene.restarts("engine") == 0
 
 
+@pytest.mark.usefixtures("own")
+def test_storage_that_can_be_used_again(scene: Scene) -> None:
+    """A sidecar that begins where it cannot write goes on, and takes its storage later: no restart, no flap, no bad event."""
+    scene.deploy()
+    with scene.endpoints():
+        scene.until_probed()
+        scene.cluster.allow_writes(scene.namespace, scene.pod(), "llm-slo-prober-storage", allowed=False)
+        scene.cluster.signal(scene.namespace, scene.pod(), CONTAINER, "KILL")
+        until(lambda: scene.restarts(CONTAINER) == 1, "the restart", 120)
+        until(lambda: scene.value("llmslo_config_last_reload_successful") == 0, "the page without storage", 120)
+    with scene.endpoints() as endpoints:
+        scene.until_probed()
+        scene.cluster.allow_writes(scene.namespace, scene.pod(), "llm-slo-prober-storage", allowed=True)
+        until(lambda: scene.value("llmslo_config_last_reload_successful") == 1, "the storage", 120)
+        scene.until_probed()
+        assert (scene.bad(), endpoints.flaps) == (0, 0)
+    assert scene.restarts(CONTAINER) == 1
+    assert scene.restarts("engine") == 0
+
+
 def test_memory_at_the_limit(scene: Scene) -> None:
     """A process beside the prober fills the container's memory: the kernel ends that one, at most the sidecar, never the engine."""
     scene.deploy()
