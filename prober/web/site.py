@@ -30,6 +30,7 @@ from prober.web.host_name import host_name
 from prober.web.listener import Limits, Listener, listening_sockets
 from prober.web.page import layout
 from prober.web.pieces import PiecewiseResponse
+from prober.web.recent_probes import ProbeFilter
 from prober.web.token_bucket import TooMany
 from prober.web.views import Views
 from prober.web.web_config import WebFile
@@ -162,9 +163,13 @@ class Site:
         query = request.query
         if len(query.get("q", "")) > MAX_FILTER_CHARS:
             return web.Response(status=400, text=f"q has more than {MAX_FILTER_CHARS} characters\n")
+        try:
+            asked = ProbeFilter.of_query(query)
+        except ValueError as problem:
+            return web.Response(status=400, text=f"{problem}\n")
         number, target = query.get("page", "1"), query.get("target", "")
         page_number = int(number) if _PAGE_NUMBER.fullmatch(number) else 1
-        view = await self.views.page(query.get("q", ""), page_number, target, admin=self.admin)
+        view = await self.views.page(query.get("q", ""), page_number, target, asked, admin=self.admin)
         if view is None:
             text = layout.no_such(target, self.views.known()[: layout.NAMED], self._stamp)
             return web.Response(status=404, text=text, content_type="text/html")
