@@ -7,6 +7,7 @@ held so for all who read it: for a client that takes no gzip it is unpacked in s
 
 import asyncio
 import logging
+import re
 import socket
 import zlib
 from collections.abc import Awaitable, Callable, Iterator
@@ -36,6 +37,7 @@ GZIP_BITS = 31  # of zlib: the largest window, in the format of gzip
 FORWARDED = ("Accept", "X-Prometheus-Scrape-Timeout-Seconds")
 RETURNED = ("Content-Type", "Content-Encoding", "Cache-Control", "Location", "Retry-After", "Allow")
 SITE = "http://site"
+_EXCLUDED = re.compile(r"q=0(\.0*)?")
 TOO_LONG = "the answer has more than 32 MiB; ask for fewer with limit=, or for one target with target=\n"
 UNAVAILABLE = "the prober's measuring process does not answer; its log may say why\n"
 log = logging.getLogger(__name__)
@@ -137,7 +139,9 @@ class Front:
         return self._response(request, answer)
 
     def _response(self, request: web.Request, answer: Answer) -> "_Delivered":
-        response = _Delivered(self._deliveries, answer, gzip="gzip" in request.headers.get("Accept-Encoding", ""))
+        response = _Delivered(
+            self._deliveries, answer, gzip=takes_gzip(",".join(request.headers.getall("Accept-Encoding", ())))
+        )
         if answer.status == 429:
             response.force_close()  # a retry needs a new connection, and those are rate limited
         return response
@@ -187,6 +191,15 @@ class _Delivered(PiecewiseResponse):
         transport = self._req.transport if self._req is not None else None
         with self._deliveries.of(self._answer, transport.abort if transport is not None else lambda: None):
             await super().write_eof()
+
+
+def takes_gzip(accept: str) -> bool:
+    """Whether an Accept-Encoding names gzip without excluding it by a weight of 0 (RFC 9110, 12.5.3)."""
+    for part in accept.lower().split(","):
+        name, *parameters = (word.strip() for word in part.split(";"))
+        if name in ("gzip", "x-gzip"):
+            return not any(_EXCLUDED.fullmatch(parameter) for parameter in parameters)
+    return False
 
 
 def _unpacked(body: bytes | bytearray) -> Iterator[bytes]:

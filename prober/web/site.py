@@ -300,7 +300,7 @@ async def serve_apart(
 
 
 async def _answer(request: web.Request, pieces: Iterable[bytes], headers: dict[str, str]) -> PiecewiseResponse:
-    """A page written in pieces, so that no timestamp is delayed, and compressed meanwhile, so that a large one is never held as text."""
+    """A page written in pieces, so that no timestamp is delayed, and compressed meanwhile: a large one is never held as text."""
     gzip = "gzip" in request.headers.get("Accept-Encoding", "")
     compressor = zlib.compressobj(1, wbits=GZIP_BITS)
     body, batch, size = list[bytes](), list[bytes](), 0

@@ -251,6 +251,32 @@ async def test_a_slow_reader_gets_one_page_whole_while_others_get_a_newer_one(
         assert [reader.result() for reader in slow] == [page.whole(1)] * 2
 
 
+@pytest.mark.parametrize(
+    ("accept", "is_gzip"),
+    [
+        *((text, True) for text in ("gzip", "deflate, gzip;q=0.5", "GZIP ; q=1", "x-gzip", "br, gzip")),
+        *((text, False) for text in ("", "identity", "gzip;q=0", "gzip; q=0.000", "gzipped", "*;q=0", "deflate")),
+    ],
+)
+async def test_compression_is_the_clients_choice(accept: str, is_gzip: bool) -> None:
+    """By RFC 9110, 12.5.3; HEAD has the headers of GET and no body."""
+    async with served(None) as site:
+        page = LargePage(site.site, 1 << 18)
+        heads = []
+        for method in ("GET", "HEAD"):
+            answer = await answer_to(
+                site.port,
+                f"{method} /metrics HTTP/1.1\r\nHost: a\r\nAccept-Encoding: {accept}\r\nConnection: close\r\n\r\n".encode(),
+            )
+            head, _, body = answer.partition(b"\r\n\r\n")
+            assert (b"Content-Encoding: gzip" in head) is is_gzip
+            text = gzip.decompress(body) if is_gzip and body else body
+            assert text == (page.whole(page.rendered) if method == "GET" else b"")
+            heads.append({line for line in head.split(b"\r\n") if not line.startswith((b"Date", b"Content-Length"))})
+            assert b"Content-Length: " in head
+        assert heads[0] == heads[1]
+
+
 async def test_an_answer_without_bounds_is_refused_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     """The list of all probes may have a hundred megabytes: nobody holds it."""
     monkeypatch.setattr(front, "MAX_ANSWER_BYTES", 1 << 18)
