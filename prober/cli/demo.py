@@ -43,14 +43,12 @@ ENGINES = {
 }
 # Four probes per second give a p99 its thousand samples within minutes. A step takes 8.5 ms: TPOT is 9 ms, 15 ms after the
 # slowdown. A machine that runs the demo also runs a browser, so max_send_lag is longer than by default; the demo prints it.
-CONFIG = f"""\
-slos:
-  ttft: {{signal: ttft, threshold: 500ms, objective: 99%}}
-  tpot: {{signal: tpot, threshold: 13ms, objective: 95%}}
-  success: {{signal: success, objective: 99%}}
-defaults: {{rate: 4/s, max_in_flight: 64, warmup: 10, max_send_lag: {MAX_SEND_LAG_MS}ms}}
-targets:
-"""
+DEFAULTS = f"defaults: {{rate: 4/s, max_in_flight: 64, warmup: 10, max_send_lag: {MAX_SEND_LAG_MS}ms}}\n"
+SLOS = {
+    "ttft": "{signal: ttft, threshold: 500ms, objective: 99%}",
+    "tpot": "{signal: tpot, threshold: 13ms, objective: 95%}",
+    "success": "{signal: success, objective: 99%}",
+}
 PROMETHEUS = """\
 global: {{scrape_interval: 5s, evaluation_interval: 5s}}
 rule_files: [rules.yaml]
@@ -161,7 +159,7 @@ def _show(engines: Mapping[str, Engine], story: str, trouble_s: float, duration_
     prometheus = shutil.which("prometheus")
     with tempfile.TemporaryDirectory(prefix="prober-demo-") as folder:
         config = Path(folder, "prober.yaml")
-        config.write_text(CONFIG + "".join(target_line(name, ports[name], engines[name]) for name in engines), "utf-8")
+        config.write_text(configuration(engines, ports), "utf-8")
         learnt = [name for name, engine in engines.items() if engine.has_past]
         if learnt:
             from prober.cli.simulated_past import store_past
@@ -185,9 +183,16 @@ def _show(engines: Mapping[str, Engine], story: str, trouble_s: float, duration_
                 processes.check()
 
 
-def target_line(name: str, port: int, engine: Engine) -> str:
-    """Line of a target in the configuration."""
-    return f'  - {{name: {name}, url: "http://{HOST}:{port}", budget: {engine.budget}, {engine.target}}}\n'
+def configuration(engines: Mapping[str, Engine], ports: Mapping[str, int]) -> str:
+    """The configuration of the prober, with those SLOs that a target uses."""
+    targets = "targets:\n" + "".join(
+        f'  - {{name: {name}, url: "http://{HOST}:{ports[name]}", budget: {engine.budget}, {engine.target}}}\n'
+        for name, engine in engines.items()
+    )
+    probes = (probe for target in yaml.safe_load(targets)["targets"] for probe in target["probes"])
+    used = {slo for probe in probes for slo in probe["slos"]}
+    slos = "slos:\n" + "".join(f"  {name}: {slo}\n" for name, slo in SLOS.items() if name in used)
+    return slos + DEFAULTS + targets
 
 
 def _mock(name: str, port: int, options: Sequence[str], trouble_s: float) -> list[str]:
@@ -202,7 +207,9 @@ def _story(scenes: Sequence[str], trouble_s: float) -> str:
     if not scenes:
         return STORY.format(after=after) + ENDING
     lines = [f"  {name:10} after {after}: {SCENES[name].trouble}\n{'':13}{SCENES[name].shown}\n" for name in scenes]
-    return "".join(lines) + f"  {'healthy':10} no trouble: its SLOs are met once they have enough events\n" + ENDING
+    neighbours = [name for name in engines_of(scenes) if name not in scenes]
+    lines += [f"  {name:10} no trouble: its SLOs are met once they have enough events\n" for name in neighbours]
+    return "".join(lines) + ENDING
 
 
 def _prober(config: Path, port: int) -> list[str]:

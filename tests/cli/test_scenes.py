@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from prober.cli.demo import CONFIG, ENGINES, target_line
+from prober.cli.demo import ENGINES, configuration
 from prober.cli.scenes import (
     DRIFT_LOAD_PER_S,
     DRIFT_PROBES_PER_S,
@@ -37,11 +37,15 @@ def faults(options: tuple[str, ...]) -> list[str]:
     return [options[place + 1].format(trouble=60.0) for place, word in enumerate(options) if word == "--fault"]
 
 
-@pytest.mark.parametrize("engines", [ENGINES, engines_of(list(SCENES))], ids=["default", "all scenes"])
+@pytest.mark.parametrize(
+    "engines",
+    [ENGINES, engines_of(list(SCENES)), *(engines_of([name]) for name in SCENES)],
+    ids=["default", "all scenes", *SCENES],
+)
 def test_what_is_shown_is_configured_well(engines: dict[str, Engine], tmp_path: Path) -> None:
     """The prober takes the targets without a word, and the mocks take their faults."""
     path = tmp_path / "prober.yaml"
-    path.write_text(CONFIG + "".join(target_line(name, 8000, engine) for name, engine in engines.items()))
+    path.write_text(configuration(engines, dict.fromkeys(engines, 8000)))
     assert not read_config(str(path)).warnings
     for engine in engines.values():
         check(map(parse_fault, faults(engine.options)), simulated=True)

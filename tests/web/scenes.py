@@ -118,6 +118,7 @@ def target(
         outcomes={"ok": samples, "http_5xx": 2},
         standings=standings("met", "met", "met"),
         quantiles={("chat", signal): quantiles(values) for signal, values in drawn.items()},
+        sampled={("chat", signal): (NOW - 7_000, NOW - 5) for signal in drawn},
         probes=probes,
         drifts=[Drifting("chat", signal, DriftVerdict("settled", 0.12)) for signal in ("ttft", "itl")],
         budgets=[Spending("tokens", 4e6, 1.1e6), Spending("cost", 5.0, 0.66)],
