@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -75,7 +76,10 @@ def write_configuration(command: str, text: str) -> str:
 
 
 def run_app(app: "App", written: str | None) -> None:
-    """Run the daemon until it has ended. written: a configuration to remove then. Exits with FAILED if it cannot start."""
+    """Run the daemon until it has ended, or in its own place again. Exits with FAILED if it cannot start.
+
+    written: a configuration to remove then
+    """
 
     def remove() -> None:
         if written:
@@ -85,6 +89,11 @@ def run_app(app: "App", written: str | None) -> None:
         threads = ThreadPoolExecutor(thread_name_prefix=THREADS)
         asyncio.get_running_loop().set_default_executor(threads)
         await app.run()
+        if app.begins_again:
+            remove()
+            logging.shutdown()
+            # The same process: whoever waits for its end, such as a kubelet, sees none.
+            os.execv(sys.executable, sys.orig_argv)
         threads.shutdown(wait=False, cancel_futures=True)
         if not await _ended(THREADS, THREADS_END_S):
             log.warning("a file is still being read after the end of probing; the process ends without it")

@@ -1,4 +1,4 @@
-"""`prober demo`: runs four mock engines, three of them with problems, the prober, and Prometheus if installed."""
+"""`prober demo`: runs mock engines, some of them with problems, the prober, and Prometheus if installed."""
 
 import shutil
 import signal
@@ -9,8 +9,9 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 from typing import Annotated, Any
@@ -20,47 +21,40 @@ import yaml
 
 from prober.cli.exit_codes import ExitCode, fail
 from prober.cli.output import echo
+from prober.cli.scenes import ALL, LIGHT_LOAD, SCENES, SLOWDOWN_RATIO, Engine, engines_of, listed
 
 HOST = "127.0.0.1"
-PORTS = {"healthy": 8000, "regressing": 8001, "full": 8002, "failing": 8003, "prober": 9742, "Prometheus": 9090}
-SLOWDOWN_RATIO = 1.6
+FIRST_ENGINE_PORT, PROBER_PORT, PROMETHEUS_PORT = 8000, 9742, 9090
 MAX_SEND_LAG_MS = 50
+SWEEP_BUDGET = "{tokens_per_day: 500M, cost_per_day: 200, price_per_million: {prompt: 0.20, completion: 0.60}}"  # a sweep every 5 min
+# TPOT is judged on engines without sweeps, as a sweep makes it longer.
+SWEPT = (
+    "probes: [{workload: probe, slos: [ttft, success]}], "
+    'sweep: {mode: gentle, schedule: "*/5 * * * *", min_gap: 4m, slos: [ttft], max_rate: 50/s, limits: {time: 2m}}'
+)
 ENGINES = {
-    "healthy": ("--background", "0.2/s"),
-    "regressing": ("--background", "0.2/s", "--fault", f"latency:{SLOWDOWN_RATIO}@{{trouble:g}}s-"),
+    "healthy": Engine(target=SWEPT, budget=SWEEP_BUDGET),
+    "regressing": SCENES["slow"].engine,
     # A cache of 6,080 tokens is at the edge for that load: it fills and recovers, but never for good. In four simulated hours of
     # this seed 30% of the TTFTs are over 500 ms, 42% in the first five minutes, the longest 15 s; 10 of 240 minutes have none
     # over a second.
-    "full": ("--background", "1/s", "--kv-blocks", "380", "--seed", "3"),
-    "failing": ("--background", "0.2/s", "--fault", "http:503@{trouble:g}s-"),
+    "full": Engine(("--background", "1/s", "--kv-blocks", "380", "--seed", "3")),
+    "failing": Engine((*LIGHT_LOAD, "--fault", "http:503@{trouble:g}s-")),
 }
 # Four probes per second give a p99 its thousand samples within minutes. A step takes 8.5 ms: TPOT is 9 ms, 15 ms after the
-# slowdown. TPOT is judged on engines without sweeps, as a sweep makes it longer. A machine that runs the demo also runs a
-# browser, so max_send_lag is longer than by default; the demo prints it.
-CONFIG = """\
-slos:
-  ttft: {{signal: ttft, threshold: 500ms, objective: 99%}}
-  tpot: {{signal: tpot, threshold: 13ms, objective: 95%}}
-  success: {{signal: success, objective: 99%}}
-defaults: {{rate: 4/s, max_in_flight: 64, warmup: 10, max_send_lag: {lag:g}ms}}
-targets:
-  - name: healthy
-    url: http://127.0.0.1:{healthy}
-    probes: [{{workload: probe, slos: [ttft, success]}}]
-    budget: {swept}
-    sweep: {{mode: gentle, schedule: "*/5 * * * *", min_gap: 4m, slos: [ttft], max_rate: 50/s, limits: {{time: 2m}}}}
-  - {{name: regressing, url: "http://127.0.0.1:{regressing}", budget: {budget}}}
-  - {{name: full, url: "http://127.0.0.1:{full}", budget: {budget}}}
-  - {{name: failing, url: "http://127.0.0.1:{failing}", budget: {budget}}}
-"""
-BUDGET = "{tokens_per_day: 100M, cost_per_day: 60, price_per_million: {prompt: 0.20, completion: 0.60}}"
-SWEEP_BUDGET = "{tokens_per_day: 500M, cost_per_day: 200, price_per_million: {prompt: 0.20, completion: 0.60}}"  # a sweep every 5 min
+# slowdown. A machine that runs the demo also runs a browser, so max_send_lag is longer than by default; the demo prints it.
+DEFAULTS = f"defaults: {{rate: 4/s, max_in_flight: 64, warmup: 10, max_send_lag: {MAX_SEND_LAG_MS}ms}}\n"
+SLOS = {
+    "ttft": "{signal: ttft, threshold: 500ms, objective: 99%}",
+    "tpot": "{signal: tpot, threshold: 13ms, objective: 95%}",
+    "success": "{signal: success, objective: 99%}",
+}
 PROMETHEUS = """\
 global: {{scrape_interval: 5s, evaluation_interval: 5s}}
 rule_files: [rules.yaml]
 scrape_configs:
   - job_name: llm-slo-prober
-    static_configs: [{{targets: ["127.0.0.1:{prober}"]}}]
+    static_configs: [{{targets: ["127.0.0.1:{port}"]}}]
 """
 # The second where Prometheus is built without its newer pages, as Debian's is; the third where its page templates are not installed.
 ALERTS = ("/alerts", "/classic/alerts", "/api/v1/rules?type=alert")
@@ -71,25 +65,71 @@ prober       http://127.0.0.1:{prober}/        targets, SLOs, the last probes an
 Prometheus   {prometheus}
 dashboards   `prober dashboards write` writes them; import them into a Grafana that has this Prometheus as its data source
 engines      {engines}
-"""
-STORY = """
+
 What to expect:
+"""
+STORY = f"""\
   from the start      full        its KV cache is too small for its load: again and again requests wait or are preempted, and
                                   TTFT is seconds; in between it recovers
-  after {after:12}  regressing  each step takes {slower} times as long: TPOT goes from 9 to 15 ms, and its SLO burns
-  after {after:12}  failing     answers 503: it is failing within seconds, and an alert fires two minutes later
+  after {{after:12}}  regressing  each step takes {SLOWDOWN_RATIO} times as long: TPOT goes from 9 to 15 ms, and its SLO burns
+  after {{after:12}}  failing     answers 503: it is failing within seconds, and an alert fires two minutes later
   after 5 minutes     all         a p99 has its thousand samples; until then the prober's page says that there are too few
   within 8 minutes    healthy     meets its SLOs; a gentle sweep every five minutes finds its capacity, and so its headroom
-Drift is not shown, since a baseline takes days, and GPUs are not, since mock engines have none. All of it shares this machine:
-a probe counts as invalid from {lag:g} ms of the prober's own lateness on (max_send_lag), instead of the default of 10 ms.
+Drift is not shown, since a baseline takes days (`--scene drift` simulates them), and GPUs are not, since mock engines have none.
+"""
+ENDING = f"""\
+All of it shares this machine: a probe counts as invalid from {MAX_SEND_LAG_MS} ms of the prober's own lateness on (max_send_lag),
+instead of the default of 10 ms.
 Ctrl-C ends it all."""
+
+
+@dataclass(slots=True)
+class Processes:
+    """The processes of the demo, in its folder, each with a log file of its name.
+
+    successors: commands that follow those of these names when they have ended well; None: nothing does
+    """
+
+    folder: Path
+    successors: dict[str, list[str] | None]
+    running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def start(self, name: str, command: list[str]) -> None:
+        with (self.folder / f"{name}.log").open("ab") as out:
+            # In sessions of their own: a Ctrl-C in the terminal is for this program, which ends them in order.
+            self.running[name] = subprocess.Popen(command, stdout=out, stderr=out, start_new_session=True)
+
+    def check(self) -> None:
+        """Start successors. Exits with FAILED if a process has ended that was not to."""
+        for name, process in list(self.running.items()):
+            if process.poll() is None:
+                continue
+            if process.returncode or name not in self.successors:
+                text = (self.folder / f"{name}.log").read_text(encoding="utf-8", errors="replace")[-2000:]
+                fail(f"{name} exited with {process.returncode}; its log:\n{text}", ExitCode.FAILED)
+            del self.running[name]
+            if (command := self.successors.pop(name)) is not None:
+                self.start(name, command)
+
+    def end(self) -> None:
+        """Terminate all, and wait for them."""
+        for process in self.running.values():
+            process.terminate()
+        for process in self.running.values():
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
 
 
 def demo(
     duration: Annotated[float, typer.Option(help="Seconds until it ends; 0: run until Ctrl-C.")] = 0.0,
-    trouble_after: Annotated[
-        str, typer.Option(help="Time after which one engine slows down and one fails, such as 30s.")
-    ] = "2m",
+    trouble_after: Annotated[str, typer.Option(help="Time after which troubles begin, such as 30s.")] = "2m",
+    scene: Annotated[
+        list[str] | None,
+        typer.Option(help="Show this trouble beside a healthy engine; repeatable; list: name them; all: all at once."),
+    ] = None,
 ) -> None:
     """Run the demo on this machine. No traffic leaves it."""
     from prober.config.units import UnitError
@@ -99,36 +139,83 @@ def demo(
         trouble_s = seconds(trouble_after)
     except UnitError as problem:
         fail(f"prober demo: --trouble-after: {problem}", ExitCode.WRONG_CALL)
+    if scene == ["list"]:
+        echo(listed())
+        return
+    scenes = list(SCENES) if scene == [ALL] else list(dict.fromkeys(scene or ()))
+    for name in scenes:
+        if name not in SCENES:
+            fail(f"prober demo: --scene: {name!r} is not a scene; {ALL}, or one of:\n{listed()}", ExitCode.WRONG_CALL)
     stop = Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: stop.set())
-    ports = {name: _port(name, port) for name, port in PORTS.items()}
+    _show(engines_of(scenes) if scenes else ENGINES, _story(scenes, trouble_s), trouble_s, duration, stop)
+
+
+def _show(engines: Mapping[str, Engine], story: str, trouble_s: float, duration_s: float, stop: Event) -> None:
+    """Run the engines, the prober and Prometheus until `stop` is set or `duration_s` is over."""
+    ports = {name: _port(name, FIRST_ENGINE_PORT + place) for place, name in enumerate(engines)}
+    ports |= {"prober": _port("prober", PROBER_PORT), "Prometheus": _port("Prometheus", PROMETHEUS_PORT)}
     prometheus = shutil.which("prometheus")
     with tempfile.TemporaryDirectory(prefix="prober-demo-") as folder:
         config = Path(folder, "prober.yaml")
-        config.write_text(
-            CONFIG.format(budget=BUDGET, swept=SWEEP_BUDGET, lag=MAX_SEND_LAG_MS, **ports), encoding="utf-8"
-        )
-        commands = _engines(ports, trouble_s) | {"prober": _prober(config, ports)}
+        config.write_text(configuration(engines, ports), "utf-8")
+        learnt = [name for name, engine in engines.items() if engine.has_past]
+        if learnt:
+            from prober.cli.simulated_past import store_past
+
+            echo(f"simulating three days of {' and '.join(learnt)} ...", flush=True)
+            store_past(folder, learnt)
+        commands = {name: _mock(name, ports[name], engine.options, trouble_s) for name, engine in engines.items()}
+        commands["prober"] = _prober(config, ports["prober"])
         if prometheus:
             commands["Prometheus"] = _prometheus(prometheus, config, ports)
-        with _running(commands, Path(folder)) as processes:
-            _tell(ports, trouble_s, _alerts(ports, processes["Prometheus"], stop) if prometheus else None)
-            _watch(processes, Path(folder), stop, duration)
+        successors = {
+            name: _mock(name, ports[name], engine.successor, trouble_s) if engine.successor else None
+            for name, engine in engines.items()
+            if "--duration" in engine.options
+        }
+        with _running(commands, Processes(Path(folder), successors)) as processes:
+            alerts = _alerts(ports, processes.running["Prometheus"], stop) if prometheus else None
+            _tell(ports, list(engines), alerts, story)
+            end = time.monotonic() + duration_s if duration_s else float("inf")
+            while not stop.wait(0.2) and time.monotonic() < end:
+                processes.check()
 
 
-def _engines(ports: Mapping[str, int], trouble_s: float) -> dict[str, list[str]]:
-    """The command of each engine."""
-    fixed = [sys.executable, "-m", "prober", "mock", "--engine", "simulated"]
-    return {
-        name: [*fixed, "--model", name, "--port", str(ports[name]), *(word.format(trouble=trouble_s) for word in words)]
-        for name, words in ENGINES.items()
-    }
+def configuration(engines: Mapping[str, Engine], ports: Mapping[str, int]) -> str:
+    """The configuration of the prober, with those SLOs that a target uses."""
+    targets = "targets:\n" + "".join(
+        f'  - {{name: {name}, url: "http://{HOST}:{ports[name]}", budget: {engine.budget}, {engine.target}}}\n'
+        for name, engine in engines.items()
+    )
+    probes = (probe for target in yaml.safe_load(targets)["targets"] for probe in target["probes"])
+    used = {slo for probe in probes for slo in probe["slos"]}
+    slos = "slos:\n" + "".join(f"  {name}: {slo}\n" for name, slo in SLOS.items() if name in used)
+    return slos + DEFAULTS + targets
 
 
-def _prober(config: Path, ports: Mapping[str, int]) -> list[str]:
-    address = ("--web.listen-address", f"{HOST}:{ports['prober']}")
-    return [sys.executable, "-m", "prober", "run", "--config.file", str(config), *address, "--shutdown.timeout", "2"]
+def _mock(name: str, port: int, options: Sequence[str], trouble_s: float) -> list[str]:
+    """The command of an engine."""
+    fixed = [sys.executable, "-m", "prober", "mock", "--engine", "simulated", "--model", name, "--port", str(port)]
+    return [*fixed, *(word.format(trouble=trouble_s) for word in options)]
+
+
+def _story(scenes: Sequence[str], trouble_s: float) -> str:
+    """What to expect, by scene; without scenes that of all four engines."""
+    after = f"{trouble_s:g} s" if trouble_s < 120 else f"{trouble_s / 60:g} minutes"
+    if not scenes:
+        return STORY.format(after=after) + ENDING
+    lines = [f"  {name:10} after {after}: {SCENES[name].trouble}\n{'':13}{SCENES[name].shown}\n" for name in scenes]
+    neighbours = [name for name in engines_of(scenes) if name not in scenes]
+    lines += [f"  {name:10} no trouble: its SLOs are met once they have enough events\n" for name in neighbours]
+    return "".join(lines) + ENDING
+
+
+def _prober(config: Path, port: int) -> list[str]:
+    options = ("--storage.path", str(config.parent), "--shutdown.timeout", "2")
+    address = ("--web.listen-address", f"{HOST}:{port}")
+    return [sys.executable, "-m", "prober", "run", "--config.file", str(config), *address, *options]
 
 
 def _prometheus(binary: str, config: Path, ports: Mapping[str, int]) -> list[str]:
@@ -145,7 +232,7 @@ def _prometheus(binary: str, config: Path, ports: Mapping[str, int]) -> list[str
         for rule in group["rules"]:
             _lead_here(rule)
     (folder / "rules.yaml").write_text(yaml.safe_dump(rules), encoding="utf-8")
-    (folder / "prometheus.yml").write_text(PROMETHEUS.format(**ports), encoding="utf-8")
+    (folder / "prometheus.yml").write_text(PROMETHEUS.format(port=ports["prober"]), encoding="utf-8")
     return [
         binary,
         f"--config.file={folder}/prometheus.yml",
@@ -179,52 +266,27 @@ def _answers(url: str) -> bool:
         return False
 
 
-def _tell(ports: Mapping[str, int], trouble_s: float, alerts: str | None) -> None:
+def _tell(ports: Mapping[str, int], engines: Sequence[str], alerts: str | None, story: str) -> None:
     """Print the addresses and what to expect. alerts: URL of Prometheus's alerts page, None without Prometheus."""
     addresses = ADDRESSES.format(
         prober=ports["prober"],
         prometheus=f"{alerts}    what fires, by the shipped rules"
         if alerts
         else "not on the PATH: only the prober's own pages are there",
-        engines=", ".join(f"{name} :{ports[name]}" for name in ENGINES),
+        engines=", ".join(f"{name} :{ports[name]}" for name in engines),
     )
-    after = f"{trouble_s:g} s" if trouble_s < 120 else f"{trouble_s / 60:g} minutes"
-    echo(addresses + STORY.format(after=after, slower=SLOWDOWN_RATIO, lag=MAX_SEND_LAG_MS), flush=True)
+    echo(addresses + story, flush=True)
 
 
 @contextmanager
-def _running(commands: Mapping[str, list[str]], folder: Path) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
-    """Run the commands, each with a log file of its name; terminate and wait for all at the end."""
-    processes: dict[str, subprocess.Popen[bytes]] = {}
+def _running(commands: Mapping[str, list[str]], processes: Processes) -> Iterator[Processes]:
+    """Run the commands; terminate and wait for all at the end."""
     try:
         for name, command in commands.items():
-            with (folder / f"{name}.log").open("wb") as out:
-                # In sessions of their own: a Ctrl-C in the terminal is for this program, which ends them in order.
-                processes[name] = subprocess.Popen(command, stdout=out, stderr=out, start_new_session=True)
+            processes.start(name, command)
         yield processes
     finally:
-        for process in processes.values():
-            process.terminate()
-        for process in processes.values():
-            _wait(process)
-
-
-def _wait(process: subprocess.Popen[bytes]) -> None:
-    try:
-        process.wait(20)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-
-
-def _watch(processes: Mapping[str, subprocess.Popen[bytes]], folder: Path, stop: Event, duration_s: float) -> None:
-    """Wait until `stop` is set or `duration_s` is over (0: never). Exits with FAILED if a process ends by itself."""
-    end = time.monotonic() + duration_s if duration_s else float("inf")
-    while not stop.wait(0.2) and time.monotonic() < end:
-        for name, process in processes.items():
-            if process.poll() is not None:
-                text = (folder / f"{name}.log").read_text(encoding="utf-8", errors="replace")[-2000:]
-                fail(f"{name} exited with {process.returncode}; its log:\n{text}", ExitCode.FAILED)
+        processes.end()
 
 
 def _port(name: str, preferred: int) -> int:

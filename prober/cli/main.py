@@ -26,7 +26,7 @@ COMMANDS = {
     "report": "report results side by side, with charts; reads files of vLLM, SGLang, llmperf and NVIDIA tools too",
     "plan": "compute how many instances a peak needs and what they cost",
     "mock": "serve a mock OpenAI API with configurable latencies and faults",
-    "demo": "run four mock engines, three of them with problems, the prober, and Prometheus if installed",
+    "demo": "run mock engines, some of them with problems, the prober, and Prometheus if installed",
 }
 
 

@@ -62,8 +62,9 @@ def mock(
     line_ending: Annotated[str, typer.Option(help=", ".join(LINE_ENDS))] = "lf",
     keepalive: Annotated[str, typer.Option(help="Send a comment after this time without a write, such as 15s.")] = "",
     fault: Annotated[
-        list[str] | None, typer.Option(help=f"Fault NAME[:ARGUMENT][@START-END]; repeatable: {fault_forms()}.")
+        list[str] | None, typer.Option(help=f"Fault NAME[:ARGUMENT][/SHARE][@START-END]; repeatable: {fault_forms()}.")
     ] = None,
+    engine_version: Annotated[str, typer.Option(help="Version that it tells.")] = "0.32.0",
     truth: Annotated[
         Path | None, typer.Option(help="JSONL file that records when requests were received and chunks were written.")
     ] = None,
@@ -123,6 +124,7 @@ def mock(
                 adapter_slots,
                 parse_delay(adapter_load),
             ),
+            version=engine_version,
         )
         limit_s = duration(ends_after) if ends_after else None
         tls = None

@@ -47,6 +47,10 @@ def run(
     config_file: ConfigFile = "prober.yaml",
     listen_address: Annotated[str, typer.Option("--web.listen-address", help="host:port or :port.")] = ":9742",
     external_url: Annotated[str, typer.Option("--web.external-url", help="URL at which users reach the prober.")] = "",
+    grafana_url: Annotated[
+        str,
+        typer.Option("--web.grafana-url", help="URL at which users reach Grafana; the page links to its dashboards."),
+    ] = "",
     route_prefix: Annotated[str, typer.Option("--web.route-prefix", help="Path prefix of all pages.")] = "",
     admin_api: Annotated[
         bool,
@@ -139,6 +143,7 @@ def run(
     configure_malloc()
     front = FrontProcess.fork()  # before the imports that it does not need
 
+    from prober.config.grafana import url_problem
     from prober.daemon.app import App, Options
     from prober.daemon.registry import vantage_name
     from prober.features.replicas.leadership import LeaseOptions
@@ -147,6 +152,8 @@ def run(
     own_shard = _checked("--shard", lambda: Shard.parse(shard, os.environ.get("POD_NAME")))
     own_vantage = _checked("--vantage", lambda: vantage_name(vantage))
     _checked("--web.listen-address", lambda: host_and_port(listen_address))
+    if grafana_url and (problem := url_problem(grafana_url)):
+        fail(f"prober: --web.grafana-url: {problem}", ExitCode.WRONG_CALL)
     lease_s = _checked("--lease.duration", lambda: duration(lease_duration))
     max_bytes = None if storage_max_size is None else _checked("--storage.max-size", lambda: count(storage_max_size))
     drain_s = _checked("--shutdown.timeout", lambda: patience_s(shutdown_timeout))
@@ -160,6 +167,7 @@ def run(
         written or config_file,
         listen_address,
         external_url,
+        grafana_url.rstrip("/"),
         route_prefix,
         storage_path,
         history_limit=history_limit,

@@ -1,15 +1,17 @@
 """Alerts on the prober itself."""
 
-from prober.exposition.alerting import Alert
+from prober.exposition.alerting import Alert, Link
 
 
 def alerts(selector: str) -> tuple[Alert, ...]:
     """Alerts on missing and unreliable probers, and on configurations that cannot be loaded."""
+    of_prober = Link("drift", ("instance",))
     return (
         Alert(
             "LLMProberDown",
             "critical",
-            f"up{{{selector}}} == 0\nor\nabsent(llmslo_build_info{{{selector}}})\nor\n"
+            # One that cannot be scraped has its name on the page; only if there is none of that kind, one is missing.
+            f"up{{{selector}}} == 0\nor\nabsent(llmslo_build_info{{{selector}}} or up{{{selector}}} == 0)\nor\n"
             # A deleted pod has no `up` series; the other shards still export how many shards there should be.
             f"max(llmslo_shards{{{selector}}}) > count(count by (shard) (llmslo_shard_info{{{selector}}})) unless on () "
             f"(up{{{selector}}} == 0)\n",
@@ -23,9 +25,11 @@ def alerts(selector: str) -> tuple[Alert, ...]:
             "warning",
             f"changes(process_start_time_seconds{{{selector}}}[30m]) >= 3\nor\nchanges(up{{{selector}}}[30m]) >= 6\n",
             "",
-            "The prober {{ $labels.instance }} starts again and again",
-            "It was started three times or more in 30 minutes. Between its lives nothing is measured, and what it learns begins again "
-            "unless it has --storage.path. The log of its last life has the reason; on Kubernetes: kubectl logs --previous.",
+            "The prober {{ $labels.instance }} comes and goes",
+            "In 30 minutes it was started at least three times, or its scrapes failed and succeeded again at least three times. If it "
+            "was restarted, nothing was measured between its lives, and what it learns begins again unless it has --storage.path; the "
+            "log of its last life has the reason (on Kubernetes: kubectl logs --previous). Else look at the way from Prometheus to it.",
+            link=of_prober,
         ),
         Alert(
             "LLMProberUntrusted",
@@ -35,6 +39,7 @@ def alerts(selector: str) -> tuple[Alert, ...]:
             "The measurements of prober {{ $labels.instance }} are not reliable",
             "Over 5 minutes more than 1% of its probes were invalid, its event loop was late, or it missed due times. The usual cause "
             "is a lack of CPU time. Its latencies may include its own delays; SLOs that only it measures are shown as no data.",
+            link=of_prober,
         ),
         Alert(
             "LLMProberTaskFailed",
@@ -44,6 +49,7 @@ def alerts(selector: str) -> tuple[Alert, ...]:
             "A task of the prober {{ $labels.instance }} failed: {{ $labels.task }}",
             "It was started again, and nothing else of the prober is affected; until then what it does was missing. This is a fault of "
             "the prober: its log has the trace, please report it.",
+            link=of_prober,
         ),
         Alert(
             "LLMProberConfigReloadFailed",
@@ -54,5 +60,6 @@ def alerts(selector: str) -> tuple[Alert, ...]:
             "It keeps its last good configuration; with --keep-running and no good configuration since its start it probes nothing. "
             "Its log and status page list every error with its place: of the configuration, and with --keep-running also of "
             "storage and web configuration.",
+            link=of_prober,
         ),
     )

@@ -27,7 +27,7 @@ from prober.config.problems import ConfigError
 from prober.config.units import counted
 from prober.daemon import series as own_series
 from prober.daemon.registry import registry
-from prober.daemon.state_persistence import DEMAND, DRIFT, ENGINE, MAX_STATE_AGE_S, SLO, StatePersistence
+from prober.daemon.state_persistence import ANSWERED, DEMAND, DRIFT, ENGINE, MAX_STATE_AGE_S, SLO, StatePersistence
 from prober.daemon.target_facts import read_facts
 from prober.exposition.buckets import COARSE, FINE
 from prober.exposition.families import Family
@@ -53,6 +53,7 @@ from prober.measure.engines import DIALECTS
 from prober.net.clock import Clock
 from prober.net.endpoint import BadEndpoint, endpoint
 from prober.net.receive_error import measure_receive_error
+from prober.probing.answered_targets import AnsweredTargets
 from prober.probing.buffering import BufferingMonitor
 from prober.probing.event_log import EventLog
 from prober.probing.fleet import Fleet
@@ -78,6 +79,10 @@ MAX_FILE_BYTES = 64 << 20  # of the configuration, and of what it names: prompts
 SWITCH_INTERVAL_S = 0.0005  # a thread that computes delays timestamps by as much; 5 ms otherwise
 RETRY_CONFIG_S = 10.0  # without any configuration: also what it names may be there by then
 MIN_RETRY_LISTEN_S, MAX_RETRY_LISTEN_S = 1.0, 30.0
+MIN_RETRY_STORAGE_S, MAX_RETRY_STORAGE_S = 2.0, 60.0
+NO_STORE = (
+    "no --storage.path: drift baselines and the counts of SLOs are in memory only, and begin again after a restart"
+)
 NO_LEASE = (
     "sweeps and writes to Grafana are one at a time in this prober only, and a second one with this shard would do them too; "
     "give all of a shard the same lease"
@@ -94,6 +99,7 @@ class Options:
     config_file: str
     listen_address: str = ":9742"  # "": no pages are served
     external_url: str = ""
+    grafana_url: str = ""  # for the page's links
     route_prefix: str = ""
     storage_path: str | None = None
     history_limit: int = 100
@@ -189,10 +195,16 @@ class App:
         self._problems: dict[str, Problem] = {}  # settings not in effect, by part
         self._configured = False  # a configuration was applied
         self._serving: Serving | None = None
+        self._mended: Store | None = None  # could not be used at first
         self._tasks: set[asyncio.Task[Any]] = set()
 
+    @property
+    def begins_again(self) -> bool:
+        """Whether probing ended so that a new `App` reads a store that can be used now, and not because somebody asked for it."""
+        return self._mended is not None and self.stopped_by is None
+
     async def run(self) -> None:
-        """Probe until SIGTERM or SIGINT, then drain. Raises ConfigError, OSError (address in use).
+        """Probe until SIGTERM or SIGINT, then drain; or until it `begins_again`. Raises ConfigError, OSError (address in use).
 
         With `keep_running` only mistakes in options are raised, which no changed file and no other process can fix.
         """
@@ -227,8 +239,8 @@ class App:
         events = EventLog()
         self._trust = trust
         path = self._storage_path = self._options.storage_path or specs.storage.path
-        kinds = (DRIFT, ENGINE, DEMAND, SLO, BUDGET)
-        store, (drifts, engine_facts, demands, slo_counts, budgets) = self._stored(path, kinds)
+        kinds = (DRIFT, ENGINE, DEMAND, SLO, ANSWERED, BUDGET)
+        store, (drifts, engine_facts, demands, slo_counts, answers, budgets) = self._stored(path, kinds)
         if path and store and (kind := network_file_system(Path(path))):
             log.warning(
                 "--storage.path %s: is on %s, where SQLite's locks cannot be relied on: one prober only", path, kind
@@ -249,6 +261,7 @@ class App:
         diagnosis = DiagnosisMonitor(self._families, events)
         gpus = GpuMonitor(self._families, lambda: self._fleet.runners.values())
         ledger = Ledger(store, failures, budgets)
+        answered = AnsweredTargets(lambda: (runner.target for runner in self._fleet.runners.values()), answers)
         supervisor = self._supervisor = Supervisor(self._families)
         # Features that observe targets, in the order of their calls: a new feature is one line here.
         features = (
@@ -275,6 +288,7 @@ class App:
             ledger,
             supervisor,
             END_NOTICE_S if os.environ.get("KUBERNETES_SERVICE_HOST") else 0.0,
+            answered.take,
         )
         self._fleet = Fleet(context, shard)
         self._family(replicas_series.SHARD_INFO.name).value(str(shard.index), str(shard.count)).value = 1.0
@@ -283,7 +297,7 @@ class App:
             self._families, lambda targets: self._fleet.change(targets, self._options.drain_s)
         )
         self._persistence = StatePersistence(
-            self._drift, engines, headroom, slos, store, specs.prometheus_url, failures, clock
+            self._drift, engines, headroom, slos, answered, store, specs.prometheus_url, failures, clock
         )
         self._grafana = Grafana(
             self._families,
@@ -306,6 +320,7 @@ class App:
             web,
         )
         site.admin = self._options.admin_api and not why
+        site.views.grafana_url = self._options.grafana_url
         site.views.problems = self._problems
         await self._listen(site)
         self._family(own_series.BUILD_INFO.name).value(__version__).value = 1.0
@@ -325,6 +340,7 @@ class App:
             "diagnosis": diagnosis.run,
             "states": self._persistence.save_often,
             "grafana": self._grafana.run,
+            "storage": partial(self._retry_storage, path, kinds),
         }
         self._tasks |= {supervisor.start(name, work) for name, work in works.items()}
         gc.collect()
@@ -349,6 +365,7 @@ class App:
         await self._fleet.stop(self._options.drain_s)
         await ledger.close()
         await self._persistence.close()
+        await self._keep_learnt(ledger)
         if self._serving is not None:
             await self._serving.cleanup()
         clock.close()
@@ -416,18 +433,57 @@ class App:
     def _stored(self, path: str | None, kinds: Sequence[str]) -> tuple[Store | None, list[SavedRows]]:
         """The store, and its rows of each kind."""
         if path is None:
+            log.warning(NO_STORE)
             return None, [SavedRows() for _ in kinds]
         try:
-            store = Store(path, self._options.storage_max_bytes)
-            return store, [SavedRows.of(store, kind, self._clock.unix_s() - MAX_STATE_AGE_S) for kind in kinds]
+            return self._opened(path, kinds)
         except (OSError, sqlite3.Error) as problem:
             if not self._options.keep_running:
                 raise
             mistake = (
                 str(problem) if isinstance(problem, OSError) else f"--storage.path {path}: {problem}; fix the file"
             )
-            self._refused("storage", "state is in memory only until the prober restarts", [mistake])
+            self._refused("storage", "state is in memory only, the storage is tried again", [mistake])
             return None, [SavedRows() for _ in kinds]
+
+    def _opened(self, path: str, kinds: Sequence[str]) -> tuple[Store, list[SavedRows]]:
+        """Raises OSError or sqlite3.Error if the store cannot be used."""
+        store = Store(path, self._options.storage_max_bytes)
+        try:
+            return store, [SavedRows.of(store, kind, self._clock.unix_s() - MAX_STATE_AGE_S) for kind in kinds]
+        except BaseException:
+            store.close()
+            raise
+
+    async def _retry_storage(self, path: str | None, kinds: Sequence[str]) -> None:
+        """Stop probing once the store can be used: what it holds is read at a start only.
+
+        Not while a sweep or the end of the pod is under way, which a new start would not know of.
+        """
+        if path is None or "storage" not in self._problems:
+            return
+        wait_s = MIN_RETRY_STORAGE_S
+        while self._mended is None:
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, MAX_RETRY_STORAGE_S)
+            if self._sweeps.under_way or any(runner.target.is_ending for runner in self._fleet.runners.values()):
+                continue
+            with contextlib.suppress(OSError, sqlite3.Error):
+                self._mended, _ = await asyncio.to_thread(self._opened, path, kinds)
+        log.info("--storage.path %s: can be used now; the prober begins again with it", path)
+        self._stopping.set()
+
+    async def _keep_learnt(self, ledger: Ledger) -> None:
+        """Save what the store lacks that can be used now."""
+        store = self._mended
+        if store is None:
+            return
+        try:
+            await ledger.merge(store, SavedRows.of(store, BUDGET, self._clock.unix_s() - MAX_STATE_AGE_S))
+            await self._persistence.add(store)
+        except sqlite3.Error as problem:
+            log.error("what was learnt without --storage.path is lost, it cannot be saved: %s", problem)
+        store.close()
 
     async def _listen(self, site: Site) -> None:
         """Serve the pages; if the address cannot be used and the prober keeps running, as soon as it can be."""

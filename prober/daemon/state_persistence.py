@@ -19,7 +19,7 @@ from prober.probing import series as probe_series
 from prober.storage.store import Store
 
 NEEDED_SAMPLES = BLOCK_SAMPLES * BLOCK_COUNT
-DRIFT, ENGINE, DEMAND, SLO = "drift", "engine", "demand", "slo"  # kinds of rows in the store
+DRIFT, ENGINE, DEMAND, SLO, ANSWERED = "drift", "engine", "demand", "slo", "answered"  # kinds of rows in the store
 SAVE_INTERVAL_S = 60.0
 MAX_STATE_AGE_S = 30 * 86_400.0  # of a target that is no longer probed
 RECALL_HOURS = 7 * 24
@@ -49,6 +49,7 @@ class StatePersistence:
         engines: Stateful,
         headroom: Stateful,
         slos: Stateful,
+        answered: Stateful,
         store: Store | None,
         prometheus_url: str | None,
         failures: Value,
@@ -56,11 +57,14 @@ class StatePersistence:
     ) -> None:
         self.prometheus_url = prometheus_url
         self._drift, self._store, self._failures, self._clock = drift, store, failures, clock
-        self._parts: dict[str, Stateful] = {DRIFT: drift, ENGINE: engines, DEMAND: headroom, SLO: slos}
-        if store is None:
-            log.warning(
-                "no --storage.path: drift baselines and the counts of SLOs are in memory only, and begin again after a restart"
-            )
+        self._failing: set[str] = set()  # kinds whose last write failed
+        self._parts: dict[str, Stateful] = {
+            DRIFT: drift,
+            ENGINE: engines,
+            DEMAND: headroom,
+            SLO: slos,
+            ANSWERED: answered,
+        }
 
     async def save_often(self) -> None:
         """Save all states every minute, which limits the evidence that a kill loses, and new baselines at once."""
@@ -86,9 +90,20 @@ class StatePersistence:
             await asyncio.to_thread(store.save, kind, items, self._clock.unix_s())
         except sqlite3.Error as problem:
             self._failures.inc()
+            self._failing.add(kind)
             log.error("%s states could not be saved, the next try is in %g s: %s", kind, SAVE_INTERVAL_S, problem)
+        else:
+            if kind in self._failing:
+                log.info("%s states are saved again", kind)
+            self._failing.discard(kind)
         if kind == DRIFT:
             self._drift.states_saved()
+
+    async def add(self, store: Store) -> None:
+        """Save the states that this store lacks. What it has was learnt in a longer time. Raises sqlite3.Error if it cannot be read."""
+        for kind, part in self._parts.items():
+            stored = {entry.key for entry in await asyncio.to_thread(store.entries, kind)}
+            await self._put(store, kind, (item for item in part.states() if item[0] not in stored))
 
     async def close(self) -> None:
         """Save once more."""

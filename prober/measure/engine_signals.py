@@ -75,6 +75,11 @@ class EngineSignals:
     prefix_cache_*: prompt tokens looked up, and prompt tokens found
     prompt_tokens_total: includes cached tokens
     requests_finished_total: for any reason
+    finished_*_total: by reason; cut off at a limit of the length, or aborted, by its client or because it took too long
+    speculation_drafts_total: drafts that the model verified, each of several tokens
+    speculation_draft_tokens_total, speculation_accepted_tokens_total: tokens of these drafts, and those that the model accepted
+    speculation_acceptance_ratio, speculation_length_tokens: of the rank with the most, as the engine itself computes them: accepted
+        share of the draft tokens, and tokens that a draft yields together with the one that the model adds
     ttft_seconds … e2e_seconds: the engine's own histograms; itl has one observation per step or token, tpot one per request
     prompt_tokens, output_tokens: histograms of the lengths of finished requests
     start_time_seconds: of the process, Unix time
@@ -96,6 +101,16 @@ class EngineSignals:
     prompt_tokens_total: float | None = None
     generation_tokens_total: float | None = None
     requests_finished_total: float | None = None
+    finished_stop_total: float | None = None
+    finished_length_total: float | None = None
+    finished_abort_total: float | None = None
+    finished_error_total: float | None = None
+    finished_repetition_total: float | None = None
+    speculation_drafts_total: float | None = None
+    speculation_draft_tokens_total: float | None = None
+    speculation_accepted_tokens_total: float | None = None
+    speculation_acceptance_ratio: float | None = None
+    speculation_length_tokens: float | None = None
     ttft_seconds: EngineHistogram | None = None
     itl_seconds: EngineHistogram | None = None
     tpot_seconds: EngineHistogram | None = None
@@ -127,6 +142,7 @@ class PageReading(NamedTuple):
     signals: EngineSignals
 
 
+FINISH_REASONS = ("stop", "length", "abort", "error", "repetition")
 COUNTER_SIGNALS = (
     "preemptions_total",
     "prefix_cache_queries_tokens_total",
@@ -134,6 +150,10 @@ COUNTER_SIGNALS = (
     "prompt_tokens_total",
     "generation_tokens_total",
     "requests_finished_total",
+    *(f"finished_{reason}_total" for reason in FINISH_REASONS),
+    "speculation_drafts_total",
+    "speculation_draft_tokens_total",
+    "speculation_accepted_tokens_total",
 )
 HISTOGRAM_SIGNALS = (
     *("ttft_seconds", "itl_seconds", "tpot_seconds", "queue_seconds", "e2e_seconds"),

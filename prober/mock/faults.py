@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf
 
-from prober.config.units import UnitError, duration
+from prober.config.units import UnitError, duration, percent
 
 # Kind of the argument after the colon. "tokens": sent before the fault.
 ARGUMENTS: dict[str, str | None] = {
@@ -37,12 +37,15 @@ ARGUMENTS: dict[str, str | None] = {
     "endless": None,
     "no_usage": None,
     "wrong_done": None,
+    "no_page": None,
 }
 _DEFAULTS = {"late_headers": 1.0, "slow_read": 1.0, "role_then_keepalive": 1.0, "big_line": 100_000_000.0}
 _REQUIRED = {"http", "latency", "itl_tail", "kv_lost"}
 _EXAMPLES = {"status": "503", "factor": "2.5", "blocks": "1000"}
 # Faults of the entire simulated engine, possible only by schedule; so is `latency` of a simulated engine.
 SIMULATED = frozenset({"itl_tail", "kv_lost", "prefix_flush"})
+# What is not of single requests to the API: it has no share of them.
+_ENTIRE = SIMULATED | {"starting", "draining", "no_page", "latency"}
 _COUNT = re.compile(r"[0-9]{1,15}")
 _FACTOR = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 
@@ -62,12 +65,14 @@ class Fault:
 
     argument: status, seconds, factor, tokens, blocks or bytes, by ARGUMENTS; the default of tokens is 1, of `short` half of the
     requested tokens
+    share: of the requests to the API that have it, at random
     """
 
     name: str
     argument: float = 0.0
     start_s: float = 0.0
     end_s: float = inf
+    share: float = 1.0
 
     @property
     def count(self) -> int:
@@ -80,13 +85,15 @@ class Fault:
 
 
 def parse_fault(text: str) -> Fault:
-    """`name[:argument][@start-[end]]`, such as `stall:3@60s-120s`. Raises ValueError with the remedy."""
+    """`name[:argument][/share][@start-[end]]`, such as `stall:3/20%@60s-120s`. Raises ValueError with the remedy."""
     fault, at, window = text.strip().partition("@")
+    fault, slash, share = fault.partition("/")
     name, colon, argument = fault.partition(":")
     if name not in ARGUMENTS:
         raise ValueError(f"fault {text!r}: no fault {name!r}; known: {', '.join(sorted(ARGUMENTS))}")
     try:
-        return Fault(name, _argument(name, argument, bool(colon)), *(_window(window) if at else ()))
+        times = _window(window) if at else (0.0, inf)
+        return Fault(name, _argument(name, argument, bool(colon)), *times, _share(name, share) if slash else 1.0)
     except UnitError as problem:
         raise ValueError(f"fault {text!r}: {problem}") from None
 
@@ -117,6 +124,12 @@ def _argument(name: str, argument: str, has_argument: bool) -> float:
     if kind == "status" and not 200 <= int(argument) <= 599:
         raise UnitError(f"{argument!r} is not an HTTP status from 200 to 599")
     return float(argument)
+
+
+def _share(name: str, share: str) -> float:
+    if name in _ENTIRE:
+        raise UnitError(f"{name} is of the entire engine; write it without a share of its requests")
+    return float(percent(share))
 
 
 def _window(window: str) -> tuple[float, float]:

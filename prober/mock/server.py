@@ -6,6 +6,7 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from http import HTTPStatus
+from random import Random
 
 import orjson
 from aiohttp import web
@@ -39,6 +40,7 @@ class Mock:
     def __init__(self, settings: Settings, clock: Clock) -> None:
         self._settings, self._clock = settings, clock
         self._started_ns = clock.now_ns()
+        self._rng = Random(settings.seed)
         self._schedule = Schedule(settings.faults, self._started_ns)
         self._truth = TruthFile(settings.truth) if settings.truth else None
         self._service = _service(settings, clock)
@@ -67,10 +69,12 @@ class Mock:
 
     async def version(self, request: web.Request) -> web.Response:
         """The imitated version of vLLM."""
-        return _json(200, b'{"version":"0.32.0"}')
+        return _json(200, orjson.dumps({"version": self._settings.version}))
 
     async def metrics(self, request: web.Request) -> web.Response:
-        """The metrics page."""
+        """The metrics page; 404 with the fault `no_page`."""
+        if (fault := self._scheduled()) and fault.name == "no_page":
+            return web.Response(status=404, headers=HEADERS)
         page = self._service.render(self._clock.now_ns())
         kind = "text/plain; version=0.0.4; charset=utf-8"
         return web.Response(body=page.encode(), headers=HEADERS | {"Content-Type": kind})
@@ -117,6 +121,8 @@ class Mock:
 
     async def _answer(self, request: web.Request, record: Record, chat: bool) -> web.StreamResponse:
         fault = self._requested_fault(request) or self._schedule.at(record.received_ns)
+        if fault and fault.share < 1 and self._rng.random() >= fault.share:
+            fault = None
         record.fault = fault.name if fault else None
         body = await _read(request, fault)
         record.received_bytes = len(body)

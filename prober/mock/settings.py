@@ -22,6 +22,7 @@ class Settings:
     start_delay_s: time during which it reports that its model is loading
     simulation: the simulated engine, instead of the delays and slots of `behaviour`; None: not simulated
     adapters: LoRA adapters, of the drawn engine only
+    version: that `/version` tells
 
     Raises ValueError for a fault that the engine does not support.
     """
@@ -37,6 +38,7 @@ class Settings:
     simulation: Parameters | None = None
     tokenizer: Tokenizer = Tokenizer()
     adapters: AdapterSettings = AdapterSettings()
+    version: str = "0.32.0"
 
     def __post_init__(self) -> None:
         check(self.faults, simulated=self.simulation is not None)

@@ -1,8 +1,9 @@
 """Alerts on the targets and their answers."""
 
-from prober.exposition.alerting import Alert, of_present, probe_increase, top_failure_template
+from prober.exposition.alerting import Alert, Link, of_present, probe_increase, top_failure_template
 
 VANTAGE = "{{ with $labels.vantage }}vantage {{ . }}{{ else }}the prober without a vantage{{ end }}"
+OF_WORKLOAD = Link("target", ("target", "workload"))
 
 
 def alerts(selector: str) -> tuple[Alert, ...]:
@@ -27,7 +28,7 @@ def alerts(selector: str) -> tuple[Alert, ...]:
             "5m",  # an outage is not noticed at the same time everywhere, and is a page
             f"{{{{ $labels.target }}}} fails every probe from {VANTAGE}",
             "At least three probes in a row failed, and none has succeeded for 5 minutes. From at least half of the vantages the "
-            f"target answers: look at the way from this one first.{top_failure_template(selector)}",
+            f"target answers: look at the way from this one first.{top_failure_template(selector, 'vantage')}",
         ),
         Alert(
             "LLMProbersDisagree",
@@ -36,7 +37,7 @@ def alerts(selector: str) -> tuple[Alert, ...]:
             "5m",
             "{{ $labels.target }} fails every probe of prober {{ $labels.instance }}, and answers another",
             "For 5 minutes the probers of this target have disagreed. The likely reason is between this prober and the target: its "
-            f"network, name resolution, certificates or token.{top_failure_template(selector)}",
+            f"network, name resolution, certificates or token.{top_failure_template(selector, 'instance')}",
         ),
         Alert(
             "LLMProbeRejected",
@@ -46,6 +47,7 @@ def alerts(selector: str) -> tuple[Alert, ...]:
             "{{ $labels.target }} rejects the probes",
             "{{ $value | humanize }} probes of workload {{ $labels.workload }} were rejected in 15 minutes: the server does "
             "not accept the token, the model name or the request. Rejected probes count in no SLO, so they measure nothing.",
+            link=OF_WORKLOAD,
         ),
         Alert(
             "LLMQualityDegraded",
@@ -58,6 +60,7 @@ def alerts(selector: str) -> tuple[Alert, ...]:
             "{{ $labels.target }} gives wrong answers",
             "{{ $value | humanizePercentage }} of the checked answers of workload {{ $labels.workload }} were wrong in "
             "the last hour. The alert fires above 5%, from three wrong answers on.",
+            link=OF_WORKLOAD,
         ),
     )
 

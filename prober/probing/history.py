@@ -135,8 +135,8 @@ class TargetHistory(TargetObserver):
         return True
 
     def recent(self) -> Iterator[ProbeResult]:
-        """Remembered probes, latest first; no more of them are looked at than are taken."""
-        return merge(reversed(self._successes), reversed(self._failures), key=_latest_first)
+        """The probes that are remembered now, latest first, for as long as they are read."""
+        return merge(reversed(tuple(self._successes)), reversed(tuple(self._failures)), key=_latest_first)
 
     def _samples(self, workload: str, signal: str) -> Samples:
         return self.samples.setdefault((workload, signal), Samples())

@@ -88,7 +88,7 @@ class Target:
     unidentified: why the last look-up found no identity, None if it did
     waiting_since_ns: since when the daemon waits for the first answer, so that refused connections may be a start;
         None where they always are failures, as in a single experiment
-    has_answered: it has answered an HTTP request, with whatever status
+    has_answered: it has answered an HTTP request, with whatever status; also one of an earlier process, if that is in the store
     is_refusing: `starting`, because it refuses connections and has never answered
     is_ending: somebody is ending its server and has said so; its state is `draining`, and what fails is no failure of it
     worker: number of this process if it is a worker; 0: the prober itself

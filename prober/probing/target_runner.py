@@ -91,6 +91,7 @@ class RunnerContext:
     forget: removes all series of a name
     instance: makes the schedules of two probers different
     end_notice_s: how long after the end of a server it may be told that somebody ended it; 0: it never is
+    has_answered_before: whether an earlier process had an answer of a target, so that refused connections are no start
     """
 
     clock: Clock
@@ -103,6 +104,7 @@ class RunnerContext:
     budgets: BudgetKeeper
     supervisor: Supervisor
     end_notice_s: float = 0.0
+    has_answered_before: Callable[[Target], bool] = lambda _: False
 
 
 class TargetRunner:
@@ -123,6 +125,8 @@ class TargetRunner:
         self._probes: set[asyncio.Task[None]] = set()
         if before is not None:
             self._inherit(before)
+        else:
+            self.target.has_answered = context.has_answered_before(self.target)
         context.budgets.enter(self.target)
         if self._observed is not None:
             self._observed.retarget(self.target)
@@ -395,6 +399,8 @@ class TargetRunner:
                 detail = f": refuses connections; counted as failures after {limit} (starting_timeout)"
             else:
                 detail = f": {result.outcome} ({result.detail})" if result and result.detail else ""
+                if result and result.outcome is Outcome.CONNECT_REFUSED and self.target.has_answered:
+                    detail += "; it has answered before, so this is an outage and no start"
             log.info("target=%s is %s, was %s%s", self.name, self.target.state, before, detail)
             text = f"{self.target.state}, was {before}{detail}"
             self._context.events.append(TargetEvent(self._context.clock.unix_s(), self.name or UNNAMED, "state", text))

@@ -152,7 +152,11 @@
   });
 
   function filter(text) {
-    history.replaceState(null, "", text ? `?q=${encodeURIComponent(text)}` : location.pathname);
+    const query = new URLSearchParams(location.search);
+    query.delete("page");
+    text ? query.set("q", text) : query.delete("q");
+    const words = query.toString();
+    history.replaceState(null, "", words ? `?${words}` : location.pathname);
     refresh();
   }
 

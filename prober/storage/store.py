@@ -104,12 +104,22 @@ class Store:
         self._connection.execute(f"PRAGMA max_page_count = {pages}").fetchone()
 
     def load(self, kind: str, since_unix_s: float = 0.0) -> dict[str, bytes]:
-        """Data of a kind by key; rows saved before `since_unix_s` are deleted."""
+        """Data of a kind by key, without rows saved before `since_unix_s`; those are deleted, unless the disk takes no write."""
         try:
-            with self._lock, self._connection:
-                self._set_odd_aside(kind)
-                self._connection.execute("DELETE FROM state WHERE kind = ? AND saved_unix_s < ?", (kind, since_unix_s))
-                rows = self._connection.execute("SELECT key, data FROM state WHERE kind = ?", (kind,))
+            with self._lock:
+                try:
+                    with self._connection:
+                        self._set_odd_aside(kind)
+                        self._connection.execute(
+                            "DELETE FROM state WHERE kind = ? AND saved_unix_s < ?", (kind, since_unix_s)
+                        )
+                except sqlite3.OperationalError as problem:
+                    log.error("%s: old and odd %s states are not removed, but left out: %s", self._path, kind, problem)
+                rows = self._connection.execute(
+                    "SELECT key, data FROM state WHERE kind = ? AND saved_unix_s >= ? AND typeof(key) = 'text' "
+                    "AND typeof(saved_unix_s) = 'real' AND typeof(data) = 'blob'",
+                    (kind, since_unix_s),
+                )
                 return dict(rows)
         except sqlite3.OperationalError:
             raise

@@ -5,7 +5,6 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache, wraps
-from itertools import islice
 
 from aiohttp import web
 
@@ -14,7 +13,7 @@ from prober.features.capacity.monitor import Sweeps
 from prober.features.capacity.refusal import Refused
 from prober.measure.result import ProbeResult
 from prober.probing.fleet import Fleet
-from prober.probing.history import TargetHistory, latest_first
+from prober.probing.history import TargetHistory
 from prober.probing.target_runner import TargetRunner
 from prober.results.result_file import to_json
 from prober.web.api_types import (
@@ -30,6 +29,7 @@ from prober.web.api_types import (
 from prober.web.on_demand import OnRequest
 from prober.web.openapi import Json, Method, Operation, Parameter, Reply, document
 from prober.web.pieces import PiecewiseResponse
+from prober.web.recent_probes import ProbeFilter, last_probes
 from prober.web.views import Views
 
 MAX_PROBES = 1_000_000  # in one answer; more than are kept
@@ -108,10 +108,12 @@ class Api:
         "GET",
         "/api/v1/probes",
         Reply(200, "the probes", list[ProbeAnswer]),
-        Reply(400, "limit is not an integer"),
+        Reply(400, "limit is not an integer, or the outcome is not known"),
         _NO_TARGET,
         parameters=[
             _TARGET,
+            Parameter("outcome", "an outcome, or `failed` for all that count against the target"),
+            Parameter("workload", "the name of a workload"),
             Parameter("limit", "the largest number of probes", schema={"type": "integer", "default": 100}),
         ],
     )
@@ -121,16 +123,16 @@ class Api:
             limit = int(request.query.get("limit", "100"))
         except ValueError:
             return web.Response(status=400, text="limit must be an integer, such as ?limit=100\n")
+        try:
+            asked = ProbeFilter.of_query(request.query)
+        except ValueError as problem:
+            return web.Response(status=400, text=f"{problem}\n")
         if request.query.get("target") is None:
             histories = list(self._fleet.observers(TargetHistory))
         else:
             history = self._runner(request).find(TargetHistory)
             histories = [history] if history is not None else []
-        limit, snapshots = min(max(0, limit), MAX_PROBES), list[list[ProbeResult]]()
-        for history in histories:
-            snapshots.append(list(islice(history.recent(), limit)))
-            await asyncio.sleep(0)
-        return _list(ProbeAnswer, islice(latest_first(snapshots), limit))
+        return _list(ProbeAnswer, await last_probes(histories, asked, min(max(0, limit), MAX_PROBES)))
 
     @_action(
         "POST",

@@ -42,6 +42,7 @@ from prober.web.page.view import (
     TargetView,
     concern,
 )
+from prober.web.recent_probes import ALL, ProbeFilter, last_probes
 
 UNNAMED = "(not found out yet)"
 PROBES, EVENTS = 20, 20  # shown of all targets together
@@ -76,6 +77,7 @@ class Views:
 
     def __init__(self, fleet: Fleet, sweeps: Sweeps) -> None:
         self._fleet, self._sweeps = fleet, sweeps
+        self.grafana_url = ""  # base of the dashboards' addresses, for the page's links; "": none
         self.problems: Mapping[str, Problem] = {}  # what of the configuration is not in effect, by part
         self.receive_errors: deque[float] = deque(
             maxlen=RECEIVE_ERRORS
@@ -96,8 +98,13 @@ class Views:
         """Show nothing again that was read before now."""
         self._ranking = None
 
-    async def page(self, filter_text: str, number: int, chosen: str, *, admin: bool) -> PageView | None:
-        """The page for a filter, or for one target; of a single target always that. None: there is no such target."""
+    async def page(
+        self, filter_text: str, number: int, chosen: str, asked: ProbeFilter = ALL, *, admin: bool
+    ) -> PageView | None:
+        """The page for a filter, or for one target; of a single target always that. None: there is no such target.
+
+        asked: which of the last probes are listed
+        """
         fleet = self._fleet
         ranking = await self._ranked()
         targets = ranking.targets
@@ -126,7 +133,8 @@ class Views:
             total=len(targets),
             matching=matching,
             events=fleet.context.events.latest(name)[:EVENTS],
-            probes=() if one is not None else ranking.latest,
+            probes=await self._listed(ranking, one, asked),
+            asked=asked,
             trusted=fleet.context.trust.trusted(fleet.context.clock.now_ns()),
             receive_error=next(iter(quantiles(self.receive_errors, (0.99,))), None),
             admin=admin,
@@ -139,7 +147,16 @@ class Views:
             shard=str(fleet.shard) if fleet.shard.count > 1 else "",
             configured=fleet.configured,
             problems=list(self.problems.values()),
+            grafana_url=self.grafana_url,
         )
+
+    async def _listed(self, ranking: "Ranking", one: "Ranked | None", asked: ProbeFilter) -> Sequence[ProbeResult]:
+        """The last probes of one target or of all."""
+        if asked.takes_all:
+            return ranking.latest if one is None else one.view.probes
+        runners = [self._fleet.find(one.view.key)] if one is not None else list(self._fleet.runners.values())
+        histories = [history for runner in runners if runner and (history := runner.find(TargetHistory))]
+        return list(await last_probes(histories, asked, PROBES if one is None else RECENT))
 
     async def _ranked(self) -> "Ranking":
         """All targets, worst first, read again after RANKING_S only: so that a view costs what it shows, however many there are."""
@@ -234,6 +251,7 @@ class Views:
             starting=Starting(*start) if start else None,
             buffering=buffering.buffering if buffering else Buffering(),
             labels={label: value for label, value in sorted(spec.labels.items()) if value},
+            workloads=list(dict.fromkeys(probe.workload.name for probe in spec.probes)),
         )
 
     def _slo_statuses(self, runner: TargetRunner) -> list[SloStatus]:

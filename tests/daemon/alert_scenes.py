@@ -203,6 +203,18 @@ RESTARTED = slo("ttft", "0+12x60 stale", "0+12x60 stale") | up("1+0x60 0+0x5", "
 # SLO `success` of 99.5%: every probe fails from minute 5 to minute 25.
 OUTAGE_OF_OK = slo("success", "0+12x60", "0+0x5 12+12x19 240+0x40") | failing("0+0x5 1+0x19 0+0x40")
 OUTAGE_OF_OK |= series_of("target_state", "1+0x5 0+0x19 1+0x40", state="ready")
+# One of two replicas fails every probe for a quarter of an hour. Its neighbour answers.
+FAILS_A_WHILE = slo("ttft", "0+12x120", "0+0x45 0+12x15 180+0x59") | failing("0+0x45 1+0x14 0+0x60")
+FAILS_A_WHILE |= series_of("target_state", "1+0x45 0+0x14 1+0x60", state="ready")
+FAILS_A_WHILE |= series_of("probes_total", "0+12x120", PROBE)
+REPLICA = (
+    failing("0+0x120")
+    | series_of("target_state", "1+0x120", state="ready")
+    | series_of("probes_total", "0+12x120", PROBE)
+)
+ONE_REPLICA_FAILS = FAILS_A_WHILE | other_instance(REPLICA | slo("ttft", "0+12x120", "0+0x120"))
+ONE_REPLICA_FAILS_THE_OTHER_BURNS = FAILS_A_WHILE | other_instance(REPLICA | slo("ttft", "0+12x120", "0+0x45 0+4x75"))
+BOTH_REPLICAS_BURN = REPLICA | BAD | other_instance(REPLICA | BAD)
 
 
 def FEW_EVENTS(bad: str) -> Series:  # noqa: N802 - a scene with a figure in it
@@ -259,6 +271,13 @@ SCENES: dict[str, list[Scene]] = {
             silent(f"answers nothing, {minute} minutes in", minute - 5, OUTAGE_OF_OK, slo="success", severity="critical")
             for minute in (12, 14, 16, 20, 30, 33, 36)
         ),
+        # One of two probers of a target fails every probe, from minute 45 to 60, and the other one does not.
+        *(
+            silent(f"one of two replicas, {minute} minutes in", minute, ONE_REPLICA_FAILS, severity="critical")
+            for minute in (50, 55, 62, 65, 70)
+        ),
+        fires("one of two, and a third of the other's events", 65, ONE_REPLICA_FAILS_THE_OTHER_BURNS, severity="critical"),
+        fires("both", 57, BOTH_REPLICAS_BURN, severity="critical"),
         fires("two of three probes fail", 20, slo("success", "0+12x60", "0+8x60"), slo="success", long="1h"),
         # Near the budget, chance is not enough.
         silent("5 bad of 419", DAY + 60, FEW_EVENTS("5")),
@@ -354,6 +373,7 @@ SCENES: dict[str, list[Scene]] = {
     ],
     "LLMProberDown": [
         fires("scrape fails", 16, up("1+0x9 0+0x20", "1+0x9 stale"), instance="a"),
+        silent("nor is another one missing then", 16, up("1+0x9 0+0x20", "1+0x9 stale"), instance=""),
         fires("unknown to Prometheus", 8, {"other": "0+0x20"}, severity="critical"),
         fires("the pod of one shard is gone, with its up series", 16, shards("1+0x9 stale"), severity="critical"),
         silent("both shards exist", 40, shards("1+0x50")),
@@ -367,6 +387,7 @@ SCENES: dict[str, list[Scene]] = {
         fires("started three times in ten minutes", 14, started("0 0 0 240 240 480 480 660 660+0x60"), instance="a"),
         silent("started twice", 14, started("0 0 0 240 240 480+0x60")),
         silent("an hour ago", 60, started("0 0 0 240 240 480 480 660 660+0x60")),
+        silent("scraped only now and then, twice", 20, up("1 0 1 0 1+0x20", "1+0x40")),
         fires("lives shorter than a scrape", 20, up("1 0 1 0 0 1 0 1 0 1 0+0x20", "1+0x40"), instance="a"),
     ],
     "LLMProbersDisagree": [

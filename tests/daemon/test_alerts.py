@@ -4,15 +4,19 @@ The rules under test are the committed ones for the example configuration.
 """
 
 import re
+from functools import reduce
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 import yaml
 
+from prober.daemon.dashboards import documents
 from prober.daemon.registry import ALL as ALL_SERIES
 from prober.daemon.rules import groups
 from prober.exposition.alerting import RuleOptions
+from prober.exposition.dashboards.board import UIDS
 from tests.daemon.alert_scenes import (
     ANSWERS,
     BURN,
@@ -24,6 +28,7 @@ from tests.daemon.alert_scenes import (
     Scene,
     at,
     burn,
+    discovery,
     drift,
     failing,
     fires,
@@ -157,11 +162,67 @@ def test_wrong_expectations_fail(promtool: Path, tmp_path: Path, alert: str, wro
         play(promtool, tmp_path, GROUPS, {alert: [wrong]})
 
 
+def neighbour(minutes: int) -> Series:
+    """A target, a prober and a discovery without trouble."""
+    series = QUIET | discovery("a", "1+0x60") | swept("60+60x60", "21600+0x60")
+    other = {"llama": "other", "pods": "other", 'instance="a"': 'instance="b"'}
+    return {
+        reduce(lambda name, pair: name.replace(*pair), other.items(), name): values.replace("x60", f"x{minutes}")
+        for name, values in series.items()
+    }
+
+
+def test_a_neighbour_of_trouble_stays_silent(promtool: Path, tmp_path: Path) -> None:
+    """Beside the first scene in which each alert fires, no alert is about others."""
+    first = {name: scene for name in SCENES for scene in reversed(SCENES[name]) if scene.is_firing}
+    assert set(first) == set(NAMES) - set(STATELESS_SCENES)
+    about = ('target="other"', 'instance="b"', 'discovery="other"')
+    others = f"count({' or '.join(f'ALERTS{{{label}}}' for label in about)})"
+    names = ("llm-slo-ttft", "llm-slo-ttft-slow", "llm-slo-prober")
+    rules = [rule for group in GROUPS if group["name"] in names for rule in group["rules"]]
+    for is_long in (True, False):
+        cases = [
+            case(
+                neighbour(scene.minute) | scene.series,
+                name=name,
+                promql_expr_test=[
+                    expectation(name, scene),
+                    {"expr": others, "eval_time": f"{scene.minute}m", "exp_samples": []},
+                ],
+            )
+            for name, scene in first.items()
+            if (scene.minute > 500) is is_long
+        ]
+        run_cases(promtool, tmp_path, [{"name": "all", "rules": rules}], cases, "15m" if is_long else "1m")
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_every_alert_has_scenes(name: str) -> None:
     """At least one in which it fires and one in which it does not."""
     scenes = SCENES.get(name, []) + STATELESS_SCENES.get(name, [])
     assert {scene.is_firing for scene in scenes} == {True, False}
+
+
+BOARDS = {
+    "slo": (BURN, "LLMPercentileSLOBreach", "LLMSLONoData", "LLMRulesStale"),
+    "capacity": ("LLMHeadroomLow", "LLMCapacityExhaustionForecast", "LLMSweepStale"),
+    "engine": ("LLMKVCachePressure", "LLMRequestsQueueing", "LLMEngineChanged", "LLMGPUThrottling"),
+    "drift": ("LLMTTFTP99Drift", "LLMITLP99Drift"),
+}
+
+
+def test_links_lead_to_the_dashboard_that_shows_what_the_alert_is_about() -> None:
+    """Of alerts about targets, others about the prober; what a link chooses is a variable of that dashboard."""
+    board_of = {alert: board for board, alerts in BOARDS.items() for alert in alerts}
+    shown = documents()
+    for rule in ALERTS:
+        url = urlsplit(rule["annotations"]["dashboard_url"])
+        is_about_a_target = "$labels.target" in rule["annotations"]["summary"]
+        board = board_of.get(rule["alert"], "target" if is_about_a_target else "drift")
+        assert url.path == f"/d/{UIDS[board]}", rule["alert"]
+        chosen = {name.removeprefix("var-") for name in parse_qs(url.query) if name.startswith("var-")}
+        assert chosen <= {variable["name"] for variable in shown[f"{board}.json"]["templating"]["list"]}
+        assert ("target" in chosen) is is_about_a_target
 
 
 def test_every_alert_has_its_annotations_and_runbook() -> None:
@@ -261,13 +322,14 @@ def histogram(seconds: str, values: str) -> Series:
     return {
         f'llmslo_ttft_seconds_bucket{{{PROBE},le="{le}"}}': values if is_in else "0+0x60"
         for le, is_in in bounds.items()
-    }
+    } | series_of("ttft_seconds_count", values, PROBE)
 
 
+SPENT = "Of the budget for 30d, by the events counted so far, nothing is left."
 UNMEASURED = " In the last 5 minutes p50 was not measured, p99 was not measured; the limit is 500ms."
 KNOWN = (
     histogram("2", "0+12x60")
-    | series_of("probe_failures_total", "0+3x60", PROBE, reason="http_503")
+    | series_of("probe_failures_total", "0+3x60", PROBE, reason="http_5xx")
     | series_of("probe_failures_total", "0+1x60", PROBE, reason="timeout_total")
     | series_of("engine_info", "1+0x60", engine="vllm", version="0.11.0", model="m")
     | series_of("engine_last_change_timestamp_seconds", "1200+0x60", what="restart")
@@ -280,13 +342,14 @@ BURN_DESCRIPTIONS = [
     (
         slo("ttft", "0+12x60", "0+10.8x60"),
         {"1h": ("90%", "360"), "6h": ("90%", "360")},
-        "The budget for 30d is used up." + UNMEASURED,
+        SPENT + UNMEASURED,
     ),
     (
         slo("ttft", "0+12x60", "0+10.8x60") | KNOWN,
         {"1h": ("90%", "360"), "6h": ("90%", "360")},
-        "The budget for 30d is used up. In the last 5 minutes p50 was 1.25s, p99 was 1.985s; the limit is 500ms. Most frequent "
-        "failure in 15 minutes: HTTP 503 (45). Engine: vllm 0.11.0. Its last change (restart) was at "
+        SPENT
+        + " In the last 5 minutes p50 was 1.25s, p99 was 1.985s (of about 60 values); the limit is 500ms. Most frequent "
+        "failure in 15 minutes: HTTP 5xx (45). Engine: vllm 0.11.0. Its last change (restart) was at "
         "1970-01-01 00:20:00 +0000 UTC. Likely cause: queueing.",
     ),
 ]
@@ -322,17 +385,33 @@ def test_descriptions_of_burn_alerts(
     run_cases(request.getfixturevalue(release), tmp_path, groups, [case(series, alert_rule_test=[firing])])
 
 
-def test_a_burn_alert_says_what_is_left_and_for_how_long(promtool: Path, tmp_path: Path) -> None:
-    """A quarter of 1% of 30 days, at a share of bad events of one half: 0.25 × 0.01 × 720 h / 0.5 = 3.6 h."""
+@pytest.mark.parametrize(
+    ("recorded", "lasts"),
+    [
+        ({"events:window": 518_400, "events:increase1h": 720}, ", at this rate for 3h 36m 0s"),
+        ({"events:window": 17_280, "events:increase1h": 720}, ", at this rate for 7m 12s"),
+        ({}, ""),
+    ],
+    ids=["30 days", "a day", "unknown"],
+)
+def test_a_burn_alert_says_what_is_left_and_for_how_long(
+    promtool: Path, tmp_path: Path, recorded: dict[str, int], lasts: str
+) -> None:
+    """A quarter of 1% of what was counted in 30 days or one, at a share of bad events of one half: 0.25 × 0.01 × 720 h / 0.5."""
     rule = next(rule for rule in ALERTS if rule["alert"] == BURN and rule["labels"]["slo"] == "ttft")
-    remaining = "target_workload_slo:llmslo_slo_error_budget_remaining:ratio"
-    known = {f'{remaining}{{target="llama",workload="probe",slo="ttft"}}': "0.25+0x60"}
-    labelled = rule | {"expr": f'{remaining}{{slo="ttft"}} * 2', "for": "0m"}  # a share of bad events of one half
+    remaining = "error_budget_remaining:ratio"
+    known = {
+        f'target_workload_slo:llmslo_slo_{name}{{target="llama",workload="probe",slo="ttft"}}': f"{value}+0x60"
+        for name, value in ({remaining: 0.25} | recorded).items()
+    }
+    share = f'target_workload_slo:llmslo_slo_{remaining}{{slo="ttft"}} * 2'  # a share of bad events of one half
+    labelled = rule | {"expr": share, "for": "0m"}
+    events = "about 720" if recorded else "the"
     text = (
-        "50% of the recorded events of workload probe in the last 1h were bad, and over 14.4% of those in the last 5m "
+        f"50% of {events} recorded events of workload probe in the last 1h were bad, and over 14.4% of those in the last 5m "
         "(TTFT up to 500ms; budget 1%)."
     )
-    text += f" 25% of the budget for 30d is left, at this rate for 3h 36m 0s.{UNMEASURED}"
+    text += f" Of the budget for 30d, by the events counted so far, 25% is left{lasts}.{UNMEASURED}"
     notes = of_llama(rule["annotations"]) | {"description": text}
     firing = {
         "eval_time": "15m",

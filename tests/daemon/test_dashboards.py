@@ -19,7 +19,7 @@ from prober.exposition.dashboards.queries import STATES
 from prober.exposition.families import AnySeries
 from tests.daemon.promtool import PROBE, case, check_expressions, run_cases
 from tools.dashboard_lint.promql import parse
-from tools.dashboard_lint.rules import expressions, labels_of_series, problems
+from tools.dashboard_lint.rules import expressions, labels_of_series, panels, problems
 
 ROOT = Path(__file__).parents[2]
 LABELS = labels_of_series(ALL_SERIES, example_rules())
@@ -246,6 +246,195 @@ def test_targets_of_one_name_in_two_clusters_are_shown_apart(promtool: Path, tmp
             (in_place(left_of), [*own, {"labels": '{slo="merged"}', "value": 0.5}]),
         ):
             tests.append({"expr": without_variables(expr, cluster), "eval_time": "125m", "exp_samples": expected})
+    run_cases(promtool, tmp_path, [], [case(series, promql_expr_test=tests)])
+
+
+SPEC = "llmslo_engine_speculation"
+CLOSED = {
+    "Finish reasons": "finish_reasons",
+    "Speculative decoding": "speculation",
+    "Engine pages": "pages",
+    "GPUs": "gpus",
+}
+
+
+def test_rows_that_many_targets_have_no_data_for_are_closed() -> None:
+    """On the engine dashboard; they hold their panels, and their title says by a hidden variable whether there are data."""
+    document = board("engine")
+    rows = {row["title"].partition(":")[0]: row for row in document["panels"] if row["type"] == "row"}
+    assert [title for title, row in rows.items() if row["collapsed"]] == list(CLOSED)
+    variables = {variable["name"]: variable for variable in document["templating"]["list"]}
+    for title, name in CLOSED.items():
+        assert rows[title]["title"] == f"{title}: ${name}"
+        assert rows[title]["panels"]
+        assert (variables[name]["hide"], variables[name]["multi"], variables[name]["refresh"]) == (2, False, 2)
+        assert variables[name]["skipUrlSync"], "a link keeps no title of another target or day"
+        assert "$target" not in json.dumps(rows[title])
+    shown = [name for name, variable in variables.items() if variable["hide"] == 0]
+    assert shown == ["datasource", "cluster", "namespace", "job", "model", "target", "one", "workload"]
+
+
+def told(one: str, **expected: str) -> list[dict[str, Any]]:
+    """What the titles of the closed rows say."""
+    queries = dict(expressions(board("engine")))
+    return [
+        {
+            "expr": without_variables(queries[f"variable {name!r}"].replace("$one", one)),
+            "eval_time": "10m",
+            "exp_samples": [{"labels": f'{{told="{text}"}}', "value": float(text != "no data")}],
+        }
+        for name, text in expected.items()
+    ]
+
+
+def test_the_title_of_a_closed_row_says_whether_the_target_has_its_data(promtool: Path, tmp_path: Path) -> None:
+    """Of the chosen target only; what exists but is 0 is not in use."""
+
+    def of(target: str, instance: str = "a", **speculation: float) -> dict[str, str]:
+        labels = f'job="llm-slo-prober",instance="{instance}",target="{target}"'
+        values = {f"{SPEC}_{name}": value for name, value in speculation.items()} | {"llmslo_engine_up": 1.0}
+        return {f"{name}{{{labels}}}": f"{value:g}x20" for name, value in values.items()}
+
+    series = {
+        **of("counts", draft_tokens_total=9, accepted_tokens_total=4),
+        **of("idle", draft_tokens_total=0, accepted_tokens_total=0),
+        **of("computes", length_tokens=2.5, acceptance_ratio=0.5),
+        **of("computes_none", length_tokens=0, acceptance_ratio=0),
+        **of("accepts", accepted_tokens_total=4),
+        **of("plain"),
+        **of("sidecars"),
+        **of("sidecars", "b"),
+        'llmslo_engine_requests_finished_total{job="llm-slo-prober",instance="a",target="counts",reason="stop"}': "0x20",
+    }
+    tests = [
+        *told(
+            "counts",
+            speculation="tokens are drafted",
+            finish_reasons="counted by the engine",
+            pages="read by one prober",
+        ),
+        *told("idle", speculation="nothing is drafted", finish_reasons="no data"),
+        *told("computes", speculation="tokens are drafted"),
+        *told("computes_none", speculation="nothing is drafted"),
+        *told("accepts", speculation="tokens are drafted"),
+        *told("plain", speculation="no data", gpus="no data"),
+        *told("sidecars", pages="read by several probers"),
+        *told("gone", speculation="no data", finish_reasons="no data", pages="no data", gpus="no data"),
+    ]
+    run_cases(promtool, tmp_path, [], [case(series, promql_expr_test=tests)])
+
+
+def engine_query(title: str, ref: str = "A") -> str:
+    """A query of the engine dashboard, as Grafana asks for the target `t`."""
+    (panel,) = (panel for panel in panels(board("engine")) if panel["title"] == title)
+    expr = next(target["expr"] for target in panel["targets"] if target["refId"] == ref)
+    return without_variables(expr.replace("$one", "t"))
+
+
+# Counters by their rise a minute, gauges by their value; then share of accepted tokens and tokens per draft.
+SPECULATING: dict[str, tuple[dict[str, float], dict[str, float], float | None, float | None]] = {
+    "vLLM": ({"drafts": 60, "draft_tokens": 240, "accepted_tokens": 150}, {}, 0.625, 3.5),
+    "SGLang": ({"drafts": 60}, {"acceptance_ratio": 0.6, "length_tokens": 2.5}, 0.6, 2.5),
+    "SGLang, nothing accepted": ({"drafts": 60}, {"acceptance_ratio": 0.0, "length_tokens": 1.0}, 0.0, 1.0),
+    "SGLang without speculation": ({}, {"acceptance_ratio": 0.0, "length_tokens": 0.0}, None, None),
+    "TensorRT-LLM": ({"draft_tokens": 200, "accepted_tokens": 50}, {"length_tokens": 1.75}, 0.25, 1.75),
+    "TGI": ({"accepted_tokens": 50}, {}, None, None),
+    "llama.cpp without speculation": ({"drafts": 0, "draft_tokens": 0, "accepted_tokens": 0}, {}, None, None),
+}
+
+
+@pytest.mark.parametrize("name", SPECULATING)
+def test_speculation_is_from_counters_else_as_the_engine_computes_it(promtool: Path, tmp_path: Path, name: str) -> None:
+    """Nothing is shown for an engine that drafts nothing, or counts too little; two probers that read one page count once."""
+    counters, gauges, acceptance, length = SPECULATING[name]
+    series = {
+        f'{SPEC}_{kind}{{job="llm-slo-prober",instance="{instance}",target="t"}}': values
+        for instance in ("a", "b")
+        for kind, values in (
+            *((f"{kind}_total", f"0+{rise}x30") for kind, rise in counters.items()),
+            *((kind, f"{value}x30") for kind, value in gauges.items()),
+        )
+    }
+    tests = [
+        {
+            "expr": f"round({engine_query(title)}, 0.001)",
+            "eval_time": "20m",
+            "exp_samples": [] if value is None else [{"labels": '{target="t"}', "value": value}],
+        }
+        for title, value in (("Drafted tokens accepted", acceptance), ("Tokens per draft", length))
+    ]
+    run_cases(promtool, tmp_path, [], [case(series, promql_expr_test=tests)])
+
+
+def test_requests_without_a_counted_reason_are_not_left_out(promtool: Path, tmp_path: Path) -> None:
+    """SGLang counts aborted requests apart, and all others with them; where every reason is counted nothing is without one."""
+
+    def of(name: str, rise: int, reason: str = "") -> dict[str, str]:
+        more = f',reason="{reason}"' if reason else ""
+        return {f'{name}{{job="llm-slo-prober",instance="a",target="t"{more}}}': f"0+{rise}x30"}
+
+    every, by_reason = "llmslo_engine_requests_total", "llmslo_engine_requests_finished_total"
+    named, errors, unnamed = (f"round({engine_query('Requests finished, by reason', ref)})" for ref in "ABC")
+
+    def shown(expr: str, **samples: float) -> dict[str, Any]:
+        expected = [
+            {"labels": '{target="t"}' if label == "none" else f'{{reason="{label}"}}', "value": value}
+            for label, value in samples.items()
+        ]
+        return {"expr": expr, "eval_time": "20m", "exp_samples": expected}
+
+    scenes = [
+        (
+            of(every, 30) | of(by_reason, 20, "stop") | of(by_reason, 8, "length") | of(by_reason, 2, "error"),
+            [shown(named, stop=100, length=40), shown(errors, error=10), shown(unnamed)],
+        ),
+        (of(every, 30) | of(by_reason, 3, "abort"), [shown(named, abort=15), shown(errors), shown(unnamed, none=135)]),
+        (of(every, 30), [shown(named), shown(errors), shown(unnamed)]),
+        (
+            of(every, 30) | of(by_reason, 0, "stop") | of(by_reason, 30, "length"),
+            [shown(named, length=150), shown(unnamed)],
+        ),
+    ]
+    cases = [case(series, promql_expr_test=tests) for series, tests in scenes]
+    run_cases(promtool, tmp_path, [], cases)
+
+
+def test_each_engine_of_one_target_is_shown_by_the_prober_that_reads_it(promtool: Path, tmp_path: Path) -> None:
+    """Sidecars: one with an older version, one that cannot read its page."""
+
+    def of(name: str, instance: str, value: str, more: str = "") -> dict[str, str]:
+        return {f'{name}{{job="llm-slo-prober",instance="{instance}",target="t"{more}}}': value}
+
+    series = {
+        **of("llmslo_engine_up", "pod-a", "1x30"),
+        **of("llmslo_engine_up", "pod-b", "1x30"),
+        **of("llmslo_engine_up", "pod-c", "0x30"),
+        **of("llmslo_engine_info", "pod-a", "1x30", ',engine="vllm",version="0.32.0",model="m"'),
+        **of("llmslo_engine_info", "pod-b", "1x30", ',engine="vllm",version="0.31.0",model="m"'),
+        **of("llmslo_engine_requests_running", "pod-a", "12x30"),
+        **of("llmslo_engine_requests_running", "pod-b", "3x30"),
+        **of("llmslo_engine_generation_tokens_total", "pod-a", "0+6000x30"),
+        **of("llmslo_engine_generation_tokens_total", "pod-b", "0+600x30"),
+    }
+
+    def shown(title: str, expected: dict[str, float], ref: str = "A") -> dict[str, Any]:
+        samples = [{"labels": f"{{{labels}}}", "value": value} for labels, value in expected.items()]
+        return {"expr": engine_query(title, ref), "eval_time": "20m", "exp_samples": samples}
+
+    tests = [
+        shown("Engines", {'instance="pod-a"': 1, 'instance="pod-b"': 1, 'instance="pod-c"': 0}),
+        shown(
+            "Engines",
+            {
+                'instance="pod-a",engine="vllm",version="0.32.0",model="m"': 1,
+                'instance="pod-b",engine="vllm",version="0.31.0",model="m"': 1,
+            },
+            "B",
+        ),
+        shown("Requests running, by prober", {'instance="pod-a"': 12, 'instance="pod-b"': 3}),
+        shown("Output tokens, by prober", {'instance="pod-a"': 100, 'instance="pod-b"': 10}),
+        shown("Preemptions, by prober", {}),
+    ]
     run_cases(promtool, tmp_path, [], [case(series, promql_expr_test=tests)])
 
 

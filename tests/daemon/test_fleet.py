@@ -43,6 +43,7 @@ from prober.net import exchange
 from prober.net.clock import Alarm, Clock
 from prober.net.endpoint import Endpoint
 from prober.net.exchange import Exchange
+from prober.probing.answered_targets import AnsweredTargets
 from prober.probing.event_log import EventLog
 from prober.probing.fleet import Fleet
 from prober.probing.history import ProbeHistory, TargetHistory
@@ -80,13 +81,16 @@ def specs(*targets: str, slos: str = "") -> tuple[TargetSpec, ...]:
 class Watched:
     """A fleet with all its features, and what it has written."""
 
-    def __init__(self, saved: dict[str, bytes] | None = None) -> None:
+    def __init__(self, saved: dict[str, bytes] | None = None, answered: dict[str, bytes] | None = None) -> None:
         self.families: Registry = registry()
         self.clock = make_clock()
         self.events, self.trust, self.headroom = EventLog(), Trust(0.01), Headroom(self.families)
         self.engines = EngineMonitor(self.families, self.events, SavedRows(saved or {}))
         self.sweeps = Sweeps(self.families, self.events, self.headroom, self.trust, self.clock, None, PageReader)
         self.gpus = GpuMonitor(self.families, lambda: self.fleet.runners.values())
+        self.answered = AnsweredTargets(
+            lambda: (runner.target for runner in self.fleet.runners.values()), SavedRows(answered or {})
+        )
         features: tuple[Feature, ...] = (
             ProbeRecorder(self.families),
             SloMonitor(self.families),
@@ -109,6 +113,7 @@ class Watched:
             Names(),
             Ledger(),
             Supervisor(self.families),
+            has_answered_before=self.answered.take,
         )
         self.fleet = Fleet(context)
 
@@ -150,8 +155,10 @@ class Watched:
 
 
 @asynccontextmanager
-async def watched(saved: dict[str, bytes] | None = None) -> AsyncIterator[Watched]:
-    found = Watched(saved)
+async def watched(
+    saved: dict[str, bytes] | None = None, answered: dict[str, bytes] | None = None
+) -> AsyncIterator[Watched]:
+    found = Watched(saved, answered)
     try:
         yield found
     finally:

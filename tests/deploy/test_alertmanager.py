@@ -1,9 +1,16 @@
-"""The example for Alertmanager is one that Alertmanager takes."""
+"""The example for Alertmanager is one that Alertmanager takes, and a real one inhibits what it should and nothing else."""
 
+import json
+import re
 import subprocess
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
+from tests.processes import free_port, get, until
 
 ROOT = Path(__file__).parents[2]
 CONFIG = ROOT / "deploy/alertmanager/alertmanager.yaml"
@@ -26,3 +33,141 @@ def test_each_severity_has_its_receiver(amtool: Path, severity: str, labels: str
     command = [str(amtool), "config", "routes", "test", f"--config.file={CONFIG}", *labels.split()]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert receiver in done.stdout, done.stdout + done.stderr
+
+
+FAILING = "LLMTargetFailing critical target=llama"
+BURN = "LLMErrorBudgetBurn critical target=llama workload=w slo=ok long=1h short=5m"
+# What fires, what of it is not sent, and what is.
+INHIBITED = {
+    "an outage is one message": (
+        [FAILING],
+        [
+            BURN,
+            "LLMErrorBudgetBurn warning target=llama workload=w slo=ok long=1d short=2h",
+            "LLMErrorBudgetBurn critical target=llama workload=w slo=ok999 long=1h short=5m",
+            "LLMErrorBudgetBurnFromVantage warning target=llama workload=w slo=ok vantage=paris long=1h short=5m",
+            "LLMPercentileSLOBreach warning target=llama workload=w slo=ok",
+            "LLMTTFTP99Drift warning target=llama workload=w signal=ttft",
+            "LLMQualityDegraded warning target=llama workload=golden",
+            "LLMSLONoData warning target=llama workload=w slo=tpot",
+        ],
+        [
+            "LLMErrorBudgetBurn critical target=other workload=w slo=ok long=1h short=5m",
+            "LLMSLONoData warning target=other workload=w slo=ok",
+            "LLMProberRestarting warning instance=a",
+            "LLMHeadroomLow warning target=llama",
+            "LLMEngineChanged info target=llama what=version",
+        ],
+    ),
+    "of its own cluster": (
+        [f"{FAILING} cluster=east"],
+        [f"{BURN} cluster=east"],
+        [f"{BURN} cluster=west", BURN],
+    ),
+    "whatever its own labels": ([f"{FAILING} team=search"], [f"{BURN} team=search"], [BURN.replace("llama", "other")]),
+    "from one place": (
+        ["LLMTargetFailingFromVantage warning target=llama vantage=paris"],
+        ["LLMErrorBudgetBurnFromVantage warning target=llama workload=w slo=ok vantage=paris long=1h short=5m"],
+        [
+            "LLMErrorBudgetBurnFromVantage warning target=llama workload=w slo=ok vantage=lima long=1h short=5m",
+            "LLMErrorBudgetBurnFromVantage warning target=other workload=w slo=ok vantage=paris long=1h short=5m",
+            BURN.replace("slo=ok", "slo=ttft"),
+        ],
+    ),
+    "a page needs no ticket": (
+        [BURN],
+        [
+            "LLMErrorBudgetBurn warning target=llama workload=w slo=ok long=3d short=6h",
+            "LLMPercentileSLOBreach warning target=llama workload=w slo=ok",
+        ],
+        [
+            "LLMErrorBudgetBurn warning target=llama workload=w slo=ttft long=3d short=6h",
+            "LLMErrorBudgetBurn warning target=llama workload=rag slo=ok long=3d short=6h",
+            "LLMErrorBudgetBurn warning target=other workload=w slo=ok long=3d short=6h",
+            "LLMPercentileSLOBreach warning target=llama workload=w slo=itl",
+        ],
+    ),
+    "a burn needs no percentile": (
+        ["LLMErrorBudgetBurn warning target=llama workload=w slo=ok long=3d short=6h"],
+        ["LLMPercentileSLOBreach warning target=llama workload=w slo=ok"],
+        ["LLMPercentileSLOBreach warning target=other workload=w slo=ok", BURN.replace("llama", "third")],
+    ),
+    "why there is no data": (
+        ["LLMProbeRejected warning target=llama workload=w"],
+        [
+            "LLMSLONoData warning target=llama workload=w slo=ok",
+            "LLMSLONoData warning target=llama workload=w slo=ttft",
+        ],
+        [
+            "LLMSLONoData warning target=llama workload=rag slo=ok",
+            "LLMSLONoData warning target=other workload=w slo=ok",
+            BURN,
+        ],
+    ),
+    "nobody probes": (
+        ["LLMProberDown critical instance=a"],
+        ["LLMSLONoData warning target=llama workload=w slo=ok"],
+        [
+            FAILING,
+            "LLMProberDown critical instance=b",
+            "LLMErrorBudgetBurn critical target=other workload=w slo=ok long=1h short=5m",
+        ],
+    ),
+    "a late prober": (
+        ["LLMProberUntrusted warning instance=a"],
+        [
+            "LLMTTFTP99Drift warning target=llama workload=w signal=ttft",
+            "LLMPercentileSLOBreach warning target=llama workload=w slo=ok",
+        ],
+        [FAILING, BURN.replace("llama", "other"), "LLMSLONoData warning target=other workload=w slo=ok"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", INHIBITED)
+def test_what_an_alert_inhibits(alertmanager_binary: Path, tmp_path: Path, name: str) -> None:
+    """By a real Alertmanager: these of the same target, workload, SLO, vantage or cluster, and no others."""
+    sources, muted, sent = ([_labels(text) for text in texts] for texts in INHIBITED[name])
+    with _alertmanager(alertmanager_binary, tmp_path) as url:
+        body = json.dumps([{"labels": labels} for labels in (*sources, *muted, *sent)]).encode()
+        headers = {"Content-Type": "application/json"}
+        urllib.request.urlopen(urllib.request.Request(f"{url}/api/v2/alerts", body, headers), timeout=10).close()
+
+        def states() -> dict[str, list[str]]:
+            found: dict[str, list[str]] = {}
+            for alert in json.loads(get(f"{url}/api/v2/alerts")):
+                found.setdefault(alert["status"]["state"], []).append(_key(alert["labels"]))
+            return found
+
+        until(lambda: len(states().get("suppressed", ())) >= len(muted), "alerts to be inhibited")
+        found = states()
+        assert sorted(found.pop("suppressed")) == sorted(map(_key, muted))
+        assert sorted(key for keys in found.values() for key in keys) == sorted(map(_key, (*sources, *sent)))
+
+
+@contextmanager
+def _alertmanager(binary: Path, folder: Path) -> Iterator[str]:
+    """Base URL of an Alertmanager with the example, whose messages wait for an hour."""
+    port, config = free_port(), folder / "alertmanager.yml"
+    config.write_text(re.sub("group_wait: [0-9]+[sm]", "group_wait: 1h", CONFIG.read_text()))
+    command: list[str | Path] = [
+        binary, f"--config.file={config}", f"--storage.path={folder}", "--cluster.listen-address=",
+        f"--web.listen-address=127.0.0.1:{port}",
+    ]  # fmt: skip
+    with (folder / "log").open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
+        try:
+            url = f"http://127.0.0.1:{port}"
+            until(lambda: get(f"{url}/-/ready"), "Alertmanager")
+            yield url
+        finally:
+            process.terminate()
+
+
+def _labels(text: str) -> dict[str, str]:
+    """Labels of `ALERT SEVERITY LABEL=VALUE …`."""
+    name, severity, *pairs = text.split()
+    return {"alertname": name, "severity": severity} | dict(pair.split("=") for pair in pairs)
+
+
+def _key(labels: dict[str, str]) -> str:
+    return " ".join(f"{name}={value}" for name, value in sorted(labels.items()))

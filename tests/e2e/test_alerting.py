@@ -304,7 +304,7 @@ async def _play(stage: Stage, inbox: Inbox) -> None:
     stage.running["gone"] = stage.mock("gone")
     stage.running["doomed"] = stage.prober("doomed", [("other", USUAL)])
     for name, labels in stories:
-        await until(lambda name=name, labels=labels: inbox.has("resolved", name, **labels), f"{name} to resolve", 90)  # type: ignore[misc]
+        await until(lambda name=name, labels=labels: inbox.has("resolved", name, **labels), f"{name} to resolve")  # type: ignore[misc]
     assert inbox.about(target="quiet") == []
     assert inbox.receivers["search"] == {"search"}
     assert inbox.receivers[""] == {"pager", "tickets"}

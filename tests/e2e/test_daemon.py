@@ -34,7 +34,9 @@ from tests.deploy.rendering import chart
 from tests.observed import observed
 from tests.processes import Daemon, Mock, fetch, free_port, get, until
 
-CONFIG = "targets:\n  - {{name: {name}, url: 'http://127.0.0.1:{port}', rate: 20/s, max_send_lag: 5s}}\n"
+CONFIG = (
+    "targets:\n  - {{name: {name}, url: 'http://127.0.0.1:{port}', rate: 20/s, max_in_flight: 200, max_send_lag: 5s}}\n"
+)
 
 
 @pytest.fixture(scope="module")
@@ -188,11 +190,13 @@ def test_check_and_once_at_the_command_line(tmp_path: Path, mock_port: int) -> N
     checked = prober("check", "--config.file", str(path))
     assert checked.returncode == 0
     assert "prompt tokens/day" in checked.stdout
-    drawn = prober("once", f"http://127.0.0.1:{mock_port}")
+    drawn = prober("once", f"http://127.0.0.1:{mock_port}", "--max-send-lag", "5s")
     assert drawn.returncode == 0
     assert "TTFT" in drawn.stdout
     assert "█" in drawn.stdout
-    failed = prober("once", f"http://127.0.0.1:{mock_port}", "--json", "--header", "X-Mock-Fault: truncated")
+    failed = prober(
+        "once", f"http://127.0.0.1:{mock_port}", "--json", "--header", "X-Mock-Fault: truncated", "--max-send-lag", "5s"
+    )
     assert failed.returncode == 1
     assert json.loads(failed.stdout)["outcome"] == "truncated"
 
@@ -200,7 +204,7 @@ def test_check_and_once_at_the_command_line(tmp_path: Path, mock_port: int) -> N
 async def test_diagnose_at_the_command_line() -> None:
     """The whole matrix is sent and answered, the engine's page is read, and the verdict has its reasons."""
     async with running(Settings(behaviour=Behaviour(ttft=Constant(0.02), itl=Constant(0.001)))) as url:
-        command = [sys.executable, "-m", "prober", "diagnose", url, "--json", "--tpot", "10s"]
+        command = [sys.executable, "-m", "prober", "diagnose", url, "--json", "--tpot", "10s", "--max-send-lag", "5s"]
         process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
         output, _ = await asyncio.wait_for(process.communicate(), 90)
     assert process.returncode == 0

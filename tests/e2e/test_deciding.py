@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import sys
 from collections import Counter
 from dataclasses import replace
@@ -23,7 +24,8 @@ from prober.results.comparison import Comparison
 
 pytestmark = pytest.mark.timeout(900)  # a comparison has its rounds, in real time
 
-RATE = ("--rate", "50/s", "--burst", "0s", "--max-send-lag", "500ms")  # blocks of time would take minutes
+LATE = ("--max-send-lag", "500ms")  # tests share their machine
+RATE = ("--rate", "50/s", "--burst", "0s", *LATE)  # blocks of time would take minutes
 QUICK = Settings(behaviour=Behaviour(ttft=Constant(0.02), itl=Constant(0.001)))
 
 
@@ -186,7 +188,7 @@ async def test_what_is_kept_and_is_no_baseline_is_said(tmp_path: Path) -> None:
     assert any("will not do as a baseline" in reservation for reservation in answer["reservations"])
 
 
-TURNS = ("--rate", "100/s", "--requests", "10", "--cool-down", "1ms", "--warm-up", "1")
+TURNS = ("--rate", "100/s", "--requests", "10", "--cool-down", "1ms", "--warm-up", "1", *LATE)
 
 
 async def test_a_comparison_is_kept_and_shown_again(tmp_path: Path) -> None:
@@ -237,7 +239,7 @@ async def test_equals_show_no_difference_and_30_percent_is_found() -> None:
 
 async def test_the_cost_of_structured_output_is_found() -> None:
     """The same prompts to one engine with and without a JSON format: 30% more in TTFT and TPOT, and how many answers are valid."""
-    engine = Settings(behaviour=Behaviour(Lognormal(0.03, 0.1), Lognormal(0.002, 0.1), json_factor=1.3), seed=3)
+    engine = Settings(behaviour=Behaviour(Lognormal(0.06, 0.1), Lognormal(0.004, 0.1), json_factor=1.3), seed=3)
     own = (
         "--prompt-tokens",
         "30",
@@ -255,7 +257,14 @@ async def test_the_cost_of_structured_output_is_found() -> None:
         assert axes[axis]["effect"] == pytest.approx(0.3, abs=0.12)
     fields = '{"temperature": 0, "response_format": {"type": "json_object"}}'
     assert ["request fields", '{"temperature": 0}', fields] in answer["differs"]
-    assert "0 of 90 checked answers of B are wrong" in answer["said"]
+    # Requests that the prober itself sent late on a busy machine are not checked.
+    checked = [
+        int(found[1])
+        for remark in answer["said"]
+        if (found := re.fullmatch(r"0 of (\d+) checked answers of B are wrong", remark))
+    ]
+    assert len(checked) == 1
+    assert 80 <= checked[0] <= 90
     assert any(remark.startswith("A counts 12 output_tokens a request, B 7:") for remark in answer["said"])
 
 

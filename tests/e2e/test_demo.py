@@ -20,6 +20,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
 from prober.cli.demo import ENGINES
+from prober.cli.scenes import SCENES
 
 pytestmark = pytest.mark.timeout(600)  # it shows minutes of real time
 
@@ -209,6 +210,25 @@ def test_an_engine_that_ends_by_itself_ends_the_demo() -> None:
         assert running.process.stdout is not None
         assert "regressing exited with -9" in running.process.stdout.read()
         assert [number for number in started if is_running(number)] == []
+
+
+def test_scenes_are_listed_and_an_unknown_one_is_told() -> None:
+    """With all their names."""
+    listed = subprocess.run([*COMMAND, "--scene", "list"], capture_output=True, text=True, check=True).stdout
+    assert [line.split()[0] for line in listed.splitlines()] == list(SCENES)
+    done = subprocess.run([*COMMAND, "--scene", "none"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"prober demo: --scene: 'none' is not a scene; all, or one of:\n{listed}"
+
+
+def test_an_engine_that_ends_in_its_scene_does_not_end_the_demo() -> None:
+    """The target fails, its neighbour does not."""
+    with demo("--scene", "dead", "--trouble-after", "8s") as running:
+        eventually(lambda: running.targets()["dead"]["state"] == "ready", "it answers")
+        eventually(lambda: running.targets()["dead"]["state"] == "failing", "it is dead")
+        assert running.targets()["healthy"]["state"] == "ready"
+        running.process.send_signal(signal.SIGTERM)
+        assert running.process.wait(30) == 0
 
 
 @pytest.mark.parametrize("text", ["2", "soon"])

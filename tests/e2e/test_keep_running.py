@@ -1,17 +1,23 @@
 """`prober run --keep-running`, as a sidecar runs it: nothing that is wrong around it ends it, and what is mended is taken."""
 
 import base64
+import json
 import os
 import socket
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
 import bcrypt
 import pytest
 
+from prober.features.capacity.waiting_sweeps import WAITING
+from prober.storage.store import Store
+from tests.faults.conftest import absent_if_impossible
+from tests.faults.disks import empty, fill, small_disk
 from tests.processes import Mock, Program, fetch, free_port, get, until, value
 
 OK = "llmslo_config_last_reload_successful"
@@ -173,11 +179,76 @@ def test_without_storage_it_probes_and_says_so(
         until(lambda: prober.probes() >= 3, "probes")
         assert prober.is_well()
         assert value(prober.url, OK) == 0
-        assert "state is in memory only until the prober restarts" in get(prober.url + "/")
+        assert "state is in memory only, the storage is tried again" in get(prober.url + "/")
         assert prober.logged(f"--storage.path {tmp_path / 'storage'}: ") == 1
         assert fetch(prober.url + "/-/reload", "POST")[0] == 200
         assert value(prober.url, OK) == 0
         assert prober.stop() == 0
+
+
+def mended_storage(tmp_path: Path, folder: Path, gone: int, spoilt: str, mend: Callable[[], object]) -> None:
+    """A prober whose storage cannot be used until `mend` goes on, and knows then that the target at the port `gone` has answered.
+
+    spoilt: the state of that target before
+    """
+    well = free_port()
+    (tmp_path / "prober.yaml").write_text(
+        "defaults: {rate: 20/s, max_send_lag: 5s}\n"
+        f"targets: [{{name: gone, url: 'http://127.0.0.1:{gone}'}}, {{name: well, url: 'http://127.0.0.1:{well}'}}]\n"
+    )
+    options = ("--ttft", "10ms", "--itl", "1ms")
+
+    def state(name: str) -> bool:
+        return value(prober.url, "llmslo_target_state", target="gone", state=name) == 1
+
+    with Mock(tmp_path / "well", *options, port=well), KeepRunning(tmp_path, "--storage.path", folder) as prober:
+        with Mock(tmp_path / "gone", *options, port=gone) if spoilt == "ready" else nullcontext():
+            until(lambda: state(spoilt), f"the state {spoilt}")
+            assert value(prober.url, OK) == 0
+        mend()
+        until(lambda: value(prober.url, OK) == 1, "the storage")
+        until(lambda: state("failing"), "the state of a target that has answered before")
+        assert value(prober.url, "llmslo_probe_failures_total", target="well") == 0
+        assert prober.logged(f"--storage.path {folder}: ") == 1
+        assert f"--storage.path {folder}: can be used now; the prober begins again with it" in prober.log.read_text()
+        assert prober.stop() == 0
+    store = Store(str(folder))
+    assert f"127.0.0.1:{gone}" in store.load("answered")["all"].decode()
+    store.close()
+
+
+def test_storage_that_another_program_let_go_is_read(tmp_path: Path) -> None:
+    """The process does not end for it. What is stored there counts."""
+    gone, folder = free_port(), tmp_path / "storage"
+    store = Store(str(folder))
+    store.save("answered", [("all", json.dumps({"gone": f"127.0.0.1:{gone}"}).encode())], time.time())
+    store.close()
+    with closing(sqlite3.connect(folder / "prober.db")) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        mended_storage(tmp_path, folder, gone, "starting", other.close)
+
+
+def test_a_disk_with_room_again_is_written(tmp_path: Path) -> None:
+    """What was learnt meanwhile is kept: a target that answered then, and no longer does, fails."""
+    with absent_if_impossible(), small_disk(tmp_path) as disk:
+        fill(disk)
+        mended_storage(tmp_path, disk, free_port(), "ready", partial(empty, disk))
+
+
+def test_a_full_disk_does_not_end_its_start(tmp_path: Path, mock: Mock) -> None:
+    """Rows that are too old cannot be deleted then; they are left out."""
+    (tmp_path / "prober.yaml").write_text(TARGET.format(port=mock.port))
+    with absent_if_impossible(), small_disk(tmp_path) as disk:
+        store = Store(str(disk))
+        store.save(WAITING, [("all", b'{"one": ["schedule", 1.0]}')], time.time() - 7 * 3600)
+        store.close()
+        fill(disk)
+        with KeepRunning(tmp_path, "--storage.path", disk) as prober:
+            until(lambda: prober.probes() >= 3, "probes")
+            assert prober.is_well()
+            assert prober.logged(f"old and odd {WAITING} states are not removed, but left out: ") == 1
+            assert "sweeps that waited" not in prober.log.read_text()
+            assert prober.stop() == 0
 
 
 def test_an_address_in_use_is_waited_for(tmp_path: Path, mock: Mock) -> None:
@@ -290,3 +361,34 @@ def test_an_engine_that_begins_to_listen_late_has_no_failures(tmp_path: Path) ->
             until(lambda: value(prober.url, "llmslo_target_state", target="late", state="ready"), "it", 15)
         assert value(prober.url, "llmslo_probe_failures_total", target="well") == 0
         until(lambda: value(prober.url, "llmslo_target_state", target="late", state="failing"), "its end")
+
+
+@pytest.mark.parametrize("age_days", [0, 31])
+def test_a_restart_beside_a_dead_engine(tmp_path: Path, age_days: int) -> None:
+    """With --storage.path it is failing, not starting, unless that was a month ago; its neighbour has never answered."""
+    dead, new = free_port(), free_port()
+    storage = tmp_path / "storage"
+    (tmp_path / "prober.yaml").write_text(
+        "defaults: {rate: 20/s, max_send_lag: 5s}\n"
+        f"targets: [{{name: dead, url: 'http://127.0.0.1:{dead}'}}, {{name: new, url: 'http://127.0.0.1:{new}'}}]\n"
+    )
+    with (
+        Mock(tmp_path / "mock", "--ttft", "10ms", "--itl", "1ms", port=dead),
+        KeepRunning(tmp_path, "--storage.path", storage) as prober,
+    ):
+        until(lambda: value(prober.url, "llmslo_target_state", target="dead", state="ready") == 1, "its answers")
+        until(lambda: value(prober.url, "llmslo_target_state", target="new", state="starting") == 1, "the other")
+        assert prober.stop() == 0
+    with closing(sqlite3.connect(storage / "prober.db")) as stored, stored:
+        (rows,) = stored.execute("SELECT count(*) FROM state WHERE kind = 'answered'").fetchone()
+        assert rows == 1
+        stored.execute("UPDATE state SET saved_unix_s = saved_unix_s - ?", (age_days * 86_400.0,))
+    with KeepRunning(tmp_path, "--storage.path", storage) as prober:
+        state = "starting" if age_days else "failing"
+        until(lambda: value(prober.url, "llmslo_target_state", target="dead", state=state) == 1, state)
+        until(lambda: value(prober.url, "llmslo_target_state", target="new", state="starting") == 1, "the other")
+        assert value(prober.url, "llmslo_probe_failures_total", target="new") == 0
+        assert (value(prober.url, "llmslo_probe_failures_total", target="dead") >= 3) is not bool(age_days)
+        outage = "it has answered before, so this is an outage and no start"
+        assert (outage in get(prober.url + "/api/v1/events?target=dead")) is not bool(age_days)
+        assert outage not in get(prober.url + "/api/v1/events?target=new")

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -22,11 +23,13 @@ from prober.exposition.families import Registry
 from prober.features.capacity.refusal import Refused
 from prober.features.experiments.report.document import Figure
 from prober.features.experiments.report.plots import curves
+from prober.measure.outcome import Outcome
 from prober.web.page import layout
 from prober.web.page.view import PageView, TargetView
+from prober.web.recent_probes import ProbeFilter
 from prober.web.site import Site
 from tests.processes import free_port, get, until
-from tests.web.scenes import HOSTILE, LONG, NOW, SCENES, fleet, hostile, hundred, page_of, target
+from tests.web.scenes import HOSTILE, LONG, NOW, SCENES, fleet, hostile, hundred, page_of, probe, target
 
 Scenes = dict[str, Callable[[], Sequence[TargetView]]]
 ALL: Scenes = {**SCENES, "fleet": fleet, "hostile": hostile, "hostile in full": lambda: hostile()[:1]}
@@ -57,10 +60,11 @@ class Stage:
     def url(self) -> str:
         return f"{self.origin}/slo/"
 
-    async def page(self, query: str, number: int, chosen: str, *, admin: bool) -> PageView | None:
+    async def page(self, query: str, number: int, chosen: str, asked: ProbeFilter, *, admin: bool) -> PageView | None:
         if chosen and not any(target.key == chosen for target in self.targets):
             return None
-        return replace(page_of(self.targets, admin=admin, query=query, chosen=chosen), at_unix_s=self.at)
+        view = page_of(self.targets, admin=admin, query=query, chosen=chosen)
+        return replace(view, at_unix_s=self.at, asked=asked, probes=list(filter(asked.takes, view.probes)))
 
     def forget(self) -> None:
         """Nothing is remembered."""
@@ -222,10 +226,11 @@ def test_it_fits_a_phone(browser: Browser, scene: str) -> None:
         assert page.locator("h1").bounding_box()["y"] < 300  # type: ignore[index]
 
 
+@pytest.mark.parametrize("width", [PHONE["width"], 760, 1024, 1200, DESK["width"], 1440])
 @pytest.mark.parametrize("scene", ["slow", "drifting", "full"])
-def test_a_phone_shows_every_column(browser: Browser, scene: str) -> None:
-    """No part of a table is hidden behind a scrollbar."""
-    with staged(ALL[scene]()) as stage, opened(browser, stage, viewport=PHONE) as page:
+def test_every_column_is_shown(browser: Browser, scene: str, width: int) -> None:
+    """No part of a table is hidden behind a scrollbar, on a phone or in a window of usual width."""
+    with staged(ALL[scene]()) as stage, opened(browser, stage, viewport=ViewportSize(width=width, height=900)) as page:
         wide = "[...document.querySelectorAll('.wide')].filter(each => each.scrollWidth > each.clientWidth + 1)"
         assert page.evaluate(f"{wide}.map(each => each.getAttribute('aria-label'))") == []
 
@@ -410,6 +415,21 @@ def test_a_fleet_is_filtered(browser: Browser) -> None:
         expect(page.locator(".card")).to_have_count(10)
         page.get_by_role("searchbox").fill("")
         expect(page.locator(".card")).to_have_count(100)
+
+
+def test_the_last_probes_are_filtered(browser: Browser) -> None:
+    """By links; the choice is in the address, and stays while the page refreshes and while targets are filtered."""
+    failed = replace(target("b"), probes=[probe(3, Random(1), name="b", outcome=Outcome.RESET, detail="cut")])
+    with staged([target("a"), failed]) as stage, opened(browser, stage) as page:
+        expect(page.locator(".probes > li")).to_have_count(20)
+        page.get_by_role("link", name="failed", exact=True).click()
+        expect(page.locator(".probes > li")).to_have_count(1)
+        page.get_by_role("searchbox").press_sequentially("a")
+        expect(page.locator(".card")).to_have_count(1)
+        assert page.url.endswith("?outcome=failed&q=a")
+        expect(page.locator(".probes > li")).to_have_count(1)
+        page.get_by_role("link", name="all", exact=True).click()
+        expect(page.locator(".probes > li")).to_have_count(20)
 
 
 def test_keys_are_enough(browser: Browser) -> None:

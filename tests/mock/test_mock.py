@@ -123,6 +123,22 @@ def test_faults_are_read_and_have_their_time() -> None:
     assert [schedule.at(s * 10**9) for s in (59, 60, 119, 120)] == [None, fault, fault, None]
 
 
+async def test_a_fault_of_a_share_has_that_share_of_the_requests() -> None:
+    """`http:503/20%`: about a fifth of the requests to the API, at random."""
+    assert parse_fault("http:503/20%@60s-") == Fault("http", 503.0, 60.0, share=0.2)
+    async with running(replace(QUICK, faults=(parse_fault("http:503/20%"),), seed=1)) as url:
+        answers = [await ask(url) for _ in range(100)]
+    assert 10 <= sum(b"mock fault http:503" in answer for answer in answers) <= 30
+
+
+async def test_a_page_can_go_while_requests_are_answered() -> None:
+    """`no_page`: the metrics page is 404."""
+    async with running(replace(QUICK, faults=(parse_fault("no_page"),))) as url:
+        assert b"choices" in await ask(url)
+        async with aiohttp.ClientSession() as session, session.get(f"{url}/metrics") as answer:
+            assert answer.status == 404
+
+
 def test_every_fault_is_named_with_its_argument() -> None:
     """The forms show which arguments are required and which are optional."""
     listed = fault_forms().split(", ")
@@ -139,6 +155,11 @@ def test_every_fault_is_named_with_its_argument() -> None:
         ("empty:1", "fault 'empty:1': empty takes no argument; write empty"),
         ("hang@5s", "fault 'hang@5s': the window '5s' has no end; write @60s-120s, or @60s- for one that never ends"),
         ("hang@9s-5s", "fault 'hang@9s-5s': the window '9s-5s' ends before it starts"),
+        ("http:503/20", "fault 'http:503/20': '20' is not a percentage; write it with its sign, such as 99%"),
+        (
+            "no_page/20%",
+            "fault 'no_page/20%': no_page is of the entire engine; write it without a share of its requests",
+        ),
     ],
 )
 def test_a_bad_fault_says_what_to_write(text: str, message: str) -> None:

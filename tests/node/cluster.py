@@ -68,6 +68,16 @@ class Cluster:
             stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": kept}),
         )
 
+    def labelled(self, labels: str) -> list[str]:
+        """Everything in the cluster that has these labels, of every kind that can be listed, as `kind.group/name`."""
+        listed = set()
+        for scope in (True, False):
+            kinds = self.kubectl("api-resources", "--verbs=list", f"--namespaced={str(scope).lower()}", "--output=name")
+            where = ["--all-namespaces"] if scope else []
+            words = (",".join(kinds.split()), *where, f"--selector={labels}", "--output=name", "--ignore-not-found")
+            listed |= set(self.kubectl("get", *words).split())
+        return sorted(listed)
+
     def pods(self, namespace: str, labels: str) -> list[Json]:
         """Those that are not being deleted, oldest first."""
         found = self.get("pods", "--namespace", namespace, "--selector", labels)["items"]
@@ -97,6 +107,12 @@ class Cluster:
         )
         (pid,) = (line.split()[1] for line in tasks.stdout.splitlines() if line.startswith(task))
         subprocess.run([*self.inside, "kill", f"-{name}", pid], check=True)
+
+    def allow_writes(self, namespace: str, pod: str, volume: str, *, allowed: bool) -> None:
+        """Whether the containers of a pod may write to an emptyDir of it, which is not in memory. The own node only."""
+        uid = self.get("pod", pod, "--namespace", namespace)["metadata"]["uid"]
+        folder = f"{self.own}/kubelet/pods/{uid}/volumes/kubernetes.io~empty-dir/{volume}"
+        subprocess.run([*self.inside, "chmod", "0777" if allowed else "0555", folder], check=True)
 
     def signal_api_server(self, name: str) -> None:
         """Its process id is that in the node's own namespace."""

@@ -6,8 +6,9 @@
 #   start DIR         a new, empty cluster; returns when its node is ready
 #   in DIR COMMAND…   runs a command in there:  in DIR kubectl get pods -A    in DIR ctr -n k8s.io images import image.tar
 #   stop DIR          ends it and all that it started; containerd's images are kept for the next start
-# Needs root, overlayfs, openssl, util-linux, iproute2, procps. No DNS and no kube-proxy: of all Services only the API server's answers;
-# pods and the node reach each other by address, and nothing beyond. One node at a time.
+# Needs root, overlayfs, openssl, util-linux, iproute2, procps. No kube-proxy: of all Services only the API server's answers; pods and the
+# node reach each other by address, and nothing beyond. Pods ask the node's address for names, where a test may answer (names.py). One
+# node at a time.
 set -euo pipefail
 usage="usage: tests/node/node.sh install|start|in|stop DIR [COMMAND...]"
 verb=${1:?$usage}
@@ -85,7 +86,9 @@ cgroupDriver: cgroupfs
 cgroupRoot: /$node # of its own, so that all of it can be removed
 failSwapOn: false
 $([ "$(minor)" -lt 31 ] || echo "failCgroupV1: false")
-resolvConf: "" # there is no DNS
+resolvConf: ""
+clusterDNS: [$address] # nobody answers there until a test does
+clusterDomain: cluster.local
 syncFrequency: 5s
 imageGCHighThresholdPercent: 100 # no image can be fetched again
 evictionHard: {memory.available: 100Mi, nodefs.available: 500Mi, imagefs.available: 500Mi}
@@ -93,6 +96,7 @@ EOF
 }
 
 minor() { kubelet --version | sed 's/.*v1\.\([0-9]*\).*/\1/'; }
+running() { [ -e "$dir/pid" ] && tr '\0' ' ' 2>/dev/null <"/proc/$(cat "$dir/pid")/cmdline" | grep -q " inside $dir "; } # its number may be another's by now
 daemon() { "$@" >"$dir/log/$1.log" 2>&1 & } # COMMAND…
 
 inside() { # the first process of the namespaces: when it ends, everything in them does
@@ -111,17 +115,19 @@ inside() { # the first process of the namespaces: when it ends, everything in th
     ip address add "$api/32" dev lo # the Service `kubernetes`, in place of kube-proxy
     ip route add default dev node0
     cd "$dir/state" && pki=$dir/etc/pki
+    [ "$(minor)" -ge 23 ] && gates=() || gates=(--feature-gates=TTLAfterFinished=true) # on by itself from 1.21, and for good from 1.23
     daemon etcd --unsafe-no-fsync --log-level=warn
     daemon containerd --config="$dir/etc/containerd.toml"
     daemon kube-apiserver --etcd-servers=http://127.0.0.1:2379 --secure-port=443 --advertise-address="$address" --allow-privileged --cert-dir=. \
         --service-cluster-ip-range=10.96.0.0/16 --authorization-mode=Node,RBAC --enable-admission-plugins=NodeRestriction \
         --client-ca-file="$pki/ca.crt" --tls-cert-file="$pki/kube-apiserver.crt" --tls-private-key-file="$pki/kube-apiserver.key" \
         --kubelet-client-certificate="$pki/admin.crt" --kubelet-client-key="$pki/admin.key" --kubelet-preferred-address-types=InternalIP \
-        --service-account-issuer=https://kubernetes.default.svc --service-account-{signing-,}key-file="$pki/accounts.key"
+        --service-account-issuer=https://kubernetes.default.svc --service-account-{signing-,}key-file="$pki/accounts.key" \
+        "${gates[@]}"
     echo $! >"$dir/apiserver.pid"
     until kubectl get --raw=/readyz && ctr version; do sleep 1; done >/dev/null 2>&1
     daemon kube-controller-manager --kubeconfig="$dir/etc/kube-controller-manager.conf" --leader-elect=false --root-ca-file="$pki/ca.crt" \
-        --use-service-account-credentials --service-account-private-key-file="$pki/accounts.key" --cert-dir=.
+        --use-service-account-credentials --service-account-private-key-file="$pki/accounts.key" --cert-dir=. "${gates[@]}"
     daemon kube-scheduler --kubeconfig="$dir/etc/kube-scheduler.conf" --leader-elect=false
     ctr -n k8s.io images import "$dir/pause.tar" >/dev/null
     [ "$(minor)" -ge 24 ] && more=() || more=(--container-runtime=remote)
@@ -133,7 +139,8 @@ inside() { # the first process of the namespaces: when it ends, everything in th
 case $verb in
 install | inside) "$verb" ;;
 start)
-    [ ! -e "$dir/pid" ] || { echo "$dir/pid: it runs already; tests/node/node.sh stop $dir ends it" >&2; exit 1; }
+    ! running || { echo "$dir/pid: it runs already; tests/node/node.sh stop $dir ends it" >&2; exit 1; }
+    "$self" stop "$dir" # what is left of one that was cut off
     configure
     awk '$3 ~ /^cgroup/ {print $2}' /proc/mounts | while read -r tree; do mkdir -p "$tree/$node"; done
     setsid unshare --mount --net --uts --pid --fork --kill-child --mount-proc bash "$self" inside "$dir" >"$dir/log/node.log" 2>&1 </dev/null &
@@ -143,11 +150,13 @@ start)
         kill -0 "$(cat "$dir/pid")" 2>/dev/null || break
         if "$self" in "$dir" kubectl get nodes 2>/dev/null | grep -w Ready; then exit; fi
     done
+    "$self" stop "$dir"
     echo "no node is ready after 5 minutes: see $dir/log" >&2 && exit 1 ;;
 in) exec nsenter --target "$(pgrep --parent "$(cat "$dir/pid")")" --mount --net --uts --pid --wd="$PWD" "${@:3}" ;;
 stop)
     [ -e "$dir/pid" ] || exit 0
-    kill -KILL "$(cat "$dir/pid")" 2>/dev/null || true && rm "$dir/pid"
+    ! running || kill -KILL "$(cat "$dir/pid")"
+    rm "$dir/pid"
     for ((i = 0; i < 50; i++)); do # the last of its processes take a moment
         find /sys/fs/cgroup -depth -type d -path "*/$node*" -exec rmdir {} + 2>/dev/null && break
         sleep 0.2

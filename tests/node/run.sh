@@ -10,6 +10,7 @@ dir=$(cd "$1" && pwd)
 shift
 export PATH="$PWD/.tools/usr/bin:$PATH"
 kubectl kustomize deploy/kustomize/overlays/fleet >/dev/null 2>&1 || tools/kubectl.sh .tools
+test -x .tools/usr/bin/helm || PYTHON=.venv/bin/python tools/helm.sh .tools
 test -x .tools/newer/usr/bin/prometheus || tools/prometheus.sh .tools/newer sid
 if [ -n "${KUBECONFIG:-}" ]; then
     : "${NODE_IMAGE:?KUBECONFIG is set, so set NODE_IMAGE to an image that the nodes of that cluster have or can pull}"
@@ -26,8 +27,8 @@ else
         "$(command -v podman || command -v buildah)" push "$NODE_IMAGE" "docker-archive:$IMAGE_ARCHIVE:$NODE_IMAGE"
     fi
     export NODE_DIR=$dir
-    trap 'tests/node/node.sh stop "$dir"' EXIT
     tests/node/node.sh start "$dir"
+    trap 'tests/node/node.sh stop "$dir"' EXIT
     tests/node/node.sh in "$dir" ctr -n k8s.io images import "$IMAGE_ARCHIVE" >/dev/null
 fi
 export NODE_IMAGE

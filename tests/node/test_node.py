@@ -4,6 +4,7 @@ An own node (NODE_DIR) allows faults that no API offers: signals from outside a 
 """
 
 import json
+import os
 import re
 import time
 from collections.abc import Iterator
@@ -11,16 +12,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.conftest import newer
 from tests.node.cluster import Cluster, Endpoints
 from tests.node.fleet import ENGINES, FLEET, PROBER, TOKEN_S, Fleet, sweeping
 from tests.node.monitoring import Prometheus
+from tests.node.release import Release, resolving
 from tests.node.scene import BROKEN, CONFIG, CONTAINER, Scene, mock_engine, rendered
 from tests.processes import until
 
 Json = dict[str, Any]
 FOLLOWS_S = 180  # the kubelet brings a changed ConfigMap into its pods within two minutes
+SAVED_S = 65  # the prober writes its state once a minute
+RELEASE = "app.kubernetes.io/instance=prober"
 OWN = "needs a node of its own: the fault is made from outside the container"
 
 
@@ -72,7 +77,7 @@ def total(fleet: Fleet, name: str, **labels: str) -> float:
 def test_fleet_starts(fleet: Fleet) -> None:
     """Each engine has one shard, each shard its lease, and no event is bad."""
     since = time.time()
-    until(lambda: total(fleet, "llmslo_lease_held") == 3, "three leases", 60)
+    until(lambda: total(fleet, "llmslo_lease_held") == 3, "three leases", 120)
     until(lambda: fleet.events(since) >= 3 * 20 * ENGINES, "20 probes of each engine", 120)
     assert fleet.bad() == 0
     assert total(fleet, "llmslo_discovery_targets") == 3 * ENGINES
@@ -84,15 +89,16 @@ def test_fleet_starts(fleet: Fleet) -> None:
 def test_fleet_rollout_and_scale(fleet: Fleet) -> None:
     """Engines are replaced, added and removed: what ends on purpose is no failure."""
     since = time.time()
-    fleet.restart("engine")
-    until(lambda: total(fleet, "llmslo_target_state", state="ready") == ENGINES, "the new engines", 120)
-    fleet.scale(ENGINES - 2)
-    until(lambda: total(fleet, "llmslo_discovery_targets") == 3 * (ENGINES - 2), "fewer targets", 60)
-    time.sleep(35)
-    fleet.scale(ENGINES)
-    until(lambda: total(fleet, "llmslo_target_state", state="ready") == ENGINES, "all engines again", 120)
-    assert fleet.events(since) >= 100
-    assert fleet.bad(since) == 0
+    with Endpoints(fleet.cluster, fleet.namespace, "llm-slo-prober") as endpoints:
+        fleet.restart("engine")
+        until(lambda: total(fleet, "llmslo_target_state", state="ready") == ENGINES, "the new engines", 120)
+        fleet.scale(ENGINES - 2)
+        until(lambda: total(fleet, "llmslo_discovery_targets") == 3 * (ENGINES - 2), "fewer targets", 120)
+        time.sleep(35)
+        fleet.scale(ENGINES)
+        until(lambda: total(fleet, "llmslo_target_state", state="ready") == ENGINES, "all engines again", 120)
+        assert fleet.events(since) >= 100
+        assert (fleet.bad(since), endpoints.flaps) == (0, 0)
 
 
 def test_fleet_follows_its_certificate(fleet: Fleet) -> None:
@@ -129,14 +135,14 @@ def test_fleet_without_an_api_server(fleet: Fleet) -> None:
     finally:
         fleet.cluster.signal_api_server("CONT")
     back = time.monotonic()
-    until(lambda: total(fleet, "llmslo_lease_held") == 3, "three leases", 60)
+    until(lambda: total(fleet, "llmslo_lease_held") == 3, "three leases", 120)
     print(f"leases {time.monotonic() - back:.0f} s after the API server was back")
     fleet.scale(ENGINES + 1)
-    until(lambda: total(fleet, "llmslo_discovery_targets") == 3 * (ENGINES + 1), "discovery of a new engine", 60)
+    until(lambda: total(fleet, "llmslo_discovery_targets") == 3 * (ENGINES + 1), "discovery of a new engine", 120)
     print(f"a new engine discovered {time.monotonic() - back:.0f} s after the API server was back")
     fleet.scale(ENGINES)
-    until(lambda: total(fleet, "llmslo_discovery_targets") == 3 * ENGINES, "the engines of before", 60)
-    until(lambda: total(fleet, "llmslo_target_state", state="ready") == ENGINES, "probes of all of them", 60)
+    until(lambda: total(fleet, "llmslo_discovery_targets") == 3 * ENGINES, "the engines of before", 120)
+    until(lambda: total(fleet, "llmslo_target_state", state="ready") == ENGINES, "probes of all of them", 120)
     assert fleet.events(since) >= 3 * 40 * ENGINES
     assert fleet.bad(since) == 0
     assert fleet.restarts() == 0
@@ -157,8 +163,11 @@ def test_fleet_keeps_the_sweeps_of_a_lost_holder(fleet: Fleet) -> None:
         )
         (lease,) = (f"llm-slo-prober-{busy.rpartition('-')[2]}",)
         before = fleet.cluster.get("lease", lease, "--namespace", fleet.namespace)["spec"]["leaseTransitions"]
-        fleet.kubectl("delete", "pod", busy, "--force", "--grace-period=0")
-        until(lambda: fleet.value("llmslo_lease_held", busy) == 1, "the lease held again", 120)
+        with Endpoints(fleet.cluster, fleet.namespace, "llm-slo-prober") as endpoints:
+            fleet.kubectl("delete", "pod", busy, "--force", "--grace-period=0")
+            until(lambda: fleet.value("llmslo_lease_held", busy) == 1, "the lease held again", 120)
+            until(lambda: busy in endpoints.ready, "its endpoint", 60)
+            assert endpoints.flaps == 1, "its own"
         after = fleet.cluster.get("lease", lease, "--namespace", fleet.namespace)["spec"]["leaseTransitions"]
         assert after == before + 1
         until(lambda: fleet.value("llmslo_sweep_rate_per_second", busy) > 0, "the sweep that waited", 90)
@@ -181,6 +190,10 @@ def test_start(scene: Scene) -> None:
         assert scene.events() >= 20
         assert (scene.bad(), endpoints.flaps) == (0, 0)
     assert scene.restarts(CONTAINER) == scene.restarts("engine") == 0
+    listed = "import os; print(os.listdir('/var/run/secrets/kubernetes.io/serviceaccount'))"
+    for container, has_token in ((CONTAINER, False), ("engine", True)):
+        files = scene.kubectl("exec", scene.pod(), f"--container={container}", "--", "python", "-c", listed)
+        assert ("'token'" in files) is has_token, f"{container}: {files}"
 
 
 def test_loading(scene: Scene) -> None:
@@ -270,6 +283,26 @@ def test_a_killed_sidecar(scene: Scene) -> None:
         scene.until_probed()
         assert scene.bad() == 0
         assert endpoints.flaps <= 2, "it left, nobody was left, and it came back"
+    assert scene.restarts("engine") == 0
+
+
+@pytest.mark.usefixtures("own")
+def test_storage_that_can_be_used_again(scene: Scene) -> None:
+    """A sidecar that begins where it cannot write goes on, and takes its storage later: no restart, no flap, no bad event."""
+    scene.deploy()
+    with scene.endpoints():
+        scene.until_probed()
+        scene.cluster.allow_writes(scene.namespace, scene.pod(), "llm-slo-prober-storage", allowed=False)
+        scene.cluster.signal(scene.namespace, scene.pod(), CONTAINER, "KILL")
+        until(lambda: scene.restarts(CONTAINER) == 1, "the restart", 120)
+        until(lambda: scene.value("llmslo_config_last_reload_successful") == 0, "the page without storage", 120)
+    with scene.endpoints() as endpoints:
+        scene.until_probed()
+        scene.cluster.allow_writes(scene.namespace, scene.pod(), "llm-slo-prober-storage", allowed=True)
+        until(lambda: scene.value("llmslo_config_last_reload_successful") == 1, "the storage", 120)
+        scene.until_probed()
+        assert (scene.bad(), endpoints.flaps) == (0, 0)
+    assert scene.restarts(CONTAINER) == 1
     assert scene.restarts("engine") == 0
 
 
@@ -390,11 +423,50 @@ def test_ninety_days_of_sweeps(scene: Scene) -> None:
     until(lambda: scene.cluster.pods(scene.namespace, PROBER), "the prober")
     (prober,) = (str(pod["metadata"]["name"]) for pod in scene.cluster.pods(scene.namespace, PROBER))
     scene.until_probed(pod=prober, seconds=300)
+    with Endpoints(scene.cluster, scene.namespace, "llm-slo-prober") as endpoints:
+        until(lambda: prober in endpoints.ready, "its endpoint", 60)
+        scene.until_probed(pod=prober)
+        assert endpoints.flaps == 0
     kept = json.loads(scene.page(prober, "/api/v1/sweeps?target=llama"))["data"]
     assert {sweep["id"] for sweep in kept} == {f"day-{day}" for day in range(1, 21)}
     assert scene.value("process_resident_memory_bytes", prober) < 200e6
     assert scene.events() >= 20
     assert scene.bad() == 0
+
+
+def test_the_chart_and_its_test(scene: Scene) -> None:
+    """Installed by Helm, its test tells the target's state; without the prober it fails; uninstalled it leaves that test's Job, and
+    nothing once the Job's time is over.
+    """
+    scene.cluster.apply([mock_engine("llama")], scene.namespace)
+    until(lambda: scene.pods()[0]["status"].get("podIP"), "the engine's address")
+    config = yaml.safe_load(CONFIG)
+    config["targets"][0] |= {"name": "llama", "url": f"http://{scene.pods()[0]['status']['podIP']}:8000"}
+    repository, _, tag = os.environ["NODE_IMAGE"].rpartition(":")
+    release = Release(scene.cluster, scene.namespace, scene.folder)
+    release.install({"image": {"repository": repository, "tag": tag}, "config": config})
+    (prober,) = scene.cluster.pods(scene.namespace, PROBER)
+    scene.until_probed(pod=prober["metadata"]["name"])
+    known = scene.folder / "names.json"
+    known.write_text(json.dumps({f"prober.{scene.namespace}.svc": prober["status"]["podIP"]}))
+    with resolving(scene.cluster, known):
+        told = release.test()
+        assert "Phase:          Succeeded" in told
+        assert f"http://prober.{scene.namespace}.svc:9742: ready\nllama: ready\n" in told
+        scene.kubectl("scale", "deployment/prober", "--replicas=0")
+        until(lambda: not scene.cluster.pods(scene.namespace, PROBER), "the prober's end")
+        with pytest.raises(RuntimeError, match=r"prober-test failed|BackoffLimitExceeded|DeadlineExceeded"):
+            release.test()
+    assert {"service/prober", "configmap/prober", "deployment.apps/prober"} <= set(scene.cluster.labelled(RELEASE))
+    release.uninstall()
+    until(
+        lambda: {name.partition("/")[0] for name in scene.cluster.labelled(RELEASE)} <= {"job.batch", "pod"},
+        "the end",
+        120,
+    )
+    scene.kubectl("patch", "job", "prober-test", '--patch={"spec": {"ttlSecondsAfterFinished": 1}}')
+    until(lambda: not scene.cluster.labelled(RELEASE), "the end of the Job", 120)
+    assert not scene.cluster.labelled("owner=helm"), "Helm's own record"
 
 
 @pytest.mark.usefixtures("own")
@@ -412,15 +484,35 @@ def test_a_killed_engine_counts(scene: Scene, pages: dict[str, set[str]]) -> Non
     assert scene.restarts(CONTAINER) == 0
 
 
+@pytest.mark.usefixtures("own")
+def test_a_sidecar_restarted_beside_a_dead_engine(scene: Scene, pages: dict[str, set[str]]) -> None:
+    """Killed together with an engine that needs minutes to load, it does not take the outage for a start: the engine had answered."""
+    scene.deploy(loads_s=90)
+    with scene.endpoints():
+        scene.until_probed()
+        time.sleep(SAVED_S)
+        scene.cluster.signal(scene.namespace, scene.pod(), "engine", "KILL")
+        scene.cluster.signal(scene.namespace, scene.pod(), CONTAINER, "KILL")
+        until(lambda: scene.restarts(CONTAINER) == scene.restarts("engine") == 1, "both restarts", 120)
+        until(lambda: scene.value("llmslo_target_state", state="failing") == 1, "the state failing", 60)
+        assert scene.value("llmslo_target_state", state="starting") == 0
+        assert scene.bad() >= 1
+    pages[f"{scene.namespace}/llama"] = set()
+
+
 def test_fleet_follows_its_token(fleet: Fleet) -> None:
     """Its first token has expired: leases and discovery go on with the renewed one."""
     time.sleep(max(0.0, fleet.since + TOKEN_S + 60 - time.time()))
+    since = time.time()
     failures = total(fleet, "llmslo_lease_failures_total") + total(fleet, "llmslo_discovery_failures_total")
-    fleet.scale(ENGINES + 1)
-    until(lambda: total(fleet, "llmslo_discovery_targets") == 3 * (ENGINES + 1), "the new engine", 60)
-    time.sleep(70)  # a watch ends after a minute, and the next one needs the token again
-    assert total(fleet, "llmslo_lease_held") == 3
-    assert total(fleet, "llmslo_lease_failures_total") + total(fleet, "llmslo_discovery_failures_total") == failures
+    with Endpoints(fleet.cluster, fleet.namespace, "llm-slo-prober") as endpoints:
+        fleet.scale(ENGINES + 1)
+        until(lambda: total(fleet, "llmslo_discovery_targets") == 3 * (ENGINES + 1), "the new engine", 120)
+        time.sleep(70)  # a watch ends after a minute, and the next one needs the token again
+        assert total(fleet, "llmslo_lease_held") == 3
+        assert total(fleet, "llmslo_lease_failures_total") + total(fleet, "llmslo_discovery_failures_total") == failures
+        assert fleet.events(since) >= 100
+        assert (fleet.bad(since), endpoints.flaps) == (0, 0)
 
 
 @pytest.mark.usefixtures("own")

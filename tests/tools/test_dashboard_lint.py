@@ -135,6 +135,40 @@ BROKEN: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
 }
 
 
+def closed_row(document: dict[str, Any]) -> dict[str, Any]:
+    """The last row of the engine dashboard."""
+    row: dict[str, Any] = document["panels"][-1]
+    assert row["collapsed"]
+    return row
+
+
+BROKEN_ROWS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
+    "closed without panels": (lambda row: row.update(panels=[]), "[] should be non-empty"),
+    "open with panels": (lambda row: row.update(collapsed=False), "is expected to be empty"),
+    "overlapping panels": (lambda row: row["panels"][1]["gridPos"].update(x=0), "overlaps 'Utilisation'"),
+    "panels elsewhere": (lambda row: row["gridPos"].update(y=row["gridPos"]["y"] + 3), "do not begin below it"),
+    "the id of a panel outside": (lambda row: row["panels"][0].update(id=1), "has the id of another one, 1"),
+    "a panel without a word": (lambda row: row["panels"][0].update(description="x"), "its description is not"),
+    "an unknown series": (
+        lambda row: row["panels"][0]["targets"][0].update(expr='DCGM_FI_DEV_GPU_UTILISATION{gpu="0"}'),
+        "no series is called DCGM_FI_DEV_GPU_UTILISATION",
+    ),
+    "an unknown variable in the title": (lambda row: row.update(title="GPUs: $gpu"), "variable $gpu is used"),
+    "a title that does not tell": (lambda row: row.update(title="GPUs"), "variable $gpus is not used"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN_ROWS)
+def test_a_broken_closed_row_is_reported(name: str) -> None:
+    """Its panels are held to the rules of all others."""
+    document: dict[str, Any] = json.loads(files()["engine.json"])
+    assert problems(document, LABELS) == []
+    change, message = BROKEN_ROWS[name]
+    change(closed_row(document))
+    messages = problems(document, LABELS)
+    assert any(message in text for text in messages), messages
+
+
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_dashboard_is_reported(name: str) -> None:
     """Each entry of BROKEN breaks one rule."""

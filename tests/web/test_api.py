@@ -18,6 +18,7 @@ from openapi_spec_validator import validate
 from prober.config.target import needs_of
 from prober.features.capacity.target_sweeps import TargetSweeps
 from prober.measure.chat import Usage
+from prober.measure.outcome import Outcome
 from prober.mock.server import running
 from prober.mock.settings import Settings
 from prober.probing.history import TargetHistory
@@ -26,6 +27,7 @@ from prober.probing.target_runner import TargetRunner
 from prober.web import on_demand
 from prober.web.access_control import HEADERS
 from prober.web.api import OPERATIONS, openapi
+from prober.web.recent_probes import LOOKED_AT_ONCE
 from prober.web.site import Site, serve
 from prober.web.token_bucket import Rates
 from tests.daemon.test_fleet import QUICK, SLOW, Watched, specs, until, watched
@@ -132,6 +134,53 @@ async def test_a_probe_on_request_is_shown_and_counted_nowhere() -> None:
         probes = (await site.ask("GET", "/api/v1/probes?target=a")).data
         assert [probe["on_request"] for probe in probes] == [True, False]
         assert "on request: not in any SLI" in (await site.ask("GET", "/")).text
+
+
+async def test_the_last_probes_are_filtered() -> None:
+    """By outcome and workload, on the page as in the API, a failure behind many successes too; a neighbour's stay apart."""
+    async with requesting("name: a, url: '{url}', rate: 1/h", "name: b, url: '{url}', rate: 1/h") as site:
+        await until(lambda: site.seen.probes("a") >= 1 and site.seen.probes("b") >= 1)
+        history, other = (site.seen.fleet.find(name).find(TargetHistory) for name in "ab")  # type: ignore[union-attr]
+        assert history is not None
+        assert other is not None
+        (sample,) = history.recent()
+        added = 0
+
+        def add(to: TargetHistory, outcome: Outcome, workload: str, detail: str) -> None:
+            nonlocal added
+            added += 1
+            timeline = replace(sample.timeline, intended_ns=sample.timeline.intended_ns + added)
+            to.add(
+                replace(sample, target=to.name, outcome=outcome, workload=workload, detail=detail, timeline=timeline)
+            )
+
+        add(history, Outcome.HTTP_5XX, "chat", "the oldest")
+        add(history, Outcome.INVALID, "chat", "not its fault")
+        add(other, Outcome.RESET, "chat", "of the neighbour")
+        for _ in range(LOOKED_AT_ONCE + 10):
+            add(history, Outcome.HTTP_429, "long", "often")
+        limit = "limit=1000"
+
+        async def details(query: str) -> set[str]:
+            return {probe["detail"] for probe in (await site.ask("GET", f"/api/v1/probes?{limit}&{query}")).data}
+
+        assert await details("target=a&outcome=failed") == {"the oldest", "often"}
+        assert await details("target=a&outcome=failed&workload=chat") == {"the oldest"}
+        assert await details("outcome=failed&workload=chat") == {"the oldest", "of the neighbour"}
+        assert await details("target=a&outcome=invalid") == {"not its fault"}
+        assert await details("target=a&workload=chat&outcome=") == {"the oldest", "not its fault"}
+        assert await details("target=a&workload=unknown") == set()
+        (only,) = (await site.ask("GET", "/api/v1/probes?limit=1&outcome=failed&workload=chat&target=a")).data
+        assert only["detail"] == "the oldest"
+        page = (await site.ask("GET", "/?target=a&outcome=failed&workload=chat")).text
+        assert "the oldest" in page
+        assert "not its fault" not in page
+        fleet = (await site.ask("GET", "/?outcome=failed&workload=chat")).text
+        assert "of the neighbour" in fleet
+        for path in ("/", "/api/v1/probes"):
+            answer = await site.ask("GET", f"{path}?outcome=nope")
+            assert (answer.status, "outcome='nope' is not known; there are: failed, " in answer.text) == (400, True)
+            assert (await site.ask("GET", f"{path}?workload={'w' * 201}")).status == 400
 
 
 def line_of(site: Requester, name: str) -> TargetRunner:

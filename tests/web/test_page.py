@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
 
+from prober.features.drift.state import DriftVerdict
 from prober.features.experiments.report.plots import curves
 from prober.measure.outcome import NEUTRAL, Outcome
 from prober.measure.printable import printable
@@ -17,10 +18,12 @@ from prober.measure.result import ProbeResult
 from prober.measure.timeline import Connection, Timeline
 from prober.results.capacity import Capacity, Evidence
 from prober.statistics.quantiles import Quantile
+from prober.storage.watched_file import runbooks
 from prober.web.page import drawings, layout
 from prober.web.page.environment import TEMPLATES, pieces
 from prober.web.page.filters import cut
-from prober.web.page.view import AT_ONCE, RECENT, PageView, Room, TargetView, concern
+from prober.web.page.view import AT_ONCE, RECENT, Drifting, PageView, Room, TargetView, concern
+from prober.web.recent_probes import ProbeFilter
 from tests.results.samples import sweep
 from tests.web.scenes import (
     HOSTILE,
@@ -37,6 +40,7 @@ from tests.web.scenes import (
     unconfigured,
 )
 
+GRAFANA = "https://grafana.example"  # checked where it is given
 VOID = {"meta", "link", "input", "br", "img"}
 
 
@@ -51,7 +55,7 @@ def html_of(view: PageView) -> str:
 
 def rows(probes: Sequence[ProbeResult]) -> str:
     """The list of probes alone."""
-    return "".join(pieces("probes.html", probes=probes, now=NOW, with_target=True))
+    return "".join(pieces("probes.html", page=replace(page_of([target()]), probes=probes), now=NOW, with_target=True))
 
 
 class Read(HTMLParser):
@@ -194,7 +198,10 @@ def test_no_template_takes_any_field_for_markup(text: str, monkeypatch: pytest.M
             (tag, list(attributes)) for tag, attributes in Read(before).tags
         ]
         for address in (*read.all("href"), *read.all("src"), *read.all("action"), *read.all("data-path")):
-            assert re.match(r"(\.\./)?(\?|#|\.?$|static/|api/v1/|metrics$|-/reload$)", address), address
+            assert re.match(
+                rf"((\.\./)?(\?|#|\.?$|static/|api/v1/|metrics$|-/reload$|runbooks/LLM\w+$)|{GRAFANA}/d/llm-slo)",
+                address,
+            ), address
         assert str(7919 * 7919) not in read.text
         assert not re.search("[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069]", after)
         after.encode()
@@ -213,9 +220,9 @@ def every_page(text: str) -> Iterator[str]:
     drawn = [replace(curve, svg="<svg></svg>") for curve in filled(curves([("a", sweep("a"))]), text)]
     for one in scenes:
         view = filled(replace(page_of([one], query="x", chosen="x"), problems=unconfigured().problems), text)
-        yield "".join(layout.page(view, "stamp", drawn))
+        yield "".join(layout.page(replace(view, grafana_url=GRAFANA), "stamp", drawn))
     view = replace(page_of(scenes), filter_text="x", page=2, pages=3, matching=300, total=300, trusted=False)
-    yield "".join(layout.page(filled(view, text), "stamp"))
+    yield "".join(layout.page(replace(filled(view, text), grafana_url=GRAFANA), "stamp"))
     yield layout.no_such(text, [(text, text)], "stamp")
     yield layout.runbook_page(text, "", "stamp")
 
@@ -334,6 +341,50 @@ def test_a_targets_page_shows_all_figures(scene: str, texts: list[str]) -> None:
     """The figures of each scene are on the page with their words."""
     text = Read(html(SCENES[scene]())).text
     assert [missing for missing in texts if missing not in text] == []
+
+
+def test_the_last_probes_are_filtered_by_links() -> None:
+    """All, failed, the chosen outcome, each workload: links that keep what else is chosen. No probe left is not `no probes yet`."""
+    view = page_of([replace(target(), workloads=("chat", "long & slow"))], chosen="llama-70b")
+    read = Read(html_of(view))
+    hrefs = [link for link in read.all("href") if link.endswith("#h-probes")]
+    assert [link for link in hrefs if "outcome=failed" in link] == ["?target=llama-70b&outcome=failed#h-probes"]
+    assert "?target=llama-70b&workload=long%20%26%20slow#h-probes" in hrefs
+    assert "?target=llama-70b&outcome=http_5xx#h-probes" in hrefs, "a row of the table of outcomes"
+    chosen = replace(view, asked=ProbeFilter("http_5xx", "chat"), probes=())
+    read = Read(html_of(chosen))
+    assert "None of the probes that this prober still remembers is one of these." in read.text
+    assert "No probes yet" not in read.text
+    hrefs = [link for link in read.all("href") if link.endswith("#h-probes")]
+    assert "?target=llama-70b&workload=chat#h-probes" in hrefs, "all outcomes of this workload"
+    assert "?target=llama-70b&outcome=http_5xx#h-probes" in hrefs, "all workloads with this outcome"
+    fleet = html_of(replace(page_of([target(), target("b")], query="l"), asked=ProbeFilter("failed"), page=2, pages=3))
+    assert 'name="outcome" value="failed"' in fleet, "the filter of targets keeps it"
+    assert [link for link in Read(fleet).all("href") if "page=3" in link] == ["?q=l&page=3&outcome=failed"]
+
+
+def test_trouble_leads_to_its_runbook_and_to_grafana() -> None:
+    """Each runbook that a page names is one that the site serves; dashboards only where a Grafana is known."""
+    named = set()
+    for make in SCENES.values():
+        view = page_of(make())
+        for shown in (
+            view,
+            *(replace(view, targets=[one], chosen=one.key, is_target_page=True) for one in view.targets[:3]),
+        ):
+            named |= {link for link in Read(html_of(shown)).all("href") if link.startswith("runbooks/")}
+    assert {"runbooks/LLMTargetFailing", "runbooks/LLMErrorBudgetBurn"} <= named
+    assert {link.removeprefix("runbooks/") for link in named} <= set(runbooks())
+    for signal, runbook in (("ttft", "LLMTTFTP99Drift"), ("itl", "LLMITLP99Drift")):
+        drifted = replace(target(), drifts=[Drifting("chat", signal, DriftVerdict("settled", 1.0, active=True))])
+        assert concern(drifted).runbook == runbook
+        assert runbook in runbooks()
+    one = page_of([target("a b")], chosen="a b")
+    assert "grafana" not in html_of(one).lower()
+    linked = Read(html_of(replace(one, grafana_url="https://g.example/x"))).all("href")
+    assert "https://g.example/x/d/llm-slo-target?var-target=a%20b" in linked
+    fleet = replace(page_of([target(), target("b")]), grafana_url="https://g.example/x")
+    assert "https://g.example/x/d/llm-slo" in Read(html_of(fleet)).all("href")
 
 
 def test_a_drift_at_a_load_that_was_not_learnt_has_no_size() -> None:

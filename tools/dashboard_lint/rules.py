@@ -15,6 +15,7 @@ from prober.exposition.dashboards.board import TAG, UIDS
 from prober.exposition.dashboards.place import PLACE
 from prober.exposition.dashboards.queries import NOW, RECENTLY
 from prober.exposition.families import AnySeries
+from prober.features.gpu import dcgm
 from tools.dashboard_lint.promql import Expression, InvalidExpression, Selector, parse
 from tools.dashboard_lint.schema import DASHBOARD
 
@@ -24,7 +25,20 @@ SCRAPE_LABELS = frozenset({"instance", *PLACE})
 RANGES = {"$__rate_interval", "$window", "$__range", NOW, RECENTLY}
 # Added by functions in an expression, or by Prometheus itself.
 ADDED_LABELS = frozenset(
-    {"window", "le", "__name__", "alertname", "alertstate", "severity", "slo", "long", "short", "signal", "cause"}
+    {
+        "window",
+        "le",
+        "__name__",
+        "alertname",
+        "alertstate",
+        "severity",
+        "slo",
+        "long",
+        "short",
+        "signal",
+        "cause",
+        "told",
+    }
 )
 UNITS = frozenset(
     {
@@ -37,9 +51,10 @@ _VALIDATOR = Draft202012Validator(DASHBOARD)
 
 
 def labels_of_series(series: Iterable[AnySeries], rules: Iterable[Json]) -> SeriesLabels:
-    """Labels of every series that a query may name: declared in `series`, recorded by `rules`, or of Prometheus itself."""
+    """Labels of every series that a query may name: declared in `series`, recorded by `rules`, of Prometheus or the DCGM exporter."""
     of_alerts = ADDED_LABELS | {"target", "workload"} | SCRAPE_LABELS
     labels_of: dict[str, frozenset[str]] = {"ALERTS": of_alerts, "ALERTS_FOR_STATE": of_alerts}
+    labels_of |= dict.fromkeys(dcgm.METRICS, dcgm.LABELS)
     for declared in series:
         place = {"vantage"} if "target" in declared.labels else frozenset[str]()
         labels = labels_of[declared.name] = frozenset(declared.labels) | place | SCRAPE_LABELS
@@ -65,8 +80,8 @@ def problems(document: Json, labels_of: SeriesLabels) -> list[str]:
 
 
 def panels(document: Json) -> list[Json]:
-    """All panels except rows."""
-    return [panel for panel in document["panels"] if panel["type"] != "row"]
+    """All panels except rows, those in closed rows too."""
+    return [panel for each in document["panels"] for panel in (each["panels"] if each["type"] == "row" else [each])]
 
 
 def expressions(document: Json) -> Iterator[tuple[str, str]]:
@@ -150,9 +165,24 @@ def _units(document: Json) -> Iterator[str]:
 
 
 def _grid(document: Json) -> Iterator[str]:
-    taken: dict[tuple[int, int], str] = {}
+    """What stands beside each other: on the page, and in each closed row, which opens between its line and the next."""
+    closed = [row for row in document["panels"] if row["type"] == "row" and row["collapsed"]]
+    for beside in (document["panels"], *(row["panels"] for row in closed)):
+        yield from _overlaps(beside)
+    for row in closed:
+        if row["panels"][0]["gridPos"]["y"] != row["gridPos"]["y"] + 1:
+            yield f"the panels of row {row['title']!r} do not begin below it"
     ids: set[int] = set()
-    for panel in document["panels"]:
+    for panel in (*document["panels"], *(panel for row in closed for panel in row["panels"])):
+        if panel["id"] in ids:
+            yield f"panel {panel['title']!r} has the id of another one, {panel['id']}"
+        ids.add(panel["id"])
+    yield from _repeats(document)
+
+
+def _overlaps(beside: Iterable[Json]) -> Iterator[str]:
+    taken: dict[tuple[int, int], Any] = {}
+    for panel in beside:
         place = panel["gridPos"]
         if place["x"] + place["w"] > 24:
             yield f"panel {panel['title']!r} is wider than the grid"
@@ -164,10 +194,6 @@ def _grid(document: Json) -> Iterator[str]:
         covered = {taken[cell] for cell in cells if cell in taken}
         yield from (f"panel {panel['title']!r} overlaps {other!r}" for other in sorted(covered))
         taken |= dict.fromkeys(cells, panel["title"])
-        if panel["id"] in ids:
-            yield f"panel {panel['title']!r} has the id of another one, {panel['id']}"
-        ids.add(panel["id"])
-    yield from _repeats(document)
 
 
 def _repeats(document: Json) -> Iterator[str]:
@@ -180,6 +206,7 @@ def _repeats(document: Json) -> Iterator[str]:
 def _variables(document: Json) -> Iterator[str]:
     names = {variable["name"] for variable in document["templating"]["list"]}
     text = " ".join(expression for _, expression in expressions(document))
+    text += " ".join(row["title"] for row in document["panels"] if row["type"] == "row")
     used = set(re.findall(r"\$\{?(\w+)", text)) | {panel["repeat"] for panel in panels(document) if "repeat" in panel}
     for name in sorted(used - names):
         if not name.startswith("__") and not name.isdigit():

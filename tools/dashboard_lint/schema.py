@@ -102,16 +102,22 @@ PANEL = closed(
     },
     ("interval", "repeat", "repeatDirection", "maxPerRow"),
 )
-ROW = closed(
-    {
-        "id": {"type": "integer", "minimum": 1},
-        "type": {"const": "row"},
-        "title": NON_EMPTY,
-        "collapsed": {"const": False},
-        "gridPos": GRID,
-        "panels": {"type": "array", "maxItems": 0},
-    }
-)
+ROW = {
+    **closed(
+        {
+            "id": {"type": "integer", "minimum": 1},
+            "type": {"const": "row"},
+            "title": NON_EMPTY,
+            "collapsed": FLAG,
+            "gridPos": GRID,
+            "panels": array(PANEL),
+        }
+    ),
+    # Grafana drops the panels that an open row holds itself.
+    "if": {"properties": {"collapsed": {"const": True}}},
+    "then": {"properties": {"panels": {"minItems": 1}}},
+    "else": {"properties": {"panels": {"maxItems": 0}}},
+}
 VARIABLE = closed(
     {
         "name": NON_EMPTY,
@@ -125,13 +131,14 @@ VARIABLE = closed(
         "refresh": {"enum": [0, 1, 2]},
         "sort": {"type": "integer", "minimum": 0, "maximum": 8},
         "hide": {"enum": [0, 1, 2]},
+        "skipUrlSync": FLAG,
         "multi": FLAG,
         "includeAll": FLAG,
         "allValue": NON_EMPTY,
         "options": array(closed({"text": NON_EMPTY, "value": NON_EMPTY, "selected": FLAG})),
         "current": ANY,
     },
-    ("description", "datasource", "definition", "regex", "refresh", "sort", "allValue"),
+    ("description", "datasource", "definition", "regex", "refresh", "sort", "skipUrlSync", "allValue"),
 )
 LINK = closed(
     {

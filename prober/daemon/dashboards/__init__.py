@@ -3,7 +3,7 @@
 import json
 
 from prober.daemon.dashboards import overview, prober
-from prober.exposition.dashboards.board import Board, tagged_annotation
+from prober.exposition.dashboards.board import Board, Rows, tagged_annotation
 from prober.exposition.dashboards.style import Json
 from prober.features.budget import dashboard as budget
 from prober.features.capacity import dashboard as capacity
@@ -60,13 +60,19 @@ def _target() -> Board:
 
 
 def _engine() -> Board:
-    rows = {
+    rows: Rows = {
         "": [*engines.identity(), diagnosis.decode_speed(), engines.context_length(), gpu.count()],
         "Latency of the probes": [probes.latency_of_slowest(), diagnosis.causes()],
         "Engine": engines.panels(),
-        "GPUs": gpu.panels(),
+        "Finish reasons": engines.finish_reasons(),
+        "Speculative decoding": engines.speculation(),
+        "Engine pages": engines.by_prober(),
+        "GPUs": gpu.row(),
     }
-    text = "One target: queue, KV cache, preemptions, prefix cache hits and GPUs, below the latency of the probes."
+    text = (
+        "One target: queue, KV cache, preemptions and prefix cache hits below the latency of the probes. Closed rows say in their "
+        "title whether the target has their data: finish reasons, speculative decoding, each engine's page, GPUs."
+    )
     return Board("engine", text, rows, one_target=True, variables=("target", "workload"))
 
 

@@ -65,6 +65,7 @@ from prober.exposition.dashboards.vocabulary import (
     YES_NO,
     target_column,
 )
+from prober.features.slo.rules import RULE_OBJECTIVE
 from prober.probing.dashboard import FAILURE_WORDS
 
 ANY_IS_BAD = ((None, GREEN), (1, RED))
@@ -79,7 +80,9 @@ STATE_STEP = "2m"
 EACH_SLO = "target, workload, slo"
 FEW = ((None, ORANGE), (MIN_P99_SAMPLES, "transparent"))
 ALERT = "severity, alertname, target, workload, slo, cause"  # one alert may fire over several windows
-RULES = f"0 * group({SLO_STATE}{{{TARGET}}})"
+# 0 wherever there is a target, and wherever rules are loaded: a band without events. Of few series, as they are read at each step.
+KNOWN = f'0 * group(llmslo_target_state{{{TARGET},state="ready"}})'
+RULES = f'0 * group({RULE_OBJECTIVE}{{slo!=""}})'
 PROBER = 'ALERTS{alertname=~"LLMProber.+",alertstate="firing"}'
 
 
@@ -101,10 +104,7 @@ def _counts() -> list[Panel]:
             "Targets failing",
             "Targets whose last probes, at least three, all failed. Bad: any; users probably get no answers either.",
             "none",
-            now(
-                f'count(max by (target) (llmslo_target_state{{{TARGET},state="failing"}}) == 1) or '
-                f"0 * group(llmslo_target_state{{{TARGET}}})"
-            ),
+            now(f'count(max by (target) (llmslo_target_state{{{TARGET},state="failing"}}) == 1) or {KNOWN}'),
             steps=ANY_IS_BAD,
             fill="background",
         ),
@@ -280,13 +280,12 @@ def _headroom() -> Panel:
 
 def _incidents() -> Panel:
     """Counts by kind, so that it stays readable for any number of targets."""
-    known = f"0 * group(llmslo_target_state{{{TARGET}}})"
 
     def changes(what: str) -> str:
-        return f"sum(max by (target) (increase(llmslo_engine_changes_total{{{TARGET},what{what}}}[{STEP}])) > bool 0) or {known}"
+        return f"sum(max by (target) (increase(llmslo_engine_changes_total{{{TARGET},what{what}}}[{STEP}])) > bool 0) or {KNOWN}"
 
-    drifting = f"count(max by (target) (llmslo_drift_active{{{PROBES}}}) == 1) or {known}"
-    sweeping = f"count(max by (target) (llmslo_sweep_rate_per_second{{{TARGET}}}) > 0) or {known}"
+    drifting = f"count(max by (target) (llmslo_drift_active{{{PROBES}}}) == 1) or {KNOWN}"
+    sweeping = f"count(max by (target) (llmslo_sweep_rate_per_second{{{TARGET}}}) > 0) or {KNOWN}"
     kinds = {
         "critical alerts": (f"count({_alerts('=')}) or {RULES}", RED),
         "other alerts": (f"count({_alerts('!=')}) or {RULES}", ORANGE),
@@ -396,15 +395,16 @@ def _latencies() -> Panel:
 def _p99(signal: str, name: str, description: str) -> Panel:
     p99 = _p99_of(signal)
     enough = f"max by (target, workload) ({recorded_samples(signal)}{{{PROBES}}}) >= {MIN_P99_SAMPLES}"
-    of_p99 = f"max by ({EACH_SLO}) (llmslo_slo_objective_ratio{{{PROBES}}}) > 0.9895 < 0.9905"  # a threshold for 95% is no limit
+    # A threshold for 95% is no limit. Of now, so that Prometheus looks it up once and not at each step.
+    of_p99 = f"max by ({EACH_SLO}) (llmslo_slo_objective_ratio{{{PROBES}}} @ end()) > 0.9895 < 0.9905"
     return series(
         f"{name} p99 by target",
         f"{description} of the slowest workload over {RECORDED_WINDOW}, on a logarithmic axis. Grey dots: fewer than 1,000 "
-        "samples. Bad: above the dashed limit of an SLO of 99%, or rising.",
+        "samples. Bad: above the dashed limit that an SLO of 99% has now, or rising.",
         "s",
         Query(f"max by (target) ({p99})", "{{target}}"),
         Query(f"max by (target) ({p99} unless {enough})", "{{target}}, few samples"),
-        Query(f"min by (target) ({limit(signal)} and on ({EACH_SLO}) {of_p99})", "limit of {{target}}"),
+        Query(f"min by (target) ({limit(signal, at=' @ end()')} and on ({EACH_SLO}) {of_p99})", "limit of {{target}}"),
         width=12,
         low=None,
         custom={"scaleDistribution": LOGARITHMIC, "lineWidth": 2},

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from prober.exposition.dashboards.panels import SOURCE, Panel
+from prober.exposition.dashboards.panels import NO_DATA, SOURCE, Panel
 from prober.exposition.dashboards.place import PLACE, in_place, placed_queries
 from prober.exposition.dashboards.style import Json
 
@@ -32,8 +32,48 @@ DEFAULT_WINDOW = "2h"  # the shortest with a thousand samples at the default of 
 
 ANNOTATION_STEP = "120s"
 LABEL_VALUES, QUERY_RESULT = 1, 3  # kinds of variable queries
+HIDDEN = 2
 
-Rows = Mapping[str, Sequence[Panel]]
+
+@dataclass(frozen=True, slots=True)
+class Collapsed:
+    """Panels of a row that is closed until the reader opens it, because many targets have no data for it.
+
+    Grafana can neither close a row nor leave it out for want of data: a row that is repeated over no values is shown once. It asks
+    nothing for the panels of a closed row, and writes variables into its title. So the title says whether there are data.
+
+    variable: hidden variable of the title.
+    sources: by what the title says, an expression that has a series if that is true; the first counts.
+    """
+
+    panels: Sequence[Panel]
+    variable: str
+    sources: Mapping[str, str]
+
+    def as_variable(self) -> Json:
+        """JSON of the variable: the name of the first source with a series, else "no data"."""
+        told = [_told(f"group({expr})", text) for text, expr in self.sources.items()]
+        expr = " or on () ".join((*told, _told("vector(0)", NO_DATA)))
+        query = _query_variable(
+            self.variable,
+            self.variable,
+            f"query_result({in_place(expr)})",
+            '/told="([^"]+)"/',
+            kind=QUERY_RESULT,
+            one=True,
+        )
+        return query | {
+            "hide": HIDDEN,
+            "skipUrlSync": True,
+        }  # else a link would bring the title of another target or day
+
+
+def _told(expr: str, text: str) -> str:
+    """The one series of `expr` with a label `told`."""
+    return f'label_replace({expr}, "told", "{text}", "", "")'
+
+
+Rows = Mapping[str, Sequence[Panel] | Collapsed]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +81,7 @@ class Board:
     """A dashboard.
 
     name: key of UIDS, and the name of the file.
-    rows: panels by the title of their row; an empty title makes no row.
+    rows: panels by the title of their row; an empty title makes no row. The title of a collapsed row has its variable added.
     one_target: its panels show one target at a time. Links pass `target` on, which may be several or all, so such a dashboard has a
         second variable, `one`: the first of these targets until the reader chooses another.
     variables: keys of `_variables`, in the order of the page.
@@ -99,30 +139,53 @@ class Board:
         if self.one_target:
             one = _targets("one", "Target", 'group by (target) (llmslo_target_state{target=~"$target"})', one=True)
             chosen = [chosen[0], one, *self._for_one(chosen[1:])]
+        chosen += self._for_one([row.as_variable() for row in self.rows.values() if isinstance(row, Collapsed)])
         return [_source(), *_places(), _labels("model", "Model", 'llmslo_engine_info{target!=""}'), *chosen]
 
 
 def placed(rows: Rows) -> list[Json]:
     """JSON of the panels from left to right; a full line ends, and is as high as its highest panel."""
     documents: list[Json] = []
-    y = 0
-    for title, panels in rows.items():
+    number, y = 1, 0
+    for title, row in rows.items():
+        first = number + bool(title)
+        if isinstance(row, Collapsed):  # takes one line; below it, its panels stand as if it were open
+            panels, _ = _on_grid(row.panels, first, y + 1)
+            documents.append(_row(number, f"{title}: ${row.variable}", y, panels))
+            number, y = first + len(panels), y + 1
+            continue
         if title:
-            documents.append(_row(len(documents) + 1, title, y))
+            documents.append(_row(number, title, y))
             y += 1
-        x = height = 0
-        for panel in panels:
-            if x + panel.width > COLUMNS or (panel.repeat and x):
-                x, y, height = 0, y + height, 0
-            documents.append(panel.as_json(len(documents) + 1, x, y))
-            x, height = x + (COLUMNS if panel.repeat else panel.width), max(height, panel.height)
-        y += height
+        panels, y = _on_grid(row, first, y)
+        documents += panels
+        number = first + len(panels)
     return documents
 
 
-def _row(number: int, title: str, y: int) -> Json:
+def _on_grid(panels: Sequence[Panel], first: int, y: int) -> tuple[list[Json], int]:
+    """JSON of the panels from the line `y` on, with ids from `first`, and the line below them."""
+    documents: list[Json] = []
+    x = height = 0
+    for number, panel in enumerate(panels, first):
+        if x + panel.width > COLUMNS or (panel.repeat and x):
+            x, y, height = 0, y + height, 0
+        documents.append(panel.as_json(number, x, y))
+        x, height = x + (COLUMNS if panel.repeat else panel.width), max(height, panel.height)
+    return documents, y + height
+
+
+def _row(number: int, title: str, y: int, panels: Sequence[Json] = ()) -> Json:
+    """Row; closed if it holds its panels itself."""
     place = {"x": 0, "y": y, "w": COLUMNS, "h": 1}
-    return {"id": number, "type": "row", "title": title, "collapsed": False, "gridPos": place, "panels": []}
+    return {
+        "id": number,
+        "type": "row",
+        "title": title,
+        "collapsed": bool(panels),
+        "gridPos": place,
+        "panels": list(panels),
+    }
 
 
 def _link(name: str) -> Json:

@@ -83,15 +83,20 @@ def buckets(histogram: str, select: str = PROBES) -> str:
     return f"{classic} or on () sum(increase({histogram}{{{select}}}[{STEP}]))"
 
 
-def limit(signal: str, by: str = "target, workload, slo") -> str:
-    """Thresholds of the SLOs on `signal`; the strictest if `by` joins several."""
-    return f'min by ({by}) (llmslo_slo_threshold_seconds{{{PROBES},signal="{signal}"}})'
+def limit(signal: str, by: str = "target, workload, slo", at: str = "") -> str:
+    """Thresholds of the SLOs on `signal`; the strictest if `by` joins several. at: modifier of time"""
+    return f'min by ({by}) (llmslo_slo_threshold_seconds{{{PROBES},signal="{signal}"}}{at})'
 
 
 def worst(series: str, codes: tuple[str, ...], label: str, by: str, select: str = TARGET) -> str:
-    """Index in `codes` of the value of `label` whose series is 1; the largest if several are."""
-    places = (f'{place} * ({series}{{{select},{label}="{code}"}} == 1)' for place, code in enumerate(codes))
-    return f"max by ({by}) ({' or '.join(places)})"
+    """Index in `codes` of the value of `label` whose series is 1; the largest if several are: the first that is found from the end.
+
+    Each part is aggregated before it is compared, since joins by all labels of a series cost more than reading it.
+    """
+    places = [
+        f'{place} * (max by ({by}) ({series}{{{select},{label}="{code}"}}) == 1)' for place, code in enumerate(codes)
+    ]
+    return f"({' or '.join(reversed(places))})"
 
 
 def judged(select: str = PROBES) -> str:
@@ -100,10 +105,11 @@ def judged(select: str = PROBES) -> str:
 
 
 def slo_state(by: str, select: str = TARGET) -> str:
-    """Worst state: 0 met, 1 no data, 2 declared, but no rules that could judge it are loaded, 3 missed."""
+    """Worst state: 0 met, 1 no data, 2 declared, but no rules that could judge it are loaded, 3 missed; of what is declared only,
+    as the rules state nothing else."""
     states = worst(SLO_STATE, ("met", "no_data", "no_rules", "missed"), "state", f"{LEVEL}, slo", select)
     declared = f"group by ({LEVEL}, slo) (llmslo_slo_objective_ratio{{{select}}})"
-    return f"max by ({by}) (({states} and {declared}) or 2 * {declared})"
+    return f"max by ({by}) ({states} or 2 * {declared})"
 
 
 def target_state() -> str:

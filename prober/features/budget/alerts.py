@@ -1,6 +1,6 @@
 """Alert on the probing budgets."""
 
-from prober.exposition.alerting import Alert, of_present, probe_increase
+from prober.exposition.alerting import Alert, Link, of_present, probe_increase
 
 
 def alerts(selector: str) -> tuple[Alert, ...]:
@@ -15,5 +15,6 @@ def alerts(selector: str) -> tuple[Alert, ...]:
             "The probing budget of {{ $labels.target }} is used up",
             "{{ $value | humanize }} probes of workload {{ $labels.workload }} were not sent in 15 minutes, because the budget of "
             "tokens or dollars for 24 hours is used up. A probe that is not sent gives no data.",
+            link=Link("target", ("target", "workload"), "1d"),
         ),
     )

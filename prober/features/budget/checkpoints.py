@@ -57,8 +57,9 @@ class Ledger:
                 target.budgets[kind] = before.with_limit(target.budgets[kind].limit)
         consequence = f"target={key}: its saved budgets cannot be read and start at 0"
         self._saved.pop(key, partial(self._recall, target), consequence)
-        if target.budgets and self._store is not None:
+        if target.budgets:
             self._targets[key] = target
+        if target.budgets and self._store is not None:
             target.ledger = self
             self.needs_checkpoint(key)
 
@@ -106,6 +107,14 @@ class Ledger:
             self._task.cancel()
             await asyncio.wait([self._task])
             await self._write(self._store, set(self._targets), last=True)
+
+    async def merge(self, store: Store, saved: SavedRows) -> None:
+        """Add the amounts spent without a store to those that this one has. Nothing may be spent afterwards."""
+        for key, target in self._targets.items():
+            saved.pop(
+                key, partial(self._recall, target), f"target={key}: its saved budgets cannot be read and start at 0"
+            )
+        await self._write(store, set(self._targets), last=True)
 
     async def _write(self, store: Store, keys: set[str], *, last: bool) -> None:
         waiting, self._writing = self._writing, None

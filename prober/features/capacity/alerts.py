@@ -1,6 +1,6 @@
 """Alerts on headroom, forecast and sweeps."""
 
-from prober.exposition.alerting import Alert, escaped
+from prober.exposition.alerting import Alert, Link, escaped
 
 
 def alerts(selector: str) -> tuple[Alert, ...]:
@@ -34,6 +34,7 @@ def _headroom(selector: str) -> Alert:
         + ratio_template(", in tokens", ',unit=\\"tokens\\",bound=\\"estimate\\"')
         + ".",
         keep_firing_for="30m",
+        link=Link("capacity", ("target",)),
     )
 
 
@@ -53,6 +54,7 @@ def _exhaustion(selector: str) -> Alert:
         f"{{{{ $value | humanizeTimestamp }}}}{date_template('earliest')}{date_template('latest')}. "
         "Method: a straight line through at most 35 days.",
         keep_firing_for="26h",  # the forecast is computed once a day; one missing day does not end the alert
+        link=Link("capacity", ("target",), "35d"),
     )
 
 
@@ -83,6 +85,7 @@ def _stale(selector: str) -> Alert:
         "computed from an old capacity, or unknown. Since the prober's start, sweeps ended:"
         f"{{{{ range {verdicts} }}}} {{{{ .Labels.verdict }}}} {{{{ .Value | humanize }}}}{{{{ else }}}} none{{{{ end }}}}; refused:"
         f"{{{{ range {refusals} }}}} {{{{ .Labels.reason }}}} {{{{ .Value | humanize }}}}{{{{ else }}}} none{{{{ end }}}}.",
+        link=Link("capacity", ("target",), "7d"),
     )
 
 

@@ -44,7 +44,7 @@ class Sweeps:
     store: keeps results and starts, None: they are in memory only
     leadership: of several replicas only the holder of the lease sweeps. It claims there what is due before it starts, so that
     the next holder does not repeat it; a sweep that came due while nobody had the lease is started by the next holder. One that waits
-    for the end of another is in the store, so that it is begun after a restart, once.
+    for the end of another is in the store and noted in the lease, so that it is begun after a restart or by the next holder, once.
     """
 
     def __init__(
@@ -80,7 +80,8 @@ class Sweeps:
         self._running: TargetSweeps | None = None
         self._is_closing = False
         self._waiting: dict[TargetSweeps, StartRequest] = {}
-        self._kept = WaitingSweeps(store, clock)
+        self._kept = WaitingSweeps(store, clock, self._context.leadership)
+        self._beginning: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._to_recall: asyncio.Queue[TargetSweeps] = asyncio.Queue()
         if self._archive is not None:
@@ -88,7 +89,7 @@ class Sweeps:
             self._hold(supervisor.start("sweep_results", partial(self._recall_all, self._archive)))
             self._hold(supervisor.start("sweep_results", partial(self._clean_up, self._archive)))
         if self._kept.left_over:
-            self._hold(asyncio.create_task(self._begin_left_over()))
+            self._begin_soon()
         self._context.leadership.listen(self._lease_lost, self._lease_won)
 
     def observe(self, observed: ObservedTarget) -> TargetSweeps:
@@ -187,19 +188,31 @@ class Sweeps:
             await job.run()
         finally:
             self._running = None
-            if self._waiting and not self._is_closing:
-                target = next(iter(self._waiting))
-                self._kept.remove(target.target.spec.key)
-                with suppress(Refused):
-                    self.start_target(target, self._waiting.pop(target))
+            self._begin_next()
+
+    def _begin_next(self) -> None:
+        """Begin the first sweep that waits and may begin."""
+        while self._waiting and self._running is None and not self._is_closing:
+            target = next(iter(self._waiting))
+            self._kept.remove(target.target.spec.key)
+            with suppress(Refused):
+                self.start_target(target, self._waiting.pop(target))
+
+    def _begin_soon(self) -> None:
+        if self._beginning is not None:
+            self._beginning.cancel()
+        self._beginning = asyncio.create_task(self._begin_left_over())
+        self._hold(self._beginning)
 
     async def _begin_left_over(self) -> None:
-        """Begin the sweeps that waited when an earlier process ended, as soon as their targets answer and the lease is here."""
-        left_over = self._kept.left_over
+        """Begin the sweeps that waited under an earlier process or holder, as soon as their targets answer and the lease is here."""
+        left_over, has_lease = self._kept.left_over, bool(self._context.leadership.where)
         until_s = self._context.now_s() + LEFT_OVER_WITHIN_S
-        log.info("sweeps that waited when the prober ended are begun: targets %s", ", ".join(sorted(left_over)))
-        while left_over and self._context.now_s() < until_s:
+        if left_over:
+            log.info("sweeps that waited when the prober ended are begun: targets %s", ", ".join(sorted(left_over)))
+        while (left_over or has_lease) and self._context.now_s() < until_s:
             await asyncio.sleep(LEFT_OVER_EVERY_S)
+            self._kept.adopt(target.target.spec.key for target in self._targets.values() if target.spec is not None)
             for target in list(self._targets.values()):
                 key = target.target.spec.key
                 is_ready = target.target.state is TargetState.READY and self._context.leadership.held() is not None
@@ -209,7 +222,8 @@ class Sweeps:
                         self.start_target(target, request)
         for key in list(left_over):
             log.warning(
-                "target=%s: its sweep, which waited when the prober ended, is not begun: not ready in time", key
+                "target=%s: its sweep, which waited when the prober ended or lost the lease, is not begun: not ready in time",
+                key,
             )
             self._kept.remove(key)
 
@@ -219,9 +233,10 @@ class Sweeps:
             self._running.runner.lease_lost()
 
     def _lease_won(self) -> None:
-        """Start the sweeps that came due while no replica had the lease."""
+        """Start the sweeps that came due while no replica had the lease, and those that waited under another holder."""
         for target in list(self._targets.values()):
             target.start_deferred()
+        self._begin_soon()
 
     # --- results
 

@@ -1,6 +1,6 @@
 """Alerts on latencies that drift from their baselines."""
 
-from prober.exposition.alerting import Alert, escaped, likely_cause_template
+from prober.exposition.alerting import Alert, Link, escaped, likely_cause_template
 from prober.features.drift.state import CAUSES
 
 
@@ -40,6 +40,7 @@ def _drift(signal: str, name: str, selector: str) -> Alert:
         f"{{{{ range {estimate} }}}} {{{{ .Labels.percentile }}}}: ×{{{{ printf `%.2f` .Value }}}}{bounds})."
         "{{ end }}"
         f"{{{{ range {load} }}}}{causes}{{{{ end }}}}" + likely_cause_template(selector),
+        link=Link("drift", ("target", "workload"), "1d"),
     )
 
 
@@ -58,4 +59,5 @@ def stateless_alert(selector: str) -> Alert:
         "10m",
         "{{ $labels.target }}: p99 TTFT is over 1.3 times that of the last three days",
         "p99 TTFT of workload {{ $labels.workload }} over the last 2 hours is {{ $value | humanizeDuration }}.",
+        link=Link("target", ("target", "workload"), "3d"),
     )

@@ -93,7 +93,7 @@ class DriftMonitor:
     def saved_state(self, name: str, key: SignalKey, settings: Settings) -> Drift | None:
         """The state that an earlier process saved, under these settings."""
         consequence = f"target={name} workload={key[0]} signal={key[1]}: the saved baseline is learned again"
-        return self._saved.get(_name_of_state(name, key), partial(restore, settings), consequence)
+        return self._saved.get(name_of_state(name, key), partial(restore, settings), consequence)
 
     def states(self) -> Iterator[tuple[str, bytes]]:
         """(name, state) of every detector, to be saved."""
@@ -138,7 +138,7 @@ class DriftMonitor:
         target = self._targets.get(name)
         if target is not None and (state := target.state(key)) is not None:
             self._saving.add((name, key))
-            yield _name_of_state(name, key), state
+            yield name_of_state(name, key), state
 
 
 class TargetDrift(TargetObserver):
@@ -322,5 +322,6 @@ class TargetDrift(TargetObserver):
         return state if state.settings == settings else restore(settings, dump(state))
 
 
-def _name_of_state(name: str, key: SignalKey) -> str:
+def name_of_state(name: str, key: SignalKey) -> str:
+    """The key of a state in the store."""
     return json.dumps((name, *key))

@@ -1,6 +1,8 @@
 """Alerts on the engine's own metrics."""
 
-from prober.exposition.alerting import Alert, of_present
+from prober.exposition.alerting import Alert, Link, of_present
+
+OF_ENGINE = Link("engine", ("target",))
 
 
 def alerts(selector: str) -> tuple[Alert, ...]:
@@ -22,6 +24,7 @@ def alerts(selector: str) -> tuple[Alert, ...]:
             "The KV cache of {{ $labels.target }} is nearly full and requests are preempted",
             "For a minute of the last 10 at least {{ $value | humanizePercentage }} of the KV cache was in use, and requests were "
             "preempted. A preempted request stalls and repeats its prefill.",
+            link=OF_ENGINE,
         ),
         Alert(
             "LLMRequestsQueueing",
@@ -31,6 +34,7 @@ def alerts(selector: str) -> tuple[Alert, ...]:
             "Requests of {{ $labels.target }} are queueing",
             "At least {{ $value | humanize }} requests were waiting in every sample of the last 10 minutes. Time in the queue adds to "
             "TTFT.",
+            link=OF_ENGINE,
         ),
         Alert(
             "LLMEngineChanged",
@@ -43,5 +47,6 @@ def alerts(selector: str) -> tuple[Alert, ...]:
             "The engine of {{ $labels.target }} has changed ({{ $labels.what }})",
             "Its {{ $labels.what }} changed in the last 15 minutes; llmslo_engine_info describes the engine now. This may explain a "
             "drift that starts at the same time.",
+            link=OF_ENGINE,
         ),
     )

@@ -2,13 +2,25 @@
 
 from typing import Any
 
-from prober.exposition.dashboards.board import annotation
-from prober.exposition.dashboards.panels import Panel, Query, now, series, stat
+from prober.exposition.dashboards.board import Collapsed, annotation
+from prober.exposition.dashboards.panels import Column, Panel, Query, now, row, series, stat, table
 from prober.exposition.dashboards.queries import STEP, TARGET, gauge, quantile, rate
-from prober.exposition.dashboards.style import GREEN, NEUTRAL, ORANGE, RED, fixed_color, index_mapping, on_the_right
+from prober.exposition.dashboards.style import (
+    GREEN,
+    GREY,
+    NEUTRAL,
+    ORANGE,
+    RED,
+    fixed_color,
+    index_mapping,
+    on_the_right,
+)
 from prober.exposition.dashboards.vocabulary import GOOD_AT_ONE
 
 SIZE: dict[str, Any] = {"width": 12, "height": 7}
+THIRD: dict[str, Any] = {"width": 8, "height": 7}
+READABLE = index_mapping(("unreadable", RED), ("readable", GREEN))
+SPECULATION = "llmslo_engine_speculation"
 ANNOTATION = annotation(
     "Engine changed",
     "purple",
@@ -25,7 +37,7 @@ def identity() -> list[Panel]:
             "Whether the engine's metrics page can be read. Bad: no; the engine panels below then have no current data.",
             "none",
             now(gauge("llmslo_engine_up")),
-            mappings=index_mapping(("unreadable", RED), ("readable", GREEN)),
+            mappings=READABLE,
             steps=GOOD_AT_ONE,
             fill="background",
         ),
@@ -134,3 +146,154 @@ def panels() -> list[Panel]:
             **SIZE,
         ),
     ]
+
+
+def finish_reasons() -> Collapsed:
+    """Why requests ended, as the engine counts."""
+
+    def finished(name: str, by: str, more: str = "") -> str:
+        return f"max by ({by}) (increase({name}{{{TARGET}{more}}}[{STEP}]))"
+
+    every = finished("llmslo_engine_requests_total", "target")
+    counter = "llmslo_engine_requests_finished_total"
+    of_reasons = f"sum by (target) ({finished(counter, 'target, reason')})"
+    panel = series(
+        "Requests finished, by reason",
+        "Requests that finished, by the reason that the engine counts. Bad: error; abort that grows, clients give up; length where "
+        "answers should end by themselves, they are cut off. No reason: of a kind that this engine does not count apart.",
+        "short",
+        Query(finished(counter, "reason", ',reason!="error"') + " > 0", "{{reason}}"),
+        Query(finished(counter, "reason", ',reason="error"') + " > 0", "error"),
+        Query(f"{every} - {of_reasons} > 0.01 * {every}", "no reason"),
+        bars=True,
+        width=24,
+        height=7,
+        overrides=[fixed_color("error", RED), fixed_color("no reason", GREY)],
+        empty="none finished, or the engine counts no reasons",
+    )
+    return Collapsed([panel], "finish_reasons", {"counted by the engine": f"{counter}{{{TARGET}}}"})
+
+
+def speculation() -> Collapsed:
+    """Speculative decoding: from counters, else as the engine computes it."""
+    drafts, drafted, accepted = (
+        rate(f"{SPECULATION}_{kind}_total") for kind in ("drafts", "draft_tokens", "accepted_tokens")
+    )
+    length = f"{gauge(f'{SPECULATION}_length_tokens')} > 0"  # 0 without speculation
+    known = [
+        f"{SPECULATION}_{name}{{{TARGET}}}" for name in ("draft_tokens_total", "accepted_tokens_total", "length_tokens")
+    ]
+    return Collapsed(
+        [
+            series(
+                "Drafted tokens accepted",
+                "Share of the drafted tokens that the model accepted. SGLang reports that of its latest batches only. Bad: a fall; "
+                "users ask what the draft model does not know, and drafts cost more than they save. No data: nothing is drafted, "
+                "or the engine, as TGI, counts accepted tokens only.",
+                "percentunit",
+                Query(
+                    f"{accepted} / ({drafted} > 0) or {gauge(f'{SPECULATION}_acceptance_ratio')} and {length}",
+                    "accepted",
+                ),
+                high=1,
+                **THIRD,
+            ),
+            series(
+                "Tokens per draft",
+                "Tokens that each draft yields, with the one that the model adds itself. Bad: near 1, where speculation saves nothing. "
+                "No data: nothing is drafted, or the engine does not count its drafts.",
+                "none",
+                Query(f"1 + {accepted} / ({drafts} > 0) or {length}", "tokens"),
+                **THIRD,
+            ),
+            series(
+                "Tokens drafted and accepted",
+                "Drafted and accepted tokens per second, beside all output tokens. Bad: drafted tokens that grow while accepted ones "
+                "do not: the GPU works for nothing.",
+                "short",
+                Query(drafted, "drafted"),
+                Query(accepted, "accepted"),
+                Query(rate("llmslo_engine_generation_tokens_total"), "all output tokens"),
+                overrides=[fixed_color("all output tokens", GREY)],
+                **THIRD,
+            ),
+        ],
+        "speculation",
+        {
+            "tokens are drafted": " or ".join(f"{name} > 0" for name in known),
+            "nothing is drafted": " or ".join(known),
+        },
+    )
+
+
+def by_prober() -> Collapsed:
+    """Each page by itself. Sidecars of one workload have one target, and each reads the page of its own engine."""
+    up = "llmslo_engine_up"
+    columns = [
+        Column(source="instance", name="Prober"),
+        Column(source="engine", name="Engine", width=110),
+        Column(source="version", name="Version", width=150),
+        Column(source="model", name="Model"),
+        Column(source="Value #A", name="Page", mappings=READABLE, width=110),
+    ]
+    engines = table(
+        "Engines",
+        "The engine whose page each prober reads. Bad: another version or model than the others have, after a rollout; an unreadable "
+        "page. Sidecars read their own engine each; replicas of a prober, and probers of several places, the same one.",
+        columns,
+        row(gauge(up, "instance")),
+        row(gauge("llmslo_engine_info", "instance, engine, version, model")),
+        hide=("Value #B",),
+        height=7,
+        sort="Prober",
+    )
+    figures = (
+        (
+            "Requests running",
+            "Requests in the batch. Bad: one engine far from the others; the load balancer prefers or avoids it.",
+            "short",
+            gauge("llmslo_engine_requests_running", "instance"),
+        ),
+        (
+            "Requests waiting",
+            "Requests in the queue. Bad: one engine has a queue while others have none.",
+            "short",
+            gauge("llmslo_engine_requests_waiting", "instance"),
+        ),
+        (
+            "KV cache in use",
+            "Share of the KV cache in use. Bad: one engine near 1 while others have room.",
+            "percentunit",
+            gauge("llmslo_engine_kv_cache_usage_ratio", "instance"),
+        ),
+        (
+            "Preemptions",
+            "Preemptions per second. Bad: any that last; the KV cache of this engine is too small for its load.",
+            "ops",
+            rate("llmslo_engine_preemptions_total", "instance"),
+        ),
+        (
+            "Output tokens",
+            "Output tokens per second. Bad: one engine makes fewer with as many requests: it is slower than the others.",
+            "short",
+            rate("llmslo_engine_generation_tokens_total", "instance"),
+        ),
+        (
+            "TTFT p95",
+            "p95 of all requests as measured by the engine. Bad: one engine above the others.",
+            "s",
+            quantile(0.95, "llmslo_engine_ttft_seconds", "instance", TARGET, STEP),
+        ),
+    )
+    lines = [
+        series(f"{title}, by prober", text, unit, Query(expr, "{{instance}}"), **SIZE)
+        for title, text, unit, expr in figures
+    ]
+    return Collapsed(
+        [engines, *lines],
+        "pages",
+        {
+            "read by several probers": f"count(group by (instance) ({up}{{{TARGET}}})) > 1",
+            "read by one prober": f"{up}{{{TARGET}}}",
+        },
+    )

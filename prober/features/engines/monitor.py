@@ -16,7 +16,7 @@ from prober.features.engines.answering_model import AnsweringModel
 from prober.features.engines.continuity import Continuity, EngineIdentity
 from prober.features.engines.counter_state import CounterState, state_of
 from prober.features.engines.page_reader import PageReader
-from prober.measure.engine_signals import EngineChange, EngineInfo, PageReading
+from prober.measure.engine_signals import FINISH_REASONS, EngineChange, EngineInfo, PageReading
 from prober.measure.event import TargetEvent
 from prober.measure.gpu_reading import GpuReading
 from prober.measure.result import ProbeResult
@@ -37,7 +37,13 @@ _VALUES = (
     (series.ENGINE_PROMPT_TOKENS, "prompt_tokens_total"),
     (series.ENGINE_GENERATION_TOKENS, "generation_tokens_total"),
     (series.ENGINE_REQUESTS, "requests_finished_total"),
+    (series.ENGINE_DRAFTS, "speculation_drafts_total"),
+    (series.ENGINE_DRAFT_TOKENS, "speculation_draft_tokens_total"),
+    (series.ENGINE_ACCEPTED_TOKENS, "speculation_accepted_tokens_total"),
+    (series.ENGINE_ACCEPTANCE, "speculation_acceptance_ratio"),
+    (series.ENGINE_SPECULATION_LENGTH, "speculation_length_tokens"),
 )
+_FINISHED = tuple((f"finished_{reason}_total", reason) for reason in FINISH_REASONS)
 _HISTOGRAMS = (
     (series.ENGINE_TTFT, "ttft_seconds"),
     (series.ENGINE_ITL, "itl_seconds"),
@@ -180,6 +186,9 @@ class TargetEngine(TargetObserver):
             registry.show(series.ENGINE_UP, float(signals is not None), name)
         for declared, field in _VALUES:
             registry.show(declared, getattr(signals, field) if signals else None, name)
+        for field, reason in _FINISHED:
+            finished = getattr(signals, field) if signals else None
+            registry.show(series.ENGINE_FINISHED, finished, name, reason)
         for declared, field in _HISTOGRAMS:
             histogram = getattr(signals, field) if signals else None
             if histogram is None:

@@ -30,6 +30,33 @@ ENGINE_PREFIX_HITS = counter(
 ENGINE_PROMPT_TOKENS = counter("llmslo_engine_prompt_tokens_total", "Prompt tokens of all requests.", "target")
 ENGINE_GENERATION_TOKENS = counter("llmslo_engine_generation_tokens_total", "Tokens generated.", "target")
 ENGINE_REQUESTS = counter("llmslo_engine_requests_total", "Requests finished, for any reason.", "target")
+ENGINE_FINISHED = counter(
+    "llmslo_engine_requests_finished_total",
+    "Requests finished, by the reason that the engine counts: stop, length, abort, error, repetition.",
+    "target",
+    "reason",
+)
+ENGINE_DRAFTS = counter(
+    "llmslo_engine_speculation_drafts_total", "Drafts of speculative decoding that the model verified.", "target"
+)
+ENGINE_DRAFT_TOKENS = counter(
+    "llmslo_engine_speculation_draft_tokens_total", "Tokens drafted by speculative decoding.", "target"
+)
+ENGINE_ACCEPTED_TOKENS = counter(
+    "llmslo_engine_speculation_accepted_tokens_total",
+    "Tokens drafted by speculative decoding that the model accepted.",
+    "target",
+)
+ENGINE_ACCEPTANCE = gauge(
+    "llmslo_engine_speculation_acceptance_ratio",
+    "Share of the draft tokens that were accepted in the latest batches, as the engine computes it; 0 also without speculation.",
+    "target",
+)
+ENGINE_SPECULATION_LENGTH = gauge(
+    "llmslo_engine_speculation_length_tokens",
+    "Tokens per draft in the latest batches, with the one that the model adds, as the engine computes it; 0 without speculation.",
+    "target",
+)
 ENGINE_TTFT = histogram("llmslo_engine_ttft_seconds", "TTFT as measured by the engine, in its own buckets.", "target")
 ENGINE_ITL = histogram("llmslo_engine_itl_seconds", "ITL as measured by the engine, in its own buckets.", "target")
 ENGINE_QUEUE = histogram(

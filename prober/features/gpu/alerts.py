@@ -1,6 +1,6 @@
 """Alert on throttled GPUs, and recording rules of tokens, energy and cost per GPU."""
 
-from prober.exposition.alerting import Alert, Rule, of_present
+from prober.exposition.alerting import Alert, Link, Rule, of_present
 
 
 def alerts(selector: str) -> tuple[Alert, ...]:
@@ -16,6 +16,7 @@ def alerts(selector: str) -> tuple[Alert, ...]:
             "GPU {{ $labels.gpu }} of {{ $labels.target }} is throttled ({{ $labels.reason }})",
             "Its clock was limited for {{ $value | humanizePercentage }} of the last 10 minutes. Requests may be slower at the same "
             "load.",
+            link=Link("engine", ("target",)),
         ),
     )
 

@@ -2,12 +2,15 @@
 
 from typing import Any
 
+from prober.exposition.dashboards.board import Collapsed
 from prober.exposition.dashboards.panels import Panel, Query, now, series, stat, states
 from prober.exposition.dashboards.queries import STEP, TARGET, WHOLE_GPUS, gauge, rate
 from prober.exposition.dashboards.style import GREEN, NEUTRAL, RED, YELLOW, index_mapping, named
+from prober.features.gpu import dcgm
 
 GPU = "target, gpu"
 SIZE: dict[str, Any] = {"width": 12, "height": 7, "empty": "no data: no GPU is read, or it does not report this"}
+ANY_METRIC = "DCGM_FI_DEV_GPU_TEMP{}"  # which every GPU has
 FAULTS = "thermal|thermal_hardware|hardware|power_brake"
 
 
@@ -15,27 +18,38 @@ def count() -> Panel:
     """Number of GPUs."""
     return stat(
         "GPUs",
-        "Number of GPUs read for this target, without partitions. Bad: fewer than the engine uses. "
-        "No data: no GPUs are read.",
+        "Number of GPUs read for this target, without partitions, by the prober, else by the DCGM exporter. "
+        "Bad: fewer than the engine uses. No data: no GPUs are read.",
         "none",
-        now(f"count({WHOLE_GPUS})"),
+        now(f"count({WHOLE_GPUS}) or count({dcgm.of_target(ANY_METRIC, 'target, UUID')})"),
         steps=NEUTRAL,
     )
 
 
-def _gpu(title: str, text: str, unit: str, name: str, **more: Any) -> Panel:
-    query = Query(gauge(f"llmslo_gpu_{name}", GPU), "GPU {{gpu}}")
+def _or_dcgm(own: str, exporter: str) -> str:
+    """What the prober reads itself, else what the DCGM exporter has of the target, never both. exporter: as in `of_target`."""
+    return f"{own} or on (target) {dcgm.of_target(exporter)}"
+
+
+def _gpu(title: str, text: str, unit: str, name: str, exporter: str, **more: Any) -> Panel:
+    query = Query(_or_dcgm(gauge(f"llmslo_gpu_{name}", GPU), exporter), "GPU {{gpu}}")
     return series(title, text, unit, query, **{**SIZE, **more})
 
 
-def panels() -> list[Panel]:
+def row() -> Collapsed:
     """Use, memory, power, clocks, throttling, temperature, errors and links of each GPU."""
+    sources = {"read by the prober": WHOLE_GPUS, "from the DCGM exporter": dcgm.of_target(ANY_METRIC)}
+    return Collapsed(_panels(), "gpus", sources)
+
+
+def _panels() -> list[Panel]:
     return [
         _gpu(
             "Utilisation",
             "Share of time in which a kernel was running. Bad: it falls while requests wait; look at the host CPU.",
             "percentunit",
             "utilization_ratio",
+            "DCGM_FI_DEV_GPU_UTIL{} / 100 or DCGM_FI_PROF_GR_ENGINE_ACTIVE{}",  # partitions have the latter only
             high=1,
         ),
         _gpu(
@@ -44,14 +58,21 @@ def panels() -> list[Panel]:
             "No data: GPUs before Hopper do not report it.",
             "percentunit",
             "memory_bandwidth_ratio",
+            "DCGM_FI_PROF_DRAM_ACTIVE{}",
             high=1,
         ),
         series(
             "SM occupancy and tensor units",
             "Share of resident warps, and of cycles in which tensor cores were active. Bad: both fall at the same load.",
             "percentunit",
-            Query(gauge("llmslo_gpu_sm_occupancy_ratio", GPU), "GPU {{gpu}} warps"),
-            Query(gauge("llmslo_gpu_tensor_active_ratio", GPU), "GPU {{gpu}} tensor"),
+            Query(
+                _or_dcgm(gauge("llmslo_gpu_sm_occupancy_ratio", GPU), "DCGM_FI_PROF_SM_OCCUPANCY{}"),
+                "GPU {{gpu}} warps",
+            ),
+            Query(
+                _or_dcgm(gauge("llmslo_gpu_tensor_active_ratio", GPU), "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE{}"),
+                "GPU {{gpu}} tensor",
+            ),
             high=1,
             **SIZE,
         ),
@@ -60,18 +81,33 @@ def panels() -> list[Panel]:
             "Share of GPU memory in use. Bad: a rise above the engine's steady share; look for another process.",
             "percentunit",
             Query(
-                f"{gauge('llmslo_gpu_memory_used_bytes', GPU)} / {gauge('llmslo_gpu_memory_total_bytes', GPU)}",
+                _or_dcgm(
+                    f"{gauge('llmslo_gpu_memory_used_bytes', GPU)} / {gauge('llmslo_gpu_memory_total_bytes', GPU)}",
+                    "DCGM_FI_DEV_FB_USED{} / (DCGM_FI_DEV_FB_USED{} + DCGM_FI_DEV_FB_FREE{})",
+                ),
                 "GPU {{gpu}}",
             ),
             high=1,
             **SIZE,
         ),
-        _gpu("Power", "Power draw. Bad: one GPU far below the others under the same load.", "watt", "power_watts"),
-        _gpu("SM clock", "Clock of the SMs. Bad: lower at the same load; see throttling.", "hertz", "sm_clock_hertz"),
+        _gpu(
+            "Power",
+            "Power draw. Bad: one GPU far below the others under the same load.",
+            "watt",
+            "power_watts",
+            "DCGM_FI_DEV_POWER_USAGE{}",
+        ),
+        _gpu(
+            "SM clock",
+            "Clock of the SMs. Bad: lower at the same load; see throttling.",
+            "hertz",
+            "sm_clock_hertz",
+            "DCGM_FI_DEV_SM_CLOCK{} * 1e6",
+        ),
         states(
             "Throttling",
             "Whether the clock is limited, by GPU and reason; power_cap is normal under load. "
-            "Bad: thermal, hardware or power_brake.",
+            "Bad: thermal, hardware or power_brake. No data: also if the GPUs are read by the DCGM exporter.",
             index_mapping(("no", GREEN), ("throttled", RED)),
             Query(
                 f'max by (gpu, reason) (llmslo_gpu_throttle_active{{{TARGET},reason=~"{FAULTS}"}})',
@@ -88,16 +124,24 @@ def panels() -> list[Panel]:
             "Temperature of the chip. Bad: near the start of thermal throttling, 85 to 90 °C on most GPUs.",
             "celsius",
             "temperature_celsius",
+            "DCGM_FI_DEV_GPU_TEMP{}",
         ),
         series(
             "Errors",
-            "ECC memory errors and XID errors of the driver. Bad: any uncorrected ECC error, any XID.",
+            "ECC memory errors and XID errors of the driver. Bad: any uncorrected ECC error, any XID. The DCGM exporter tells the last "
+            "XID, so of those only a new one is counted, and no ECC errors.",
             "short",
             Query(
                 f"max by (gpu, kind) (increase(llmslo_gpu_ecc_errors_total{{{TARGET}}}[{STEP}])) > 0",
                 "GPU {{gpu}} ECC {{kind}}",
             ),
-            Query(f"max by (gpu) (increase(llmslo_gpu_xid_errors_total{{{TARGET}}}[{STEP}]))", "GPU {{gpu}} XID"),
+            Query(
+                _or_dcgm(
+                    f"max by ({GPU}) (increase(llmslo_gpu_xid_errors_total{{{TARGET}}}[{STEP}]))",
+                    dcgm.NEW_XID,
+                ),
+                "GPU {{gpu}} XID",
+            ),
             bars=True,
             **SIZE,
         ),
@@ -105,7 +149,16 @@ def panels() -> list[Panel]:
             "PCIe and NVLink",
             "Bytes per second over PCIe and NVLink. Bad: on GPUs that share a model, NVLink idle and PCIe busy.",
             "Bps",
-            Query(rate("llmslo_gpu_pcie_bytes_total", "gpu, direction"), "GPU {{gpu}} PCIe {{direction}}"),
+            *(
+                Query(
+                    _or_dcgm(
+                        rate("llmslo_gpu_pcie_bytes_total", GPU, f',direction="{direction}"'),
+                        f"DCGM_FI_PROF_PCIE_{theirs}_BYTES{{}}",
+                    ),
+                    f"GPU {{{{gpu}}}} PCIe {direction}",
+                )
+                for direction, theirs in (("sent", "TX"), ("received", "RX"))
+            ),
             Query(rate("llmslo_gpu_nvlink_bytes_total", "gpu, direction"), "GPU {{gpu}} NVLink {{direction}}"),
             **SIZE,
         ),

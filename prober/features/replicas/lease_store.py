@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from prober.features.replicas.lease_machine import Record, Write
@@ -148,6 +149,7 @@ class FileLease:
         path = Path(folder)
         self._lock, self._state = path / f"{name}.lock", path / f"{name}.json"
         self._file = -1
+        self._turn = Lock()
         self.record = Record("", 0.0, -1)
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -191,8 +193,11 @@ class FileLease:
             return False
 
     def claim(self, key: str, number: float) -> None:
-        """Write a claim. Raises OSError."""
-        self._write(Record(self.record.holder, 0.0, self.record.transitions, "", {**self.record.claims, key: number}))
+        """Write a claim; several threads may. Raises OSError."""
+        with self._turn:
+            self._write(
+                Record(self.record.holder, 0.0, self.record.transitions, "", {**self.record.claims, key: number})
+            )
 
     def release(self) -> None:
         """Release the lock."""

@@ -259,10 +259,25 @@ def _burns_widely(slo: Slo, pair: Pair, uses: Sequence[JudgedStream]) -> str:
     )
 
 
-def _pages(slo: Slo, pair: Pair, uses: Sequence[JudgedStream]) -> str:
+def _pages(slo: Slo, pair: Pair, uses: Sequence[JudgedStream], options: RuleOptions) -> str:
     """A target that fails every probe has a page of its own, which stands for the bad events of that time too."""
     told = f'ALERTS{{alertname="LLMTargetFailing",alertstate="firing"}}[{promql(pair.short_s)}]'
-    return f"{_burns_widely(slo, pair, uses)}\nunless on (target)\nmax by (target) (max_over_time({told}))"
+    return (
+        f"{_burns_widely(slo, pair, uses)}\nunless on (target)\nmax by (target) (max_over_time({told}))\n"
+        f"unless on (target, workload)\n({_only_one_prober(slo, pair, options)})"
+    )
+
+
+def _only_one_prober(slo: Slo, pair: Pair, options: RuleOptions) -> str:
+    """Whether a prober fails every probe that others do not, and the events of those others do not burn the budget."""
+    window = promql(pair.short_s)
+    odd = f'max by (target, instance) (max_over_time(ALERTS{{alertname="LLMProbersDisagree"}}[{window}]))'
+    bad, events = (
+        f"sum by (target, workload) (increase({_selected(f'llmslo_slo_{kind}_total', slo, options)}[{window}]) "
+        f"unless on (target, instance) {odd})"
+        for kind in ("bad_events", "events")
+    )
+    return f"{bad}\n/\n({events} > 0) <= {_number(pair.burn * slo.error_budget_ratio)}\nand on (target) {odd}"
 
 
 def _burn_from_vantage(slo: Slo, pair: Pair, uses: Sequence[JudgedStream]) -> Alert:
@@ -280,6 +295,7 @@ def _burn_from_vantage(slo: Slo, pair: Pair, uses: Sequence[JudgedStream]) -> Al
         f"{long} were bad, and over {format_percent(share)} of those in the last {short} ({judged(slo)}; "
         f"budget {format_percent(slo.error_budget_ratio)}). All vantages together do not page: look at the way from this one first.",
         (("slo", slo.name), ("long", long), ("short", short)),
+        link=Link("target", ("target", "workload"), promql(3 * pair.long_s)),
     )
 
 
@@ -288,10 +304,11 @@ def _burn(slo: Slo, pair: Pair, uses: Sequence[JudgedStream], options: RuleOptio
     long, short = promql(pair.long_s), promql(pair.short_s)
     is_page = pair.severity == "critical"
     known = escaped(_count_name(pair.long_s, slo).replace("}", ",target=%q,workload=%q}"))
+    recorded = f'{LEVEL}:llmslo_slo_{{}}{{{{slo="{slo.name}",target=%q,workload=%q}}}}'
     return Alert(
         "LLMErrorBudgetBurn",
         pair.severity,
-        f"{_pages(slo, pair, uses)}\n"
+        f"{_pages(slo, pair, uses, options)}\n"
         if is_page
         else f"{_burns(slo, pair, uses)}\nand\n{_declaration(slo, options)}\n",
         "3m"
@@ -302,16 +319,12 @@ def _burn(slo: Slo, pair: Pair, uses: Sequence[JudgedStream], options: RuleOptio
         "{{ printf `%.0f` .Value }}{{ else }}the{{ end }} recorded events of workload {{ $labels.workload }} in the last "
         f"{long} were bad, and over {format_percent(share)} of those in the last {short} ({judged(slo)}; "
         f"budget {format_percent(slo.error_budget_ratio)})."
-        f"{messages.budget(slo, escaped(_budget_name(slo)))}{messages.latency(slo, options.selector)}"
+        f"{messages.budget(slo, escaped(recorded), pair)}{messages.latency(slo, options.selector)}"
         f"{top_failure_template(options.selector, 'workload')}{messages.engine(options.selector)}"
         f"{likely_cause_template(options.selector)}",
         (("slo", slo.name), ("long", long), ("short", short)),
         link=Link("slo", ("target", "workload", "slo"), promql(3 * pair.long_s)),
     )
-
-
-def _budget_name(slo: Slo) -> str:
-    return f'{LEVEL}:llmslo_slo_error_budget_remaining:ratio{{slo="{slo.name}",target=%q,workload=%q}}'
 
 
 def _faster(burn: Decimal) -> str:

@@ -40,6 +40,13 @@ TABLES = (
             "prefix_cache_hits_tokens_total": (_CACHED,),
             "prompt_tokens_total": (SumSource(_PROMPT, (_CACHED,)),),
             "generation_tokens_total": (SampleSource("llamacpp:tokens_predicted_total"),),
+            "speculation_drafts_total": (SampleSource("llamacpp:spec_decode_num_drafts_total", expected=False),),
+            "speculation_draft_tokens_total": (
+                SampleSource("llamacpp:spec_decode_num_draft_tokens_total", expected=False),
+            ),
+            "speculation_accepted_tokens_total": (
+                SampleSource("llamacpp:spec_decode_num_accepted_tokens_total", expected=False),
+            ),
         },
         model_labels=(),
         facts=(

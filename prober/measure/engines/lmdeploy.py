@@ -29,6 +29,13 @@ TABLES = (
             "prompt_tokens_total": (SampleSource("lmdeploy:prompt_tokens_total"),),
             "generation_tokens_total": (SampleSource("lmdeploy:generation_tokens_total"),),
             "requests_finished_total": (SampleSource("lmdeploy:request_success_total"),),
+            "speculation_drafts_total": (SampleSource("lmdeploy:spec_decode_num_drafts_total", expected=False),),
+            "speculation_draft_tokens_total": (
+                SampleSource("lmdeploy:spec_decode_num_draft_tokens_total", expected=False),
+            ),
+            "speculation_accepted_tokens_total": (
+                SampleSource("lmdeploy:spec_decode_num_accepted_tokens_total", expected=False),
+            ),
             "ttft_seconds": (HistogramSource("lmdeploy:time_to_first_token_seconds"),),
             "itl_seconds": (HistogramSource("lmdeploy:iter_token_latency"),),
             "tpot_seconds": (HistogramSource("lmdeploy:time_per_output_token_seconds"),),

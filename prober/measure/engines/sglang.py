@@ -66,7 +66,16 @@ SIGNALS = {
     ),
     "prompt_tokens_total": (SampleSource("sglang:prompt_tokens_total"),),
     "generation_tokens_total": (SampleSource("sglang:generation_tokens_total"),),
-    "requests_finished_total": (SampleSource("sglang:num_requests_total"),),
+    "requests_finished_total": (
+        SampleSource("sglang:num_requests_total"),
+    ),  # by no reason; aborted ones are counted beside
+    "finished_abort_total": (SampleSource("sglang:num_aborted_requests_total", since="0.5.3", expected=False),),
+    "speculation_drafts_total": (SampleSource("sglang:spec_verify_calls_total", since="0.5.14", expected=False),),
+    # Of the latest batches, and 0 without speculation.
+    "speculation_acceptance_ratio": (
+        SampleSource("sglang:spec_accept_rate", Aggregation.MAX, since="0.5.4", expected=False),
+    ),
+    "speculation_length_tokens": (SampleSource("sglang:spec_accept_length", Aggregation.MAX, expected=False),),
     "ttft_seconds": (HistogramSource("sglang:time_to_first_token_seconds"),),
     "itl_seconds": (HistogramSource("sglang:inter_token_latency_seconds", since="0.4.4"),),
     "tpot_seconds": (

@@ -30,6 +30,8 @@ TABLES = (
             "prompt_tokens_total": (SampleSource("tgi_request_input_length_sum"),),
             "generation_tokens_total": (SampleSource("tgi_request_generated_tokens_sum"),),
             "requests_finished_total": (SampleSource("tgi_request_success"),),
+            # Observed at each step of a request: the tokens beyond the first. How many were drafted is not on the page.
+            "speculation_accepted_tokens_total": (SampleSource("tgi_request_skipped_tokens_sum", expected=False),),
             "tpot_seconds": (HistogramSource("tgi_request_mean_time_per_token_duration"),),
             "queue_seconds": (HistogramSource("tgi_request_queue_duration"),),
             "e2e_seconds": (HistogramSource("tgi_request_duration"),),

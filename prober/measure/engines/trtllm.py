@@ -22,6 +22,7 @@ DIALECT = Dialect(
 # Names from the sources of 2026; early 1.2 has only the histograms and two gauges. Gauges carry the label pid, and a process
 # that is gone leaves its own behind, so they are not added up. The JSON under /metrics is never asked for: it is a queue, and
 # whoever reads it takes the figures away from everybody else.
+_REASONS = {"stop": ("stop",), "length": ("length",), "abort": ("cancelled", "timeout")}
 TABLES = (
     EngineTable(
         engine="trtllm",
@@ -44,6 +45,21 @@ TABLES = (
             "prompt_tokens_total": (SampleSource("trtllm_prompt_tokens_total"),),
             "generation_tokens_total": (SampleSource("trtllm_generation_tokens_total"),),
             "requests_finished_total": (SampleSource("trtllm_request_success_total"),),
+            **{
+                f"finished_{reason}_total": (
+                    SampleSource("trtllm_request_success_total", where={"finished_reason": theirs}, expected=False),
+                )
+                for reason, theirs in _REASONS.items()
+            },
+            "speculation_draft_tokens_total": (
+                SampleSource("trtllm_spec_decode_num_draft_tokens_total", expected=False),
+            ),
+            "speculation_accepted_tokens_total": (
+                SampleSource("trtllm_spec_decode_num_accepted_tokens_total", expected=False),
+            ),
+            "speculation_length_tokens": (
+                SampleSource("trtllm_spec_decode_acceptance_length", Aggregation.MAX, expected=False),
+            ),
             "ttft_seconds": (HistogramSource("trtllm_time_to_first_token_seconds"),),
             "tpot_seconds": (HistogramSource("trtllm_time_per_output_token_seconds"),),
             "queue_seconds": (HistogramSource("trtllm_request_queue_time_seconds"),),

@@ -4,6 +4,7 @@
 
 from prober.measure.chat import Dialect
 from prober.measure.engine_signals import (
+    FINISH_REASONS,
     Aggregation,
     EngineTable,
     HistogramSource,
@@ -22,6 +23,16 @@ DIALECT = Dialect(
     continuous_usage=True,
 )
 
+_FINISHED = {
+    f"finished_{reason}_total": (
+        SampleSource("vllm:request_success_total", where={"finished_reason": (reason,)}, expected=False),
+    )
+    for reason in FINISH_REASONS
+}
+_ACCEPTED = {  # only of a server that speculates
+    f"speculation_{kind}_tokens_total": (SampleSource(f"vllm:spec_decode_num_{kind}_tokens_total", expected=False),)
+    for kind in ("draft", "accepted")
+}
 # Names from the wheels 0.4.3 to 0.33.0; 0.32.0 also seen live. All `_perc` are 0 to 1. A client that disconnects is counted
 # nowhere. `iteration_tokens_total` is a histogram, `lora_requests_info` has a time as its value: neither is a signal.
 _SIGNALS = {
@@ -59,6 +70,9 @@ _SIGNALS = {
     "prompt_tokens_total": (SampleSource("vllm:prompt_tokens_total"),),
     "generation_tokens_total": (SampleSource("vllm:generation_tokens_total"),),
     "requests_finished_total": (SampleSource("vllm:request_success_total"),),
+    **_FINISHED,
+    "speculation_drafts_total": (SampleSource("vllm:spec_decode_num_drafts_total", expected=False),),
+    **_ACCEPTED,
     "ttft_seconds": (HistogramSource("vllm:time_to_first_token_seconds"),),
     # What was called time per output token was an observation a step all along.
     "itl_seconds": (
@@ -126,6 +140,8 @@ V0 = EngineTable(
         "prompt_tokens_total": (SampleSource("vllm:prompt_tokens_total"),),
         "generation_tokens_total": (SampleSource("vllm:generation_tokens_total"),),
         "requests_finished_total": (SampleSource("vllm:request_success_total"),),
+        **_FINISHED,
+        **_ACCEPTED,
         "ttft_seconds": (HistogramSource("vllm:time_to_first_token_seconds"),),
         "itl_seconds": (HistogramSource("vllm:time_per_output_token_seconds"),),
         "queue_seconds": (

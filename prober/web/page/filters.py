@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import quote
 
 from prober.config.units import duration_text
+from prober.exposition.dashboards.board import UIDS
 from prober.features.slo.status import SloStatus, State
 from prober.measure.objective import format_percent
 from prober.measure.result import ProbeResult
@@ -16,7 +17,8 @@ from prober.results.capacity import binding, undecided, words
 from prober.results.stop_reason import ending
 from prober.statistics.quantiles import Quantile
 from prober.web.page import drawings
-from prober.web.page.view import SIGNALS, Capacities, Kind, Room, Spending, concern
+from prober.web.page.view import SIGNALS, Capacities, Kind, PageView, Room, Spending, concern
+from prober.web.recent_probes import FAILED
 
 MAX_TEXT_CHARS = 300  # of a text from elsewhere, where it is one of many
 DAY_S = 86_400
@@ -47,6 +49,34 @@ def query_value(text: str) -> str:
 def target_link(key: str) -> str:
     """The address of a target's own page; all addresses are relative, to hold under any prefix and behind any proxy."""
     return f"?target={query_value(key)}"
+
+
+def page_link(page: PageView, /, **changed: str) -> str:
+    """The address of this page with other values of its query: `target`, `q`, `page`, `outcome` or `workload`; empty ones leave."""
+    number = str(page.page) if page.page > 1 else ""
+    asked = {"outcome": page.asked.outcome, "workload": page.asked.workload}
+    query = {"target": page.chosen, "q": page.filter_text, "page": number, **asked, **changed}
+    return "?" + "&".join(f"{name}={query_value(value)}" for name, value in query.items() if value)
+
+
+def outcome_choices(page: PageView) -> list[tuple[str, str]]:
+    """(value, words) of the filters by outcome: all, those that failed, and the one that is chosen."""
+    chosen = page.asked.outcome
+    named = [("", "all"), (FAILED, "failed")]
+    return named if chosen in dict(named) else [*named, (chosen, chosen)]
+
+
+def workload_choices(page: PageView) -> list[str]:
+    """The workloads by which probes can be filtered, empty for all of them; none of a target with one workload."""
+    known = page.targets[0].workloads if page.is_target_page and page.targets else ()
+    names = list(dict.fromkeys((*known, *filter(None, (page.asked.workload,)))))
+    return ["", *names] if len(names) > 1 or page.asked.workload else []
+
+
+def grafana_link(page: PageView, target: str = "") -> str:
+    """The address of the target's dashboard, or of the overview's; empty without a Grafana."""
+    path = f"{UIDS['target']}?var-target={query_value(target)}" if target else UIDS["overview"]
+    return page.grafana_url and f"{page.grafana_url}/d/{path}"
 
 
 def anchor(key: str) -> str:
@@ -199,11 +229,14 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "dollars": "${:.2f}".format,
     "configured_duration": duration_text,
     "duration": format_duration,
+    "grafana_link": grafana_link,
     "in_reading_order": in_reading_order,
     "iso_time": iso_time,
     "itl_summary": itl_summary,
     "objective": format_percent,
+    "outcome_choices": outcome_choices,
     "overrun_s": drawings.overrun_s,
+    "page_link": page_link,
     "percentage": percentage,
     "percentile_name": lambda q: f"p{q * 100:g}",
     "probe_anchor": probe_anchor,
@@ -226,5 +259,6 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "target_link": target_link,
     "timeline_drawing": drawings.timeline,
     "timeline_span_ns": drawings.span_ns,
+    "workload_choices": workload_choices,
     "workload_count": workload_count,
 }

@@ -20,9 +20,11 @@ from prober.measure.target_state import TargetState
 from prober.results.capacity import Capacity
 from prober.results.result import Result
 from prober.statistics.quantiles import Quantile
+from prober.web.recent_probes import ALL, ProbeFilter
 
 Kind = Literal["good", "bad", "few", "unknown"]
 SIGNALS = {"ttft": "TTFT", "ttft_answer": "TTFT of the answer", "tpot": "TPOT", "itl": "ITL", "e2e": "E2E"}
+DRIFT_RUNBOOKS = {"ttft": "LLMTTFTP99Drift", "itl": "LLMITLP99Drift"}
 RECENT = 40  # probes of a target that are drawn
 AT_ONCE = 100  # targets on one page
 
@@ -119,6 +121,7 @@ class TargetView:
     starting: only while it refuses connections after the start
     buffering: whether its answers arrive held back
     labels: those that the configuration or its discovery gives it, by name
+    workloads: names of those that probe it
     """
 
     key: str
@@ -145,16 +148,18 @@ class TargetView:
     starting: Starting | None = None
     buffering: Buffering = Buffering()
     labels: Mapping[str, str] = field(default_factory=dict)
+    workloads: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Concern:
-    """The most important fact about a target. rank: 0 is worst."""
+    """The most important fact about a target. rank: 0 is worst; runbook: alert whose runbook says what to do; empty if none does"""
 
     rank: int
     kind: Kind
     text: str
     detail: str = ""
+    runbook: str = ""
 
 
 WELL = Concern(9, "good", "well")
@@ -175,14 +180,16 @@ class PageView:
     targets: those on this page, worst first
     concerns: (key, name, concern) of all targets, worst first
     total: number of targets; matching: of those that pass the filter
-    asked: text of the filter; chosen: target asked for
-    whole: the first of `targets` is shown in detail
+    probes: the last ones that are asked for
+    filter_text: text of the filter; chosen: target asked for; asked: probes asked for
+    is_target_page: the first of `targets` is shown in detail
     page: number of this page, from 1, of `pages`
     trusted: the prober trusts its own timing
     receive_error: p99 of the prober's own receive error, in seconds; None before the first reading
     admin: actions are enabled
     shard: of this prober, as 1/3; empty without shards
     configured: number of targets of all shards
+    grafana_url: base of the dashboards' addresses; empty without a Grafana
     """
 
     at_unix_s: float
@@ -198,12 +205,14 @@ class PageView:
     version: str = ""
     filter_text: str = ""
     chosen: str = ""
+    asked: ProbeFilter = ALL
     is_target_page: bool = False
     page: int = 1
     pages: int = 1
     shard: str = ""
     configured: int = 0
     problems: Sequence[Problem] = ()
+    grafana_url: str = ""
 
 
 def _cause(regimes: Sequence[str]) -> str:
@@ -222,22 +231,26 @@ def concern(view: TargetView) -> Concern:
     if view.paused_unix_s is not None:
         return Concern(5, "unknown", "paused", "no probes and no sweeps start until it is resumed")
     if view.state is TargetState.FAILING:
-        return Concern(0, "bad", "failing", last_failure)
+        return Concern(0, "bad", "failing", last_failure, "LLMTargetFailing")
     if view.probes and view.probes[0].outcome is Outcome.REJECTED:
-        return Concern(0, "bad", "rejects the probes", view.probes[0].detail)
+        return Concern(0, "bad", "rejects the probes", view.probes[0].detail, "LLMProbeRejected")
     if missed:
         worst = max(missed, key=lambda standing: standing.bad / max(1, standing.events))
         share = f"{worst.bad / max(1, worst.events):.2%} bad, {format_percent(worst.slo.error_budget_ratio)} allowed"
-        return Concern(1, "bad", f"SLO missed: {_slo_names(missed)}", "; ".join(filter(None, (share, cause))))
+        detail = "; ".join(filter(None, (share, cause)))
+        return Concern(1, "bad", f"SLO missed: {_slo_names(missed)}", detail, "LLMErrorBudgetBurn")
     if drifted:
         signals = ", ".join(dict.fromkeys(SIGNALS.get(drift.signal, drift.signal) for drift in drifted))
-        return Concern(2, "few", f"slower than its baseline: {signals}", cause)
+        return Concern(
+            2, "few", f"slower than its baseline: {signals}", cause, DRIFT_RUNBOOKS.get(drifted[0].signal, "")
+        )
     if view.diagnosis is not None:
         return Concern(3, "few", f"slow, {cause}", view.diagnosis.means)
     if view.state is not TargetState.READY:
         return Concern(4, "unknown", view.state, view.starting.text if view.starting else last_failure)
     if without_data:
-        return Concern(6, "unknown", f"no verdict on SLO: {_slo_names(without_data)}", without_data[0].why)
+        words = f"no verdict on SLO: {_slo_names(without_data)}"
+        return Concern(6, "unknown", words, without_data[0].why, "LLMSLONoData")
     return WELL
 
 

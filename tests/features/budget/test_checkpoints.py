@@ -33,8 +33,8 @@ class Full(Store):
         super().save(kind, items, now_unix_s)
 
 
-def target(clock: Clock, limit: int = 50_000_000) -> Target:
-    text = f"targets: [{{name: t, url: 'http://h', budget: {{tokens_per_day: {limit}}}}}]"
+def target(clock: Clock, limit: int = 50_000_000, name: str = "t") -> Target:
+    text = f"targets: [{{name: {name}, url: 'http://h', budget: {{tokens_per_day: {limit}}}}}]"
     return Target(load(text, source="c", engines=DIALECTS, environment={}, read=str).targets[0], clock)
 
 
@@ -139,4 +139,26 @@ async def test_what_cannot_be_read_is_told_and_begun_anew(caplog: pytest.LogCapt
     Ledger(saved=SavedRows({"t": data})).enter(restored)
     assert restored.budgets["tokens"].spent(clock.now_ns()) == 0
     assert "target=t: its saved budgets cannot be read" in caplog.text
+    clock.close()
+
+
+async def test_what_was_spent_without_a_store_is_added_to_what_is_in_it(tmp_path: Path) -> None:
+    """The store could not be used for a time. Of a target that it does not know it has the amount spent meanwhile."""
+    clock, store = VirtualClock(), Store(str(tmp_path))
+    earlier, ledger, known, new = target(clock), Ledger(store), target(clock), target(clock, name="u")
+    ledger.start(Supervisor(registry()))
+    ledger.enter(earlier)
+    assert earlier.reserve(10_000, 90_000) is not None
+    await ledger.close()
+    without = Ledger()
+    for spending in (known, new):
+        without.enter(spending)
+        assert spending.reserve(1_000, 4_000) is not None
+    await without.close()
+    await without.merge(store, SavedRows(store.load(BUDGET)))
+    after = {name: target(clock, name=name) for name in ("t", "u")}
+    for name, amount in (("t", 105_000), ("u", 5_000)):
+        Ledger(saved=SavedRows(store.load(BUDGET))).enter(after[name])
+        assert after[name].budgets["tokens"].spent(clock.now_ns()) == amount
+    store.close()
     clock.close()

@@ -1,16 +1,25 @@
 """Sweeps that wait for their turn when the prober ends: begun by the next one, once, and no other."""
 
+import asyncio
 import json
 import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
+from prober.daemon.registry import registry
+from prober.features.capacity import monitor
 from prober.features.capacity.refusal import Refused, StartRequest
 from prober.features.capacity.waiting_sweeps import MAX_AGE_S, ROW, WAITING, WaitingSweeps
+from prober.features.replicas.leadership import FileLeadership
+from prober.features.replicas.lease_machine import Timing
+from prober.features.replicas.lease_store import FileLease
 from prober.measure.target_state import TargetState
 from prober.mock.server import running
 from prober.net.clock import Clock
+from prober.probing.leadership import Alone
 from prober.probing.observer import ObservedTarget
 from prober.probing.target import Target
 from prober.storage.store import Store
@@ -54,7 +63,7 @@ async def test_what_waited_is_begun_after_a_restart_once_and_nothing_else(tmp_pa
 async def test_without_storage_it_is_told_that_they_are_lost(caplog: pytest.LogCaptureFixture) -> None:
     """With their names."""
     with caplog.at_level(logging.INFO):
-        waiting = WaitingSweeps(None, Clock())
+        waiting = WaitingSweeps(None, Clock(), Alone())
         waiting.add("llama", StartRequest("schedule", 1.0))
         await waiting.close()
     assert "are lost without --storage.path: targets llama" in caplog.text
@@ -67,7 +76,7 @@ async def test_an_odd_row_is_set_aside(tmp_path: Path, row: bytes) -> None:
     """And a start goes on."""
     store, clock = Store(str(tmp_path)), Clock()
     store.save(WAITING, [(ROW, row)], clock.unix_s())
-    assert WaitingSweeps(store, clock).left_over == {}
+    assert WaitingSweeps(store, clock, Alone()).left_over == {}
     store.close()
     clock.close()
 
@@ -77,8 +86,67 @@ async def test_old_ones_are_not_begun(tmp_path: Path) -> None:
     store, clock = Store(str(tmp_path)), Clock()
     row = json.dumps({"a": ["schedule", 1.0]}).encode()
     store.save(WAITING, [(ROW, row)], clock.unix_s() - MAX_AGE_S - 60)
-    assert WaitingSweeps(store, clock).left_over == {}
+    assert WaitingSweeps(store, clock, Alone()).left_over == {}
     store.save(WAITING, [(ROW, row)], clock.unix_s() - MAX_AGE_S + 60)
-    assert WaitingSweeps(store, clock).left_over == {"a": StartRequest("schedule", 1.0)}
+    assert WaitingSweeps(store, clock, Alone()).left_over == {"a": StartRequest("schedule", 1.0)}
     store.close()
     clock.close()
+
+
+@asynccontextmanager
+async def replica(url: str, folder: Path) -> AsyncIterator[tuple[Stage, FileLeadership]]:
+    """A prober without a store, with two further targets, that takes the lease as soon as nobody holds it."""
+    leadership = FileLeadership(FileLease(str(folder), "lease-0"), "me", Timing(3.0), registry())
+    async with staged(url, leadership=leadership) as stage:
+        for name in ("waits", "other"):
+            beside(stage, url, name)
+        lease = asyncio.create_task(leadership.run())
+        await until(lambda: leadership.held() is not None)
+        try:
+            yield stage, leadership
+        finally:
+            if not lease.done():  # else it was lost before its sweeps ended
+                await stage.sweeps.close()
+                await leadership.close()
+
+
+@pytest.mark.parametrize("ends", ["killed", "stopped"])
+async def test_what_waited_is_begun_by_the_next_holder_of_the_lease_once(
+    tmp_path: Path, ends: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without any store: not the one that was under way, not its neighbour, and nothing when the lease changes hands again."""
+    monkeypatch.setattr(monitor, "LEFT_OVER_EVERY_S", 0.2)
+    async with running(SLOTS) as url:
+        async with replica(url, tmp_path) as (stage, leadership):
+            stage.sweeps.start("t")
+            await until(lambda: stage.value("llmslo_sweep_rate_per_second") > 0)
+            due_unix_s = stage.clock.unix_s()
+            with pytest.raises(Refused, match="waits for its end"):
+                stage.sweeps.start("waits", "schedule", due_unix_s)
+            await until(lambda: due_unix_s in json.loads((tmp_path / "lease-0.json").read_text())["claims"].values())
+            if ends == "killed":
+                await leadership.close()
+        async with replica(url, tmp_path) as (stage, _):
+            await until(lambda: stage.sweeps.under_way == "waits")
+            await until(lambda: stage.sweeps.stop("waits"))
+            await until(lambda: stage.sweeps.under_way is None)
+            await asyncio.sleep(0.6)
+            assert stage.sweeps.under_way is None
+        async with replica(url, tmp_path) as (stage, _):
+            await asyncio.sleep(0.6)
+            assert stage.sweeps.under_way is None
+            assert len(stage.sweeps._kept) == 0
+
+
+async def test_one_that_may_not_begin_does_not_hold_up_the_next(tmp_path: Path) -> None:
+    """Two wait; the first is not ready when its turn comes, and the second is begun all the same."""
+    async with running(SLOTS) as url, staged(url, folder=tmp_path) as stage:
+        ill, well = beside(stage, url, "ill"), beside(stage, url, "well")
+        stage.sweeps.start("t")
+        await until(lambda: stage.value("llmslo_sweep_rate_per_second") > 0)
+        for target in (ill, well):
+            with pytest.raises(Refused, match="waits for its end"):
+                stage.sweeps.start(str(target.spec.name), "schedule")
+        ill.state = TargetState.FAILING
+        stage.sweeps.stop("t")
+        await until(lambda: stage.sweeps.under_way == "well")

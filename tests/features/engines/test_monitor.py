@@ -5,7 +5,7 @@ import json
 from prober.config.serving import MetricsSpec
 from prober.config.target import TargetSpec
 from prober.daemon.registry import registry as new_registry
-from prober.exposition.families import Registry
+from prober.exposition.families import Registry, Series
 from prober.features.engines import series
 from prober.features.engines.monitor import MAX_IDENTITIES, EngineMonitor, TargetEngine
 from prober.measure.engine_signals import EngineChange, EngineInfo, EngineSignals, PageReading
@@ -173,6 +173,47 @@ def test_a_removed_target_has_no_series() -> None:
     gateway.registry.remove("t")
     assert gateway.info() == []
     assert list(gateway.monitor.states()) == []
+
+
+def test_only_reasons_and_speculation_that_the_page_has_are_exported() -> None:
+    """What it no longer has goes, as does everything with the page; its neighbour is unaffected."""
+    gateway = Gateway()
+    with_page = NO_PAGE.model_copy(update={"metrics": MetricsSpec()})
+    target, neighbour = gateway.target(spec=with_page), gateway.target("n", with_page.model_copy(update={"name": "n"}))
+
+    def reasons(name: str = "t") -> dict[str, float]:
+        family = gateway.registry.family(series.ENGINE_FINISHED)
+        return {labels[1]: family.value(*labels).value for labels in family.of(name)}
+
+    def exported(declared: Series[str], name: str = "t") -> float | None:
+        family = gateway.registry.family(declared)
+        return family.value(name).value if list(family.of(name)) else None
+
+    first = EngineSignals(
+        EngineInfo("vllm"),
+        requests_finished_total=7.0,
+        finished_stop_total=5.0,
+        finished_length_total=2.0,
+        finished_error_total=0.0,
+        speculation_drafts_total=10.0,
+        speculation_draft_tokens_total=40.0,
+        speculation_accepted_tokens_total=25.0,
+    )
+    for observed_target in (target, neighbour):
+        observed_target.page_read(PageReading(0, 0, first))
+    assert reasons() == {"stop": 5.0, "length": 2.0, "error": 0.0}
+    counted = (series.ENGINE_DRAFTS, series.ENGINE_DRAFT_TOKENS, series.ENGINE_ACCEPTED_TOKENS)
+    computed = (series.ENGINE_ACCEPTANCE, series.ENGINE_SPECULATION_LENGTH)
+    assert [exported(declared) for declared in (*counted, *computed)] == [10.0, 40.0, 25.0, None, None]
+    other = EngineSignals(
+        EngineInfo("sglang"), finished_abort_total=1.0, speculation_acceptance_ratio=0.6, speculation_length_tokens=2.5
+    )
+    target.page_read(PageReading(1, 1, other))
+    assert reasons() == {"abort": 1.0}
+    assert [exported(declared) for declared in (*counted, *computed)] == [None, None, None, 0.6, 2.5]
+    target.page_read(None)
+    assert (reasons(), [exported(declared) for declared in computed]) == ({}, [None, None])
+    assert reasons("n") == {"stop": 5.0, "length": 2.0, "error": 0.0}
 
 
 def test_the_time_of_the_last_change_is_exported() -> None:

@@ -102,7 +102,8 @@ class Grafana:
         if self.migrates:
             document |= {"schemaVersion": 42, "preload": False, "weekStart": "", "apiVersion": "v2"}
             for panel in document["panels"]:
-                panel.setdefault("pluginVersion", "13.0.0")
+                for migrated in (panel, *panel.get("panels", ())):
+                    migrated.setdefault("pluginVersion", "13.0.0")
         entry = {
             **{"id": 100 + version, "dashboardId": number, "uid": uid, "parentVersion": version - 1, "restoredFrom": 0},
             **{"version": version, "created": "2026-01-01T00:00:00Z", "createdBy": by, "message": message},

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -90,3 +91,15 @@ def test_the_clock_goes_on() -> None:
     """Never back."""
     before = now_s()
     assert now_s() >= before > 0
+
+
+def test_claims_of_several_threads_are_all_written(tmp_path: Path) -> None:
+    """None replaces another one, and no write fails."""
+    here = FileLease(str(tmp_path), "l")
+    assert here.take("me")
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda number: here.claim(f"k{number}", float(number)), range(64)))
+    here.release()
+    after = FileLease(str(tmp_path), "l")
+    assert after.take("you")
+    assert after.record.claims == {f"k{number}": float(number) for number in range(64)}

@@ -1,0 +1,78 @@
+"""Scenes of `prober demo`: troubles of an engine, as data. In each a healthy engine stands beside the one in trouble."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from prober.config.units import rate_text
+
+SLOWDOWN_RATIO = 1.6
+LIGHT_LOAD = ("--background", "0.2/s")
+BUDGET = "{tokens_per_day: 100M, cost_per_day: 60, price_per_million: {prompt: 0.20, completion: 0.60}}"
+PROBES = "probes: [{workload: probe, slos: [ttft, tpot, success]}]"
+# The engine of the scene with drift has steps of 34 ms: what this machine adds to a latency is little of it. Its probes are those of
+# the defaults, so that three days of them are simulated in seconds.
+DRIFT_LOAD_PER_S, DRIFT_STEP_RATIO, DRIFT_PROBES_PER_S = 0.2, 4.0, 0.2
+DRIFT_ENGINE = ("--background", rate_text(DRIFT_LOAD_PER_S), "--fault", f"latency:{DRIFT_STEP_RATIO:g}")
+DRIFT_PROBES = f"probes: [{{workload: probe, rate: {rate_text(DRIFT_PROBES_PER_S)}, slos: [success]}}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """An engine and its target.
+
+    options: of its mock; `{trouble:g}` is when the trouble begins, in seconds. With `--duration` it ends by itself
+    successor: options of the mock that then takes its port
+    target, budget: what its target has beside name and address, in YAML's flow style
+    has_past: its latencies were learnt from three simulated days
+    """
+
+    options: tuple[str, ...] = LIGHT_LOAD
+    target: str = PROBES
+    budget: str = BUDGET
+    successor: tuple[str, ...] = ()
+    has_past: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """One engine in trouble. trouble: what happens to it; shown: what is to be seen of it; neighbour: of the same kind, healthy"""
+
+    trouble: str
+    shown: str
+    engine: Engine
+    neighbour: Engine = Engine()
+
+
+SCENES = {
+    "dead": Scene(
+        "its process ends",
+        "failing, connection refused; LLMTargetFailing",
+        Engine((*LIGHT_LOAD, "--duration", "{trouble:g}s")),
+    ),
+    "slow": Scene(
+        f"each step takes {SLOWDOWN_RATIO} times as long",
+        "TPOT goes from 9 to 15 ms and misses its SLO; LLMErrorBudgetBurn",
+        Engine((*LIGHT_LOAD, "--fault", f"latency:{SLOWDOWN_RATIO}@{{trouble:g}}s-")),
+    ),
+    "drift": Scene(
+        f"each step takes {SLOWDOWN_RATIO} times as long as in the three days that were learnt, and no SLO sees it",
+        "after another three to eight minutes TTFT and ITL have drifted; LLMTTFTP99Drift, LLMITLP99Drift",
+        Engine((*DRIFT_ENGINE, "--fault", f"latency:{SLOWDOWN_RATIO}@{{trouble:g}}s-"), DRIFT_PROBES, has_past=True),
+        Engine(DRIFT_ENGINE, DRIFT_PROBES, has_past=True),
+    ),
+}
+ALL = "all"
+
+
+def engines_of(names: Sequence[str]) -> dict[str, Engine]:
+    """The engines of these scenes by name, healthy ones first; scenes whose neighbours are alike share one."""
+    neighbours: dict[Engine, str] = {}
+    for name in names:
+        neighbour = SCENES[name].neighbour
+        neighbours.setdefault(neighbour, "healthy" if neighbour == Engine() else f"{name}-healthy")
+    return {name: engine for engine, name in neighbours.items()} | {name: SCENES[name].engine for name in names}
+
+
+def listed() -> str:
+    """All scenes, a line each."""
+    return "\n".join(f"{name:10} {scene.trouble}" for name, scene in SCENES.items())

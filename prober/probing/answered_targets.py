@@ -1,0 +1,46 @@
+"""Targets that have answered before, in the store: a prober restarted beside a dead engine does not take it for starting."""
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+
+from prober.probing.target import Target
+from prober.storage.saved_rows import SavedRows
+
+ROW = "all"  # key of the one row in the store
+
+
+class AnsweredTargets:
+    """Addresses of targets that have answered, by the keys of the targets.
+
+    targets: those that are probed now
+    saved: the row of an earlier process
+    """
+
+    def __init__(self, targets: Callable[[], Iterable[Target]], saved: SavedRows) -> None:
+        self._targets = targets
+        problem = (
+            "which targets have answered before cannot be read; those that refuse connections are taken for starting"
+        )
+        self._before: dict[str, str] = saved.pop(ROW, _read, problem) or {}
+
+    def take(self, target: Target) -> bool:
+        """Whether an earlier process had an answer of this target at this address. Told once: what is removed is forgotten."""
+        return self._before.pop(target.spec.key, None) == _address(target)
+
+    def states(self) -> Iterator[tuple[str, bytes]]:
+        """The row. None without any target, which may only not be known yet: what an earlier process wrote stays then."""
+        targets = list(self._targets())
+        if targets:
+            answered = {target.spec.key: _address(target) for target in targets if target.has_answered}
+            yield ROW, json.dumps(answered).encode()
+
+
+def _address(target: Target) -> str:
+    return f"{target.endpoint.host}:{target.endpoint.port}"
+
+
+def _read(data: bytes) -> dict[str, str]:
+    rows = json.loads(data)
+    if not isinstance(rows, dict) or not all(isinstance(address, str) for address in rows.values()):
+        raise ValueError("no table of addresses")
+    return rows

@@ -1,0 +1,89 @@
+"""States in the store while its disk takes nothing, and after."""
+
+import logging
+import sqlite3
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from prober.config.load import load
+from prober.daemon.registry import registry
+from prober.daemon.series import STORAGE_FAILURES
+from prober.daemon.state_persistence import StatePersistence
+from prober.features.capacity.headroom import Headroom
+from prober.features.drift.monitor import DriftMonitor
+from prober.features.engines.monitor import EngineMonitor
+from prober.features.slo.monitor import SloMonitor
+from prober.measure.engines import DIALECTS
+from prober.probing.answered_targets import AnsweredTargets
+from prober.probing.event_log import EventLog
+from prober.probing.target import Target
+from prober.storage.saved_rows import SavedRows
+from prober.storage.store import Store
+from tests.virtual import VirtualClock
+
+pytestmark = pytest.mark.virtual_time
+
+
+class SometimesFull(Store):
+    """A store whose disk is full at times."""
+
+    full = False
+
+    def save(self, kind: str, items: Iterable[tuple[str, bytes]], now_unix_s: float) -> None:
+        if self.full:
+            raise sqlite3.OperationalError("database or disk is full")
+        super().save(kind, items, now_unix_s)
+
+
+def persistence(clock: VirtualClock, store: Store | None) -> tuple[StatePersistence, Target]:
+    """Of one target, which has answered."""
+    specs = load("targets: [{name: t, url: 'http://h'}]", source="c", engines=DIALECTS, environment={}, read=str)
+    families, events, target = registry(), EventLog(), Target(specs.targets[0], clock)
+    target.has_answered = True
+    parts = (
+        DriftMonitor(families, events, specs.drift, SavedRows(), has_store=store is not None),
+        EngineMonitor(families, events, SavedRows()),
+        Headroom(families),
+        SloMonitor(families),
+        AnsweredTargets(lambda: [target], SavedRows()),
+    )
+    failures = families[STORAGE_FAILURES.name].value()
+    return StatePersistence(*parts, store, None, failures, clock), target
+
+
+async def test_the_end_of_failed_writes_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """And their beginning each time."""
+    caplog.set_level(logging.INFO)
+    clock, store = VirtualClock(), SometimesFull(str(tmp_path))
+    states, _ = persistence(clock, store)
+    await states.save(store)
+    assert not caplog.messages
+    store.full = True
+    for _ in range(2):
+        await states.save(store)
+    store.full = False
+    for _ in range(2):
+        await states.save(store)
+    told = [message for message in caplog.messages if message.startswith("answered states ")]
+    assert [message.partition(", ")[0] for message in told] == [
+        "answered states could not be saved",
+        "answered states could not be saved",
+        "answered states are saved again",
+    ]
+    store.close()
+    clock.close()
+
+
+async def test_what_a_store_has_is_not_replaced_by_what_was_learnt_without_it(tmp_path: Path) -> None:
+    """What it lacks is added."""
+    clock, store = VirtualClock(), Store(str(tmp_path))
+    without, _ = persistence(clock, None)
+    await without.add(store)
+    assert store.load("answered") == {"all": b'{"t": "h:80"}'}
+    store.save("answered", [("all", b'{"before": "h:81"}')], clock.unix_s())
+    await without.add(store)
+    assert store.load("answered") == {"all": b'{"before": "h:81"}'}
+    store.close()
+    clock.close()
