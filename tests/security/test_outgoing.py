@@ -138,7 +138,7 @@ async def test_a_name_is_looked_at_after_it_is_resolved(monkeypatch: pytest.Monk
         await instant("http://innocent.example", "up")
 
 
-NO_HOSTS = ["a..b", "a\\u2028b", "x" * 64 + ".example", "ü" * 300]
+NO_HOSTS = ["a..b", "a\u3002\u3002b", "x" * 64 + ".example", "ü" * 300]
 
 
 @pytest.mark.parametrize("host", NO_HOSTS)
@@ -146,7 +146,6 @@ async def test_a_name_that_no_resolver_can_be_asked_for_is_a_fault_of_its_target
     """Of a list of others, for one. The configuration refuses it; where it gets through, the probe says so and nothing fails."""
     with pytest.raises(ConfigError, match="is not a URL"):
         spec(f"http://{host}:8000")
-    host = host.replace("\\u2028", "\u2028")
     result = await probe(spec("http://good.example:8000", proxy_url=f"http://{host}:3128"))
     assert (result.outcome, "is not a host name" in result.detail) == (Outcome.DNS, True)
     async with hostile(b"") as (url, requests):
