@@ -69,7 +69,6 @@ class Alert:
 
     wait_for: Prometheus's `for`, a PromQL duration; empty for none.
     labels: in addition to `severity`.
-    keep_firing_for: Prometheus's `keep_firing_for`, a PromQL duration; empty for none.
     link: the dashboard; it is of the alert's target if the alert has one.
     """
 
@@ -80,7 +79,6 @@ class Alert:
     summary: str
     description: str
     labels: tuple[tuple[str, str], ...] = ()
-    keep_firing_for: str = ""
     link: Link | None = None
 
     def as_rule(self, options: RuleOptions) -> Rule:
@@ -92,7 +90,6 @@ class Alert:
             "alert": self.name,
             "expr": self.expr,
             **({"for": self.wait_for} if self.wait_for else {}),
-            **({"keep_firing_for": self.keep_firing_for} if self.keep_firing_for else {}),
             "labels": {"severity": self.severity, **dict(self.labels), **dict(options.labels)},
             "annotations": {
                 "summary": self.summary,

@@ -167,7 +167,8 @@ SWEEP_SEEN_BY_ANOTHER = {
 SWEEP_LOAD = headroom("0.5+0x99") | SWEEP_SEEN_BY_ANOTHER | sweeping("0+0x9 20+0x24 0+0x60")
 EVERY_15_MINUTES = sweeping("0+0x4" + " 20+0x4 0+0x9" * 6)
 LOW_AND_SWEEP = headroom("0.15+0x100") | sweeping("0+0x29 20+0x9 0+0x60")
-NO_LATER_FORECAST = ("950400+0x99 1728000+0x2000", "950400+0x99 stale")
+NO_LATER_FORECAST = (exhausted("950400+0x99 1728000+0x2000"), exhausted("950400+0x99 stale"))
+HEADROOM_BACK = headroom("0.15+0x29 0.5+0x60") | failing("0+0x100")
 DISCOVERY_LOST = "1+0x9 0+0x40"
 # By places from which a target is probed.
 FAILS, LOST = failing("0+0x9 1+0x40"), failing("0+0x9 stale")
@@ -480,8 +481,11 @@ SCENES: dict[str, list[Scene]] = {
             for minute in (16, 29, 44, 70)
         ),
         silent("enough, with a sweep every 15 minutes", 60, headroom("0.5+0x99") | EVERY_15_MINUTES | SWEEP_SEEN_BY_ANOTHER),
-        fires("headroom back for 20 minutes", 50, headroom("0.15+0x29 0.5+0x60"), target="llama"),
-        silent("headroom back for over 30 minutes", 62, headroom("0.15+0x29 0.5+0x60")),
+        fires("headroom back for 20 minutes", 50, HEADROOM_BACK, target="llama"),
+        silent("headroom back for over 30 minutes", 62, HEADROOM_BACK),
+        silent("low for 13 minutes, 25 minutes ago", 48, headroom("0.5+0x9 0.15+0x13 0.5+0x40") | failing("0+0x100")),
+        silent("removed a minute ago", 31, headroom("0.15+0x29 stale") | failing("0+0x29 stale")),
+        fires("the neighbour of a removed target", 31, headroom("0.15+0x29 stale") | beside(headroom("0.15+0x60")), target="other"),
     ],
     "LLMCapacityExhaustionForecast": [
         fires("in 11 days", 65, exhausted("950400+0x100") | exhausted("1728000+0x100", "latest"), target="llama"),
@@ -490,10 +494,11 @@ SCENES: dict[str, list[Scene]] = {
         silent("at the threshold", 80, exhausted(" ".join(str(14 * 86_400 + 60 * i) for i in range(100)))),
         silent("only the earliest date in 11 days", 80, exhausted("950400+0x100", "earliest") | exhausted("1728000+0x100")),
         *(
-            fires("later forecast or none: the alert continues for a day", 990, exhausted(values), target="llama")
+            fires("later forecast or none: the alert continues for a day", 990, values | failing("0+0x2000"), target="llama")
             for values in NO_LATER_FORECAST
         ),
-        *(silent("later forecast or none for over a day", 1710, exhausted(values)) for values in NO_LATER_FORECAST),
+        *(silent("later forecast or none for over a day", 1710, values | failing("0+0x2000")) for values in NO_LATER_FORECAST),
+        silent("removed ten minutes ago", 120, exhausted("950400+0x109 stale") | failing("0+0x109 stale")),
     ],
     "LLMSweepStale": [
         fires("the last capacity is 18.5 hours old", 1110, swept("0+0x2000"), target="llama"),
