@@ -1,6 +1,7 @@
 """Scenes of every alert: in which it fires, and in which it does not. `SCENES` has those of the committed rules."""
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from prober.daemon.rules import example_rules
@@ -204,6 +205,20 @@ RESTARTED = slo("ttft", "0+12x60 stale", "0+12x60 stale") | up("1+0x60 0+0x5", "
 # SLO `success` of 99.5%: every probe fails from minute 5 to minute 25.
 OUTAGE_OF_OK = slo("success", "0+12x60", "0+0x5 12+12x19 240+0x40") | failing("0+0x5 1+0x19 0+0x40")
 OUTAGE_OF_OK |= series_of("target_state", "1+0x5 0+0x19 1+0x40", state="ready")
+
+
+def _flapping_bad(times: int) -> Iterator[str]:
+    """Bad events of three minutes out of four, a minute each."""
+    for period in range(times):
+        yield "".join(f" {36 * period + bad}" for bad in (12, 24, 36, 36))
+
+
+# SLO `success`: fails every probe for three of four minutes, from minute 5 on, so that LLMTargetFailing comes and goes. Its neighbour
+# has two outages of ten minutes, half an hour apart.
+FLAPPING = failing("0+0x4" + " 1 1 1 0" * 20) | slo("success", "0+12x84", "0+0x4" + "".join(_flapping_bad(20)))
+TWO_OUTAGES = failing("0+0x4 1+0x9 0+0x29 1+0x9 0+0x40") | slo(
+    "success", "0+12x94", "0+0x5 12+12x9 120+0x29 132+12x9 240+0x40"
+)
 # One of two replicas fails every probe for a quarter of an hour. Its neighbour answers.
 FAILS_A_WHILE = slo("ttft", "0+12x120", "0+0x45 0+12x15 180+0x59") | failing("0+0x45 1+0x14 0+0x60")
 FAILS_A_WHILE |= series_of("target_state", "1+0x45 0+0x14 1+0x60", state="ready")
@@ -271,6 +286,15 @@ SCENES: dict[str, list[Scene]] = {
         *(
             silent(f"answers nothing, {minute} minutes in", minute - 5, OUTAGE_OF_OK, slo="success", severity="critical")
             for minute in (12, 14, 16, 20, 30, 33, 36)
+        ),
+        # A target that answers now and then is paged for all the time.
+        *(
+            fires(f"answers a quarter of the time, minute {minute}", minute, FLAPPING, slo="success", severity="critical")
+            for minute in (20, 21, 22, 23, 24, 40, 60)
+        ),
+        *(
+            silent(f"two outages, minute {minute}", minute, TWO_OUTAGES, slo="success", severity="critical")
+            for minute in (8, 14, 16, 20, 48, 54, 58, 60)
         ),
         # One of two probers of a target fails every probe, from minute 45 to 60, and the other one does not.
         *(
