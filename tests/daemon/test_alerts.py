@@ -15,7 +15,7 @@ import yaml
 from prober.daemon.dashboards import documents
 from prober.daemon.registry import ALL as ALL_SERIES
 from prober.daemon.rules import groups
-from prober.exposition.alerting import RuleOptions
+from prober.exposition.alerting import RuleOptions, likely_cause_template
 from prober.exposition.dashboards.board import UIDS
 from tests.daemon.alert_scenes import (
     ANSWERS,
@@ -27,6 +27,7 @@ from tests.daemon.alert_scenes import (
     STATELESS_SCENES,
     Scene,
     at,
+    beside,
     burn,
     discovery,
     drift,
@@ -383,6 +384,44 @@ def test_descriptions_of_burn_alerts(
     firing = {"eval_time": "30m", "alertname": BURN, "exp_alerts": expected}
     groups = [group for group in GROUPS if group["name"] in ("llm-slo-ttft", "llm-slo-ttft-budget")]
     run_cases(request.getfixturevalue(release), tmp_path, groups, [case(series, alert_rule_test=[firing])])
+
+
+# Of each half minute, in turn; the prober itself says `unknown` in between.
+TURNS = {
+    "flips between two": {"queueing": (1, 0), "network": (0, 1)},
+    "flips, with unknown between": {"queueing": (1, 0), "unknown": (0, 1)},
+    "steady": {"queueing": (1, 1), "network": (0, 0)},
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "cause"), [("steady", " Likely cause: queueing."), *((name, "") for name in TURNS if name != "steady")]
+)
+@both_releases
+def test_the_likely_cause_does_not_flip(
+    release: str, name: str, cause: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """Of a diagnosis that flips every 30 s for half an hour none is named at any time; beside it is a target with a steady one."""
+    template = likely_cause_template(RuleOptions().selector)
+    of_burns = [rule["annotations"]["description"] for rule in ALERTS if rule["alert"] == BURN]
+    assert all(template in text for text in of_burns)
+    series = failing("1+0x90") | beside(failing("1+0x90") | series_of("regime_active", "1+0x90", regime="latency"))
+    for regime, turns in TURNS[name].items():
+        series |= series_of("regime_active", " ".join(str(turns[step % 2]) for step in range(91)), regime=regime)
+    rule = {
+        "alert": "A",
+        "expr": 'max by (target) (llmslo_target_state{state="failing"}) == 1',
+        "annotations": {"says": template},
+    }
+    expected = [
+        {"exp_labels": {"target": target}, "exp_annotations": {"says": text}}
+        for target, text in (("llama", cause), ("other", " Likely cause: latency."))
+    ]
+    firing = [
+        {"eval_time": f"{30 * step}s", "alertname": "A", "exp_alerts": expected} for step in range(31, 91)
+    ]  # from the 16th minute to the 45th
+    half_minutes = case(series, alert_rule_test=firing) | {"interval": "30s"}
+    run_cases(request.getfixturevalue(release), tmp_path, [{"name": "one", "rules": [rule]}], [half_minutes], "30s")
 
 
 @pytest.mark.parametrize(
