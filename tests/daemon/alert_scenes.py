@@ -537,6 +537,7 @@ SCENES: dict[str, list[Scene]] = {
         silent("first capacity found just now", 1230, swept("_x1199 72000+0x200")),
     ],
 }  # fmt: skip
+OWN_SCENES = {name: tuple(scenes) for name, scenes in SCENES.items()}
 for name in NAMES:
     scenes = SCENES.setdefault(name, [])
     scenes.append(silent("normal operation", 55, QUIET))
