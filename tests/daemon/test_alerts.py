@@ -4,6 +4,7 @@ The rules under test are the committed ones for the example configuration.
 """
 
 import re
+from dataclasses import replace
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ from tests.daemon.alert_scenes import (
     other_instance,
     series_of,
     silent,
+    up,
 )
 from tests.daemon.promtool import (
     JOB,
@@ -198,6 +200,53 @@ def test_a_neighbour_of_trouble_stays_silent(promtool: Path, tmp_path: Path) -> 
         run_cases(promtool, tmp_path, [{"name": "all", "rules": rules}], cases, "15m" if is_long else "1m")
 
 
+def samples(values: str) -> list[str]:
+    """The samples of promtool's notation."""
+    found: list[str] = []
+    for part in values.split():
+        if match := re.fullmatch(r"(_|-?[\d.]+)(?:([+-][\d.]+))?x(\d+)", part):
+            start, step, count = match[1], float(match[2] or 0), int(match[3])
+            found += ["_"] * count if start == "_" else [f"{float(start) + step * i:g}" for i in range(count + 1)]
+        else:
+            found.append(part)
+    return found
+
+
+def test_no_alert_is_about_a_target_that_was_removed(promtool: Path, tmp_path: Path) -> None:
+    """Each alert that fires is gone two minutes after its target is, while the prober and another target stay."""
+    cases = []
+    for name, scenes in OWN_SCENES.items():
+        scene = next(scene for scene in scenes if scene.is_firing)
+        if scene.minute > 500 or not any('target="llama"' in series for series in scene.series):
+            continue
+        removed = {
+            series: " ".join([*samples(values)[: scene.minute + 1], "stale"]) if 'target="llama"' in series else values
+            for series, values in scene.series.items()
+        }
+        alive = up("1+0x600", "1+0x600")
+        for instance in set(re.findall(r'instance="(\w+)"', "".join(scene.series))):
+            alive |= {
+                series.replace('instance="a"', f'instance="{instance}"'): values for series, values in alive.items()
+            }
+        others = alive | beside(scene.series)
+        of_target = 'ALERTS{alertstate="firing",target="llama"}'
+        cases.append(
+            case(
+                others | removed,
+                name=name,
+                promql_expr_test=[
+                    expectation(name, replace(scene, labels=scene.labels | {"target": "llama"})),
+                    expectation(name, replace(scene, labels=scene.labels | {"target": "other"})),
+                    {"expr": of_target, "eval_time": f"{scene.minute + 2}m", "exp_samples": []},
+                ],
+            )
+        )
+    assert len(cases) >= 18
+    names = ("llm-slo-ttft", "llm-slo-ttft-slow", "llm-slo-prober")
+    rules = [rule for group in GROUPS if group["name"] in names for rule in group["rules"]]
+    run_cases(promtool, tmp_path, [{"name": "all", "rules": rules}], cases)
+
+
 def test_every_shipped_alert_has_scenes() -> None:
     """Of its own: at least one in which it fires, and one in which it does not. No scene is of an alert that is not shipped."""
     files = [path for path in (ROOT / "deploy").rglob("*.yaml") if "alert: LLM" in path.read_text()]
@@ -205,7 +254,7 @@ def test_every_shipped_alert_has_scenes() -> None:
     shipped = {name for path in files for name in re.findall(r"alert: (\w+)", path.read_text())} | set(STATELESS_SCENES)
     scenes = OWN_SCENES | STATELESS_SCENES
     kinds = {name: {scene.is_firing for scene in own} for name, own in scenes.items()}
-    assert kinds == dict.fromkeys(shipped, {True, False})
+    assert kinds == {name: {True, False} for name in shipped}
 
 
 BOARDS = {
