@@ -169,6 +169,7 @@ SWEEP_LOAD = headroom("0.5+0x99") | SWEEP_SEEN_BY_ANOTHER | sweeping("0+0x9 20+0
 EVERY_15_MINUTES = sweeping("0+0x4" + " 20+0x4 0+0x9" * 6)
 LOW_AND_SWEEP = headroom("0.15+0x100") | sweeping("0+0x29 20+0x9 0+0x60")
 NO_LATER_FORECAST = (exhausted("950400+0x99 1728000+0x2000"), exhausted("950400+0x99 stale"))
+HEADROOM_GONE = headroom("0.15+0x29 stale") | failing("0+0x29 stale")
 HEADROOM_BACK = headroom("0.15+0x29 0.5+0x60") | failing("0+0x100")
 DISCOVERY_LOST = "1+0x9 0+0x40"
 # By places from which a target is probed.
@@ -508,7 +509,9 @@ SCENES: dict[str, list[Scene]] = {
         fires("headroom back for 20 minutes", 50, HEADROOM_BACK, target="llama"),
         silent("headroom back for over 30 minutes", 62, HEADROOM_BACK),
         silent("low for 13 minutes, 25 minutes ago", 48, headroom("0.5+0x9 0.15+0x13 0.5+0x40") | failing("0+0x100")),
-        silent("removed a minute ago", 31, headroom("0.15+0x29 stale") | failing("0+0x29 stale")),
+        silent("removed a minute ago", 31, HEADROOM_GONE | up("1+0x60", "1+0x60")),
+        fires("the prober restarts", 32, HEADROOM_GONE | up("1+0x29 0+0x30", "1+0x29 stale"), target="llama"),
+        silent("and does not know it any more", 36, HEADROOM_GONE | up("1+0x29 0+0x2 1+0x30", "1+0x60")),
         fires("the neighbour of a removed target", 31, headroom("0.15+0x29 stale") | beside(headroom("0.15+0x60")), target="other"),
     ],
     "LLMCapacityExhaustionForecast": [

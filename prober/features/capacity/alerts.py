@@ -96,8 +96,13 @@ def _stale(selector: str) -> Alert:
 
 
 def _latest(expr: str, window: str, selector: str) -> str:
-    """The latest value that `expr` had in the window, of targets that still exist; `keep_firing_for` alerts about removed ones."""
-    return of_present(f"last_over_time((\n{expr}\n)[{window}])", f"llmslo_target_state{{{selector}}}")
+    """The latest value that `expr` had in the window, of targets that still exist; `keep_firing_for` alerts about removed ones.
+
+    A target outlives a prober that is not scraped by five minutes, so that its restart ends no alert.
+    """
+    state = f"llmslo_target_state{{{selector}}}"
+    present = f"{state} or (last_over_time({state}[5m]) unless on (instance) up{{{selector}}} == 1)"
+    return of_present(f"last_over_time((\n{expr}\n)[{window}])", present)
 
 
 def _about_the_target(query: str, selector: str) -> str:
