@@ -21,7 +21,7 @@ class Deliveries:
     @property
     def bytes(self) -> int:
         """Bytes of the bodies that are being read."""
-        return sum(answer.size for answer in self._clients)
+        return sum(len(answer.body) for answer in self._clients)
 
     @contextmanager
     def of(self, answer: Answer, cut: Callable[[], None]) -> Iterator[None]:

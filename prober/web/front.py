@@ -1,13 +1,16 @@
 """What clients meet: connections, TLS, passwords, limits, health, and answers that are fetched from the site and shared.
 
 The site (`site.Site`) renders, in the process that measures. The front fetches its answers over socket pairs, each kind one at a
-time, so that any number of clients costs the measuring no more than one of each kind.
+time, so that any number of clients costs the measuring no more than one of each kind. A large answer comes compressed, and is
+held so for all who read it: for a client that takes no gzip it is unpacked in slices as it reads.
 """
 
 import asyncio
 import logging
+import re
 import socket
-from collections.abc import Awaitable, Callable
+import zlib
+from collections.abc import Awaitable, Callable, Iterator
 from http import HTTPStatus
 from typing import Any
 
@@ -22,16 +25,19 @@ from prober.web.deliveries import Deliveries
 from prober.web.lane import Answer, Lane
 from prober.web.listener import IDLE_TIMEOUT_S, Limits, Listener
 from prober.web.overflow import Overflow
-from prober.web.pieces import WRITE_BYTES, PiecewiseResponse
+from prober.web.pieces import PiecewiseResponse
 
 LINGER_S = 1.0  # for the rest of a body that is not read
 FETCH_TIMEOUT_S = 30.0
 SCRAPE_SHARE, VIEW_SHARE = 0.5, 0.25  # of one core of the measuring process
 MAX_ANSWER_BYTES = 32 << 20
 MAX_TARGET_BYTES = 4096  # of a request's path and query
-FORWARDED = ("Accept", "Accept-Encoding", "X-Prometheus-Scrape-Timeout-Seconds")
+UNPACK_BYTES, UNPACKED_BYTES = 1 << 12, 1 << 15  # compressed ones given to zlib at once, and text asked of it at once
+GZIP_BITS = 31  # of zlib: the largest window, in the format of gzip
+FORWARDED = ("Accept", "X-Prometheus-Scrape-Timeout-Seconds")
 RETURNED = ("Content-Type", "Content-Encoding", "Cache-Control", "Location", "Retry-After", "Allow")
 SITE = "http://site"
+_EXCLUDED = re.compile(r"q=0(\.0*)?")
 TOO_LONG = "the answer has more than 32 MiB; ask for fewer with limit=, or for one target with target=\n"
 UNAVAILABLE = "the prober's measuring process does not answer; its log may say why\n"
 log = logging.getLogger(__name__)
@@ -122,21 +128,20 @@ class Front:
             if request.method not in SAFE_METHODS and not is_refused:
                 for lane in (self._scrapes, self._views):
                     lane.forget()  # whoever acts sees what it did
-            return self._response(answer)
-        gzip = "gzip" in request.headers.get("Accept-Encoding", "")
+            return self._response(request, answer)
         if path == "/metrics":
             form = choose_form(",".join(request.headers.getall("Accept", ())))
-            answer = await self._scrapes.get(
-                (form, gzip), lambda: self._fetch("GET", request.rel_url.raw_path, request)
-            )
+            answer = await self._scrapes.get(form, lambda: self._fetch("GET", request.rel_url.raw_path, request))
         else:
             is_file = path.startswith(("/static/", "/runbooks/"))
             lane = self._files if is_file else self._views
-            answer = await lane.get((target, gzip), lambda: self._fetch("GET", target, request))
-        return self._response(answer)
+            answer = await lane.get(target, lambda: self._fetch("GET", target, request))
+        return self._response(request, answer)
 
-    def _response(self, answer: Answer) -> "_Delivered":
-        response = _Delivered(self._deliveries, answer)
+    def _response(self, request: web.Request, answer: Answer) -> "_Delivered":
+        response = _Delivered(
+            self._deliveries, answer, gzip=takes_gzip(",".join(request.headers.getall("Accept-Encoding", ())))
+        )
         if answer.status == 429:
             response.force_close()  # a retry needs a new connection, and those are rate limited
         return response
@@ -146,34 +151,40 @@ class Front:
         limit_s = FETCH_TIMEOUT_S if method == "GET" and not target.startswith(f"{self._prefix}/probe") else None
         try:
             async with self._sent(method, target, request, limit_s) as answer:
-                pieces = list[bytes]()
-                async for piece in answer.content.iter_chunked(WRITE_BYTES):
-                    pieces.append(piece)
-                    if len(pieces) * WRITE_BYTES > MAX_ANSWER_BYTES and sum(map(len, pieces)) > MAX_ANSWER_BYTES:
+                body = bytearray()
+                async for piece in answer.content.iter_any():
+                    body += piece
+                    if len(body) > MAX_ANSWER_BYTES:
                         return _sentence(413, TOO_LONG)
                 headers = {name: answer.headers[name] for name in RETURNED if name in answer.headers}
-                return Answer(answer.status, headers, tuple(pieces))
+                return Answer(answer.status, headers, body)
         except (aiohttp.ClientError, OSError, TimeoutError) as problem:
             log.debug("the site does not answer %s: %r", target, problem)
             return _sentence(503, UNAVAILABLE)
 
     def _sent(self, method: str, target: str, request: web.Request, limit_s: float | None) -> Any:
         headers = {name: ",".join(request.headers.getall(name)) for name in FORWARDED if name in request.headers}
+        headers["Accept-Encoding"] = "gzip"
         return self._site.request(
             method,
             URL(SITE + target, encoded=True),
             headers=headers,
-            skip_auto_headers=("Accept", "Accept-Encoding", "User-Agent"),
+            skip_auto_headers=("Accept", "User-Agent"),
             allow_redirects=False,
             timeout=aiohttp.ClientTimeout(total=limit_s),
         )
 
 
 class _Delivered(PiecewiseResponse):
-    """A response with a shared body."""
+    """A response with a shared body. gzip: whether the client takes it compressed"""
 
-    def __init__(self, deliveries: Deliveries, answer: Answer) -> None:
-        super().__init__(answer.pieces, answer.status, answer.headers)
+    def __init__(self, deliveries: Deliveries, answer: Answer, *, gzip: bool) -> None:
+        if gzip or "Content-Encoding" not in answer.headers:
+            super().__init__((answer.body,), answer.status, answer.headers)
+        else:
+            super().__init__(_unpacked(answer.body), answer.status, answer.headers)
+            del self.headers["Content-Encoding"]
+            self.content_length = int.from_bytes(answer.body[-4:], "little")  # RFC 1952, 2.3.1: ISIZE
         self._deliveries, self._answer = deliveries, answer
 
     async def write_eof(self, data: bytes = b"") -> None:
@@ -182,5 +193,25 @@ class _Delivered(PiecewiseResponse):
             await super().write_eof()
 
 
+def takes_gzip(accept: str) -> bool:
+    """Whether an Accept-Encoding names gzip without excluding it by a weight of 0 (RFC 9110, 12.5.3)."""
+    for part in accept.lower().split(","):
+        name, *parameters = (word.strip() for word in part.split(";"))
+        if name in ("gzip", "x-gzip"):
+            return not any(_EXCLUDED.fullmatch(parameter) for parameter in parameters)
+    return False
+
+
+def _unpacked(body: bytes | bytearray) -> Iterator[bytes]:
+    """The text of a gzipped body in slices."""
+    unpacking = zlib.decompressobj(wbits=GZIP_BITS)
+    for start in range(0, len(body), UNPACK_BYTES):
+        packed: bytes | memoryview = memoryview(body)[start : start + UNPACK_BYTES]
+        while packed:
+            yield unpacking.decompress(packed, UNPACKED_BYTES)
+            packed = unpacking.unconsumed_tail
+    yield unpacking.flush()
+
+
 def _sentence(status: int, text: str) -> Answer:
-    return Answer(status, {"Content-Type": "text/plain; charset=utf-8"}, (text.encode(),))
+    return Answer(status, {"Content-Type": "text/plain; charset=utf-8"}, text.encode())

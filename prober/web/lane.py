@@ -13,16 +13,11 @@ BUSY = "the prober is busy with other pages"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answer:
-    """A response that is complete. pieces: of its body"""
+    """A response that is complete."""
 
     status: int
     headers: dict[str, str]
-    pieces: tuple[bytes, ...]
-
-    @property
-    def size(self) -> int:
-        """Bytes of the body."""
-        return sum(map(len, self.pieces))
+    body: bytes | bytearray
 
 
 class Lane:

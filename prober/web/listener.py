@@ -124,6 +124,8 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
+        # A piece is taken by the kernel before the next is made (`pieces`). TLS of asyncio takes a limit of 0 for always full.
+        self.transport.set_write_buffer_limits(high=1, low=0)
         self.waiting_s, self._timeout_s = time.monotonic(), FIRST_REQUEST_TIMEOUT_S
         self.inner.connection_made(transport)
 

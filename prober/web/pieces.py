@@ -1,29 +1,31 @@
 """A response whose body is written piece by piece, as fast as the client takes it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 
 from aiohttp import web
 
 WRITE_BYTES = 1 << 16  # at once: what a connection holds for a client that does not read
 STALL_S = 5.0  # for a client to take WRITE_BYTES; a slower one is cut
 
+Piece = bytes | bytearray | memoryview
+
 
 class PiecewiseResponse(web.StreamResponse):
     """A response in pieces, which several responses may share. A client that stalls ends it with TimeoutError.
 
-    pieces: the body; of an iterator the length is not known before
+    pieces: the body; the next is not asked for until the client has taken the one before, up to what the kernel buffers
     """
 
     def __init__(
         self,
-        pieces: Sequence[bytes] | AsyncIterator[bytes],
+        pieces: Iterable[Piece] | AsyncIterator[Piece],
         status: int = 200,
         headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(status=status, headers=headers)
         self.pieces = pieces
-        if not isinstance(pieces, AsyncIterator):
+        if isinstance(pieces, Sequence):
             self.content_length = sum(map(len, pieces))
 
     async def write_eof(self, data: bytes = b"") -> None:
@@ -39,7 +41,9 @@ class PiecewiseResponse(web.StreamResponse):
                     await self._write(piece)
         await super().write_eof()
 
-    async def _write(self, piece: bytes) -> None:
+    async def _write(self, piece: Piece) -> None:
+        assert self._payload_writer is not None
         for start in range(0, len(piece), WRITE_BYTES):
             async with asyncio.timeout(STALL_S):
                 await self.write(memoryview(piece)[start : start + WRITE_BYTES])
+                await self._payload_writer.drain()

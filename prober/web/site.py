@@ -4,7 +4,7 @@ import asyncio
 import re
 import socket
 import zlib
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from hashlib import sha256
 from typing import Any, Protocol
 
@@ -35,7 +35,8 @@ from prober.web.token_bucket import TooMany
 from prober.web.views import Views
 from prober.web.web_config import WebFile
 
-MIN_GZIP_BYTES = 1 << 15
+MIN_GZIP_BYTES = 1 << 12
+BATCH_BYTES = 1 << 19  # that are compressed at once
 PROBE_MARGIN_S = 0.5  # of Prometheus's timeout, for the answer to arrive
 MAX_PORT = 65_535
 MAX_FILTER_CHARS = 200
@@ -133,15 +134,7 @@ class Site:
     async def metrics(self, request: web.Request) -> web.StreamResponse:
         """The metrics page, written in pieces, so that no timestamp is delayed."""
         form = choose_form(",".join(request.headers.getall("Accept", ())))
-        pieces: list[bytes] = []
-        for piece in self._pieces(form):
-            pieces.append(piece)
-            await asyncio.sleep(0)
-        headers = {"Content-Type": form.value}
-        if sum(map(len, pieces)) > MIN_GZIP_BYTES and "gzip" in request.headers.get("Accept-Encoding", ""):
-            pieces = await asyncio.to_thread(_compressed, pieces)
-            headers["Content-Encoding"] = "gzip"
-        return PiecewiseResponse(pieces, headers=headers)
+        return await _answer(request, self._pieces(form), {"Content-Type": form.value})
 
     def _pieces(self, form: Form) -> Iterator[bytes]:
         families = list(self._families.values())
@@ -180,15 +173,9 @@ class Site:
         if view is None:
             text = layout.no_such(target, self.views.known()[: layout.NAMED], self._stamp)
             return web.Response(status=404, text=text, content_type="text/html")
-        pieces = []
-        for piece in layout.page(view, self._stamp, await self.views.charts(view)):
-            pieces.append(piece.encode())
-            await asyncio.sleep(0)
+        pieces = map(str.encode, layout.page(view, self._stamp, await self.views.charts(view)))
         headers = {"Content-Type": "text/html; charset=utf-8", "Cache-Control": "no-store"}
-        if "gzip" in request.headers.get("Accept-Encoding", ""):
-            pieces = await asyncio.to_thread(_compressed, pieces)
-            headers["Content-Encoding"] = "gzip"
-        return PiecewiseResponse(pieces, headers=headers)
+        return await _answer(request, pieces, headers)
 
     async def static(self, request: web.Request) -> web.Response:
         """Style, script and icon of the pages; their URLs change with their content."""
@@ -312,9 +299,27 @@ async def serve_apart(
     return ServingApart(front, runner)
 
 
-def _compressed(pieces: Sequence[bytes]) -> list[bytes]:
+async def _answer(request: web.Request, pieces: Iterable[bytes], headers: dict[str, str]) -> PiecewiseResponse:
+    """A page written in pieces, so that no timestamp is delayed, and compressed meanwhile: a large one is never held as text."""
+    gzip = "gzip" in request.headers.get("Accept-Encoding", "")
     compressor = zlib.compressobj(1, wbits=GZIP_BITS)
-    return [part for part in (*map(compressor.compress, pieces), compressor.flush()) if part]
+    body, batch, size = list[bytes](), list[bytes](), 0
+    for piece in pieces:
+        batch.append(piece)
+        size += len(piece)
+        if gzip and size >= BATCH_BYTES:
+            body += await asyncio.to_thread(_compressed, compressor, batch)
+            batch, size = [], 0
+        else:
+            await asyncio.sleep(0)
+    if not body and not (gzip and size >= MIN_GZIP_BYTES):
+        return PiecewiseResponse(batch, headers=headers)
+    body += await asyncio.to_thread(_compressed, compressor, batch)
+    return PiecewiseResponse([*body, compressor.flush()], headers=headers | {"Content-Encoding": "gzip"})
+
+
+def _compressed(compressor: Any, pieces: Sequence[bytes]) -> list[bytes]:
+    return [part for part in map(compressor.compress, pieces) if part]
 
 
 def _probe_page(result: ProbeResult | None) -> bytes:

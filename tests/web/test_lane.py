@@ -25,7 +25,7 @@ class Kitchen:
         self.most_at_once = max(self.most_at_once, self.at_once)
         await asyncio.sleep(1.0)
         self.at_once -= 1
-        return Answer(200, {}, (name.encode(),))
+        return Answer(200, {}, name.encode())
 
     async def fails(self) -> Answer:
         self.begun.append((asyncio.get_running_loop().time(), "failing"))
@@ -37,7 +37,7 @@ async def test_all_who_wait_share_one_answer() -> None:
     kitchen, lane = Kitchen(), Lane(1.0)
     answers = await asyncio.gather(*(lane.get("a", lambda: kitchen.make("a")) for _ in range(100)))
     assert len(kitchen.begun) == 1
-    assert {id(answer.pieces[0]) for answer in answers} == {id(answers[0].pieces[0])}
+    assert {id(answer.body) for answer in answers} == {id(answers[0].body)}
     assert await lane.get("a", lambda: kitchen.make("a")) is answers[0]
     await asyncio.sleep(FRESH_S + 0.01)
     assert await lane.get("a", lambda: kitchen.make("a")) is not answers[0]
@@ -66,9 +66,9 @@ async def test_who_comes_when_too_many_wait_is_told_to_come_again() -> None:
     lane.forget()  # makes no room: what is being made goes on
     with pytest.raises(TooMany):
         await lane.get("one more", lambda: kitchen.make("one more"))
-    assert (await shared).pieces == (b"0",)
+    assert (await shared).body == b"0"
     assert len(await asyncio.gather(*waiting)) == MAX_WAITING
-    assert (await lane.get("one more", lambda: kitchen.make("one more"))).pieces == (b"one more",)
+    assert (await lane.get("one more", lambda: kitchen.make("one more"))).body == b"one more"
 
 
 async def test_nothing_from_before_is_given_again_after_an_action() -> None:
@@ -77,9 +77,9 @@ async def test_nothing_from_before_is_given_again_after_an_action() -> None:
     early = asyncio.create_task(lane.get("a", lambda: kitchen.make("before")))
     await asyncio.sleep(0.5)
     lane.forget()
-    assert (await lane.get("a", lambda: kitchen.make("after"))).pieces == (b"after",)
-    assert (await early).pieces == (b"before",)
-    assert (await lane.get("a", lambda: kitchen.make("later"))).pieces == (b"after",)
+    assert (await lane.get("a", lambda: kitchen.make("after"))).body == b"after"
+    assert (await early).body == b"before"
+    assert (await lane.get("a", lambda: kitchen.make("later"))).body == b"after"
 
 
 async def test_a_failure_is_not_kept_and_holds_nobody_up() -> None:
@@ -89,7 +89,7 @@ async def test_a_failure_is_not_kept_and_holds_nobody_up() -> None:
         with pytest.raises(OSError, match="no answer"):
             await lane.get("a", kitchen.fails)
     assert len(kitchen.begun) == 2
-    assert (await lane.get("a", lambda: kitchen.make("a"))).pieces == (b"a",)
+    assert (await lane.get("a", lambda: kitchen.make("a"))).body == b"a"
 
 
 async def test_a_client_that_goes_away_takes_the_answer_from_nobody() -> None:
@@ -98,14 +98,14 @@ async def test_a_client_that_goes_away_takes_the_answer_from_nobody() -> None:
     second = asyncio.create_task(lane.get("a", lambda: kitchen.make("a")))
     await asyncio.sleep(0.5)
     first.cancel()
-    assert (await second).pieces == (b"a",)
+    assert (await second).body == b"a"
     assert len(kitchen.begun) == 1
 
 
 def test_bodies_in_flight_are_bounded_and_those_of_the_oldest_are_cut() -> None:
     """Readers of the newest body stay, however many they are: they share it."""
     deliveries, cut = Deliveries(max_bytes=250), list[str]()
-    old, middle, new = (Answer(200, {}, (bytes(100),)) for _ in range(3))
+    old, middle, new = (Answer(200, {}, bytes(100)) for _ in range(3))
     with (
         deliveries.of(old, lambda: cut.append("old")),
         deliveries.of(old, lambda: cut.append("old too")),
@@ -121,6 +121,6 @@ def test_bodies_in_flight_are_bounded_and_those_of_the_oldest_are_cut() -> None:
 def test_one_body_above_the_bound_is_delivered_alone() -> None:
     """The page of a large shard must be readable."""
     deliveries, cut = Deliveries(max_bytes=250), list[str]()
-    small, large = (Answer(200, {}, (bytes(size),)) for size in (100, 1000))
+    small, large = (Answer(200, {}, bytes(size)) for size in (100, 1000))
     with deliveries.of(small, lambda: cut.append("small")), deliveries.of(large, lambda: cut.append("large")):
         assert cut == ["small"]
