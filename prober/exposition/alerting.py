@@ -69,7 +69,6 @@ class Alert:
 
     wait_for: Prometheus's `for`, a PromQL duration; empty for none.
     labels: in addition to `severity`.
-    keep_firing_for: Prometheus's `keep_firing_for`, a PromQL duration; empty for none.
     link: the dashboard; it is of the alert's target if the alert has one.
     """
 
@@ -80,7 +79,6 @@ class Alert:
     summary: str
     description: str
     labels: tuple[tuple[str, str], ...] = ()
-    keep_firing_for: str = ""
     link: Link | None = None
 
     def as_rule(self, options: RuleOptions) -> Rule:
@@ -92,7 +90,6 @@ class Alert:
             "alert": self.name,
             "expr": self.expr,
             **({"for": self.wait_for} if self.wait_for else {}),
-            **({"keep_firing_for": self.keep_firing_for} if self.keep_firing_for else {}),
             "labels": {"severity": self.severity, **dict(self.labels), **dict(options.labels)},
             "annotations": {
                 "summary": self.summary,
@@ -139,10 +136,13 @@ def escaped(selector: str) -> str:
 
 
 def likely_cause_template(selector: str) -> str:
-    """Template of a sentence with the cause that the diagnosis named for most of the last 15 minutes; nothing if there is none."""
+    """Template of a sentence with the cause that the diagnosis named for most of the last 15 minutes; nothing if there is none.
+
+    For 60% of them: of a cause that comes and goes evenly, a window has up to one sample more than half.
+    """
     matchers = escaped(selector)
     active = f'llmslo_regime_active{{{matchers},target=%q,regime!=\\"unknown\\"}}'
-    regimes = f'printf "max by (regime) (avg_over_time({active}[15m])) > 0.5" $labels.target'
+    regimes = f'printf "max by (regime) (avg_over_time({active}[15m])) > 0.6" $labels.target'
     return f"{{{{ range {regimes} | query }}}} Likely cause: {{{{ .Labels.regime }}}}.{{{{ end }}}}"
 
 

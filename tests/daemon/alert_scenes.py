@@ -1,6 +1,7 @@
 """Scenes of every alert: in which it fires, and in which it does not. `SCENES` has those of the committed rules."""
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from prober.daemon.rules import example_rules
@@ -167,7 +168,9 @@ SWEEP_SEEN_BY_ANOTHER = {
 SWEEP_LOAD = headroom("0.5+0x99") | SWEEP_SEEN_BY_ANOTHER | sweeping("0+0x9 20+0x24 0+0x60")
 EVERY_15_MINUTES = sweeping("0+0x4" + " 20+0x4 0+0x9" * 6)
 LOW_AND_SWEEP = headroom("0.15+0x100") | sweeping("0+0x29 20+0x9 0+0x60")
-NO_LATER_FORECAST = ("950400+0x99 1728000+0x2000", "950400+0x99 stale")
+NO_LATER_FORECAST = (exhausted("950400+0x99 1728000+0x2000"), exhausted("950400+0x99 stale"))
+HEADROOM_GONE = headroom("0.15+0x29 stale") | failing("0+0x29 stale")
+HEADROOM_BACK = headroom("0.15+0x29 0.5+0x60") | failing("0+0x100")
 DISCOVERY_LOST = "1+0x9 0+0x40"
 # By places from which a target is probed.
 FAILS, LOST = failing("0+0x9 1+0x40"), failing("0+0x9 stale")
@@ -203,6 +206,20 @@ RESTARTED = slo("ttft", "0+12x60 stale", "0+12x60 stale") | up("1+0x60 0+0x5", "
 # SLO `success` of 99.5%: every probe fails from minute 5 to minute 25.
 OUTAGE_OF_OK = slo("success", "0+12x60", "0+0x5 12+12x19 240+0x40") | failing("0+0x5 1+0x19 0+0x40")
 OUTAGE_OF_OK |= series_of("target_state", "1+0x5 0+0x19 1+0x40", state="ready")
+
+
+def _flapping_bad(times: int) -> Iterator[str]:
+    """Bad events of three minutes out of four, a minute each."""
+    for period in range(times):
+        yield "".join(f" {36 * period + bad}" for bad in (12, 24, 36, 36))
+
+
+# SLO `success`: fails every probe for three of four minutes, from minute 5 on, so that LLMTargetFailing comes and goes. Its neighbour
+# has two outages of ten minutes, half an hour apart.
+FLAPPING = failing("0+0x4" + " 1 1 1 0" * 20) | slo("success", "0+12x84", "0+0x4" + "".join(_flapping_bad(20)))
+TWO_OUTAGES = failing("0+0x4 1+0x9 0+0x29 1+0x9 0+0x40") | slo(
+    "success", "0+12x94", "0+0x5 12+12x9 120+0x29 132+12x9 240+0x40"
+)
 # One of two replicas fails every probe for a quarter of an hour. Its neighbour answers.
 FAILS_A_WHILE = slo("ttft", "0+12x120", "0+0x45 0+12x15 180+0x59") | failing("0+0x45 1+0x14 0+0x60")
 FAILS_A_WHILE |= series_of("target_state", "1+0x45 0+0x14 1+0x60", state="ready")
@@ -270,6 +287,15 @@ SCENES: dict[str, list[Scene]] = {
         *(
             silent(f"answers nothing, {minute} minutes in", minute - 5, OUTAGE_OF_OK, slo="success", severity="critical")
             for minute in (12, 14, 16, 20, 30, 33, 36)
+        ),
+        # A target that answers now and then is paged for all the time.
+        *(
+            fires(f"answers a quarter of the time, minute {minute}", minute, FLAPPING, slo="success", severity="critical")
+            for minute in (20, 21, 22, 23, 24, 40, 60)
+        ),
+        *(
+            silent(f"two outages, minute {minute}", minute, TWO_OUTAGES, slo="success", severity="critical")
+            for minute in (8, 14, 16, 20, 48, 54, 58, 60)
         ),
         # One of two probers of a target fails every probe, from minute 45 to 60, and the other one does not.
         *(
@@ -480,8 +506,13 @@ SCENES: dict[str, list[Scene]] = {
             for minute in (16, 29, 44, 70)
         ),
         silent("enough, with a sweep every 15 minutes", 60, headroom("0.5+0x99") | EVERY_15_MINUTES | SWEEP_SEEN_BY_ANOTHER),
-        fires("headroom back for 20 minutes", 50, headroom("0.15+0x29 0.5+0x60"), target="llama"),
-        silent("headroom back for over 30 minutes", 62, headroom("0.15+0x29 0.5+0x60")),
+        fires("headroom back for 20 minutes", 50, HEADROOM_BACK, target="llama"),
+        silent("headroom back for over 30 minutes", 62, HEADROOM_BACK),
+        silent("low for 13 minutes, 25 minutes ago", 48, headroom("0.5+0x9 0.15+0x13 0.5+0x40") | failing("0+0x100")),
+        silent("removed a minute ago", 31, HEADROOM_GONE | up("1+0x60", "1+0x60")),
+        fires("the prober restarts", 32, HEADROOM_GONE | up("1+0x29 0+0x30", "1+0x29 stale"), target="llama"),
+        silent("and does not know it any more", 36, HEADROOM_GONE | up("1+0x29 0+0x2 1+0x30", "1+0x60")),
+        fires("the neighbour of a removed target", 31, headroom("0.15+0x29 stale") | beside(headroom("0.15+0x60")), target="other"),
     ],
     "LLMCapacityExhaustionForecast": [
         fires("in 11 days", 65, exhausted("950400+0x100") | exhausted("1728000+0x100", "latest"), target="llama"),
@@ -490,10 +521,11 @@ SCENES: dict[str, list[Scene]] = {
         silent("at the threshold", 80, exhausted(" ".join(str(14 * 86_400 + 60 * i) for i in range(100)))),
         silent("only the earliest date in 11 days", 80, exhausted("950400+0x100", "earliest") | exhausted("1728000+0x100")),
         *(
-            fires("later forecast or none: the alert continues for a day", 990, exhausted(values), target="llama")
+            fires("later forecast or none: the alert continues for a day", 990, values | failing("0+0x2000"), target="llama")
             for values in NO_LATER_FORECAST
         ),
-        *(silent("later forecast or none for over a day", 1710, exhausted(values)) for values in NO_LATER_FORECAST),
+        *(silent("later forecast or none for over a day", 1710, values | failing("0+0x2000")) for values in NO_LATER_FORECAST),
+        silent("removed ten minutes ago", 120, exhausted("950400+0x109 stale") | failing("0+0x109 stale")),
     ],
     "LLMSweepStale": [
         fires("the last capacity is 18.5 hours old", 1110, swept("0+0x2000"), target="llama"),
@@ -508,6 +540,7 @@ SCENES: dict[str, list[Scene]] = {
         silent("first capacity found just now", 1230, swept("_x1199 72000+0x200")),
     ],
 }  # fmt: skip
+OWN_SCENES = {name: tuple(scenes) for name, scenes in SCENES.items()}
 for name in NAMES:
     scenes = SCENES.setdefault(name, [])
     scenes.append(silent("normal operation", 55, QUIET))

@@ -4,6 +4,7 @@ The rules under test are the committed ones for the example configuration.
 """
 
 import re
+from dataclasses import replace
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -15,18 +16,20 @@ import yaml
 from prober.daemon.dashboards import documents
 from prober.daemon.registry import ALL as ALL_SERIES
 from prober.daemon.rules import groups
-from prober.exposition.alerting import RuleOptions
+from prober.exposition.alerting import RuleOptions, likely_cause_template
 from prober.exposition.dashboards.board import UIDS
 from tests.daemon.alert_scenes import (
     ANSWERS,
     BURN,
     NAMES,
     OUTAGE,
+    OWN_SCENES,
     QUIET,
     SCENES,
     STATELESS_SCENES,
     Scene,
     at,
+    beside,
     burn,
     discovery,
     drift,
@@ -35,6 +38,7 @@ from tests.daemon.alert_scenes import (
     other_instance,
     series_of,
     silent,
+    up,
 )
 from tests.daemon.promtool import (
     JOB,
@@ -196,11 +200,61 @@ def test_a_neighbour_of_trouble_stays_silent(promtool: Path, tmp_path: Path) -> 
         run_cases(promtool, tmp_path, [{"name": "all", "rules": rules}], cases, "15m" if is_long else "1m")
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_alert_has_scenes(name: str) -> None:
-    """At least one in which it fires and one in which it does not."""
-    scenes = SCENES.get(name, []) + STATELESS_SCENES.get(name, [])
-    assert {scene.is_firing for scene in scenes} == {True, False}
+def samples(values: str) -> list[str]:
+    """The samples of promtool's notation."""
+    found: list[str] = []
+    for part in values.split():
+        if match := re.fullmatch(r"(_|-?[\d.]+)(?:([+-][\d.]+))?x(\d+)", part):
+            start, step, count = match[1], float(match[2] or 0), int(match[3])
+            found += ["_"] * count if start == "_" else [f"{float(start) + step * i:g}" for i in range(count + 1)]
+        else:
+            found.append(part)
+    return found
+
+
+def test_no_alert_is_about_a_target_that_was_removed(promtool: Path, tmp_path: Path) -> None:
+    """Each alert that fires is gone two minutes after its target is, while the prober and another target stay."""
+    cases = []
+    for name, scenes in OWN_SCENES.items():
+        scene = next(scene for scene in scenes if scene.is_firing)
+        if scene.minute > 500 or not any('target="llama"' in series for series in scene.series):
+            continue
+        removed = {
+            series: " ".join([*samples(values)[: scene.minute + 1], "stale"]) if 'target="llama"' in series else values
+            for series, values in scene.series.items()
+        }
+        alive = up("1+0x600", "1+0x600")
+        for instance in set(re.findall(r'instance="(\w+)"', "".join(scene.series))):
+            alive |= {
+                series.replace('instance="a"', f'instance="{instance}"'): values for series, values in alive.items()
+            }
+        others = alive | beside(scene.series)
+        of_target = 'ALERTS{alertstate="firing",target="llama"}'
+        cases.append(
+            case(
+                others | removed,
+                name=name,
+                promql_expr_test=[
+                    expectation(name, replace(scene, labels=scene.labels | {"target": "llama"})),
+                    expectation(name, replace(scene, labels=scene.labels | {"target": "other"})),
+                    {"expr": of_target, "eval_time": f"{scene.minute + 2}m", "exp_samples": []},
+                ],
+            )
+        )
+    assert len(cases) >= 18
+    names = ("llm-slo-ttft", "llm-slo-ttft-slow", "llm-slo-prober")
+    rules = [rule for group in GROUPS if group["name"] in names for rule in group["rules"]]
+    run_cases(promtool, tmp_path, [{"name": "all", "rules": rules}], cases)
+
+
+def test_every_shipped_alert_has_scenes() -> None:
+    """Of its own: at least one in which it fires, and one in which it does not. No scene is of an alert that is not shipped."""
+    files = [path for path in (ROOT / "deploy").rglob("*.yaml") if "alert: LLM" in path.read_text()]
+    assert len(files) >= 5
+    shipped = {name for path in files for name in re.findall(r"alert: (\w+)", path.read_text())} | set(STATELESS_SCENES)
+    scenes = OWN_SCENES | STATELESS_SCENES
+    kinds = {name: {scene.is_firing for scene in own} for name, own in scenes.items()}
+    assert kinds == {name: {True, False} for name in shipped}
 
 
 BOARDS = {
@@ -383,6 +437,44 @@ def test_descriptions_of_burn_alerts(
     firing = {"eval_time": "30m", "alertname": BURN, "exp_alerts": expected}
     groups = [group for group in GROUPS if group["name"] in ("llm-slo-ttft", "llm-slo-ttft-budget")]
     run_cases(request.getfixturevalue(release), tmp_path, groups, [case(series, alert_rule_test=[firing])])
+
+
+# Of each half minute, in turn; the prober itself says `unknown` in between.
+TURNS = {
+    "flips between two": {"queueing": (1, 0), "network": (0, 1)},
+    "flips, with unknown between": {"queueing": (1, 0), "unknown": (0, 1)},
+    "steady": {"queueing": (1, 1), "network": (0, 0)},
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "cause"), [("steady", " Likely cause: queueing."), *((name, "") for name in TURNS if name != "steady")]
+)
+@both_releases
+def test_the_likely_cause_does_not_flip(
+    release: str, name: str, cause: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """Of a diagnosis that flips every 30 s for half an hour none is named at any time; beside it is a target with a steady one."""
+    template = likely_cause_template(RuleOptions().selector)
+    of_burns = [rule["annotations"]["description"] for rule in ALERTS if rule["alert"] == BURN]
+    assert all(template in text for text in of_burns)
+    series = failing("1+0x90") | beside(failing("1+0x90") | series_of("regime_active", "1+0x90", regime="latency"))
+    for regime, turns in TURNS[name].items():
+        series |= series_of("regime_active", " ".join(str(turns[step % 2]) for step in range(91)), regime=regime)
+    rule = {
+        "alert": "A",
+        "expr": 'max by (target) (llmslo_target_state{state="failing"}) == 1',
+        "annotations": {"says": template},
+    }
+    expected = [
+        {"exp_labels": {"target": target}, "exp_annotations": {"says": text}}
+        for target, text in (("llama", cause), ("other", " Likely cause: latency."))
+    ]
+    firing = [
+        {"eval_time": f"{30 * step}s", "alertname": "A", "exp_alerts": expected} for step in range(31, 91)
+    ]  # from the 16th minute to the 45th
+    half_minutes = case(series, alert_rule_test=firing) | {"interval": "30s"}
+    run_cases(request.getfixturevalue(release), tmp_path, [{"name": "one", "rules": [rule]}], [half_minutes], "30s")
 
 
 @pytest.mark.parametrize(

@@ -62,9 +62,8 @@ def hastened(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
         group.pop("interval", None)
         for rule in group["rules"]:
             rule["expr"] = re.sub(r"\[([^]]+)\]", lambda found: f"[{ranges(found[1])}]", rule["expr"])
-            for key in ("for", "keep_firing_for"):
-                if key in rule:
-                    rule[key] = shrunk(rule[key])
+            if "for" in rule:
+                rule["for"] = shrunk(rule["for"])
     return groups
 
 

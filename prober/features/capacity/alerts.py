@@ -1,6 +1,6 @@
 """Alerts on headroom, forecast and sweeps."""
 
-from prober.exposition.alerting import Alert, Link, escaped
+from prober.exposition.alerting import Alert, Link, escaped, of_present
 
 
 def alerts(selector: str) -> tuple[Alert, ...]:
@@ -14,6 +14,7 @@ def _headroom(selector: str) -> Alert:
     It knows which load is its own, and states the demand of before; another one takes the sweep for demand. So the alert also fires
     where sweeps leave no quarter of an hour. The minimum is the estimate, or the upper bound where only that is known.
     """
+    name = "LLMHeadroomLow"
     free = f'llmslo_headroom_ratio{{{selector},bound=~"estimate|upper"}}'
     swept = f"max by (target, instance) (max_over_time(llmslo_sweep_rate_per_second{{{selector}}}[6m])) > 0"
 
@@ -21,11 +22,14 @@ def _headroom(selector: str) -> Alert:
         query = _about_the_target(f"min by (target) (llmslo_headroom_ratio{{%s{more}}})", selector)
         return f"{{{{ range {query} }}}}{word} {{{{ .Value | humanizePercentage }}}}{{{{ end }}}}"
 
-    return Alert(
-        "LLMHeadroomLow",
-        "warning",
+    low = (
         f"min by (target) (\n  ({free} unless on (target) {swept})\n"
-        f"  or\n  ({free} and on (target, instance) {swept})\n) < 0.2\n",
+        f"  or\n  ({free} and on (target, instance) {swept})\n) < 0.2"
+    )
+    return Alert(
+        name,
+        "warning",
+        f'{low}\nor\n{_latest(low, "30m:5m", selector)}and on (target)\nALERTS{{alertname="{name}",alertstate="firing"}}\n',
         "15m",
         "{{ $labels.target }} has little capacity left",
         "{{ $value | humanizePercentage }} of the capacity that the last successful sweep found is free, by its estimate, or by its "
@@ -33,7 +37,6 @@ def _headroom(selector: str) -> Alert:
         + ratio_template(", by the lower bound of the capacity", ',unit=\\"requests\\",bound=\\"lower\\"')
         + ratio_template(", in tokens", ',unit=\\"tokens\\",bound=\\"estimate\\"')
         + ".",
-        keep_firing_for="30m",
         link=Link("capacity", ("target",)),
     )
 
@@ -43,17 +46,20 @@ def _exhaustion(selector: str) -> Alert:
         query = f'min by (target) (llmslo_capacity_exhaustion_timestamp_seconds{{%s,bound=\\"{bound}\\"}})'
         return f"{{{{ range {_about_the_target(query, selector)} }}}}, {bound} {{{{ .Value | humanizeTimestamp }}}}{{{{ end }}}}"
 
+    near = (
+        f'min by (target) (llmslo_capacity_exhaustion_timestamp_seconds{{{selector},bound="estimate"}})\n'
+        "< time() + 14 * 86400"
+    )
     return Alert(
         "LLMCapacityExhaustionForecast",
         "warning",
-        f'min by (target) (llmslo_capacity_exhaustion_timestamp_seconds{{{selector},bound="estimate"}})\n'
-        "< time() + 14 * 86400\n",
+        # The forecast is computed once a day; one missing day does not end the alert.
+        f"{near}\nor\n{_latest(near, '26h:1h', selector)}",
         "1h",
         "{{ $labels.target }} is forecast to reach its capacity within 14 days",
         "The daily peaks of demand grow towards the capacity that the last successful sweep found. They are expected to reach it on "
         f"{{{{ $value | humanizeTimestamp }}}}{date_template('earliest')}{date_template('latest')}. "
         "Method: a straight line through at most 35 days.",
-        keep_firing_for="26h",  # the forecast is computed once a day; one missing day does not end the alert
         link=Link("capacity", ("target",), "35d"),
     )
 
@@ -87,6 +93,16 @@ def _stale(selector: str) -> Alert:
         f"{{{{ range {refusals} }}}} {{{{ .Labels.reason }}}} {{{{ .Value | humanize }}}}{{{{ else }}}} none{{{{ end }}}}.",
         link=Link("capacity", ("target",), "7d"),
     )
+
+
+def _latest(expr: str, window: str, selector: str) -> str:
+    """The latest value that `expr` had in the window, of targets that still exist; `keep_firing_for` alerts about removed ones.
+
+    A target outlives a prober that is not scraped by five minutes, so that its restart ends no alert.
+    """
+    state = f"llmslo_target_state{{{selector}}}"
+    present = f"{state} or (last_over_time({state}[5m]) unless on (instance) up{{{selector}}} == 1)"
+    return of_present(f"last_over_time((\n{expr}\n)[{window}])", present)
 
 
 def _about_the_target(query: str, selector: str) -> str:

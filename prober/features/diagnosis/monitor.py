@@ -24,6 +24,7 @@ from prober.probing.observer import ObservedTarget, TargetObserver
 
 EVALUATE_EVERY_S = 15.0
 SETTLE_S = 60.0  # time for which a diagnosis must stay the same before it is named
+HELD_S = 900.0  # a change of the diagnosis is an event once it was shown for most of this time
 WINDOW_S = 600.0  # length of the present window, and of a usual one
 MIN_PROBES = 30  # per window and workload; of rare probes a window reaches further back
 MAX_PROBES = 150  # per window and workload, and readings: evaluation then takes less than 2 ms
@@ -92,6 +93,9 @@ class TargetDiagnosis(TargetObserver):
         self.diagnosis: Diagnosis | None = None
         self._verdict: Diagnosis | None = None  # of the latest evaluation
         self._same_since_s = self._window_began_s
+        self._shown: deque[tuple[float, tuple[Name, ...]]] = (
+            deque()
+        )  # (seconds, causes) of the evaluations in trouble of HELD_S
         self._logged: tuple[Name, ...] = ()
         self.configured()
 
@@ -159,13 +163,21 @@ class TargetDiagnosis(TargetObserver):
             verdict if verdict is None or settled or verdict.regime == "unknown" else undecided(verdict, SETTLE_S)
         )
         self._show()
-        if verdict is None:
+        while self._shown and now_s - self._shown[0][0] >= HELD_S:
+            self._shown.popleft()
+        if self.diagnosis is not None:
+            self._shown.append((now_s, self.diagnosis.regimes))
+        if not self._shown:
             self._logged = ()
-        elif settled and verdict.regimes != self._logged:
+        elif verdict is not None and settled and verdict.regimes != self._logged and self._is_held(verdict.regimes):
             self._logged = verdict.regimes
             log.info("target=%s diagnosis: %s", self.name, " and ".join(verdict.regimes))
             unix_s = self._observed.target.clock.unix_s()
             self._events.append(TargetEvent(unix_s, self.name, "diagnosis", verdict.text()))
+
+    def _is_held(self, regimes: tuple[Name, ...]) -> bool:
+        """Whether these causes were shown most of the time in which the target was in trouble."""
+        return sum(shown == regimes for _, shown in self._shown) > len(self._shown) / 2
 
     def _show(self) -> None:
         for regime in series.REGIMES:

@@ -30,6 +30,7 @@ LEVEL = "target_workload_slo"
 VANTAGE_LABELS = "target, workload, vantage, slo"
 VANTAGE_LEVEL = "target_workload_vantage_slo"
 RULE_OBJECTIVE = "slo:llmslo_rule_objective:ratio"
+MIN_FLIPS = 4  # changes of "fails every probe" in 15 minutes; an outage has two
 SIGNAL_NAMES = {
     "ttft": "TTFT",
     "ttft_answer": "TTFT of the answer",
@@ -260,10 +261,15 @@ def _burns_widely(slo: Slo, pair: Pair, uses: Sequence[JudgedStream]) -> str:
 
 
 def _pages(slo: Slo, pair: Pair, uses: Sequence[JudgedStream], options: RuleOptions) -> str:
-    """A target that fails every probe has a page of its own, which stands for the bad events of that time too."""
-    told = f'ALERTS{{alertname="LLMTargetFailing",alertstate="firing"}}[{promql(pair.short_s)}]'
+    """A target that fails every probe has a page of its own, which stands for the bad events of that time too.
+
+    Where the target answers now and then, that page comes and goes, and this one stays.
+    """
+    paged = f'ALERTS{{alertname="LLMTargetFailing",alertstate="firing"}}[{promql(pair.short_s)}]'
+    flips = f'changes(llmslo_target_state{{{options.selector},state="failing"}}[15m])'
     return (
-        f"{_burns_widely(slo, pair, uses)}\nunless on (target)\nmax by (target) (max_over_time({told}))\n"
+        f"{_burns_widely(slo, pair, uses)}\nunless on (target)\n(max by (target) (max_over_time({paged}))\n"
+        f"unless on (target)\nmax by (target) ({flips}) >= {MIN_FLIPS})\n"
         f"unless on (target, workload)\n({_only_one_prober(slo, pair, options)})"
     )
 

@@ -12,7 +12,7 @@ from prober.config.load import load
 from prober.config.target import TargetSpec
 from prober.daemon.registry import registry
 from prober.exposition.families import Value
-from prober.features.diagnosis.clues import Evidence
+from prober.features.diagnosis.clues import Evidence, Name
 from prober.features.diagnosis.diagnosis import Diagnosis
 from prober.features.diagnosis.monitor import (
     BREACH_BURN_RATE,
@@ -158,7 +158,7 @@ def test_a_target_between_two_causes_does_not_flip(monkeypatch: pytest.MonkeyPat
     assert queueing.regime == "queueing"
     network = replace(queueing, regime="network")
     both = replace(network, second="queueing")
-    verdicts = [network, queueing] * 10 + [both] * 5
+    verdicts = [network, queueing] * 10 + [both] * 60
     shown: list[tuple[str, ...]] = []
 
     def verdict(evidence: Evidence, diagnosed: tuple[str, ...]) -> Diagnosis:
@@ -172,10 +172,33 @@ def test_a_target_between_two_causes_does_not_flip(monkeypatch: pytest.MonkeyPat
         scene.evaluate()
         seen.append(scene.regimes())
     assert seen[:24] == [{"unknown"}] * 24
-    assert seen[24] == {"network", "queueing"}, "both labels of two causes"
+    assert seen[24:] == [{"network", "queueing"}] * 56, "both labels of two causes"
     assert shown[0] == ("queueing",)
-    assert set(shown[1:]) == {("unknown",)}
+    assert set(shown[1:25]) == {("unknown",)}
     assert scene.events.latest("t")[0].text.startswith("two causes: network and queueing: ")
+
+
+@pytest.mark.parametrize("flip_s", [30, 60, 75, 90, 150, 240])
+@pytest.mark.parametrize("other", ["network", None])
+def test_a_diagnosis_that_flips_does_not_drown_the_event_list(flip_s: int, other: Name | None) -> None:
+    """Half an hour of flips adds at most one. A steady neighbour has one entry, and one whose cause changes has two."""
+    scene = Scene()
+    neighbours = [observed(spec(), scene.monitor, clock=scene.clock, name=name) for name in ("steady", "changes")]
+    scene.run_for(WINDOW_S, 0.1, 0.6, 1.0)
+    assert scene.diagnosis is not None
+    queueing = scene.diagnosis
+    before = len(scene.events.latest("t"))
+    for elapsed_s in range(0, 1800, 15):
+        scene.clock.ns += 15 * 10**9
+        flipping: Name | None = "queueing" if elapsed_s // flip_s % 2 == 0 else other
+        changing: Name | None = "queueing" if elapsed_s < 900 else "network"
+        for target, cause in zip((scene.target, *neighbours), (flipping, "queueing", changing), strict=True):
+            diagnosis = target.find(TargetDiagnosis)
+            assert diagnosis is not None
+            diagnosis._take(replace(queueing, regime=cause) if cause else None, scene.clock.ns / 1e9)
+    assert len(scene.events.latest("t")) - before <= 1
+    named = {name: [event.text.split(":")[0] for event in scene.events.latest(name)] for name in ("steady", "changes")}
+    assert named == {"steady": ["queueing"], "changes": ["network", "queueing"]}
 
 
 def test_too_few_bad_probes_are_not_a_breach() -> None:
