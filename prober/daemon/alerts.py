@@ -11,7 +11,9 @@ def alerts(selector: str) -> tuple[Alert, ...]:
             "LLMProberDown",
             "critical",
             # One that cannot be scraped has its name on the page; only if there is none of that kind, one is missing.
-            f"up{{{selector}}} == 0\nor\nabsent(llmslo_build_info{{{selector}}} or up{{{selector}}} == 0)\nor\n"
+            # A last failed scrape of one that was deleted together with its ServiceMonitor stays visible for five minutes.
+            f"(up{{{selector}}} == 0 and count_over_time(up{{{selector}}}[3m]))\nor\n"
+            f"absent(llmslo_build_info{{{selector}}} or up{{{selector}}} == 0)\nor\n"
             # A deleted pod has no `up` series; the other shards still export how many shards there should be.
             f"max(llmslo_shards{{{selector}}}) > count(count by (shard) (llmslo_shard_info{{{selector}}})) unless on () "
             f"(up{{{selector}}} == 0)\n",

@@ -404,6 +404,7 @@ SCENES: dict[str, list[Scene]] = {
         fires("the pod of one shard is gone, with its up series", 16, shards("1+0x9 stale"), severity="critical"),
         silent("both shards exist", 40, shards("1+0x50")),
         silent("down for four minutes", 14, up("1+0x9 0+0x20", "1+0x40")),
+        silent("no longer scraped soon after it ended", 15, up("1+0x9 0 0 _x30", "1+0x40"), instance="a"),
     ],
     "LLMProberUntrusted": [
         fires("untrusted", 21, trusted("1+0x9 0+0x40"), instance="a"),
