@@ -125,9 +125,9 @@ def _quantile_table() -> Panel:
     queries = [row(quantile(q, f"llmslo_{signal}_seconds")) for signal in ("ttft", "tpot", "e2e") for q in shares]
     queries.append(row(samples("llmslo_ttft_seconds")))
     names = [f"{SIGNALS[signal][0]} p{q * 100:g}" for signal in ("ttft", "tpot", "e2e") for q in shares]
-    columns = [Column(source="workload", name="Workload", width=140)]
+    columns = [Column(source="workload", name="Workload", width=120)]
     columns += [
-        Column(source=f"Value #{chr(ord('A') + place)}", name=name, unit="s", width=98)
+        Column(source=f"Value #{chr(ord('A') + place)}", name=name, unit="s", width=90)
         for place, name in enumerate(names)
     ]
     last = chr(ord("A") + len(names))
@@ -137,7 +137,7 @@ def _quantile_table() -> Panel:
             name="Samples",
             unit="none",
             decimals=0,
-            width=98,
+            width=90,
             steps=((None, ORANGE), (MIN_P99_SAMPLES, "transparent")),
         )
     )

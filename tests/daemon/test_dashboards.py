@@ -15,7 +15,7 @@ from prober.daemon.registry import ALL as ALL_SERIES
 from prober.daemon.rules import example_rules
 from prober.exposition.dashboards.board import UIDS
 from prober.exposition.dashboards.place import in_place
-from prober.exposition.dashboards.queries import STATES
+from prober.exposition.dashboards.queries import RECORDED, STATES
 from prober.exposition.families import AnySeries
 from tests.daemon.promtool import PROBE, case, check_expressions, run_cases
 from tools.dashboard_lint.promql import parse
@@ -516,3 +516,36 @@ def test_the_load_curve_is_of_one_sweep_with_its_knee(promtool: Path, tmp_path: 
     alone = [expected("A", _00=7.0, s_00=35.0), expected("H")]
     cases = [case(old | new | aborted, promql_expr_test=several), case(aborted, promql_expr_test=alone)]
     run_cases(promtool, tmp_path, [], cases)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_columns_of_a_table_fit_a_laptop(name: str) -> None:
+    """In a window of 1,440 pixels no column with a width is beyond the right edge: people miss what they must scroll to."""
+    for panel in board(name.removesuffix(".json"))["panels"]:
+        if panel["type"] == "table":
+            overrides = [
+                setting for override in panel["fieldConfig"]["overrides"] for setting in override["properties"]
+            ]
+            widths = [setting["value"] for setting in overrides if setting["id"] == "custom.width"]
+            assert sum(widths) <= panel["gridPos"]["w"] * (1440 - 32) / 24 - 16, panel["title"]
+
+
+def test_a_budget_that_is_never_gone_has_no_time(promtool: Path, tmp_path: Path) -> None:
+    """`Gone in` is of targets that burn faster than their objective allows: at half that rate a budget lasts for ever, however
+    little is left. A neighbour at twice the rate has 50 bad events left, and has 0.5 a second: 100 s."""
+    (panel,) = (panel for panel in board()["panels"] if panel["title"] == "Targets")
+    (query,) = (target["expr"] for target in panel["targets"] if "clamp_min" in target["expr"])
+    series: dict[str, Any] = {}
+    for target, bad_a_minute in (("steady", "7.5"), ("burning", "30")):
+        labels = f'target="{target}",workload="w",slo="s",cluster="",namespace="n",job="j"'
+        series[f"llmslo_slo_objective_ratio{{{labels}}}"] = "0.75x150"
+        series[f"llmslo_slo_events_total{{{labels}}}"] = "0+60x150"
+        series[f"llmslo_slo_bad_events_total{{{labels}}}"] = f"0+{bad_a_minute}x150"
+        series[f"{RECORDED}_events:window{{{labels}}}"] = "400x150"
+        series[f"{RECORDED}_bad_events:window{{{labels}}}"] = "50x150"
+    expected = {
+        "expr": without_variables(query),
+        "eval_time": "130m",
+        "exp_samples": [{"labels": '{target="burning"}', "value": 100}],
+    }
+    run_cases(promtool, tmp_path, [], [case(series, promql_expr_test=[expected])])

@@ -94,7 +94,7 @@ REAL: dict[str, dict[str, str]] = {
         "Cost and energy of 1,000 output tokens": NO_GPU,
     },
     "engine": {
-        "Last change of the engine A": "it has not changed",
+        "Last engine change A": "it has not changed",
         "Decode ÷ memory bound": NO_GPU, "GPUs": NO_GPU, "Utilisation": NO_GPU,
         "Memory bandwidth in use": NO_GPU, "SM occupancy and tensor units": NO_GPU, "Memory in use": NO_GPU, "Power": NO_GPU,
         "SM clock": NO_GPU, "Throttling": NO_GPU, "Temperature": NO_GPU, "Errors": NO_GPU, "PCIe and NVLink": NO_GPU,

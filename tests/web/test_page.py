@@ -623,6 +623,14 @@ def test_a_target_that_refuses_connections_says_since_when_and_until_when() -> N
     assert text in Read(html([target(), view])).text
 
 
+def test_latencies_of_a_failing_target_are_marked_as_of_before() -> None:
+    """Its card does not show latencies from before the outage as if they were those of now; a neighbour's has no mark."""
+    (down,) = (replace(view, quantiles=target().quantiles) for view in SCENES["down"]())
+    caption = r"<caption>(.*?)</caption>"
+    marked = [Read(text).text for text in re.findall(caption, html([down, target("up")]), re.S) if "of before" in text]
+    assert [" ".join(text.split()) for text in marked] == ["chat: ? of before it fails every probe now"]
+
+
 def test_another_model_than_the_requested_one_is_shown() -> None:
     """On the card, on the target's page, and at the probe whose answer names it."""
     one = target()

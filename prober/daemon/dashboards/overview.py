@@ -72,7 +72,8 @@ ANY_IS_BAD = ((None, GREEN), (1, RED))
 ANY_IS_ODD = ((None, GREEN), (1, ORANGE))
 OF_LIMIT = ((None, GREEN), (0.8, YELLOW), (1, RED))
 TREND = ((None, "transparent"), (1.5, YELLOW))
-LEFT_STEPS = ((None, RED), (1, "transparent"))
+# 0 left is no overdraft: so few events yet that they allow not one bad.
+LEFT_STEPS = ((None, RED), (0, ORANGE), (1, "transparent"))
 SOON = ((None, RED), (6 * 3_600, ORANGE), (3 * 86_400, "transparent"))
 SLO_NAMES = (("met", "met"), ("no_data", "no data"), ("missed", "missed"))
 SLOW_STEP = "4m"  # of what the rules record every few minutes
@@ -200,7 +201,10 @@ def _targets() -> Panel:
     bad_now, events_now = (
         increase(f"llmslo_slo_{kind}_total", EACH_SLO, window=NOW) for kind in ("bad_events", "events")
     )
-    bad_rate = f"sum by ({EACH_SLO}) (rate(llmslo_slo_bad_events_total{{{PROBES}}}[{WINDOW}]))"
+    bad_rate, event_rate = (
+        f"sum by ({EACH_SLO}) (rate(llmslo_slo_{kind}_total{{{PROBES}}}[{WINDOW}]))"
+        for kind in ("bad_events", "events")
+    )
     begun = f'ALERTS_FOR_STATE{{{TARGET},alertname=~"LLM.+"}} and ignoring (alertstate) {FIRING}'
     failures = increase("llmslo_probe_failures_total", "target, reason", window=RECENTLY)
     queries = {
@@ -217,32 +221,32 @@ def _targets() -> Panel:
         "Objective": row(_of_worst(objective)),
         "Budget": row(_of_worst(f"min by ({EACH_SLO}) ({BUDGET_LEFT}{{{PROBES}}})")),
         "Bad left": row(_of_worst(f"floor({left})")),
-        "Gone in": row(f"min by (target) (clamp_min({left}, 0) / ({bad_rate} > 0))"),
+        "Gone in": row(f"min by (target) (clamp_min({left}, 0) / ({bad_rate} > (1 - {objective}) * {event_rate}))"),
         "Free ≥": row(f'min by (target) (llmslo_headroom_ratio{{{TARGET},bound="lower"}})'),
     }
     source = {name: f"Value #{chr(ord('A') + place)}" for place, name in enumerate(queries)}
-    share: Json = {"unit": "percentunit", "width": 90, "empty": "–"}
+    share: Json = {"unit": "percentunit", "width": 84, "empty": "–"}
     columns = [
-        target_column(width=130),
-        Column(source=source["State"], name="State", mappings=TARGET_STATES, width=70),
+        target_column(width=120),
+        Column(source=source["State"], name="State", mappings=TARGET_STATES, width=62),
         Column(source=source["SLOs"], name="SLOs", mappings=SLO_STATES, width=70),
-        Column(source=source["Alerts"], name="Alerts", unit="none", steps=ANY_IS_BAD, width=60),
-        Column(source=source["Since"], name="Since", unit="dateTimeFromNow", width=125, empty="–"),
-        Column(source="reason", name="Fails with", mappings=FAILURE_WORDS, width=150, empty="–"),
-        Column(source="regime", name="Likely cause", width=140, empty="–"),
-        Column(source="slo", name="Worst SLO", width=90, empty="–"),
+        Column(source=source["Alerts"], name="Alerts", unit="none", steps=ANY_IS_BAD, width=62),
+        Column(source=source["Since"], name="Since", unit="dateTimeFromNow", width=120, empty="–"),
+        Column(source="reason", name="Fails with", mappings=FAILURE_WORDS, width=134, empty="–"),
+        Column(source="regime", name="Likely cause", width=120, empty="–"),
+        Column(source="slo", name="Worst SLO", width=92, empty="–"),
         Column(source=source["Good now"], name=f"Good, {NOW}", decimals=1, **share),
         Column(source=source["Good"], name="Good", decimals=2, **share),
         Column(source=source["Objective"], name="Objective", decimals=2, **share),
-        Column(source=source["Bad left"], name="Bad left", unit="none", steps=LEFT_STEPS, decimals=0, width=80),
-        Column(source=source["Budget"], name="Budget", unit="percentunit", steps=BUDGET_STEPS, width=76, decimals=0),
-        Column(source=source["Gone in"], name="Gone in", unit="s", steps=SOON, width=100, decimals=1, empty="–"),
+        Column(source=source["Bad left"], name="Bad left", unit="none", steps=LEFT_STEPS, decimals=0, width=76),
+        Column(source=source["Budget"], name="Budget", unit="percentunit", steps=BUDGET_STEPS, width=68, decimals=0),
+        Column(source=source["Gone in"], name="Gone in", unit="s", steps=SOON, width=80, decimals=1, empty="–"),
         Column(
             source=source["Free ≥"],
             name="Free ≥",
             unit="percentunit",
             steps=HEADROOM_STEPS,
-            width=76,
+            width=68,
             decimals=0,
             empty="–",
         ),
@@ -252,7 +256,8 @@ def _targets() -> Panel:
         "Each target in its worst state: the most frequent failure of 15 minutes, the diagnosed cause, since when the condition of "
         "its oldest firing alert holds, and of its SLO with the least budget the share of good events now (5 minutes) and over the "
         "SLO's window, the objective, how many more events of that window may be bad, and the budget. Gone in: when the first "
-        "budget of the target is gone if events stay as bad as over the selected window. Free: lower bound of the free share of "
+        "budget of the target is gone, at the earliest, if events stay as bad as over the selected window; empty where no SLO's burn "
+        "rate over it is above 1, as no budget is ever gone at that rate. Free: lower bound of the free share of "
         "the capacity. Bad: red cells. The order is that of the alerts, then of the budgets.",
         columns,
         *queries.values(),
@@ -362,9 +367,9 @@ def _latencies() -> Panel:
         p95 = f"max by (target, workload) ({recorded_quantile(0.95, signal)}{{{PROBES}}})"
         p50 = quantile(0.5, f"llmslo_{signal}_seconds", window=NOW)
         figures |= {
-            f"{name} p50, {NOW}": (row(answering(f"max by (target) ({p50})")), {"unit": "s", "width": 110}),
-            f"{name} p95": (row(answering(f"max by (target) ({p95})")), {"unit": "s", "width": 90}),
-            f"{name} p99": (row(answering(f"max by (target) ({_p99_of(signal)})")), {"unit": "s", "width": 90}),
+            f"{name} p50, {NOW}": (row(answering(f"max by (target) ({p50})")), {"unit": "s", "width": 114}),
+            f"{name} p95": (row(answering(f"max by (target) ({p95})")), {"unit": "s", "width": 84}),
+            f"{name} p99": (row(answering(f"max by (target) ({_p99_of(signal)})")), {"unit": "s", "width": 84}),
             f"{name} ÷ before": (row(_trend(signal)), trend),
             f"{name} burn": (
                 row(f"max by (target) ({_burn(signal)})"),

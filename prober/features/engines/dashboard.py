@@ -52,7 +52,7 @@ def identity() -> list[Panel]:
             text_mode="name",
         ),
         stat(
-            "Last change of the engine",
+            "Last engine change",
             "When the engine last restarted, or changed its version, model or flags, since the prober's start. "
             "Bad: just before a latency rose.",
             "dateTimeFromNow",

@@ -65,8 +65,8 @@ def _table() -> Panel:
         Column(source="Value #B", name="Budget left", unit="percentunit", steps=BUDGET_STEPS, width=110, decimals=1),
         Column(source="Value #C", name="Objective", unit="percentunit", width=100, decimals=2),
         Column(source="Value #D", name="Good up to", unit="s", width=100, empty="–"),
-        Column(source="Value #E", name="Bad in this range", unit="none", width=130, decimals=0),
-        Column(source="Value #F", name="Events in this range", unit="none", width=150, decimals=0),
+        Column(source="Value #E", name="Bad in this range", unit="none", width=148, decimals=0),
+        Column(source="Value #F", name="Events in this range", unit="none", width=170, decimals=0),
     ]
     return table(
         "SLOs",
