@@ -254,11 +254,16 @@ def _buffered() -> Panel:
     return states(
         "Streams",
         "Whether tokens arrive one by one. Bad: buffered. Answers arrive all at once, which leaves TPOT and ITL without data, or "
-        "several tokens at a time: something between the engine and the prober, such as a gateway, holds them back.",
+        "several tokens at a time: something between the engine and the prober, such as a gateway, holds them back. No data: also "
+        "while every probe fails.",
         index_mapping(("one by one", GREEN), ("buffered", ORANGE)),
-        Query(gauge("llmslo_target_buffered"), "{{target}}"),
+        Query(
+            f"{gauge('llmslo_target_buffered')} unless on (target) "
+            f'(min by (target) (llmslo_target_state{{{TARGET},state="failing"}}) == 1)',
+            "{{target}}",
+        ),
         height=4,
-        empty="too few answers to tell",
+        empty="too few answers to tell, or none now",
     )
 
 

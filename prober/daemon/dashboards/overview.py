@@ -65,6 +65,7 @@ from prober.exposition.dashboards.vocabulary import (
     YES_NO,
     target_column,
 )
+from prober.features.diagnosis.dashboard import CAUSE_WORDS
 from prober.features.slo.rules import RULE_OBJECTIVE
 from prober.probing.dashboard import FAILURE_WORDS
 
@@ -233,7 +234,7 @@ def _targets() -> Panel:
         Column(source=source["Alerts"], name="Alerts", unit="none", steps=ANY_IS_BAD, width=62),
         Column(source=source["Since"], name="Since", unit="dateTimeFromNow", width=120, empty="–"),
         Column(source="reason", name="Fails with", mappings=FAILURE_WORDS, width=134, empty="–"),
-        Column(source="regime", name="Likely cause", width=120, empty="–"),
+        Column(source="regime", name="Likely cause", mappings=CAUSE_WORDS, width=120, empty="–"),
         Column(source="slo", name="Worst SLO", width=92, empty="–"),
         Column(source=source["Good now"], name=f"Good, {NOW}", decimals=1, **share),
         Column(source=source["Good"], name="Good", decimals=2, **share),

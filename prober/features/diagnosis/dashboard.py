@@ -2,7 +2,10 @@
 
 from prober.exposition.dashboards.panels import Panel, Query, now, stat, states
 from prober.exposition.dashboards.queries import TARGET, gauge
-from prober.exposition.dashboards.style import GREEN, GREY, ORANGE, RED, YELLOW, index_mapping
+from prober.exposition.dashboards.style import GREEN, GREY, ORANGE, RED, YELLOW, index_mapping, words_mapping
+from prober.features.diagnosis.series import REGIMES
+
+CAUSE_WORDS = words_mapping({regime: regime.replace("_", " ") for regime in REGIMES}, ORANGE)
 
 
 def decode_speed() -> Panel:
