@@ -228,7 +228,7 @@ class AccessControl:
         certificates are only sent to their own host.
         """
         site, origin = request.headers.get("Sec-Fetch-Site", ""), request.headers.get("Origin", "")
-        if site in ("cross-site", "same-site"):
+        if site not in ("", "same-origin", "none"):
             return FOREIGN_PAGE.format(other_site=origin or "another site")
         if origin and not site and not self._is_own(origin, request.host):
             return FOREIGN_PAGE.format(other_site=origin)

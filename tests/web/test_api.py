@@ -354,6 +354,7 @@ async def test_probes_on_request_use_only_what_the_schedule_leaves_of_a_budget()
         ({"Origin": "https://prober.example"}, 200),
         ({"Sec-Fetch-Site": "cross-site"}, 403),
         ({"Sec-Fetch-Site": "same-site"}, 403),
+        ({"Sec-Fetch-Site": "CROSS-SITE"}, 403),
         ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}, 403),
         ({"Origin": "https://evil.example"}, 403),
         ({"Origin": "null"}, 403),
