@@ -54,6 +54,54 @@ SCENES = {
         "TPOT goes from 9 to 15 ms and misses its SLO; LLMErrorBudgetBurn",
         Engine((*LIGHT_LOAD, "--fault", f"latency:{SLOWDOWN_RATIO}@{{trouble:g}}s-")),
     ),
+    "broken": Scene(
+        "it answers every request with HTTP 503",
+        "failing, HTTP 503; LLMTargetFailing",
+        Engine((*LIGHT_LOAD, "--fault", "http:503@{trouble:g}s-")),
+    ),
+    "flaky": Scene(
+        "it answers a fifth of the requests with HTTP 503",
+        "ready, but misses its SLO of success; LLMErrorBudgetBurn",
+        Engine((*LIGHT_LOAD, "--fault", "http:503/20%@{trouble:g}s-")),
+    ),
+    "limited": Scene(
+        "it answers half of the requests with HTTP 429, too many requests",
+        "ready, but misses its SLO of success; LLMErrorBudgetBurn",
+        Engine((*LIGHT_LOAD, "--fault", "http:429/50%@{trouble:g}s-")),
+    ),
+    "cut": Scene(
+        "it ends three of ten answers in the middle",
+        "ready, but misses its SLO of success: truncated; LLMErrorBudgetBurn",
+        Engine((*LIGHT_LOAD, "--fault", "truncated:3/30%@{trouble:g}s-")),
+    ),
+    "full": Scene(
+        "its KV cache shrinks to less than its load needs",
+        "requests wait or are preempted, TTFT is seconds and misses its SLO; LLMErrorBudgetBurn",
+        Engine(("--background", "1/s", "--kv-blocks", "2000", "--seed", "3", "--fault", "kv_lost:1620@{trouble:g}s-")),
+    ),
+    "loading": Scene(
+        "its health says that it loads its model",
+        "starting: nothing is sent, and nothing counted",
+        Engine((*LIGHT_LOAD, "--fault", "starting@{trouble:g}s-")),
+    ),
+    "draining": Scene(
+        "its health says that it shuts down",
+        "draining: nothing is sent, and nothing counted",
+        Engine((*LIGHT_LOAD, "--fault", "draining@{trouble:g}s-")),
+    ),
+    "hidden": Scene(
+        "its metrics page is gone",
+        "ready, and meets its SLOs; what only the page tells is unknown",
+        Engine((*LIGHT_LOAD, "--fault", "no_page@{trouble:g}s-")),
+    ),
+    "upgraded": Scene(
+        f"another version takes its place, in which each step takes {SLOWDOWN_RATIO} times as long",
+        "an event of the engine; TPOT misses its SLO; LLMEngineChanged, LLMErrorBudgetBurn",
+        Engine(
+            (*LIGHT_LOAD, "--duration", "{trouble:g}s"),
+            successor=(*LIGHT_LOAD, "--engine-version", "0.33.0", "--fault", f"latency:{SLOWDOWN_RATIO}@0s-"),
+        ),
+    ),
     "drift": Scene(
         f"each step takes {SLOWDOWN_RATIO} times as long as in the three days that were learnt, and no SLO sees it",
         "after another three to eight minutes TTFT and ITL have drifted; LLMTTFTP99Drift, LLMITLP99Drift",

@@ -48,7 +48,7 @@ def test_what_is_shown_is_configured_well(engines: dict[str, Engine], tmp_path: 
     path.write_text(configuration(engines, dict.fromkeys(engines, 8000)))
     assert not read_config(str(path)).warnings
     for engine in engines.values():
-        check(map(parse_fault, faults(engine.options)), simulated=True)
+        check(map(parse_fault, faults(engine.options) + faults(engine.successor)), simulated=True)
 
 
 def test_each_scene_has_a_healthy_neighbour() -> None:
