@@ -81,12 +81,12 @@ SCENES = {
     ),
     "loading": Scene(
         "its health says that it loads its model",
-        "starting: nothing is sent, and nothing counted",
+        "starting, after failures of some seconds: nothing more is sent or counted",
         Engine((*LIGHT_LOAD, "--fault", "starting@{trouble:g}s-")),
     ),
     "draining": Scene(
         "its health says that it shuts down",
-        "draining: nothing is sent, and nothing counted",
+        "draining, after failures of some seconds: nothing more is sent or counted",
         Engine((*LIGHT_LOAD, "--fault", "draining@{trouble:g}s-")),
     ),
     "hidden": Scene(

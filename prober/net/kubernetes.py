@@ -37,6 +37,7 @@ WATCH_GRACE_S = 10.0  # the server ends a watch itself; a longer one is dead
 PAGE_SIZE = 50  # objects per response: parsing must not delay timestamps of probes
 MAX_OBJECTS = 100_000  # of a list
 MAX_RESPONSE_BYTES = 16 << 20
+MAX_VALUES = 500_000  # of a response: an object has some hundreds, and a value takes up to 60 bytes of memory
 MAX_EVENT_BYTES = 4 << 20  # etcd holds no object above 1.5 MiB
 MAX_RETRY_AFTER_S = (
     30.0  # API servers ask for a second; one that asks for an hour would stop discovery and leases as long
@@ -198,7 +199,7 @@ class Api:
         try:
             async with self._request(method, path, params, body, timeout) as answer:
                 await self._accept(answer, path)
-                document = orjson.loads(await self._body(answer, path))
+                document = self._loaded(await self._body(answer, path), path)
         except TimeoutError:
             raise self._unreachable(path, f"no answer within {timeout_s:g} s") from None
         except (aiohttp.ClientError, OSError, ValueError) as problem:
@@ -253,7 +254,7 @@ class Api:
         if answer.status < 300:
             return
         try:
-            status = orjson.loads(await self._body(answer, path))
+            status = self._loaded(await self._body(answer, path), path)
         except ValueError:
             status = None
         retry_after_s = requested_pause_s(answer.headers, time.time()) or 0.0
@@ -267,9 +268,15 @@ class Api:
                 raise self._unreachable(path, f"longer than {MAX_RESPONSE_BYTES:,} bytes")
         return bytes(body)
 
+    def _loaded(self, body: bytes, path: str) -> Any:
+        """JSON as values. Raises ValueError, and Unreachable for more than MAX_VALUES of them."""
+        if sum(map(body.count, b"[{,")) > MAX_VALUES:
+            raise self._unreachable(path, f"more than {MAX_VALUES:,} values")
+        return orjson.loads(body)
+
     def _event(self, line: bytes, path: str) -> Event:
         try:
-            document = orjson.loads(line)
+            document = self._loaded(line, path)
         except ValueError as problem:
             raise self._unreachable(path, f"not an event: {problem}") from None
         kind, metadata = (document.get("type"), document.get("object")) if isinstance(document, dict) else (None, None)
