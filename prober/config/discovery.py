@@ -32,7 +32,7 @@ from prober.config.units import shortened
 from prober.measure.names import name_problem, shown_name
 
 KINDS = ("file", "http", "dns", "kubernetes")
-MAX_TARGETS = 50_000
+MAX_TARGETS = 50_000  # of one prober, and in a list: read, each takes some 4 kB
 PLACEHOLDER = "https://discovered.invalid"  # RFC 6761: never an address
 MAX_NAME_CHARS = 200  # of a target, and of a model
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?)(:(\d{1,5}))?")

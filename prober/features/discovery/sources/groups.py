@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Literal
 
+from prober.config.discovery import MAX_TARGETS
 from prober.config.document import parse as parse_yaml
 from prober.features.discovery.sources.discovered_targets import TargetLabels
 
 Form = Literal["JSON", "YAML"]
-MAX_TARGETS = 100_000
 
 
 _SPACE = re.compile(r"[ \t\r\n]*")
