@@ -65,7 +65,10 @@ NO_GPU = "no GPU here"
 NO_DRAFT = "the mock does not speculate"
 NO_VANTAGE = "this prober has no vantage"
 ENOUGH = {
-    "target": dict.fromkeys(("TTFT E", "ITL E", "TPOT E", "E2E E"), "its samples are enough for a p99"),
+    "target": {
+        **dict.fromkeys(("TTFT E", "ITL E", "TPOT E", "E2E E"), "its samples are enough for a p99"),
+        "Streams A": "its state is failing",
+    },
     "engine": {"Requests finished, by reason C": "it counts more reasons than requests"},
 }
 REAL: dict[str, dict[str, str]] = {
