@@ -3,8 +3,10 @@
 All scenes run side by side with the shipped rules in a real Prometheus. After `--minutes` each target's page is read as text, the
 queries of the overview's table of targets are asked as Grafana asks them, the API is asked, and the alerts that fire are listed.
 `EXPECTED` was written before the first run: what an on-call person should be told of each scene. Since then `may` has the alerts
-that were true and not thought of. A target counts as a
-contradiction if two of the four disagree, and as unexpected if one of them says something else than is written here.
+that were true and not thought of. Page, overview and API contradict each other if they name different states, of the target or of
+its worst SLO; alerts contradict them if `LLMTargetFailing` fires for a target that is not failing, or does not for one that is, or
+if an alert on an SLO fires for a target that meets all of them. A target is unexpected if one of the four says something else
+than is written here.
 """
 
 import argparse
@@ -146,7 +148,9 @@ def _rows(prober: str, prometheus: str) -> dict[str, dict[str, Any]]:
             "state": states,
             "slos": slos,
             "alerts": sorted(firing),
-            "agree": len(set(states.values())) == 1 and len(set(slos.values())) == 1,
+            "agree": len(set(states.values())) == 1
+            and len(set(slos.values())) == 1
+            and _agrees(target["state"], slos, firing),
             "unexpected": sorted(
                 ({of.state} ^ {states["api"]})
                 | ({of.slos} ^ {slos["api"]})
@@ -155,6 +159,13 @@ def _rows(prober: str, prometheus: str) -> dict[str, dict[str, Any]]:
             ),
         }
     return rows
+
+
+def _agrees(state: str, slos: dict[str, str], firing: set[str]) -> bool:
+    """Whether the alerts that fire are no contradiction to these states."""
+    return ("LLMTargetFailing" in firing) == (state == "failing") and not (
+        slos["api"] == "met" and firing & {BURN, PERCENTILE}
+    )
 
 
 def _column(prometheus: str, name: str) -> dict[str, str]:

@@ -21,7 +21,7 @@ import yaml
 
 from prober.cli.exit_codes import ExitCode, fail
 from prober.cli.output import echo
-from prober.cli.scenes import ALL, LIGHT_LOAD, SCENES, SLOWDOWN_RATIO, Engine, engines_of, listed
+from prober.cli.scenes import ALL, SCENES, SLOWDOWN_RATIO, Engine, engines_of, listed
 
 HOST = "127.0.0.1"
 FIRST_ENGINE_PORT, PROBER_PORT, PROMETHEUS_PORT = 8000, 9742, 9090
@@ -39,7 +39,7 @@ ENGINES = {
     # this seed 30% of the TTFTs are over 500 ms, 42% in the first five minutes, the longest 15 s; 10 of 240 minutes have none
     # over a second.
     "full": Engine(("--background", "1/s", "--kv-blocks", "380", "--seed", "3")),
-    "failing": Engine((*LIGHT_LOAD, "--fault", "http:503@{trouble:g}s-")),
+    "failing": SCENES["broken"].engine,
 }
 # Four probes per second give a p99 its thousand samples within minutes. A step takes 8.5 ms: TPOT is 9 ms, 15 ms after the
 # slowdown. A machine that runs the demo also runs a browser, so max_send_lag is longer than by default; the demo prints it.

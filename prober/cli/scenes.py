@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from prober.config.units import rate_text
 
 SLOWDOWN_RATIO = 1.6
+SLOWDOWN = f"latency:{SLOWDOWN_RATIO}"
 LIGHT_LOAD = ("--background", "0.2/s")
 BUDGET = "{tokens_per_day: 100M, cost_per_day: 60, price_per_million: {prompt: 0.20, completion: 0.60}}"
 PROBES = "probes: [{workload: probe, slos: [ttft, tpot, success]}]"
@@ -43,6 +44,11 @@ class Scene:
     neighbour: Engine = Engine()
 
 
+def _faulty(fault: str) -> Engine:
+    """An engine with this fault from when the trouble begins."""
+    return Engine((*LIGHT_LOAD, "--fault", f"{fault}@{{trouble:g}}s-"))
+
+
 SCENES = {
     "dead": Scene(
         "its process ends",
@@ -52,27 +58,27 @@ SCENES = {
     "slow": Scene(
         f"each step takes {SLOWDOWN_RATIO} times as long",
         "TPOT goes from 9 to 15 ms and misses its SLO; LLMErrorBudgetBurn",
-        Engine((*LIGHT_LOAD, "--fault", f"latency:{SLOWDOWN_RATIO}@{{trouble:g}}s-")),
+        _faulty(SLOWDOWN),
     ),
     "broken": Scene(
         "it answers every request with HTTP 503",
         "failing, HTTP 503; LLMTargetFailing",
-        Engine((*LIGHT_LOAD, "--fault", "http:503@{trouble:g}s-")),
+        _faulty("http:503"),
     ),
     "flaky": Scene(
         "it answers a fifth of the requests with HTTP 503",
         "ready, but misses its SLO of success; LLMErrorBudgetBurn",
-        Engine((*LIGHT_LOAD, "--fault", "http:503/20%@{trouble:g}s-")),
+        _faulty("http:503/20%"),
     ),
     "limited": Scene(
         "it answers half of the requests with HTTP 429, too many requests",
         "ready, but misses its SLO of success; LLMErrorBudgetBurn",
-        Engine((*LIGHT_LOAD, "--fault", "http:429/50%@{trouble:g}s-")),
+        _faulty("http:429/50%"),
     ),
     "cut": Scene(
         "it ends three of ten answers in the middle",
         "ready, but misses its SLO of success: truncated; LLMErrorBudgetBurn",
-        Engine((*LIGHT_LOAD, "--fault", "truncated:3/30%@{trouble:g}s-")),
+        _faulty("truncated:3/30%"),
     ),
     "full": Scene(
         "its KV cache shrinks to less than its load needs",
@@ -82,30 +88,30 @@ SCENES = {
     "loading": Scene(
         "its health says that it loads its model",
         "starting, after failures of some seconds: nothing more is sent or counted",
-        Engine((*LIGHT_LOAD, "--fault", "starting@{trouble:g}s-")),
+        _faulty("starting"),
     ),
     "draining": Scene(
         "its health says that it shuts down",
         "draining, after failures of some seconds: nothing more is sent or counted",
-        Engine((*LIGHT_LOAD, "--fault", "draining@{trouble:g}s-")),
+        _faulty("draining"),
     ),
     "hidden": Scene(
         "its metrics page is gone",
         "ready, and meets its SLOs; what only the page tells is unknown",
-        Engine((*LIGHT_LOAD, "--fault", "no_page@{trouble:g}s-")),
+        _faulty("no_page"),
     ),
     "upgraded": Scene(
         f"another version takes its place, in which each step takes {SLOWDOWN_RATIO} times as long",
         "an event of the engine; TPOT misses its SLO; LLMEngineChanged, LLMErrorBudgetBurn",
         Engine(
             (*LIGHT_LOAD, "--duration", "{trouble:g}s"),
-            successor=(*LIGHT_LOAD, "--engine-version", "0.33.0", "--fault", f"latency:{SLOWDOWN_RATIO}@0s-"),
+            successor=(*LIGHT_LOAD, "--engine-version", "0.33.0", "--fault", f"{SLOWDOWN}@0s-"),
         ),
     ),
     "drift": Scene(
         f"each step takes {SLOWDOWN_RATIO} times as long as in the three days that were learnt, and no SLO sees it",
         "after another three to eight minutes TTFT and ITL have drifted; LLMTTFTP99Drift, LLMITLP99Drift",
-        Engine((*DRIFT_ENGINE, "--fault", f"latency:{SLOWDOWN_RATIO}@{{trouble:g}}s-"), DRIFT_PROBES, has_past=True),
+        Engine((*DRIFT_ENGINE, "--fault", f"{SLOWDOWN}@{{trouble:g}}s-"), DRIFT_PROBES, has_past=True),
         Engine(DRIFT_ENGINE, DRIFT_PROBES, has_past=True),
     ),
 }

@@ -124,7 +124,7 @@ class Api:
         except ValueError:
             return web.Response(status=400, text="limit must be an integer, such as ?limit=100\n")
         try:
-            asked = ProbeFilter.of_query(request.query)
+            probe_filter = ProbeFilter.of_query(request.query)
         except ValueError as problem:
             return web.Response(status=400, text=f"{problem}\n")
         if request.query.get("target") is None:
@@ -132,7 +132,7 @@ class Api:
         else:
             history = self._runner(request).find(TargetHistory)
             histories = [history] if history is not None else []
-        return _list(ProbeAnswer, await last_probes(histories, asked, min(max(0, limit), MAX_PROBES)))
+        return _list(ProbeAnswer, await last_probes(histories, probe_filter, min(max(0, limit), MAX_PROBES)))
 
     @_action(
         "POST",

@@ -50,14 +50,16 @@ class ProbeFilter:
 ALL = ProbeFilter()
 
 
-async def last_probes(histories: Iterable[TargetHistory], asked: ProbeFilter, most: int) -> Iterator[ProbeResult]:
+async def last_probes(
+    histories: Iterable[TargetHistory], probe_filter: ProbeFilter, most: int
+) -> Iterator[ProbeResult]:
     """At most `most` remembered probes of these targets, latest first. Yields to the event loop."""
-    at_once = min(most, LOOKED_AT_ONCE) if asked.takes_all else LOOKED_AT_ONCE
+    at_once = min(most, LOOKED_AT_ONCE) if probe_filter.takes_all else LOOKED_AT_ONCE
     snapshots = list[list[ProbeResult]]()
     for history in histories:
         taken, recent = list[ProbeResult](), history.recent()
         while len(taken) < most and (next_ones := list(islice(recent, at_once))):
-            taken += filter(asked.takes, next_ones)
+            taken += filter(probe_filter.takes, next_ones)
             await asyncio.sleep(0)
         snapshots.append(taken)
     return islice(latest_first(snapshots), most)

@@ -164,12 +164,12 @@ class Site:
         if len(query.get("q", "")) > MAX_FILTER_CHARS:
             return web.Response(status=400, text=f"q has more than {MAX_FILTER_CHARS} characters\n")
         try:
-            asked = ProbeFilter.of_query(query)
+            probe_filter = ProbeFilter.of_query(query)
         except ValueError as problem:
             return web.Response(status=400, text=f"{problem}\n")
         number, target = query.get("page", "1"), query.get("target", "")
         page_number = int(number) if _PAGE_NUMBER.fullmatch(number) else 1
-        view = await self.views.page(query.get("q", ""), page_number, target, asked, admin=self.admin)
+        view = await self.views.page(query.get("q", ""), page_number, target, probe_filter, admin=self.admin)
         if view is None:
             text = layout.no_such(target, self.views.known()[: layout.NAMED], self._stamp)
             return web.Response(status=404, text=text, content_type="text/html")

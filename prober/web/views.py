@@ -99,11 +99,11 @@ class Views:
         self._ranking = None
 
     async def page(
-        self, filter_text: str, number: int, chosen: str, asked: ProbeFilter = ALL, *, admin: bool
+        self, filter_text: str, number: int, chosen: str, probe_filter: ProbeFilter = ALL, *, admin: bool
     ) -> PageView | None:
         """The page for a filter, or for one target; of a single target always that. None: there is no such target.
 
-        asked: which of the last probes are listed
+        probe_filter: which of the last probes are listed
         """
         fleet = self._fleet
         ranking = await self._ranked()
@@ -133,8 +133,8 @@ class Views:
             total=len(targets),
             matching=matching,
             events=fleet.context.events.latest(name)[:EVENTS],
-            probes=await self._listed(ranking, one, asked),
-            asked=asked,
+            probes=await self._listed(ranking, one, probe_filter),
+            probe_filter=probe_filter,
             trusted=fleet.context.trust.trusted(fleet.context.clock.now_ns()),
             receive_error=next(iter(quantiles(self.receive_errors, (0.99,))), None),
             admin=admin,
@@ -150,13 +150,15 @@ class Views:
             grafana_url=self.grafana_url,
         )
 
-    async def _listed(self, ranking: "Ranking", one: "Ranked | None", asked: ProbeFilter) -> Sequence[ProbeResult]:
+    async def _listed(
+        self, ranking: "Ranking", one: "Ranked | None", probe_filter: ProbeFilter
+    ) -> Sequence[ProbeResult]:
         """The last probes of one target or of all."""
-        if asked.takes_all:
+        if probe_filter.takes_all:
             return ranking.latest if one is None else one.view.probes
         runners = [self._fleet.find(one.view.key)] if one is not None else list(self._fleet.runners.values())
         histories = [history for runner in runners if runner and (history := runner.find(TargetHistory))]
-        return list(await last_probes(histories, asked, PROBES if one is None else RECENT))
+        return list(await last_probes(histories, probe_filter, PROBES if one is None else RECENT))
 
     async def _ranked(self) -> "Ranking":
         """All targets, worst first, read again after RANKING_S only: so that a view costs what it shows, however many there are."""

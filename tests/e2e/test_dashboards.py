@@ -111,7 +111,7 @@ FLEET = {
     "overview": dict.fromkeys(("TTFT p99 by target B", "ITL p99 by target B"), "two hours may hold samples enough")
 }
 # What the target that answers nothing has none of: quantiles are of answers.
-SILENT = {"TTFT A", "ITL A", "TPOT A", "E2E A", "Quantiles now A", "TTFT by client and by engine A"}
+SILENT = {"Streams A", "TTFT A", "ITL A", "TPOT A", "E2E A", "Quantiles now A", "TTFT by client and by engine A"}
 
 
 @contextmanager

@@ -60,11 +60,15 @@ class Stage:
     def url(self) -> str:
         return f"{self.origin}/slo/"
 
-    async def page(self, query: str, number: int, chosen: str, asked: ProbeFilter, *, admin: bool) -> PageView | None:
+    async def page(
+        self, query: str, number: int, chosen: str, probe_filter: ProbeFilter, *, admin: bool
+    ) -> PageView | None:
         if chosen and not any(target.key == chosen for target in self.targets):
             return None
         view = page_of(self.targets, admin=admin, query=query, chosen=chosen)
-        return replace(view, at_unix_s=self.at, asked=asked, probes=list(filter(asked.takes, view.probes)))
+        return replace(
+            view, at_unix_s=self.at, probe_filter=probe_filter, probes=list(filter(probe_filter.takes, view.probes))
+        )
 
     def forget(self) -> None:
         """Nothing is remembered."""

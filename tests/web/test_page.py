@@ -351,14 +351,16 @@ def test_the_last_probes_are_filtered_by_links() -> None:
     assert [link for link in hrefs if "outcome=failed" in link] == ["?target=llama-70b&outcome=failed#h-probes"]
     assert "?target=llama-70b&workload=long%20%26%20slow#h-probes" in hrefs
     assert "?target=llama-70b&outcome=http_5xx#h-probes" in hrefs, "a row of the table of outcomes"
-    chosen = replace(view, asked=ProbeFilter("http_5xx", "chat"), probes=())
+    chosen = replace(view, probe_filter=ProbeFilter("http_5xx", "chat"), probes=())
     read = Read(html_of(chosen))
-    assert "None of the probes that this prober still remembers is one of these." in read.text
+    assert "No probe that this prober remembers matches." in read.text
     assert "No probes yet" not in read.text
     hrefs = [link for link in read.all("href") if link.endswith("#h-probes")]
     assert "?target=llama-70b&workload=chat#h-probes" in hrefs, "all outcomes of this workload"
     assert "?target=llama-70b&outcome=http_5xx#h-probes" in hrefs, "all workloads with this outcome"
-    fleet = html_of(replace(page_of([target(), target("b")], query="l"), asked=ProbeFilter("failed"), page=2, pages=3))
+    fleet = html_of(
+        replace(page_of([target(), target("b")], query="l"), probe_filter=ProbeFilter("failed"), page=2, pages=3)
+    )
     assert 'name="outcome" value="failed"' in fleet, "the filter of targets keeps it"
     assert [link for link in Read(fleet).all("href") if "page=3" in link] == ["?q=l&page=3&outcome=failed"]
 

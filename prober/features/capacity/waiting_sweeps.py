@@ -15,9 +15,7 @@ from prober.storage.saved_rows import SavedRows
 from prober.storage.store import Store
 
 WAITING, ROW = "sweeps_waiting", "all"  # kind and key of the one row in the store
-MAX_AGE_S = (
-    6 * 3_600.0
-)  # of the last change of the row, and of what a lease notes: what has waited for longer is not begun
+MAX_AGE_S = 6 * 3_600.0  # of the row's last change, and of a note in the lease: older ones are not begun
 log = logging.getLogger(__name__)
 
 
@@ -33,9 +31,8 @@ class WaitingSweeps:
         self._store, self._clock, self._leadership = store, clock, leadership
         self.left_over: dict[str, StartRequest] = _load(store, clock) if store is not None else {}
         self._waiting = dict(self.left_over)
-        self._settled: dict[
-            str, float
-        ] = {}  # due times of those that this holder removed, which the lease may still note
+        # Due times of those that this holder removed, which the lease may still note.
+        self._settled: dict[str, float] = {}
         self._number = self._written = 0  # of the snapshots, so that a late thread writes no old one
         self._lock = Lock()
         self._saving: set[asyncio.Future[None]] = set()

@@ -93,9 +93,8 @@ class TargetDiagnosis(TargetObserver):
         self.diagnosis: Diagnosis | None = None
         self._verdict: Diagnosis | None = None  # of the latest evaluation
         self._same_since_s = self._window_began_s
-        self._shown: deque[tuple[float, tuple[Name, ...]]] = (
-            deque()
-        )  # (seconds, causes) of the evaluations in trouble of HELD_S
+        # (seconds, causes) of the evaluations in trouble, of the last HELD_S.
+        self._shown: deque[tuple[float, tuple[Name, ...]]] = deque()
         self._logged: tuple[Name, ...] = ()
         self.configured()
 

@@ -54,14 +54,14 @@ def target_link(key: str) -> str:
 def page_link(page: PageView, /, **changed: str) -> str:
     """The address of this page with other values of its query: `target`, `q`, `page`, `outcome` or `workload`; empty ones leave."""
     number = str(page.page) if page.page > 1 else ""
-    asked = {"outcome": page.asked.outcome, "workload": page.asked.workload}
-    query = {"target": page.chosen, "q": page.filter_text, "page": number, **asked, **changed}
+    by_probe = {"outcome": page.probe_filter.outcome, "workload": page.probe_filter.workload}
+    query = {"target": page.chosen, "q": page.filter_text, "page": number, **by_probe, **changed}
     return "?" + "&".join(f"{name}={query_value(value)}" for name, value in query.items() if value)
 
 
 def outcome_choices(page: PageView) -> list[tuple[str, str]]:
     """(value, words) of the filters by outcome: all, those that failed, and the one that is chosen."""
-    chosen = page.asked.outcome
+    chosen = page.probe_filter.outcome
     named = [("", "all"), (FAILED, "failed")]
     return named if chosen in dict(named) else [*named, (chosen, chosen)]
 
@@ -69,8 +69,8 @@ def outcome_choices(page: PageView) -> list[tuple[str, str]]:
 def workload_choices(page: PageView) -> list[str]:
     """The workloads by which probes can be filtered, empty for all of them; none of a target with one workload."""
     known = page.targets[0].workloads if page.is_target_page and page.targets else ()
-    names = list(dict.fromkeys((*known, *filter(None, (page.asked.workload,)))))
-    return ["", *names] if len(names) > 1 or page.asked.workload else []
+    names = list(dict.fromkeys((*known, *filter(None, (page.probe_filter.workload,)))))
+    return ["", *names] if len(names) > 1 or page.probe_filter.workload else []
 
 
 def grafana_link(page: PageView, target: str = "") -> str:

@@ -180,8 +180,8 @@ class PageView:
     targets: those on this page, worst first
     concerns: (key, name, concern) of all targets, worst first
     total: number of targets; matching: of those that pass the filter
-    probes: the last ones that are asked for
-    filter_text: text of the filter; chosen: target asked for; asked: probes asked for
+    probes: the last ones that the filter takes
+    filter_text: text of the filter; chosen: target asked for; probe_filter: which probes
     is_target_page: the first of `targets` is shown in detail
     page: number of this page, from 1, of `pages`
     trusted: the prober trusts its own timing
@@ -205,7 +205,7 @@ class PageView:
     version: str = ""
     filter_text: str = ""
     chosen: str = ""
-    asked: ProbeFilter = ALL
+    probe_filter: ProbeFilter = ALL
     is_target_page: bool = False
     page: int = 1
     pages: int = 1
