@@ -29,6 +29,8 @@ targets:
   - {url: "http://127.0.0.1:8000", probes: [{workload: tiny}]}
 """
 """SLOs by the names that the shipped rules have, with thresholds that a busy machine does not miss."""
+UNNAMED = "name-of-your-configmap"
+"""What the component names until a kustomization puts in its own."""
 BROKEN = CONFIG.replace("99.5%", "995%")
 # Refuses connections for so long, as vLLM does while it loads, and is then the mock engine.
 LOADING = "import os, sys, time; time.sleep(float(sys.argv[1])); os.execvp('python', ['python', '-m', 'prober', 'mock', *sys.argv[2:]])"
@@ -99,7 +101,7 @@ class Scene:
         self.cluster.kubectl("delete", "namespace", self.namespace, "--wait=false")
 
     def deploy(self, app: str = "llama", replicas: int = 1, loads_s: float = 0, config: str = CONFIG) -> None:
-        """The engine with the sidecar, scraped by the PodMonitor. An empty `config` leaves the ConfigMap out."""
+        """The engine with the sidecar, scraped by the PodMonitor. An empty `config` leaves the ConfigMap and its name out."""
         name = f"{app}-prober"
         mounts = {
             "select": {"kind": "Deployment", "name": app},
