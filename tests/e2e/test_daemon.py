@@ -47,7 +47,8 @@ def mock_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 
 @pytest.fixture
 def daemon(tmp_path: Path, mock_port: int) -> Iterator[Daemon]:
-    with Daemon(tmp_path, CONFIG.format(name="one", port=mock_port)) as started:
+    config = CONFIG.format(name="one", port=mock_port)
+    with Daemon(tmp_path, config, "--web.grafana-url=https://grafana.example/") as started:
         yield started
 
 
@@ -63,7 +64,9 @@ def test_it_probes_is_read_and_ends_in_peace(daemon: Daemon, promtool: Path) -> 
     assert "_created" not in text
     checked = subprocess.run([promtool, "check", "metrics"], input=text, capture_output=True, text=True, check=False)
     assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
-    assert "<svg" in get(daemon.url + "/")
+    shown = get(daemon.url + "/")
+    assert "<svg" in shown
+    assert 'href="https://grafana.example/d/llm-slo-target' in shown
     probes = json.loads(get(daemon.url + "/api/v1/probes?limit=3"))["data"]
     assert len(probes) == 3
     assert json.loads(get(daemon.url + "/api/v1/targets"))["data"][0]["state"] == "ready"
