@@ -68,7 +68,7 @@ class Prometheus:
     def __init__(self, cluster: Cluster, folder: Path, binary: Path) -> None:
         self._cluster, self._folder, self._binary = cluster, folder, binary
         self._jobs: list[Json] = []
-        self._port = free_port()
+        self._port = 9090 if cluster.own else free_port()  # the node's own network has ports of its own
 
     def job(self, namespace: str, monitor: Manifest, port: str, ca: Path | None = None) -> None:
         """Scrape what this monitor of that namespace selects, at its interval, and once a second for counts."""
