@@ -104,7 +104,7 @@ def test_a_new_pod_compares_with_what_was_before_it(daemon: Callable[..., Daemon
     assert first.value("llmslo_drift_phase", **(signal_of | {"signal": "itl"}), phase="learning") == 1
     assert first.value("llmslo_ttft_seconds_count", target="one") < 4_000, "not from its own samples"
     request = urllib.request.Request(
-        f"http://127.0.0.1:{mock_port}/mock/fault", json.dumps({"faults": ["latency:2"]}).encode(), method="POST"
+        f"http://127.0.0.1:{mock_port}/mock/fault", json.dumps({"faults": ["latency:5"]}).encode(), method="POST"
     )
     urllib.request.urlopen(request, timeout=10).close()
     until(lambda: first.value("llmslo_drift_active", **signal_of) == 1, "the drift", seconds=540)

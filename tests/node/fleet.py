@@ -7,6 +7,7 @@ from typing import Any
 
 import trustme
 
+from tests.deploy.rendering import Manifest
 from tests.node.cluster import Cluster
 from tests.node.monitoring import Prometheus
 from tests.node.scene import Scene, mock_engine, rendered
@@ -48,7 +49,7 @@ class Fleet(Scene):
 
     def start(self) -> None:
         """Returns once all shards are ready and all engines are probed."""
-        self.renew_certificate()
+        self.cluster.apply([self.new_certificate()], self.namespace)
         self.scale(ENGINES)
         manifests = rendered(
             self.folder / "fleet",
@@ -83,8 +84,8 @@ class Fleet(Scene):
         pods = self.cluster.pods(self.namespace, PROBER)
         return sum(int(self.cluster.container(pod, container)["restartCount"]) for pod in pods)
 
-    def renew_certificate(self) -> None:
-        """A certificate of a new authority into the Secret that the fleet's pages use."""
+    def new_certificate(self) -> Manifest:
+        """The Secret for the fleet's pages with a certificate of a new authority, which Prometheus trusts from now on, and no other."""
         authority = trustme.CA()
         leaf = authority.issue_cert("llm-slo-prober")
         authority.cert_pem.write_to_path(self.ca)
@@ -93,8 +94,7 @@ class Fleet(Scene):
             "tls.key": leaf.private_key_pem.bytes().decode(),
             "ca.crt": self.ca.read_text(),
         }
-        secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "llm-slo-prober-tls"}, "stringData": data}
-        self.cluster.apply([secret], self.namespace)
+        return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "llm-slo-prober-tls"}, "stringData": data}
 
     def configure(self, text: str, app: str = "llm-slo-prober") -> None:
         self.kubectl("patch", "configmap", app, f"--patch={json.dumps({'data': {'prober.yaml': text}})}")

@@ -106,13 +106,14 @@ def test_fleet_follows_its_certificate(fleet: Fleet) -> None:
     """A new certificate is served without a restart, and Prometheus verifies it by the new authority."""
     with Endpoints(fleet.cluster, fleet.namespace, "llm-slo-prober") as endpoints:
         since = time.time()
-        fleet.renew_certificate()
+        renewed = fleet.new_certificate()
         up = f'up{{job="exact",namespace="{fleet.namespace}"}}'
         until(
             lambda: all(each["value"][1] == "0" for each in fleet.prometheus.query(up)),
             "the old certificate refused",
             30,
         )
+        fleet.cluster.apply([renewed], fleet.namespace)
         fleet.prometheus.reload()
         until(
             lambda: all(each["value"][1] == "1" for each in fleet.prometheus.query(up)),
