@@ -77,7 +77,11 @@ from prober.web.web_config import WebFile
 WATCH_INTERVAL_S = 2.0
 MAX_FILE_BYTES = 64 << 20  # of the configuration, and of what it names: prompts, traces
 SWITCH_INTERVAL_S = 0.0005  # a thread that computes delays timestamps by as much; 5 ms otherwise
-RETRY_CONFIG_S = 10.0  # without any configuration: also what it names may be there by then
+# A file with mistakes is read again though it has not changed: what it names may be there by then, or be readable.
+RETRY_CONFIG_S, RETRY_CHANGE_S = (
+    10.0,
+    60.0,
+)  # without any configuration; with an old one in use, as reading delays timestamps
 MIN_RETRY_LISTEN_S, MAX_RETRY_LISTEN_S = 1.0, 30.0
 MIN_RETRY_STORAGE_S, MAX_RETRY_STORAGE_S = 2.0, 60.0
 NO_STORE = (
@@ -579,14 +583,11 @@ class App:
             polls += 1
             if "web" in self._problems:
                 await self._check_web_config(site)
-            match self._file.poll():
-                case "changed":
-                    await self._reload(is_requested=self._configured)
-                case "gone" if self._configured:
-                    mistake = f"--config.file {self._options.config_file}: no longer exists; restore it"
-                    self._not_taken([mistake], is_requested=True)
-                case _ if not self._configured and polls % round(RETRY_CONFIG_S / WATCH_INTERVAL_S) == 0:
-                    await self._reload(is_requested=False)
+            retry_s = RETRY_CHANGE_S if self._configured else RETRY_CONFIG_S
+            if self._file.poll():
+                await self._reload(is_requested=self._configured)
+            elif "configuration" in self._problems and polls % round(retry_s / WATCH_INTERVAL_S) == 0:
+                await self._reload(is_requested=False)
 
     async def _check_web_config(self, site: Site) -> None:
         """Check whether a locked web configuration was fixed."""
