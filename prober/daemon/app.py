@@ -26,6 +26,7 @@ from prober.config.load import load
 from prober.config.problems import ConfigError
 from prober.config.units import counted
 from prober.daemon import series as own_series
+from prober.daemon.memory_limit import excess
 from prober.daemon.registry import registry
 from prober.daemon.state_persistence import ANSWERED, DEMAND, DRIFT, ENGINE, MAX_STATE_AGE_S, SLO, StatePersistence
 from prober.daemon.target_facts import read_facts
@@ -148,6 +149,8 @@ def _read_config_safely(path: str, *, is_regular: bool) -> Configuration:
         return read_config(path, is_regular=is_regular)
     except ConfigError:
         raise
+    except MemoryError:
+        raise ConfigError(f"{path}: cannot be read within the memory of this process; raise its limit") from None
     except Exception as problem:
         log.debug("the configuration cannot be read", exc_info=True)
         raise ConfigError(f"{path}: cannot be read: {problem!r}; please report this with the file") from problem
@@ -438,7 +441,9 @@ class App:
             return Configuration()
 
     def _used(self, specs: Configuration) -> Configuration:
-        """What of the configuration is in effect."""
+        """What of the configuration is in effect. Raises ConfigError if a prober that is to keep running would be killed by it."""
+        if self._options.keep_running and (mistake := excess(len(specs.targets))):
+            raise ConfigError(f"{self._options.config_file}: {mistake}")
         return specs.for_watching() if self._watching is not None else specs
 
     def _stored(self, path: str | None, kinds: Sequence[str]) -> tuple[Store | None, list[SavedRows]]:
