@@ -389,11 +389,15 @@ class App:
     def _pod_ends(self) -> None:
         """The targets in the prober's own pod are being ended. If they are there after POD_END_LIMIT_S, they are probed again."""
         self.pod_ends = True
-        ending = [runner for runner in self._fleet.runners.values() if is_loopback(runner.target.endpoint.host)]
-        log.info("the pod is being ended: no more probes of %s", counted(len(ending), "target"))
-        for runner in ending:
-            runner.end(True)
+        log.info("the pod is being ended: no more probes of %s", counted(self._end_own_targets(), "target"))
         asyncio.get_running_loop().call_later(POD_END_LIMIT_S, self._pod_stays)
+
+    def _end_own_targets(self) -> int:
+        """How many targets are in the prober's own pod, which is being ended."""
+        own = [runner for runner in self._fleet.runners.values() if is_loopback(runner.target.endpoint.host)]
+        for runner in own:
+            runner.end(True)
+        return len(own)
 
     def _pod_stays(self) -> None:
         self.pod_ends = False
@@ -422,6 +426,8 @@ class App:
             self._grafana.configure(specs.grafana)
             await self._desired_targets.configure(specs)
             await self._fleet.settled()
+            if self.pod_ends:
+                self._end_own_targets()
             self._applied()
             if specs.storage.path and specs.storage.path != self._storage_path and not self._options.storage_path:
                 log.warning("storage.path %s: is taken when the prober starts, not by a reload", specs.storage.path)

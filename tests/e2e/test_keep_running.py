@@ -407,9 +407,21 @@ def test_the_end_of_the_pod_is_heard_from_the_first_moment_on(tmp_path: Path, mo
         prober.process.send_signal(signal.SIGUSR1)
         until(lambda: value(prober.url, "llmslo_target_state", target="one", state="draining") == 1, "the end")
         assert not signals(held, "SigBlk") & {signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1}
-        before = prober.probes()
+        assert prober.probes() == 0
         assert prober.stop() == 0
-        assert before == 0
+
+
+def test_a_target_that_is_configured_after_the_end_of_its_pod_is_draining(tmp_path: Path, mock: Mock) -> None:
+    """The file is mended, or gives it another name, between the hook and the end."""
+    config = tmp_path / "prober.yaml"
+    with KeepRunning(tmp_path) as prober:
+        until(prober.is_well, "the pages")
+        prober.process.send_signal(signal.SIGUSR1)
+        until(lambda: "the pod is being ended" in prober.log.read_text(), "the hook")
+        for name in ("one", "other"):
+            config.write_text(TARGET.format(port=mock.port).replace("one", name))
+            until(partial(value, prober.url, "llmslo_target_state", target=name, state="draining"), name)
+            assert value(prober.url, "llmslo_probe_failures_total") == 0
 
 
 def signals(status: Path, field: str) -> set[int]:
