@@ -7,7 +7,8 @@ import sys
 import time
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Annotated, TypeVar
+from stat import S_ISFIFO
+from typing import Annotated, TextIO, TypeVar
 
 import typer
 
@@ -214,8 +215,22 @@ class LogLine(logging.Formatter):
         return f"time={at} level={record.levelname.lower()} msg={json.dumps(message, ensure_ascii=False)}"
 
 
+class _Lines(logging.StreamHandler[TextIO]):
+    """Lines to a pipe, such as that of a container's log. What nobody reads is dropped; waiting would stop all probes."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        if S_ISFIFO(os.fstat(stream.fileno()).st_mode):
+            os.set_blocking(stream.fileno(), False)
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 -- of logging
+        """Report what cannot be formatted or written, but for a full pipe."""
+        if not isinstance(sys.exception(), BlockingIOError):
+            super().handleError(record)
+
+
 def _log_to_stderr(level: Level, kind: Format) -> None:
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _Lines(sys.stderr)
     handler.setFormatter(LogLine(kind))
     logging.basicConfig(level=level.upper().replace("WARN", "WARNING"), handlers=[handler], force=True)
     logging.getLogger("asyncio").setLevel(logging.WARNING)

@@ -1,6 +1,7 @@
 """`prober run --keep-running`, as a sidecar runs it: nothing that is wrong around it ends it, and what is mended is taken."""
 
 import base64
+import fcntl
 import json
 import os
 import signal
@@ -464,3 +465,31 @@ def test_who_keeps_the_pages_may_be_killed(tmp_path: Path, mock: Mock) -> None:
         until(lambda: prober.probes() >= 3, "probes")
         assert prober.is_well()
         assert prober.stop() == 0
+
+
+def test_a_log_that_nobody_reads_stops_nothing(tmp_path: Path, mock: Mock) -> None:
+    """As while a container runtime is away. Lines are dropped, and those after it are whole again."""
+    config, port = tmp_path / "prober.yaml", free_port()
+    config.write_text(TARGET.format(port=mock.port))
+    read, write = os.pipe()
+    fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 4096)
+    words = ("run", "--keep-running", "--config.file", str(config), "--web.listen-address", f"127.0.0.1:{port}")
+    url = f"http://127.0.0.1:{port}"
+    with open(read, "rb") as log, subprocess.Popen([sys.executable, "-m", "prober", *words], stderr=write) as prober:
+        try:
+            os.close(write)
+            until(lambda: value(url, "llmslo_probes_total") >= 3, "probes")
+            config.write_text("targets:\n" + "  - {url: http://h, ulr: 1}\n" * 50)
+            for _ in range(3):
+                assert fetch(url + "/-/reload", "POST")[0] == 500
+            before = value(url, "llmslo_probes_total")
+            until(lambda: value(url, "llmslo_probes_total") >= before + 3, "more probes")
+            assert value(url, "llmslo_probes_neutral_total") == 0
+            os.set_blocking(read, False)
+            assert len(log.read()) > 2000
+            prober.send_signal(signal.SIGTERM)
+            assert prober.wait(25) == 0
+            last = log.read().decode().splitlines()[-1]
+            assert last.endswith('msg="stopping: no new probes, up to 20 s for those in flight"')
+        finally:
+            prober.kill()
