@@ -79,10 +79,8 @@ WATCH_INTERVAL_S = 2.0
 MAX_FILE_BYTES = 64 << 20  # of the configuration, and of what it names: prompts, traces
 SWITCH_INTERVAL_S = 0.0005  # a thread that computes delays timestamps by as much; 5 ms otherwise
 # A file with mistakes is read again though it has not changed: what it names may be there by then, or be readable.
-RETRY_CONFIG_S, RETRY_CHANGE_S = (
-    10.0,
-    60.0,
-)  # without any configuration; with an old one in use, as reading delays timestamps
+RETRY_CONFIG_S, RETRY_CHANGE_S = 10.0, 60.0  # without any configuration; with an old one in use
+RETRY_READINGS = 100.0  # times as long as the reading took, which delays timestamps
 MIN_RETRY_LISTEN_S, MAX_RETRY_LISTEN_S = 1.0, 30.0
 MIN_RETRY_STORAGE_S, MAX_RETRY_STORAGE_S = 2.0, 60.0
 NO_STORE = (
@@ -203,6 +201,7 @@ class App:
         self._file = WatchedFile(options.config_file)
         self._problems: dict[str, Problem] = {}  # settings not in effect, by part
         self._configured = False  # a configuration was applied
+        self._next_reading_s = 0.0  # of a configuration with mistakes, by the loop's clock
         self._serving: Serving | None = None
         self._mended: Store | None = None  # could not be used at first
         self._is_front_lost = False
@@ -414,11 +413,17 @@ class App:
         """Apply the configuration file. is_requested: log mistakes even if they are unchanged."""
         async with self._reloading:
             self._file.mark_read()
+            now_s = asyncio.get_running_loop().time
+            began_s = now_s()
             try:
                 read = await asyncio.to_thread(_read_config_safely, self._options.config_file, is_regular=True)
                 specs = self._used(read)
             except ConfigError as problem:
                 self._not_taken(str(problem).splitlines(), is_requested=is_requested)
+                retry_s = (
+                    max(RETRY_CHANGE_S, RETRY_READINGS * (now_s() - began_s)) if self._configured else RETRY_CONFIG_S
+                )
+                self._next_reading_s = now_s() + retry_s
                 return str(problem)
             self._trust.max_send_lag_s = min(spec.max_send_lag for spec in specs.kinds)
             self._drift.configure(specs.drift)
@@ -588,16 +593,15 @@ class App:
         self._stopping.set()
 
     async def _watch(self, site: Site) -> None:
-        polls = 0
+        now_s = asyncio.get_running_loop().time
+        self._next_reading_s = now_s() + RETRY_CONFIG_S
         while True:
             await asyncio.sleep(WATCH_INTERVAL_S)
-            polls += 1
             if "web" in self._problems:
                 await self._check_web_config(site)
-            retry_s = RETRY_CHANGE_S if self._configured else RETRY_CONFIG_S
             if self._file.poll():
                 await self._reload(is_requested=self._configured)
-            elif "configuration" in self._problems and polls % round(retry_s / WATCH_INTERVAL_S) == 0:
+            elif "configuration" in self._problems and now_s() >= self._next_reading_s:
                 await self._reload(is_requested=False)
 
     async def _check_web_config(self, site: Site) -> None:

@@ -64,14 +64,20 @@ class FrontProcess:
 
     @classmethod
     def fork(cls) -> "FrontProcess | None":
-        """Fork the keeper; None where this system cannot. Call it without threads and without an event loop."""
+        """Fork the keeper; None where this system cannot, or allows no further process. Call it without threads and event loop."""
         if sys.platform != "linux":
             return None
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         parent = os.getpid()
         gc.collect()
         gc.freeze()  # the collector would write to the shared memory, and so copy it
-        process_id = os.fork()
+        try:
+            process_id = os.fork()
+        except OSError as problem:
+            log.error("no process for the pages: %s; the prober serves them itself", problem.strerror)
+            ours.close()
+            theirs.close()
+            return None
         if process_id:
             theirs.close()
             return cls(process_id, ours)

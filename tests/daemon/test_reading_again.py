@@ -3,13 +3,13 @@
 import asyncio
 import gc
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from prober.daemon.app import RETRY_CHANGE_S, App, Options
+from prober.daemon.app import RETRY_CHANGE_S, App, Options, _read_config_safely
 from tests.virtual import VirtualClock
 
 pytestmark = pytest.mark.virtual_time
@@ -43,5 +43,35 @@ async def test_a_secret_that_comes_after_the_configuration_is_enough(
     trustme.CA().cert_pem.write_to_path(str(authority))
     await asyncio.sleep(RETRY_CHANGE_S + 5)
     assert (caplog.messages.count(NOT_APPLIED), caplog.messages.count(APPLIED)) == (1, 1)
+    signal.raise_signal(signal.SIGTERM)
+    await running
+
+
+async def test_a_file_that_takes_long_to_read_is_read_again_seldom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading delays the timestamps of probes: a hundredth of the time at most. A short one is read again each minute."""
+    config, took_s, readings = tmp_path / "prober.yaml", 0.0, 0
+    config.write_text(OLD)
+    in_thread = asyncio.to_thread
+
+    async def slow(function: Callable[..., object], /, *args: object, **more: object) -> object:
+        nonlocal readings
+        if function is _read_config_safely:
+            readings += 1
+            await asyncio.sleep(took_s)
+        return await in_thread(function, *args, **more)
+
+    monkeypatch.setattr(asyncio, "to_thread", slow)
+    app = App(Options(str(config), "", keep_running=True), partial(VirtualClock, 1.7e9))
+    running = asyncio.create_task(app.run())
+    await asyncio.sleep(5)
+    config.write_text("targets: 5")
+    await asyncio.sleep(3600)
+    assert 50 < readings <= 61
+    config.write_text("targets: 67")
+    readings, took_s = 0, 10.0
+    await asyncio.sleep(3600)
+    assert 2 <= readings <= 5
     signal.raise_signal(signal.SIGTERM)
     await running
