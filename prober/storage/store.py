@@ -60,6 +60,7 @@ class Store:
         path = Path(folder) / FILE_NAME
         self._path, self._max_bytes = path, max_bytes
         self._lock = threading.Lock()  # otherwise a rollback of one thread would undo writes of another
+        self._file: tuple[int, int] | None = None  # that is open
         try:
             self._begin()
         except (OSError, sqlite3.OperationalError) as problem:
@@ -87,11 +88,12 @@ class Store:
     def _transaction(self) -> Iterator[None]:
         """A transaction in the file that has this name now: one that was removed takes writes, which nobody reads again."""
         with self._lock:
-            if _identity(self._path) != self._file:
+            if self._file is None or _identity(self._path) != self._file:
                 self._connection.close()
+                self._file = None  # until one is open
                 try:
                     self._begin()
-                except OSError as problem:
+                except (OSError, sqlite3.OperationalError) as problem:
                     raise sqlite3.OperationalError(f"{self._path} was removed or replaced: {problem}") from None
                 log.error(
                     "%s was removed or replaced: what is learnt from now on is saved in the file of this name",

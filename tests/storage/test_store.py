@@ -227,11 +227,29 @@ def test_a_folder_in_the_place_of_its_file_refuses_writes_until_it_is_gone(tmp_p
         part.unlink()
     (tmp_path / FILE_NAME).mkdir()
     for _ in range(2):
-        with pytest.raises(sqlite3.OperationalError):
+        with pytest.raises(sqlite3.OperationalError, match="was removed or replaced: "):
             store.save("drift", [("b", b"2")], 2.0)
     (tmp_path / FILE_NAME).rmdir()
     store.save("drift", [("c", b"3")], 3.0)
     store.close()
     again = Store(str(tmp_path))
     assert again.load("drift") == {"c": b"3"}
+    again.close()
+
+
+def test_a_folder_that_is_moved_away_and_back_is_written_again(tmp_path: Path) -> None:
+    """With what was in it before."""
+    folder, away = tmp_path / "folder", tmp_path / "away"
+    store = Store(str(folder))
+    store.save("drift", [("a", b"1")], 1.0)
+    folder.rename(away)
+    folder.write_text("")
+    with pytest.raises(sqlite3.OperationalError, match="was removed or replaced"):
+        store.save("drift", [("b", b"2")], 2.0)
+    folder.unlink()
+    away.rename(folder)
+    store.save("drift", [("c", b"3")], 3.0)
+    store.close()
+    again = Store(str(folder))
+    assert again.load("drift") == {"a": b"1", "c": b"3"}
     again.close()
