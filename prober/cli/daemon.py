@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import signal
 import sys
 import threading
 import time
@@ -16,6 +17,7 @@ from urllib.parse import urlsplit
 import uvloop
 
 from prober.cli.exit_codes import ExitCode, fail
+from prober.cli.main import hold_signals
 from prober.config.problems import ConfigError, mask_secrets
 
 if TYPE_CHECKING:
@@ -89,7 +91,11 @@ def run_app(app: "App", written: str | None) -> None:
         threads = ThreadPoolExecutor(thread_name_prefix=THREADS)
         asyncio.get_running_loop().set_default_executor(threads)
         await app.run()
+        hold_signals()
+        await asyncio.sleep(POLL_S)  # in which the daemon sees what came before
         if app.begins_again:
+            if app.pod_ends:
+                signal.raise_signal(signal.SIGUSR1)
             remove()
             logging.shutdown()
             # The same process: whoever waits for its end, such as a kubelet, sees none.

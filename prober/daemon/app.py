@@ -26,6 +26,7 @@ from prober.config.load import load
 from prober.config.problems import ConfigError
 from prober.config.units import counted
 from prober.daemon import series as own_series
+from prober.daemon.memory_limit import excess
 from prober.daemon.registry import registry
 from prober.daemon.state_persistence import ANSWERED, DEMAND, DRIFT, ENGINE, MAX_STATE_AGE_S, SLO, StatePersistence
 from prober.daemon.target_facts import read_facts
@@ -77,7 +78,11 @@ from prober.web.web_config import WebFile
 WATCH_INTERVAL_S = 2.0
 MAX_FILE_BYTES = 64 << 20  # of the configuration, and of what it names: prompts, traces
 SWITCH_INTERVAL_S = 0.0005  # a thread that computes delays timestamps by as much; 5 ms otherwise
-RETRY_CONFIG_S = 10.0  # without any configuration: also what it names may be there by then
+# A file with mistakes is read again though it has not changed: what it names may be there by then, or be readable.
+RETRY_CONFIG_S, RETRY_CHANGE_S = (
+    10.0,
+    60.0,
+)  # without any configuration; with an old one in use, as reading delays timestamps
 MIN_RETRY_LISTEN_S, MAX_RETRY_LISTEN_S = 1.0, 30.0
 MIN_RETRY_STORAGE_S, MAX_RETRY_STORAGE_S = 2.0, 60.0
 NO_STORE = (
@@ -144,6 +149,8 @@ def _read_config_safely(path: str, *, is_regular: bool) -> Configuration:
         return read_config(path, is_regular=is_regular)
     except ConfigError:
         raise
+    except MemoryError:
+        raise ConfigError(f"{path}: cannot be read within the memory of this process; raise its limit") from None
     except Exception as problem:
         log.debug("the configuration cannot be read", exc_info=True)
         raise ConfigError(f"{path}: cannot be read: {problem!r}; please report this with the file") from problem
@@ -177,6 +184,7 @@ class App:
     watch: takes snapshots of all targets until it has had enough, and probing ends. Another prober may run with the same
         configuration, so its storage, its Grafana and its sweeps are not used
     stopped_by: the signal that ended probing, if one did
+    pod_ends: `prober drain` was run
     """
 
     def __init__(
@@ -187,6 +195,7 @@ class App:
         front: FrontProcess | None = None,
     ) -> None:
         self.stopped_by: signal.Signals | None = None
+        self.pod_ends = False
         self._options, self._make_clock, self._watching, self._front = options, make_clock, watch, front
         self._families = registry(options.vantage)
         self._stopping = asyncio.Event()
@@ -196,12 +205,13 @@ class App:
         self._configured = False  # a configuration was applied
         self._serving: Serving | None = None
         self._mended: Store | None = None  # could not be used at first
+        self._is_front_lost = False
         self._tasks: set[asyncio.Task[Any]] = set()
 
     @property
     def begins_again(self) -> bool:
-        """Whether probing ended so that a new `App` reads a store that can be used now, and not because somebody asked for it."""
-        return self._mended is not None and self.stopped_by is None
+        """Whether a new `App` is to go on, with a store that can be used now or with new pages, because nobody asked for the end."""
+        return (self._mended is not None or self._is_front_lost) and self.stopped_by is None
 
     async def run(self) -> None:
         """Probe until SIGTERM or SIGINT, then drain; or until it `begins_again`. Raises ConfigError, OSError (address in use).
@@ -210,9 +220,10 @@ class App:
         """
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stop, number)  # first: PID 1 has no default handlers
+            loop.add_signal_handler(number, self._stop, number)
         await self._reloading.acquire()  # a SIGHUP during the start is handled after it
         loop.add_signal_handler(signal.SIGHUP, lambda: self._start(asyncio.create_task(self.reload())))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGHUP))
         log.info("llm-slo-prober %s, configuration %s", __version__, self._options.config_file)
         keep_running = self._options.keep_running
         self._file.mark_read()
@@ -349,6 +360,7 @@ class App:
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         self._start(asyncio.create_task(self._watch_targets(Snapshots(site.views, context))))
         loop.add_signal_handler(signal.SIGUSR1, self._pod_ends)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGUSR1,))
         site.ready = True
         pages = self._pages(web)
         log.info("probing %s%s, %s", counted(len(specs.targets), "target"), _discovered(specs), pages)
@@ -376,6 +388,7 @@ class App:
 
     def _pod_ends(self) -> None:
         """The targets in the prober's own pod are being ended. If they are there after POD_END_LIMIT_S, they are probed again."""
+        self.pod_ends = True
         ending = [runner for runner in self._fleet.runners.values() if is_loopback(runner.target.endpoint.host)]
         log.info("the pod is being ended: no more probes of %s", counted(len(ending), "target"))
         for runner in ending:
@@ -383,6 +396,7 @@ class App:
         asyncio.get_running_loop().call_later(POD_END_LIMIT_S, self._pod_stays)
 
     def _pod_stays(self) -> None:
+        self.pod_ends = False
         ending = [runner for runner in self._fleet.runners.values() if runner.target.is_ending]
         log.warning("the pod has not ended: probing %s again", counted(len(ending), "target"))
         for runner in ending:
@@ -427,7 +441,9 @@ class App:
             return Configuration()
 
     def _used(self, specs: Configuration) -> Configuration:
-        """What of the configuration is in effect."""
+        """What of the configuration is in effect. Raises ConfigError if a prober that is to keep running would be killed by it."""
+        if self._options.keep_running and (mistake := excess(len(specs.targets))):
+            raise ConfigError(f"{self._options.config_file}: {mistake}")
         return specs.for_watching() if self._watching is not None else specs
 
     def _stored(self, path: str | None, kinds: Sequence[str]) -> tuple[Store | None, list[SavedRows]]:
@@ -505,7 +521,9 @@ class App:
         return await serve_apart(site, address, self._front, self._options.web_config_file, self._lost_front)
 
     def _lost_front(self) -> None:
-        log.error("the process that serves the pages was ended; the prober ends too, so that both are started again")
+        self._is_front_lost = self._options.keep_running
+        consequence = "begins again" if self._is_front_lost else "ends too, so that both are started again"
+        log.error("the process that serves the pages was ended; the prober %s", consequence)
         self._stopping.set()
 
     async def _retry_listening(self, site: Site, address: str) -> None:
@@ -570,14 +588,11 @@ class App:
             polls += 1
             if "web" in self._problems:
                 await self._check_web_config(site)
-            match self._file.poll():
-                case "changed":
-                    await self._reload(is_requested=self._configured)
-                case "gone" if self._configured:
-                    mistake = f"--config.file {self._options.config_file}: no longer exists; restore it"
-                    self._not_taken([mistake], is_requested=True)
-                case _ if not self._configured and polls % round(RETRY_CONFIG_S / WATCH_INTERVAL_S) == 0:
-                    await self._reload(is_requested=False)
+            retry_s = RETRY_CHANGE_S if self._configured else RETRY_CONFIG_S
+            if self._file.poll():
+                await self._reload(is_requested=self._configured)
+            elif "configuration" in self._problems and polls % round(retry_s / WATCH_INTERVAL_S) == 0:
+                await self._reload(is_requested=False)
 
     async def _check_web_config(self, site: Site) -> None:
         """Check whether a locked web configuration was fixed."""

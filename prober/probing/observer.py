@@ -70,7 +70,7 @@ class TargetObserver:
         """Something beside the scheduled probes spends the budgets of the target."""
 
     def paused(self) -> None:
-        """A person paused the target."""
+        """A person paused the target, or its server is being ended."""
 
     def removed(self) -> None:
         """The target is gone, or goes by another name from now on."""

@@ -9,7 +9,8 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -60,13 +61,7 @@ class Store:
         self._path, self._max_bytes = path, max_bytes
         self._lock = threading.Lock()  # otherwise a rollback of one thread would undo writes of another
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if not os.access(path.parent, os.W_OK):
-                raise PermissionError(13, "the folder is not writable")
-            self._is_checked = _is_small(path)
-            self._connection = self._open(path)
-            if max_bytes is not None:
-                self._limit(path, max_bytes)
+            self._begin()
         except (OSError, sqlite3.OperationalError) as problem:
             busy = getattr(problem, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY
             held = f"held by another prober, or another program has {FILE_NAME} open ({problem}); give each prober its own folder"
@@ -75,6 +70,35 @@ class Store:
                 + (held if busy else f"cannot be used: {problem}; mount a writable volume that no other prober uses")
                 + ", or leave it out to keep state in memory only"
             ) from None
+
+    def _begin(self) -> None:
+        """Open or create the file. Raises OSError or sqlite3.OperationalError."""
+        path = self._path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not os.access(path.parent, os.W_OK):
+            raise PermissionError(13, "the folder is not writable")
+        self._is_checked = _is_small(path)
+        self._connection = self._open(path)
+        self._file = _identity(path)
+        if self._max_bytes is not None:
+            self._limit(path, self._max_bytes)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """A transaction in the file that has this name now: one that was removed takes writes, which nobody reads again."""
+        with self._lock:
+            if _identity(self._path) != self._file:
+                self._connection.close()
+                try:
+                    self._begin()
+                except OSError as problem:
+                    raise sqlite3.OperationalError(f"{self._path} was removed or replaced: {problem}") from None
+                log.error(
+                    "%s was removed or replaced: what is learnt from now on is saved in the file of this name",
+                    self._path,
+                )
+            with self._connection:
+                yield
 
     def _open(self, path: Path) -> sqlite3.Connection:
         try:
@@ -106,15 +130,15 @@ class Store:
     def load(self, kind: str, since_unix_s: float = 0.0) -> dict[str, bytes]:
         """Data of a kind by key, without rows saved before `since_unix_s`; those are deleted, unless the disk takes no write."""
         try:
+            try:
+                with self._transaction():
+                    self._set_odd_aside(kind)
+                    self._connection.execute(
+                        "DELETE FROM state WHERE kind = ? AND saved_unix_s < ?", (kind, since_unix_s)
+                    )
+            except sqlite3.OperationalError as problem:
+                log.error("%s: old and odd %s states are not removed, but left out: %s", self._path, kind, problem)
             with self._lock:
-                try:
-                    with self._connection:
-                        self._set_odd_aside(kind)
-                        self._connection.execute(
-                            "DELETE FROM state WHERE kind = ? AND saved_unix_s < ?", (kind, since_unix_s)
-                        )
-                except sqlite3.OperationalError as problem:
-                    log.error("%s: old and odd %s states are not removed, but left out: %s", self._path, kind, problem)
                 rows = self._connection.execute(
                     "SELECT key, data FROM state WHERE kind = ? AND saved_unix_s >= ? AND typeof(key) = 'text' "
                     "AND typeof(saved_unix_s) = 'real' AND typeof(data) = 'blob'",
@@ -129,7 +153,7 @@ class Store:
 
     def entries(self, kind: str) -> list[Entry]:
         """Metadata of the rows of a kind, in the order of their first save."""
-        with self._lock, self._connection:
+        with self._transaction():
             self._set_odd_aside(kind)
             return self._entries(kind)
 
@@ -143,12 +167,12 @@ class Store:
 
     def remove(self, kind: str, keys: Iterable[str]) -> None:
         """Delete rows, in one transaction. Raises sqlite3.Error."""
-        with self._lock, self._connection:
+        with self._transaction():
             self._remove(kind, keys)
 
     def set_aside(self, kind: str, key: str) -> None:
         """Move an unreadable row to a kind that is never read. Raises sqlite3.Error."""
-        with self._lock, self._connection:
+        with self._transaction():
             self._connection.execute(
                 "UPDATE OR REPLACE state SET kind = ? WHERE kind = ? AND key = ?", (kind + UNREADABLE_SUFFIX, kind, key)
             )
@@ -160,7 +184,7 @@ class Store:
         """
         marker = f'"{paths[0].rpartition(".")[2]}":[]'.encode()
         edits = ", ".join("?, json('[]')" for _ in paths)
-        with self._lock, self._connection:
+        with self._transaction():
             self._connection.execute(
                 f"UPDATE state SET data = CAST(json_replace(CAST(data AS TEXT), {edits}) AS BLOB) "
                 "WHERE kind = ? AND key = ? AND instr(data, ?) = 0 AND json_valid(CAST(data AS TEXT))",
@@ -200,7 +224,7 @@ class Store:
 
     def save(self, kind: str, items: Iterable[tuple[str, bytes]], now_unix_s: float) -> None:
         """Insert or replace rows, in one transaction. Raises sqlite3.Error, such as for a full disk."""
-        with self._lock, self._connection:
+        with self._transaction():
             self._save(kind, items, now_unix_s)
 
     def save_and_prune(
@@ -211,7 +235,7 @@ class Store:
         surplus: Callable[[Sequence[Entry]], Iterable[str]],
     ) -> None:
         """`save`, then delete the keys that `surplus` returns for all entries, in the same transaction."""
-        with self._lock, self._connection:
+        with self._transaction():
             self._save(kind, items, now_unix_s)
             self._remove(kind, surplus(self._entries(kind)))
 
@@ -240,6 +264,15 @@ class Store:
         """Close the store; SQLite writes its log back into the file."""
         with self._lock:
             self._connection.close()
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Device and number of the file; None if there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _is_small(path: Path) -> bool:

@@ -3,11 +3,14 @@
 import base64
 import json
 import os
+import signal
 import socket
 import sqlite3
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +19,7 @@ import pytest
 
 from prober.features.capacity.waiting_sweeps import WAITING
 from prober.storage.store import Store
+from tests.conftest import absent
 from tests.faults.conftest import absent_if_impossible
 from tests.faults.disks import empty, fill, small_disk
 from tests.processes import Mock, Program, fetch, free_port, get, until, value
@@ -392,3 +396,59 @@ def test_a_restart_beside_a_dead_engine(tmp_path: Path, age_days: int) -> None:
         outage = "it has answered before, so this is an outage and no start"
         assert (outage in get(prober.url + "/api/v1/events?target=dead")) is not bool(age_days)
         assert outage not in get(prober.url + "/api/v1/events?target=new")
+
+
+def test_the_end_of_the_pod_is_heard_from_the_first_moment_on(tmp_path: Path, mock: Mock) -> None:
+    """`prober drain` beside a prober that is still starting, as process 1 or not; its targets are never probed."""
+    (tmp_path / "prober.yaml").write_text(TARGET.format(port=mock.port))
+    with KeepRunning(tmp_path) as prober:
+        held = Path(f"/proc/{prober.process.pid}/status")
+        until(lambda: signal.SIGUSR1 in signals(held, "SigBlk"), "the first moment")
+        prober.process.send_signal(signal.SIGUSR1)
+        until(lambda: value(prober.url, "llmslo_target_state", target="one", state="draining") == 1, "the end")
+        assert not signals(held, "SigBlk") & {signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1}
+        before = prober.probes()
+        assert prober.stop() == 0
+        assert before == 0
+
+
+def signals(status: Path, field: str) -> set[int]:
+    """Numbers in a mask of /proc/PID/status."""
+    (mask,) = (line.split()[1] for line in status.read_text().splitlines() if line.startswith(field))
+    return {number for number in range(1, 65) if int(mask, 16) >> (number - 1) & 1}
+
+
+def test_process_1_is_ended_at_any_moment_of_its_start(tmp_path: Path) -> None:
+    """The kernel drops signals that process 1 of a container does not handle, and its pod would wait for the whole grace period."""
+    absent_without_namespaces()
+    flags = ("--config.file", tmp_path / "prober.yaml", "--web.listen-address", f"127.0.0.1:{free_port()}")
+    command = ("unshare", "--pid", "--fork", sys.executable, "-m", "prober", "run", "--keep-running", *map(str, flags))
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as outer:
+        children = Path(f"/proc/{outer.pid}/task/{outer.pid}/children")
+        until(lambda: children.read_text(), "process 1")
+        first = int(children.read_text())
+        until(lambda: signal.SIGTERM in signals(Path(f"/proc/{first}/status"), "SigBlk"), "the first moment")
+        os.kill(first, signal.SIGTERM)
+        try:
+            assert outer.wait(25) == 0
+        finally:
+            with suppress(ProcessLookupError):
+                os.kill(first, signal.SIGKILL)
+
+
+def absent_without_namespaces() -> None:
+    if subprocess.run(["unshare", "--pid", "--fork", "true"], check=False, capture_output=True).returncode:
+        absent("no process namespaces here: unshare --pid needs root")
+
+
+def test_who_keeps_the_pages_may_be_killed(tmp_path: Path, mock: Mock) -> None:
+    """The same process begins again, probes, and serves its pages."""
+    (tmp_path / "prober.yaml").write_text(TARGET.format(port=mock.port))
+    with KeepRunning(tmp_path) as prober:
+        until(lambda: prober.probes() >= 3, "probes")
+        (keeper,) = map(int, Path(f"/proc/{prober.process.pid}/task/{prober.process.pid}/children").read_text().split())
+        os.kill(keeper, signal.SIGKILL)
+        until(lambda: prober.logged("was ended; the prober begins again"), "the line")
+        until(lambda: prober.probes() >= 3, "probes")
+        assert prober.is_well()
+        assert prober.stop() == 0

@@ -9,7 +9,7 @@ from prober.config.target import TargetSpec
 from prober.features.capacity.actions import Action, Run
 from prober.features.capacity.engine_fit import Prior
 from prober.features.capacity.refusal import Refused, StartRequest
-from prober.features.capacity.start_checks import check_alerts
+from prober.features.capacity.start_checks import check_alerts, check_state
 from prober.features.capacity.stop_conditions import burns
 from prober.features.capacity.sweep_plan import Plan, plan_of
 from prober.features.capacity.sweep_result import has_capacity, result_of
@@ -76,6 +76,7 @@ class SweepJob:
             async with open_workers(target.spec.workers if target.spec is not None else 1) as workers:
                 if self._series.is_closed or target.spec is None:
                     raise Refused("not_configured", "the target was removed")
+                check_state(target.target)  # somebody may have paused it meanwhile, or be ending its pod
                 await self._sweep(target.target.spec, target.spec, fence, workers)
 
     async def _sweep(self, target: TargetSpec, spec: SweepSpec, fence: int, workers: Workers) -> None:

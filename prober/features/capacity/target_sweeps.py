@@ -184,7 +184,7 @@ class TargetSweeps(TargetObserver):
             self._settling = asyncio.get_running_loop().call_later(SETTLED_S, self._try, StartRequest("change"))
 
     def paused(self) -> None:
-        self.stop("stopped on request")
+        self.stop("the server is being ended" if self.target.is_ending else "stopped on request")
 
     def removed(self) -> None:
         self.leave("target removed")

@@ -280,6 +280,42 @@ async def test_a_sweep_can_be_stopped_before_it_sends() -> None:
         assert received == []
 
 
+@pytest.mark.parametrize(("ends", "why"), [(True, "the server is being ended"), (False, "stopped on request")])
+async def test_a_sweep_ends_with_the_pod_or_a_pause_and_says_which(ends: bool, why: str) -> None:
+    """`prober drain` is no request of a person."""
+    async with behind_a_gateway(0) as (url, _), staged(url) as stage:
+        stage.sweeps.start("t")
+        await until(lambda: stage.target_sweeps.runner is not None)
+        if ends:
+            stage.target.end(True)
+        stage.observed.paused()
+        await until(stage.is_swept)
+        (result,) = stage.sweeps.results()
+        assert result.stop_detail == why
+
+
+@pytest.mark.parametrize("ends", [True, False])
+async def test_a_sweep_that_is_about_to_begin_sends_nothing_to_what_was_paused_or_ends(ends: bool) -> None:
+    """It asks Prometheus, the lease and the disk first, which takes its time. That of another target begins."""
+    async with (
+        behind_a_gateway(0) as (url, received),
+        behind_a_gateway(0) as (well_url, well_received),
+        staged(url) as stage,
+        staged(well_url) as well,
+    ):
+        for each in (stage, well):
+            each.sweeps.start("t")
+        if ends:
+            stage.target.end(True)
+        else:
+            stage.target.paused_unix_s = 1.0
+        stage.observed.paused()
+        await until(lambda: stage.refused() and not stage.sweeps.under_way)
+        assert stage.refused() == {"not_ready": 1}
+        await until(lambda: well_received)
+        assert received == []
+
+
 async def test_a_demand_from_prometheus_is_the_background_load() -> None:
     """Of a target without a page: the capacity is demand plus added load, and the result names the source."""
 
