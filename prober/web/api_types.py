@@ -89,7 +89,7 @@ class QuantileAnswer(Answer):
 
 
 class ShiftAnswer(Answer):
-    """A quantile since a change ÷ the same before it, with its 95% interval."""
+    """A quantile since a change ÷ the same before it, with its 95% interval; of `itl` a quantile of the p99 of each answer."""
 
     q: float
     ratio: float

@@ -79,9 +79,7 @@ class Views:
         self._fleet, self._sweeps = fleet, sweeps
         self.grafana_url = ""  # base of the dashboards' addresses, for the page's links; "": none
         self.problems: Mapping[str, Problem] = {}  # what of the configuration is not in effect, by part
-        self.receive_errors: deque[float] = deque(
-            maxlen=RECEIVE_ERRORS
-        )  # of the prober itself, in seconds, latest last
+        self.receive_errors = deque[float](maxlen=RECEIVE_ERRORS)  # of the prober itself, in seconds, latest last
         self._ranking: Ranking | None = None
         self._ranking_turn = asyncio.Lock()
         self._charts: dict[str, tuple[list[str], list[Figure]]] = {}

@@ -1,6 +1,7 @@
 """`promtool` on rules, and the series of one target that the tests write."""
 
 import json
+import os
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
@@ -71,6 +72,8 @@ def check_expressions(promtool: Path, folder: Path, expressions: Iterable[str]) 
 
 
 def run(promtool: Path, action: str, path: Path) -> None:
-    """Run `promtool ACTION rules PATH`, which must succeed."""
-    done = subprocess.run([promtool, action, "rules", path], capture_output=True, text=True, check=False)
+    """Run `promtool ACTION rules PATH`, which must succeed. GOGC: with more memory it needs a quarter less time."""
+    environment = os.environ | {"GOGC": "400"}
+    command = [str(promtool), action, "rules", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -539,6 +539,7 @@ def test_the_summary_of_a_target_that_fails_from_one_place_names_it(
     run_cases(promtool, tmp_path, [{"name": "one", "rules": [rule]}], [case(series, alert_rule_test=[firing])])
 
 
+@pytest.mark.parametrize(("signal", "what"), [("ttft", "TTFT"), ("itl", "ITL (the p99 of each answer)")])
 @pytest.mark.parametrize(
     ("load", "why"),
     [
@@ -550,19 +551,19 @@ def test_the_summary_of_a_target_that_fails_from_one_place_names_it(
     ],
 )
 def test_a_drift_alert_says_the_one_thing_that_the_load_tells(
-    promtool: Path, tmp_path: Path, load: str, why: str
+    promtool: Path, tmp_path: Path, load: str, why: str, signal: str, what: str
 ) -> None:
-    """Start, size if one is stated, and one sentence on the load; of two probers that disagree, too."""
-    (rule,) = (rule for rule in ALERTS if rule["alert"] == "LLMTTFTP99Drift")
+    """What has drifted, its start, its size if one is stated, and one sentence on the load; of two probers that disagree, too."""
+    (rule,) = (rule for rule in ALERTS if rule["alert"] == f"LLM{signal.upper()}P99Drift")
     is_sized = load not in ("outside", "missing")
-    series = {name: values for name, values in drift("ttft", "1+0x60", load).items() if is_sized or "shift" not in name}
-    series |= other_instance(drift("ttft", "1+0x60", load)) if is_sized else {}
+    series = {name: values for name, values in drift(signal, "1+0x60", load).items() if is_sized or "shift" not in name}
+    series |= other_instance(drift(signal, "1+0x60", load)) if is_sized else {}
     size = " p50: ×1.31 (95% interval ×1.20 to ×1.42)." if is_sized else ""
     notes = of_llama(rule["annotations"]) | {
-        "description": "TTFT of workload probe is slower than its own baseline since 1970-01-01 00:01:00 +0000 UTC."
+        "description": f"{what} of workload probe is slower than its own baseline since 1970-01-01 00:01:00 +0000 UTC."
         f"{size} {why}",
     }
-    labels = {"severity": "warning", "target": "llama", "workload": "probe", "signal": "ttft"}
+    labels = {"severity": "warning", "target": "llama", "workload": "probe", "signal": signal}
     firing = {
         "eval_time": "10m",
         "alertname": rule["alert"],

@@ -29,13 +29,14 @@ def _drift(signal: str, name: str, selector: str) -> Alert:
         "×{{ printf `%.2f` .Value }}{{ end }}{{ end }}"
         for bound, word in ((lower, " (95% interval"), (upper, " to"))
     )
+    of_answers = " (the p99 of each answer)" if signal == "itl" else ""
     return Alert(
         f"LLM{name}P99Drift",
         "warning",
         f'max by (target, workload, signal) (llmslo_drift_active{{{selector},signal="{signal}"}}) == 1\n',
         "",
         f"{{{{ $labels.target }}}}: {name} has drifted from its baseline",
-        f"{name} of workload {{{{ $labels.workload }}}} is slower than its own baseline"
+        f"{name}{of_answers} of workload {{{{ $labels.workload }}}} is slower than its own baseline"
         f"{{{{ range {since} }}}} since {{{{ .Value | humanizeTimestamp }}}}{{{{ end }}}}."
         f"{{{{ range {estimate} }}}} {{{{ .Labels.percentile }}}}: ×{{{{ printf `%.2f` .Value }}}}{bounds})."
         "{{ end }}"

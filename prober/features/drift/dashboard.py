@@ -16,6 +16,7 @@ from prober.exposition.dashboards.vocabulary import target_column
 
 SIGNAL = "target, workload, signal"
 LEGEND = "{{target}} {{workload}} {{signal}}"
+OF_ANSWERS = "of ITL those of the p99 of each answer"
 EVIDENCE = f"max by ({SIGNAL}) (llmslo_drift_evidence_ratio{{{PROBES}}}) and on ({SIGNAL}) {judged()}"
 EVIDENCE_STEPS = ((None, GREEN), (0.5, YELLOW), (1, RED))
 PHASES = {"learning": GREY, "provisional": YELLOW, "settled": GREEN}
@@ -61,8 +62,8 @@ def baselines() -> Panel:
     return table(
         "Latencies against their baselines",
         "Phase of each baseline (learning: not judged yet; provisional: judged with a wide margin; settled), the evidence of drift "
-        "(100% raises an alarm), and for an active drift its cause, start, and median relative to the baseline with a 95% interval. "
-        "Bad: red evidence. A dash: no active drift.",
+        "(100% raises an alarm), and for an active drift its cause, start, and median relative to the baseline with a 95% interval; "
+        f"{OF_ANSWERS}. Bad: red evidence. A dash: no active drift.",
         columns,
         row(f"max by ({SIGNAL}, phase) (llmslo_drift_phase{{{PROBES}}}) == 1"),
         row(EVIDENCE),
@@ -110,8 +111,8 @@ def _active() -> Panel:
 def _shift() -> Panel:
     return series(
         "Size of the shift",
-        "Median and p99 since the alarm relative to the baseline at the same load, with 95% intervals; only with enough samples. "
-        "Bad: a lower bound well above 1. No data: no drift, or too few samples.",
+        "Median and p99 since the alarm relative to the baseline at the same load, with 95% intervals; only with enough samples; "
+        f"{OF_ANSWERS}. Bad: a lower bound well above 1. No data: no drift, or too few samples.",
         "none",
         *(
             Query(

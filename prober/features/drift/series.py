@@ -24,8 +24,8 @@ DRIFT_LOAD = gauge(
 DRIFT_SINCE = gauge("llmslo_drift_since_timestamp_seconds", "Estimated start of the active drift.", *_SIGNAL)
 DRIFT_SHIFT = gauge(
     "llmslo_drift_shift_ratio",
-    "Quantile since the alarm over that of the baseline at the same load, with 95% interval (bound: lower, estimate, upper); "
-    "absent without enough samples, and at a load that was not learnt.",
+    "Quantile since the alarm over that of the baseline at the same load, with 95% interval (bound: lower, estimate, upper); of itl "
+    "a quantile of the p99 of each answer; absent without enough samples, and at a load that was not learnt.",
     *_SIGNAL,
     "percentile",
     "bound",
