@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from prober.measure.target_state import TargetState
-from prober.probing.answered_targets import ROW
+from prober.probing.answered_targets import EXPECTED_SAVES, ROW
 from tests.daemon.test_fleet import QUICK, specs, until, watched
 from tests.probing.test_first_answer import state
 from tests.processes import free_port
@@ -59,6 +59,21 @@ async def test_a_target_that_is_removed_and_added_again_begins_anew() -> None:
         await seen.reconcile((), 1.0)
         await seen.reconcile(specs(target), 1.0)
         await until(lambda: state(seen, "a") == TargetState.STARTING)
+
+
+async def test_a_target_whose_discovery_is_late_is_remembered_for_an_hour() -> None:
+    """Over a second restart: an API server may be away for both. A neighbour that is configured is there at once."""
+    port = free_port()
+    row = json.dumps({"late": f"127.0.0.1:{port}", "never": "127.0.0.1:1"}).encode()
+    async with running(QUICK) as url, watched(answered={ROW: row}) as seen:
+        await seen.reconcile(specs(f"name: here, url: '{url}'"), 1.0)
+        await until(lambda: seen.probes("here") >= 1)
+        rows = [json.loads(row) for _ in range(EXPECTED_SAVES + 1) for _, row in seen.answered.states()]
+    assert all(row.keys() == {"here", "late", "never"} for row in rows[:EXPECTED_SAVES])
+    assert rows[-1].keys() == {"here"}, "what an earlier process had is not kept for ever"
+    async with watched(answered={ROW: json.dumps(rows[0]).encode()}) as seen:
+        await seen.reconcile(specs(f"name: late, url: 'http://127.0.0.1:{port}'"), 1.0)
+        await until(lambda: state(seen, "late") == TargetState.FAILING)
 
 
 @pytest.mark.parametrize("row", [b"{", b"[]", b"1", b"\xff", b'{"a": {"b": 1}}', b""])
