@@ -392,7 +392,7 @@ class App:
         asyncio.get_running_loop().call_later(POD_END_LIMIT_S, self._pod_stays)
 
     def _end_own_targets(self) -> int:
-        """How many targets are in the prober's own pod, which is being ended."""
+        """Send nothing more to the targets in the prober's own pod. Returns how many they are."""
         own = [runner for runner in self._fleet.runners.values() if is_loopback(runner.target.endpoint.host)]
         for runner in own:
             runner.end(True)

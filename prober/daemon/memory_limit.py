@@ -6,7 +6,7 @@ LIMITS = (  # of this container, by control groups of version 2 and 1
     Path("/sys/fs/cgroup/memory.max"),
     Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
 )
-OWN_MB, TARGET_MB = 80.0, 0.6  # docs/scaling.md: 500 targets take 410 MB after an hour
+OWN_MB, TARGET_MB = 60.0, 0.6  # rather too little: a sidecar takes 69 MB, and 500 targets 410 MB (docs/measurements.md)
 
 
 def excess(targets: int) -> str:
@@ -15,7 +15,7 @@ def excess(targets: int) -> str:
     if needed_mb <= limit_mb:
         return ""
     return (
-        f"targets: {targets:,} take some {needed_mb:,.0f} MB of memory after an hour, and this container may use "
+        f"targets: {targets:,} take {needed_mb:,.0f} MB of memory or more after an hour, and this container may use "
         f"{limit_mb:,.0f} MB, beyond which the kernel kills it; raise its limit, or leave targets out"
     )
 
