@@ -86,7 +86,7 @@ class _Handler(BaseHTTPRequestHandler):
             case "closed":
                 self.close_connection = True
             case _:
-                self._answer(200, content * 24 + END)
+                self._answer(200, content * json.loads(body).get("max_tokens", 24) + END)
 
     def do_PUT(self) -> None:
         self._keep(self.rfile.read(int(self.headers.get("Content-Length", 0))), self._received())

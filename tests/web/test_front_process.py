@@ -2,6 +2,7 @@
 
 import gc
 import os
+import socket
 from typing import NoReturn
 
 import pytest
@@ -17,13 +18,19 @@ def test_where_no_further_process_is_allowed_there_is_none(
     def refused() -> NoReturn:
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
+    pairs, pair = [], socket.socketpair
+
+    def kept(*kind: int) -> tuple[socket.socket, socket.socket]:
+        pairs.append(pair(*kind))
+        return pairs[-1]
+
     monkeypatch.setattr(os, "fork", refused)
-    before = os.listdir("/proc/self/fd")
+    monkeypatch.setattr(socket, "socketpair", kept)
     try:
         assert FrontProcess.fork() is None
     finally:
         gc.unfreeze()
-    assert len(os.listdir("/proc/self/fd")) == len(before)
+    assert [end.fileno() for ends in pairs for end in ends] == [-1, -1]
     assert (
         "no process for the pages: Resource temporarily unavailable; the prober serves them itself" in caplog.messages
     )
