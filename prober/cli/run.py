@@ -221,12 +221,23 @@ class _Lines(logging.StreamHandler[TextIO]):
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
         if S_ISFIFO(os.fstat(stream.fileno()).st_mode):
-            os.set_blocking(stream.fileno(), False)
+            never_wait(stream.fileno())
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 -- of logging
         """Report what cannot be formatted or written, but for a full pipe."""
         if not isinstance(sys.exception(), BlockingIOError):
             super().handleError(record)
+
+
+def never_wait(pipe: int) -> None:
+    """Let writes to a full pipe fail, in this process alone: what else writes to it waits, as it is used to."""
+    try:
+        own = os.open(f"/proc/self/fd/{pipe}", os.O_WRONLY | os.O_NONBLOCK)  # the same pipe, opened anew
+    except OSError:  # another system, or a pipe of another user
+        os.set_blocking(pipe, False)
+        return
+    os.dup2(own, pipe)
+    os.close(own)
 
 
 def _log_to_stderr(level: Level, kind: Format) -> None:

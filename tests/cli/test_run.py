@@ -7,11 +7,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from prober import __version__
-from prober.cli.run import patience_s
+from prober.cli.run import never_wait, patience_s
 from prober.daemon.app import read_config
 from tests.processes import until
 
@@ -138,3 +139,30 @@ def test_a_time_to_stop_in_is_nothing_else(text: str) -> None:
     """And what to write is told."""
     with pytest.raises(ValueError, match="is not a duration; write a number and a unit"):
         patience_s(text)
+
+
+def test_others_that_write_to_the_log_wait_as_they_are_used_to() -> None:
+    """A pipe has one mode for all that inherited it; a command beside the prober would lose what it writes."""
+    read, write = os.pipe()
+    beside = os.dup(write)
+    never_wait(write)
+    assert (os.get_blocking(write), os.get_blocking(beside)) == (False, True)
+    os.write(write, b"x")
+    assert os.read(read, 2) == b"x"
+    for end in (read, write, beside):
+        os.close(end)
+
+
+def test_a_pipe_of_another_user_is_not_waited_for_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It cannot be opened anew."""
+    read, write = os.pipe()
+
+    def refused(*_: object) -> NoReturn:
+        raise PermissionError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", refused)
+        never_wait(write)
+    assert not os.get_blocking(write)
+    for end in (read, write):
+        os.close(end)

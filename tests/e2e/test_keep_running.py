@@ -477,8 +477,9 @@ def test_a_log_that_nobody_reads_stops_nothing(tmp_path: Path, mock: Mock) -> No
     url = f"http://127.0.0.1:{port}"
     with open(read, "rb") as log, subprocess.Popen([sys.executable, "-m", "prober", *words], stderr=write) as prober:
         try:
-            os.close(write)
             until(lambda: value(url, "llmslo_probes_total") >= 3, "probes")
+            assert os.get_blocking(write)  # as a shell's other commands expect of the pipe that they share
+            os.close(write)
             config.write_text("targets:\n" + "  - {url: http://h, ulr: 1}\n" * 50)
             for _ in range(3):
                 assert fetch(url + "/-/reload", "POST")[0] == 500
