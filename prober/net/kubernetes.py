@@ -65,8 +65,8 @@ class KubernetesApiError(Exception):
 
     @property
     def gone(self) -> bool:
-        """The resourceVersion is too old: list again."""
-        return self.status == 410
+        """The resourceVersion is too old, or of a future that a restored etcd does not have: list again."""
+        return self.status == 410 or (self.status == 504 and "Too large resource version" in self.message)
 
 
 @dataclass(frozen=True, slots=True)

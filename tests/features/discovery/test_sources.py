@@ -24,6 +24,7 @@ from prober.features.discovery.sources.file import Files
 from prober.features.discovery.sources.http import Http
 from prober.features.discovery.sources.kubernetes import Kubernetes
 from prober.features.discovery.sources.objects import targets_of
+from prober.net.kubernetes import KubernetesApiError
 from tests.kubernetes.apiserver import ApiServer
 from tests.kubernetes.pods import endpoint_slice, pod
 
@@ -474,6 +475,20 @@ async def test_a_forgotten_past_is_read_anew(as_status: bool) -> None:
             server.heal("p")
             await discovery.until(lambda: discovery.names().keys() == {"default/b", "default/c"})
             assert server.asked["LIST pods"] == 2
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "gone"),
+    [
+        (410, "too old resource version: 5 (9)", True),
+        (504, "Timeout: Too large resource version: 9000, current: 507", True),
+        (504, "Timeout: request did not complete within the allotted timeout", False),
+        (500, "etcd is away", False),
+    ],
+)
+def test_a_version_of_a_lost_future_is_gone_too(status: int, message: str, gone: bool) -> None:
+    """An etcd that was restored counts from before: whoever waits for a number that it had is never told anything again."""
+    assert KubernetesApiError(status, "", message).gone is gone
 
 
 @pytest.mark.usefixtures("quick")

@@ -1,7 +1,7 @@
 """Targets in a cluster: one list, then a watch from its version, resumed after every end and failure.
 
 Known targets are kept while the server cannot be reached. A watch ends every minute, so that a connection that died silently is
-noticed. Objects are listed again only when the server no longer knows the version of the watch (410).
+noticed. Objects are listed again only when the server no longer knows the version of the watch (410), or not yet (504).
 """
 
 import asyncio
