@@ -94,6 +94,7 @@ class ApiServer:
         self.asked: Counter[str] = Counter()  # "METHOD resource", "LIST resource", "WATCH resource"
         self.watches: Counter[str] = Counter()  # open now, by client
         self.gone_as_status = False  # 410 by HTTP; else inside the watch, as the real one mostly does
+        self.refuses_future = False  # a version that is not there yet: 504; else silence until it is
         self._version = 1
         self._history: list[Change] = []
         self._compacted = 0
@@ -148,6 +149,13 @@ class ApiServer:
     def compact(self) -> None:
         """Forget the past: whoever would go on from before now is told 410."""
         self._compacted = self._version
+        self._history.clear()
+        self._pages.clear()
+        self._wake(self._changed)
+
+    def restore(self) -> None:
+        """Count from the beginning again, as after a backup of etcd was restored."""
+        self._version, self._compacted = 1, 0
         self._history.clear()
         self._pages.clear()
         self._wake(self._changed)
@@ -308,6 +316,8 @@ class ApiServer:
         stale = asked not in ("", "0") and int(asked) < self._compacted
         if stale and self.gone_as_status:
             raise gone
+        if self.refuses_future and asked not in ("", "0") and int(asked) > self._version:
+            raise Refusal(504, "Timeout", f"Too large resource version: {asked}, current: {self.version}")
         answer = web.StreamResponse(headers={"Content-Type": "application/json"})
         await answer.prepare(request)
         watch = _Watch(self, answer, client, resource, namespace, fits, lambda: _abort(request))
@@ -385,15 +395,18 @@ class _Watch:
                 await self._tell(change)
                 at = change.version
             if bookmarks and now() >= bookmark:
-                await self.send("BOOKMARK", self._bookmark(at))
+                await self._mark(at)
                 bookmark = now() + server.bookmark_s
             if not any(server.since(at)):
                 await server.next_change(min(end, bookmark if bookmarks else end) - now())
         if bookmarks:
-            await self.send("BOOKMARK", self._bookmark(at))
+            await self._mark(at)
 
-    def _bookmark(self, at: int) -> Json:
-        return {"kind": KINDS[self._resource], "metadata": {"resourceVersion": str(at), "creationTimestamp": None}}
+    async def _mark(self, at: int) -> None:
+        """A bookmark, unless the watch is of a version that is not there yet."""
+        if at <= int(self._server.version):
+            about = {"resourceVersion": str(at), "creationTimestamp": None}
+            await self.send("BOOKMARK", {"kind": KINDS[self._resource], "metadata": about})
 
     async def _tell(self, change: Change) -> None:
         if change.key[0] != self._resource or self._namespace not in (None, change.key[1]):

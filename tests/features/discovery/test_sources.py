@@ -492,6 +492,31 @@ def test_a_version_of_a_lost_future_is_gone_too(status: int, message: str, gone:
 
 
 @pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("refused", [False, True])
+async def test_a_restored_past_is_read_anew(refused: bool) -> None:
+    """It counts from before: a watch of a number that it has not yet is refused, or told nothing. A pod that stayed is kept."""
+    discovery = Discovery()
+    async with (
+        ApiServer() as server,
+        running(Kubernetes(kubernetes_spec(server.url("p")), LABEL_NAMES, discovery.discovered, watch_s=1.0)),
+    ):
+        server.refuses_future = refused
+        for name in ("a", "b", *(f"old-{number}" for number in range(20))):
+            server.put("pods", pod(name))
+        for number in range(20):
+            server.delete("pods", "default", f"old-{number}")
+        await discovery.until(lambda: discovery.names().keys() == {"default/a", "default/b"})
+        server.faults("p").cut = "requests"
+        server.restore()
+        server.delete("pods", "default", "a")
+        server.put("pods", pod("c"))
+        server.heal("p")
+        await discovery.until(lambda: "default/b" in discovery.names() and "default/c" in discovery.names())
+        assert discovery.names().keys() == {"default/b", "default/c"}
+        assert server.asked["LIST pods"] == 2
+
+
+@pytest.mark.usefixtures("quick")
 async def test_a_connection_that_died_without_a_word_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A watch that does not end when it should is given up, told, and taken up again."""
     monkeypatch.setattr("prober.net.kubernetes.WATCH_GRACE_S", 0.2)

@@ -1,7 +1,8 @@
 """Targets in a cluster: one list, then a watch from its version, resumed after every end and failure.
 
 Known targets are kept while the server cannot be reached. A watch ends every minute, so that a connection that died silently is
-noticed. Objects are listed again only when the server no longer knows the version of the watch (410), or not yet (504).
+noticed. Objects are listed again only when the server no longer knows the version of the watch (410), or not yet: after an etcd
+was restored from a backup, it refuses the version (504) or says nothing, not even a bookmark, until it has it.
 """
 
 import asyncio
@@ -19,6 +20,7 @@ from prober.net.kubernetes import Api, KubernetesApiError, Unreachable
 # Between two tries: doubled after each failure, with up to half of it random. Targets come and go while nobody hears of it, and a
 # prober that asks every few seconds is no load for an API server.
 MIN_PAUSE_S, MAX_PAUSE_S = 0.5, 5.0
+MAX_SILENT_WATCHES = 5  # in a row without a bookmark
 MAX_ODD_OWNERS = 100  # whose odd objects are logged once
 PATHS = {"pod": ("/api/v1", "pods"), "endpointslice": ("/apis/discovery.k8s.io/v1", "endpointslices")}
 log = logging.getLogger(__name__)
@@ -79,21 +81,24 @@ class Kubernetes:
             return None
 
     async def _follow(self, api: Api, scope: str) -> None:
-        version, tries = "", 0
+        version, tries, silent = "", 0, 0
         loop = asyncio.get_running_loop()
         while True:
             began, retry_after_s = loop.time(), 0.0
             try:
                 if not version:
-                    version = await self._list(api, scope)
+                    version, silent = await self._list(api, scope), 0
+                silent += 1
                 async for event in api.watch(scope, self._params, version=version, watch_s=self._watch_s):
                     self._discovered.answered(scope)
-                    tries = 0
+                    tries = silent = 0
                     if event.kind != "BOOKMARK":
                         owner = _owner(event.object)
                         labels = () if event.kind == "DELETED" else self._targets_of(scope, owner, event.object)
                         self._discovered.put(scope, owner, labels)
                     version = event.version or version
+                if silent >= MAX_SILENT_WATCHES:
+                    version = ""
             except KubernetesApiError as refusal:
                 if refusal.gone:
                     version = ""
