@@ -18,23 +18,18 @@ install: $(VENV)/installed ## the prober and what it is developed with, into .ve
 
 $(VENV)/installed: requirements.lock pyproject.toml
 	@tools/python.sh $(PYTHON)
-	$(PYTHON) -m venv --clear $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@echo "Installing the prober and its development tools into $(VENV) (670 MB on disk, about a minute, once)…"
+	@$(PYTHON) -m venv --clear $(VENV)
+	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
 demo: install ## four mock engines, the prober, and Prometheus where there is one; runs until Ctrl-C
 	@$(BIN)/prober demo
 
 test: install ## every test; fetches Prometheus, kubectl and Helm when they are not there
-	@PATH="$(TOOLS)/usr/bin:$$PATH"; \
-	{ command -v prometheus && command -v promtool && command -v amtool && \
-		{ command -v prometheus-alertmanager || command -v alertmanager; }; } >/dev/null || tools/prometheus.sh $(TOOLS) || true; \
-	command -v chromium >/dev/null || tools/chromium.sh || true; \
-	test -x $(TOOLS)/newer/usr/bin/promtool || tools/prometheus.sh $(TOOLS)/newer sid || true; \
-	kubectl kustomize deploy/kustomize/overlays/fleet >/dev/null 2>&1 || tools/kubectl.sh $(TOOLS) || true; \
-	test -d $(TOOLS)/helm4 || PYTHON=$(BIN)/python tools/helm.sh $(TOOLS) || true; \
-	tools/test.sh $(BIN)/pytest $(ARGS)
+	@tools/parts.sh $(TOOLS) $(BIN)/python
+	@PATH="$(TOOLS)/usr/bin:$$PATH" tools/test.sh $(BIN)/pytest $(ARGS)
 
 check: install ## format, lint, types, layers, generated files unchanged, dashboards
 	$(BIN)/ruff format --check
