@@ -14,7 +14,7 @@ from typing import Any
 SLOTS, LOAD_S, TTFT_S = 2, 0.06, 0.02
 ROWS = """
 rows:
-- {name: turns, prompt_tokens: 20, output_tokens: 3, adapters: {names: [a, b, c, d], turn: 5}, rate: 6/s, duration: 40s,
+- {name: turns, prompt_tokens: 20, output_tokens: 3, adapters: {names: [a, b, c, d], turn: 5}, rate: 6/s, duration: 20s,
    accept: ['success:90%']}
 - {name: storm, prompt_tokens: 20, output_tokens: 3, adapters: {names: [a, b, c, d]}, rate: 6/s, duration: 5s, against: turns,
    accept: ['success:60%']}

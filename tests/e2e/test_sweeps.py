@@ -190,6 +190,7 @@ targets:
 """
 
 
+@pytest.mark.slow  # a schedule rings each minute
 def test_a_killed_daemon_does_not_sweep_again_within_min_gap(tmp_path: Path, mock: Mock) -> None:
     """SIGKILL in the middle of a sweep: after the restart a schedule is refused; that of a target beside it is not."""
     flags = ("--storage.path", tmp_path / "store", "--web.enable-admin-api")
@@ -231,6 +232,7 @@ def old_store(folder: Path, url: str, targets: int, hours: int) -> Store:
     return store
 
 
+@pytest.mark.slow
 def test_a_store_of_90_days_of_an_older_version_holds_no_start_up(tmp_path: Path, mock: Mock) -> None:
     """It answers at once, headroom and results are there, a broken row stops nothing, and the file shrinks meanwhile."""
     old_store(tmp_path / "store", mock.url, targets := 10, 24 * 90).close()
