@@ -48,14 +48,15 @@ def until(true: Callable[[], Any], event: str, seconds: float = 60) -> Any:
         except (OSError, http.client.HTTPException):
             pass
         assert time.monotonic() < end, f"waited {seconds} s for {event}"
-        time.sleep(0.05)
+        time.sleep(0.1)
 
 
 def value(url: str, name: str, **labels: str) -> float:
     """The sum of the samples `name` on the page of the prober at `url` that have these labels."""
+    lines = "\n".join(line for line in get(url + "/metrics").splitlines() if line.startswith(name)) + "\n"
     return sum(
         sample.value
-        for family in text_string_to_metric_families(get(url + "/metrics"))
+        for family in text_string_to_metric_families(lines)
         for sample in family.samples
         if sample.name == name and labels.items() <= sample.labels.items()
     )

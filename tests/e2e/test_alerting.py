@@ -23,10 +23,9 @@ from typing import Any
 import pytest
 import yaml
 from aiohttp import web
-from prometheus_client.parser import text_string_to_metric_families
 
 from prober.cli.rules import as_yaml
-from tests.processes import free_port, get
+from tests.processes import free_port, get, value
 
 pytestmark = pytest.mark.timeout(1200)  # alerts fire and resolve in real time
 
@@ -202,15 +201,6 @@ class Stage:
         store = ("--storage.path", str(self._folder / f"{name}.store"))
         return self._run(name, "run", "--config.file", str(config), "--web.listen-address", address, *store)
 
-    def metric(self, name: str, **labels: str) -> float:
-        page = get(f"http://127.0.0.1:{self.probers['main']}/metrics")
-        return sum(
-            sample.value
-            for family in text_string_to_metric_families(page)
-            for sample in family.samples
-            if sample.name == name and labels.items() <= sample.labels.items()
-        )
-
     def fault(self, name: str, schedule: list[str]) -> None:
         request = urllib.request.Request(
             f"http://127.0.0.1:{self.mocks[name]}/mock/fault", json.dumps({"faults": schedule}).encode(), method="POST"
@@ -316,8 +306,9 @@ async def test_a_drift_arrives_with_its_size_and_resolves(
     """Four times as slow, within the SLO: a drift and no burn; nothing about its neighbour."""
     rates = {"drifty": DRIFTY, "quiet": USUAL}
     async with staged(tmp_path, prometheus_binary, alertmanager_binary, rates) as (stage, inbox):
+        main = f"http://127.0.0.1:{stage.probers['main']}"
         learnt = {"target": "drifty", "signal": "ttft", "phase": "provisional"}
-        await until(lambda: stage.metric("llmslo_drift_phase", **learnt) == 1, "a baseline of 5,000 samples", 240)
+        await until(lambda: value(main, "llmslo_drift_phase", **learnt) == 1, "a baseline of 5,000 samples", 240)
         assert inbox.about() == [], "nothing was wrong yet"
         stage.fault("drifty", ["latency:4"])
         drift = await arrives(inbox, "firing", "LLMTTFTP99Drift", target="drifty")
@@ -329,7 +320,7 @@ async def test_a_drift_arrives_with_its_size_and_resolves(
         alerts = f"http://127.0.0.1:{stage.alertmanager}/api/v2/alerts"
         await until(lambda: re.search(sized, get(alerts)), "the size of the drift")
         assert drift["annotations"]["runbook_url"].endswith("/runbooks/LLMTTFTP99Drift")
-        assert "Look first" in get(f"http://127.0.0.1:{stage.probers['main']}/runbooks/LLMTTFTP99Drift")
+        assert "Look first" in get(f"{main}/runbooks/LLMTTFTP99Drift")
         stage.fault("drifty", [])
         await arrives(inbox, "resolved", "LLMTTFTP99Drift", target="drifty")
         assert inbox.about(target="quiet") == []

@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from prober.features.capacity.sweep_store import SWEEP
 from prober.net.prometheus import QueryFailed, instant
@@ -61,10 +60,9 @@ def begin(daemon: Daemon) -> str:
 def values(daemon: Daemon, name: str) -> dict[str, float]:
     """Last label to value."""
     return {
-        list(sample.labels.values())[-1]: sample.value
-        for family in text_string_to_metric_families(get(daemon.url + "/metrics"))
-        for sample in family.samples
-        if sample.name == name
+        line.rpartition('"')[0].rpartition('"')[2]: float(line.rpartition(" ")[2])
+        for line in get(daemon.url + "/metrics").splitlines()
+        if line.startswith(name + "{")
     }
 
 
