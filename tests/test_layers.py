@@ -37,7 +37,7 @@ PURE_FOLDERS = {
 }
 PURE_MODULES = {
     "probing": {"alerts", "clock_offset", "connect_lead", "dashboard", "event_log", "series", "shard", "trust"},
-    "features.slo": {"dashboard", "firing", "rules", "series", "status"},
+    "features.slo": {"compliance", "dashboard", "firing", "rules", "series"},
     "features.drift": {"alerts", "baseline", "blocks", "dashboard", "detector", "evidence", "fitting", "serialization"},
     "features.engines": {"alerts", "answering_model", "continuity", "dashboard", "page_reading", "series"},
     "features.gpu": {"alerts", "dashboard", "series"},

@@ -325,7 +325,8 @@ def _swept(sweep: "SweepCost") -> _Cost:
 
 def _alerts(specs: Configuration) -> list[str]:
     """Print what fires each burn-rate pair; return the alerts that cannot fire, as `path: message`."""
-    from prober.features.slo.firing import firing_checks, percentile_events, percentile_window
+    from prober.features.slo.compliance import percentile_events
+    from prober.features.slo.firing import firing_checks, percentile_window
     from prober.measure.burn_rate_windows import promql
     from prober.measure.objective import format_percent
 

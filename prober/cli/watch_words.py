@@ -175,9 +175,7 @@ def slo_name(slo: SloAnswer) -> str:
 
 def slo_words(slo: SloAnswer, now_unix_s: float) -> tuple[Kind, str]:
     """Met, missed or no data, with the counted events."""
-    kind, word = next(
-        ((kind, word) for state, (kind, word) in SLO_STATES.items() if state == slo.state), ("unknown", slo.state)
-    )
+    kind, word = SLO_STATES[slo.state]
     events = f"{slo.bad_events:,} bad of {slo.events:,} since {clock_time(slo.since, now_unix_s)}"
     return kind, f"{word}, {one_line(slo.why)} ({events})" if slo.why else f"{word}, {events}"
 

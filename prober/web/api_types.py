@@ -15,6 +15,7 @@ from pydantic import AliasPath, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticSerializationError
 
 from prober.features.diagnosis.diagnosis import Diagnosis
+from prober.features.slo.compliance import Compliance
 from prober.results.capacity import words
 from prober.results.result import Stage
 from prober.web.page.view import Capacities, Kind
@@ -57,7 +58,7 @@ def dumped(answer: Answer, without: Set[str] = frozenset()) -> bytes:
 
 
 class SloAnswer(Answer):
-    """The state of an SLO over its window: met, missed or no_data.
+    """The compliance of a window with an SLO.
 
     since: from when on this prober has counted; threshold and window: seconds
     """
@@ -66,7 +67,7 @@ class SloAnswer(Answer):
     workload: str
     signal: str = _at("slo", "signal")
     threshold: float | None = _at("slo", "threshold_s")
-    state: str
+    state: Compliance
     events: int
     bad_events: int = _at("bad")
     objective: float = _at("slo", "objective")

@@ -18,8 +18,8 @@ from prober.features.drift.monitor import TargetDrift
 from prober.features.engines.monitor import TargetEngine
 from prober.features.experiments.report.document import Figure
 from prober.features.experiments.report.plots import curves
+from prober.features.slo.compliance import SloStatus, slo_status
 from prober.features.slo.monitor import TargetSlos
-from prober.features.slo.status import SloStatus, slo_status
 from prober.measure.buffering import Buffering
 from prober.measure.result import ProbeResult
 from prober.probing.buffering import TargetBuffering

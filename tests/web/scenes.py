@@ -11,7 +11,7 @@ from prober.features.capacity.sweep_progress import SweepProgress
 from prober.features.diagnosis.clues import Advice
 from prober.features.diagnosis.diagnosis import Diagnosis, Finding, RunnerUp
 from prober.features.drift.state import DriftVerdict, Shift
-from prober.features.slo.status import SloStatus, State
+from prober.features.slo.compliance import Compliance, SloStatus
 from prober.measure.buffering import Buffering
 from prober.measure.chat import Usage
 from prober.measure.event import TargetEvent
@@ -80,7 +80,7 @@ def probe(
     )
 
 
-def standings(*states: State) -> list[SloStatus]:
+def standings(*states: Compliance) -> list[SloStatus]:
     """Statuses of the three SLOs."""
     why = {"met": "", "missed": "", "no_data": "120 of the 1,000 events needed"}
     bad = {"met": 4, "missed": 61, "no_data": 0}

@@ -47,7 +47,7 @@ def stats() -> list[Panel]:
         ),
         stat(
             "Budget left",
-            "The least error budget that is left. Bad: below 0, the SLO is missed.",
+            "The least error budget that is left. Bad: below 0; of enough events, the SLO is missed.",
             "percentunit",
             now(f"min({BUDGET_LEFT}{{{PROBES}}})"),
             steps=BUDGET_STEPS,
@@ -99,7 +99,7 @@ def _left() -> Panel:
 
     return series(
         "Lowest ten error budgets",
-        "The ten lowest remaining error budgets: 100% is the whole budget, below 0 the SLO is missed. "
+        "The ten lowest remaining error budgets: 100% is the whole budget; below 0, of enough events, the SLO is missed. "
         "Bad: a line that falls towards 0. The axis ends at -100%.",
         "percentunit",
         Query(f"{left()} and bottomk(10, {left(' @ end()')})", "{{target}} {{workload}} {{slo}}"),

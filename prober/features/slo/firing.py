@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
+from prober.features.slo.compliance import min_events, percentile_events
 from prober.measure.burn_rate_windows import Pair, pairs, promql
 from prober.measure.objective import JudgedStream, Slo, format_percent, format_rate
 from prober.measure.slo_events import max_events_per_probe, mean_events_per_probe
@@ -12,10 +13,7 @@ from prober.measure.slo_events import max_events_per_probe, mean_events_per_prob
 # `increase()` extrapolates to the ends of its window and may return a few more events than occurred.
 EXTRAPOLATION_FACTOR = Decimal("1.1")
 PERCENTILE_WINDOWS_S = tuple(3_600 * hours for hours in (1, 2, 4, 6, 12, 24, 48, 72, 168, 336, 720))
-MIN_PERCENTILE_EVENTS = 1_000
 CHANCE_Z = 2.326  # 99%, one-sided
-SILENCE_PROBES = 10  # a Poisson schedule has none in the time of ten with probability e^-10
-MIN_SILENCE_S = 600
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,21 +96,6 @@ def _check(slo: Slo, use: JudgedStream, pair: Pair, least: int) -> FiringCheck:
     return FiringCheck(slo, use, pair, least, probes[0], probes[1], bad_short, bad_long, problem)
 
 
-def percentile_events(slo: Slo) -> int:
-    """Minimum events to judge a percentile: the larger of 1,000 and 10 / budget (above p99: 100 / budget).
-
-    That is 1,000 for p99 and 100,000 for p99.9, the same as for every exported quantile.
-    """
-    return max(
-        MIN_PERCENTILE_EVENTS, math.ceil((10 if slo.objective <= Decimal("0.99") else 100) / slo.error_budget_ratio)
-    )
-
-
-def judging_events(slo: Slo, uses: Sequence[JudgedStream]) -> int:
-    """`percentile_events`, with all gaps of one probe counted as one event because they are not independent."""
-    return math.ceil(percentile_events(slo) * min(mean_events_per_probe(slo, use.mean_tokens) for use in uses))
-
-
 def percentile_window(slo: Slo, uses: Sequence[JudgedStream]) -> tuple[int, int] | None:
     """(window in seconds, minimum events) of the percentile alert: the shortest window with enough probes of every stream.
 
@@ -120,14 +103,8 @@ def percentile_window(slo: Slo, uses: Sequence[JudgedStream]) -> tuple[int, int]
     """
     needed = percentile_events(slo)
     slowest = min(use.rate_per_s for use in uses)
-    events = judging_events(slo, uses)
+    events = min_events(slo, uses)
     for window_s in PERCENTILE_WINDOWS_S:
         if slowest * window_s >= 1.2 * needed and window_s <= slo.window_s:
             return window_s, events
     return None
-
-
-def silence_s(uses: Sequence[JudgedStream]) -> int:
-    """Seconds without an event after which an SLO has no data; whole minutes."""
-    slowest = min(use.rate_per_s for use in uses)
-    return max(MIN_SILENCE_S, 60 * math.ceil(SILENCE_PROBES / slowest / 60))

@@ -9,7 +9,7 @@ from typing import Any
 
 from prober.exposition.families import Registry
 from prober.features.slo import series
-from prober.features.slo.status import SloStatus, slo_status
+from prober.features.slo.compliance import SloStatus, slo_status
 from prober.features.slo.window import WindowCount
 from prober.measure.objective import JudgedStream, Slo
 from prober.measure.outcome import ANSWERED

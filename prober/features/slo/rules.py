@@ -21,7 +21,8 @@ from prober.exposition.alerting import (
     top_failure_template,
 )
 from prober.features.slo import messages
-from prober.features.slo.firing import chance, guard, judging_events, percentile_events, percentile_window, silence_s
+from prober.features.slo.compliance import compliance_queries, percentile_events, silence_s
+from prober.features.slo.firing import chance, guard, percentile_window
 from prober.measure.burn_rate_windows import Pair, pairs, promql
 from prober.measure.objective import JudgedStream, Slo, format_percent
 
@@ -205,25 +206,19 @@ def _of_window(kind: str, slo: Slo) -> str:
 
 
 def _states(slo: Slo, uses: Sequence[JudgedStream], options: RuleOptions) -> Iterator[Rule]:
-    """met, missed or no_data: exactly one is 1. The definition is that of `prober.features.slo.status`.
+    """The compliance with the SLO: exactly one of its words is 1.
 
     A prober with llmslo_trusted 0 gives no data; too few events, and none for a while, are no data either.
     """
-    record, needed, budget = (
-        f"{LEVEL}:llmslo_slo_state:window",
-        judging_events(slo, uses),
-        _number(slo.error_budget_ratio),
-    )
-    all_events, bad = (_of_window(kind, slo) for kind in ("events", "bad_events"))
+    record = f"{LEVEL}:llmslo_slo_state:window"
     trusted = f"max by (instance) (llmslo_trusted{{{options.selector}}})"
     events = f"increase({_selected('llmslo_slo_events_total', slo, options)}[{promql(silence_s(uses))}])"
     seen = f"sum by ({GROUP_LABELS}) ({events} * on (instance) group_left () {trusted}) > 0"
-    missed = f"{bad} > {budget} * clamp_min({all_events}, {needed})"
-    tests = {"met": f"{all_events} >= {needed} unless ({missed})", "missed": missed}
-    for state, test in tests.items():
+    queries = compliance_queries(slo, uses, _of_window("events", slo), _of_window("bad_events", slo))
+    for state, query in queries.items():
         yield {
             "record": record,
-            "expr": f"count by ({GROUP_LABELS}) ({test})\nand\n({seen})\nand\n{_is_declared(slo)}\n",
+            "expr": f"count by ({GROUP_LABELS}) ({query})\nand\n({seen})\nand\n{_is_declared(slo)}\n",
             "labels": {"slo": slo.name, "state": state},
         }
     yield {

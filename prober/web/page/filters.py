@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from prober.config.units import duration_text
 from prober.exposition.dashboards.board import UIDS
-from prober.features.slo.status import SloStatus, State
+from prober.features.slo.compliance import Compliance, SloStatus
 from prober.measure.objective import format_percent
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
@@ -24,7 +24,7 @@ MAX_TEXT_CHARS = 300  # of a text from elsewhere, where it is one of many
 DAY_S = 86_400
 LOW_RATIO = 0.2  # of a budget or a capacity: a smaller rest is shown as a warning
 SIGNS: dict[Kind, str] = {"good": "✓", "bad": "✗", "few": "▲", "unknown": "?"}
-SLO_STATES: dict[State, tuple[Kind, str]] = {
+SLO_STATES: dict[Compliance, tuple[Kind, str]] = {
     "met": ("good", "met"),
     "missed": ("bad", "missed"),
     "no_data": ("unknown", "no data"),

@@ -9,7 +9,7 @@ from prober.config.target import Estimate
 from prober.features.capacity.sweep_progress import SweepProgress
 from prober.features.diagnosis.diagnosis import Diagnosis
 from prober.features.drift.state import DriftVerdict, Shift
-from prober.features.slo.status import SloStatus
+from prober.features.slo.compliance import SloStatus
 from prober.measure.buffering import Buffering
 from prober.measure.burn_rate_windows import promql
 from prober.measure.event import TargetEvent

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prober.features.slo.firing import firing_checks, guard, percentile_events, percentile_window, silence_s
+from prober.features.slo.compliance import percentile_events, silence_s
+from prober.features.slo.firing import firing_checks, guard, percentile_window
 from prober.measure.burn_rate_windows import DAY_S, MIN_SLO_WINDOW_S, pairs, promql
 from prober.measure.objective import JudgedStream, Slo, format_rate
 

@@ -4,7 +4,7 @@ from decimal import Decimal
 
 import pytest
 
-from prober.features.slo.status import slo_status
+from prober.features.slo.compliance import slo_status
 from prober.measure.objective import JudgedStream, Slo
 
 TTFT = Slo("s", "ttft", 0.5, Decimal("0.99"), 30 * 86400.0)

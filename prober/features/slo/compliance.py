@@ -1,0 +1,96 @@
+"""Compliance of a window with an SLO: met, missed or no_data, by the share of bad events among enough of them.
+
+Page, API and `watch` judge the events of one prober by `slo_status`; the rules, and the dashboards by them, judge those of all
+probers of a target by `compliance_queries`. Missing data is never met.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Literal
+
+from prober.measure.objective import JudgedStream, Slo
+from prober.measure.slo_events import mean_events_per_probe
+
+Compliance = Literal["met", "missed", "no_data"]
+MIN_PERCENTILE_EVENTS = 1_000
+SILENCE_PROBES = 10  # a Poisson schedule has none in the time of ten with probability e^-10
+MIN_SILENCE_S = 600
+
+
+def percentile_events(slo: Slo) -> int:
+    """Minimum events to judge a percentile: the larger of 1,000 and 10 / budget (above p99: 100 / budget).
+
+    That is 1,000 for p99 and 100,000 for p99.9, the same as for every exported quantile.
+    """
+    return max(
+        MIN_PERCENTILE_EVENTS, math.ceil((10 if slo.objective <= Decimal("0.99") else 100) / slo.error_budget_ratio)
+    )
+
+
+def min_events(slo: Slo, uses: Sequence[JudgedStream]) -> int:
+    """`percentile_events`, with all gaps of one probe counted as one event because they are not independent."""
+    return math.ceil(percentile_events(slo) * min(mean_events_per_probe(slo, use.mean_tokens) for use in uses))
+
+
+def silence_s(uses: Sequence[JudgedStream]) -> int:
+    """Seconds without an event after which an SLO has no data; whole minutes."""
+    slowest = min(use.rate_per_s for use in uses)
+    return max(MIN_SILENCE_S, 60 * math.ceil(SILENCE_PROBES / slowest / 60))
+
+
+@dataclass(frozen=True, slots=True)
+class SloStatus:
+    """Status of one SLO.
+
+    since_unix_s: from when on events are counted: as long as its window, or less if the prober has not known it for so long
+    why: the reason for no_data, else empty
+    """
+
+    slo: Slo
+    workload: str
+    events: int
+    bad: int
+    since_unix_s: float
+    state: Compliance
+    why: str
+
+
+def slo_status(
+    slo: Slo,
+    use: JudgedStream,
+    events: int,
+    bad: int,
+    *,
+    since_unix_s: float,
+    trusted: bool,
+    quiet_s: float | None,
+    why_no_event: str = "",
+) -> SloStatus:
+    """Judge `bad` of `events` in the window of the SLO.
+
+    quiet_s: seconds since the last event, None if unknown
+    why_no_event: why the last answer was no event, "" if it was one or the reason is unknown
+
+    An SLO can be missed before there are enough events for met: as soon as the bad ones exceed the budget of all needed events.
+    """
+    needed = min_events(slo, [use])
+    why, reason = "", f"; {why_no_event}" if why_no_event else ""
+    if not trusted:
+        why = "the prober's measurements are not reliable"
+    elif events == 0:
+        why = f"no event yet{reason}"
+    elif quiet_s is not None and quiet_s > silence_s([use]):
+        why = f"no event for {quiet_s:.0f} s{reason}"
+    elif events < needed and bad <= slo.error_budget_ratio * needed:
+        why = f"{events:,} of the {needed:,} events needed"
+    state: Compliance = "no_data" if why else "missed" if bad > slo.error_budget_ratio * events else "met"
+    return SloStatus(slo, use.workload, events, bad, since_unix_s, state, why)
+
+
+def compliance_queries(slo: Slo, uses: Sequence[JudgedStream], events: str, bad: str) -> dict[Compliance, str]:
+    """PromQL that has a value where the window is met, and where it is missed. events, bad: PromQL of their numbers."""
+    needed = min_events(slo, uses)
+    missed = f"{bad} > {slo.error_budget_ratio.normalize():f} * clamp_min({events}, {needed})"
+    return {"met": f"{events} >= {needed} unless ({missed})", "missed": missed}
