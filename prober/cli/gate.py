@@ -49,6 +49,7 @@ from prober.features.experiments.gate import (
     Reference,
     State,
     Verdict,
+    decision,
     reference,
     with_cost,
 )
@@ -60,7 +61,7 @@ from prober.probing.pacer import due_times
 from prober.probing.result_context import completed
 from prober.results.cost import stage_cost, stage_sentences
 from prober.results.load_description import describe_load
-from prober.results.result import NO_REQUESTS, Decision, Load, Request, Result, WarmUp
+from prober.results.result import NO_REQUESTS, Load, Request, Result, WarmUp
 from prober.results.result_file import to_json
 from prober.results.stage import stage_of
 from prober.workload.workloads import Mix, RequestGenerator
@@ -143,9 +144,7 @@ def gate(
         verdict, result = uvloop.run(_ask(spec, judge, warm))
         if max_cost is not None:
             verdict = with_cost(verdict, judge_cost(result.stages[0], result.requests, result.prices, max_cost))
-            assert result.decision is not None
-            decided = replace(result.decision, accepted=verdict.state == "ready", why=verdict.why)
-            result = replace(result, decision=decided)
+        result = replace(result, decision=decision(verdict, spec.context.rollback), stop_detail=verdict.why)
         if before is not None and before.target.model != result.target.model:
             remarks.append(f"the baseline is of model {before.target.model!r}, this is {result.target.model!r}")
         if save:
@@ -281,7 +280,6 @@ async def _ask(spec: TargetSpec, judge: Gate, length: WarmUpLength) -> tuple[Ver
             stages=(stage,),
             slos=probe.slos,
             warm_up=WarmUp(sum(result is not None for result in warm), (begin_ns - warm_ns) / 1e9),
-            decision=Decision(verdict.state == "ready", verdict.why),
             requests=rows,
         )
         return verdict, completed(result, spec, facts, seed=seed)
@@ -308,8 +306,8 @@ def _draw(verdict: Verdict, result: Result, remarks: Sequence[str]) -> None:
     console, table = Terminal(highlight=False, soft_wrap=True), Table(box=None, pad_edge=False)
     console.print(f"[bold {COLOUR[verdict.state]}]{verdict.state}[/]  {verdict.requests} requests")
     console.print(verdict.why, markup=False)
-    for column in ("question", "answer", "bad", "of", "share", "allowed", "error at most"):
-        table.add_column(column, justify="left" if column in ("question", "answer") else "right")
+    for column in ("question", "evidence", "bad", "of", "share", "allowed", "error at most"):
+        table.add_column(column, justify="left" if column in ("question", "evidence") else "right")
     for finding in verdict.findings:
         table.add_row(*_row(finding))
     console.print(table)
@@ -326,7 +324,7 @@ def _row(finding: Finding) -> tuple[str, ...]:
     share = f"{100 * finding.lower:.3g}% to {100 * finding.upper:.3g}%"
     return (
         finding.name,
-        finding.answer,
+        finding.evidence,
         str(finding.bad),
         str(finding.events),
         share,

@@ -45,11 +45,11 @@ from prober.features.experiments.matrix import (
     Verdict,
     amount,
     decision,
+    fails_error,
     judge,
     limits_of,
     load_of,
     loop,
-    missed_error,
     not_begun,
     overall,
     reservations,
@@ -247,7 +247,7 @@ async def _send_rows(spec: TargetSpec, rows: Sequence[Row], warm_up: WarmUpLengt
                     verdict = judge(
                         row,
                         sending.results,
-                        missed=missed_error(rows),
+                        error=fails_error(rows),
                         loading=sending.loading,
                         interrupted=not is_complete,
                     )
@@ -256,7 +256,7 @@ async def _send_rows(spec: TargetSpec, rows: Sequence[Row], warm_up: WarmUpLengt
                     sent.append(SentRow(row, sending, verdict, ended, disturbance))
                     say(sentences([verdict]), markup=False)
                 if load is not None and load_row is not None and load.sending.begin_ns is not None:
-                    verdict = judge(load_row, load.sending.results, missed=1.0)
+                    verdict = judge(load_row, load.sending.results, error=1.0)
                     sent.append(SentRow(load_row, load.sending, verdict, load.harm or ended))
         described = replace(session.described(), url=spec.url)
         return Measured(sent, described, origin_ns, started_s, time.time(), facts, seed)

@@ -118,7 +118,7 @@ def sweep(
     call: typer.Context,
 ) -> None:
     """Sweep, report, and keep what was measured on Ctrl-C. Exit codes: 0 a knee was estimated or a rate was shown to hold,
-    1 an SLO is missed at the lowest rate, 4 not enough data, 2 wrong call."""
+    1 an SLO fails at the lowest rate, 4 not enough data, 2 wrong call."""
     with (
         exit_on(ConfigError, BadEndpoint, ValueError, command="sweep"),
         exit_on(Unmeasurable, WorkersUnavailable, command="sweep", code=ExitCode.NOT_ENOUGH_DATA),

@@ -25,8 +25,6 @@ def completed(result: Result, spec: TargetSpec, facts: Iterable[Fact], *, seed: 
         configured["gpu_count"] = str(gpus.count)
         if gpus.indices is None:  # GPUs that the prober merely sees need not serve the target
             result = replace(result, context=replace(result.context, gpu_count=None))
-    if result.decision is not None:
-        result = replace(result, decision=replace(result.decision, rollback_risk=spec.context.rollback))
     streaming = Fact("streaming", "on" if spec.stream else "off", "requests")
     result = with_context(
         result,

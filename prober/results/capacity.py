@@ -8,13 +8,11 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Literal
 
-from prober.statistics.sequential_test import Observations, log_evidence_above, log_evidence_below, min_observations
+from prober.statistics.sequential_test import ERROR, Observations, evidence, log_evidence_below, min_observations
 
 Verdict = Literal["found", "not_reached", "below_lowest", "not_enough_data"]
 
 
-ERROR = 0.05  # largest probability that "holds" or "fails" is wrong, as in `prober gate`
-MIN_BAD_REQUESTS = 2  # a single one proves nothing
 MIN_RATE_S = 20.0  # a rate is kept for so long before its events can show that it holds: queues grow slowly
 MAX_BUDGET_SHARE = 0.7  # with a higher share of bad events, more events would not show that the budget is kept
 
@@ -46,8 +44,8 @@ class RateEvents:
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
-    """Events that were not enough for a decision: their number at `rate_per_s`, and the number of bad events.
+class UndecidedEvents:
+    """Events that leave an SLO undecided: their number at `rate_per_s`, and the number of bad events.
 
     needed: number of events that would show the objective with the same share of bad events; None if that share is too high
     """
@@ -60,7 +58,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """The total rate (background load + added load) up to which an SLO is met, in requests like those of the sweep per second.
+    """The total rate (background load + added load) up to which an SLO holds, in requests like those of the sweep per second.
 
     found: an estimate of the knee with its interval; no test shows that the SLO holds at any of the three rates
     not_reached: the SLO holds at `lower`, the highest rate whose own events show it; there is no estimate
@@ -82,33 +80,28 @@ class Capacity:
     confidence: float = 0.9
     samples: int = 0
     fit: Literal["model", "fractions"] = "fractions"
-    evidence: Evidence | None = None
+    evidence: UndecidedEvents | None = None
     curve: tuple[tuple[float, float], ...] = ()
 
 
 def holds_at(levels: Sequence[RateEvents], budget: float) -> float | None:
     """The highest rate whose own events show that at most a share `budget` is bad; None: no rate.
 
-    The test is that of `prober gate` (`log_evidence_below`, an e-process). Rates with too few events for an answer are left out.
-    The others are tested from the lowest up, until one does not hold: a fixed sequence, so that the probability that any of the
-    claims is wrong is at most `ERROR`, however many rates there are. An objective of 99% needs 346 events without a bad one.
+    Rates with too few events for an answer are left out. The others are tested from the lowest up, until one does not hold: a fixed
+    sequence, so that the probability that any of the claims is wrong is at most `ERROR`, however many rates there are. An objective
+    of 99% needs 346 events without a bad one.
     """
     least, held_per_s = min_observations(budget, ERROR), None
     for level in _by_rate(levels):
         if level.observed.count < least:
             continue
-        if log_evidence_below(level.observed, budget) < -math.log(ERROR):
+        if evidence(level.observed, budget) != "holds":
             break
         held_per_s = level.rate_per_s
     return held_per_s
 
 
-def fails(at: RateEvents, budget: float) -> bool:
-    """Whether the events at one rate show that more than a share `budget` is bad: the same test, with at least two bad events."""
-    return at.bad >= MIN_BAD_REQUESTS and log_evidence_above(at.observed, budget) >= -math.log(ERROR)
-
-
-def evidence(levels: Sequence[RateEvents], budget: float) -> Evidence | None:
+def undecided_events(levels: Sequence[RateEvents], budget: float) -> UndecidedEvents | None:
     """The events at the rate where they are nearest to a decision; None without events."""
     judged = [level for level in _by_rate(levels) if level.events]
     if not judged:
@@ -118,7 +111,7 @@ def evidence(levels: Sequence[RateEvents], budget: float) -> Evidence | None:
     if best.observed.mean < MAX_BUDGET_SHARE * budget:
         requests = max(min_observations(budget, ERROR, best.observed), MIN_RATE_S * best.sent_per_s)
         needed = math.ceil(requests * best.events / best.observed.count)
-    return Evidence(best.rate_per_s, best.events, best.bad, needed)
+    return UndecidedEvents(best.rate_per_s, best.events, best.bad, needed)
 
 
 def _by_rate(levels: Sequence[RateEvents]) -> Iterator[RateEvents]:
@@ -162,7 +155,7 @@ def _log(capacity: Capacity) -> tuple[float, float] | None:
 
 
 def binding(capacities: tuple[Capacity, ...]) -> Capacity | None:
-    """The SLO that is missed first: one that failed at the lowest rate, else the lowest estimate; None if unknown."""
+    """The SLO that fails first: one that failed at the lowest rate, else the lowest estimate; None if unknown."""
     failed = [capacity for capacity in capacities if capacity.verdict == "below_lowest"]
     estimated = [capacity for capacity in capacities if capacity.estimate is not None]
     return failed[0] if failed else min(estimated, key=lambda capacity: capacity.estimate or 0.0, default=None)
@@ -171,7 +164,7 @@ def binding(capacities: tuple[Capacity, ...]) -> Capacity | None:
 def combined(capacities: Sequence[Capacity]) -> Capacity | None:
     """The capacity at all SLOs together: that of the binding SLO, with the lowest of all lower bounds; None if unknown.
 
-    An SLO without enough data may be missed at any lower rate: beside one, only the upper bound is known.
+    An SLO without enough data may fail at any lower rate: beside one, only the upper bound is known.
     """
     first = binding(tuple(capacities))
     if first is None or first.verdict == "below_lowest":
@@ -213,7 +206,7 @@ def words(capacities: Sequence[Capacity]) -> str:
     return "; ".join(texts) or "nothing can be said"
 
 
-def _lacking(evidence: Evidence | None) -> str:
+def _lacking(evidence: UndecidedEvents | None) -> str:
     """Text such as `: 127 events at 1/s, about 390 needed`."""
     if evidence is None:
         return ""

@@ -2,7 +2,7 @@
 
 Recovery. Each request that was due after the end of the load is good or bad by the TTFT objective. The requests that the load still
 slowed down are those up to the most likely change from "more bad than good" to "bad as often as the objective allows" (the largest
-sum of log-likelihood ratios). The rest must show by the binomial test that the objective holds again; otherwise the time to recover
+sum of log-likelihood ratios). The rest must show by the sequential test that the objective holds again; otherwise the time to recover
 has a lower bound only. Requests after the change count as independent of each other.
 
 Ratio. TTFTs close to each other in time share a queue, so intervals are those of clusters of `BLOCK_S`. A failed request has no
@@ -20,11 +20,10 @@ from prober.measure.outcome import BAD, NEUTRAL
 from prober.measure.result import ProbeResult
 from prober.measure.slo_events import count_events
 from prober.measure.timeline_text import format_duration
-from prober.statistics.binomial import probability_of_at_least
 from prober.statistics.clustered_quantiles import clustered_quantiles
 from prober.statistics.quantiles import Quantile
+from prober.statistics.sequential_test import Observations, evidence
 
-ERROR = 0.05  # of "recovered", and of "missed before"
 BLOCK_S = 5.0
 QS = (0.5, 0.9, 0.95, 0.99)
 
@@ -43,12 +42,12 @@ class Ratio:
 class Recovery:
     """Time from the end of the load until TTFT was back within its objective.
 
-    state: recovered between lower_s and upper_s; "not_seen" after lower_s or more; "missed_before": the objective did not hold before
-        the load, so nothing is recovered; "not_enough_data"
-    events, bad: requests that decided: those since the recovery, else all after the load; for "missed_before" those before it
+    state: recovered between lower_s and upper_s; "not_seen" after lower_s or more; "failed_before": the objective failed before
+        the load, so nothing is recovered; "undecided"
+    events, bad: requests that decided: those since the recovery, else all after the load; for "failed_before" those before it
     """
 
-    state: Literal["recovered", "not_seen", "missed_before", "not_enough_data"]
+    state: Literal["recovered", "not_seen", "failed_before", "undecided"]
     events: int
     bad: int
     lower_s: float | None = None
@@ -110,9 +109,9 @@ class Disturbance:
                 assert recovery.lower_s is not None
                 least = format_duration(recovery.lower_s)
                 return f"Recovery: at least {least} after its end, not shown within the time watched ({counts})"
-            case "missed_before":
-                return f"Recovery: none to measure, {self.slo} was missed before it already ({counts})"
-            case "not_enough_data":
+            case "failed_before":
+                return f"Recovery: none to measure, {self.slo} failed before it already ({counts})"
+            case "undecided":
                 return f"Recovery: not enough data ({counts} after its end)"
 
 
@@ -150,18 +149,18 @@ def _events(slo: Slo, probes: Sequence[ProbeResult], origin_ns: int) -> list[tup
 
 def _recovery(slo: Slo, before: Sequence[tuple[float, bool]], after: Sequence[tuple[float, bool]]) -> Recovery:
     budget = float(slo.error_budget_ratio)
-    bad_before = sum(bad for _, bad in before)
-    if bad_before and probability_of_at_least(bad_before, len(before), budget) <= ERROR:
-        return Recovery("missed_before", len(before), bad_before)
+    earlier = [bad for _, bad in before]
+    if evidence(Observations(earlier), budget) == "fails":
+        return Recovery("failed_before", len(earlier), sum(earlier))
     slowed = _slowed([bad for _, bad in after], budget)
     since = [bad for _, bad in after[slowed:]]
     lower_s = after[slowed - 1][0] if slowed else 0.0
-    if since and 1 - probability_of_at_least(sum(since) + 1, len(since), budget) <= ERROR:
+    if evidence(Observations(since), budget) == "holds":
         return Recovery("recovered", len(since), sum(since), lower_s, after[slowed][0])
     bad_after = sum(bad for _, bad in after)
     if slowed:
         return Recovery("not_seen", len(after), bad_after, lower_s)
-    return Recovery("not_enough_data", len(after), bad_after)
+    return Recovery("undecided", len(after), bad_after)
 
 
 def _slowed(bad: Sequence[bool], budget: float) -> int:

@@ -1,4 +1,6 @@
-"""Sequential test of a mean against a budget. It may be evaluated after every observation without raising the error rate.
+"""Evidence about a rate: whether a mean is within its budget, by a sequential test with a stated error.
+
+Gate, sweep, matrix and plan judge by `evidence` alone. It may be asked after every observation without raising the error.
 
 Observations are bad (1) or good (0), or anything between. A rival with odds ratio r multiplies its evidence against a mean m by
 (1 − x + r·x) ÷ (1 − m + r·m) for an observation x: the likelihood ratio of a Bernoulli observation, and a bet on any other one.
@@ -15,12 +17,16 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
+from typing import Literal
 
+Evidence = Literal["holds", "fails", "undecided"]
 Rivals = tuple[tuple[float, float], ...]  # (odds as a multiple of those of the share, weight); weights sum to 1
 
 # Chosen by `bench/deciding.py`: the rival without bad events decides soonest if there are none; the others cost it little.
 RIVALS_BELOW: Rivals = ((0.0, 0.4), (0.2, 0.35), (0.5, 0.25))
 RIVALS_ABOVE: Rivals = ((2.0, 0.3), (4.0, 0.35), (12.0, 0.2), (100.0, 0.15))
+ERROR = 0.05  # largest probability that "holds" or "fails" is wrong
+MIN_BAD = 2  # observations above the budget: a single one proves nothing
 
 
 class Observations:
@@ -48,6 +54,25 @@ class Observations:
 
 
 ALL_GOOD = Observations([0.0])
+
+
+def evidence(
+    observed: Observations,
+    budget: float,
+    *,
+    surely_bad: Observations | None = None,
+    holds_error: float = ERROR,
+    fails_error: float = ERROR,
+) -> Evidence:
+    """Returns whether the mean is shown to be below `budget` (holds) or above it (fails), each with its error.
+
+    surely_bad: the observations that count for "fails" where a reference is uncertain; None: `observed`
+    """
+    against = observed if surely_bad is None else surely_bad
+    is_repeated = sum(number for value, number in against.counts.items() if value > budget) >= MIN_BAD
+    if is_repeated and log_evidence_above(against, budget) >= -math.log(fails_error):
+        return "fails"
+    return "holds" if log_evidence_below(observed, budget) >= -math.log(holds_error) else "undecided"
 
 
 def log_evidence_below(observed: Observations, share: float) -> float:

@@ -50,10 +50,10 @@ async def test_a_good_target_is_ready() -> None:
         code, answer, err = await prober("gate", url, "--slo", "ttft<2s:90%", "--slo", "success:90%", *RATE)
     assert (code, answer["state"], answer["exit_code"]) == (0, "ready", 0), (answer, err)
     assert 34 <= answer["requests"] <= 100
-    assert [(finding["name"], finding["answer"]) for finding in answer["findings"]] == [
-        ("answers", "met"),
-        ("ttft", "met"),
-        ("success", "met"),
+    assert [(finding["name"], finding["evidence"]) for finding in answer["findings"]] == [
+        ("answers", "holds"),
+        ("ttft", "holds"),
+        ("success", "holds"),
     ]
     assert 0 < answer["error"] <= 0.05
     assert (answer["target"]["model"], answer["target"]["engine_version"]) == ("mock", "0.32.0")
@@ -73,11 +73,11 @@ async def test_a_gate_lasts_until_bursts_would_have_shown() -> None:
 
 
 async def test_a_slow_target_is_degraded() -> None:
-    """Exit code 3: it answers, but an SLO is missed."""
+    """Exit code 3: it answers, but an SLO fails."""
     async with running(QUICK) as url:
         code, answer, _ = await prober("gate", url, "--slo", "ttft<5ms:90%", *RATE)
     assert (code, answer["state"]) == (3, "degraded")
-    assert answer["why"].startswith("missed: ttft")
+    assert answer["why"].startswith("fails: ttft")
 
 
 @pytest.mark.parametrize(

@@ -9,18 +9,17 @@ import pytest
 
 from prober.results.capacity import (
     Capacity,
-    Evidence,
     RateEvents,
+    UndecidedEvents,
     agreed,
     binding,
     combined,
-    evidence,
-    fails,
     headroom,
     holds_at,
+    undecided_events,
     words,
 )
-from prober.statistics.sequential_test import Observations
+from prober.statistics.sequential_test import Observations, evidence
 
 OPEN = Capacity("e", "not_enough_data")
 MODEL = Capacity("a", "found", 9.0, 10.0, 10.0 * 10 / 9, 1_000.0, fit="model")
@@ -119,19 +118,20 @@ def test_many_rates_err_no_oftener_than_it_says() -> None:
 
 def test_an_slo_fails_by_two_bad_events_at_least() -> None:
     """A single bad event of one is no evidence, two of four are; two of twenty may be chance."""
-    assert [fails(at(1.0, n, bad), 0.01) for n, bad in ((1, 1), (2, 2), (4, 2), (20, 2))] == [False, True, True, False]
+    shown = [evidence(at(1.0, n, bad).observed, 0.01) for n, bad in ((1, 1), (2, 2), (4, 2), (20, 2))]
+    assert shown == ["undecided", "fails", "fails", "undecided"]
 
 
 def test_what_lacks_is_told() -> None:
     """Events at the rate that comes nearest, and how many if things go on so; none where too many are bad."""
-    assert evidence([at(4.0, 100, 0), at(1.0, 27, 0)], 0.01) == Evidence(4.0, 100, 0, 346)
-    found = evidence([at(4.0, 300, 1)], 0.01)
+    assert undecided_events([at(4.0, 100, 0), at(1.0, 27, 0)], 0.01) == UndecidedEvents(4.0, 100, 0, 346)
+    found = undecided_events([at(4.0, 300, 1)], 0.01)
     assert found is not None
     assert found.needed is not None
     assert 600 < found.needed < 1_500
     assert holds_at([at(4.0, found.needed * 5, round(found.needed * 5 / 300))], 0.01) == 4.0
-    assert evidence([at(4.0, 100, 5)], 0.01) == Evidence(4.0, 100, 5, None)
-    assert evidence([], 0.01) is None
+    assert undecided_events([at(4.0, 100, 5)], 0.01) == UndecidedEvents(4.0, 100, 5, None)
+    assert undecided_events([], 0.01) is None
     assert words([Capacity("a", "not_enough_data")]) == "a: not enough data"
 
 

@@ -46,21 +46,21 @@ def test_recovery_lies_between_the_last_slow_and_the_next_request() -> None:
 
 
 def test_a_recovery_that_the_time_watched_does_not_show_has_a_lower_bound_only() -> None:
-    """Slow to the end, or too few requests since: 59 good ones are the fewest that show 95%."""
+    """Slow to the end, or too few requests since: 68 good ones are the fewest that show 95%."""
     never = effect(steady(1_000)).recovery
     assert (never.state, never.lower_s, never.upper_s) == ("not_seen", 109.0, None)
-    few = effect(steady(102, until_s=160)).recovery
+    few = effect(steady(102, until_s=169)).recovery
     assert (few.state, few.lower_s, few.upper_s) == ("not_seen", 11.0, None)
-    assert effect(steady(102, until_s=161)).recovery.state == "recovered"
+    assert effect(steady(102, until_s=170)).recovery.state == "recovered"
 
 
 def test_a_load_that_slows_nothing_after_its_end_is_recovered_at_once() -> None:
     """A slow request later on, as the objective allows, moves nothing; without requests nothing is claimed."""
-    probes = [*steady(90), probe(150.5, SLOW_S)]
+    probes = [*steady(90, until_s=300), probe(150.5, SLOW_S)]
     recovery = effect(probes).recovery
     assert (recovery.state, recovery.lower_s, recovery.upper_s, recovery.bad) == ("recovered", 0.0, 0.0, 1)
-    assert effect(steady(90, until_s=90)).recovery.state == "not_enough_data"
-    assert effect(steady(90, until_s=100)).recovery.state == "not_enough_data"
+    assert effect(steady(90, until_s=90)).recovery.state == "undecided"
+    assert effect(steady(90, until_s=100)).recovery.state == "undecided"
 
 
 def test_a_failed_request_is_not_recovered() -> None:
@@ -69,11 +69,11 @@ def test_a_failed_request_is_not_recovered() -> None:
     assert effect(probes).recovery.state == "not_seen"
 
 
-def test_an_objective_missed_before_the_load_is_not_recovered() -> None:
+def test_an_objective_that_failed_before_the_load_is_not_recovered() -> None:
     probes = [probe(due_s, SLOW_S if due_s % 4 == 0 else FAST_S) for due_s in range(200)]
     result = effect(probes)
-    assert (result.recovery.state, result.recovery.events, result.recovery.bad) == ("missed_before", 60, 15)
-    assert "ttft was missed before it already (15 of 60 bad)" in result.text()
+    assert (result.recovery.state, result.recovery.events, result.recovery.bad) == ("failed_before", 60, 15)
+    assert "ttft failed before it already (15 of 60 bad)" in result.text()
 
 
 def test_engines_at_twice_their_budget_after_the_load_are_seldom_recovered() -> None:
@@ -88,7 +88,7 @@ def test_engines_at_twice_their_budget_after_the_load_are_seldom_recovered() -> 
         return runs / 400
 
     assert recovered(0.10) <= 0.05
-    assert recovered(0.01) >= 0.95
+    assert recovered(0.01) >= 0.9
 
 
 def test_ttft_beside_the_load_is_a_ratio_with_an_interval_that_holds_the_truth() -> None:

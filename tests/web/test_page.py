@@ -16,7 +16,7 @@ from prober.measure.outcome import NEUTRAL, Outcome
 from prober.measure.printable import printable
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Connection, Timeline
-from prober.results.capacity import Capacity, Evidence
+from prober.results.capacity import Capacity, UndecidedEvents
 from prober.statistics.quantiles import Quantile
 from prober.storage.watched_file import runbooks
 from prober.web.page import drawings, layout
@@ -546,10 +546,9 @@ def test_a_headroom_beside_an_slo_without_enough_data_is_an_upper_bound() -> Non
     room = Room("requests", None, None, 0.6)
     capacity = replace(seen.capacity, capacities=both, rooms=[room], demand_per_s=None)
     text = Read(html([replace(seen, capacity=capacity)], chosen=seen.name)).text
-    assert (
-        "at most 60% free : the sweep could not judge patience , which may be missed at a lower rate"
-        in text.replace("free:", "free :").replace("patience,", "patience ,")
-    )
+    assert "at most 60% free : the sweep could not judge patience , which may fail at a lower rate" in text.replace(
+        "free:", "free :"
+    ).replace("patience,", "patience ,")
     assert "of the capacity in use" not in text
     assert "Demand and headroom are not known at the moment." not in text
     full = replace(capacity, rooms=[replace(room, upper=-0.1)])
@@ -570,7 +569,7 @@ def test_an_unknown_headroom_is_said_to_be_unknown() -> None:
 
 def test_a_sweep_without_enough_data_says_how_many_events_it_had() -> None:
     """The text is in place of the capacity and in the table."""
-    lacking = Capacity("ttft", "not_enough_data", samples=127, evidence=Evidence(1.0, 127, 0, 346))
+    lacking = Capacity("ttft", "not_enough_data", samples=127, evidence=UndecidedEvents(1.0, 127, 0, 346))
     one = target()
     last = replace(one.sweeps[0], capacities=(lacking,))
     text = Read(html([replace(one, capacity=None, sweeps=[last])])).text

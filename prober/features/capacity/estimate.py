@@ -2,7 +2,7 @@
 
 By the engine model if its replay agrees with the record, else by the fractions of bad events, with a wider interval. A knee is
 reported only where the target degraded. If it did not, or if its breaches do not rise with the rate, only event counts remain:
-the highest rate at which they show that the objective is met (`capacity.holds_at`), or not enough data.
+the highest rate at which they show that the objective holds (`capacity.holds_at`), or not enough data.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,8 +20,9 @@ from prober.features.capacity.replay import RequestLengths
 from prober.features.capacity.request_record import RequestRecord
 from prober.features.capacity.sweep_record import UNJUDGED, Phase, Record, Stage, observed, settled
 from prober.measure.objective import Slo
-from prober.results.capacity import Capacity, RateEvents, agreed, evidence, fails, holds_at
+from prober.results.capacity import Capacity, RateEvents, agreed, holds_at, undecided_events
 from prober.statistics.binomial import probability_of_at_least
+from prober.statistics.sequential_test import evidence
 
 CONFIDENCE, Z = 0.9, 1.645  # of intervals; Z: their half width in standard errors
 # Standard errors of log K that a record cannot show, by what is known of the background: individual requests, counters, nothing.
@@ -290,14 +291,14 @@ def _by_fractions(record: Record, slo: Slo, by_stage: Mapping[int, Sequence[Requ
 
 
 def _by_events(slo: Slo, kept: Sequence[RateEvents], levels: Sequence[RateEvents], samples: int) -> Capacity:
-    """Capacity from event counts only: the highest rate whose own events show that the objective is met.
+    """Capacity from event counts only: the highest rate whose own events show that the objective holds.
 
     kept: events of the rates that were kept for long enough; levels: events of all rates
     """
     budget = float(slo.error_budget_ratio)
     held_per_s = holds_at(kept, budget)
     if held_per_s is None:
-        return Capacity(slo.name, "not_enough_data", samples=samples, evidence=evidence(kept or levels, budget))
+        return Capacity(slo.name, "not_enough_data", samples=samples, evidence=undecided_events(kept or levels, budget))
     return Capacity(slo.name, "not_reached", lower=held_per_s, samples=samples)
 
 
@@ -335,13 +336,13 @@ def _long_run_per_s(stage: Stage, slo: Slo) -> float:
 
 
 def _failed_lowest_rate(slo: Slo, stages: Sequence[Stage], levels: Sequence[RateEvents]) -> float | None:
-    """The lowest rate, if its events show that the objective is missed there."""
+    """The lowest rate, if its events show that the objective fails there."""
     if not stages:
         return None
     lowest = _lowest(stages)
     at_lowest = [level for stage, level in zip(stages, levels, strict=True) if stage.rate_per_s == lowest.rate_per_s]
-    is_missed = fails(reduce(RateEvents.plus, at_lowest), float(slo.error_budget_ratio))
-    return lowest.total_per_s if is_missed else None
+    events = reduce(RateEvents.plus, at_lowest).observed
+    return lowest.total_per_s if evidence(events, float(slo.error_budget_ratio)) == "fails" else None
 
 
 def _lowest(stages: Sequence[Stage]) -> Stage:

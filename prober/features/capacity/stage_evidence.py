@@ -6,9 +6,8 @@ from itertools import islice
 from prober.features.capacity.request_log import RequestLog
 from prober.features.capacity.sweep_plan import Plan
 from prober.features.capacity.sweep_record import SETTLED_SHARE, Phase, Stage, observed, settled
-from prober.results.capacity import ERROR
 from prober.statistics.binomial import probability_of_at_least
-from prober.statistics.sequential_test import log_evidence_below, min_observations
+from prober.statistics.sequential_test import ERROR, evidence, min_observations
 
 MAX_LOOK_BACK = 500  # requests among which the last judged ones are looked for
 # A ramp ends at breaches that chance explains with less than this probability. It is asked at each stage, and each adds evidence.
@@ -86,6 +85,6 @@ def needs_more_events(plan: Plan, log: RequestLog) -> bool:
     sent = [request for request in sent if request.valid]
     for slo in plan.slos:
         events = observed(slo, [(*request.events.get(slo.name, (0, 0)), request.output_tokens) for request in sent])
-        if log_evidence_below(events, float(slo.error_budget_ratio)) < -math.log(ERROR):
+        if evidence(events, float(slo.error_budget_ratio)) != "holds":
             return True
     return False

@@ -110,7 +110,7 @@ def without_requests(result: Result) -> Result:
 
 
 def has_capacity(result: Result) -> bool:
-    """Whether a sweep shows a rate at which an SLO is missed; one that shows none leaves an earlier answer in use."""
+    """Whether a sweep shows a rate at which an SLO fails; one that shows none leaves an earlier answer in use."""
     return any(capacity.upper is not None for capacity in result.capacities)
 
 

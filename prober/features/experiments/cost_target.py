@@ -2,24 +2,22 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from prober.results.cost import MIN_ANSWERS, output_cost_bounds, stage_cost
 from prober.results.result import Prices, Request, Stage
-
-ERROR = 0.05  # of either answer
+from prober.statistics.sequential_test import Evidence
 
 
 @dataclass(frozen=True, slots=True)
 class CostFinding:
-    """Answer to a cost target, with a phrase that says why."""
+    """Evidence on a cost target, with a phrase that says why."""
 
-    answer: Literal["met", "missed", "undecided"]
+    evidence: Evidence
     why: str
 
 
 def judge_cost(stage: Stage | None, rows: Sequence[Request], prices: Prices, max_dollars: float) -> CostFinding:
-    """Whether a million output tokens cost at most `max_dollars` at the rate of the stage, each answer with an error of `ERROR`.
+    """Whether a million output tokens cost at most `max_dollars` at the rate of the stage, each claim with an error of `ERROR`.
 
     stage: None if none was measured; rows: its requests
     """
@@ -33,4 +31,4 @@ def judge_cost(stage: Stage | None, rows: Sequence[Request], prices: Prices, max
         return CostFinding("undecided", f"{aim}: ${cost.output:,.4g} from fewer than {MIN_ANSWERS} counted answers")
     low, high = bounds
     text = f"{aim}: ${cost.output:,.4g} (${low:,.4g} to ${high:,.4g})"
-    return CostFinding("met" if high <= max_dollars else "missed" if low > max_dollars else "undecided", text)
+    return CostFinding("holds" if high <= max_dollars else "fails" if low > max_dollars else "undecided", text)

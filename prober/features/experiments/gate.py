@@ -9,8 +9,8 @@ without a bad result are minutes of evidence, at any rate. The errors below are 
 has to expect, whatever came before, is on one side of the budget. A block is half of the burst that is expected:
 `bench/deciding.py` measures what passes then.
 
-ready: every question is met, each with an error of at most `error`, which also bounds the error of "ready"
-degraded: a question is missed, with an error of `error` shared among all questions, and nothing says that too many requests fail
+ready: every question holds, each with an error of at most `error`, which also bounds the error of "ready"
+degraded: a question fails, with an error of `error` shared among all questions, and nothing says that too many requests fail
 not_ready: more than the tolerated share fails, with the same error: failures of every kind, rejected requests (such as 401: no SLO
     counts them, but they serve no user), and "loading" or "shutting down"
 not_enough_data: the requests are used up without a decision
@@ -25,28 +25,29 @@ from itertools import count
 from statistics import fmean
 from typing import Literal
 
-from prober.features.experiments.cost_target import ERROR, CostFinding
+from prober.features.experiments.cost_target import CostFinding
 from prober.measure.objective import JudgedStream, Slo
 from prober.measure.outcome import ANSWERED, BAD, Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.slo_events import count_events, max_events_per_probe, mean_events_per_probe
-from prober.results.result import Request
+from prober.results.result import Decision, Request
 from prober.statistics.quantiles import quantiles
 from prober.statistics.sequential_test import (
+    ERROR,
+    Evidence,
     Observations,
     confidence_bounds,
+    evidence,
     log_evidence_above,
     log_evidence_below,
     min_observations,
 )
 
 State = Literal["ready", "degraded", "not_ready", "not_enough_data"]
-Answer = Literal["met", "missed", "undecided"]
 Latency = Literal["ttft", "tpot"]
 # Events; bad events counted when showing that they are few, and when showing that they are many.
 Judged = tuple[int, float, float]
 ANSWERS = "answers"
-MIN_BAD_REQUESTS = 2  # a single bad one proves nothing
 COMPARED: tuple[tuple[Latency, float], ...] = (("ttft", 0.5), ("ttft", 0.9), ("tpot", 0.5))
 BURST_S = 15.0
 BLOCKS_PER_BURST = 2  # at twice the budget, in bursts, at most a tenth of the gates say ready: `bench/deciding.py`
@@ -80,17 +81,17 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """State of one question.
+    """Evidence on one question.
 
     budget: share of events that may be bad
     requests, events, bad: observed so far; blocks: completed ones among them
     lower, upper: bounds of the share, at the gate's error
-    error: largest probability that the answer is wrong; None while undecided
+    error: largest probability that the evidence is wrong; None while undecided
     more: estimate of further requests until a decision
     """
 
     name: str
-    answer: Answer
+    evidence: Evidence
     budget: float
     requests: int
     blocks: int
@@ -137,9 +138,9 @@ class Question:
     ) -> None:
         self.name, self.budget, self.share = name, budget, share
         self._judge, self._max_events, self._mean_events = judge, most, mean
-        self._requests, self._events, self._bad, self._bad_requests = 0, 0, 0.0, 0
-        self._block: list[tuple[float, float]] = []  # values of the open block: for met, for missed
-        self._for_met, self._for_missed = Observations(), Observations()
+        self._requests, self._events, self._bad = 0, 0, 0.0
+        self._block: list[tuple[float, float]] = []  # values of the open block: for holds, for fails
+        self._for_holds, self._for_fails = Observations(), Observations()
 
     def take(self, result: ProbeResult | None) -> None:
         """Add the next result to the open block; None: the engine is loading or shutting down.
@@ -147,77 +148,73 @@ class Question:
         A result of several events has one value, budget + (bad − budget · events) ÷ most: between 0 and 1, and its mean is above
         the budget where the ratio of the sums is. So the gaps of one answer need not be independent.
         """
-        events, bad_for_met, bad_for_missed = self._judge(result)
+        events, bad, surely_bad = self._judge(result)
         if not events:
             return
         scale = max(self._max_events, events)
         self._requests += 1
-        self._events, self._bad = self._events + events, self._bad + bad_for_met
-        self._bad_requests += bad_for_missed > 0
-        for_met, for_missed = (
-            self.budget + (bad - self.budget * events) / scale for bad in (bad_for_met, bad_for_missed)
-        )
-        self._block.append((for_met, for_missed))
+        self._events, self._bad = self._events + events, self._bad + bad
+        for_holds, for_fails = (self.budget + (number - self.budget * events) / scale for number in (bad, surely_bad))
+        self._block.append((for_holds, for_fails))
 
     def close_block(self) -> None:
         """End the open block: its mean is the next observation. A block without events is none."""
         if self._block:
             for observations, values in zip(
-                (self._for_met, self._for_missed), zip(*self._block, strict=True), strict=True
+                (self._for_holds, self._for_fails), zip(*self._block, strict=True), strict=True
             ):
                 observations.add(fmean(values))
             self._block.clear()
 
-    def finding(self, met_error: float, missed_error: float) -> Finding:
-        """State of the question at these errors of either answer."""
-        answer = self.answer(met_error, missed_error)
-        lower, upper = confidence_bounds(self._for_met, met_error)
+    def finding(self, holds_error: float, fails_error: float) -> Finding:
+        """Evidence at these errors of either word."""
+        shown = self.evidence(holds_error, fails_error)
+        lower, upper = confidence_bounds(self._for_holds, holds_error)
         return Finding(
             self.name,
-            answer,
+            shown,
             self.budget,
             self._requests,
-            round(self._for_met.count),
+            round(self._for_holds.count),
             self._events,
             round(self._bad),
             self._event_share(lower),
             self._event_share(upper),
-            None if answer == "undecided" else self.error(answer),
-            self._more(met_error, missed_error) if answer == "undecided" else None,
+            None if shown == "undecided" else self.error(shown),
+            self._more(holds_error, fails_error) if shown == "undecided" else None,
         )
 
-    def answer(self, met_error: float, missed_error: float) -> Answer:
-        """Answer at these errors, without the interval, which is expensive."""
-        if self._bad_requests >= MIN_BAD_REQUESTS and self.log_evidence("missed") >= -math.log(missed_error):
-            return "missed"
-        return "met" if self.log_evidence("met") >= -math.log(met_error) else "undecided"
+    def evidence(self, holds_error: float, fails_error: float) -> Evidence:
+        """Evidence at these errors, without the interval, which is expensive."""
+        observed, surely_bad = self._for_holds, self._for_fails
+        return evidence(observed, self.budget, surely_bad=surely_bad, holds_error=holds_error, fails_error=fails_error)
 
-    def error(self, answer: Answer) -> float:
-        """Largest probability that this answer is wrong."""
-        return math.exp(-self.log_evidence(answer))
+    def error(self, claim: Evidence) -> float:
+        """Largest probability that this claim is wrong."""
+        return math.exp(-self.log_evidence(claim))
 
     def least(self, error: float) -> int:
-        """Fewest observations that can show that the question is met."""
+        """Fewest observations that can show that the question holds."""
         good = self.budget * (1 - self._mean_events / self._max_events)
         return min_observations(self.budget, error, Observations([good]))
 
-    def log_evidence(self, answer: Answer) -> float:
-        """ln(evidence) for this answer; the error of giving it is exp(−result)."""
-        if answer == "missed":
-            return log_evidence_above(self._for_missed, self.budget)
-        return log_evidence_below(self._for_met, self.budget)
+    def log_evidence(self, claim: Evidence) -> float:
+        """ln(evidence) for this claim; the error of making it is exp(−result)."""
+        if claim == "fails":
+            return log_evidence_above(self._for_fails, self.budget)
+        return log_evidence_below(self._for_holds, self.budget)
 
     def _event_share(self, mean: float) -> float:
         """Share of events that corresponds to this mean of observations."""
         weight = self._events / self._max_events / self._requests if self._requests else 1.0
         return min(1.0, max(0.0, self.budget + (mean - self.budget) / weight))
 
-    def _more(self, met_error: float, missed_error: float) -> int | None:
+    def _more(self, holds_error: float, fails_error: float) -> int | None:
         """Requests until the sooner decision, if the evidence grows at its present rate."""
-        evidence = ((self.log_evidence("met"), met_error), (self.log_evidence("missed"), missed_error))
+        claims = ((self.log_evidence("holds"), holds_error), (self.log_evidence("fails"), fails_error))
         counts = [
             self._requests * (-math.log(error) / log_evidence - 1)
-            for log_evidence, error in evidence
+            for log_evidence, error in claims
             if log_evidence > MIN_LOG_EVIDENCE
         ]
         return max(1, math.ceil(min(counts))) if counts else None
@@ -256,7 +253,7 @@ class Gate:
             *(Question(limits.name, round(1 - limits.q, 6), _slower(limits)) for limits in baseline),
         ]
         self._error = error
-        self._missed_error = error / (1 + len(self._objectives))
+        self._fails_error = error / (1 + len(self._objectives))
         self._requests = self._not_counted = 0
         self._failures: Counter[str] = Counter()
         self.block_s = burst_s / BLOCKS_PER_BURST
@@ -304,7 +301,7 @@ class Gate:
     def verdict(self) -> Verdict:
         """Verdict if no more results follow."""
         state = self._state()
-        if state == "not_enough_data" and any(self._answer(question) == "missed" for question in self._objectives):
+        if state == "not_enough_data" and "fails" in map(self._evidence, self._objectives):
             state = "degraded"
         return self._verdict(state)
 
@@ -326,31 +323,31 @@ class Gate:
         elif result.outcome not in ANSWERED:
             self._not_counted += 1
 
-    def _answer(self, question: Question) -> Answer:
-        return question.answer(self._error, self._missed_error)
+    def _evidence(self, question: Question) -> Evidence:
+        return question.evidence(self._error, self._fails_error)
 
     def _state(self) -> State:
-        """State that the evidence shows. A target that does not answer misses the objectives too: while failures may be the cause,
+        """State that the evidence shows. A target that does not answer fails the objectives too: while failures may be the cause,
         their question is decided first.
         """
-        answers = self._answer(self._answers)
-        if answers == "missed":
+        answers = self._evidence(self._answers)
+        if answers == "fails":
             return "not_ready"
-        objectives = [self._answer(question) for question in self._objectives]
-        if "missed" in objectives and (answers == "met" or self._answers.log_evidence("missed") <= 0):
+        objectives = [self._evidence(question) for question in self._objectives]
+        if "fails" in objectives and (answers == "holds" or self._answers.log_evidence("fails") <= 0):
             return "degraded"
-        return "ready" if {answers, *objectives} == {"met"} else "not_enough_data"
+        return "ready" if {answers, *objectives} == {"holds"} else "not_enough_data"
 
     def _verdict(self, state: State) -> Verdict:
-        findings = tuple(question.finding(self._error, self._missed_error) for question in self._questions)
+        findings = tuple(question.finding(self._error, self._fails_error) for question in self._questions)
         error: float | None = None
         if state == "ready":
-            error = max(question.error("met") for question in self._questions)
+            error = max(question.error("holds") for question in self._questions)
         elif state == "not_ready":
-            error = len(self._questions) * self._answers.error("missed")
+            error = len(self._questions) * self._answers.error("fails")
         elif state == "degraded":
-            missed = [question for question in self._objectives if self._answer(question) == "missed"]
-            error = len(self._questions) * min(question.error("missed") for question in missed)
+            failing = [question for question in self._objectives if self._evidence(question) == "fails"]
+            error = len(self._questions) * min(question.error("fails") for question in failing)
         return Verdict(state, self._why(state, findings), self._requests, self._not_counted, error, findings)
 
     def _why(self, state: State, findings: Sequence[Finding]) -> str:
@@ -358,27 +355,34 @@ class Gate:
             ((failure, _),) = self._failures.most_common(1)
             return f"{findings[0].bad} of {findings[0].events} requests failed, most often: {failure}"
         if state == "degraded":
-            return "missed: " + "; ".join(
-                f"{finding.name}: {observed_share(finding)}" for finding in findings if finding.answer == "missed"
+            return "fails: " + "; ".join(
+                f"{finding.name}: {observed_share(finding)}" for finding in findings if finding.evidence == "fails"
             )
         if state == "ready":
             return "; ".join(f"{finding.name}: {observed_share(finding)}" for finding in findings)
-        undecided = "; ".join(_undecided(finding) for finding in findings if finding.answer == "undecided")
+        undecided = "; ".join(_undecided(finding) for finding in findings if finding.evidence == "undecided")
         late = f"; {self._not_counted} of {self._requests} were not counted" if self._not_counted else ""
         return f"after {self._requests} requests still open: {undecided}{late}"
+
+
+def decision(verdict: Verdict, rollback_risk: str | None) -> Decision | None:
+    """Decision for the stored result; None if nothing is decided."""
+    if verdict.state == "not_enough_data":
+        return None
+    return Decision(verdict.state == "ready", verdict.why, rollback_risk)
 
 
 def with_cost(verdict: Verdict, cost: CostFinding) -> Verdict:
     """The verdict with a cost target, which counts only where everything else is ready."""
     if verdict.state != "ready":
         return verdict
-    states: dict[str, State] = {"met": "ready", "missed": "degraded", "undecided": "not_enough_data"}
-    state = states[cost.answer]
+    states: dict[Evidence, State] = {"holds": "ready", "fails": "degraded", "undecided": "not_enough_data"}
+    state = states[cost.evidence]
     error = None if state == "not_enough_data" else ERROR if state == "degraded" else max(ERROR, verdict.error or 0.0)
     why = (
         f"{verdict.why}; {cost.why}"
         if state == "ready"
-        else f"{'missed' if state == 'degraded' else 'open'}: {cost.why}"
+        else f"{'fails' if state == 'degraded' else 'open'}: {cost.why}"
     )
     return replace(verdict, state=state, why=why, error=error)
 

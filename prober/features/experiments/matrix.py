@@ -1,11 +1,11 @@
 """Workload matrix: schedule, load and verdict of each row.
 
 accepted: every objective holds, each with an error of at most `ERROR`; so "accepted" is wrong with at most that probability
-rejected: an objective is missed, with an error of `ERROR` shared among all objectives of all rows
+rejected: an objective fails, with an error of `ERROR` shared among all objectives of all rows
 not_enough_data: the requests show neither, or the row was interrupted, as the cancelled requests would be the slow ones
 
 "All rows are accepted" and "a row is rejected" are each wrong with a probability of at most `ERROR`, for any number of rows.
-The tests are those of the gate (`statistics.sequential_test`): a request is one observation, with any number of gaps.
+The test is that of the gate (`statistics.sequential_test`): a request is one observation, with any number of gaps.
 
 A closed loop keeps a fixed number of requests in flight, as other tools do, and exists to compare with them. Its requests are due
 when they can be sent, as there is no other intended time.
@@ -26,11 +26,11 @@ from prober.measure.outcome import BAD, NEUTRAL, Outcome
 from prober.measure.result import ProbeResult
 from prober.results.load_description import describe_load, has_varied_prompts
 from prober.results.result import Decision, Load
+from prober.statistics.sequential_test import ERROR, Evidence
 from prober.workload.arrivals import poisson
 from prober.workload.workloads import Mix, Sessions, Workload
 
 State = Literal["accepted", "rejected", "not_enough_data"]
-ERROR = 0.05
 CLOSED_LOOP = (
     "a closed loop asks a slow target less, so that its queue is not seen (coordinated omission): to compare with other tools, "
     "not what users feel"
@@ -55,17 +55,17 @@ class Verdict:
     findings: tuple[Finding, ...]
 
 
-def missed_error(rows: Sequence[Row]) -> float:
-    """Error at which one objective of one row is called missed."""
+def fails_error(rows: Sequence[Row]) -> float:
+    """Error at which one objective of one row is said to fail."""
     return ERROR / max(1, sum(len(_questions(row)) for row in rows))
 
 
 def judge(
-    row: Row, results: Sequence[ProbeResult], *, missed: float, loading: int = 0, interrupted: bool = False
+    row: Row, results: Sequence[ProbeResult], *, error: float, loading: int = 0, interrupted: bool = False
 ) -> Verdict:
     """Verdict on all results of a row.
 
-    missed: see `missed_error`
+    error: see `fails_error`
     loading: requests that were not sent because the engine said that it is loading or shutting down
     """
     if row.beside is not None:
@@ -75,17 +75,17 @@ def judge(
         for result in results:
             question.take(result)
             question.close_block()
-    findings = tuple(question.finding(ERROR, missed) for _, question in questions)
+    findings = tuple(question.finding(ERROR, error) for _, question in questions)
     if interrupted:
         return Verdict(stage_name(row), "not_enough_data", f"interrupted after {_requests(len(results))}", findings)
     texts = [
         (f"{objective}: {_observed(finding)}", finding)
         for (objective, _), finding in zip(questions, findings, strict=True)
     ]
-    if missed_texts := [text for text, finding in texts if finding.answer == "missed"]:
-        return Verdict(stage_name(row), "rejected", "; ".join([*missed_texts, *_failed(results)]), findings)
-    if undecided_texts := [f"{text}, {_bounds(finding)}" for text, finding in texts if finding.answer == "undecided"]:
-        why = "; ".join([*undecided_texts, *_uncounted(results, loading)])
+    if failing := [text for text, finding in texts if finding.evidence == "fails"]:
+        return Verdict(stage_name(row), "rejected", "; ".join([*failing, *_failed(results)]), findings)
+    if undecided := [f"{text}, {_bounds(finding)}" for text, finding in texts if finding.evidence == "undecided"]:
+        why = "; ".join([*undecided, *_uncounted(results, loading)])
         return Verdict(stage_name(row), "not_enough_data", why, findings)
     return Verdict(stage_name(row), "accepted", "; ".join(text for text, _ in texts), findings)
 
@@ -94,8 +94,8 @@ def with_cost(verdict: Verdict, cost: CostFinding) -> Verdict:
     """The verdict on a row with its cost target, which counts only where the objectives are accepted."""
     if verdict.state != "accepted":
         return verdict
-    states: dict[str, State] = {"met": "accepted", "missed": "rejected", "undecided": "not_enough_data"}
-    state = states[cost.answer]
+    states: dict[Evidence, State] = {"holds": "accepted", "fails": "rejected", "undecided": "not_enough_data"}
+    state = states[cost.evidence]
     return replace(verdict, state=state, why=f"{verdict.why}; {cost.why}" if state == "accepted" else cost.why)
 
 

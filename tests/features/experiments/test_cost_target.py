@@ -7,24 +7,27 @@ import pytest
 from prober.config.problems import ConfigError
 from prober.config.rows import load_rows
 from prober.features.experiments import gate, matrix
-from prober.features.experiments.cost_target import ERROR, CostFinding, judge_cost
+from prober.features.experiments.cost_target import CostFinding, judge_cost
 from prober.results.cost import stage_cost
 from prober.results.result import Prices
+from prober.statistics.sequential_test import ERROR
 from tests.results.samples import sweep
 
 PRICES = Prices(gpu_per_hour=3.0)
 ROW = "rows: [{{name: a, prompt_tokens: 8, output_tokens: 8, rate: 2/s, requests: 50, accept: {accept}}}]"
 
 
-@pytest.mark.parametrize(("share", "answer"), [(0.5, "missed"), (0.99, "undecided"), (1.01, "undecided"), (2.0, "met")])
-def test_a_target_is_judged_by_the_interval_of_the_cost(share: float, answer: str) -> None:
-    """Met or missed only if all of it is on one side."""
+@pytest.mark.parametrize(
+    ("share", "evidence"), [(0.5, "fails"), (0.99, "undecided"), (1.01, "undecided"), (2.0, "holds")]
+)
+def test_a_target_is_judged_by_the_interval_of_the_cost(share: float, evidence: str) -> None:
+    """Holds or fails only if all of it is on one side."""
     result = sweep()
     stage, rows = result.stages[0], [row for row in result.requests if row.stage == 0]
     cost = stage_cost(stage, PRICES)
     assert cost is not None
     assert cost.output is not None
-    assert judge_cost(stage, rows, PRICES, share * cost.output).answer == answer
+    assert judge_cost(stage, rows, PRICES, share * cost.output).evidence == evidence
 
 
 def test_a_cost_that_is_not_known_decides_nothing() -> None:
@@ -37,25 +40,25 @@ def test_a_cost_that_is_not_known_decides_nothing() -> None:
         (judge_cost(replace(stage, output_tokens=None), rows, PRICES, 1.0), "throughput is not known"),
         (judge_cost(stage, rows[:29], PRICES, 1.0), "fewer than 30 counted answers"),
     ):
-        assert judged.answer == "undecided"
+        assert judged.evidence == "undecided"
         assert judged.why.endswith(why)
 
 
 @pytest.mark.parametrize(
-    ("answer", "gated", "accepted"),
+    ("evidence", "gated", "accepted"),
     [
-        ("met", "ready", "accepted"),
-        ("missed", "degraded", "rejected"),
+        ("holds", "ready", "accepted"),
+        ("fails", "degraded", "rejected"),
         ("undecided", "not_enough_data", "not_enough_data"),
     ],
 )
-def test_a_cost_counts_only_where_all_else_is_good(answer: str, gated: str, accepted: str) -> None:
+def test_a_cost_counts_only_where_all_else_is_good(evidence: str, gated: str, accepted: str) -> None:
     """A cheap target that fails is not ready."""
-    finding = CostFinding(answer, "cost")  # type: ignore[arg-type]
+    finding = CostFinding(evidence, "cost")  # type: ignore[arg-type]
     ready = gate.Verdict("ready", "fine", 50, 0, 0.03, ())
     verdict = gate.with_cost(ready, finding)
     assert verdict.state == gated
-    assert verdict.error == (None if answer == "undecided" else ERROR)
+    assert verdict.error == (None if evidence == "undecided" else ERROR)
     failing = replace(ready, state="not_ready")
     assert gate.with_cost(failing, finding) == failing
     row = matrix.Verdict("a", "accepted", "fine", ())

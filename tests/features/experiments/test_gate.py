@@ -52,7 +52,7 @@ def test_a_good_target_is_ready_with_as_many_as_that_takes() -> None:
     assert verdict.error is not None
     assert 0 < verdict.error <= 0.05
     answers, ttft = verdict.findings
-    assert (answers.name, answers.answer, answers.bad) == (ANSWERS, "met", 0)
+    assert (answers.name, answers.evidence, answers.bad) == (ANSWERS, "holds", 0)
     assert ttft.upper < 0.05
     assert ttft.error == verdict.error, "the least sure of the answers"
 
@@ -73,7 +73,7 @@ def test_each_workload_of_a_mix_is_judged_by_its_own_requests() -> None:
     short, long = findings["ttft of short"], findings["ttft of long"]
     assert short.requests + long.requests == verdict.requests, "none is judged twice"
     assert (short.bad, long.bad) == (0, long.events)
-    assert verdict.why.startswith("missed: ttft of long")
+    assert verdict.why.startswith("fails: ttft of long")
 
 
 def test_a_rare_workload_of_a_mix_takes_more_requests() -> None:

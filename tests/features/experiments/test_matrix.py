@@ -9,14 +9,13 @@ from prober.config.workloads import PrefixSpec
 from prober.features.experiments.audit import audit
 from prober.features.experiments.matrix import (
     CLOSED_LOOP,
-    ERROR,
     Verdict,
     as_sent,
     decision,
     due_times,
+    fails_error,
     judge,
     load_of,
-    missed_error,
     overall,
     reservations,
     shape_of,
@@ -28,6 +27,7 @@ from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Connection, Timeline
 from prober.results.result import Result, Target
+from prober.statistics.sequential_test import ERROR
 from prober.workload.shapes import Fixed, Uniform
 from prober.workload.workloads import Adapters, Mix, Prefix, RequestGenerator, Workload
 
@@ -52,18 +52,18 @@ def result(ttft_s: float = 0.1, outcome: Outcome = Outcome.OK, *, slow: int = 0,
 
 
 def judged(row: Row, results: list[ProbeResult], *, loading: int = 0, interrupted: bool = False) -> Verdict:
-    return judge(row, results, missed=missed_error([row]), loading=loading, interrupted=interrupted)
+    return judge(row, results, error=fails_error([row]), loading=loading, interrupted=interrupted)
 
 
 def test_a_row_is_accepted_by_as_many_as_that_takes() -> None:
     """68 good ones for 95%, and not by one fewer."""
     assert judged(ROW, [result()] * 68).state == "accepted"
     few = judged(ROW, [result()] * 67)
-    assert (few.state, few.findings[0].answer) == ("not_enough_data", "undecided")
+    assert (few.state, few.findings[0].evidence) == ("not_enough_data", "undecided")
     assert "ttft<0.5s:95%: 0 of 67 bad" in few.why
 
 
-def test_a_row_is_rejected_where_an_objective_is_missed() -> None:
+def test_a_row_is_rejected_where_an_objective_fails() -> None:
     """By slow answers and by failures; the one that is kept is not named."""
     both = ROW.model_copy(update={"accept": (Slo("success", "success", None, Decimal("0.5"), 1e6), TTFT)})
     verdict = judged(both, [result(1.0 if n % 2 else 0.1) for n in range(60)])
@@ -107,11 +107,11 @@ def test_an_interrupted_row_has_no_verdict() -> None:
 def test_a_rejection_is_wrong_no_more_often_for_many_rows() -> None:
     """Of 20 rows that just keep their objective, in 100 runs: any is rejected in at most a twentieth, by three sigmas."""
     rows = [ROW.model_copy(update={"name": str(n)}) for n in range(20)]
-    rng, missed, wrong = Random(5), missed_error(rows), 0
+    rng, error, wrong = Random(5), fails_error(rows), 0
     good, bad = result(), result(9.0)
     for _ in range(100):
         drawn = [[bad if rng.random() < 0.05 else good for _ in range(60)] for _ in rows]
-        verdicts = [judge(row, results, missed=missed) for row, results in zip(rows, drawn, strict=True)]
+        verdicts = [judge(row, results, error=error) for row, results in zip(rows, drawn, strict=True)]
         wrong += overall(verdicts) == "rejected"
     assert wrong <= MOST_WRONG
 
@@ -215,12 +215,12 @@ def test_each_workload_of_a_mix_is_judged_by_its_own_requests() -> None:
     """Of 100 requests of each, those of `b` are slow: the pooled share would be 50%, and is nowhere."""
     mix = Mix("m", tuple((Workload(name, Fixed(100), Fixed(8)), 1.0) for name in "ab"))
     row = ROW.model_copy(update={"named": mix, "prompt_tokens": None, "output_tokens": None})
-    assert missed_error([row]) == missed_error([ROW]) / 2
+    assert fails_error([row]) == fails_error([ROW]) / 2
     slow = [replace(result(1.0), workload="b") for _ in range(100)]
-    verdict = judge(row, [*(replace(result(0.1), workload="a") for _ in range(100)), *slow], missed=0.05)
+    verdict = judge(row, [*(replace(result(0.1), workload="a") for _ in range(100)), *slow], error=0.05)
     assert verdict.state == "rejected"
     assert verdict.why.startswith("ttft<0.5s:95% of b: 100 of 100 bad")
-    assert [finding.answer for finding in verdict.findings] == ["met", "missed"]
+    assert [finding.evidence for finding in verdict.findings] == ["holds", "fails"]
 
 
 def test_what_a_stage_was_sent_is_its_rows_own() -> None:

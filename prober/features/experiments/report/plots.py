@@ -38,7 +38,7 @@ def stage_id(result: Result, stage: Stage) -> str:
 
 
 def decisive_latency(results: NamedResults) -> str:
-    """The latency whose SLO is missed first, of the first result that names one; else that of its first SLO, else TTFT."""
+    """The latency whose SLO fails first, of the first result that names one; else that of its first SLO, else TTFT."""
     for _, result in results:
         signals = {slo.name: slo.signal for slo in result.slos}
         first = binding(result.capacities)
