@@ -281,9 +281,6 @@ def _by_fractions(record: Record, slo: Slo, by_stage: Mapping[int, Sequence[Requ
     upper = exp(hypot(log(interval.upper / interval.estimate), Z * ERROR_OF_FRACTIONS))
     estimate, samples = interval.estimate, sum(map(len, by_stage.values()))
     lowest_per_s = min(step.rate_per_s for step in steps if step.events)
-    if estimate * upper <= lowest_per_s:
-        lowest = _lowest([stage for stage in record.stages if stage.phase not in UNJUDGED])
-        return Capacity(slo.name, "below_lowest", upper=lowest.total_per_s, samples=samples)
     if interval.lower < lowest_per_s or interval.flat > MAX_FLAT_PROBABILITY:
         return None
     tokens_per_s = _mean_tokens(record) * estimate
@@ -339,15 +336,10 @@ def _failed_lowest_rate(slo: Slo, stages: Sequence[Stage], levels: Sequence[Rate
     """The lowest rate, if its events show that the objective fails there."""
     if not stages:
         return None
-    lowest = _lowest(stages)
+    lowest = min(stages, key=lambda stage: stage.rate_per_s)
     at_lowest = [level for stage, level in zip(stages, levels, strict=True) if stage.rate_per_s == lowest.rate_per_s]
     events = reduce(RateEvents.plus, at_lowest).observed
     return lowest.total_per_s if evidence(events, float(slo.error_budget_ratio)) == "fails" else None
-
-
-def _lowest(stages: Sequence[Stage]) -> Stage:
-    """The first stage with the lowest rate."""
-    return min(stages, key=lambda stage: stage.rate_per_s)
 
 
 def _highest_per_s(record: Record) -> float:
