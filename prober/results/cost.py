@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from prober.measure.timeline_text import format_duration
 from prober.results.context import disagreement_text
 from prober.results.result import Prices, Request, Result, Stage
-from prober.results.verdict import stage_slo
 
 HOUR_S = 3600.0
 MILLION = 1e6
@@ -80,20 +79,18 @@ def tokens_per_s_per_user(stage: Stage) -> float | None:
 
 
 def priced_stage(result: Result) -> Stage | None:
-    """The stage of the highest rate that misses no SLO, at most the lower bound of the capacity where the result names one.
+    """The stage of the highest rate that is at most the lower bound of the capacity at all SLOs; of a gate its rate.
 
     Not that of the highest throughput: of several stages, it is the one in which by chance most requests came.
     """
     lowers = [capacity.lower for capacity in result.capacities if capacity.lower]
-    if len(lowers) < len(result.capacities):
+    if len(lowers) < len(result.slos) and result.kind != "gate":
         return None
     limit = min(lowers, default=None)
     stages = [
         stage
         for stage in result.stages
-        if stage.output_tokens_per_s is not None
-        and (limit is None or _total_rate(stage) <= limit * (1 + 1e-9))
-        and all(stage_slo(slo, stage).state != "missed" for slo in result.slos)
+        if stage.output_tokens_per_s is not None and (limit is None or _total_rate(stage) <= limit * (1 + 1e-9))
     ]
     return max(stages, key=lambda stage: (stage.rate_per_s or 0.0, stage.output_tokens_per_s or 0.0), default=None)
 
@@ -110,7 +107,10 @@ def sentences(result: Result) -> Iterator[str]:
     priced = priced_stage(result)
     if priced is None:
         if result.prices.gpu_per_hour is not None:
-            yield "No cost is stated: the result shows no rate with a known throughput below the capacity and without a missed SLO."
+            yield (
+                "No cost is stated: the result shows no rate with a known throughput up to the lower bound of the capacity at all "
+                "SLOs."
+            )
         return
     yield from stage_sentences(result, priced)
 

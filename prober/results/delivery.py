@@ -12,7 +12,7 @@ requests of the sweep: consecutive spans count every token once, in whole number
 **Throughput at a rate** is what the target delivers per second if it is asked at this rate all the time:
 
     answered requests/s = rate × share of the stage's requests that were answered
-    goodput             = rate × share of its requests that were answered and missed no SLO, which falls with the rate
+    goodput             = rate × share of its requests that were answered and good by every SLO, which falls with the rate
     tokens/s            = answered requests/s × mean tokens of a request of the workload, as the server counts them
 
 The planned rate stands for the number of arrivals, and the mean of the workload for the lengths of the draws, because both are

@@ -138,7 +138,7 @@ class Throughput:
     """Throughput of the target at the rate of a stage; None where the stage is too short to show it. Made by `results.delivery`.
 
     requests_per_s: properly answered requests
-    good_per_s: those of them that missed no SLO
+    good_per_s: those of them that are good by every SLO
     """
 
     requests_per_s: float | None = None
@@ -161,7 +161,7 @@ class Stage:
     demand_per_s: background load, in requests of the same length
     gpus: number of GPUs of the target
     slos: (events, bad events) by SLO
-    good: answered requests that missed no SLO
+    good: answered requests that are good by every SLO
     repeat: 1 for the first stage at this rate
     ended: reason of the end, by name
     load: own load, if stages differ; None: that of the result
@@ -225,7 +225,7 @@ class Stage:
 
     @property
     def goodput_per_s(self) -> float | None:
-        """Answered requests per second that missed no SLO, at the rate."""
+        """Answered requests per second that are good by every SLO, at the rate."""
         return self._per_s(self.good) if self.throughput is None else self.throughput.good_per_s
 
     @property

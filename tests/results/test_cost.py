@@ -52,25 +52,22 @@ def test_a_user_gets_a_token_each_tpot() -> None:
     assert tokens_per_s_per_user(replace(stage, latencies={})) is None
 
 
-def test_the_priced_stage_keeps_the_slos() -> None:
-    """The highest rate up to the lower bound of the capacity, not the luckiest stage; a stage that misses an SLO is none."""
-    result = priced(sweep())
-    missed = replace(result.stages[2], slos={"ttft": (1000, 500)})
-    kept = tuple(replace(stage, slos={"ttft": (1000, 0)}) for stage in result.stages[:2])
-    result = replace(result, stages=(*kept, missed), slos=(TTFT,))
-    stage = priced_stage(result)
-    assert stage is not None
-    assert stage.rate_per_s == 4.0
-    lucky = replace(kept[0], output_tokens=1e9)
-    at_highest = priced_stage(replace(result, stages=(lucky, kept[1], missed)))
-    assert at_highest is not None
-    assert at_highest.rate_per_s == 4.0
-    knee = Capacity("ttft", "found", 2.0, 2.5, 3.0)
-    limited = priced_stage(replace(result, capacities=(knee,)))
-    assert limited is not None
-    assert limited.rate_per_s == 1.0
-    unknown = replace(knee, verdict="not_enough_data", lower=None, estimate=None, upper=None)
-    assert priced_stage(replace(result, capacities=(knee, unknown))) is None
+def test_the_priced_stage_is_within_the_capacity() -> None:
+    """The highest rate up to the lower bound of the capacity at all SLOs, not the luckiest stage. A gate has one rate, whatever it
+    decides; a void sweep has none."""
+    result = replace(sweep(), prices=PRICES, slos=(TTFT,), capacities=(Capacity("ttft", "found", 5.0, 6.0, 7.0),))
+    lucky = replace(result.stages[0], output_tokens=1e9)
+
+    def priced_per_s(changed: Result) -> float | None:
+        stage = priced_stage(changed)
+        return None if stage is None else stage.rate_per_s
+
+    assert priced_per_s(replace(result, stages=(lucky, *result.stages[1:]))) == 4.0
+    assert priced_per_s(replace(result, capacities=(Capacity("ttft", "not_reached", lower=2.0),))) == 1.0
+    assert priced_per_s(replace(result, capacities=(Capacity("ttft", "not_enough_data"),))) is None
+    void = replace(result, capacities=())
+    assert priced_per_s(void) is None
+    assert priced_per_s(replace(void, kind="gate", stages=result.stages[2:])) == 16.0
 
 
 def test_sentences_say_why_there_is_no_cost() -> None:
@@ -81,10 +78,9 @@ def test_sentences_say_why_there_is_no_cost() -> None:
     disputed = with_context(priced(sweep(), slos=()), (), {"gpu_count": "4"}, source="NVML")
     assert "the number of GPUs is in dispute, 2 (NVML) but 4 (configuration)" in " ".join(sentences(disputed))
     assert "$" not in " ".join(sentences(without))
-    failing = replace(bare, capacities=(Capacity("ttft", "below_lowest", upper=1.0),))
-    assert list(sentences(failing)) == [
-        "No cost is stated: the result shows no rate with a known throughput below the capacity and without a missed SLO."
-    ]
+    failing = replace(bare, slos=(TTFT,), capacities=(Capacity("ttft", "below_lowest", upper=1.0),))
+    (text,) = sentences(failing)
+    assert text.startswith("No cost is stated: the result shows no rate with a known throughput up to the lower bound")
 
 
 def test_the_cost_of_output_has_its_interval() -> None:

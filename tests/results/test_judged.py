@@ -1,58 +1,21 @@
-"""Judgements of a result: the contract stage by stage, the checklist, the size of a deployment."""
+"""What is made of a result: the checklist, the size of a deployment."""
 
 import re
 from dataclasses import replace
-from decimal import Decimal
 
 import pytest
 
 from prober.features.experiments.audit import audit
 from prober.features.experiments.instance_sizing import Demand, Refused, Size, size
-from prober.measure.objective import Slo
-from prober.results.capacity import Capacity, Evidence
+from prober.results.capacity import Capacity, UndecidedEvents
 from prober.results.facts import Context
 from prober.results.result import Load, Result, Stage, Target, WarmUp
-from prober.results.verdict import stage_slo, stage_slos
 from prober.statistics.quantiles import Quantile
 from tests.results.samples import TTFT, sweep
 
 
 def stage(events: int, bad: int) -> Stage:
     return Stage("s", 1.0, 0.0, 1.0, 1.0, events, events - bad, slos={"ttft": (events, bad)})
-
-
-@pytest.mark.parametrize(
-    ("events", "bad", "state"),
-    [
-        (0, 0, "no_data"),
-        (1, 0, "undecided"),
-        (267, 0, "undecided"),
-        (268, 0, "met"),
-        (1000, 10, "undecided"),
-        (1000, 4, "met"),
-        (1000, 30, "missed"),
-        (20, 10, "missed"),
-    ],
-)
-def test_a_contract_is_met_or_missed_only_where_the_events_say_so(events: int, bad: int, state: str) -> None:
-    """Exactly at the budget nothing can be said; no data is never met."""
-    assert stage_slo(TTFT, stage(events, bad)).state == state
-
-
-def test_an_slo_that_a_stage_did_not_count_has_no_data() -> None:
-    """By its name."""
-    other = Slo("other", "e2e", 1.0, Decimal("0.9"), 60.0)
-    assert stage_slo(other, stage(100, 0)).state == "no_data"
-
-
-def test_each_stage_is_judged() -> None:
-    """By each SLO of the contract."""
-    judged = stage_slos(sweep())
-    assert [[each.state for each in found] for _, found in judged] == [
-        ["undecided", "met"],
-        ["undecided", "met"],
-        ["missed", "met"],
-    ]
 
 
 def done(result: Result) -> dict[str, bool | None]:
@@ -175,11 +138,11 @@ def test_a_knee_that_was_not_reached_is_a_lower_bound() -> None:
             "not enough data for the SLO 'ttft' .30 requests.: sweep longer",
         ),
         (
-            (Capacity("ttft", "not_enough_data", samples=30, evidence=Evidence(1.0, 30, 0, 346)),),
+            (Capacity("ttft", "not_enough_data", samples=30, evidence=UndecidedEvents(1.0, 30, 0, 346)),),
             "30 events at 1/s, 0 of them bad; about 346 needed.: sweep longer .*--sustain",
         ),
         (
-            (Capacity("ttft", "not_enough_data", samples=30, evidence=Evidence(1.0, 30, 9, None)),),
+            (Capacity("ttft", "not_enough_data", samples=30, evidence=UndecidedEvents(1.0, 30, 9, None)),),
             "9 of them bad, too many for its objective.: sweep from a lower --min-rate, or with a laxer objective",
         ),
         ((Capacity("ttft", "found", lower=0.0, estimate=1.0, upper=2.0),), "not enough data"),

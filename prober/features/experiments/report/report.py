@@ -15,7 +15,6 @@ from prober.features.experiments.report.document import (
     UNKNOWN,
     Cell,
     Code,
-    Kind,
     Note,
     Section,
     Table,
@@ -33,9 +32,8 @@ from prober.results.conditions import contracted
 from prober.results.context import REPLICA_NOTE, disagreement_text, label
 from prober.results.context import sentences as context_sentences
 from prober.results.facts import CONTEXT_NAMES
-from prober.results.result import CONTENT_AT_ONCE, LATENCIES, Result, Use
+from prober.results.result import CONTENT_AT_ONCE, LATENCIES, Result, Stage, Use
 from prober.results.stop_reason import ending
-from prober.results.verdict import StageSlo, State, stage_slos
 
 
 def markdown(results: Sequence[Result]) -> str:
@@ -89,7 +87,7 @@ def _sections(results: NamedResults) -> list[Section]:
         Section("How it was measured", [_audits(results), *_differences(results)]),
     ]
     raw = [
-        _section("SLOs by stage", of_all(_contract)),
+        _section("Bad events by stage", of_all(_bad_events)),
         _section("Latency", of_all(stage_tables.latencies), Note(stage_tables.LATENCY_NOTE)),
         Section("Latency over load", plots.curves(results, [name for name in LATENCIES if name != of_decisive])),
         _section("Throughput", of_all(stage_tables.throughput), Note(stage_tables.THROUGHPUT_NOTE)),
@@ -175,7 +173,7 @@ def _sentences(result: Result) -> Iterator[str]:
         yield f"The SLO {first.slo} gives way first{basis}."
     elif first is not None:
         yield f"Not enough data to judge {', '.join(open_slos)}, so the capacity at all SLOs is not known."
-    if result.kind == "run" and result.decision is None and result.stop_detail:
+    if result.kind in ("run", "gate") and result.decision is None and result.stop_detail:
         yield f"Not decided: {result.stop_detail.rstrip('.')}."
     elif result.stop is not None:
         yield f"Why it ended: {ending(result.stop, result.stop_detail).rstrip('.')}."
@@ -253,16 +251,12 @@ def _meaning(capacity: Capacity, result: Result) -> str:
 _FITS = {"model": "engine model", "fractions": "shares of bad events"}
 
 
-def _contract(result: Result) -> Table | None:
-    judged = stage_slos(result)
-    if not result.slos or not judged:
+def _bad_events(result: Result) -> Table | None:
+    """The events of each SLO by stage. They are judged once: in the verdict."""
+    if not result.slos or not result.stages:
         return None
-    head = ["stage", *(_objective(slo) for slo in result.slos)]
-    rows: list[Row] = []
-    for stage, states in judged:
-        slos = contracted(result, stage)
-        rows.append([stage.name, *(_slo_state(state) if state.slo in slos else "–" for state in states)])
-    return Table(head, rows)
+    rows: list[Row] = [[stage.name, *(_bad(slo, stage, result) for slo in result.slos)] for stage in result.stages]
+    return Table(["stage", *(_objective(slo) for slo in result.slos)], rows)
 
 
 def _objective(slo: Slo) -> str:
@@ -270,13 +264,13 @@ def _objective(slo: Slo) -> str:
     return f"{slo.name}: {format_percent(slo.objective)} of {slo.signal}{within}"
 
 
-def _slo_state(slo: StageSlo) -> Cell:
-    if slo.good_ratio is None:
-        return Cell("no data", "unknown")
-    return Cell(slo.state, _STATE_KINDS[slo.state], f"{slo.good_ratio * 100:.4g}% of {slo.events:,}")
-
-
-_STATE_KINDS: dict[State, Kind] = {"met": "good", "missed": "bad", "undecided": "few", "no_data": "unknown"}
+def _bad(slo: Slo, stage: Stage, result: Result) -> Cell:
+    events, bad = stage.slos.get(slo.name, (0, 0))
+    if slo not in contracted(result, stage):
+        return Cell("–")
+    return (
+        Cell(f"{100 * bad / events:.3g}% bad", "", f"{bad:,} of {events:,}") if events else Cell("no event", "unknown")
+    )
 
 
 def _facts(results: NamedResults) -> Table:

@@ -134,7 +134,7 @@ def tool_calls(result: Result) -> Table | None:
 
 THROUGHPUT_NOTE = (
     "Answers, goodput and tokens per second are those of the target at the stage's rate: the rate, times the share of the stage's "
-    "requests that were answered (goodput: and missed no SLO), times the mean tokens of a request. They are unknown where the "
+    "requests that were answered (goodput: and good by every SLO), times the mean tokens of a request. They are unknown where the "
     "stage is too short to show that the target keeps up with the rate; where it falls behind, they are those delivered once it "
     "was full. Delivered: received while the stage was sending, by the times of the chunks, for requests of earlier stages too; "
     "prompt tokens at the first token. Of another tool: of its requests over its duration. Output tokens are the server's count."

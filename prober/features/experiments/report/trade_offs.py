@@ -61,7 +61,7 @@ def trade_offs(results: plots.NamedResults) -> Table | None:
 
 TRADE_OFFS_NOTE = (
     "Percentages are against the first result. They are differences of two measurements, and no test: for that, use prober compare. "
-    "Latencies, throughput and cost are those at the highest rate that misses no SLO, within the capacity. Dominated: the other set-up "
+    "Latencies, throughput and cost are those at the highest rate up to the lower bound of the capacity. Dominated: the other set-up "
     "is worse in none of the figures that both have, and better in one or more; the others are the frontier."
 )
 

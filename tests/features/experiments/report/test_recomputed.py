@@ -214,11 +214,10 @@ def test_tokens_delivered_are_those_stamped() -> None:
 
 
 def test_outcomes_and_slos_by_stage() -> None:
-    """Counts by outcome; good events of all, with the TTFTs of cut requests that are decided.
-
-    Met or missed only where Wilson's interval is on one side of the budget.
-    """
-    for stage, rows, shown, slos in zip(stages(), requests(), table("Outcomes"), table("SLOs by stage"), strict=True):
+    """Counts by outcome; bad events of all, with the TTFTs of cut requests that are decided."""
+    for stage, rows, shown, slos in zip(
+        stages(), requests(), table("Outcomes"), table("Bad events by stage"), strict=True
+    ):
         counts = Counter(row["outcome"] for row in rows)
         pairs = [pair.split(" ") for pair in shown["requests by outcome"].replace("\\", "").split(", ")]
         assert {name: int(count) for count, name in pairs} == counts
@@ -232,16 +231,7 @@ def test_outcomes_and_slos_by_stage() -> None:
             name = "tpot_s" if latency == "tpot" else "ttft"
             judged = ended if latency == "tpot" else [*ended, *first_seen]
             bad = sum(row[name] is None or row[name] > threshold_s for row in judged)
-            ratio, events = re.search(r"([\d.]+)% of ([\d,]+)", cell).groups()  # type: ignore[union-attr]
-            assert int(events) == len(judged), stage["name"]
-            assert float(ratio) == pytest.approx((1 - bad / len(judged)) * 100, rel=1e-3)
-            assert wilson(bad, len(judged), 0.05) in cell, stage["name"]
-
-
-def wilson(bad: int, events: int, budget: float) -> str:
-    """Verdict by the score test at one-sided 95%: whether the budget itself is compatible with the events."""
-    z = (bad / events - budget) / math.sqrt(budget * (1 - budget) / events)
-    return "missed" if z > 1.645 else "met" if z <= -1.645 else "undecided"
+            assert cell == f"{100 * bad / len(judged):.3g}% bad {bad} of {len(judged)}", stage["name"]
 
 
 def test_the_committed_report_is_that_of_the_committed_result() -> None:

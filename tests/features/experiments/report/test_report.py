@@ -58,10 +58,10 @@ def test_the_verdict_is_first() -> None:
     assert f"Rollback: low. {answer} The SLO ttft gives way first, by the estimates. Why it ended: decided." in found
     assert row(found, "ttft")[1:6] == ["estimated", "10", "12", "13", "1,500"]
     assert row(found, "tpot")[1:4] == ["*not reached*", "16.5", "*unknown*"]
-    found = section(text, "SLOs by stage")
+    found = section(text, "Bad events by stage")
     assert "| stage | ttft: 99% of ttft within 500 ms | tpot: 95% of tpot within 30 ms |" in found
-    assert row(found, "16/s")[1:] == ["**missed** 90% of 120", "met 100% of 108"]
-    assert row(found, "1/s")[1:] == ["*undecided* 100% of 120", "met 100% of 120"]
+    assert row(found, "16/s")[1:] == ["10% bad 12 of 120", "0% bad 0 of 108"]
+    assert row(found, "1/s")[1:] == ["0% bad 0 of 120", "0% bad 0 of 120"]
 
 
 def test_every_percentile_has_its_interval_and_its_count() -> None:
@@ -247,7 +247,9 @@ def test_rows_of_other_shapes_are_never_one_line() -> None:
     assert "within 500 ms (short)" in curve.svg
     frontier = plots.frontiers([("m", result)])[0]
     assert frontier.keys == curve.keys
-    assert row(section(text, "SLOs by stage"), "long")[1] == "–", "the TTFT of `short` is nothing that `long` promised"
+    assert row(section(text, "Bad events by stage"), "long")[1] == "–", (
+        "the TTFT of `short` is nothing that `long` promised"
+    )
 
 
 def test_the_raw_figures_are_folded_behind_the_answer() -> None:
@@ -258,7 +260,7 @@ def test_the_raw_figures_are_folded_behind_the_answer() -> None:
     assert heads == [
         *("Verdict", "Throughput against latency", "Cost", "Target and load", "Context", "How it was measured")
     ]
-    assert re.findall("<summary>(.*?)</summary>", page)[:2] == ["SLOs by stage", "Latency"]
+    assert re.findall("<summary>(.*?)</summary>", page)[:2] == ["Bad events by stage", "Latency"]
     assert "<h2>" not in folded
     assert opened.index("knee 12/s") < opened.index("<h2>Throughput")
     assert "details:not([open])::details-content" in page
