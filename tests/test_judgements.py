@@ -39,8 +39,8 @@ ROW = Row(name="a", prompt_tokens=Fixed(100), output_tokens=Fixed(10), accept=(T
 COMPLIANCE = re.compile(r"\b(met|missed|no[ _]data)\b")
 WORDS: dict[Evidence, str] = {
     "holds": r"\b(holds|accepted|ready)\b",
-    "fails": r"\b(fails|rejected|degraded|does not hold)\b",
-    "undecided": r"\b(undecided|not decided|not enough data)\b",
+    "fails": r"\b(fails|rejected|degraded)\b",
+    "undecided": r"\b(undecided|not enough data)\b",
 }
 # (events, bad events): at and around every count at which a judgement changes its word.
 CASES = [

@@ -62,7 +62,7 @@ class Capacity:
 
     found: an estimate of the knee with its interval; no test shows that the SLO holds at any of the three rates
     not_reached: the SLO holds at `lower`, the highest rate whose own events show it; there is no estimate
-    below_lowest: the SLO failed at the lowest rate, `upper`
+    below_lowest: the SLO fails at the lowest rate, `upper`
     not_enough_data: the events show neither; `evidence` has their number
     tokens_per_s: prompt and output tokens at the estimate
     confidence: of the interval
@@ -155,7 +155,7 @@ def _log(capacity: Capacity) -> tuple[float, float] | None:
 
 
 def binding(capacities: tuple[Capacity, ...]) -> Capacity | None:
-    """The SLO that fails first: one that failed at the lowest rate, else the lowest estimate; None if unknown."""
+    """The SLO that fails first: one that fails at the lowest rate, else the lowest estimate; None if unknown."""
     failed = [capacity for capacity in capacities if capacity.verdict == "below_lowest"]
     estimated = [capacity for capacity in capacities if capacity.estimate is not None]
     return failed[0] if failed else min(estimated, key=lambda capacity: capacity.estimate or 0.0, default=None)
@@ -200,7 +200,7 @@ def words(capacities: Sequence[Capacity]) -> str:
             case Capacity(slo, "not_reached", float() as lower):
                 texts.append(f"{slo} holds at {lower:.3g}/s; no knee was reached")
             case Capacity(slo, "below_lowest", upper=float() as upper):
-                texts.append(f"{slo} does not hold at {upper:.3g}/s, the lowest rate")
+                texts.append(f"{slo} fails at {upper:.3g}/s, the lowest rate")
             case _:
                 texts.append(f"{capacity.slo}: not enough data{_lacking(capacity.evidence)}")
     return "; ".join(texts) or "nothing can be said"

@@ -223,7 +223,7 @@ def test_no_rate_meets_the_slo(tmp_path: Path) -> None:
     path.write_text(to_json(replace(sweep(), slos=(TTFT,), capacities=failed, prices=Prices())))
     done = prober("plan", "--sweep", path, "--peak", "10/s")
     assert done.returncode == 1
-    assert done.stdout == "NVIDIA L4: no rate meets the SLO 'ttft': it failed at the lowest, 1.5/s\n"
+    assert done.stdout == "NVIDIA L4: the SLO 'ttft' holds at no rate: it fails at the lowest, 1.5/s\n"
 
 
 def test_a_result_without_requests_is_reported_and_what_needs_them_says_so(tmp_path: Path) -> None:

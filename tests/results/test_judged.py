@@ -132,7 +132,10 @@ def test_a_knee_that_was_not_reached_is_a_lower_bound() -> None:
     ("capacities", "said"),
     [
         ((), "holds no capacity: run `prober sweep`"),
-        ((Capacity("ttft", "below_lowest", upper=1.0),), "no rate meets the SLO 'ttft': it failed at the lowest, 1/s"),
+        (
+            (Capacity("ttft", "below_lowest", upper=1.0),),
+            "the SLO 'ttft' holds at no rate: it fails at the lowest, 1/s",
+        ),
         (
             (Capacity("ttft", "not_enough_data", samples=30),),
             "not enough data for the SLO 'ttft' .30 requests.: sweep longer",

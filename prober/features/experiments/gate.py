@@ -362,7 +362,7 @@ class Gate:
             return "; ".join(f"{finding.name}: {observed_share(finding)}" for finding in findings)
         undecided = "; ".join(_undecided(finding) for finding in findings if finding.evidence == "undecided")
         late = f"; {self._not_counted} of {self._requests} were not counted" if self._not_counted else ""
-        return f"after {self._requests} requests still open: {undecided}{late}"
+        return f"undecided after {self._requests} requests: {undecided}{late}"
 
 
 def decision(verdict: Verdict, rollback_risk: str | None) -> Decision | None:
@@ -382,7 +382,7 @@ def with_cost(verdict: Verdict, cost: CostFinding) -> Verdict:
     why = (
         f"{verdict.why}; {cost.why}"
         if state == "ready"
-        else f"{'fails' if state == 'degraded' else 'open'}: {cost.why}"
+        else f"{'fails' if state == 'degraded' else 'undecided'}: {cost.why}"
     )
     return replace(verdict, state=state, why=why, error=error)
 

@@ -107,7 +107,7 @@ def _per_instance(result: Result) -> tuple[str, float, bool] | Refused:
     for capacity in result.capacities:
         if capacity.verdict == "below_lowest":
             return Refused(
-                f"no rate meets the SLO {capacity.slo!r}: it failed at the lowest, {capacity.upper or 0:g}/s"
+                f"the SLO {capacity.slo!r} holds at no rate: it fails at the lowest, {capacity.upper or 0:g}/s"
             )
         if capacity.lower is None or capacity.lower <= 0:
             return Refused(_missing_data(result, capacity))

@@ -239,7 +239,7 @@ def _meaning(capacity: Capacity, result: Result) -> str:
     if capacity.verdict == "not_reached":
         return f"it holds at {capacity.lower or 0:.3g}/s, as its events show; no knee was reached"
     if capacity.verdict == "below_lowest":
-        return f"it failed at the lowest rate, {capacity.upper or 0:.3g}/s"
+        return f"it fails at the lowest rate, {capacity.upper or 0:.3g}/s"
     if capacity.verdict == "found":
         highest_per_s = _highest_rate(result)
         is_beyond = 0 < highest_per_s < (capacity.estimate or 0)
