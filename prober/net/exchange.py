@@ -44,7 +44,6 @@ MAX_HEAD_BYTES = 64 << 10
 MAX_ERROR_BYTES = 64 << 10
 MAX_HEADERS = 200
 LINGER_S = 1.0
-IDLE_TIMEOUT = 408  # status with which a server ends a connection on which no request came
 NEVER_NS = 1 << 63
 P = ParamSpec("P")
 
@@ -449,7 +448,7 @@ class Exchange(asyncio.Protocol):
         if status < 100:
             self._break(Outcome.MALFORMED, f"HTTP status {status:03d}")
             return
-        if self.sent_ns is None and status != IDLE_TIMEOUT:
+        if self.sent_ns is None and status < 400:  # a server that is full, or waits no longer, says so unasked
             self._break(Outcome.MALFORMED, f"the server answered (HTTP {status}) before the request was sent")
             return
         if status < 200:
