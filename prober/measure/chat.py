@@ -13,6 +13,8 @@ from prober.measure.names import shown_name
 from prober.measure.payload import Malformed, count, error_of, excerpt, json_object, shortened, text_of
 from prober.measure.tool_calls import CallPiece
 
+MAX_CHOICES = 128  # of an answer that are read; OpenAI's API makes no more
+
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
@@ -156,14 +158,23 @@ def error_text(payload: bytes) -> str:
 
 def parse_chunk(payload: bytes) -> Chunk:
     """Parses a chunk of a chat or completions stream. Raises Malformed."""
-    document = json_object(payload)
+    return _chunk(json_object(payload))
+
+
+def _chunk(document: dict[str, Any]) -> Chunk:
+    """The chunk of a document. Of several choices it is the one with index 0, else the first; it has content if any of them has."""
     choices = document.get("choices")
     if (not choices or "error" in document) and (error := error_of(document)) is not None:
         return Chunk(error=error)
     usage = _usage(document)
     if not choices:
         return Chunk(usage=usage, model=shown_name(document.get("model")))
-    choice = choices[0] if type(choices) is list and len(choices) == 1 else _first_choice(choices)
+    if type(choices) is list and len(choices) > 1:
+        chunks = [_chunk({**document, "choices": [choice]}) for choice in choices[:MAX_CHOICES]]
+        has_content = any(chunk.has_content for chunk in chunks)
+        is_answer = any(chunk.is_answer for chunk in chunks)
+        return min(chunks, key=lambda chunk: chunk.choice != 0)._replace(has_content=has_content, is_answer=is_answer)
+    choice = choices[0] if type(choices) is list else None
     if not isinstance(choice, dict):
         raise Malformed("`choices` is not a list of objects")
     delta = choice.get("delta")
