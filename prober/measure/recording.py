@@ -12,7 +12,15 @@ from prober.measure import chat
 from prober.measure.api import CHAT, Api
 from prober.measure.names import shown_name
 from prober.measure.outcome import ObservedEnd, Verdict
-from prober.measure.payload import Malformed, error_of, first_line, is_json_object, joined_surrogates, json_object
+from prober.measure.payload import (
+    Malformed,
+    error_of,
+    excerpt,
+    first_line,
+    is_json_object,
+    joined_surrogates,
+    json_object,
+)
 from prober.measure.quality import CHECKED_CHARS_PER_TOKEN, MIN_CHECKED_CHARS
 from prober.measure.sse import STRAY, LineTooLong, SseDecoder, SseEvent, is_done
 from prober.measure.templates import Templates
@@ -402,10 +410,8 @@ class Recording:
     def _parse(self, at_ns: int, event: SseEvent) -> None:
         if self.error is not None or self.malformed is not None:
             return
-        payload = event.data
-        if payload[:1] != b"{":
-            payload = payload.strip()
-        if event.name and event.name == STRAY:
+        payload = event.data.strip()
+        if event.name == STRAY:
             self.stray_text = first_line(payload, MAX_STRAY_CHARS)
             with suppress(Malformed):  # an error that the server wrote into the stream as it is
                 self.error = error_of(json_object(payload))
@@ -416,6 +422,8 @@ class Recording:
             return
         try:
             chunk = self.api.parse_event(event.name, payload)
+            if chunk.is_whole:
+                chunk = self._end_of_pieces(chunk, payload)
             if chunk.has_content or chunk.finish_reason is not None:
                 if self._choice is None:
                     self._choice = chunk.choice
@@ -437,6 +445,12 @@ class Recording:
                 self.stray_text = first_line(payload, MAX_STRAY_CHARS)
         except Malformed as problem:
             self.malformed = str(problem)
+
+    def _end_of_pieces(self, chunk: chat.Chunk, payload: bytes) -> chat.Chunk:
+        """What an event with the whole answer says besides the answer. Raises Malformed unless pieces of it came before."""
+        if chunk.has_content and not self._stamps:
+            raise Malformed(f"expected an answer in pieces, got the whole answer in one event: {excerpt(payload)}")
+        return chunk._replace(has_content=False, is_answer=False, text="", calls=())
 
     def _learn(self, event: SseEvent) -> None:
         if self.templates is not None:
