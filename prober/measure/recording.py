@@ -46,7 +46,7 @@ LINE_WORK, PIECE_WORK = 200, 40
 WORK_PER_TOKEN, FREE_WORK = 16 << 10, 1 << 20
 USAGE_SLACK, FREE_COMPLETION_TOKENS, FREE_PROMPT_TOKENS = 2, 64, 1 << 16
 MAX_CHARACTER_BYTES = 4
-GZIP = b"\x1f\x8b"
+EVENT_STREAM, JSON = "text/event-stream", "application/json"
 NOTHING = chat.Chunk()
 
 
@@ -232,13 +232,17 @@ class Recording:
         return bool(events or self._raw)
 
     def finish(self, content_type: str = "") -> None:
-        """Process the end of the body. content_type: of the response, to say what it is if not an event stream."""
+        """Process the end of the body. content_type: of the response, named where the body is not what was asked for."""
         self.parse_pending()
         if self.is_over:
             return
+        body, kind = bytes(self._body), content_type.partition(";")[0].strip() or "no content type"
+        words = first_line(body, MAX_STRAY_CHARS)
         try:
             if not self.streamed:
-                chunk = self.api.parse_answer(bytes(self._body))
+                if kind != JSON and not is_json_object(body):
+                    raise Malformed(f"expected {JSON}, got {kind}: {words!r}")
+                chunk = self.api.parse_answer(body)
                 if chunk.has_content:
                     self._stamps.append(self.last_ns or 0)
                 self._record_calls(self.last_ns or 0, chunk)
@@ -248,7 +252,11 @@ class Recording:
         except (LineTooLong, Malformed) as problem:
             self.malformed = str(problem)
         if self.stray_text and not self._has_event and not self.has_failed:
-            self._read_stray(content_type)
+            with suppress(Malformed):
+                self.error = error_of(json_object(body))
+            if self.error is None:
+                got = "" if kind == EVENT_STREAM else f"{kind}: "
+                self.malformed = f"expected {EVENT_STREAM}, got {got}{words or self.stray_text!r}"
 
     def cut(self) -> None:
         """Process the end of a body that was cut: parse its events, and keep the words that were none."""
@@ -257,7 +265,7 @@ class Recording:
             with suppress(LineTooLong):
                 self._finish_event()
         if not self._has_event and self.streamed:
-            self.stray_text = self.stray_text or first_line(bytes(self._body), MAX_STRAY_CHARS)
+            self.stray_text = first_line(bytes(self._body), MAX_STRAY_CHARS) or self.stray_text
 
     def complete(self, timeline: Timeline) -> Timeline:
         """Return `timeline` with the fields that this recording measured."""
@@ -397,15 +405,6 @@ class Recording:
             return self.api.parse_event(event.name, event.data).is_end
         except Malformed:
             return False
-
-    def _read_stray(self, content_type: str) -> None:
-        body = bytes(self._body)
-        with suppress(Malformed):
-            self.error = error_of(json_object(body))
-        if self.error is None:
-            words = "gzip data" if body.startswith(GZIP) else first_line(body) or self.stray_text
-            kind = content_type.partition(";")[0].strip() or "no content type"
-            self.malformed = f"{kind} and no event stream, which was asked for: {words[:MAX_STRAY_CHARS]!r}"
 
     def _parse(self, at_ns: int, event: SseEvent) -> None:
         if self.error is not None or self.malformed is not None:
