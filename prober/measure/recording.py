@@ -163,7 +163,10 @@ class Recording:
         size = len(data)
         self._work += size + LINE_WORK * (data.count(b"\n") or data.count(b"\r")) + PIECE_WORK
         if self._work > self._max_work:
-            self._give_up()
+            self._raw.clear()
+            self._events.clear()
+            self._pending_bytes, self.has_urgent_work = 0, False
+            self.malformed = f"too many events or bytes for an answer of {self.tokens} tokens"
             return True
         self._raw.append((at_ns, data))
         self._pending_bytes += size
@@ -245,7 +248,8 @@ class Recording:
                 chunk = self.api.parse_answer(body)
                 if chunk.has_content:
                     self._stamps.append(self.last_ns or 0)
-                self._record_calls(self.last_ns or 0, chunk)
+                for piece in chunk.calls:
+                    self._calls.add(self.last_ns or 0, piece)
                 self._record_metadata(chunk)
                 return
             self._finish_event()
@@ -340,13 +344,6 @@ class Recording:
             elif event.data.strip() or event.name == STRAY:
                 self._parse(self._fed_ns, event)
 
-    def _give_up(self) -> None:
-        self._raw.clear()
-        self._events.clear()
-        self._pending_bytes = 0
-        self.has_urgent_work = False
-        self.malformed = f"too many events or bytes for an answer of {self.tokens} tokens"
-
     def _decode(self, max_bytes: int) -> None:
         """Split up to `max_bytes` of the raw pieces into events, and look for the end of the answer."""
         while self._raw and max_bytes > 0 and self.ended_ns is None:
@@ -366,7 +363,9 @@ class Recording:
                     self._events.append((at_ns, event))
                     self._pending_bytes += len(event.data)
                 elif self._take_event(at_ns, event):
-                    self._end(at_ns)
+                    self.ended_ns, self.has_urgent_work = at_ns, False
+                    self._raw.clear()
+                    self._pending_bytes = sum(len(event.data) for _, event in self._events)
                     return
             if too_long:
                 self._raw.clear()
@@ -390,12 +389,6 @@ class Recording:
         self._events.append((at_ns, event))
         self._pending_bytes += len(data)
         return self.api.has_end_event and self._ends_answer(event)
-
-    def _end(self, at_ns: int) -> None:
-        self.ended_ns = at_ns
-        self._raw.clear()
-        self._pending_bytes = sum(len(event.data) for _, event in self._events)
-        self.has_urgent_work = False
 
     def _ends_answer(self, event: SseEvent) -> bool:
         """Whether the event is the last one of its API; only one that contains a mark is parsed for this."""
@@ -431,8 +424,8 @@ class Recording:
             if chunk.has_content:
                 self._record_content(at_ns, chunk)
                 self._learn(event)
-            if chunk.calls:
-                self._record_calls(at_ns, chunk)
+            for piece in chunk.calls:
+                self._calls.add(at_ns, piece)
             self._record_metadata(chunk)
             if (
                 not chunk.has_content
@@ -454,10 +447,6 @@ class Recording:
     def _learn(self, event: SseEvent) -> None:
         if self.templates is not None:
             self.templates.learn(event.name, event.data)
-
-    def _record_calls(self, at_ns: int, chunk: chat.Chunk) -> None:
-        for piece in chunk.calls:
-            self._calls.add(at_ns, piece)
 
     def _record_content(self, at_ns: int, chunk: chat.Chunk) -> None:
         stamps = self._stamps
