@@ -416,14 +416,12 @@ class Recording:
             chunk = self.api.parse_event(event.name, payload)
             if chunk.is_whole:
                 chunk = self._end_of_pieces(chunk, payload)
-            if chunk.has_content or chunk.finish_reason is not None:
-                if self._choice is None:
-                    self._choice = chunk.choice
-                elif chunk.choice != self._choice:
-                    return  # of an answer that nobody asked for
+            if (chunk.has_content or chunk.finish_reason is not None) and not self._is_of_answer(chunk):
+                return
             if chunk.has_content:
                 self._record_content(at_ns, chunk)
-                self._learn(event)
+                if self.templates is not None:
+                    self.templates.learn(event.name, event.data)
             for piece in chunk.calls:
                 self._calls.add(at_ns, piece)
             self._record_metadata(chunk)
@@ -438,15 +436,20 @@ class Recording:
         except Malformed as problem:
             self.malformed = str(problem)
 
+    def _is_of_answer(self, chunk: chat.Chunk) -> bool:
+        """Whether the chunk is of the answer: of the choice that came first, until the one with index 0 has content."""
+        if self._choice and chunk.choice == 0 and chunk.has_content:
+            self._choice, self.finish_reason, self._calls = 0, None, ToolCalls()
+            self._texts, self._text_chars, self._answers, self._answer_chars = [], 0, [], 0
+        if self._choice is None:
+            self._choice = chunk.choice
+        return chunk.choice == self._choice
+
     def _end_of_pieces(self, chunk: chat.Chunk, payload: bytes) -> chat.Chunk:
         """What an event with the whole answer says besides the answer. Raises Malformed unless pieces of it came before."""
         if chunk.has_content and not self._stamps:
             raise Malformed(f"expected an answer in pieces, got the whole answer in one event: {excerpt(payload)}")
         return chunk._replace(has_content=False, is_answer=False, text="", calls=())
-
-    def _learn(self, event: SseEvent) -> None:
-        if self.templates is not None:
-            self.templates.learn(event.name, event.data)
 
     def _record_content(self, at_ns: int, chunk: chat.Chunk) -> None:
         stamps = self._stamps
@@ -505,9 +508,7 @@ class Recording:
         if read is None:
             return 0
         chunk, number = read.chunk, len(read.texts)
-        if self._choice is None:
-            self._choice = chunk.choice
-        elif chunk.choice != self._choice:
+        if not self._is_of_answer(chunk):
             return 0
         work = self._work + read.bytes + number * (LINE_WORK * read.lines + PIECE_WORK)
         if work > self._max_work:
