@@ -164,7 +164,7 @@ def mutated_streams(draw: st.DrawFn) -> tuple[bytes, ...]:
     return tuple(bytes(data[start:end]) for start, end in zip((0, *cuts), (*cuts, len(data)), strict=True))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(mutated_streams())
 def test_a_mutated_stream_has_the_events_that_the_standard_says(pieces: tuple[bytes, ...]) -> None:
     """The reference is an independent reader, written from WHATWG's text. Lines of llama.cpp's field `error` are not in it.
