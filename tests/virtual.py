@@ -102,6 +102,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             raise OSError(errno.EADDRINUSE, "Address already in use")
         return _Server(self._servers, (host, port), protocol_factory, options.get("ssl"))
 
+    def listen(self, host: str, port: int, server: Any) -> None:
+        """Have `server.accept` take the sockets of connections to this address."""
+        self._servers[host, port] = server
+
     async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **options: Any) -> Any:
         if (sock := options.get("sock")) is not None:
             if (connected := self._connected.pop(sock, None)) is not None:

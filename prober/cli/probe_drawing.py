@@ -3,7 +3,8 @@
 from rich.table import Table
 
 from prober.cli.console import Terminal
-from prober.measure.outcome import Outcome
+from prober.measure.buffering import Buffering
+from prober.measure.outcome import ANSWERED, Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline_text import format_duration, render_timeline
 
@@ -17,11 +18,12 @@ def draw(result: ProbeResult) -> None:
     who += f"  ({result.engine})" if result.engine else ""
     console.print(f"[bold {'green' if good else 'red'}]{result.outcome.value}[/]", end="")
     console.print(who, markup=False)
-    if timeline.answered_model not in ("", model):
-        console.print(f"the answer names the model {timeline.answered_model}", markup=False)
-    if result.detail:
-        console.print(result.detail, markup=False)
-    for line in render_timeline(timeline):
+    is_other = timeline.answered_model not in ("", model)
+    named = f"the answer names the model {timeline.answered_model}" if is_other else ""
+    buffering = Buffering().after(timeline)
+    is_buffered = result.outcome in ANSWERED and any(buffering.held_back)
+    buffered = f"buffered: {buffering.sentence}" if is_buffered else ""
+    for line in filter(None, (named, result.detail, buffered, *render_timeline(timeline))):
         console.print(line, markup=False)
     table = Table(box=None, show_header=False, pad_edge=False)
     connection, usage = timeline.connection, timeline.usage

@@ -8,7 +8,6 @@ from rich.console import ConsoleOptions, RenderResult
 from rich.text import Text
 
 from prober.cli.watch_words import (
-    HELD_BACK,
     LATENCIES,
     SHOWN,
     TOO_FEW,
@@ -30,6 +29,7 @@ from prober.cli.watch_words import (
     time_of_day,
 )
 from prober.config.units import duration_text
+from prober.measure.buffering import CONSEQUENCE
 from prober.measure.printable import one_line
 from prober.measure.timeline_text import format_duration
 from prober.web.api_types import ConcernAnswer, Snapshot, TargetAnswer
@@ -222,7 +222,7 @@ def _facts(target: TargetAnswer, now_unix_s: float) -> list[Text]:
     lines.append(Text("drift     ") + _mark(*drift_words(target.drift, now_unix_s)))
     lines.append(Text("headroom  ") + _mark(*headroom_words(target)))
     if target.buffered:
-        lines.append(_mark("few", HELD_BACK))
+        lines.append(_mark("few", f"buffered: {CONSEQUENCE}"))
     return lines
 
 

@@ -22,7 +22,7 @@ from pydantic import (
 )
 
 from prober.config.fields import Block, Duration, Items, Mistakes, PositiveCount, mistake, present, require
-from prober.config.hosts import is_loopback
+from prober.config.hosts import is_loopback, refused_kind
 from prober.config.labels import MAX_VALUE_CHARS
 from prober.config.problems import no_such
 from prober.config.relabel import TARGET_LABELS, Labels, Rule, relabel
@@ -350,23 +350,23 @@ def _quoted(text: str) -> str:
 
 
 def _check_host(host: str, hosts: Sequence[str]) -> None:
-    """Raises Unfit for a host that is not among `hosts`; without any, for one that only this machine can reach."""
+    """Raises Unfit for a host that is not among `hosts`; without any, for one that only this machine can reach, or that is refused."""
     try:
         at = ipaddress.ip_address(host)
     except ValueError:
         if _NUMERIC.fullmatch(host.rpartition(".")[2]):
             # 127.1 and 0x7f000001 are addresses to a resolver and would get round every rule on addresses.
             raise Unfit(f"__address__ {_quoted(host)} is neither a name nor an address") from None
-        near = is_loopback(host)
+        is_near = is_loopback(host)
         allowed = any(_fits_name(host, pattern) for pattern in hosts)
     else:
         at = getattr(at, "ipv4_mapped", None) or at
-        near = at.is_loopback or at.is_link_local or at.is_unspecified or at.is_multicast
+        is_near = at.is_loopback or at.is_unspecified or at.is_multicast
         allowed = any(at in network for network in map(_network, hosts) if network is not None)
     if hosts and not allowed:
         raise Unfit(f"{host} is not among `hosts`")
-    if not hosts and near:
-        raise Unfit(f"{host} is this machine itself, or its own link; if it is meant, add it to `hosts`")
+    if not hosts and (kind := "this machine itself" if is_near else refused_kind(host)):
+        raise Unfit(f"{host} is {kind}; if it is meant, add it to `hosts`")
 
 
 def _fits_name(host: str, pattern: str) -> bool:

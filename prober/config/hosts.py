@@ -1,6 +1,32 @@
-"""Hosts in URLs."""
+"""Hosts in URLs: this machine, and addresses that only a person may configure."""
 
 import ipaddress
+from collections.abc import Iterator
+from functools import lru_cache
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+# Cloud metadata services hand out credentials. Those of nearly all clouds are link-local.
+REFUSED = {
+    ipaddress.ip_network(network): kind
+    for network, kind in {
+        "169.254.0.0/16": "a link-local address",  # RFC 3927
+        "fe80::/10": "a link-local address",  # RFC 4291
+        # EC2 user guide, "Access instance metadata"; EKS Pod Identity and AWS's DNS are in the same network
+        "fd00:ec2::/32": "a metadata service of AWS",
+        "fd20:ce::/32": "the metadata service of Google Cloud",  # its documentation of IPv6-only instances
+        "100.100.100.200/32": "the metadata service of Alibaba Cloud",  # ECS user guide, "View instance metadata"
+        "fd00:100::100:200/128": "the metadata service of Alibaba Cloud",  # the same
+        "168.63.129.16/32": "the platform service of Azure",  # "What is IP address 168.63.129.16?"
+        "192.0.0.192/32": "the metadata service of Oracle Cloud",  # Oracle Cloud Infrastructure Classic
+        "fd00:c1::a9fe:a9fe/128": "the metadata service of Oracle Cloud",  # oci-python-sdk, instance principals
+        "fd00:42::42/128": "the metadata service of Scaleway",  # cloud-init, datasource Scaleway
+        "fd00:a9fe:a9fe::1/128": "the metadata service of Akamai",  # Linode's documentation of its metadata service
+    }.items()
+}
+NAT64 = ipaddress.IPv6Network("64:ff9b::/96")  # RFC 6052
+NAT64_LOCAL = ipaddress.IPv6Network("64:ff9b:1::/48")  # RFC 8215
+COMPATIBLE = ipaddress.IPv6Network("::/96")  # RFC 4291, 2.5.5.1
 
 
 def is_loopback(host: str) -> bool:
@@ -13,3 +39,28 @@ def is_loopback(host: str) -> bool:
     except ValueError:
         return host == "localhost" or host.endswith(".localhost")
     return (getattr(at, "ipv4_mapped", None) or at).is_loopback
+
+
+@lru_cache(maxsize=4096)  # every probe connects to the same few addresses
+def refused_kind(address: str) -> str:
+    """The kind of an address to which nothing is sent unless that is configured; "" for others and for names."""
+    try:
+        at = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return ""
+    return next((kind for inner in _embedded(at) for network, kind in REFUSED.items() if inner in network), "")
+
+
+def _embedded(at: Address) -> Iterator[Address]:
+    """The address, and the IPv4 addresses to which a gateway or the kernel may translate an IPv6 address."""
+    yield at
+    if isinstance(at, ipaddress.IPv4Address):
+        return
+    yield from filter(None, (at.ipv4_mapped, at.sixtofour, *(at.teredo or ())))
+    if at in NAT64 or at in COMPATIBLE:
+        yield ipaddress.IPv4Address(at.packed[12:])
+    if (
+        at in NAT64_LOCAL
+    ):  # the prefix of the network may have 48 to 96 bits; bits 64 to 71 are not used (RFC 6052, 2.2)
+        octets = at.packed[:8] + at.packed[9:]
+        yield from (ipaddress.IPv4Address(octets[start : start + 4]) for start in (6, 7, 8, 11))

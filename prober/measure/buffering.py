@@ -22,6 +22,9 @@ MIN_TOKENS_AT_ONCE = (
 )
 WINDOW = 10  # answers
 MIN_ANSWERS = 5
+CONSEQUENCE = (
+    "something on the way, such as a gateway, holds tokens back: TTFT includes the wait, ITL is not the engine's"
+)
 BUFFERED_SHARE, STREAMED_SHARE = 0.8, 0.2  # of the held-back answers in the window; in between, the verdict stays
 
 
@@ -60,8 +63,14 @@ class Buffering:
     @property
     def text(self) -> str:
         """The evidence in words."""
-        count = f"{sum(self.held_back)} of the last {len(self.held_back)} answers"
+        answers = len(self.held_back)
+        count = f"{sum(self.held_back)} of the last {answers} answers" if answers > 1 else "the answer"
         return f"{count} arrived all at once or in flushes of {MIN_CHUNKS} chunks or more"
+
+    @property
+    def sentence(self) -> str:
+        """The evidence and its consequence, where something is buffered."""
+        return f"{self.text}; {CONSEQUENCE}"
 
     def after(self, timeline: Timeline) -> "Buffering":
         """The verdict after one more answer."""

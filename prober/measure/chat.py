@@ -13,6 +13,8 @@ from prober.measure.names import shown_name
 from prober.measure.payload import Malformed, count, error_of, excerpt, json_object, shortened, text_of
 from prober.measure.tool_calls import CallPiece
 
+MAX_CHOICES = 128  # of an answer that are read; OpenAI's API makes no more
+
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
@@ -71,6 +73,7 @@ class Chunk(NamedTuple):
     choice: index of the choice that the chunk belongs to
     is_end: the API ends its answers with this event
     calls: pieces of tool calls
+    is_whole: of a whole answer, which a stream has sent in pieces before
     """
 
     has_content: bool = False
@@ -83,6 +86,7 @@ class Chunk(NamedTuple):
     choice: int = 0
     is_end: bool = False
     calls: tuple[CallPiece, ...] = ()
+    is_whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,80 +141,73 @@ def parse_event(event_name: bytes, payload: bytes) -> Chunk:
     """
     if event_name in (b"", b"message"):
         return parse_chunk(payload)
-    if event_name == b"error":
-        return Chunk(error=error_text(payload))
     try:
+        if event_name == b"error":
+            return Chunk(error=error_of({"error": json_object(payload)}) or "no message")
         return parse_chunk(payload)
     except Malformed:
-        return Chunk()
-
-
-def error_text(payload: bytes) -> str:
-    """The words of an event that is an error by its name."""
-    try:
-        document = json_object(payload)
-    except Malformed:
-        return shortened(payload[:1200].decode("utf-8", "replace").strip()) or "no message"
-    return error_of({"error": document}) or "no message"
+        words = shortened(payload[:1200].decode("utf-8", "replace").strip()) or "no message"
+        return Chunk(error=words) if event_name == b"error" else Chunk()
 
 
 def parse_chunk(payload: bytes) -> Chunk:
     """Parses a chunk of a chat or completions stream. Raises Malformed."""
-    document = json_object(payload)
+    return _chunk(json_object(payload))
+
+
+def _chunk(document: dict[str, Any]) -> Chunk:
+    """The chunk of a document. Of several choices it is the one with index 0, else the first; it has content if any of them has."""
     choices = document.get("choices")
     if (not choices or "error" in document) and (error := error_of(document)) is not None:
         return Chunk(error=error)
     usage = _usage(document)
     if not choices:
         return Chunk(usage=usage, model=shown_name(document.get("model")))
-    choice = choices[0] if type(choices) is list and len(choices) == 1 else _first_choice(choices)
+    if type(choices) is list and len(choices) > 1:
+        chunks = [_chunk({**document, "choices": [choice]}) for choice in choices[:MAX_CHOICES]]
+        has_content = any(chunk.has_content for chunk in chunks)
+        is_answer = any(chunk.is_answer for chunk in chunks)
+        return min(chunks, key=lambda chunk: chunk.choice != 0)._replace(has_content=has_content, is_answer=is_answer)
+    choice = choices[0] if type(choices) is list else None
     if not isinstance(choice, dict):
         raise Malformed("`choices` is not a list of objects")
-    delta = choice.get("delta")
-    if delta is None:
-        delta = {"content": choice.get("text")}
-    elif not isinstance(delta, dict):
+    message = choice.get("delta")
+    is_whole = message is None and isinstance(choice.get("message"), dict)
+    if message is None:
+        message = choice["message"] if is_whole else {"content": choice.get("text")}
+    elif not isinstance(message, dict):
         raise Malformed("`delta` is not an object")
     if choice.get("error"):
         return Chunk(error=error_of(document))
-    answer, reasoning = _content(delta)
-    text, index = answer or reasoning, choice.get("index")
-    finish_reason = _finish_reason(choice) if choice.get("finish_reason") else None
-    model = document.get("model")
-    model = model if type(model) is str else ""
-    index = index if type(index) is int else 0
-    if delta.get("tool_calls") or delta.get("function_call"):
-        return Chunk(
-            text != "", answer != "", text, finish_reason, usage, None, model, index, calls=tuple(_call_pieces(delta))
-        )
-    return Chunk(text != "", answer != "", text, finish_reason, usage, None, model, index)
+    answer, reasoning = _content(message)
+    text, index, model = answer or reasoning, choice.get("index"), document.get("model")
+    finish = choice.get("finish_reason")
+    has_calls = message.get("tool_calls") or message.get("function_call")
+    return Chunk(
+        text != "",
+        answer != "",
+        text,
+        shortened(text_of(finish)) if finish else None,
+        usage,
+        None,
+        model if type(model) is str else "",
+        index if type(index) is int else 0,
+        False,
+        tuple(_call_pieces(message, is_complete=is_whole)) if has_calls else (),
+        is_whole,
+    )
 
 
 def parse_answer(payload: bytes) -> Chunk:
     """Parses a complete answer to a request with `stream: false`. Raises Malformed."""
     document = json_object(payload)
-    if (error := error_of(document)) is not None:
-        return Chunk(error=error)
-    choices = document.get("choices")
-    choice = _first_choice(choices) if choices else None
-    if choice is None:
+    chunk = _chunk(document)
+    if chunk.error is None and not document.get("choices"):
         raise Malformed(f"the answer has no `choices`: {excerpt(payload)}")
-    message = choice.get("message")
-    message = message if isinstance(message, dict) else {"content": choice.get("text")}
-    answer, reasoning = _content(message)
-    return Chunk(
-        bool(answer or reasoning),
-        bool(answer),
-        answer or reasoning,
-        _finish_reason(choice),
-        _usage(document),
-        None,
-        shown_name(document.get("model")),
-        calls=tuple(_call_pieces(message, is_complete=True)),
-    )
+    return chunk
 
 
-def _call_pieces(message: dict[str, Any], *, is_complete: bool = False) -> Iterator[CallPiece]:
+def _call_pieces(message: dict[str, Any], *, is_complete: bool) -> Iterator[CallPiece]:
     """Pieces of the tool calls of a delta, or the calls of a complete message."""
     calls = message.get("tool_calls") or [{"function": message.get("function_call")}]
     for number, call in enumerate(calls if isinstance(calls, list) else ()):
@@ -223,20 +220,6 @@ def _call_pieces(message: dict[str, Any], *, is_complete: bool = False) -> Itera
                 shown_name(function.get("name")),
                 arguments if isinstance(arguments := function.get("arguments"), str) else "",
             )
-
-
-def _first_choice(choices: Any) -> dict[str, Any] | None:
-    """The choice with index 0, else the one that comes first; None if that is no object."""
-    if not isinstance(choices, list):
-        return None
-    if len(choices) > 1:
-        choices = sorted(choices, key=lambda choice: not isinstance(choice, dict) or choice.get("index") != 0)
-    return choices[0] if isinstance(choices[0], dict) else None
-
-
-def _finish_reason(choice: dict[str, Any]) -> str | None:
-    finish = choice.get("finish_reason")
-    return shortened(text_of(finish)) if finish else None
 
 
 def _content(message: dict[str, Any]) -> tuple[str, str]:

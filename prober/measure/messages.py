@@ -59,11 +59,11 @@ def parse_event(event_name: bytes, payload: bytes) -> Chunk:
         case "content_block_stop":
             # A tool without input has no deltas.
             return Chunk(calls=(CallPiece(_index(document), rest="{}"),))
-        case "message_start":
-            message = document.get("message")
+        case "message_start" | "message":
+            message = document.get("message") if kind == "message_start" else document
             if not isinstance(message, dict):
                 raise Malformed("`message_start` has no `message`")
-            return Chunk(usage=_usage(message), model=shown_name(message.get("model")))
+            return _message(message)
         case "message_delta":
             delta = document.get("delta")
             reason = delta.get("stop_reason") if isinstance(delta, dict) else None
@@ -80,11 +80,16 @@ def parse_event(event_name: bytes, payload: bytes) -> Chunk:
 def parse_answer(payload: bytes) -> Chunk:
     """Parses a complete answer to a request with `stream: false`. Raises Malformed."""
     message = json_object(payload)
-    blocks = message.get("content")
-    if not isinstance(blocks, list):
+    if not isinstance(message.get("content"), list):
         if (error := error_of(message)) is not None:
             return Chunk(error=error)
         raise Malformed(f"the answer has no list `content`: {excerpt(payload)}")
+    return _message(message)
+
+
+def _message(message: dict[str, Any]) -> Chunk:
+    """The blocks of a message; of the one that begins a stream there are none."""
+    blocks = message["content"] if isinstance(message.get("content"), list) else []
     contents = [_content(block) for block in blocks]
     answer = "".join(content.text for content in contents if content.is_answer)
     reasoning = "".join(content.text for content in contents if not content.is_answer)
@@ -98,6 +103,7 @@ def parse_answer(payload: bytes) -> Chunk:
         None,
         shown_name(message.get("model")),
         calls=tuple(piece for number, block in enumerate(blocks) for piece in _calls(block, number, is_complete=True)),
+        is_whole=True,
     )
 
 

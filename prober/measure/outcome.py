@@ -45,6 +45,7 @@ class Outcome(StrEnum):
 
 
 FAR_MORE = 2  # times the requested length, and an answer is far longer than that
+STATUSES = {404: Outcome.HTTP_404, 408: Outcome.HTTP_408, 429: Outcome.HTTP_429}
 NO_CONTENT = (204, 205)  # statuses of answers without a body
 NEUTRAL = frozenset({Outcome.INVALID, Outcome.CANCELLED, Outcome.OVER_BUDGET, Outcome.REJECTED})
 ANSWERED = frozenset({Outcome.OK, Outcome.WRONG_ANSWER})
@@ -112,19 +113,9 @@ def classify_status(status: int, detail: str) -> Verdict | None:
     text = f"HTTP {status}" + (f": {detail}" if detail else "")
     if 200 <= status < 300:
         return None
-    if status == 404:
-        return Verdict(Outcome.HTTP_404, text)
-    if status == 408:
-        return Verdict(Outcome.HTTP_408, text)
-    if status == 429:
-        return Verdict(Outcome.HTTP_429, text)
-    if status >= 500:
-        return Verdict(Outcome.HTTP_5XX, text)
     if 300 <= status < 400:
-        return Verdict(
-            Outcome.REJECTED, f"{text}: redirects are not followed; set the target's url to the new location"
-        )
-    return Verdict(Outcome.REJECTED, text)
+        text += ": redirects are not followed; set the target's url to the new location"
+    return Verdict(STATUSES.get(status, Outcome.HTTP_5XX if status >= 500 else Outcome.REJECTED), text)
 
 
 def reader_failure_verdict(problem: Exception) -> Verdict:

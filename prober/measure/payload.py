@@ -1,6 +1,7 @@
 """JSON of a server: tolerant reading of values, and the words of its errors in every shape seen in the field."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -28,6 +29,7 @@ _MESSAGES = (
 )
 _WRAPPERS = ("error", "errors", "detail", "Error", "fault", "base_resp")
 _CODES = ("code", "status", "status_code", "statusCode")
+_NO_TEXT = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")  # control characters that are in no text
 _FAILED = frozenset({"error", "fail", "failed", "failure"})
 _REQUEST_IDS = frozenset({"requestId", "request_id", "RequestId", "id", "trace_id"})
 
@@ -72,9 +74,18 @@ def excerpt(payload: bytes) -> str:
 
 
 def first_line(payload: bytes, limit: int = MAX_SERVER_TEXT_CHARS) -> str:
-    """The first line with text, as text."""
+    """The first line with text, as text; of binary data the first bytes."""
+    if binary := _binary(payload):
+        return binary
     lines = payload[: 4 * limit].decode("utf-8", "replace").splitlines()
     return shortened(next((line.strip() for line in lines if line.strip()), ""), limit)
+
+
+def _binary(payload: bytes) -> str:
+    """What the payload is if it is binary data; "" for text."""
+    if not _NO_TEXT.search(payload[:64]):
+        return ""
+    return "gzip data" if payload.startswith(b"\x1f\x8b") else f"binary data: {payload[:8].hex(' ')} …"
 
 
 def text_of(value: object) -> str:
@@ -169,7 +180,7 @@ def error_message(payload: bytes, limit: int = MAX_SERVER_TEXT_CHARS) -> str:
             message = next(_words(document, 0), None)
     except Malformed:
         message = None
-    text = message if message is not None else payload[: 4 * limit].decode("utf-8", "replace")
+    text = message if message is not None else _binary(payload) or payload[: 4 * limit].decode("utf-8", "replace")
     return shortened(" ".join(joined_surrogates(text).split()), limit)
 
 

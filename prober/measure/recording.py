@@ -12,7 +12,15 @@ from prober.measure import chat
 from prober.measure.api import CHAT, Api
 from prober.measure.names import shown_name
 from prober.measure.outcome import ObservedEnd, Verdict
-from prober.measure.payload import Malformed, error_of, first_line, is_json_object, joined_surrogates, json_object
+from prober.measure.payload import (
+    Malformed,
+    error_of,
+    excerpt,
+    first_line,
+    is_json_object,
+    joined_surrogates,
+    json_object,
+)
 from prober.measure.quality import CHECKED_CHARS_PER_TOKEN, MIN_CHECKED_CHARS
 from prober.measure.sse import STRAY, LineTooLong, SseDecoder, SseEvent, is_done
 from prober.measure.templates import Templates
@@ -38,7 +46,7 @@ LINE_WORK, PIECE_WORK = 200, 40
 WORK_PER_TOKEN, FREE_WORK = 16 << 10, 1 << 20
 USAGE_SLACK, FREE_COMPLETION_TOKENS, FREE_PROMPT_TOKENS = 2, 64, 1 << 16
 MAX_CHARACTER_BYTES = 4
-GZIP = b"\x1f\x8b"
+EVENT_STREAM, JSON = "text/event-stream", "application/json"
 NOTHING = chat.Chunk()
 
 
@@ -155,7 +163,10 @@ class Recording:
         size = len(data)
         self._work += size + LINE_WORK * (data.count(b"\n") or data.count(b"\r")) + PIECE_WORK
         if self._work > self._max_work:
-            self._give_up()
+            self._raw.clear()
+            self._events.clear()
+            self._pending_bytes, self.has_urgent_work = 0, False
+            self.malformed = f"too many events or bytes for an answer of {self.tokens} tokens"
             return True
         self._raw.append((at_ns, data))
         self._pending_bytes += size
@@ -224,23 +235,32 @@ class Recording:
         return bool(events or self._raw)
 
     def finish(self, content_type: str = "") -> None:
-        """Process the end of the body. content_type: of the response, to say what it is if not an event stream."""
+        """Process the end of the body. content_type: of the response, named where the body is not what was asked for."""
         self.parse_pending()
         if self.is_over:
             return
+        body, kind = bytes(self._body), content_type.partition(";")[0].strip() or "no content type"
+        words = first_line(body, MAX_STRAY_CHARS)
         try:
             if not self.streamed:
-                chunk = self.api.parse_answer(bytes(self._body))
+                if kind != JSON and not is_json_object(body):
+                    raise Malformed(f"expected {JSON}, got {kind}: {words!r}")
+                chunk = self.api.parse_answer(body)
                 if chunk.has_content:
                     self._stamps.append(self.last_ns or 0)
-                self._record_calls(self.last_ns or 0, chunk)
+                for piece in chunk.calls:
+                    self._calls.add(self.last_ns or 0, piece)
                 self._record_metadata(chunk)
                 return
             self._finish_event()
         except (LineTooLong, Malformed) as problem:
             self.malformed = str(problem)
         if self.stray_text and not self._has_event and not self.has_failed:
-            self._read_stray(content_type)
+            with suppress(Malformed):
+                self.error = error_of(json_object(body))
+            if self.error is None:
+                got = "" if kind == EVENT_STREAM else f"{kind}: "
+                self.malformed = f"expected {EVENT_STREAM}, got {got}{words or self.stray_text!r}"
 
     def cut(self) -> None:
         """Process the end of a body that was cut: parse its events, and keep the words that were none."""
@@ -249,7 +269,7 @@ class Recording:
             with suppress(LineTooLong):
                 self._finish_event()
         if not self._has_event and self.streamed:
-            self.stray_text = self.stray_text or first_line(bytes(self._body), MAX_STRAY_CHARS)
+            self.stray_text = first_line(bytes(self._body), MAX_STRAY_CHARS) or self.stray_text
 
     def complete(self, timeline: Timeline) -> Timeline:
         """Return `timeline` with the fields that this recording measured."""
@@ -324,13 +344,6 @@ class Recording:
             elif event.data.strip() or event.name == STRAY:
                 self._parse(self._fed_ns, event)
 
-    def _give_up(self) -> None:
-        self._raw.clear()
-        self._events.clear()
-        self._pending_bytes = 0
-        self.has_urgent_work = False
-        self.malformed = f"too many events or bytes for an answer of {self.tokens} tokens"
-
     def _decode(self, max_bytes: int) -> None:
         """Split up to `max_bytes` of the raw pieces into events, and look for the end of the answer."""
         while self._raw and max_bytes > 0 and self.ended_ns is None:
@@ -350,7 +363,9 @@ class Recording:
                     self._events.append((at_ns, event))
                     self._pending_bytes += len(event.data)
                 elif self._take_event(at_ns, event):
-                    self._end(at_ns)
+                    self.ended_ns, self.has_urgent_work = at_ns, False
+                    self._raw.clear()
+                    self._pending_bytes = sum(len(event.data) for _, event in self._events)
                     return
             if too_long:
                 self._raw.clear()
@@ -375,12 +390,6 @@ class Recording:
         self._pending_bytes += len(data)
         return self.api.has_end_event and self._ends_answer(event)
 
-    def _end(self, at_ns: int) -> None:
-        self.ended_ns = at_ns
-        self._raw.clear()
-        self._pending_bytes = sum(len(event.data) for _, event in self._events)
-        self.has_urgent_work = False
-
     def _ends_answer(self, event: SseEvent) -> bool:
         """Whether the event is the last one of its API; only one that contains a mark is parsed for this."""
         if not self._is_urgent(event.data) and not self._is_urgent(event.name):
@@ -390,22 +399,11 @@ class Recording:
         except Malformed:
             return False
 
-    def _read_stray(self, content_type: str) -> None:
-        body = bytes(self._body)
-        with suppress(Malformed):
-            self.error = error_of(json_object(body))
-        if self.error is None:
-            words = "gzip data" if body.startswith(GZIP) else first_line(body) or self.stray_text
-            kind = content_type.partition(";")[0].strip() or "no content type"
-            self.malformed = f"{kind} and no event stream, which was asked for: {words[:MAX_STRAY_CHARS]!r}"
-
     def _parse(self, at_ns: int, event: SseEvent) -> None:
         if self.error is not None or self.malformed is not None:
             return
-        payload = event.data
-        if payload[:1] != b"{":
-            payload = payload.strip()
-        if event.name and event.name == STRAY:
+        payload = event.data.strip()
+        if event.name == STRAY:
             self.stray_text = first_line(payload, MAX_STRAY_CHARS)
             with suppress(Malformed):  # an error that the server wrote into the stream as it is
                 self.error = error_of(json_object(payload))
@@ -416,16 +414,16 @@ class Recording:
             return
         try:
             chunk = self.api.parse_event(event.name, payload)
-            if chunk.has_content or chunk.finish_reason is not None:
-                if self._choice is None:
-                    self._choice = chunk.choice
-                elif chunk.choice != self._choice:
-                    return  # of an answer that nobody asked for
+            if chunk.is_whole:
+                chunk = self._end_of_pieces(chunk, payload)
+            if (chunk.has_content or chunk.finish_reason is not None) and not self._is_of_answer(chunk):
+                return
             if chunk.has_content:
                 self._record_content(at_ns, chunk)
-                self._learn(event)
-            if chunk.calls:
-                self._record_calls(at_ns, chunk)
+                if self.templates is not None:
+                    self.templates.learn(event.name, event.data)
+            for piece in chunk.calls:
+                self._calls.add(at_ns, piece)
             self._record_metadata(chunk)
             if (
                 not chunk.has_content
@@ -438,13 +436,20 @@ class Recording:
         except Malformed as problem:
             self.malformed = str(problem)
 
-    def _learn(self, event: SseEvent) -> None:
-        if self.templates is not None:
-            self.templates.learn(event.name, event.data)
+    def _is_of_answer(self, chunk: chat.Chunk) -> bool:
+        """Whether the chunk is of the answer: of the choice that came first, until the one with index 0 has content."""
+        if self._choice and chunk.choice == 0 and chunk.has_content:
+            self._choice, self.finish_reason, self._calls = 0, None, ToolCalls()
+            self._texts, self._text_chars, self._answers, self._answer_chars = [], 0, [], 0
+        if self._choice is None:
+            self._choice = chunk.choice
+        return chunk.choice == self._choice
 
-    def _record_calls(self, at_ns: int, chunk: chat.Chunk) -> None:
-        for piece in chunk.calls:
-            self._calls.add(at_ns, piece)
+    def _end_of_pieces(self, chunk: chat.Chunk, payload: bytes) -> chat.Chunk:
+        """What an event with the whole answer says besides the answer. Raises Malformed unless pieces of it came before."""
+        if chunk.has_content and not self._stamps:
+            raise Malformed(f"expected an answer in pieces, got the whole answer in one event: {excerpt(payload)}")
+        return chunk._replace(has_content=False, is_answer=False, text="", calls=())
 
     def _record_content(self, at_ns: int, chunk: chat.Chunk) -> None:
         stamps = self._stamps
@@ -503,9 +508,7 @@ class Recording:
         if read is None:
             return 0
         chunk, number = read.chunk, len(read.texts)
-        if self._choice is None:
-            self._choice = chunk.choice
-        elif chunk.choice != self._choice:
+        if not self._is_of_answer(chunk):
             return 0
         work = self._work + read.bytes + number * (LINE_WORK * read.lines + PIECE_WORK)
         if work > self._max_work:

@@ -38,8 +38,8 @@ def request_body(dialect: Dialect, request: Request) -> bytes:
     }
     if dialect.user:
         body["user"] = request.user
-    if request.salt is not None and (name := _salt_field(dialect)):
-        body[name] = request.salt
+    if request.salt is not None:
+        body |= {key: request.salt for key, value in dialect.cache_bypass.items() if value == Dialect.SALT}
     return orjson.dumps(body)
 
 
@@ -60,6 +60,8 @@ def parse_event(event_name: bytes, payload: bytes) -> Chunk:
         if not isinstance(response, dict):
             raise Malformed(f"`{kind}` has no `response`")
         return _end(response, shown_name(response.get("status")) or kind.partition(".")[2])
+    if document.get("object") == "response":
+        return _end(document, shown_name(document.get("status")))
     if kind == "response.output_item.added":
         item = document.get("item")
         # A tool call begins with the name of the tool, which the model generates.
@@ -88,13 +90,7 @@ def parse_answer(payload: bytes) -> Chunk:
         if (error := error_of(response)) is not None:
             return Chunk(error=error)
         raise Malformed(f"the answer has no `output`: {excerpt(payload)}")
-    answer, reasoning = _output(response["output"])
-    end = _end(response, shown_name(response.get("status")) or "completed")
-    items = response["output"] if isinstance(response["output"], list) else []
-    calls = tuple(piece for number, item in enumerate(items) for piece in _call_pieces(item, number))
-    return end._replace(
-        has_content=bool(answer or reasoning), is_answer=bool(answer), text=answer or reasoning, calls=calls
-    )
+    return _end(response, shown_name(response.get("status")) or "completed")
 
 
 def _position(document: dict[str, Any], item_id: object) -> int | str | None:
@@ -116,7 +112,7 @@ def _call_pieces(item: Any, position: int | str | None) -> Iterator[CallPiece]:
 
 
 def _end(response: dict[str, Any], status: str) -> Chunk:
-    """The end of an answer: its status, or the reason for which it is incomplete, is the finish reason."""
+    """The end of an answer, with all of it: its status, or the reason for which it is incomplete, is the finish reason."""
     usage, model = _usage(response), shown_name(response.get("model"))
     error = response.get("error")
     if error or status == "failed":
@@ -125,14 +121,19 @@ def _end(response: dict[str, Any], status: str) -> Chunk:
         )
     details = response.get("incomplete_details")
     reason = details.get("reason") if isinstance(details, dict) else None
-    return Chunk(finish_reason=shortened(text_of(reason or status)), usage=usage, model=model, is_end=True)
+    finish_reason = shortened(text_of(reason or status))
+    items = response["output"] if isinstance(response.get("output"), list) else []
+    answer, reasoning = _output(items)
+    text = answer or reasoning
+    calls = tuple(piece for number, item in enumerate(items) for piece in _call_pieces(item, number))
+    return Chunk(text != "", answer != "", text, finish_reason, usage, None, model, 0, True, calls, is_whole=True)
 
 
-def _output(output: Any) -> tuple[str, str]:
+def _output(items: list[Any]) -> tuple[str, str]:
     """Returns (answer text, reasoning text) of the items of a complete answer."""
     answer: list[str] = []
     reasoning: list[str] = []
-    for item in output if isinstance(output, list) else ():
+    for item in items:
         if not isinstance(item, dict):
             continue
         parts = [part for key in ("content", "summary") if isinstance(item.get(key), list) for part in item[key]]
@@ -157,7 +158,3 @@ def _usage(response: dict[str, Any]) -> Usage | None:
         count(usage.get("input_tokens_details"), "cached_tokens"),
         count(usage.get("output_tokens_details"), "reasoning_tokens"),
     )
-
-
-def _salt_field(dialect: Dialect) -> str | None:
-    return next((key for key, value in dialect.cache_bypass.items() if value == Dialect.SALT), None)

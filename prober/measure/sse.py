@@ -1,7 +1,7 @@
 """Sans-I/O decoder of server-sent events (WHATWG HTML, section 9.2), tolerant of deviations.
 
 Lines end with LF, CR or CRLF, also mixed. A leading byte-order mark is dropped. The space after `data:` is optional. Several
-`data:` lines are joined with LF. Comments are counted and dropped. A line or an event is limited to `max_line_bytes`.
+`data:` lines are joined with LF. Comments are dropped. A line or an event is limited to `max_line_bytes`.
 
 Three things are not in the standard. `[DONE]` is an event as soon as its line ends, without the blank line: no further data line can
 turn it into something else, and some servers omit the blank line and keep the connection open. `error: {...}` is an event named
@@ -46,22 +46,18 @@ class SseDecoder:
     """Incremental decoder: call `feed` with any split of the body, then `finish` once at its end."""
 
     __slots__ = (
-        *(
-            "_at_start",
-            "_data",
-            "_data_bytes",
-            "_has_stray",
-            "_idle",
-            "_max_line_bytes",
-            "_name",
-            "_partial_line",
-            "_skip_lf",
-        ),
-        "comments",
+        "_at_start",
+        "_data",
+        "_data_bytes",
+        "_has_stray",
+        "_idle",
+        "_max_line_bytes",
+        "_name",
+        "_partial_line",
+        "_skip_lf",
     )
 
     def __init__(self, max_line_bytes: int = 256 << 10) -> None:
-        self.comments = 0
         self._max_line_bytes = max_line_bytes
         self._partial_line = bytearray()  # grows in place, so that many small pieces are not copied again each time
         self._data: list[bytes] = []  # data lines of the current event
@@ -144,16 +140,14 @@ class SseDecoder:
                 self._data.append(data)
             return
         field, _, value = line.partition(b":")
-        if not field:
-            self.comments += 1
-        elif field == b"data":
+        if field == b"data":
             self._data.append(b"")
         elif field == b"event":
             self._name = value.removeprefix(b" ")
         elif field == b"error":
             self._name = b"error"
             self._data.append(value.removeprefix(b" "))
-        elif field not in (b"id", b"retry") and not self._has_stray:
+        elif field not in (b"", b"id", b"retry") and not self._has_stray:
             self._has_stray = True
             events.append(SseEvent(STRAY, line[:MAX_STRAY_BYTES]))
 

@@ -44,7 +44,6 @@ MAX_HEAD_BYTES = 64 << 10
 MAX_ERROR_BYTES = 64 << 10
 MAX_HEADERS = 200
 LINGER_S = 1.0
-IDLE_TIMEOUT = 408  # status with which a server ends a connection on which no request came
 NEVER_NS = 1 << 63
 P = ParamSpec("P")
 
@@ -86,46 +85,42 @@ class Exchange(asyncio.Protocol):
     """
 
     __slots__ = (  # more attributes than a dictionary finds quickly
-        *(
-            "_arrived_ns",
-            "_body_pieces",
-            "_can_wait",
-            "_check_ns",
-            "_deadlines",
-            "_handled",
-            "_has_turn",
-            "_inbox",
-            "_inbox_bytes",
-            "_is_closing",
-            "_is_event_stream",
-            "_is_paused",
-            "_marks",
-            "_max_body_bytes",
-            "_max_plain_bytes",
-            "_parsed",
-            "_parser",
-            "_read_bytes",
-            "_received",
-            "_size",
-            "_streaming",
-            "_timer",
-            "_turns",
-        ),
-        *(
-            "body",
-            "broken",
-            "end_ns",
-            "ended",
-            "headers",
-            "headers_ns",
-            "is_too_long",
-            "now_ns",
-            "on_body",
-            "recording",
-            "sent_ns",
-            "status",
-            "transport",
-        ),
+        "_arrived_ns",
+        "_body_pieces",
+        "_can_wait",
+        "_check_ns",
+        "_deadlines",
+        "_handled",
+        "_has_turn",
+        "_inbox",
+        "_inbox_bytes",
+        "_is_closing",
+        "_is_event_stream",
+        "_is_paused",
+        "_marks",
+        "_max_body_bytes",
+        "_max_plain_bytes",
+        "_parsed",
+        "_parser",
+        "_read_bytes",
+        "_received",
+        "_size",
+        "_streaming",
+        "_timer",
+        "_turns",
+        "body",
+        "broken",
+        "end_ns",
+        "ended",
+        "headers",
+        "headers_ns",
+        "is_too_long",
+        "now_ns",
+        "on_body",
+        "recording",
+        "sent_ns",
+        "status",
+        "transport",
     )
 
     def __init__(
@@ -287,15 +282,26 @@ class Exchange(asyncio.Protocol):
         return self._has_turn
 
     def _step(self) -> bool:
-        """Do a small part of the work. Returns True while some is left."""
+        """Do a small part of the work: the end of the answer, urgent work of the recording, or the next arrival, in this order.
+        Returns True while some is left.
+        """
+        recording = self.recording
         try:
-            self._work()
+            if self.ended.done():
+                pass
+            elif self._is_closing:
+                self._finish()
+            elif recording is not None and recording.has_urgent_work:
+                recording.work()
+                self._end_if_over(recording)
+            elif self._inbox:
+                self._work_inbox()
         except Exception as problem:
             self._reading_failed(problem)
         if self.ended.done():
             self._inbox.clear()
             return False
-        return self._is_closing or bool(self._inbox) or (self.recording is not None and self.recording.has_urgent_work)
+        return self._is_closing or bool(self._inbox) or (recording is not None and recording.has_urgent_work)
 
     def _reading_failed(self, problem: Exception) -> None:
         """End the exchange: the received bytes are no HTTP, or this code has failed."""
@@ -307,19 +313,6 @@ class Exchange(asyncio.Protocol):
             self._break(Outcome.MALFORMED, f"not HTTP ({problem}): {self._handled[:60]!r}")
         else:
             self._fail(problem)
-
-    def _work(self) -> None:
-        """Run a step: the end of the answer, urgent work of the recording, or the next arrival, in this order."""
-        recording = self.recording
-        if self.ended.done():
-            return
-        if self._is_closing:
-            self._finish()
-        elif recording is not None and recording.has_urgent_work:
-            recording.work()
-            self._end_if_over(recording)
-        elif self._inbox:
-            self._work_inbox()
 
     def _work_inbox(self) -> None:
         """Handle the next arrivals: a deadline, the end of the connection, or a bounded part of the answer."""
@@ -449,7 +442,7 @@ class Exchange(asyncio.Protocol):
         if status < 100:
             self._break(Outcome.MALFORMED, f"HTTP status {status:03d}")
             return
-        if self.sent_ns is None and status != IDLE_TIMEOUT:
+        if self.sent_ns is None and status < 400:  # a server that is full, or waits no longer, says so unasked
             self._break(Outcome.MALFORMED, f"the server answered (HTTP {status}) before the request was sent")
             return
         if status < 200:

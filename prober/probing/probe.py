@@ -18,7 +18,7 @@ from prober.measure.target_state import SILENT_STATES
 from prober.measure.timeline import Connection, Timeline
 from prober.net.clock import Alarm
 from prober.net.connection import Broken, cert_expiry, connect
-from prober.net.exchange import IDLE_TIMEOUT, Deadlines, Exchange
+from prober.net.exchange import Deadlines, Exchange
 from prober.net.retry_after import requested_pause_s
 from prober.probing.answer_checks import CheckUnavailable, answer_checks
 from prober.probing.connect_lead import MIN_IDLE_NS
@@ -28,6 +28,7 @@ from prober.workload.workloads import Drawer, DrawnRequest, FollowUp
 CACHED_SHARE = 0.10
 HELD_UP = 10  # times max_send_lag: the event loop this late at any time of a probe, and its stamps are not the target's
 DISK_NS = 1_000_000_000  # for so long a request waits for what it costs to be written down, while the disk works
+IDLE_TIMEOUT = 408  # status with which a server ends a connection on which no request came
 MAX_RECONNECTIONS = 4  # of a probe whose connections are closed before its request was written
 CROSSING_NS = (
     10_000_000  # and the time of a round trip: so soon after the request, a server closes for what was before it

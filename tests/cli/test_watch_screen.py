@@ -109,7 +109,7 @@ def test_the_screen_fits_its_size(scene: Callable[[], list[TargetView]], width: 
         (scenes.nothing, ["? pending", NO_LATENCY, "none has ended yet", "headroom  ? unknown"], ["✓", "p50"]),
         (scenes.starting, ["? starting (refuses connections since", NO_LATENCY], ["✓", "✗"]),
         (scenes.paused, ["? paused"], ["no problem"]),
-        (scenes.buffered, ["▲ answers arrive held back"], []),
+        (scenes.buffered, ["▲ buffered: something on the way, such as a gateway, holds tokens back"], []),
         (
             rejected,
             [

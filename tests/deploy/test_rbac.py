@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from prober.net.address import LINK_LOCAL, METADATA
+from prober.config.hosts import REFUSED
 from prober.net.kubernetes import Api
 from tests.deploy.asking import Following, discovery, leased
 from tests.deploy.rendering import Manifest
@@ -163,6 +163,6 @@ def test_the_policy_lets_it_reach_the_api_server(shipped: dict[str, list[Manifes
         policy = one(shipped[where], "NetworkPolicy")["spec"]
         assert let_out(policy, address, 443), where
         assert let_out(policy, address, 6443), where
-        for network in (*LINK_LOCAL, *METADATA):
+        for network in REFUSED:
             assert not let_out(policy, str(network[0]), 80), where
             assert not let_out(policy, str(network[-1]), 80), where

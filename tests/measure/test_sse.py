@@ -40,14 +40,6 @@ def test_one_piece_and_single_bytes_give_the_same_events(name: str) -> None:
     assert decode(*(body[i : i + 1] for i in range(len(body)))) == decode(body)
 
 
-@given(st.sampled_from(sorted(VECTORS)), st.lists(st.integers(0, 40), max_size=6))
-def test_any_split_gives_the_same_events(name: str, cuts: list[int]) -> None:
-    """The events do not depend on where the bytes are split."""
-    body, _ = VECTORS[name]
-    edges = [0, *sorted(min(cut, len(body)) for cut in cuts), len(body)]
-    assert decode(*(body[a:b] for a, b in itertools.pairwise(edges))) == decode(body)
-
-
 def test_an_event_name_applies_to_one_event() -> None:
     """The event after a named event has the default type again."""
     assert decode(b"event: ids\ndata: 1\n\ndata: 2\n\n") == [SseEvent(b"ids", b"1"), SseEvent(b"", b"2")]
@@ -66,13 +58,6 @@ def test_a_line_over_the_limit_raises(end: bytes) -> None:
     decoder.feed(b"data: " + b"x" * 600)
     with pytest.raises(LineTooLong, match="more than 1000 bytes"):
         decoder.feed(b"x" * 600 + end)
-
-
-def test_comments_are_counted() -> None:
-    """Keep-alive comments are counted and yield no events."""
-    decoder = SseDecoder()
-    assert decoder.feed(b": ping\n\n:\n\n") == []
-    assert decoder.comments == 2
 
 
 @pytest.mark.parametrize("cut", [0, 8, 11, 40])

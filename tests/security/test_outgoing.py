@@ -18,6 +18,7 @@ import pytest
 import trustme
 
 from prober.config.discovery import HttpSpec
+from prober.config.hosts import REFUSED
 from prober.config.load import load
 from prober.config.problems import ConfigError
 from prober.config.server import Auth, TlsSpec
@@ -103,7 +104,9 @@ async def met(*answer: bytes, forever: bytes = b"", **changes: Any) -> ProbeResu
 @pytest.mark.parametrize(
     "address",
     ["169.254.169.254", "169.254.0.1", "fe80::1", "fe80::1%eth0", "febf::1", "::ffff:169.254.169.254", "64:ff9b::a9fe:a9fe",
-     "2002:a9fe:a9fe::1", "fd00:ec2::254", "fd20:ce::254", "100.100.100.200", "168.63.129.16", "192.0.0.192"],
+     "2002:a9fe:a9fe::1", "2001:0:a9fe:a9fe::1", "2001:0:808:808:0:0:5601:5601", "::169.254.169.254", "64:ff9b:1::a9fe:a9fe",
+     "64:ff9b:1:a9fe:a9:fe00::", "64:ff9b:1:0:a9:fea9:fe00:0", "::ffff:100.100.100.200", "64:ff9b::100.100.100.200",
+     *map(str, (network[-1] for network in REFUSED))],
 )  # fmt: skip
 def test_link_local_and_metadata_addresses_are_refused(address: str) -> None:
     """However they are written; who means it says so."""
@@ -113,9 +116,12 @@ def test_link_local_and_metadata_addresses_are_refused(address: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "address", ["127.0.0.1", "::1", "10.0.0.1", "192.168.0.1", "fd00::1", "100.100.100.201", "8.8.8.8", "h"]
-)
+    "address",
+    ["127.0.0.1", "::1", "10.0.0.1", "192.168.0.1", "100.100.100.201", "8.8.8.8", "h", "fd00::1", "fd00:c1::a9fe:a9ff", "fd00:42::43",
+     "fd00:100::100", "fd12:3456:789a::a9fe:a9fe", "64:ff9b::a00:1", "64:ff9b:1::a00:1", "2002:a00:1::1", "2001:db8::a9fe:a9fe"],
+)  # fmt: skip
 def test_other_addresses_are_not(address: str) -> None:
+    """Those of clusters among them: unique local ones, and IPv4 ones behind NAT64."""
     check(address)
 
 

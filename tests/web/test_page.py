@@ -330,7 +330,7 @@ def test_the_headline_says_what_is_the_matter(scene: str, headline: str) -> None
             "buffered",
             [
                 "state: ready, buffered",
-                "Buffered: 10 of the last 10 answers arrived all at once or in flushes of 4 chunks or more.",
+                "Buffered: 10 of the last 10 answers arrived all at once or in flushes of 4 chunks or more; something on the way",
                 "not measurable here: all content arrived at once, so its TTFT is the time of the whole answer",
             ],
         ),

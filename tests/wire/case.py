@@ -77,7 +77,6 @@ class Case:
         finish: The finish reason as the server wrote it; empty: not checked.
         tokens_after_first: Tokens after the first flush, over which TPOT is taken; None: TPOT must be absent; `ANY`: not checked.
         detail: A text that the detail of the outcome must contain, ignoring case.
-        arguable: Another verdict can be defended too.
     """
 
     name: str
@@ -97,7 +96,6 @@ class Case:
     finish: str = ""
     tokens_after_first: int | None = ANY
     detail: str = ""
-    arguable: bool = False
 
     @property
     def verdicts(self) -> frozenset[str]:

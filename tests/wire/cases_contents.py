@@ -1,11 +1,11 @@
-"""Content: what is a content chunk, and what is not."""
+"""Content: what is a content chunk, what came together, and answers that are checked."""
 
 # ruff: noqa: E501 -- a table: one line a case
 
-from tests.wire.case import END, FIRST, LAST, Case
-from tests.wire.events import DONE, ROLE, chat, content, end, good, legacy, reasoned, sse, text, usage
-from tests.wire.families import CALL, PIECE, TAIL, replaced
-from tests.wire.heads import stream
+from tests.wire.case import ANSWER, END, FIRST, HOLD, LAST, Case
+from tests.wire.events import DONE, ROLE, chat, content, end, good, legacy, reasoned, sse, text, tokens_used, usage
+from tests.wire.families import CALL, PIECE, SHORT, TAIL, WHOLE, choices, flushes, replaced, whole
+from tests.wire.heads import LAST_CHUNK, UVICORN, drip, frame, joined, stream, unended
 
 # fmt: off
 CASES = (
@@ -13,26 +13,60 @@ CASES = (
     Case("role on every chunk: TGI", "ok", stream(*(chat({"role": "assistant", "content": w}) for w in "abcd"), chat({"role": "assistant", "content": ""}, "length"), usage(4), DONE), "TGI writes the role on every chunk", engine="tgi", chunks=4),
     Case("empty content between content", "ok", stream(ROLE, FIRST, text("a"), text(""), text("b"), text(""), text("c"), LAST, text("d"), text(""), *TAIL), "an empty text is no content", chunks=4),
     Case("content of white space", "ok", stream(ROLE, FIRST, text(" "), text("\n"), text("\t"), LAST, text("d"), *TAIL), "white space is generated content", chunks=4),
-    Case("delta null", "ok", stream(ROLE, sse({"choices": [{"index": 0, "delta": None, "finish_reason": None}]}), FIRST, text("a"), text("b"), text("c"), text("d"), *TAIL), "no content", chunks=4, arguable=True),
     Case("choices empty at the start: Azure's prompt filter", "ok", stream(sse({"choices": [], "prompt_filter_results": [{"prompt_index": 0, "content_filter_results": {}}]}), 0.05, *content(), *TAIL), "no content", engine="openai", chunks=4),
-    Case("choices as an object", "malformed", stream(sse({"choices": {"0": {"delta": {"content": "a"}}}}), DONE), "no chunk of this API", arguable=True),
-    Case("content as a number", "ok", stream(ROLE, text(5), text(6), text(7), text(8), *TAIL), "no text", arguable=True),
-    Case("content as a list of thinking parts: Mistral", "ok", stream(ROLE, FIRST, text([{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}]), text("b"), text("c"), LAST, text("d"), *TAIL), "Mistral writes reasoning as parts", engine="openai", chunks=4, arguable=True),
-    Case("content as a list of one empty text", "ok", stream(ROLE, text([{"type": "text", "text": ""}]), 0.1, *content(role=b""), *TAIL), "no content", chunks=4),
+    Case("choices as an object", "malformed", stream(sse({"choices": {"0": {"delta": {"content": "a"}}}}), DONE), "no chunk of this API"),
+    Case("content as a number", "ok", stream(ROLE, text(5), text(6), text(7), text(8), *TAIL), "no text"),
+    Case("content as a list of thinking parts: Mistral", "ok", stream(ROLE, FIRST, text([{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}]), text("b"), text("c"), LAST, text("d"), *TAIL), "Mistral writes reasoning as parts", engine="openai", chunks=4),
     Case("reasoning, then content", "ok", stream(*reasoned("reasoning"), *TAIL), "vLLM from 0.16", chunks=4),
     Case("empty reasoning_content beside content: TensorRT-LLM", "ok", stream(ROLE, *(chat({"content": w, "reasoning_content": ""}) for w in "abcd"), *TAIL), "an empty text is no reasoning", engine="trtllm", chunks=4),
     Case("reasoning only, then length", "ok", stream(ROLE, FIRST, chat({"reasoning_content": "a"}), chat({"reasoning_content": "b"}), chat({"reasoning_content": "c"}), LAST, chat({"reasoning_content": "d"}), *TAIL), "reasoning is generated content", engine="sglang", chunks=4),
     Case("tool calls only", "ok", stream(ROLE, 0.02, FIRST, chat({"tool_calls": [CALL]}), 0.02, chat({"tool_calls": [PIECE]}), 0.02, LAST, chat({"tool_calls": [PIECE]}), end("tool_calls"), usage(3), END, DONE), "tool calls are content", engine="", chunks=3),
     Case("tool calls without index or id", "ok", stream(ROLE, FIRST, chat({"tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}), end("tool_calls"), usage(2), DONE), "clients of gateways see it", engine="", chunks=1),
-    Case("refusal only", "ok", stream(ROLE, FIRST, chat({"refusal": "I can"}), LAST, chat({"refusal": "not"}), end("stop"), usage(2), END, DONE), "the OpenAI client reads delta.refusal", engine="openai", arguable=True),
-    Case("audio delta and transcript", "ok", stream(ROLE, chat({"audio": {"id": "a1", "transcript": "Hi"}}), chat({"audio": {"data": "AAAA"}}), end("stop"), usage(2), DONE), "not asked for", engine="openai", arguable=True),
-    Case("only choice 1 has content", "ok", stream(ROLE, chat({"content": "X"}, index=1), chat({}, "stop", index=1), end("stop"), usage(1), DONE), "a client that reads the first element of `choices` gets all of it", engine="", arguable=True),
+    Case("refusal only", "ok", stream(ROLE, FIRST, chat({"refusal": "I can"}), LAST, chat({"refusal": "not"}), end("stop"), usage(2), END, DONE), "the OpenAI client reads delta.refusal", engine="openai"),
+    Case("audio delta and transcript", "ok", stream(ROLE, chat({"audio": {"id": "a1", "transcript": "Hi"}}), chat({"audio": {"data": "AAAA"}}), end("stop"), usage(2), DONE), "not asked for", engine="openai"),
+    Case("only choice 1 has content", "ok", stream(ROLE, chat({"content": "X"}, index=1), chat({}, "stop", index=1), end("stop"), usage(1), DONE), "a client that reads the first element of `choices` gets all of it", engine=""),
     Case("two choices in one chunk, the second first", "ok", stream(ROLE, FIRST, sse({"choices": [{"index": 1, "delta": {"content": "X"}, "finish_reason": None}, {"index": 0, "delta": {"content": "a"}, "finish_reason": None}]}), text("b"), text("c"), LAST, text("d"), *TAIL), "the index decides, not the place", chunks=4),
-    Case("content beside null finish reason missing", "ok", stream(*(sse({"choices": [{"index": 0, "delta": {"content": w}}]}) for w in "abcd"), sse({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}), DONE), "fields may be missing", engine="", chunks=4),
     Case("text completions", "ok", stream(0.02, FIRST, legacy("##"), 0.02, legacy("TI"), 0.02, legacy(" in"), 0.02, LAST, legacy("s", "length"), usage(4), END, DONE), "completions write `text`", api="completions", chunks=4, completion=4),
-    Case("text completions answered with chat chunks", "ok", stream(*good()), "another API's shape", api="completions", arguable=True),
+    Case("text completions answered with chat chunks", "ok", stream(*good()), "another API's shape", api="completions"),
     Case("text null in completions", "ok", stream(legacy(None), FIRST, legacy("a"), legacy("b"), legacy("c"), LAST, legacy("d", "length"), usage(4), END, DONE), "null is no content", api="completions", chunks=4),
-    Case("model null and missing", "ok", stream(*replaced(b'"model":"probe-model"', b'"model":null', good())), "nothing to compare", chunks=4),
-    Case("service_tier and system_fingerprint", "ok", stream(*(chat({"content": w}, service_tier="default", system_fingerprint=None) for w in "abcd"), chat({}, "stop", service_tier="default"), usage(4), DONE), "not read", engine="openai", chunks=4),
-    Case("all content empty, usage counts tokens", "empty", stream(ROLE, *(text("") for _ in range(4)), *TAIL), "special tokens have no text; at least one content token", engine="tgi", arguable=True),
+    Case("all content empty, usage counts tokens", "empty", stream(ROLE, *(text("") for _ in range(4)), *TAIL), "special tokens have no text; at least one content token", engine="tgi"),
+    Case("role chunk with null content: llama.cpp", "ok", stream(chat({"role": "assistant", "content": None}), 0.1, *content(role=b""), *TAIL), "null is no content", engine="llamacpp", chunks=4),
+    Case("role and content in one chunk", "ok", stream(0.02, FIRST, chat({"role": "assistant", "content": "a"}), 0.02, text("b"), 0.02, text("c"), 0.02, LAST, text("d"), *TAIL), "it carries content", chunks=4),
+    Case("content as a list of text parts", "ok", stream(ROLE, FIRST, text([{"type": "text", "text": "a"}]), text([{"type": "text", "text": "b"}]), text([{"type": "text", "text": "c"}]), LAST, text([{"type": "text", "text": "d"}]), *TAIL), "Mistral writes content as parts", engine="openai", chunks=4),
+    Case("content as an empty list", "ok", stream(ROLE, text([]), 0.1, *content(role=b""), *TAIL), "no content", chunks=4),
+    Case("both reasoning fields with the same text", "ok", stream(ROLE, FIRST, chat({"reasoning": "a", "reasoning_content": "a"}), text("b"), text("c"), LAST, text("d"), *TAIL), "vLLM 0.11.1 to 0.15 writes both; it is one chunk", chunks=4),
+    Case("OpenRouter's reasoning_details", "ok", stream(ROLE, FIRST, chat({"content": "", "reasoning": "hm", "reasoning_details": [{"type": "reasoning.text", "text": "hm"}]}), text("b"), text("c"), LAST, text("d"), *TAIL), "one chunk of reasoning", engine="openai", chunks=4),
+    Case("legacy function_call", "ok", stream(chat({"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": ""}}), 0.02, chat({"function_call": {"arguments": "{"}}), LAST, chat({"function_call": {"arguments": "}"}}), end("function_call"), usage(3), END, DONE), "the OpenAI client reads it", engine="openai"),
+    Case("another choice than the first beside it", "ok", stream(ROLE, FIRST, text("a"), chat({"content": "X"}, index=1), text("b"), chat({"content": "Y"}, index=1), text("c"), LAST, text("d"), chat({}, "stop", index=1), end(), usage(4), END, DONE), "choice 0 is the answer", chunks=4),
+    Case("finish reason of choice 1 only", "truncated", stream(*content(), chat({}, "stop", index=1), usage(4), DONE), "choice 0 has no finish reason"),
+    Case("choice without an index", "ok", stream(*(sse({"choices": [{"delta": {"content": w}, "finish_reason": None}]}) for w in "abcd"), sse({"choices": [{"delta": {}, "finish_reason": "length"}]}), usage(4), DONE), "the only choice is the answer", engine="", chunks=4),
+    Case("chat answered with text chunks", "ok", stream(legacy("a"), legacy("b"), legacy("c"), legacy("d", "length"), usage(4), DONE), "another API's shape"),
+    Case("another model answers", "ok", stream(*replaced(b"probe-model", b"other-model", good())), "a difference is an event, not an outcome", chunks=4, completion=4),
+    Case("all tokens in one flush at the end", "ok", stream(*flushes(16, 16, 0.2)), "TPOT is not measurable", tokens=16, chunks=16, completion=16, tokens_after_first=None),
+    Case("two flushes of unequal size", "ok", stream(ROLE, FIRST, text("a") * 12, 0.12, LAST, text("b") * 4, end(), usage(16), END, DONE), "TPOT is 120 ms over the 4 tokens after the first flush", tokens=16, chunks=16, completion=16, tokens_after_first=4),
+    Case("one chunk with all tokens", "ok", stream(ROLE, 0.1, FIRST, LAST, text("all of the answer at once"), end(), usage(16), END, DONE), "TPOT is not measurable", tokens=16, chunks=1, completion=16, tokens_after_first=None),
+    Case("one token in all", "ok", stream(*content(1), end(), usage(1), END, DONE), "TPOT needs two tokens", tokens=1, chunks=1, completion=1, tokens_after_first=None),
+    Case("eight tokens at a time, four flushes", "ok", stream(*flushes(32, 8, 0.08)), "TPOT is 3 × 80 ms over 24 tokens: 10 ms", tokens=32, chunks=32, completion=32, tokens_after_first=24),
+    Case("first token alone, the rest in one flush", "ok", stream(ROLE, FIRST, text("a"), 0.15, LAST, text("b") * 15, end(), usage(16), END, DONE), "TPOT is 150 ms over 15 tokens: 10 ms", tokens=16, chunks=16, completion=16, tokens_after_first=15),
+    Case("two chunks of eight tokens", "ok", stream(ROLE, FIRST, chat({"content": "eight tokens are in this chunk"}, usage=tokens_used(8)), 0.16, LAST, chat({"content": "and eight in this"}, "length", usage=tokens_used(16)), usage(16), END, DONE), "160 ms over 8 tokens: 20 ms", tokens=16, chunks=2, completion=16, tokens_after_first=8),
+    Case("golden prompt: the words in reasoning only", "wrong_answer", stream(ROLE, chat({"reasoning_content": "is it 42?"}), text("No"), text("."), end("stop"), usage(4), DONE), "reasoning is no answer", engine="", golden="42"),
+    Case("golden prompt: a surrogate pair split over chunks", "ok", stream(ROLE, text("@").replace(b"@", b"\\ud83d"), text("@").replace(b"@", b"\\ude00"), end("stop"), usage(4), DONE), "two halves of one character, joined", engine="", golden="😀"),
+    Case("golden prompt: other words", "wrong_answer", stream(ROLE, text("The answer"), text(" is "), text("41"), text("."), end("stop"), usage(4), DONE), "does not contain the text", engine="", golden="42"),
+    Case("golden prompt: the words split over chunks and UTF-8", "ok", (UVICORN, *frame(drip(joined(ROLE, text("Gr"), text("üß"), text("e!"), end("stop"), usage(4), DONE), 9, 0.0)), LAST_CHUNK), "chunks are joined", engine="", golden="Grüße"),
+    Case("choice 1 beside an empty choice 0 in one chunk", "ok", stream(ROLE, 0.05, FIRST, choices({"content": ""}, {"content": "X"}), 0.15, text("b"), text("c"), LAST, text("d"), *TAIL), "TTFT: the first chunk with generated content, of any choice"),
+    Case("choice 1 reasons beside an empty choice 0", "ok", stream(ROLE, 0.05, FIRST, choices({}, {"reasoning_content": "X"}), 0.15, ANSWER, text("b"), text("c"), LAST, text("d"), *TAIL), "reasoning is content; the answer has its own first time"),
+    Case("choice 1 calls a tool beside a choice 0 without a delta", "ok", stream(ROLE, 0.05, FIRST, choices(None, {"tool_calls": [CALL]}), 0.15, text("b"), text("c"), LAST, text("d"), *TAIL), "tool calls are content"),
+    Case("choice 1 begins in a chunk of its own", "ok", stream(ROLE, 0.05, FIRST, chat({"content": "X"}, index=1), 0.1, text("4"), text("2"), LAST, text("."), chat({}, "stop", index=1), end("stop"), usage(4), END, DONE), "TTFT: the first chunk with generated content, of any choice; choice 0 is the answer", engine="", golden="42", chunks=4),
+    Case("choice 1 begins, then chunks of both choices", "ok", stream(ROLE, FIRST, chat({"content": "X"}, index=1), *(choices({"content": w}, {"content": w}) for w in "ab"), LAST, choices({"content": "c"}, {"content": "c"}), end(), usage(4), END, DONE), "choice 0 is the answer, once it has content", chunks=4),
+    Case("completions: choice 1 beside an empty choice 0", "ok", stream(FIRST, sse({"choices": [{"index": 0, "text": ""}, {"index": 1, "text": "X"}]}), 0.1, legacy("b"), legacy("c"), LAST, legacy("d", "length"), usage(4), END, DONE), "TTFT: the first chunk with generated content, of any choice", api="completions"),
+    Case("two empty choices in one chunk", "ok", stream(ROLE, 0.05, choices({"content": ""}, {"content": ""}), 0.15, *content(role=b""), *TAIL), "an empty text is no content", chunks=4),
+    Case("a whole chat completion in one event", "malformed", stream(whole("Hello there"), DONE), WHOLE, detail="the whole answer in one event"),
+    Case("a whole chat completion in one event, after a role chunk and a comment, held open", "malformed", (*unended(ROLE, b": x\n\n", whole("Hello there")), HOLD), WHOLE, detail="the whole answer in one event", limits=SHORT),
+    Case("a whole tool call in one event", "malformed", stream(whole(None, "tool_calls", tool_calls=[CALL]), DONE), WHOLE, detail="the whole answer in one event"),
+    Case("a whole chat completion of nothing in one event", "empty", stream(whole(""), DONE), "at least one content token", engine=""),
+    Case("message instead of delta in each chunk", "malformed", stream(*(sse({"choices": [{"index": 0, "message": {"content": w}, "finish_reason": None}]}) for w in "abcd"), end("stop"), DONE), "another API's shape", engine=""),
+    Case("chunks, then the whole completion: MiniMax", "ok", stream(*content(), whole("Hello there,", "length"), END, DONE), "the last event repeats the text", engine="", chunks=4, completion=4, tokens_after_first=3),
+    Case("an empty message beside the delta", "ok", stream(sse({"choices": [{"index": 0, "delta": {"role": "assistant"}, "message": {"role": "assistant", "content": ""}, "finish_reason": None}]}), *content(role=b""), *TAIL), "the delta counts", chunks=4),
+    Case("chunks that call themselves chat.completion", "ok", stream(*replaced(b"chat.completion.chunk", b"chat.completion", good())), "the delta counts, not the name", chunks=4),
+    Case("a whole text completion in one event", "ok", stream(FIRST, LAST, legacy("all of it", "length", usage=tokens_used(4)), END, DONE), "it looks like a chunk", api="completions", chunks=1, completion=4, tokens_after_first=None),
 )

@@ -8,15 +8,22 @@ from tests.wire.case import END, FIRST, LAST, Case, Limits, Script, Step
 from tests.wire.events import (
     DONE,
     MESSAGE_STOP,
+    MODEL,
     ROLE,
     WORDS,
     blocks,
     content,
     end,
+    message,
     message_delta,
     output,
+    payload,
     response,
+    response_state,
+    response_usage,
+    sse,
     text,
+    tokens_used,
     usage,
 )
 from tests.wire.heads import CHUNKED, DATE, EVENTS, body, head, stream
@@ -34,6 +41,25 @@ ERROR = {"error": {"message": "words of the server", "type": "t", "param": None,
 CALL = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "f", "arguments": ""}}
 PIECE = {"index": 0, "function": {"arguments": '{"a":1}'}}
 
+WHOLE = "deltas are due, and a client that reads them gets nothing"
+BUSY = body("503 Service Unavailable", "too many connections\n", "content-type: text/plain")
+PNG = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR\x00\x00\x00\x01" + bytes(range(256))
+NOISE = bytes((index * 167 + 91) % 256 for index in range(3000))
+RESPONSE = response_state(
+    "completed",
+    error=None,
+    output=[{"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Hello there"}]}],
+    usage=response_usage(4),
+)
+MESSAGE = {
+    "id": "msg_1",
+    "type": "message",
+    "role": "assistant",
+    "content": [{"type": "text", "text": "Hello there"}],
+    "model": MODEL,
+    "stop_reason": "end_turn",
+    "usage": {"input_tokens": 8, "output_tokens": 4},
+}
 TIMINGS = {
     "cache_n": 0,
     "prompt_n": 8,
@@ -84,6 +110,17 @@ def prefixed(prefix: bytes, steps: Script) -> Script:
 def unnamed(steps: Script) -> Script:
     """Named events without their names."""
     return tuple(step.split(b"\n", 1)[1] if isinstance(step, bytes) else step for step in steps)
+
+
+def choices(*deltas: object) -> bytes:
+    """An event of one chunk with several choices."""
+    listed = [{"index": index, "delta": delta, "finish_reason": None} for index, delta in enumerate(deltas)]
+    return sse({**payload(), "choices": listed})
+
+
+def whole(text: object, finish: str = "stop", **more: Any) -> bytes:
+    """An event with a chat completion that is not streamed."""
+    return sse(message(text, finish, tokens_used(4), **more))
 
 
 def said(

@@ -1,0 +1,25 @@
+"""What `prober once` prints about one probe."""
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from prober.cli.probe_drawing import draw
+from prober.measure.outcome import Outcome
+from prober.measure.timeline import Timeline
+from tests.measure.test_buffering import AT_ONCE, STREAMED
+from tests.web.scenes import probe
+
+
+@pytest.mark.parametrize(
+    ("outcome", "timeline", "is_named"),
+    [(Outcome.OK, AT_ONCE, True), (Outcome.OK, STREAMED, False), (Outcome.TRUNCATED, AT_ONCE, False)],
+)
+def test_a_gateway_that_holds_the_answer_back_is_named(
+    outcome: Outcome, timeline: Timeline, is_named: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the words of the daemon; as there, a failed answer is not judged."""
+    draw(replace(probe(0, Random(1)), outcome=outcome, timeline=timeline))
+    words = "buffered: the answer arrived all at once or in flushes of 4 chunks or more; something on the way, such as a gateway"
+    assert (words in capsys.readouterr().out) is is_named
