@@ -25,7 +25,7 @@ $(VENV)/installed: requirements.lock pyproject.toml
 	@touch $@
 
 demo: install ## four mock engines, the prober, and Prometheus where there is one; runs until Ctrl-C
-	@$(BIN)/prober demo
+	@$(BIN)/python -m prober demo
 
 test: install ## every test; fetches Prometheus, kubectl and Helm when they are not there
 	@tools/parts.sh $(TOOLS) $(BIN)/python
@@ -37,12 +37,12 @@ check: install ## format, lint, types, layers, generated files unchanged, dashbo
 	$(BIN)/mypy
 	$(BIN)/pytest -q tests/test_layers.py
 	$(BIN)/python docs/generate.py --check
-	$(BIN)/prober dashboards check
+	$(BIN)/python -m prober dashboards check
 	$(BIN)/python -m tools.dashboard_lint
 
 generated: install ## write the files that are generated from the code again
 	$(BIN)/python docs/generate.py
-	$(BIN)/prober dashboards write
+	$(BIN)/python -m prober dashboards write
 
 bench: install ## the measured goals; each prints one JSON object
 	$(BIN)/python -m bench $(ARGS)

@@ -7,6 +7,7 @@ import json
 import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # this tree, whichever one is installed
 from prober.cli.rules import HEAD, as_yaml
 from prober.config.schema import document, json_schema
 from prober.daemon.app import read_config
@@ -16,11 +17,9 @@ from prober.exposition.alerting import RuleOptions
 from prober.measure.engine_signals import EngineTable
 from prober.measure.engines import DIALECTS, TABLES
 from prober.web.api import openapi
+from tests.wire.table import markdown, read_cases
 
 DOCS = Path(__file__).parent
-sys.path.insert(0, str(DOCS.parent))
-from tests.wire.table import markdown, read_cases  # noqa: E402
-
 DEPLOY = DOCS.parent / "deploy"
 
 
