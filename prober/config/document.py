@@ -1,6 +1,6 @@
 """Parse YAML text into plain values. Duplicate keys are refused, and every error has line and column.
 
-Dates stay text, since no key takes one, and tags that build objects are refused.
+Dates and numbers in base 60, such as 1:30, stay text, since no key takes one, and tags that build objects are refused.
 """
 
 from typing import Any
@@ -18,6 +18,8 @@ Position = tuple[int, int]  # line and column, from 1
 MAX_VALUES = 1_000_000  # of a file with all aliases expanded: a few hundred bytes can expand to 10^12
 MAX_NODES = 200_000  # of a file as it is written: each takes 0.3 to 0.4 KB while it is read
 MAX_DEPTH = 100
+MAX_NUMBER_CHARS = 100  # a longer one, which takes long to convert and to show, is no number that a key takes
+_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
 
 class BadYaml(ValueError):
@@ -28,15 +30,10 @@ class BadYaml(ValueError):
 
 
 class _Loader(Composer, CParser, SafeConstructor, Resolver):
-    """SafeLoader without dates that refuses duplicate keys.
+    """SafeLoader without dates and base 60 that refuses duplicate keys.
 
     libyaml reads the text, and PyYAML's composer builds the nodes: libyaml's own ends the process for deeply nested ones.
     """
-
-    yaml_implicit_resolvers = {  # noqa: RUF012 - declared by PyYAML
-        first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
-        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
 
     def __init__(self, text: str) -> None:
         CParser.__init__(self, text)
@@ -65,8 +62,18 @@ class _Loader(Composer, CParser, SafeConstructor, Resolver):
             _values(node, {})
         return node
 
+    def resolve(self, kind: type[Node], value: str, implicit: Any) -> str:
+        """Tag of a node that has none."""
+        tag: str = super().resolve(kind, value, implicit)
+        is_text = tag.endswith(":timestamp") or (tag in _NUMBERS and ":" in value)
+        return "tag:yaml.org,2002:str" if is_text else tag
+
     def construct_object(self, node: Node, deep: bool = False) -> Any:
-        """Complete value of a node; raises ConstructorError for a recursive alias."""
+        """Complete value of a node; raises ConstructorError for a recursive alias, a number that is too long or one in base 60."""
+        if node.tag in _NUMBERS and (len(node.value) > MAX_NUMBER_CHARS or ":" in node.value):
+            number = "a number in base 60" if ":" in node.value else f"a number of {len(node.value):,} characters"
+            what = f"{number}; put quotes around it, or write at most {MAX_NUMBER_CHARS} characters in base 10"
+            raise ConstructorError(None, None, what, node.start_mark)
         try:
             return super().construct_object(node, True)
         except (yaml.YAMLError, RecursionError):

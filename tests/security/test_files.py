@@ -29,6 +29,7 @@ from prober.config.server import TlsSpec
 from prober.daemon.app import read_config
 from prober.features.discovery.sources.discovered_targets import DiscoveredTargets
 from prober.features.discovery.sources.file import Files
+from prober.features.discovery.sources.groups import BadList, read_targets
 from prober.features.discovery.sources.http import Http
 from prober.features.discovery.sources.kubernetes import Kubernetes
 from prober.net.certificates import BadCertificate, client_tls
@@ -247,6 +248,62 @@ async def test_a_pipe_as_certificate_authority_blocks_nothing(pipe: Path, tmp_pa
         with pytest.raises(Unreachable, match=why):
             await api.get("/api")
         await api.close()
+
+
+LONG = 300_000
+LONG_NUMBERS = {
+    "decimal": "9" * LONG,
+    "underscores": "1_" * LONG + "1",
+    "octal": "0" + "7" * LONG,
+    "hexadecimal": "0x" + "f" * LONG,
+    "binary": "0b" + "1" * LONG,
+    "fraction": "1." + "9" * LONG,
+    "exponent": "1.0e+" + "9" * LONG,
+    "float": "9" * LONG + ".0",
+    "tag": "!!int " + "9" * LONG,
+    "float tag": "!!float " + "9" * LONG,
+    "integer tag of base 60": "!!int 1" + ":1" * LONG,
+    "float tag of base 60": "!!float 1" + ":1" * LONG,
+}
+
+
+@pytest.mark.parametrize("number", LONG_NUMBERS.values(), ids=LONG_NUMBERS)
+def test_a_number_that_is_long_is_refused_before_it_is_converted(number: str) -> None:
+    """One of 600 kB in base 60 took 74 s, again at each reading of a list."""
+    with pytest.raises(
+        BadYaml, match=r"a number (of 3|of 6|in base 60).*; put quotes around it, or write at most 100 "
+    ):
+        parse(f"- {number}")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1:30",
+        "1:30.5",
+        "-1:30",
+        "190:20:30",
+        "1" + ":1" * LONG,
+        "1" + ":1" * LONG + ".5",
+        "2026-01-01",
+        "0" + "9" * LONG,
+    ],
+)
+def test_base_60_and_dates_are_text(text: str) -> None:
+    """As in YAML 1.2. Numbers that are written as people write them are numbers."""
+    assert parse(f"- {text}") == [text]
+    numbers = [0, -12, 1_000_000, 8, 255, 5, 0.5, -1e-9, float("inf"), "e", 3.0]
+    assert parse("[0, -12, 1_000_000, 010, 0xff, 0b101, .5, -1.0e-9, .inf, e, !!float 3]") == numbers
+
+
+@pytest.mark.parametrize(
+    "number", ["9" * LONG, "1e" + "9" * LONG, "0." + "9" * LONG], ids=["integer", "exponent", "fraction"]
+)
+def test_a_list_with_a_long_number_is_refused_or_read_at_once(number: str) -> None:
+    """In both formats: Python refuses integers of more than 4,300 digits, and reads a float of any length in linear time."""
+    for form in ("JSON", "YAML"):
+        with suppress(BadList):
+            read_targets(f'[{{"targets": ["a:1"], "labels": {{"n": {number}}}}}]'.encode(), form, {}, ())
 
 
 def test_a_file_of_too_many_values_or_mistakes_is_refused_at_once() -> None:
