@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from prober.results.load_description import current_load
 from prober.results.result import Load, Target
 from prober.results.result_file import KEY
 from prober.results.strict_json import Reader, Unreadable, dumps
@@ -13,7 +12,7 @@ from prober.statistics.quantiles import Quantile
 Side = Literal["a", "b"]
 RiskState = Literal["excluded", "shown", "not_enough_data"]
 INSIDE = "comparison"
-FORMAT = 4  # 2: lengths are the `repr` of a distribution; 3: neither risks nor shares
+FORMAT = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,15 +164,10 @@ def is_comparison(document: object) -> bool:
 def from_object(document: Any, source: str) -> Comparison:
     """The comparison that `to_json` wrote. Raises Unreadable, which names `source` and the key."""
     own = document[KEY]
-    if own.get("format") not in (2, 3, FORMAT):
+    if own.get("format") != FORMAT:
         raise Unreadable(
-            f"{source}: {KEY}.format: is {own.get('format')!r}, this prober reads comparisons of 2 to {FORMAT}; use the version "
-            "that wrote it"
+            f"{source}: {KEY}.format: is {own.get('format')!r}, this prober reads comparisons of {FORMAT}; use the version that "
+            "wrote it"
         )
-    content = own[INSIDE]
-    if own["format"] < 3 and isinstance(content, dict) and "load" in content:
-        content = content | {"load": current_load(content["load"])}
-    if own["format"] < FORMAT and isinstance(content, dict):
-        content = content | {"shares": [], "risks": [], "rollback": None}
-    comparison: Comparison = _READER.read(content, source, f"{KEY}.{INSIDE}")
+    comparison: Comparison = _READER.read(own[INSIDE], source, f"{KEY}.{INSIDE}")
     return comparison

@@ -1,8 +1,7 @@
 """The load of a result as text: the distribution of its lengths, in a form that does not change with the code.
 
 The text is printed in reports and is part of the identity of a result: a baseline is compared only with requests of the same
-text. Files of formats up to 3 (results) and 2 (comparisons) hold the `repr` of the distributions instead; `current_lengths`
-maps it to this text.
+text.
 
     fixed 500
     uniform 1 to 9
@@ -10,19 +9,11 @@ maps it to this text.
     quantiles 0: 10, 0.5: 100, 1: 900
 """
 
-import ast
-import re
 from collections.abc import Iterable
-from typing import Any
 
 from prober.results.result import Load
 from prober.workload.shapes import Empirical, Exponential, Fixed, LengthDistribution, Lognormal, Uniform
 from prober.workload.workloads import Mix, Workload
-
-_SHAPES = {shape.__name__: shape for shape in (Fixed, Uniform, Lognormal, Empirical)}
-_NAMES = "|".join(_SHAPES)
-_REPR = re.compile(rf"\b({_NAMES})\(((?:[^()]|\((?:[^()]|\([^()]*\))*\))*)\)")
-_BETWEEN = re.compile(rf"\), (?=(?:{_NAMES})\()")  # between the parts of a mix
 
 
 def describe_lengths(shape: LengthDistribution) -> str:
@@ -64,29 +55,6 @@ def describe_load(workload: Workload | Mix, *, arrivals: str, max_in_flight: int
         sampling=dict(first.sampling),
         dataset="trace" if first.trace else "file" if first.prompts else "generated",
     )
-
-
-def current_lengths(text: str) -> str:
-    """The current text for lengths that an older version wrote as `repr`; any other text is returned as it is."""
-    return _REPR.sub(_current, _BETWEEN.sub("); ", text))
-
-
-def current_load(load: Any) -> Any:
-    """The JSON value of a Load in an older format, with the current texts; mistakes are left for the reader."""
-    if not isinstance(load, dict):
-        return load
-    lengths = {key: load.get(key) for key in ("prompt_tokens", "output_tokens")}
-    return load | {key: current_lengths(text) for key, text in lengths.items() if isinstance(text, str)}
-
-
-def _current(match: re.Match[str]) -> str:
-    try:
-        call = ast.parse(f"f({match[2]})", mode="eval").body
-        assert isinstance(call, ast.Call)
-        arguments = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
-        return describe_lengths(_SHAPES[match[1]](**arguments))
-    except (SyntaxError, ValueError, TypeError):
-        return match[0]  # not what repr writes
 
 
 def _prompt_lengths(workload: Workload) -> frozenset[object]:

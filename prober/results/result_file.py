@@ -6,29 +6,20 @@ names.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import orjson
 from typing_extensions import TypedDict  # as pydantic needs it before Python 3.12
 
-from prober.results.load_description import current_load
-from prober.results.result import LATENCIES, OPEN_LOOP, OURS, Request, Result, Stage, Throughput
+from prober.results.result import LATENCIES, OPEN_LOOP, Request, Result, Stage
 from prober.results.stage import mean_and_deviation, total
 from prober.results.strict_json import Reader, Unreadable, dumps
 from prober.statistics.quantiles import Quantile
 
 KEY = "llm_slo_prober"
-# 1: no stage has its own load. 2: no throughput, and a rate is reported to hold without evidence.
-# 3: lengths are the `repr` of a distribution, and retry_after_s is in the configuration of the daemon's sweeps.
-# 4: throughput is what was delivered while the stage was sending, and no request says when it was cut; the context has no sources, and
-# neither weights, streaming nor the prober's host; no prompt_lengths, quality and reasoning; no queue time and prefix hits.
-# 5: capacities have no curve.
 FORMAT = 6
-_NEW_KEYS: dict[str, Any] = {"context_sources": {}, "disagreements": [], "decode_limit": None}  # since format 4
-_NEW_IN_USE = ("queue_mean_s", "prefix_hit_ratio")
-_NEW_IN_CONTEXT = ("weights", "streaming", "prober_host")
 _VLLM = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2el"}
 
 
@@ -64,14 +55,6 @@ class _File(TypedDict):
 
 _OWN = tuple(_Requests.__annotations__)
 _READER = Reader(_File)
-# Every list with one entry per request, as a JSON path in the file.
-REQUEST_LISTS = tuple(
-    f"$.{name}"
-    for name in (
-        *("ttfts", "input_lens", "output_lens", "itls", "latencies", "start_times", "errors"),
-        *(f"{KEY}.requests.{name}" for name in _OWN),
-    )
-)
 
 
 def to_json(result: Result) -> str:
@@ -107,16 +90,10 @@ def from_object(document: Any, source: str) -> Result:
     own = document.get(KEY) if isinstance(document, dict) else None
     if not isinstance(own, dict):
         raise Unreadable(f"{source}: {KEY}: is missing; this is no result of llm-slo-prober")
-    version: Any = own.get("format")
-    if version not in range(1, FORMAT + 1):
+    if own.get("format") != FORMAT:
         raise Unreadable(
-            f"{source}: {KEY}.format: is {version!r}, this prober reads 1 to {FORMAT}; use the version that wrote it"
+            f"{source}: {KEY}.format: is {own.get('format')!r}, this prober reads {FORMAT}; use the version that wrote it"
         )
-    if version != FORMAT and isinstance(own.get("result"), dict):
-        upgraded: dict[str, Any] = {"result": _upgraded(own["result"], version)}
-        if isinstance(rows := own.get("requests"), dict) and isinstance(rows.get("stage"), list):
-            upgraded["requests"] = {"cut_s": [None] * len(rows["stage"])} | rows
-        document = document | {KEY: own | upgraded}
     file: _File = _READER.read(document, source)
     result = file["llm_slo_prober"]["result"]
     return replace(result, requests=_requests(file, len(result.stages), source))
@@ -206,65 +183,3 @@ def _request(row: Mapping[str, Any]) -> Request:
         itls_s=row["itls"],
         e2e_s=row["latencies"] or None,
     )
-
-
-def _upgraded(content: dict[str, Any], version: int) -> dict[str, Any]:
-    """A result of an earlier format, converted to the current one; mistakes are left for the reader.
-
-    Before format 3, the throughput of our own sweeps was wrong, so it becomes unknown, and a rate was reported to hold without
-    evidence if the knee was not reached, so it becomes not enough data.
-    """
-    content = {"retry_after_s": _configured_retry_after_s(content.get("configuration"))} | content
-    content = _NEW_KEYS | content
-    if isinstance(rows := content.get("capacities"), list):
-        content |= {"capacities": [{"curve": []} | row if isinstance(row, dict) else row for row in rows]}
-    if isinstance(content.get("context"), dict):
-        content |= {"context": dict.fromkeys(_NEW_IN_CONTEXT) | content["context"]}
-    if "load" in content:
-        content |= {"load": current_load(content["load"])}
-    swept = version < 3 and content.get("kind") in ("sweep", "grid") and str(content.get("tool")).startswith(OURS)
-    missing: dict[str, Any] = {"delivered": None, "at_least": {}} | ({"load": None} if version == 1 else {})
-    if version < 5:
-        missing |= {"prompt_lengths": None, "quality": None, "reasoning": None, "disturbance": None, "series": []}
-        missing |= {"adapters": None, "tool_calls": None, "contrast": None}
-    if version < 3:
-        missing |= {"throughput": asdict(Throughput()) if swept else None}
-
-    def upgraded_stage(stage: dict[str, Any]) -> dict[str, Any]:
-        if version in (3, 4) and (delivered := stage.get("throughput")) is not None:
-            stage = stage | {"throughput": asdict(Throughput()), "delivered": _delivered(delivered, stage)}
-        if isinstance(stage.get("use"), dict):
-            stage = stage | {"use": dict.fromkeys(_NEW_IN_USE) | stage["use"]}
-        return missing | stage | ({"load": current_load(stage["load"])} if "load" in stage else {})
-
-    lists = {"stages": upgraded_stage} | ({"capacities": _without_claim} if version < 3 else {})
-    return content | {
-        key: [change(part) if isinstance(part, dict) else part for part in content[key]]
-        for key, change in lists.items()
-        if isinstance(content.get(key), list)
-    }
-
-
-def _delivered(per_s: Any, stage: dict[str, Any]) -> dict[str, Any] | None:
-    """The count of rates that a stage delivered while it was sending; None for values that are no such rates."""
-    try:
-        span_s = float(stage["sending_s"])
-        rates = [per_s[f"{name}_per_s"] for name in ("requests", "prompt_tokens", "output_tokens")]
-        answers, prompt, output = (None if rate is None else round(rate * span_s) for rate in rates)
-    except (KeyError, TypeError, ValueError):
-        return None
-    return {"span_s": span_s, "answers": answers or 0, "prompt_tokens": prompt, "output_tokens": output}
-
-
-def _configured_retry_after_s(configuration: Any) -> float:
-    """The value that an earlier daemon kept in the text of the configuration."""
-    try:
-        return float(orjson.loads(configuration or "{}").get("retry_after_s", 0.0))
-    except (ValueError, TypeError, AttributeError):  # of a command, or of another tool
-        return 0.0
-
-
-def _without_claim(capacity: dict[str, Any]) -> dict[str, Any]:
-    """A capacity without the claim that a rate holds."""
-    unknown = {"verdict": "not_enough_data", "lower": None} if capacity.get("verdict") == "not_reached" else {}
-    return {"evidence": None} | capacity | unknown

@@ -95,7 +95,7 @@ def test_another_tools_file_beside_ours(file: Path, tmp_path: Path) -> None:
         (
             ["{folder}/newer.json"],
             1,
-            "newer.json: llm_slo_prober.format: is 99, this prober reads 1 to 6; use the version",
+            "newer.json: llm_slo_prober.format: is 99, this prober reads 6; use the version",
         ),
         (["{folder}/aiperf.json"], 1, "schema_version: is '3.0' (of aiperf 9.1), this prober reads AIPerf's 1.x"),
         (["{folder}/versus.json", "{file}"], 2, "results and comparisons have no common report"),

@@ -1,7 +1,6 @@
 """A comparison's file."""
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -48,15 +47,6 @@ def test_it_has_a_version_and_what_is_wrong_is_named() -> None:
         read_any(json.dumps(file), "c.json")
     file[KEY]["format"] = 99
     with pytest.raises(
-        Unreadable, match="format: is 99, this prober reads comparisons of 2 to 4; use the version that wrote it"
+        Unreadable, match="format: is 99, this prober reads comparisons of 4; use the version that wrote it"
     ):
         read_any(json.dumps(file), "c.json")
-
-
-def test_a_comparison_of_before_has_no_risks() -> None:
-    """Format 3 had none, and no words on a rollback."""
-    file: Any = json.loads(comparison.to_json(FOUND))
-    file[KEY]["format"] = 3
-    for name in ("shares", "risks", "rollback"):
-        del file[KEY]["comparison"][name]
-    assert read_any(json.dumps(file), "c.json") == replace(FOUND, risks=(), rollback=None)

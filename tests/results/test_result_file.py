@@ -56,52 +56,6 @@ def test_odd_requests_survive() -> None:
     assert again.requests[3] == rows[3]
 
 
-def test_a_file_of_the_first_format_is_read() -> None:
-    """Its stages had no load of their own; what else it lacks is still missed."""
-    file = of_an_earlier_format(sweep(), 1)
-    for stage in file[KEY]["result"]["stages"]:
-        del stage["load"]
-    found = from_json(json.dumps(file), "old.json")
-    assert [each.load for each in found.stages] == [None] * 3
-    assert replace(found, stages=(), capacities=()) == replace(sweep(), stages=(), capacities=())
-    del file[KEY]["result"]["stages"][0]["sent"]
-    with pytest.raises(Unreadable, match=r"old.json: llm_slo_prober.result.stages\[0\].sent: is missing"):
-        from_json(json.dumps(file), "old.json")
-
-
-def of_an_earlier_format(result: Result, version: int) -> Any:
-    file = json.loads(to_json(result))
-    file[KEY]["format"] = version
-    for stage in file[KEY]["result"]["stages"]:
-        del stage["throughput"]
-    for capacity in file[KEY]["result"]["capacities"]:
-        capacity.pop("evidence", None)
-    return file
-
-
-def test_the_throughput_of_an_earlier_sweep_is_not_known() -> None:
-    """It was wrong by the length of the answers. That of a gate, and of another tool's run, meant what it means."""
-    old = from_json(json.dumps(of_an_earlier_format(sweep(), 2)), "old.json")
-    for stage in old.stages:
-        told = (stage.requests_per_s, stage.goodput_per_s, stage.prompt_tokens_per_s, stage.output_tokens_per_s)
-        assert told == (None,) * 4
-        assert stage.output_tokens_per_request == 8
-    for kept in (replace(sweep(), kind="gate"), replace(sweep(), tool="vllm bench serve 0.9")):
-        again = from_json(json.dumps(of_an_earlier_format(kept, 2)), "old.json")
-        assert again.stages == kept.stages
-        assert again.stages[0].output_tokens_per_s is not None
-
-
-def test_what_an_earlier_sweep_said_to_hold_is_not_said_any_more() -> None:
-    """A knee that it found is; a rate that was not pushed further had no evidence."""
-    old = from_json(json.dumps(of_an_earlier_format(sweep(), 2)), "old.json")
-    assert [(each.slo, each.verdict, each.lower) for each in old.capacities] == [
-        ("ttft", "found", 10.0),
-        ("tpot", "not_enough_data", None),
-    ]
-    assert [each.verdict for each in from_json(to_json(sweep()), "new.json").capacities] == ["found", "not_reached"]
-
-
 def test_vllms_readers_find_their_keys() -> None:
     """Per-request lists in seconds, statistics in milliseconds, an empty error for a success."""
     result = one_stage()
@@ -154,7 +108,8 @@ def broken(path: tuple[str | int, ...], value: object) -> Any:
 @pytest.mark.parametrize(
     ("path", "value", "text"),
     [
-        ((KEY, "format"), 9, "llm_slo_prober.format: is 9, this prober reads 1 to 6; use the version that wrote it"),
+        ((KEY, "format"), 5, "llm_slo_prober.format: is 5, this prober reads 6; use the version that wrote it"),
+        ((KEY, "format"), ABSENT, "llm_slo_prober.format: is None, this prober reads 6; use the version that wrote it"),
         ((*OWN, "target", "engine_version"), ABSENT, "llm_slo_prober.result.target.engine_version: is missing"),
         (
             (*OWN, "stages", 1, "sent"),

@@ -17,9 +17,8 @@ from prober.features.drift.blocks import Blocks
 from prober.features.drift.detector import derive, start_fit
 from prober.features.drift.state import Alarm, Drift, Improvement, Ring, Settings, Visit, new_state
 
-FORMAT, OLD_FORMAT = "llmslo-drift-2", "llmslo-drift-1"
+FORMAT = "llmslo-drift-2"
 DERIVED = {"settings", "gap_s", "mixture", "tables", "doubt", "allowance", "run"}
-DROPPED = "busy_since_s"  # of the state of an older version
 PARTS = {
     "baseline": Baseline,
     "stretch": Blocks,
@@ -44,8 +43,6 @@ def restore(settings: Settings, data: bytes) -> Drift:
     """
     head, _, body = data.partition(b"\n")
     name, _, checksum = head.decode("ascii", "replace").partition(" ")
-    if name == OLD_FORMAT:
-        raise ValueError("an older version saved it, whose baselines have one reference for all loads")
     if name != FORMAT:
         raise ValueError(f"not a drift state of format {FORMAT}: it begins with {name[:40]!r}")
     if checksum != f"{zlib.crc32(body):08x}":
@@ -66,7 +63,6 @@ def _plain(value: Any) -> Any:
 
 def _state(settings: Settings, document: dict[str, Any]) -> Drift:
     state = new_state(settings)
-    document.pop(DROPPED, None)
     for name, value in document.items():
         if name in PARTS and value is not None:
             value = PARTS[name](**{key: _value(part) for key, part in value.items()})
