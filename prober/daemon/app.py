@@ -477,7 +477,16 @@ class App:
         """Raises OSError or sqlite3.Error if the store cannot be used."""
         store = Store(path, self._options.storage_max_bytes)
         try:
-            return store, [SavedRows.of(store, kind, self._clock.unix_s() - MAX_STATE_AGE_S) for kind in kinds]
+            now_unix_s = self._clock.unix_s()
+            if (ahead_s := store.last_unix_s - now_unix_s) > 1.0:
+                log.warning(
+                    "--storage.path %s: was saved %.0f s after this clock's time, and counts as saved now; check the clock of this "
+                    "machine",
+                    path,
+                    ahead_s,
+                )
+            since_unix_s = store.since(MAX_STATE_AGE_S, now_unix_s)
+            return store, [SavedRows.of(store, kind, since_unix_s) for kind in kinds]
         except BaseException:
             store.close()
             raise
@@ -506,7 +515,7 @@ class App:
         if store is None:
             return
         try:
-            await ledger.merge(store, SavedRows.of(store, BUDGET, self._clock.unix_s() - MAX_STATE_AGE_S))
+            await ledger.merge(store, SavedRows.of(store, BUDGET, store.since(MAX_STATE_AGE_S, self._clock.unix_s())))
             await self._persistence.add(store)
         except sqlite3.Error as problem:
             log.error("what was learnt without --storage.path is lost, it cannot be saved: %s", problem)

@@ -43,15 +43,17 @@ class Entry:
     """Metadata of a row. size_bytes: size of its data."""
 
     key: str
-    saved_unix_s: float
     size_bytes: int
 
 
 class Store:
-    """An open store. Only one process can hold it at a time."""
+    """An open store. Only one process can hold it at a time.
+
+    last_unix_s: wall time of the last save before it was opened; 0 if there was none
+    """
 
     def __init__(self, folder: str, max_bytes: int | None = None) -> None:
-        """Open or create the store in `folder`. A damaged file, or one of a newer version, is renamed and kept.
+        """Open or create the store in `folder`. A damaged file, or one that no prober of this version wrote, is renamed and kept.
 
         max_bytes: limit of the folder's files; writes beyond it fail as on a full disk, and files that were renamed go first
 
@@ -81,6 +83,7 @@ class Store:
         self._is_checked = _is_small(path)
         self._connection = self._open(path)
         self._file = _identity(path)
+        self.last_unix_s = self._last_save()
         if self._max_bytes is not None:
             self._limit(path, self._max_bytes)
 
@@ -118,6 +121,17 @@ class Store:
             )
             return _checked(path)
 
+    def _last_save(self) -> float:
+        try:
+            (last,) = self._connection.execute(
+                "SELECT max(saved_unix_s) FROM state WHERE typeof(saved_unix_s) = 'real'"
+            ).fetchone()
+        except sqlite3.OperationalError:
+            raise
+        except sqlite3.DatabaseError:  # a damaged page of a file too large to be checked at the start: see `load`
+            last = None
+        return last or 0.0
+
     def _limit(self, path: Path, max_bytes: int) -> None:
         """Bound the file, its log and the files that were renamed, of which the oldest are deleted if they take over half."""
         renamed = sorted(path.parent.glob(f"{FILE_NAME}.damaged-*"))
@@ -128,6 +142,14 @@ class Store:
         (page_bytes,) = self._connection.execute("PRAGMA page_size").fetchone()
         pages = max(1, (max_bytes - taken - 2 * MAX_WAL_BYTES) // page_bytes)
         self._connection.execute(f"PRAGMA max_page_count = {pages}").fetchone()
+
+    def since(self, max_age_s: float, now_unix_s: float) -> float:
+        """Wall time before which rows are too old: `max_age_s` before the last save that the file had when it was opened.
+
+        So neither a stopped prober nor a clock that is set forward meanwhile makes rows old. If the last save is in the future, by
+        this clock, it counts as now.
+        """
+        return min(self.last_unix_s, now_unix_s) - max_age_s
 
     def load(self, kind: str, since_unix_s: float = 0.0) -> dict[str, bytes]:
         """Data of a kind by key, without rows saved before `since_unix_s`; those are deleted, unless the disk takes no write."""
@@ -167,30 +189,11 @@ class Store:
             ).fetchone()
         return bytes(row[0]) if row is not None else None
 
-    def remove(self, kind: str, keys: Iterable[str]) -> None:
-        """Delete rows, in one transaction. Raises sqlite3.Error."""
-        with self._transaction():
-            self._remove(kind, keys)
-
     def set_aside(self, kind: str, key: str) -> None:
         """Move an unreadable row to a kind that is never read. Raises sqlite3.Error."""
         with self._transaction():
             self._connection.execute(
                 "UPDATE OR REPLACE state SET kind = ? WHERE kind = ? AND key = ?", (kind + UNREADABLE_SUFFIX, kind, key)
-            )
-
-    def empty_lists(self, kind: str, key: str, paths: Sequence[str]) -> None:
-        """Empty the lists at these JSON paths of a row. SQLite parses the JSON, without holding Python's GIL.
-
-        A row whose first list is already empty, or that is not JSON, is not changed. Raises sqlite3.Error.
-        """
-        marker = f'"{paths[0].rpartition(".")[2]}":[]'.encode()
-        edits = ", ".join("?, json('[]')" for _ in paths)
-        with self._transaction():
-            self._connection.execute(
-                f"UPDATE state SET data = CAST(json_replace(CAST(data AS TEXT), {edits}) AS BLOB) "
-                "WHERE kind = ? AND key = ? AND instr(data, ?) = 0 AND json_valid(CAST(data AS TEXT))",
-                (*paths, kind, key, marker),
             )
 
     def compact(self) -> None:
@@ -239,7 +242,8 @@ class Store:
         """`save`, then delete the keys that `surplus` returns for all entries, in the same transaction."""
         with self._transaction():
             self._save(kind, items, now_unix_s)
-            self._remove(kind, surplus(self._entries(kind)))
+            removed = [(kind, key) for key in surplus(self._entries(kind))]
+            self._connection.executemany("DELETE FROM state WHERE kind = ? AND key = ?", removed)
 
     def _set_odd_aside(self, kind: str) -> None:
         """Set rows aside whose values have types that no prober writes."""
@@ -254,13 +258,8 @@ class Store:
         )
 
     def _entries(self, kind: str) -> list[Entry]:
-        rows = self._connection.execute(
-            "SELECT key, saved_unix_s, length(data) FROM state WHERE kind = ? ORDER BY rowid", (kind,)
-        )
-        return [Entry(str(key), float(saved), int(size)) for key, saved, size in rows]
-
-    def _remove(self, kind: str, keys: Iterable[str]) -> None:
-        self._connection.executemany("DELETE FROM state WHERE kind = ? AND key = ?", [(kind, key) for key in keys])
+        rows = self._connection.execute("SELECT key, length(data) FROM state WHERE kind = ? ORDER BY rowid", (kind,))
+        return [Entry(str(key), int(size)) for key, size in rows]
 
     def close(self) -> None:
         """Close the store; SQLite writes its log back into the file."""

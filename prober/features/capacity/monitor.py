@@ -282,7 +282,7 @@ class Sweeps:
     async def _clean_up(self, archive: SweepArchive) -> None:
         await archive.listed.wait()
         await asyncio.sleep(CLEAN_UP_AFTER_S)
-        await archive.clean_up()
+        await asyncio.to_thread(archive.clean_up)
 
     def _hold(self, task: "asyncio.Task[None]") -> None:
         self._tasks.add(task)

@@ -62,8 +62,6 @@ class SweepJob:
         """Raises Refused, LockHeld, Unmeasurable, WorkersUnavailable."""
         target, context, request = self._target, self._context, self._request
         key = target.target.spec.key
-        if not target.is_recalled:
-            await target.recall()
         target.check_pause(request)
         await check_alerts(context.headroom.prometheus_url, target.name)
         with Lock(target.target.spec.url, f"prober run, a sweep of {target.name}"):

@@ -14,6 +14,7 @@ from prober.storage.saved_rows import SavedRows
 from prober.storage.store import Store
 
 STARTS = "swept"  # kind of the rows in the store
+MAX_AGE_S = 90 * 86_400.0  # of a start before the last save
 log = logging.getLogger(__name__)
 
 
@@ -30,10 +31,6 @@ class SweepStarts:
         """Seconds since the last sweep of a target started; infinite if none is known."""
         start_ns = self._starts_ns.get(key)
         return inf if start_ns is None else (self._clock.now_ns() - start_ns) / 1e9
-
-    def assume(self, key: str, age_s: float) -> None:
-        """Take over a start that only its result tells, as of a version that wrote no starts."""
-        self._starts_ns.setdefault(key, self._clock.now_ns() - round(age_s * 1e9))
 
     async def record(self, key: str, request: StartRequest) -> None:
         """Record that a sweep starts: `min_gap` counts from when it was due, or from now without a schedule.

@@ -10,17 +10,17 @@ import logging
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from math import inf
 
 from prober.features.capacity.sweep_result import without_requests
 from prober.results.result import Result
-from prober.results.result_file import REQUEST_LISTS, from_json, to_json
+from prober.results.result_file import from_json, to_json
+from prober.results.strict_json import Unreadable
 from prober.storage.store import UNREADABLE_SUFFIX, Entry, Store
 
 SWEEP = "sweep"  # kind of the rows in the store
-MAX_RESULTS, MAX_AGE_S = 20, 90 * 86_400.0  # of a target
+MAX_RESULTS = 20  # of a target
 MAX_BYTES = 32 << 20  # of all results: half of the volume in the manifests
-BATCH, PAUSE_S = 50, 0.02  # rows that are cleaned up at a time, and the pause for other writers
+MAX_UNREADABLE_AGE_S = 90 * 86_400.0
 log = logging.getLogger(__name__)
 
 
@@ -77,14 +77,10 @@ class SweepStore:
 
 
 class SweepArchive:
-    """The results of all targets in a store, which are known once `listed` is set.
-
-    An older version kept each request, and every result for 90 days: `clean_up` ends that.
-    """
+    """The results of all targets in a store, which are known once `listed` is set."""
 
     def __init__(self, store: Store, unix_s: Callable[[], float]) -> None:
         self._store, self._unix_s = store, unix_s
-        self._max_bytes = inf  # until no row has requests in it any more
         self._stores: dict[str, SweepStore] = {}
         self.listed = asyncio.Event()
 
@@ -102,47 +98,32 @@ class SweepArchive:
         self.listed.set()
 
     def _known(self) -> list[tuple[str, str]]:
-        """(key, id) of the results within the limits, latest first."""
-        entries = self._store.entries(SWEEP)
-        old, known = set(self._surplus(entries)), []
-        for entry in reversed(entries):
+        """(key, id) of the results, latest first."""
+        known = []
+        for entry in reversed(self._store.entries(SWEEP)):
             if (names := _names(entry.key)) is None:
                 self._set_aside(entry.key, "its key does not name a target and a sweep")
-            elif entry.key not in old:
+            else:
                 known.append(names)
         return known
 
-    async def clean_up(self) -> None:
-        """Remove results beyond the limits, and requests, some rows at a time; then free the space."""
+    def clean_up(self) -> None:
+        """Remove old rows that were set aside, free the space, and check the file. Blocks."""
         try:
-            await self._prune()
-            await asyncio.to_thread(self._store.load, SWEEP + UNREADABLE_SUFFIX, self._unix_s() - MAX_AGE_S)
-            for entry in await asyncio.to_thread(self._store.entries, SWEEP):
-                await asyncio.to_thread(self._shorten, entry.key)
-            self._max_bytes = MAX_BYTES
-            await self._prune()
-            await asyncio.to_thread(self._store.compact)
-            await asyncio.to_thread(self._store.check)
+            aside = SWEEP + UNREADABLE_SUFFIX
+            self._store.load(aside, self._store.since(MAX_UNREADABLE_AGE_S, self._unix_s()))
+            self._store.compact()
+            self._store.check()
         except sqlite3.Error as problem:
             log.error("stored sweeps cannot be cleaned up, the next start tries again: %s", problem)
-
-    async def _prune(self) -> None:
-        """Remove results beyond the limits, some rows at a time, so that others can write."""
-        old = await asyncio.to_thread(lambda: list(self._surplus(self._store.entries(SWEEP))))
-        for start in range(0, len(old), BATCH):
-            await asyncio.to_thread(self._remove, old[start : start + BATCH])
-            await asyncio.sleep(PAUSE_S)
-        if old:
-            log.info("%d stored sweeps were too old or too many, and were removed", len(old))
 
     def result(self, key: str, identity: str) -> Result | None:
         """The result; None if it cannot be read, and then it is logged and set aside. Blocks."""
         row = json.dumps([key, identity])
         try:
-            self._shorten(row)
             data = self._store.get(SWEEP, row)
-            return None if data is None else without_requests(from_json(data, f"stored sweep {identity}"))
-        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as problem:
+            return None if data is None else from_json(data, f"stored sweep {identity}")
+        except Unreadable as problem:
             self._set_aside(row, str(problem))
         except sqlite3.Error as problem:
             log.error("target=%s stored sweep %s cannot be read and is left out: %s", key, identity, problem)
@@ -153,25 +134,9 @@ class SweepArchive:
         row = json.dumps([key, result.id])
         items = [(row, to_json(result).encode())]
         try:
-            self._store.save_and_prune(SWEEP, items, self._unix_s(), lambda entries: self._surplus(entries, row))
+            self._store.save_and_prune(SWEEP, items, self._unix_s(), lambda entries: surplus(entries, row))
         except sqlite3.Error as problem:
             log.error("a sweep's result could not be saved: %s", problem)
-
-    def _surplus(self, entries: Sequence[Entry], keep: str = "") -> Iterable[str]:
-        return surplus(entries, self._unix_s(), self._max_bytes, keep)
-
-    def _remove(self, rows: Sequence[str]) -> None:
-        try:
-            self._store.remove(SWEEP, rows)
-        except sqlite3.Error as problem:
-            log.error("%d stored sweeps could not be removed, the next start tries again: %s", len(rows), problem)
-
-    def _shorten(self, row: str) -> None:
-        """Remove the requests that an older version stored."""
-        try:
-            self._store.empty_lists(SWEEP, row, REQUEST_LISTS)
-        except sqlite3.Error as problem:
-            log.debug("stored sweep %s keeps its requests: %s", row, problem)
 
     def _set_aside(self, row: str, why: str) -> None:
         log.error("stored sweep %s cannot be read, and is set aside in the store: %s", row, why)
@@ -181,8 +146,8 @@ class SweepArchive:
             log.error("stored sweep %s could not be set aside: %s", row, problem)
 
 
-def surplus(entries: Sequence[Entry], now_unix_s: float, max_bytes: float, keep: str = "") -> Iterable[str]:
-    """The keys of the results to remove: too old ones, those beyond MAX_RESULTS of a target, and beyond `max_bytes` in total.
+def surplus(entries: Sequence[Entry], keep: str, max_bytes: float = MAX_BYTES) -> Iterable[str]:
+    """The keys of the results to remove: those beyond MAX_RESULTS of a target, and beyond `max_bytes` in total.
 
     entries: in the order in which they were saved, which does not depend on the clock. The latest results of every target are
     removed last, and `keep`, the result that is being saved, never.
@@ -197,9 +162,7 @@ def surplus(entries: Sequence[Entry], now_unix_s: float, max_bytes: float, keep:
     total = 0
     for rank, _, entry in sorted(ranked, key=lambda row: row[:2]):
         total += entry.size_bytes
-        if entry.key != keep and (
-            rank >= MAX_RESULTS or entry.saved_unix_s < now_unix_s - MAX_AGE_S or total > max_bytes
-        ):
+        if entry.key != keep and (rank >= MAX_RESULTS or total > max_bytes):
             yield entry.key
 
 

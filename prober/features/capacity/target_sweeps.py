@@ -89,7 +89,6 @@ class TargetSweeps(TargetObserver):
     """Sweeps of one target. It outlives a configuration without `sweep:`; then nothing is swept, and it has no series.
 
     demand: of its users, which a sweep must leave out
-    is_recalled: those results are read that decide whether a sweep may start
     recent: of the last scheduled probes; devices: the GPUs that serve the target
     model: fitted by the last sweep, and when that started in Unix seconds; None if the engine is another one since
     runner: of the sweep under way, once it looks at the target
@@ -105,7 +104,6 @@ class TargetSweeps(TargetObserver):
     ) -> None:
         self.name, self.observed, self.demand = observed.name, observed, demand
         self._queue, self._context = queue, context
-        self.is_recalled = False
         self.recent: list[ProbeResult] = []
         self.devices: Sequence[GpuReading] = ()
         self.model: tuple[float, Fit] | None = before.model if before is not None else None
@@ -284,25 +282,18 @@ class TargetSweeps(TargetObserver):
         return self.last_capacity() or next(measured, None)
 
     async def recall(self) -> None:
-        """Read as many results as decide whether a sweep may start, and show the last capacity and load curve with their time."""
-        context, series = self._context, self.series
-        try:
-            await self.results.read(lambda _: True)
-            if latest := self.latest():
-                age_s = context.clock.unix_s() - latest[0].started_unix_s
-                context.starts.assume(self.target.spec.key, max(0.0, age_s))
-            await self.results.read(self._has_capacity)
-            result = self.last_capacity()
-            if series is None or series is not self.series:
-                return
-            if result is not None:
-                self.demand.show_capacity(result.capacities)
-                series.capacity_time(result.ended_unix_s)
-            series.stages(self.last_curve())
-            if latest := self.latest():
-                series.last_end(latest[0].ended_unix_s, latest[0].stop or "")
-        finally:
-            self.is_recalled = True
+        """Read results until one has a capacity, and show it, the last load curve and the last end."""
+        series = self.series
+        await self.results.read(self._has_capacity)
+        result = self.last_capacity()
+        if series is None or series is not self.series:
+            return
+        if result is not None:
+            self.demand.show_capacity(result.capacities)
+            series.capacity_time(result.ended_unix_s)
+        series.stages(self.last_curve())
+        if latest := self.latest():
+            series.last_end(latest[0].ended_unix_s, latest[0].stop or "")
 
     def _try(self, request: StartRequest) -> None:
         with suppress(Refused):  # it is counted and logged

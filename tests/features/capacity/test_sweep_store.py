@@ -1,4 +1,4 @@
-"""What is kept of sweeps: few, small, and read when somebody asks; and what an older version left behind."""
+"""What is kept of sweeps: few, small, and read when somebody asks."""
 
 import json
 import logging
@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from prober.features.capacity import sweep_store
-from prober.features.capacity.sweep_store import MAX_AGE_S, MAX_RESULTS, SWEEP, SweepArchive, surplus
+from prober.features.capacity.sweep_store import MAX_RESULTS, SWEEP, SweepArchive, surplus
 from prober.results.result import Result
-from prober.results.result_file import from_json, to_json
-from prober.storage.store import FILE_NAME, UNREADABLE_SUFFIX, Entry, Store
+from prober.results.result_file import to_json
+from prober.storage.store import UNREADABLE_SUFFIX, Entry, Store
 from tests.results.samples import sweep
 
 NOW = 1_790_000_000.0
@@ -30,10 +29,9 @@ def result(identity: str, started_unix_s: float = NOW) -> Result:
     return replace(sweep(), id=identity, started_unix_s=started_unix_s, ended_unix_s=started_unix_s + 60)
 
 
-def write_old(store: Store, key: str, identity: str, ago_s: float = 0.0) -> None:
-    """As the version before wrote it: with its requests, and without removing anything."""
-    found = result(identity, NOW - ago_s)
-    assert found.requests
+def write(store: Store, key: str, identity: str, ago_s: float = 0.0) -> None:
+    """As an earlier process saved it."""
+    found = replace(result(identity, NOW - ago_s), requests=())
     store.save(SWEEP, [(json.dumps([key, identity]), to_json(found).encode())], NOW - ago_s)
 
 
@@ -75,66 +73,26 @@ async def test_the_latest_of_each_target_are_kept_in_the_file_too(store: Store) 
     assert [each.id for each in again.of("many").latest()] == expected
 
 
-async def test_the_sweeps_of_targets_that_are_gone_age_out(store: Store) -> None:
-    """When any other is saved."""
-    write_old(store, "gone", "old", MAX_AGE_S + 1)
-    write_old(store, "gone", "young", MAX_AGE_S - 60)
-    await (await opened(store)).of("t").keep(result("one"))
-    assert keys(store) == [["gone", "young"], ["t", "one"]]
+async def test_no_clock_makes_a_result_too_old(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wall clock that is set a year forward and saves a sweep then removes none; nor does a start with it."""
+    write(store, "t", "one")
+    archive = await opened(store)
+    monkeypatch.setattr(archive, "_unix_s", lambda: NOW + 365 * 86_400)
+    await archive.of("u").keep(result("two"))
+    archive.clean_up()
+    assert keys(store) == [["t", "one"], ["u", "two"]]
 
 
 def test_all_together_have_a_limit_and_each_targets_latest_goes_last() -> None:
     """The file has to fit on a volume of 64 MiB, however many targets come and go."""
     size = 1_000
-    entries = [Entry(json.dumps([f"t{n % 6}", f"{n}"]), NOW, size) for n in range(24)]
+    entries = [Entry(json.dumps([f"t{n % 6}", f"{n}"]), size) for n in range(24)]
     left = {json.loads(each.key)[1] for each in entries} - {
-        json.loads(key)[1] for key in surplus(entries, NOW, 10 * size)
+        json.loads(key)[1] for key in surplus(entries, "", 10 * size)
     }
     assert left == {"18", "19", "20", "21", "22", "23", "14", "15", "16", "17"}
-    full = [Entry(json.dumps([f"t{n}", f"{n}"]), NOW, size) for n in range(40)]
-    assert json.dumps(["t0", "0"]) not in set(surplus(full, NOW, 10 * size, keep=json.dumps(["t0", "0"])))
-
-
-async def test_the_limit_of_bytes_is_for_what_is_kept_without_requests(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Old rows are large for want of a clean-up, which takes none that fits afterwards; nor does a sweep that ends before it."""
-    monkeypatch.setattr(sweep_store, "PAUSE_S", 0.0)
-    monkeypatch.setattr(sweep_store, "MAX_BYTES", 10.5 * len(to_json(replace(result("x"), requests=()))))
-    for number in range(8):
-        write_old(store, "t", f"{number}", 3600.0 * (20 - number))
-    archive = await opened(store)
-    await archive.of("t").keep(result("8"))
-    await archive.clean_up()
-    assert len(keys(store)) == 9
-    for number in range(9, 12):
-        await archive.of("t").keep(result(f"{number}"))
-    assert [identity for _, identity in keys(store)] == [f"{number}" for number in range(2, 12)]
-
-
-async def test_what_an_older_version_left_is_cleaned_up(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is too much goes, requests go, the rest reads as before, and the file gets smaller."""
-    monkeypatch.setattr(sweep_store, "PAUSE_S", 0.0)
-    for number in range(400):
-        write_old(store, "t" if number % 2 else "u", f"{number}", 3600.0 * (400 - number))
-    store._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-    before = (tmp_path / FILE_NAME).stat().st_size
-    archive = await opened(store)
-    await archive.clean_up()
-    assert len(keys(store)) == 2 * MAX_RESULTS
-    await archive.of("t").read()
-    assert [each.id for each in archive.of("t").latest()] == [f"{n}" for n in range(399, 359, -2)]
-    for found in archive.of("t").latest():
-        assert found == replace(result(found.id, found.started_unix_s), requests=())
-    for each in keys(store):
-        data = store.get(SWEEP, json.dumps(each))
-        assert data is not None
-        assert from_json(data, "x").requests == ()
-    assert before > 4 << 20
-    assert (tmp_path / FILE_NAME).stat().st_size < before / 4
-    assert store.load("state-of-others") == {}
+    full = [Entry(json.dumps([f"t{n}", f"{n}"]), size) for n in range(40)]
+    assert json.dumps(["t0", "0"]) not in set(surplus(full, json.dumps(["t0", "0"]), 10 * size))
 
 
 @pytest.mark.parametrize(
@@ -144,13 +102,13 @@ async def test_a_row_that_cannot_be_read_is_set_aside(
     store: Store, data: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With a line in the log, once; the rows beside it, before and after, are read."""
-    write_old(store, "t", "before", 300)
+    write(store, "t", "before", 300)
     store.save(SWEEP, [(json.dumps(["t", "bad"]), data), ("no key", b"x"), ("[1, 2]", b"x")], NOW)
-    write_old(store, "t", "after", 100)
+    write(store, "t", "after", 100)
     with caplog.at_level(logging.ERROR):
         archive = await opened(store)
         await archive.of("t").read()
-        await archive.clean_up()
+        archive.clean_up()
     assert [each.id for each in archive.of("t").latest()] == ["after", "before"]
     assert caplog.text.count("set aside") == 3
     assert '["t", "bad"]' in caplog.text
@@ -165,8 +123,8 @@ async def test_a_damaged_disk_stops_nothing(
     store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One row whose page is damaged is left out; a disk that takes nothing costs what is saved, not what is known."""
-    write_old(store, "t", "good", 300)
-    write_old(store, "t", "bad", 200)
+    write(store, "t", "good", 300)
+    write(store, "t", "bad", 200)
     get = store.get
 
     def damaged(kind: str, key: str) -> bytes | None:
@@ -179,11 +137,10 @@ async def test_a_damaged_disk_stops_nothing(
 
     monkeypatch.setattr(store, "get", damaged)
     monkeypatch.setattr(store, "save_and_prune", full)
-    monkeypatch.setattr(store, "remove", full)
     archive = await opened(store)
     await archive.of("t").read()
     await archive.of("t").keep(result("new"))
-    await archive.clean_up()
+    archive.clean_up()
     assert [each.id for each in archive.of("t").latest()] == ["new", "good"]
     assert "target=t stored sweep bad cannot be read" in caplog.text
     assert "could not be saved" in caplog.text
@@ -192,7 +149,7 @@ async def test_a_damaged_disk_stops_nothing(
 async def test_only_as_much_is_read_as_is_enough(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """The latest first; who comes later reads the rest, and nothing twice."""
     for number in range(6):
-        write_old(store, "t", f"{number}", 600.0 - 100 * number)
+        write(store, "t", f"{number}", 600.0 - 100 * number)
     archive, read = await opened(store), list[str]()
     real = archive.result
 
