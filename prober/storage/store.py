@@ -17,10 +17,10 @@ from pathlib import Path
 
 FILE_NAME = "prober.db"
 VERSION = 1
-_SCHEMA = f"""
-CREATE TABLE state (kind TEXT NOT NULL, key TEXT NOT NULL, saved_unix_s REAL NOT NULL, data BLOB NOT NULL, PRIMARY KEY (kind, key));
-PRAGMA user_version = {VERSION};
-"""
+_TABLE = (
+    "CREATE TABLE state (kind TEXT NOT NULL, key TEXT NOT NULL, saved_unix_s REAL NOT NULL, data BLOB NOT NULL, "
+    "PRIMARY KEY (kind, key))"
+)
 UNREADABLE_SUFFIX = ".unreadable"  # of the kind of rows that were set aside
 _SET_ODD_ROWS_ASIDE = f"""
 UPDATE OR REPLACE state SET kind = kind || '{UNREADABLE_SUFFIX}', key = hex(key), data = CAST(data AS BLOB),
@@ -108,9 +108,10 @@ class Store:
     def _open(self, path: Path) -> sqlite3.Connection:
         try:
             return _checked(path)
-        except sqlite3.OperationalError:
-            raise
         except sqlite3.DatabaseError as problem:
+            # Other operational errors are of the disk, or of a lock.
+            if isinstance(problem, sqlite3.OperationalError) and problem.sqlite_errorcode != sqlite3.SQLITE_ERROR:
+                raise
             renamed = path.with_name(f"{FILE_NAME}.damaged-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}")
             for suffix in ("", "-wal", "-shm"):
                 part = Path(f"{path}{suffix}")
@@ -282,7 +283,7 @@ def _is_small(path: Path) -> bool:
 
 
 def _checked(path: Path) -> sqlite3.Connection:
-    """Open the file. Raises sqlite3.DatabaseError if it is damaged or of a newer version."""
+    """Open the file, and create its table if it is empty. Raises sqlite3.DatabaseError if it is damaged or not a prober's."""
     connection = sqlite3.connect(path, timeout=2.0, check_same_thread=False)
     connection.text_factory = partial(str, encoding="utf-8", errors="replace")
     try:
@@ -296,12 +297,13 @@ def _checked(path: Path) -> sqlite3.Connection:
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         if verdict != "ok":
             raise sqlite3.DatabaseError(verdict)
-        if version > VERSION:
-            raise sqlite3.DatabaseError(
-                f"version {version} was written by a newer prober, this one supports up to {VERSION}"
-            )
-        if version == 0:
-            connection.executescript(_SCHEMA)
+        schema = connection.execute("SELECT name, sql FROM sqlite_master").fetchall()
+        if not schema and not version:
+            connection.executescript(f"BEGIN; {_TABLE}; PRAGMA user_version = {VERSION}; COMMIT")
+        elif version != VERSION:
+            raise sqlite3.DatabaseError(f"its version is {version}, this prober reads {VERSION}")
+        elif ("state", _TABLE) not in schema:
+            raise sqlite3.DatabaseError("it has no table `state` as a prober writes it")
         connection.execute("BEGIN IMMEDIATE").close()  # takes the lock and shows that the file is writable
         connection.commit()
     except BaseException:

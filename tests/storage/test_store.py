@@ -69,13 +69,64 @@ def test_a_damaged_page_in_the_middle_is_found(tmp_path: Path) -> None:
     again.close()
 
 
-def test_a_newer_version_is_set_aside_and_not_spoilt(tmp_path: Path) -> None:
-    """After a rollback the newer prober's state is still there for it."""
-    connection = sqlite3.connect(tmp_path / FILE_NAME)
-    connection.execute("PRAGMA user_version = 99")
+def sql(path: Path, *statements: str) -> None:
+    connection = sqlite3.connect(path, isolation_level=None)
+    for statement in statements:
+        connection.execute(statement)
     connection.close()
-    Store(str(tmp_path)).close()
-    assert any("damaged" in path.name for path in tmp_path.iterdir())
+
+
+TABLE = "CREATE TABLE state (kind TEXT NOT NULL, key TEXT NOT NULL, saved_unix_s REAL NOT NULL, data BLOB NOT NULL"
+
+
+@pytest.mark.parametrize(
+    ("statements", "why"),
+    [
+        (["PRAGMA user_version = 99"], "its version is 99, this prober reads 1"),
+        (["PRAGMA user_version = 0"], "its version is 0, this prober reads 1"),
+        (["DROP TABLE state"], "it has no table `state` as a prober writes it"),
+        (["ALTER TABLE state DROP COLUMN data"], "no table `state`"),
+        (["ALTER TABLE state ADD COLUMN more TEXT"], "no table `state`"),
+        (["DROP TABLE state", f"{TABLE})"], "no table `state`"),
+        (["DROP TABLE state", f"{TABLE.replace('REAL', 'TEXT')}, PRIMARY KEY (kind, key))"], "no table `state`"),
+        (["ALTER TABLE state RENAME TO rows", "CREATE VIEW state AS SELECT * FROM rows"], "no table `state`"),
+        (["DROP TABLE state", "CREATE TABLE bookmarks (url TEXT)", "PRAGMA user_version = 0"], "its version is 0"),
+    ],
+)
+def test_a_database_that_is_no_store_is_set_aside_and_not_spoilt(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, statements: list[str], why: str
+) -> None:
+    """Of a newer prober, of another application, or edited: it keeps its content, and the log says why and where it is."""
+    store = Store(str(tmp_path))
+    store.save("drift", [("a", b"1")], 1.0)
+    store.close()
+    sql(tmp_path / FILE_NAME, *statements)
+    before = (tmp_path / FILE_NAME).read_bytes()
+    store = Store(str(tmp_path))
+    store.save("drift", [("b", b"2")], 1.0)
+    assert store.load("drift") == {"b": b"2"}
+    store.close()
+    (aside,) = (path for path in tmp_path.iterdir() if path.name != FILE_NAME)
+    assert aside.read_bytes() == before
+    (line,) = caplog.messages
+    assert why in line
+    assert f"renamed to {aside.name}, starting with an empty store" in line
+
+
+def test_rows_are_old_by_the_last_save_and_not_by_a_clock_that_was_set_meanwhile(tmp_path: Path) -> None:
+    """A month without the prober, a clock 40 days ahead or 40 days behind: what was saved last is not old."""
+    day_s, last_s = 86_400.0, 1_700_000_000.0
+    store = Store(str(tmp_path))
+    assert store.since(day_s, last_s) < 0, "of an empty store nothing is old"
+    store.save("drift", [("old", b"0")], last_s - 2 * day_s)
+    store.save("other", [("a", b"1")], last_s)
+    store.close()
+    again = Store(str(tmp_path))
+    for step_s in (0.0, 3_600.0, 40 * day_s):
+        assert again.since(day_s, last_s + step_s) == last_s - day_s
+    for step_s in (-3_600.0, -40 * day_s):
+        assert again.since(day_s, last_s + step_s) == last_s + step_s - day_s
+    again.close()
 
 
 def test_an_unusable_folder_is_an_error_with_its_remedy(tmp_path: Path) -> None:
