@@ -65,6 +65,7 @@ from prober.probing.shard import Shard
 from prober.probing.supervisor import Supervisor
 from prober.probing.target_runner import Names, RunnerContext
 from prober.probing.trust import Trust
+from prober.storage.elapsed import moment
 from prober.storage.saved_rows import SavedRows
 from prober.storage.store import Store
 from prober.storage.watched_file import WatchedFile, read_regular
@@ -262,7 +263,7 @@ class App:
         failures = self._family(own_series.STORAGE_FAILURES.name).value()
         engines = EngineMonitor(self._families, events, engine_facts)
         headroom = self._headroom = Headroom(self._families, demands)
-        slos = SloMonitor(self._families, clock.unix_s, slo_counts)
+        slos = SloMonitor(self._families, lambda: moment(clock.now_ns(), clock.unix_s()), slo_counts)
         self._drift = DriftMonitor(self._families, events, specs.drift, drifts, has_store=store is not None)
         self._sweeps = Sweeps(
             self._families, events, headroom, trust, clock, store, PageReader, leading, read_facts, instance

@@ -1,14 +1,15 @@
 """Time since an event in another process, robust against changes of the wall clock.
 
-Within one boot of the machine the monotonic clock is used. Otherwise only wall clocks are left, and they may disagree:
-`MAX_CLOCK_ERROR_S` is subtracted, so that the result is rather too short.
+Within one boot of the machine the monotonic clock tells. Otherwise only the wall clocks are left, and a moment that is in the
+future by them is now.
 """
 
-from dataclasses import dataclass
+import time
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
-MAX_CLOCK_ERROR_S = 3600.0
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -20,16 +21,32 @@ class Moment:
     monotonic_ns: int
     unix_s: float
 
-    def age_ns(self, now: "Moment") -> int:
-        """Nanoseconds from this moment to `now`: a lower bound across boots or machines, never below 0."""
+    def age_ns(self, now: "Moment", clock_error_s: float = 0.0) -> int:
+        """Nanoseconds from this moment to `now`, never below 0. clock_error_s: subtracted where only wall clocks tell."""
         if self.boot and self.boot == now.boot and self.monotonic_ns <= now.monotonic_ns:
             return now.monotonic_ns - self.monotonic_ns
-        return max(0, round((now.unix_s - self.unix_s - MAX_CLOCK_ERROR_S) * 1e9))
+        return max(0, round((now.unix_s - self.unix_s - clock_error_s) * 1e9))
+
+    def as_json(self) -> dict[str, Any]:
+        """Value for JSON, which `moment_of` reads."""
+        return asdict(self)
+
+
+def moment_of(row: Any) -> Moment:
+    """The moment from the result of `as_json`. Raises ValueError, KeyError, TypeError, OverflowError."""
+    saved = Moment(str(row["boot"]), int(row["monotonic_ns"]), float(row["unix_s"]))
+    round(saved.unix_s * 1e9)  # raises for what is not finite
+    return saved
 
 
 def moment(monotonic_ns: int, unix_s: float) -> Moment:
     """The moment at these times of this machine's clocks."""
     return Moment(_boot(), monotonic_ns, unix_s)
+
+
+def moment_now() -> Moment:
+    """The present moment."""
+    return moment(time.monotonic_ns(), time.time())
 
 
 @cache

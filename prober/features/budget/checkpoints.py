@@ -15,13 +15,14 @@ from math import isfinite
 from prober.exposition.families import Value
 from prober.probing.supervisor import Supervisor
 from prober.probing.target import Target
-from prober.storage.elapsed import Moment, moment
+from prober.storage.elapsed import moment, moment_of
 from prober.storage.saved_rows import SavedRows
 from prober.storage.store import Store
 from prober.workload.budget import Budget, Checkpoint
 
 BUDGET = "budget"  # kind of the rows in the store
 RETRY_S = 5.0  # after a failed write
+MAX_CLOCK_ERROR_S = 3600.0  # between machines or boots: what was spent counts rather too long than too short
 PAUSE_S = 0.02  # between two writes: joins the checkpoints of many targets into one write
 log = logging.getLogger(__name__)
 
@@ -159,10 +160,10 @@ class Ledger:
     def _recall(self, target: Target, data: bytes) -> None:
         """Restore the target's budgets, all or none."""
         now, row = moment(target.clock.now_ns(), target.clock.unix_s()), json.loads(data)
-        age_ns = Moment(row["boot"], row["monotonic_ns"], row["unix_s"]).age_ns(now)
+        at = moment_of(row)
         checkpoints = {
             kind: Checkpoint(
-                int(row["monotonic_ns"]),
+                at.monotonic_ns,
                 {int(hour): float(amount) for hour, amount in saved["hours"].items()},
                 float(saved["ahead"]),
             )
@@ -173,7 +174,7 @@ class Ledger:
         if not all(isfinite(amount) and amount >= 0 for amount in amounts):
             raise ValueError("an amount is negative or not finite")
         for kind, checkpoint in checkpoints.items():
-            target.budgets[kind].restore(checkpoint, now.monotonic_ns, age_ns)
+            target.budgets[kind].restore(checkpoint, now.monotonic_ns, at.age_ns(now, MAX_CLOCK_ERROR_S))
 
 
 def _rows(
@@ -181,6 +182,5 @@ def _rows(
 ) -> Iterator[tuple[str, bytes]]:
     for key, rows in checkpoints.items():
         budgets = {kind: {"hours": mark.hours, "ahead": mark.margin} for kind, _, mark in rows}
-        at = moment(rows[0][2].at_ns, unix_s)
-        row = {"boot": at.boot, "monotonic_ns": at.monotonic_ns, "unix_s": at.unix_s, "budgets": budgets}
-        yield key, json.dumps(row).encode()
+        at = moment(rows[0][2].at_ns, unix_s).as_json()
+        yield key, json.dumps({**at, "budgets": budgets}).encode()

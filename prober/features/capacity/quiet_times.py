@@ -5,10 +5,10 @@ import json
 import logging
 import sqlite3
 from functools import partial
-from math import isfinite
 
 from prober.net.clock import Clock
 from prober.net.retry_after import MAX_PAUSE_S
+from prober.storage.elapsed import moment, moment_of
 from prober.storage.saved_rows import SavedRows
 from prober.storage.store import Store
 
@@ -37,9 +37,9 @@ class QuietTimes:
         if self._store is None or until_s < self._saved_s.get((key, url), 0.0) + MIN_EXTENSION_S:
             return
         self._saved_s[key, url] = until_s
-        unix_s = self._clock.unix_s()
-        row = json.dumps({"until_unix_s": unix_s + pause_s, "pause_s": pause_s}).encode()
-        save = partial(_save, self._store, json.dumps([key, url]), row, unix_s)
+        now = moment(self._clock.now_ns(), self._clock.unix_s())
+        row = json.dumps({**now.as_json(), "pause_s": pause_s}).encode()
+        save = partial(_save, self._store, json.dumps([key, url]), row, now.unix_s)
         saving = asyncio.get_running_loop().run_in_executor(None, save)
         self._saving.add(saving)
         saving.add_done_callback(self._saving.discard)
@@ -58,20 +58,17 @@ def _save(store: Store, name: str, row: bytes, unix_s: float) -> None:
 
 
 def _load(store: Store, clock: Clock) -> dict[tuple[str, str], float]:
-    """Ends by key and URL, in seconds of this process's monotonic clock.
-
-    The wall clock tells how much is left: at most the pause itself, should the clock have been set back.
-    """
-    ends_s, unix_s = dict[tuple[str, str], float](), clock.unix_s()
-    saved = SavedRows.of(store, QUIET, unix_s - MAX_PAUSE_S)
+    """Ends by key and URL, in seconds of this process's monotonic clock."""
+    ends_s, now = dict[tuple[str, str], float](), moment(clock.now_ns(), clock.unix_s())
+    saved = SavedRows.of(store, QUIET, store.since(MAX_PAUSE_S, now.unix_s))
     for name in saved:
 
         def read(data: bytes, name: str = name) -> None:
             (key, url), row = json.loads(name), json.loads(data)
-            left_s = min(float(row["pause_s"]), float(row["until_unix_s"]) - unix_s)
-            if not isfinite(left_s):
-                raise ValueError("its end is not a finite number")
-            ends_s[str(key), str(url)] = clock.now_ns() / 1e9 + min(left_s, MAX_PAUSE_S)
+            pause_s = float(row["pause_s"])
+            if not 0 <= pause_s <= MAX_PAUSE_S:
+                raise ValueError(f"{pause_s} s is no pause that a target may ask for")
+            ends_s[str(key), str(url)] = (now.monotonic_ns - moment_of(row).age_ns(now)) / 1e9 + pause_s
 
         saved.pop(name, read, f"the quiet time of {name} cannot be read")
     return ends_s

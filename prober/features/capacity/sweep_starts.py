@@ -7,9 +7,8 @@ import sqlite3
 from math import inf
 
 from prober.features.capacity.refusal import Refused, StartRequest
-from prober.features.capacity.sweep_store import MAX_AGE_S
 from prober.net.clock import Clock
-from prober.storage.elapsed import Moment, moment
+from prober.storage.elapsed import Moment, moment, moment_of
 from prober.storage.saved_rows import SavedRows
 from prober.storage.store import Store
 
@@ -42,7 +41,9 @@ class SweepStarts:
         start = Moment(now.boot, now.monotonic_ns - round(age_s * 1e9), now.unix_s - age_s)
         if self._store is not None:
             try:
-                await asyncio.to_thread(self._store.save, STARTS, [(key, _row(start))], now.unix_s)
+                await asyncio.to_thread(
+                    self._store.save, STARTS, [(key, json.dumps(start.as_json()).encode())], now.unix_s
+                )
             except sqlite3.Error as problem:
                 text = f"that it begins cannot be written to --storage.path: {problem}; make room there, or mend the volume"
                 if request.trigger != "request":
@@ -51,40 +52,25 @@ class SweepStarts:
         self._starts_ns[key] = start.monotonic_ns
 
 
-def _row(start: Moment) -> bytes:
-    return json.dumps({"boot": start.boot, "monotonic_ns": start.monotonic_ns, "unix_s": start.unix_s}).encode()
-
-
-def _start(data: bytes) -> Moment:
-    """A saved start. Raises ValueError, KeyError, TypeError, OverflowError."""
-    row = json.loads(data)
-    start = Moment(str(row["boot"]), int(row["monotonic_ns"]), float(row["unix_s"]))
-    round(start.unix_s * 1e9)  # raises for what is not finite
-    return start
-
-
 def _load(store: Store, now: Moment) -> dict[str, int]:
     """Starts by key, in nanoseconds of this process's monotonic clock.
 
-    Across boots only the wall clock tells. If it was set back since, a start may lie in the future: then it is moved to now, and
-    saved, so that it holds a sweep back for one `min_gap` at most.
+    A start in the future is moved to now, and saved, so that it holds a sweep back for one `min_gap` at most.
     """
     starts_ns, moved = dict[str, int](), list[str]()
-    saved = SavedRows.of(store, STARTS, now.unix_s - MAX_AGE_S)
+    saved = SavedRows.of(store, STARTS, store.since(MAX_AGE_S, now.unix_s))
     for key in saved:
-        start = saved.pop(key, _start, f"target={key}: the start of its last sweep cannot be read")
+        consequence = f"target={key}: the start of its last sweep cannot be read"
+        start = saved.pop(key, lambda data: moment_of(json.loads(data)), consequence)
         if start is None:
             continue
-        age_ns = round((now.unix_s - start.unix_s) * 1e9)
-        if start.boot and start.boot == now.boot and start.monotonic_ns <= now.monotonic_ns:
-            age_ns = now.monotonic_ns - start.monotonic_ns
-        elif age_ns < 0:
-            age_ns = 0
-            moved.append(key)
+        age_ns = start.age_ns(now)
         starts_ns[key] = now.monotonic_ns - age_ns
+        if not age_ns:
+            moved.append(key)
     if moved:
         try:
-            store.save(STARTS, [(key, _row(now)) for key in moved], now.unix_s)
+            store.save(STARTS, [(key, json.dumps(now.as_json()).encode()) for key in moved], now.unix_s)
         except sqlite3.Error as problem:
             log.error("starts of sweeps cannot be saved: %s", problem)
     return starts_ns

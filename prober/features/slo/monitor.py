@@ -2,9 +2,9 @@
 
 import json
 import logging
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from prober.exposition.families import Registry
@@ -16,18 +16,23 @@ from prober.measure.outcome import ANSWERED
 from prober.measure.result import ProbeResult
 from prober.measure.slo_events import count_events
 from prober.probing.observer import NamedSpec, TargetObserver
+from prober.storage.elapsed import Moment, moment_now, moment_of
 from prober.storage.saved_rows import SavedRows
 
 log = logging.getLogger(__name__)
 
 
 class SloMonitor:
-    """The SLOs of all targets. saved: counts by the targets' names, as `states` gave them to an earlier process."""
+    """The SLOs of all targets: windows follow the monotonic clock, and the wall clock only labels them.
+
+    now: the present moment
+    saved: counts by the targets' names, as `states` gave them to an earlier process
+    """
 
     def __init__(
-        self, registry: Registry, unix_s: Callable[[], float] = time.time, saved: SavedRows | None = None
+        self, registry: Registry, now: Callable[[], Moment] = moment_now, saved: SavedRows | None = None
     ) -> None:
-        self._registry, self._unix_s = registry, unix_s
+        self._registry, self._now = registry, now
         self._saved = saved or SavedRows()
         self._targets: dict[str, TargetSlos] = {}
 
@@ -37,27 +42,29 @@ class SloMonitor:
         consequence = (
             f"target={observed.name}: the saved events of its SLOs cannot be read, and are counted from now on"
         )
-        saved = self._saved.pop(observed.name, _saved_counts, consequence) if before is None else None
-        observer = TargetSlos(self._registry, observed, self._unix_s, self._forget, before, saved or {})
+        read = partial(_saved_counts, self._now())
+        saved = self._saved.pop(observed.name, read, consequence) if before is None else None
+        observer = TargetSlos(self._registry, observed, self._now, self._forget, before, saved or {})
         self._targets[observed.name] = observer
         return observer
 
     def states(self) -> Iterator[tuple[str, bytes]]:
         """(name of the target, counts of its SLOs), so that they last over a restart of the prober."""
         for name, target in list(self._targets.items()):
-            if rows := target.saved():
-                yield name, json.dumps(rows, separators=(",", ":")).encode()
+            now = self._now()
+            if rows := target.saved(now.monotonic_ns):
+                yield name, json.dumps({"at": now.as_json(), "counts": rows}, separators=(",", ":")).encode()
 
     def _forget(self, target: "TargetSlos") -> None:
         if self._targets.get(target.name) is target:
             del self._targets[target.name]
 
 
-def _saved_counts(data: bytes) -> dict[str, Any]:
-    rows = json.loads(data)
-    if not isinstance(rows, dict):
-        raise ValueError("this is no table of counts")
-    return rows
+def _saved_counts(now: Moment, data: bytes) -> dict[str, tuple[int, Any]]:
+    """Counts of an earlier process by `_key`, with when they were saved, by the monotonic clock of this process."""
+    row = json.loads(data)
+    saved_ns = now.monotonic_ns - moment_of(row["at"]).age_ns(now)
+    return {key: (saved_ns, counts) for key, counts in row["counts"].items()}
 
 
 @dataclass(slots=True)
@@ -80,13 +87,13 @@ class TargetSlos(TargetObserver):
         self,
         registry: Registry,
         observed: NamedSpec,
-        unix_s: Callable[[], float],
+        now: Callable[[], Moment],
         on_removed: Callable[["TargetSlos"], None],
         before: "TargetSlos | None",
-        saved: Mapping[str, Any],
+        saved: Mapping[str, tuple[int, Any]],
     ) -> None:
         self.name = observed.name
-        self._registry, self._observed, self._unix_s, self._on_removed = registry, observed, unix_s, on_removed
+        self._registry, self._observed, self._now, self._on_removed = registry, observed, now, on_removed
         self._saved = saved
         self._counts: dict[tuple[str, str], _Count] = dict(before._counts) if before is not None else {}
         self.configured()
@@ -104,19 +111,18 @@ class TargetSlos(TargetObserver):
             self._counts[key] = count
         self._declare({key for key, count in self._counts.items() if before.get(key) is count})
 
-    def saved(self) -> dict[str, Any]:
+    def saved(self, now_ns: int) -> dict[str, Any]:
         """Counts by SLO and workload, with the definition that they are of."""
-        return {_key(count.slo, count.stream): count.window.saved() for count in self._counts.values()}
+        return {_key(count.slo, count.stream): count.window.saved(now_ns) for count in self._counts.values()}
 
     def _window(self, slo: Slo, stream: JudgedStream) -> WindowCount:
         """The saved counts of the same definition, or new ones."""
-        row = self._saved.get(_key(slo, stream))
-        if row is not None:
+        if (saved := self._saved.get(_key(slo, stream))) is not None:
             try:
-                return WindowCount.restored(slo.window_s, row, self._unix_s())
+                return WindowCount.restored(slo.window_s, *saved)
             except ValueError as problem:
                 log.error("target=%s slo=%s: %s; it is counted from now on", self.name, slo.name, problem)
-        return WindowCount(slo.window_s, self._unix_s())
+        return WindowCount(slo.window_s, self._now().monotonic_ns)
 
     def probe_ended(self, result: ProbeResult) -> None:
         for (workload, slo_name), count in self._counts.items():
@@ -127,7 +133,7 @@ class TargetSlos(TargetObserver):
                 is_decode = count.slo.signal in ("tpot", "itl")
                 count.why_no_event = result.timeline.why_no_tpot if is_decode and not events else ""
             if events:
-                count.window.add(self._unix_s(), events, bad)
+                count.window.add(self._now().monotonic_ns, events, bad)
                 self._registry.value(series.SLO_EVENTS, self.name, workload, slo_name).inc(events)
                 self._registry.value(series.SLO_BAD_EVENTS, self.name, workload, slo_name).inc(bad)
 
@@ -136,14 +142,15 @@ class TargetSlos(TargetObserver):
 
     def statuses(self, *, trusted: bool) -> Iterator[SloStatus]:
         """The status of each SLO in each workload."""
-        unix_s = self._unix_s()
+        now = self._now()
+        now_ns = now.monotonic_ns
         for count in self._counts.values():
-            last_s = count.window.last_unix_s
+            last_ns = count.window.last_ns
             yield slo_status(
-                *(count.slo, count.stream, *count.window.total(unix_s)),
-                since_unix_s=count.window.since_unix_s(unix_s),
+                *(count.slo, count.stream, *count.window.total(now_ns)),
+                since_unix_s=now.unix_s - (now_ns - count.window.since_ns(now_ns)) / 1e9,
                 trusted=trusted,
-                quiet_s=None if last_s is None else unix_s - last_s,
+                quiet_s=None if last_ns is None else (now_ns - last_ns) / 1e9,
                 why_no_event=count.why_no_event,
             )
 

@@ -109,8 +109,11 @@ async def test_a_shorter_pause_does_not_end_a_longer_one() -> None:
     clock.close()
 
 
-async def test_a_clock_that_was_set_back_does_not_make_a_pause_longer(tmp_path: Path) -> None:
-    """After a restart at most the pause itself is left, and nothing of one that is over."""
+@pytest.mark.parametrize("is_rebooted", [False, True])
+async def test_a_clock_that_is_set_does_not_change_a_pause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_rebooted: bool
+) -> None:
+    """Within one boot it does not count; after another one at most the pause itself is left, and nothing of one that is over."""
     for at_s, left_s in ((1_000_000.0, 60.0), (1_000_030.0, 30.0), (1_000_061.0, -1.0), (500_000.0, 60.0)):
         folder = str(tmp_path / f"{at_s}")
         store, clock = Store(folder), Clock(lambda: 1_000_000.0, lambda: 7 * 10**9)
@@ -118,8 +121,12 @@ async def test_a_clock_that_was_set_back_does_not_make_a_pause_longer(tmp_path: 
         quiet.record("t", "u", 60.0)
         await quiet.close()
         store.close()
-        store, later = Store(folder), Clock(lambda at_s=at_s: at_s, lambda: 9 * 10**9)  # type: ignore[misc]
-        assert QuietTimes(store, later).left_s("t", "u") == pytest.approx(left_s)
+        with monkeypatch.context() as patched:
+            if is_rebooted:
+                patched.setattr("prober.storage.elapsed._boot", lambda: "another")
+            store, later = Store(folder), Clock(lambda at_s=at_s: at_s, lambda: 9 * 10**9)  # type: ignore[misc]
+            left = QuietTimes(store, later).left_s("t", "u")
+        assert left == pytest.approx(left_s if is_rebooted else 58.0)
         store.close()
         clock.close()
         later.close()
