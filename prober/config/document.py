@@ -64,7 +64,7 @@ class _Loader(Composer, CParser, SafeConstructor, Resolver):
 
     def resolve(self, kind: type[Node], value: str, implicit: Any) -> str:
         """Tag of a node that has none."""
-        tag: str = super().resolve(kind, value, implicit)
+        tag: str = super().resolve(kind, value, implicit)  # type: ignore[no-untyped-call]
         is_text = tag.endswith(":timestamp") or (tag in _NUMBERS and ":" in value)
         return "tag:yaml.org,2002:str" if is_text else tag
 

@@ -54,6 +54,7 @@ PROVISIONAL_THINNING = (
 UNSEEN_CHANGES = 6.0  # material changes by which half an hour not seen may be slower than all others
 MIN_VISIT_SHARE = 0.25  # of the samples of a half hour that make its level known
 EXTEND_AFTER_S = 3_600.0  # that the load is outside what was learnt: then a week is learnt beside the baseline in use
+MIN_STEP_S = 60.0  # of the wall clock: less changes no verdict
 MIN_CHANGE_S = 180.0  # that a slowdown must last where samples depend on each other: a burst of a minute is no drift
 # A slowdown that ends by itself within a day shows that the level wanders more than the baseline knew: the next one takes more
 # evidence, and less again after a week without one.
@@ -101,6 +102,33 @@ def guards(settings: Settings, baseline: Baseline, *, settled: bool) -> tuple[fl
     if settled:
         return DOUBT_ERRORS, 0.0
     return PROVISIONAL_DOUBT_ERRORS, math.log1p(settings.material) * (1 - baseline.correlation)
+
+
+def follow_clock(state: Drift, boot: str, unix_s: float, monotonic_s: float) -> None:
+    """Move the times of the state with the wall clock if that was set since the last sample: hours follow it, durations do not.
+
+    Within one boot of the machine (id `boot`, empty if unknown) the monotonic clock shows by how much. Otherwise nothing does, and a
+    last sample in the future counts as now.
+    """
+    offset_s = unix_s - monotonic_s
+    step_s = offset_s - state.offset_s if boot and boot == state.boot else min(0.0, unix_s - state.last_s)
+    state.boot, state.offset_s = boot, offset_s
+    if abs(step_s) < MIN_STEP_S:
+        return
+    for part, names in (
+        (state, ("last_s", "load_s", "caution_s", "outside_since_s", "suspected_s")),
+        (state.alarm, ("since_s", "raised_s")),
+        (state.improvement, ("since_s",)),
+    ):
+        for name in names:
+            if part is not None and (at_s := getattr(part, name)) is not None:
+                setattr(part, name, at_s + step_s)
+    state.ring.times = array("I", (max(0, at + round(step_s)) for at in state.ring.times))
+    for blocks in (state.stretch, state.spread):
+        if blocks is not None:
+            blocks.begun = array("d", (at_s + step_s for at_s in blocks.begun))
+    if state.fit is not None:
+        state.fit = start_fit(state, spread=state.fit.spread)
 
 
 def step(state: Drift, observation: Observation) -> tuple[Drift, DriftVerdict]:

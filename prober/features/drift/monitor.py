@@ -12,7 +12,7 @@ from functools import partial
 from prober.config.drift import DriftSpec
 from prober.exposition.families import Registry
 from prober.features.drift import series
-from prober.features.drift.detector import present_verdict, seed, step
+from prober.features.drift.detector import follow_clock, present_verdict, seed, step
 from prober.features.drift.serialization import dump, restore
 from prober.features.drift.shift import shifts
 from prober.features.drift.state import Drift, DriftVerdict, Observation, Settings, Shift, new_state
@@ -22,6 +22,7 @@ from prober.measure.outcome import ANSWERED
 from prober.measure.result import ProbeResult
 from prober.probing.event_log import EventLog
 from prober.probing.observer import ObservedTarget, TargetObserver
+from prober.storage.elapsed import Moment, moment
 from prober.storage.saved_rows import SavedRows
 
 SAVE_TIMEOUT_S = 30.0  # of a disk that hangs: afterwards a verdict is published although its state is not saved
@@ -182,12 +183,13 @@ class TargetDrift(TargetObserver):
         if result.outcome not in ANSWERED or result.warm_up or result.cached:
             return
         load = self._load_at(result.timeline.intended_ns)
+        at = moment(result.timeline.intended_ns, result.unix_s)
         ttft, itls = result.timeline.ttft_s, sorted(result.timeline.itls_s)
         if ttft is not None:
-            self._step((result.workload, "ttft"), Observation(result.unix_s, ttft, load))
+            self._step((result.workload, "ttft"), Observation(at.unix_s, ttft, load), at)
         if itls:
             p99 = itls[math.ceil(0.99 * len(itls)) - 1]
-            self._step((result.workload, "itl"), Observation(result.unix_s, max(p99, 1e-9), load))
+            self._step((result.workload, "itl"), Observation(at.unix_s, max(p99, 1e-9), load), at)
 
     def page_read(self, reading: PageReading | None) -> None:
         if reading is not None and (arrived := reading.signals.requests_arrived_total) is not None:
@@ -253,10 +255,11 @@ class TargetDrift(TargetObserver):
                 return max(0.0, last[2] - arrived) / ((last[0] - read_ns) / 1e9)
         return None
 
-    def _step(self, key: SignalKey, observation: Observation) -> None:
+    def _step(self, key: SignalKey, observation: Observation, at: Moment) -> None:
         detector = self._detectors.get(key)
         if detector is None:
             return
+        follow_clock(detector.state, at.boot, at.unix_s, at.monotonic_ns / 1e9)
         detector.state, verdict = step(detector.state, observation)
         moved = tuple(shifts(detector.state)) if verdict.active else ()
         if verdict.event:

@@ -179,6 +179,7 @@ class Drift:
     caution: inflation of the scores in addition to that of the baseline, since `caution_s`
     outside_since_s: since when the load is outside what was learnt
     suspected_s: estimated start of a slowdown that has not lasted long enough
+    boot, offset_s: boot id of the machine and wall clock less monotonic clock, at the last sample
     slowest_visit: mean log of the slowest visited half hour that is slower than all that the baseline has samples of
     """
 
@@ -211,6 +212,8 @@ class Drift:
     visit: Visit | None = None
     outside_since_s: float | None = None
     suspected_s: float | None = None
+    boot: str = ""
+    offset_s: float = 0.0
     slowest_visit: float = -math.inf
 
     @property

@@ -13,8 +13,8 @@ from prober.features.drift.fitting import FIFTH_SAMPLES
 
 
 def state_bytes(state: Any) -> int:
-    """Bytes of all objects reachable from `state` that signals do not share (code, and the tables of normal scores)."""
-    shared = (type, ModuleType, FunctionType, type(math.exp), type(state_bytes.__code__))
+    """Bytes of all objects reachable from `state` that signals do not share (code, texts, and the tables of normal scores)."""
+    shared = (str, type, ModuleType, FunctionType, type(math.exp), type(state_bytes.__code__))
     samples = BLOCK_SAMPLES * BLOCK_COUNT
     seen = {id(scores(count)) for count in (samples, samples // PROVISIONAL_THINNING, FIFTH_SAMPLES)}
     pending, total = [state], 0

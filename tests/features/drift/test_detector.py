@@ -1,8 +1,6 @@
 """The drift detector, sample by sample."""
 
-import json
 import math
-import zlib
 from array import array
 from collections.abc import Callable
 from copy import deepcopy
@@ -10,8 +8,16 @@ from random import Random
 
 import pytest
 
-from prober.features.drift.blocks import BLOCK_COUNT, BLOCK_SAMPLES, MONDAY_S, SPREAD_EVERY_S, WEEK_EVERY_S, Blocks
-from prober.features.drift.detector import CAUTION_S, adopt, seed, step
+from prober.features.drift.blocks import (
+    BLOCK_COUNT,
+    BLOCK_SAMPLES,
+    DAY_S,
+    MONDAY_S,
+    SPREAD_EVERY_S,
+    WEEK_EVERY_S,
+    Blocks,
+)
+from prober.features.drift.detector import CAUTION_S, adopt, follow_clock, seed, step
 from prober.features.drift.fitting import learn_baseline
 from prober.features.drift.serialization import dump, restore
 from prober.features.drift.shift import shifts
@@ -518,6 +524,30 @@ def test_an_alarm_survives_a_restart() -> None:
     assert twin.alarm == state.alarm
     assert shifts(twin) == shifts(state) != []
     assert len(dump(state)) < 90_000
+
+
+@pytest.mark.parametrize("boot", ["boot", "another"])
+@pytest.mark.parametrize("set_by_s", [-40 * DAY_S, -3_600.0, 3_600.0, 40 * DAY_S])
+def test_a_wall_clock_that_is_set_neither_ends_an_alarm_nor_prolongs_it(set_by_s: float, boot: str) -> None:
+    """An alarm is accepted as normal after a week of the monotonic clock; after another boot a time in the future is now."""
+    state, draw = settled(), noise(Random(41))
+    for begin_s in (state.last_s, state.last_s + 98 * DAY_S):  # no step leads before 1970
+        follow_clock(state, "boot", begin_s, 0.0)
+    run(state, 300, slower(2.0, draw))
+    assert state.alarm is not None
+    lasted_s, suspected_s = state.last_s - state.alarm.raised_s, state.last_s - state.alarm.since_s
+    now_s = state.last_s + set_by_s
+    monotonic_s = state.last_s - begin_s if boot == "boot" else 5.0
+    follow_clock(state, boot, now_s, monotonic_s)
+    if boot == "boot" or set_by_s < 0:
+        assert state.last_s - state.alarm.raised_s == pytest.approx(lasted_s)
+        assert state.last_s - state.alarm.since_s == pytest.approx(suspected_s)
+        assert state.last_s == pytest.approx(now_s)
+        assert run(state, 10, slower(2.0, draw))[-1].active
+    else:
+        assert state.last_s == pytest.approx(now_s - set_by_s), (
+            "a step forward over a boot cannot be told from time that passed"
+        )
 
 
 def broken(change: Callable[[bytes], bytes]) -> bytes:

@@ -13,6 +13,8 @@ from prober.daemon.registry import registry
 from prober.exposition.families import Registry, Value
 from prober.features.drift import monitor
 from prober.features.drift.monitor import DriftMonitor
+from prober.features.drift.serialization import restore
+from prober.features.drift.state import Settings
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
@@ -22,6 +24,7 @@ from prober.storage.saved_rows import SavedRows
 from tests.observed import observed, reconfigured
 
 SPEC = DriftSpec()
+SETTINGS = Settings(1.0)
 TEXT = "defaults: {rate: 1/s}\ntargets: [{name: t, url: 'http://h'%s}]"
 
 
@@ -29,11 +32,14 @@ def target(more: str = "") -> TargetSpec:
     return load(TEXT % more, source="c", engines=(), environment={}, read=lambda path: path).targets[0]
 
 
-def result(at: float, ttft_s: float, outcome: Outcome = Outcome.OK, *, warm_up: bool = False) -> ProbeResult:
-    first = round(ttft_s * 1e9)
+def result(
+    at: float, ttft_s: float, outcome: Outcome = Outcome.OK, *, warm_up: bool = False, set_by_s: float = 0.0
+) -> ProbeResult:
+    """A probe at that time of the monotonic clock; the wall clock was set by `set_by_s`."""
+    first = round((at + ttft_s) * 1e9)
     stamps = tuple(first + 1_000_000 * i for i in range(5))
-    timeline = Timeline(0, first_ns=first, content_ns=stamps, end_ns=stamps[-1])
-    return ProbeResult("t", "probe", "id", at, outcome, "", timeline, warm_up=warm_up)
+    timeline = Timeline(round(at * 1e9), first_ns=first, content_ns=stamps, end_ns=stamps[-1])
+    return ProbeResult("t", "probe", "id", at + set_by_s, outcome, "", timeline, warm_up=warm_up)
 
 
 class Stage:
@@ -49,10 +55,11 @@ class Stage:
         child = self.families[name].children.get(("t", "probe", *labels))
         return child.value if isinstance(child, Value) else None
 
-    def feed(self, count: int, factor: float = 1.0, start: int = 0) -> None:
+    def feed(self, count: int, factor: float = 1.0, start: int = 0, set_by_s: float = 0.0) -> None:
         rng = Random(start)
         for i in range(start, start + count):
-            self.target.probe_ended(result(i / 2, factor * 0.1 * math.exp(rng.gauss(0.0, 0.2))))
+            ttft_s = factor * 0.1 * math.exp(rng.gauss(0.0, 0.2))
+            self.target.probe_ended(result(i / 2, ttft_s, set_by_s=set_by_s))
 
 
 def test_a_slower_target_is_told_with_its_shift_and_since_when() -> None:
@@ -80,6 +87,19 @@ def test_a_slower_target_is_told_with_its_shift_and_since_when() -> None:
     assert stage.value("llmslo_drift_active", "ttft", "unknown") == 0
     assert stage.value("llmslo_drift_since_timestamp_seconds", "ttft") is None
     assert not stage.families["llmslo_drift_shift_ratio"].children
+
+
+@pytest.mark.parametrize("set_by_s", [-3_456_000.0, -3_600.0, 3_600.0, 3_456_000.0])
+def test_the_times_of_a_state_are_moved_with_the_wall_clock(set_by_s: float) -> None:
+    """In the middle of a run, and between the last save and a start: hours follow the wall clock, and durations do not."""
+    stage = Stage()
+    stage.feed(200, set_by_s=4e6)
+    for again in (stage, Stage(dict(stage.monitor.states()))):
+        again.feed(1, start=200, set_by_s=4e6 + set_by_s)
+        (state, _) = (restore(SETTINGS, data) for _, data in again.monitor.states())
+        assert state.last_s == pytest.approx(4e6 + set_by_s + 100)
+        assert state.stretch is not None
+        assert state.stretch.begun[0] == pytest.approx(4e6 + set_by_s)
 
 
 def test_what_is_no_latency_of_a_warm_engine_is_no_sample() -> None:
