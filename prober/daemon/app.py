@@ -67,7 +67,7 @@ from prober.probing.target_runner import Names, RunnerContext
 from prober.probing.trust import Trust
 from prober.storage.elapsed import moment
 from prober.storage.saved_rows import SavedRows
-from prober.storage.store import Store
+from prober.storage.store import FILE_NAME, Store, UnusableStore
 from prober.storage.watched_file import WatchedFile, read_regular
 from prober.web.access_control import missing_authentication
 from prober.web.front_process import FrontProcess
@@ -465,17 +465,14 @@ class App:
             return None, [SavedRows() for _ in kinds]
         try:
             return self._opened(path, kinds)
-        except (OSError, sqlite3.Error) as problem:
+        except UnusableStore as problem:
             if not self._options.keep_running:
                 raise
-            mistake = (
-                str(problem) if isinstance(problem, OSError) else f"--storage.path {path}: {problem}; fix the file"
-            )
-            self._refused("storage", "state is in memory only, the storage is tried again", [mistake])
+            self._refused("storage", "state is in memory only, the storage is tried again", [str(problem)])
             return None, [SavedRows() for _ in kinds]
 
     def _opened(self, path: str, kinds: Sequence[str]) -> tuple[Store, list[SavedRows]]:
-        """Raises OSError or sqlite3.Error if the store cannot be used."""
+        """Raises UnusableStore."""
         store = Store(path, self._options.storage_max_bytes)
         try:
             now_unix_s = self._clock.unix_s()
@@ -488,9 +485,10 @@ class App:
                 )
             since_unix_s = store.since(MAX_STATE_AGE_S, now_unix_s)
             return store, [SavedRows.of(store, kind, since_unix_s) for kind in kinds]
-        except BaseException:
+        except sqlite3.Error as problem:
             store.close()
-            raise
+            text = f"--storage.path {path}: cannot be read: {problem}; repair the disk, or move {FILE_NAME} away"
+            raise UnusableStore(text) from None
 
     async def _retry_storage(self, path: str | None, kinds: Sequence[str]) -> None:
         """Stop probing once the store can be used: what it holds is read at a start only.
@@ -505,7 +503,7 @@ class App:
             wait_s = min(2 * wait_s, MAX_RETRY_STORAGE_S)
             if self._sweeps.under_way or any(runner.target.is_ending for runner in self._fleet.runners.values()):
                 continue
-            with contextlib.suppress(OSError, sqlite3.Error):
+            with contextlib.suppress(UnusableStore):
                 self._mended, _ = await asyncio.to_thread(self._opened, path, kinds)
         log.info("--storage.path %s: can be used now; the prober begins again with it", path)
         self._stopping.set()
