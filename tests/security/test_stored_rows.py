@@ -7,6 +7,7 @@ import asyncio
 import gc
 import json
 import logging
+import os
 import shutil
 import signal
 import sqlite3
@@ -22,7 +23,7 @@ from aiohttp import web
 from prober.daemon.app import App, Options
 from prober.mock.server import create_app
 from prober.mock.settings import Settings
-from prober.storage.store import UNREADABLE_SUFFIX
+from prober.storage.store import UNREADABLE_SUFFIX, Store, UnusableStore
 from tests.processes import free_port
 from tests.virtual import VirtualClock, VirtualLoop
 
@@ -65,14 +66,18 @@ async def engines() -> AsyncIterator[None]:
         await runner.cleanup()
 
 
+def started(folder: Path, port: int) -> App:
+    """A daemon whose store is in this folder."""
+    (folder / "prober.yaml").write_text(CONFIG)
+    return App(Options(str(folder / "prober.yaml"), f"127.0.0.1:{port}", storage_path=str(folder)), VirtualClock)
+
+
 async def live(folder: Path, seconds: float) -> dict[str, float]:
     """Run the daemon for so long, and return the samples of its page at the end."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualLoop)
-    (folder / "prober.yaml").write_text(CONFIG)
     port = free_port()
-    app = App(Options(str(folder / "prober.yaml"), f"127.0.0.1:{port}", storage_path=str(folder)), VirtualClock)
-    running = asyncio.create_task(app.run())
+    running = asyncio.create_task(started(folder, port).run())
     await asyncio.sleep(seconds)
     with loop.real_network():
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -152,3 +157,46 @@ async def test_odd_rows_of_one_target_stop_no_start(tmp_path: Path, caplog: pyte
             assert bool(aside) == bool(caplog.records), content
             if not callable(content) and content is not None:
                 assert aside >= 2, content
+
+
+async def test_a_start_with_the_database_of_another_program_sets_it_aside(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The daemon probes with an empty store, and the log names the file to which the other one was moved."""
+    with sqlite3.connect(tmp_path / "prober.db") as connection:
+        connection.execute("CREATE TABLE state (id INTEGER)")
+    connection.close()
+    assert (await live(tmp_path, 1.0))["llmslo_storage_write_failures_total"] == 0
+    (aside,) = {path.name for path in os.scandir(tmp_path)} - {"prober.db", "prober.yaml"}
+    assert f"its version is 0, this prober reads 1): renamed to {aside}, starting with an empty store" in caplog.text
+
+
+async def test_a_store_saved_in_the_future_is_said_and_loses_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The clock of the machine was set back by 40 days since: all rows count as saved now."""
+    clock = VirtualClock()
+    store = Store(str(tmp_path))
+    store.save("drift", [("gone", b"x")], clock.unix_s() + 40 * 86_400)
+    store.close()
+    clock.close()
+    await live(tmp_path, 1.0)
+    assert "was saved 3456000 s after this clock's time, and counts as saved now; check the clock" in caplog.text
+    store = Store(str(tmp_path))
+    assert store.load("drift")["gone"] == b"x"
+    store.close()
+
+
+async def test_rows_that_the_disk_does_not_return_end_the_start_with_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without --keep-running."""
+
+    def failing(*_: object) -> dict[str, bytes]:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    monkeypatch.setattr(Store, "load", failing)
+    with pytest.raises(
+        UnusableStore, match=r"--storage.path .*: cannot be read: disk I/O error; repair the disk, or move"
+    ):
+        await started(tmp_path, free_port()).run()
