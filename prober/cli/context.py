@@ -1,7 +1,6 @@
 """Options of the context of a result: facts that cannot be found out, number and price of the GPUs, seed."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from random import SystemRandom
 from typing import Annotated, Any
 
@@ -12,6 +11,7 @@ from prober.config.context import ContextSpec
 from prober.config.document import BadYaml, parse
 from prober.config.fields import Document
 from prober.config.problems import ConfigError, below, explain
+from prober.storage.watched_file import read_text
 
 GpuCount = Annotated[int, typer.Option("--gpus", min=0, help="Number of GPUs that serve the target; 0: as found out.")]
 GpuPrice = Annotated[float | None, typer.Option(min=0, help="Dollars per GPU and hour, for the cost of tokens.")]
@@ -49,7 +49,7 @@ class ContextOptions:
             else:
                 values[name.strip()] = value.strip()
         try:
-            return ContextSpec.model_validate(values, context=Document((), {}, _read))
+            return ContextSpec.model_validate(values, context=Document((), {}, read_text))
         except ValidationError as error:
             option = "--fact" if self.fact else f"--context {self.context}"
             mistakes = explain(error, ContextSpec, values).items()
@@ -65,7 +65,7 @@ def random_seed() -> int:
 
 def _from_file(command: str, path: str) -> dict[str, Any]:
     try:
-        values = parse(_read(path))
+        values = parse(read_text(path))
     except (OSError, UnicodeDecodeError, BadYaml) as problem:
         raise ConfigError(f"prober {command}: --context {path}: cannot be read: {problem}; name a YAML file") from None
     if not isinstance(values, dict):
@@ -73,7 +73,3 @@ def _from_file(command: str, path: str) -> dict[str, Any]:
             f"prober {command}: --context {path}: not a mapping; write lines such as `precision: bfloat16`"
         )
     return dict(values)
-
-
-def _read(path: str) -> str:
-    return Path(path).read_text(encoding="utf-8")

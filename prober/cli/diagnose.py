@@ -16,7 +16,7 @@ from prober.cli.console import Terminal
 from prober.cli.exit_codes import ExitCode, exit_on, fail
 from prober.cli.options import AddedWorkloadOptions, AsJson, EndpointOptions, MetricsUrl, Url, expand_options
 from prober.cli.output import echo
-from prober.cli.target import read_file, target, validated, workload
+from prober.cli.target import target, validated, workload
 from prober.config.fields import Document
 from prober.config.problems import ConfigError
 from prober.config.serving import DecodeBoundSpec
@@ -36,6 +36,7 @@ from prober.net.endpoint import BadEndpoint
 from prober.probing.calibration import calibrate
 from prober.probing.probe import run_probe
 from prober.probing.target import Target
+from prober.storage.watched_file import read_text
 from prober.workload.workloads import Mix, RequestGenerator, Workload
 
 OWN_PROBES = 20
@@ -61,7 +62,7 @@ def diagnose(
     with exit_on(ConfigError, BadEndpoint, ValueError, command="diagnose"):
         breached = {signal: duration(text) for signal, text in (("ttft", ttft), ("tpot", tpot)) if text}
         decode = (
-            validated("diagnose", DecodeBoundSpec, bound, Document((), os.environ, read_file))
+            validated("diagnose", DecodeBoundSpec, bound, Document((), os.environ, read_text))
             if model_config and gpu
             else None
         )

@@ -74,6 +74,7 @@ from prober.results.result import Request, Result, Stage, WarmUp
 from prober.results.result import Target as Described
 from prober.results.result_file import to_json
 from prober.results.stage import stage_of
+from prober.storage.watched_file import read_text
 
 EXIT: dict[State, ExitCode] = {
     "accepted": ExitCode.OK,
@@ -447,7 +448,7 @@ def _latencies(stage: Stage | None) -> list[str]:
 def _read(file: Path) -> str:
     """Raises ValueError."""
     try:
-        return file.read_text(encoding="utf-8")
+        return read_text(file)
     except OSError as problem:
         raise ValueError(f"--file {file}: cannot be read: {problem.strerror}; name an existing file") from None
     except UnicodeDecodeError:

@@ -20,6 +20,7 @@ from prober.config.variables import expand, expand_url
 from prober.config.workloads import THINK_TIME_REFUSED
 from prober.measure.quality import expectation_problem
 from prober.storage.lock import Lock, LockHeld
+from prober.storage.watched_file import read_text
 from prober.workload.prompts import parse_prompts
 from prober.workload.requested_format import requested_format
 from prober.workload.shapes import Fixed
@@ -178,7 +179,7 @@ def _described(options: WorkloadOptions) -> Workload | None:
 
 def _text(option: str, path: str) -> str:
     try:
-        return read_file(path)
+        return read_text(path)
     except (OSError, UnicodeDecodeError) as problem:
         raise ValueError(f"{option} {path}: cannot be read: {problem}; name a file that is there") from None
 
@@ -191,7 +192,7 @@ def known_workloads(config_file: str) -> Mapping[str, Workload | Mix]:
 
     source = f"--config.file {config_file}"
     try:
-        return load_workloads(read_file(config_file), source=source, read=read_file)
+        return load_workloads(read_text(config_file), source=source, read=read_text)
     except (OSError, UnicodeDecodeError) as problem:
         raise ConfigError(f"{source}: cannot be read: {problem}; name a YAML file") from None
 
@@ -216,8 +217,3 @@ def only_load(command: str, url: str) -> Iterator[None]:
             "measurement; wait until it ends",
             ExitCode.NOT_ENOUGH_DATA,
         )
-
-
-def read_file(path: str) -> str:
-    """Text of a file. Raises OSError."""
-    return Path(path).read_text(encoding="utf-8")

@@ -68,7 +68,7 @@ from prober.probing.trust import Trust
 from prober.storage.elapsed import moment
 from prober.storage.saved_rows import SavedRows
 from prober.storage.store import FILE_NAME, Store, UnusableStore
-from prober.storage.watched_file import WatchedFile, read_regular
+from prober.storage.watched_file import MAX_TEXT_BYTES, WatchedFile, read_regular, read_text
 from prober.web.access_control import missing_authentication
 from prober.web.front_process import FrontProcess
 from prober.web.page.view import Problem
@@ -77,7 +77,6 @@ from prober.web.snapshots import Snapshots
 from prober.web.web_config import WebFile
 
 WATCH_INTERVAL_S = 2.0
-MAX_FILE_BYTES = 64 << 20  # of the configuration, and of what it names: prompts, traces
 SWITCH_INTERVAL_S = 0.0005  # a thread that computes delays timestamps by as much; 5 ms otherwise
 # A file with mistakes is read again though it has not changed: what it names may be there by then, or be readable.
 RETRY_CONFIG_S, RETRY_CHANGE_S = 10.0, 60.0  # without any configuration; with an old one in use
@@ -123,7 +122,7 @@ def read_config(path: str, *, is_regular: bool = False) -> Configuration:
     is_regular: refuse a pipe, which could block for ever
     """
     try:
-        text = _read(path) if is_regular else Path(path).read_text(encoding="utf-8")
+        text = _read(path) if is_regular else read_text(path)
     except (OSError, UnicodeDecodeError) as problem:
         raise ConfigError(f"--config.file {path}: cannot be read: {problem}; name a YAML file") from None
     specs = load(text, source=path, engines=DIALECTS, environment=os.environ, read=_read)
@@ -173,7 +172,7 @@ def _discovered(specs: Configuration) -> str:
 
 
 def _read(path: str) -> str:
-    return read_regular(path, MAX_FILE_BYTES).decode("utf-8")
+    return read_regular(path, MAX_TEXT_BYTES).decode("utf-8")
 
 
 class App:

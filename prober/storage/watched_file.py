@@ -11,6 +11,7 @@ from prober.config.problems import shown_path
 
 Stamp = tuple[int, int, int, int]
 MAX_SECRET_BYTES = 64 << 10
+MAX_TEXT_BYTES = 64 << 20  # of a configuration or a file of rows, and of what they name: prompts, traces
 
 
 def stamp(path: str) -> Stamp | None:
@@ -31,6 +32,15 @@ def read_regular(path: str | Path, max_bytes: int) -> bytes:
     if len(content) > max_bytes:
         raise OSError(errno.EFBIG, f"is longer than {max_bytes:,} bytes")
     return content
+
+
+def read_text(path: str | Path) -> str:
+    """Text of a file or a pipe. Raises OSError, also for more than MAX_TEXT_BYTES characters, and UnicodeDecodeError."""
+    with open(path, encoding="utf-8") as file:
+        text = file.read(MAX_TEXT_BYTES + 1)
+    if len(text) > MAX_TEXT_BYTES:
+        raise OSError(errno.EFBIG, f"is longer than {MAX_TEXT_BYTES:,} characters")
+    return text
 
 
 @dataclass(slots=True)

@@ -3,7 +3,10 @@
 import os
 from pathlib import Path
 
-from prober.storage.watched_file import Secret, WatchedFile, stamp
+import pytest
+
+from prober.storage import watched_file
+from prober.storage.watched_file import Secret, WatchedFile, read_text, stamp
 
 
 def test_a_stamp_sees_content_replacement_and_a_swapped_symlink(tmp_path: Path) -> None:
@@ -119,3 +122,17 @@ def test_a_file_that_stays_away_is_gone_once_and_back_again_is_a_change(tmp_path
     assert [file.poll() for _ in range(5)] == ["", "", "gone", "", ""]
     aside.rename(path)
     assert file.poll() == "changed"
+
+
+def test_a_text_without_end_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A device or a pipe may have none. A text up to the limit is read, from a pipe too."""
+    monkeypatch.setattr(watched_file, "MAX_TEXT_BYTES", 5)
+    with pytest.raises(OSError, match="is longer than 5 characters"):
+        read_text("/dev/zero")
+    (tmp_path / "file").write_text("fünf\n")
+    assert read_text(tmp_path / "file") == "fünf\n"
+    read_end, write_end = os.pipe()
+    os.write(write_end, b"a\r\nb")
+    os.close(write_end)
+    assert read_text(f"/dev/fd/{read_end}") == "a\nb"
+    os.close(read_end)
