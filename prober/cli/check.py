@@ -12,6 +12,7 @@ from prober.cli.exit_codes import ExitCode, exit_on, fail
 from prober.cli.options import ConfigFile
 from prober.cli.output import echo
 from prober.config.configuration import Configuration
+from prober.config.document import Problems
 from prober.config.problems import ConfigError
 from prober.config.target import TargetSpec
 from prober.config.units import counted
@@ -51,7 +52,7 @@ def check(
 
         echo(json.dumps(json_schema(), indent=2, sort_keys=True))
         return
-    from prober.cli.environment_warnings import environment_warnings
+    from prober.cli.environment_warnings import missing_files, refused_addresses
     from prober.daemon.app import read_config
     from prober.web.web_config import read
 
@@ -60,30 +61,36 @@ def check(
     specs, secured, broken = None, "", list[str]()
     try:
         specs = read_config(config_file)
-    except (ConfigError, ValueError) as problem:
+        file: Problems | None = specs.file
+    except ConfigError as problem:
+        file = problem.file
         broken.append(str(problem))
     try:
         secured = f"{web_config_file}: {read(web_config_file).config.words}" if web_config_file is not None else ""
     except ValueError as problem:
         broken.append(str(problem))
-    if specs is None:
-        fail("\n".join(broken), ExitCode.FAILED)
-    sweeps = _sweeps(specs)
-    warnings = [*environment_warnings(specs), *(text for cost in sweeps.values() for text in cost.warnings())]
-    warnings = [*specs.warnings, *(f"{config_file}: {text}" for text in warnings)]
+    sweeps = _sweeps(specs) if specs is not None else {}
+    warnings = list(specs.warnings) if specs is not None else []
+    if file is not None:
+        found = [*missing_files(file.parse()), *(refused_addresses(specs) if specs is not None else ())]
+        found += [warning for cost in sweeps.values() for warning in cost.warnings()]
+        mistaken = "\n".join(broken)
+        warnings += [file.line(path, text) for path, text in found if f": {path.lstrip('.')}: " not in mistaken]
     if warnings:
         echo("".join(f"WARNING: {text}\n" for text in warnings))
+    if specs is None:
+        fail("\n".join(broken), ExitCode.FAILED)
     _costs(specs, fleet, sweeps)
     warnings += [line for line in fleet.words(specs) if line.startswith("WARNING")]
-    mistakes = _alerts(specs) if specs.uses() else []
+    alerts = _alerts(specs) if specs.uses() else []
     echo()
     if secured:
         echo(secured)
     unfit = [mistake for cost in sweeps.values() for mistake in cost.mistakes()]
-    echo(f"{config_file}: {_headline(specs, len(mistakes), len(unfit), len(warnings))}")
-    mistakes += unfit
+    echo(f"{config_file}: {_headline(specs, len(alerts), len(unfit), len(warnings))}")
+    mistakes = [specs.file.line(*mistake) for mistake in (*alerts, *unfit)]
     if mistakes or broken:
-        fail("\n".join([*(f"{config_file}: {mistake}" for mistake in mistakes), *broken]), ExitCode.FAILED)
+        fail("\n".join([*mistakes, *broken]), ExitCode.FAILED)
 
 
 def _headline(specs: Configuration, alerts: int, sweeps: int, warnings: int) -> str:
@@ -323,8 +330,8 @@ def _swept(sweep: "SweepCost") -> _Cost:
     return _Cost(0.0, prompt, tokens - prompt, sweep.amount_per_day("cost") if sweep.has_price else None)
 
 
-def _alerts(specs: Configuration) -> list[str]:
-    """Print what fires each burn-rate pair; return the alerts that cannot fire, as `path: message`."""
+def _alerts(specs: Configuration) -> list[tuple[str, str]]:
+    """Print what fires each burn-rate pair; return path and message of the alerts that cannot fire."""
     from prober.features.slo.compliance import percentile_events
     from prober.features.slo.firing import firing_checks, percentile_window
     from prober.measure.burn_rate_windows import promql
@@ -346,7 +353,7 @@ def _alerts(specs: Configuration) -> list[str]:
             where = f"{check.use.target}, {check.use.workload}"
             echo(f"{slo.name:12} {where:40} {pair.severity:9} {pair.burn!s:>5}  {long:>22}  {short:>22}")
             if check.problem:
-                mistakes.append(f"{check.place}: {where}: its alert cannot fire: {check.problem}")
+                mistakes.append((check.place, f"{where}: its alert cannot fire: {check.problem}"))
                 echo(f"{'':12} CANNOT FIRE: {check.problem}")
     echo()
     for slo, uses in specs.uses().items():

@@ -6,60 +6,37 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from prober.config.configuration import Configuration
-from prober.config.discovery import DiscoverySpec, FileSpec, HttpSpec, KubernetesSpec
-from prober.config.problems import shown_path
-from prober.config.server import Auth, TlsSpec
+from prober.config.problems import path_of, shown_path
+from prober.config.variables import texts
 from prober.net.address import Forbidden, check
 
 SECRET_FILES = ("bearer_token_file", "key_file")
-Named = Iterator[tuple[str, str]]  # place in the configuration, value at that place
+FILES = (*SECRET_FILES, "ca_file", "cert_file")
+Located = Iterator[tuple[str, str]]  # path in the configuration, and the message or value at it
 
 
-def environment_warnings(specs: Configuration) -> Iterator[str]:
-    """Warnings, each as `path: message`."""
-    for place, path in _files(specs):
-        shown = shown_path(path) if place.endswith(SECRET_FILES) else path
+def missing_files(written: object) -> Located:
+    """Warnings about files that a configuration, as it is written, names and this machine lacks."""
+    for keys, path in texts(written):
+        shown = shown_path(path) if keys[-1] in SECRET_FILES else path
+        if keys[-1] not in FILES and keys[-3:-1] != ("file", "files"):
+            continue
         if has_magic(path) and not glob(path):
-            yield f"{place}: nothing on this machine fits {shown}; there must be something where the prober runs"
+            yield path_of(keys), f"nothing on this machine fits {shown}; there must be something where the prober runs"
         elif not has_magic(path) and not Path(path).exists():
-            yield f"{place}: {shown} is not on this machine; it must be there where the prober runs"
+            yield path_of(keys), f"{shown} is not on this machine; it must be there where the prober runs"
+
+
+def refused_addresses(specs: Configuration) -> Located:
+    """Warnings about addresses that the prober connects to and that must not be link-local."""
     for place, url in _addresses(specs):
         try:
             check(urlsplit(url).hostname or "")
         except Forbidden as refusal:
-            yield f"{place}: {refusal.strerror}"
+            yield place, str(refusal.strerror)
 
 
-def _files(specs: Configuration) -> Named:
-    for place, spec in specs.places.items():
-        yield from _of_server(place, spec.auth, spec.tls)
-    for index, discovery in enumerate(specs.discovery):
-        yield from _of_discovery(f"discovery[{index}]", discovery)
-    if specs.grafana is not None:
-        yield from _of_server("grafana", specs.grafana.auth, specs.grafana.tls)
-
-
-def _of_discovery(place: str, spec: DiscoverySpec) -> Named:
-    match spec.source:
-        case FileSpec() as source:
-            yield from ((f"{place}.file.files", path) for path in source.files)
-        case HttpSpec() as source:
-            yield from _of_server(f"{place}.http", source.auth, source.tls)
-        case KubernetesSpec() as source:
-            yield from _of_server(f"{place}.kubernetes", source.auth, None)
-            if source.ca_file:
-                yield f"{place}.kubernetes.ca_file", source.ca_file
-
-
-def _of_server(place: str, auth: Auth | None, tls: TlsSpec | None) -> Named:
-    files = {f"auth.{auth.secret_key}": auth.secret_file} if auth is not None else dict[str, str | None]()
-    if tls is not None:
-        files |= {"tls.ca_file": tls.ca_file, "tls.cert_file": tls.cert_file, "tls.key_file": tls.key_file}
-    yield from ((f"{place}.{key}", path) for key, path in files.items() if path)
-
-
-def _addresses(specs: Configuration) -> Named:
-    """Addresses that the prober connects to and that must not be link-local."""
+def _addresses(specs: Configuration) -> Located:
     for place, spec in specs.places.items():
         if spec.allow_link_local:
             continue

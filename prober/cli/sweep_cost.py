@@ -89,8 +89,8 @@ class SweepCost:
         tokens = self.amount("tokens"), self.amount_per_day("tokens")
         return f"{tokens[0]:14,.0f} {dollars[0]:>8} {often:>9} {tokens[1]:14,.0f} {dollars[1]:>8}  {self.bound}"
 
-    def mistakes(self) -> Iterator[str]:
-        """Mistakes, as `path: message`: probes and sweeps exceed a daily budget."""
+    def mistakes(self) -> Iterator[tuple[str, str]]:
+        """Path and message of mistakes: probes and sweeps exceed a daily budget."""
         for kind, left in _left(self.spec).items():
             limit, probes = _budget(self.spec.budget, kind), _probes(self.spec, kind)
             in_unit, per_sweep = UNITS[kind].format, self.amount(kind)
@@ -98,21 +98,23 @@ class SweepCost:
             most = max(1, self.most_in_day)
             if left < warm_up:
                 yield (
-                    f"{self.place}.budget.{kind}_per_day: {in_unit(limit)} leave {in_unit(max(0.0, left))} beside what the probes "
+                    f"{self.place}.budget.{kind}_per_day",
+                    f"{in_unit(limit)} leave {in_unit(max(0.0, left))} beside what the probes "
                     f"need, and the warm-up of a sweep takes {in_unit(warm_up)}: none would begin; raise it to "
-                    f"{in_unit(limit - left + warm_up)} and what sweeps shall take, lower the probes' rate, or remove `sweep`"
+                    f"{in_unit(limit - left + warm_up)} and what sweeps shall take, lower the probes' rate, or remove `sweep`",
                 )
             elif self.is_explicit and probes + most * per_sweep > limit:
                 yield (
-                    f"{self.place}.sweep.limits: the probes take {in_unit(probes)} a day and {counted(most, 'sweep')} of up to "
+                    f"{self.place}.sweep.limits",
+                    f"the probes take {in_unit(probes)} a day and {counted(most, 'sweep')} of up to "
                     f"{in_unit(per_sweep)} each, together more than budget.{kind}_per_day of {in_unit(limit)}; lower the limits to "
-                    f"{in_unit(max(0.0, limit - probes) / most)} a sweep, sweep less often (schedule, min_gap), or raise the budget"
+                    f"{in_unit(max(0.0, limit - probes) / most)} a sweep, sweep less often (schedule, min_gap), or raise the budget",
                 )
 
-    def warnings(self) -> Iterator[str]:
-        """Warnings, as `path: message`: no time is left to measure demand; sweeps do not fit into the hours of a budget."""
+    def warnings(self) -> Iterator[tuple[str, str]]:
+        """Path and message of warnings: no time is left to measure demand; sweeps do not fit into the hours of a budget."""
         if (text := _unmeasured_demand(self.spec)) is not None:
-            yield f"{self.place}.sweep.schedule: {text}"
+            yield f"{self.place}.sweep.schedule", text
         if any(True for _ in self.mistakes()) or not self.is_explicit:
             return
         for kind, left in _left(self.spec).items():
@@ -120,10 +122,11 @@ class SweepCost:
             if most * amount > left:
                 enough = _budget(self.spec.budget, kind) - left + most * amount
                 yield (
-                    f"{self.place}.sweep.limits: a budget counts whole hours, so what was spent counts for up to "
+                    f"{self.place}.sweep.limits",
+                    f"a budget counts whole hours, so what was spent counts for up to "
                     f"{WINDOW_HOURS + 1} hours: "
                     f"{counted(most, 'sweep')} fall into them and may take {in_unit(left / most)} each, not {in_unit(amount)}, or "
-                    f"end by the budget; raise budget.{kind}_per_day to {in_unit(enough)}"
+                    f"end by the budget; raise budget.{kind}_per_day to {in_unit(enough)}",
                 )
 
 

@@ -5,6 +5,7 @@ from typing import Annotated, Self
 from pydantic import AfterValidator, Field, PrivateAttr, ValidationInfo
 
 from prober.config.discovery import DiscoverySpec
+from prober.config.document import Problems
 from prober.config.drift import DriftSpec
 from prober.config.fields import Block, Items, mistake
 from prober.config.grafana import GrafanaSpec
@@ -54,11 +55,17 @@ class Configuration(Block):
     targets: Items[TargetSpec] = Field((), description="targets to probe; needed without `discovery`")
     discovery: Items[DiscoverySpec] = Field((), description="sources of further targets")
     _warnings: tuple[str, ...] = PrivateAttr(())
+    _file: Problems = PrivateAttr(default_factory=lambda: Problems("", ""))
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Warnings about valid but unwise values, as `source: path: message`."""
+        """Warnings about valid but unwise values, as `source:line: path: message`."""
         return self._warnings
+
+    @property
+    def file(self) -> Problems:
+        """The file, for messages about it; empty without one."""
+        return self._file
 
     @property
     def prometheus_url(self) -> str | None:

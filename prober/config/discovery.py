@@ -65,21 +65,43 @@ def at_least(least_s: float) -> AfterValidator:
     return require(lambda s: s >= least_s, lambda s: f"{s:g}s is too often; use {least_s:g}s or more")
 
 
+_FileName = Annotated[
+    str,
+    require(
+        lambda name: name.endswith((".json", ".yml", ".yaml")),
+        lambda name: f"{name!r} ends in none of .json, .yml and .yaml",
+    ),
+]
+_HostName = Annotated[
+    str,
+    require(
+        lambda name: re.fullmatch(r"[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?", name) and len(name) <= 254,
+        lambda name: f"{name!r} is no name of DNS",
+    ),
+]
+_Namespace = Annotated[
+    str,
+    require(
+        lambda name: name == "*" or re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", name),
+        lambda name: f"{name!r} is no name of a namespace",
+    ),
+]
+_Hosts = Annotated[
+    str,
+    require(
+        lambda host: _network(host) is not None or _HOST.fullmatch(host),
+        lambda host: f"{host!r} is no name, *.name or network such as 10.0.0.0/8",
+    ),
+]
+
+
 class FileSpec(Block):
     """Discovery from files."""
 
-    files: Annotated[Items[str], Field(min_length=1)] = Field(
+    files: Annotated[Items[_FileName], Field(min_length=1)] = Field(
         description="lists of targets in Prometheus's file_sd format, .json, .yml or .yaml; names may contain * and ?"
     )
     interval: Annotated[Duration, at_least(1.0)] = Field(5.0, description="time between checks")
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        with Mistakes() as mistakes:
-            for index, name in enumerate(self.files):
-                if not name.endswith((".json", ".yml", ".yaml")):
-                    mistakes.add(f"files[{index}]", f"{name!r} ends in none of .json, .yml and .yaml")
-        return self
 
 
 class HttpSpec(Block):
@@ -115,25 +137,23 @@ def _resolver(value: object) -> object:
 class DnsSpec(Block):
     """Discovery from DNS. server: (address, port), None for the resolver of the system."""
 
-    names: Annotated[Items[str], Field(min_length=1)] = Field(description="names to resolve")
+    names: Annotated[Items[_HostName], Field(min_length=1)] = Field(description="names to resolve")
     type: Literal["SRV", "A", "AAAA"] = Field("SRV", description="type of the records; only SRV has ports")
-    port: Annotated[int, Field(ge=1, le=65535)] | None = Field(None, description="needed for A and AAAA")
+    port: Annotated[int, Field(ge=1, le=65535)] | None = Field(
+        None, validate_default=True, description="needed for A and AAAA"
+    )
     interval: Annotated[Duration, at_least(1.0)] = Field(30.0, description="time between queries")
     server: Annotated[tuple[str, int], BeforeValidator(_resolver), WithJsonSchema({"type": "string"})] | None = Field(
         None, description="IP:port of the name server; absent: from /etc/resolv.conf"
     )
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        with Mistakes() as mistakes:
-            if (self.type == "SRV") == (self.port is not None):
-                mistakes.add(
-                    "port", "comes with each SRV record; remove it" if self.port else f"needed with type {self.type}"
-                )
-            for index, name in enumerate(self.names):
-                if not re.fullmatch(r"[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?", name) or len(name) > 254:
-                    mistakes.add(f"names[{index}]", f"{name!r} is no name of DNS")
-        return self
+    @field_validator("port")
+    @classmethod
+    def _check_port(cls, port: int | None, info: ValidationInfo) -> int | None:
+        kind = info.data.get("type")
+        if kind is not None and (kind == "SRV") is (port is not None):
+            raise mistake("comes with each SRV record; remove it" if port else f"needed with type {kind}")
+        return port
 
 
 def _port(value: object) -> object:
@@ -155,7 +175,7 @@ class KubernetesSpec(Block):
     """Discovery from Kubernetes."""
 
     role: Literal["pod", "endpointslice"] = Field("pod", description="kind of objects")
-    namespaces: Items[str] = Field((), description="namespaces; absent: that of the prober; ['*']: all")
+    namespaces: Items[_Namespace] = Field((), description="namespaces; absent: that of the prober; ['*']: all")
     label_selector: str | None = Field(None, description="as kubectl's -l, such as app=vllm")
     field_selector: str | None = Field(None, description="as kubectl's --field-selector")
     annotations: dict[str, str] = Field(default_factory=dict, description="required annotations and their values")
@@ -186,9 +206,6 @@ class KubernetesSpec(Block):
                     mistakes.add("namespaces", "needed with api_server: names, or ['*'] for all")
             if "*" in self.namespaces and len(self.namespaces) > 1:
                 mistakes.add("namespaces", "'*' is all of them; remove the others")
-            for index, name in enumerate(self.namespaces):
-                if name != "*" and not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", name):
-                    mistakes.add(f"namespaces[{index}]", f"{name!r} is no name of a namespace")
             if self.role == "endpointslice" and self.port_annotation is not None:
                 mistakes.add("port_annotation", "is for pods; endpoint slices say their ports")
         return self
@@ -205,7 +222,7 @@ class DiscoverySpec(Block):
     dns: DnsSpec | None = Field(None, description="targets from DNS")
     kubernetes: KubernetesSpec | None = Field(None, description="targets from a cluster")
     relabel: Items[Rule] = Field((), description="rules that select and rename targets, applied in order")
-    hosts: Items[str] = Field(
+    hosts: Items[_Hosts] = Field(
         (),
         description="allowed hosts: names, *.example.org, or networks such as 10.0.0.0/8; needed if `target` has `auth`, `headers`, or "
         "a client certificate; absent: all hosts but this machine",
@@ -264,15 +281,6 @@ class DiscoverySpec(Block):
                     if not any(_is_label(name, pattern) for pattern in (*known, "__tmp*")):
                         mistakes.add(f"[{place}].source_labels[{index}]", no_such("label", name, known))
         return relabel
-
-    @field_validator("hosts")
-    @classmethod
-    def _check_hosts(cls, hosts: tuple[str, ...]) -> tuple[str, ...]:
-        with Mistakes() as mistakes:
-            for index, host in enumerate(hosts):
-                if _network(host) is None and _HOST.fullmatch(host) is None:
-                    mistakes.add(f"[{index}]", f"{host!r} is no name, *.name or network such as 10.0.0.0/8")
-        return hosts
 
     @property
     def kind(self) -> str:

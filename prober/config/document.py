@@ -1,19 +1,24 @@
-"""Parse YAML text into plain values. Duplicate keys are refused, and every error has line and column.
+"""YAML files: their plain values, and their errors, each with its line. Duplicate keys are refused.
 
 Dates and numbers in base 60, such as 1:30, stay text, since no key takes one, and tags that build objects are refused.
 """
 
-from typing import Any
+from functools import cached_property
+from typing import Any, TypeVar
 
 import yaml
+from pydantic import BaseModel, ValidationError
 from yaml._yaml import CParser
 from yaml.composer import Composer, ComposerError
 from yaml.constructor import ConstructorError, SafeConstructor
 from yaml.error import Mark, MarkedYAMLError
-from yaml.nodes import MappingNode, Node, ScalarNode
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from yaml.reader import ReaderError
 from yaml.resolver import Resolver
 
+from prober.config.problems import MAX_PROBLEMS, ConfigError, below, explain
+
+M = TypeVar("M", bound=BaseModel)
 Position = tuple[int, int]  # line and column, from 1
 MAX_VALUES = 1_000_000  # of a file with all aliases expanded: a few hundred bytes can expand to 10^12
 MAX_NODES = 200_000  # of a file as it is written: each takes 0.3 to 0.4 KB while it is read
@@ -23,10 +28,11 @@ _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
 
 class BadYaml(ValueError):
-    """Invalid YAML, or a duplicate key. The message starts with the position."""
+    """Invalid YAML, or a duplicate key. The message starts with the position, if it is known; at: the same."""
 
     def __init__(self, problem: str, at: Position | None) -> None:
         super().__init__(problem if at is None else f"line {at[0]}, column {at[1]}: {problem}")
+        self.problem, self.at = problem, at
 
 
 class _Loader(Composer, CParser, SafeConstructor, Resolver):
@@ -41,6 +47,7 @@ class _Loader(Composer, CParser, SafeConstructor, Resolver):
         SafeConstructor.__init__(self)
         Resolver.__init__(self)
         self._depth = self._nodes = 0
+        self.root: Node | None = None
 
     def compose_node(self, parent: Node | None, index: Any) -> Node | None:
         """Next node; raises ComposerError if it is nested too deeply, or the file has too many."""
@@ -60,6 +67,7 @@ class _Loader(Composer, CParser, SafeConstructor, Resolver):
         node: Node | None = super().get_single_node()
         if node is not None:
             _values(node, {})
+        self.root = node
         return node
 
     def resolve(self, kind: type[Node], value: str, implicit: Any) -> str:
@@ -113,6 +121,48 @@ def _values(node: Node, known: dict[int, int]) -> int:
     return count
 
 
+class Places:
+    """Positions of the values in valid YAML, for messages; it is parsed again for them, as most files need none."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    @cached_property
+    def _root(self) -> Node | None:
+        loader = _Loader(self._text)
+        loader.get_single_data()
+        return loader.root
+
+    def find(self, path: str) -> tuple[Position, str]:
+        """Position of the key or item at a path such as `targets[0].url`, or of the block around it, and what of the path is missing.
+
+        A value that stands elsewhere, with an anchor, has the position of the anchor.
+        """
+        node = self._root
+        at = _position(node.start_mark) if node is not None else (1, 1)
+        while path and (child := _child(node, path.removeprefix("."))) is not None:
+            at, node, path = child
+        return at, path
+
+
+def _position(mark: Mark) -> Position:
+    return mark.line + 1, mark.column + 1
+
+
+def _child(node: Node | None, path: str) -> tuple[Position, Node, str] | None:
+    """Position and node of the value that a path begins with, and the rest of the path. Keys may have dots: the longest is taken."""
+    children: list[tuple[str, Mark, Node]] = []
+    if isinstance(node, SequenceNode):
+        children = [(f"[{index}]", item.start_mark, item) for index, item in enumerate(node.value)]
+    elif isinstance(node, MappingNode):
+        children = [(str(key.value), key.start_mark, value) for key, value in node.value]
+    fitting = [child for child in children if path.startswith(child[0]) and path[len(child[0]) :][:1] in ("", ".", "[")]
+    if not fitting:
+        return None
+    name, mark, value = max(reversed(fitting), key=lambda child: len(child[0]))
+    return min(_position(mark), _position(value.start_mark)), value, path[len(name) :]
+
+
 def parse(text: str) -> Any:
     """Value of YAML text; None for empty text. Raises BadYaml."""
     try:
@@ -123,7 +173,9 @@ def parse(text: str) -> Any:
         begin = problem.context_mark
         if problem.problem and problem.context and begin and mark and begin.line != mark.line:  # of what was not ended
             message += f" {problem.context} from line {begin.line + 1}, column {begin.column + 1}"
-        raise BadYaml(_advised(message), None if mark is None else _place(text, mark)) from None
+        at = None if mark is None else _place(text, mark)
+        is_tab = at is not None and text.split("\n")[at[0] - 1][at[1] - 1 : at[1]] == "\t"
+        raise BadYaml(_advised(message, is_tab=is_tab), at) from None
     except ReaderError as problem:
         before = text[: problem.position]
         at = (before.count("\n") + 1, problem.position - before.rfind("\n"))
@@ -137,16 +189,70 @@ def parse(text: str) -> Any:
 def _place(text: str, mark: Mark) -> tuple[int, int]:
     """Line and column of a mark, from 1; the parser takes the end of a file for a line of its own."""
     lines = text.split("\n")
-    return (mark.line + 1, mark.column + 1) if mark.line < len(lines) else (len(lines), len(lines[-1]) + 1)
+    return _position(mark) if mark.line < len(lines) else (len(lines), len(lines[-1]) + 1)
 
 
-def _advised(message: str) -> str:
+def _advised(message: str, *, is_tab: bool) -> str:
     """An error of the parser with what to do about it."""
     if message.startswith(("could not determine a constructor", "found undefined alias", "found undefined tag handle")):
         # The value is not shown: it may be a password without quotes.
         return "a tag or an alias that is not known; put quotes around what begins with '!' or '*'"
     if ";" in message:
         return message
-    if "'\\t'" in message:
-        return f"{message}; indent with spaces"
+    if is_tab:
+        return "a tab cannot be there; indent with spaces"
+    if message.startswith("but found another document"):
+        return "another document begins; keep one in a file, without ---"
     return f"{message}; mend the YAML there"
+
+
+class Problems:
+    """Collects the errors of a YAML file, each with its line."""
+
+    def __init__(self, source: str, text: str) -> None:
+        self._source, self._text, self._places = source, text, Places(text)
+        # Lines of the message by position, missing part of the path, and message without its path.
+        self._found: dict[tuple[Position, str, str], str] = {}
+
+    def parse(self) -> Any:
+        """Plain values of the file. Raises ConfigError."""
+        try:
+            return parse(self._text)
+        except BadYaml as bad:
+            at = "".join(f":{number}" for number in bad.at or (1,))
+            raise ConfigError(f"{self._source}{at}: {bad.problem}") from None
+
+    def line(self, path: str, message: str) -> str:
+        """A message about the value at a path, with its line; control characters are escaped."""
+        path = path.lstrip("/.")
+        (number, _), _ = self._places.find(path)
+        text = f"{self._source}:{number}: {path}: {message}" if path else f"{self._source}:{number}: {message}"
+        return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
+
+    def add(self, path: str, message: str) -> None:
+        """Add an error, unless the same text already has it, as where an alias repeats it. Raises ConfigError if there are too many."""
+        self._found.setdefault((*self._places.find(path.lstrip("/.")), message), self.line(path, message))
+        if len(self._found) > MAX_PROBLEMS:
+            self.end()
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def validated(
+        self, model: type[M], raw: object, path: str, context: object, *, is_secret: bool = False
+    ) -> M | None:
+        """The block at a path; None if it has errors. is_secret: no part of it is repeated in them."""
+        try:
+            return model.model_validate(raw, context=context)
+        except ValidationError as error:
+            for key, message in explain(error, model, raw, is_secret=is_secret).items():
+                self.add(below(path, key), message)
+            return None
+
+    def end(self) -> None:
+        """Raises ConfigError with all errors from top to bottom, if there are any."""
+        lines = [line for _, line in sorted(self._found.items(), key=lambda item: item[0][0])]
+        if len(lines) > MAX_PROBLEMS:
+            lines[MAX_PROBLEMS:] = [f"{self._source}: there are more mistakes; fix these {MAX_PROBLEMS} first"]
+        if lines:
+            raise ConfigError("\n".join(lines), self)

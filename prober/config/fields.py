@@ -1,6 +1,7 @@
 """Types of the configuration's fields: how a file writes a value, and as what the code has it.
 
 A field has the name of its key, and its type says the unit: a Duration is in seconds, a Rate is per second, a Percent is a ratio.
+Of these only an OptionalDuration may be 0, and a Percent is at most 100%.
 Where such a value gets a name of its own it keeps the word and adds the unit: `timeouts.stall` becomes `stall_s`, `max_rate`
 becomes `max_rate_per_s`.
 
@@ -11,7 +12,7 @@ no context and passes numbers in these units, and the objects themselves.
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Annotated, Any, NoReturn, Self, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -40,7 +41,8 @@ class Document:
     """Surroundings of a file that is validated.
 
     read: content of a file that the configuration names; raises OSError
-    defaults: valid block `defaults` as written; broken: names whose own blocks have errors, which are not reported at each use
+    defaults: block `defaults` as written, REPORTED for its invalid keys
+    broken: places of blocks with errors, such as ("slos", name), which are not reported at each use; None: of all names
     """
 
     engines: Iterable[str]
@@ -49,7 +51,11 @@ class Document:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     slos: dict[str, Slo] = field(default_factory=dict)
     workloads: dict[str, Workload | Mix] = field(default_factory=dict)
-    broken: frozenset[str] = frozenset()
+    broken: set[tuple[str | None, object]] = field(default_factory=set)
+
+    def is_broken(self, path: str, name: object) -> bool:
+        """Whether the block of this name has errors of its own."""
+        return not self.broken.isdisjoint({(path, name), (path, None)})
 
 
 def mistake(message: str, at: str = "") -> PydanticCustomError:
@@ -81,6 +87,19 @@ def require(holds: Callable[[Any], bool], message: Callable[[Any], str]) -> Afte
     def validate(value: T) -> T:
         if not holds(value):
             raise mistake(message(value))
+        return value
+
+    return AfterValidator(validate)
+
+
+def parsed(parse: Callable[[str], object]) -> AfterValidator:
+    """Validator of a text that `parse` takes, or raises ValueError with the message."""
+
+    def validate(value: str) -> str:
+        try:
+            parse(value)
+        except ValueError as problem:
+            raise mistake(str(problem)) from None
         return value
 
     return AfterValidator(validate)
@@ -122,7 +141,8 @@ _COUNT = {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "patte
 _PERCENT = _pattern(units.PERCENT_PATTERN, "99%", "99.9%")
 
 Duration = Annotated[
-    float, Quantity(units.duration, _pattern(units.DURATION_PATTERN, "500ms", "10s", "6h"), units.duration_text)
+    float,
+    Quantity(units.positive_duration, _pattern(units.DURATION_PATTERN, "500ms", "10s", "6h"), units.duration_text),
 ]
 OptionalDuration = Annotated[float, Quantity(_optional_duration, _OPTIONAL, units.duration_text)]
 Rate = Annotated[float, Quantity(units.rate, _pattern(units.RATE_PATTERN, "0.2/s", "12/min"), units.rate_text)]
@@ -155,34 +175,28 @@ class _Automatic(Quantity):
 Auto = Annotated[str | None, _Automatic(_auto, {"type": "string"}, lambda value: value or "auto")]
 
 
-def _not_a_name(kind: str, value: object) -> NoReturn:
-    raise mistake(f"{units.shortened(value)} is not the name of {kind}; write it as text")
-
-
 def _workload(value: object, info: ValidationInfo) -> Workload | Mix:
     if isinstance(value, Workload | Mix):
         return value
-    if info.context is None or not isinstance(value, str):
-        _not_a_name("a workload", value)
-    document: Document = info.context
-    return _named("workload", value, document.workloads, document)
+    document: Document | None = info.context
+    return _named("a workload", "workloads", value, document.workloads if document else {}, document)
 
 
 def _slo(value: object, info: ValidationInfo) -> Slo:
     if isinstance(value, Slo):
         return value
-    if info.context is None or not isinstance(value, str):
-        _not_a_name("an SLO", value)
-    document: Document = info.context
-    return _named("SLO", value, document.slos, document)
+    document: Document | None = info.context
+    return _named("an SLO", "slos", value, document.slos if document else {}, document)
 
 
-def _named(kind: str, name: str, known: Mapping[str, T], document: Document) -> T:
-    if name in known and name not in document.broken:
-        return known[name]
-    if name in document.broken:
+def _named(kind: str, path: str, name: object, known: Mapping[str, T], document: Document | None) -> T:
+    if document is not None and not isinstance(name, list | dict) and document.is_broken(path, name):
         raise PydanticCustomError("reported", "the block has errors of its own")
-    raise mistake(no_such(kind, name, known))
+    if document is None or not isinstance(name, str):
+        raise mistake(f"{units.shortened(name)} is not the name of {kind}; write it as text")
+    if name not in known:
+        raise mistake(no_such(kind.split()[1], name, known))
+    return known[name]
 
 
 NamedWorkload = Annotated[Workload | Mix, PlainValidator(_workload), WithJsonSchema({"type": "string"})]

@@ -4,16 +4,16 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from prober.config.configuration import Configuration, PrometheusSpec, StorageSpec
 from prober.config.discovery import DiscoverySpec
-from prober.config.document import BadYaml, parse
+from prober.config.document import Problems
 from prober.config.drift import DriftSpec
 from prober.config.fields import Block, Document
 from prober.config.grafana import GrafanaSpec
 from prober.config.hosts import is_loopback
-from prober.config.problems import ConfigError, Problems, below, explain, unknown_key
+from prober.config.problems import REPORTED, below, closest, unknown_key
 from prober.config.slos import SloSpec
 from prober.config.target import Overridable, TargetSpec
 from prober.config.variables import plain_secrets
@@ -40,83 +40,113 @@ def load(
     engines: Collection[str],
     environment: Mapping[str, str],
     read: Callable[[str], str],
+    examine: Callable[[TargetSpec | GrafanaSpec], Mapping[str, str]] = lambda _: {},
 ) -> Configuration:
     """Parse and validate a configuration. Raises ConfigError.
 
     source: name of the text in messages; engines: known dialects; environment: of the process, for the downward API and `${NAME}`
     read: returns the content of a file that the configuration names, or raises OSError
+    examine: returns errors by key of a valid block that only this machine shows, such as certificates that it cannot read
     """
-    try:
-        raw = parse(text)
-    except BadYaml as problem:
-        raise ConfigError(f"{source}: {problem}") from None
+    problems = Problems(source, text)
+    raw = problems.parse()
     if not isinstance(raw, dict):
-        raise ConfigError(
-            f"{source}: not a mapping; the least that works is `targets: [{{url: http://localhost:8000}}]`"
-        )
-    reader = _Reader(raw, Problems(source), Document(engines, environment, read))
-    configuration = reader.configuration()
-    if reader.problems.lines:
-        raise ConfigError("\n".join(reader.problems.lines))
-    configuration._warnings = tuple(f"{source}: {warning}" for warning in plain_secrets(raw))
+        problems.add("", "not a mapping; the least that works is `targets: [{url: http://localhost:8000}]`")
+        problems.end()
+    configuration = _Reader(raw, problems, Document(engines, environment, read)).configuration(examine)
+    problems.end()
+    configuration._file = problems
+    configuration._warnings = tuple(problems.line(*warning) for warning in plain_secrets(raw))
     return configuration
 
 
 def load_workloads(text: str, *, source: str, read: Callable[[str], str]) -> dict[str, Workload | Mix]:
     """Built-in workloads and those of a configuration, the rest of which is not looked at. Raises ConfigError."""
-    try:
-        raw = parse(text)
-    except BadYaml as problem:
-        raise ConfigError(f"{source}: {problem}") from None
+    problems = Problems(source, text)
+    raw = problems.parse()
     if not isinstance(raw, dict) or not raw.get("workloads"):
-        raise ConfigError(f"{source}: workloads: none is there; leave it out to use a built-in one")
-    reader = _Reader(raw, Problems(source), Document((), {}, read))
+        problems.add("workloads", "none is there; leave it out to use a built-in one")
+        problems.end()
+    reader = _Reader(raw, problems, Document((), {}, read))
     reader.read_workloads()
-    if reader.problems.lines:
-        raise ConfigError("\n".join(reader.problems.lines))
+    problems.end()
     return reader.document.workloads
 
 
 class _Reader:
-    """Validates a file block by block. problems: all errors; document: names that later blocks refer to."""
+    """Validates a file block by block. problems: all errors; document: names that later blocks refer to, and what is broken."""
 
     def __init__(self, raw: dict[Any, Any], problems: Problems, document: Document) -> None:
         self.problems, self.document = problems, document
         self._raw = raw
 
-    def configuration(self) -> Configuration:
+    def configuration(self, examine: Callable[[TargetSpec | GrafanaSpec], Mapping[str, str]]) -> Configuration:
         """The configuration; not to be used if there are problems."""
-        raw, fields = self._raw, Configuration.model_fields
-        for key in raw:
-            if key not in fields:
-                self.problems.add("", unknown_key(key, fields))
-        if not raw.get("targets") and not raw.get("discovery"):
+        raw, fields, broken = self._raw, Configuration.model_fields, self.document.broken
+        for key in map(str, raw.keys() - fields.keys()):
+            self.problems.add(key, unknown_key(key, fields))
+            names = raw[key] if isinstance(raw.get(key), dict) else (None,)
+            broken |= {(closest(key, fields), name) for name in names}
+        misspelt = {path for path, _ in broken}
+        if not raw.get("targets") and not raw.get("discovery") and not misspelt & LISTS.keys():
             self.problems.add("targets", LISTS["targets"])
-        defaults: Any = self._block(Overridable, raw.get("defaults") or {}, "defaults")
+        defaults = self._defaults()
         slos = self._named(SloSpec, "slos")
         self.document.slos = {name: slo.named(name) for name, slo in slos.items()}
         workloads = self.read_workloads()
-        self.document.defaults = (raw.get("defaults") or {}) if defaults is not None else {}
-        blocks: dict[str, Any] = {
-            "targets": self._targets(),
-            **{key: self._block(model, raw[key], key) for key, model in SINGLE.items() if raw.get(key) is not None},
-            "discovery": self._discovery(),
+        singles: dict[str, Any] = {
+            key: self._block(model, raw[key], key) for key, model in SINGLE.items() if raw.get(key) is not None
         }
-        configuration = Configuration.model_construct(defaults=defaults, slos=slos, workloads=workloads, **blocks)
-        is_valid = not self.problems.lines
-        self._check_queries(configuration)
-        if is_valid:
-            self._check_use(configuration)
+        targets, discovery = self._targets(), self._discovery()
+        configuration = Configuration.model_construct(
+            defaults=defaults,
+            slos=slos,
+            workloads=workloads,
+            targets=tuple(targets.values()),
+            discovery=tuple(discovery.values()),
+            **{key: block for key, block in singles.items() if block is not None},
+        )
+        places = {f"targets[{index}]": target for index, target in targets.items()}
+        places |= {f"discovery[{index}].target": spec.template for index, spec in discovery.items()}
+        for place, block in {**places, "grafana": configuration.grafana}.items():
+            for key, message in (examine(block) if block is not None else {}).items():
+                self.problems.add(below(place, key), message)
+        for place, target in places.items():
+            if (
+                target.sweep
+                and target.sweep.demand_query
+                and not raw.get("prometheus")
+                and "prometheus" not in misspelt
+            ):
+                problem = "nobody can be asked; add prometheus: {url: http://prometheus:9090}"
+                self.problems.add(f"{place}.sweep.demand_query", problem)
+        used = {slo.name for target in places.values() for slo in dict(target.uses())}
+        used |= {slo.name for target in places.values() if target.sweep for slo in target.sweep.slos}
+        for name in slos.keys() - used if not any(path in LISTS for path, _ in broken) else ():
+            self.problems.add(f"slos.{name}", "no probe uses it; list it in the `slos` of one, or remove it")
         return configuration
+
+    def _defaults(self) -> Overridable:
+        """The valid keys of `defaults`, which targets inherit; of the others they inherit that these have been reported."""
+        raw = self._raw.get("defaults") or {}
+        if not isinstance(raw, dict):
+            self._block(Overridable, raw, "defaults")
+            raw = {}
+        valid = {
+            key: item for key, item in raw.items() if self._block(Overridable, {key: item}, "defaults") is not None
+        }
+        known = {key: REPORTED for key in raw if key in Overridable.model_fields}
+        self.document.defaults = known | valid
+        return Overridable.model_validate(valid, context=self.document)
 
     def read_workloads(self) -> dict[str, WorkloadSpec]:
         """Read the workloads, so that later blocks can name them."""
         workloads = self._named(WorkloadSpec, "workloads")
-        self.document.workloads = resolve_workloads(workloads, self.problems, self.document.read)
+        self.document.workloads = resolve_workloads(workloads, self.problems, self.document)
         return workloads
 
-    def _targets(self) -> tuple[TargetSpec, ...]:
-        """Valid targets with unique names."""
+    def _targets(self) -> dict[int, TargetSpec]:
+        """Valid targets by index, with unique names."""
         targets = self._listed(TargetSpec, "targets")
         environment = self.document.environment
         namespace, workload = environment.get("POD_NAMESPACE"), environment.get("POD_WORKLOAD")
@@ -138,10 +168,10 @@ class _Reader:
             places[name] = index
             if target is not None:
                 targets[index] = target.model_copy(update={"name": name})
-        return tuple(targets.values())
+        return targets
 
-    def _discovery(self) -> tuple[DiscoverySpec, ...]:
-        """Valid discoveries with unique names."""
+    def _discovery(self) -> dict[int, DiscoverySpec]:
+        """Valid discoveries by index, with unique names."""
         specs = self._listed(DiscoverySpec, "discovery")
         kinds = [spec.kind for spec in specs.values()]
         places: dict[str, int] = {}
@@ -154,60 +184,39 @@ class _Reader:
                 )
             places[name] = index
             specs[index] = spec.placed(index, name)
-        return tuple(specs.values())
-
-    def _check_queries(self, configuration: Configuration) -> None:
-        """Report queries without a Prometheus."""
-        for place, target in configuration.places.items():
-            if (
-                self._raw.get("prometheus") is None
-                and target.sweep is not None
-                and target.sweep.demand_query is not None
-            ):
-                self.problems.add(
-                    f"{place}.sweep.demand_query",
-                    "nobody can be asked; add prometheus: {url: http://prometheus:9090}",
-                )
-
-    def _check_use(self, configuration: Configuration) -> None:
-        """Report SLOs without use; only of a file that is valid otherwise, as an invalid block may be the one that uses it."""
-        used = set(configuration.uses())
-        for target in configuration.places.values():
-            used.update(target.sweep.slos if target.sweep is not None else ())
-        for name in sorted(configuration.slos.keys() - {slo.name for slo in used}):
-            self.problems.add(f"slos.{name}", "no probe uses it; list it in the `slos` of one, or remove it")
+        return specs
 
     def _named(self, model: type[M], path: str) -> dict[str, M]:
         """Valid blocks by name; the names of the others are broken."""
-        raw = self._raw.get(path)
-        if raw is not None and not isinstance(raw, dict):
+        raw = self._raw.get(path) or {}
+        if not isinstance(raw, dict):
             self.problems.add(path, "must be a mapping of names")
+            self.document.broken.add((path, None))
+            return {}
         blocks: dict[str, M] = {}
-        for name, value in raw.items() if isinstance(raw, dict) else ():
+        for name, value in raw.items():
             if not isinstance(name, str) or not name or not all(c.isalnum() or c in "_.-" for c in name):
-                self.problems.add(path, f"{name!r} cannot be a name; use letters, digits, '_', '.' and '-'")
+                problem = f"{name!r} cannot be a name; use letters, digits, '_', '.' and '-'"
+                self.problems.add(f"{path}.{name}", problem)
             elif (block := self._block(model, value, f"{path}.{name}")) is not None:
                 blocks[name] = block
-            else:
-                self.document.broken |= {name}
+        self.document.broken |= {(path, name) for name in raw.keys() - blocks.keys()}
         return blocks
 
     def _listed(self, model: type[M], path: str) -> dict[int, M]:
-        """Valid blocks by their index in the list."""
+        """Valid blocks by their index in the list; the others are broken."""
         raw = self._raw.get(path) or []
         if not isinstance(raw, list):
             self.problems.add(path, LISTS[path])
+            self.document.broken.add((path, None))
             return {}
         blocks = {index: self._block(model, value, f"{path}[{index}]") for index, value in enumerate(raw)}
-        return {index: block for index, block in blocks.items() if block is not None}
+        valid = {index: block for index, block in blocks.items() if block is not None}
+        self.document.broken |= {(path, index) for index in blocks.keys() - valid.keys()}
+        return valid
 
     def _block(self, model: type[M], raw: Any, path: str) -> M | None:
-        try:
-            return model.model_validate(raw, context=self.document)
-        except ValidationError as error:
-            for key, message in explain(error, model, raw).items():
-                self.problems.add(below(path, key).removeprefix("/"), message)
-            return None
+        return self.problems.validated(model, raw, path, self.document)
 
 
 def _host(url: str) -> str | None:

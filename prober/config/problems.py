@@ -1,13 +1,15 @@
-"""Errors of a configuration: their collection, and their texts from the errors of a model."""
+"""Texts of the errors of a configuration, from the errors of a model."""
 
 import difflib
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ValidationError
+
+if TYPE_CHECKING:
+    from prober.config.document import Problems
 
 TYPES = {
     "bool_type": "true or false",
@@ -17,30 +19,21 @@ TYPES = {
     "string_type": "text; write it in quotes",
     "tuple_type": "a list; write it as [a, b]",
 }
+MISSING = "needed, but not given"
+_HINT = re.compile(r'did you mean "(.*?)"\?')
 MAX_PROBLEMS = 100  # of a file; who wrote more of them fixes these first
 SECRET_KEYS = {"auth", "headers", "proxy_url", "url", "bearer_token_file", "key_file"}  # their values are never shown
 
 
+REPORTED = object()  # stands for a value whose error is reported where it is written
+
+
 class ConfigError(ValueError):
-    """All errors, one per line: `source: path: error; remedy`."""
+    """All errors, one per line: `source:line: path: error; remedy`. file: the file with the errors, if it is YAML."""
 
-
-@dataclass(slots=True)
-class Problems:
-    """Collects errors as lines of `source: path: message`."""
-
-    source: str
-    lines: list[str] = field(default_factory=list)
-
-    def add(self, path: str, message: str) -> None:
-        """Add an error; control characters are escaped. Raises ConfigError with all of them if there are too many."""
-        text = f"{self.source}: {path}: {message}" if path else f"{self.source}: {message}"
-        line = "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
-        if line not in self.lines:  # as several targets may find the same
-            self.lines.append(line)
-        if len(self.lines) > MAX_PROBLEMS:
-            self.lines[MAX_PROBLEMS:] = [f"{self.source}: there are more mistakes; fix these {MAX_PROBLEMS} first"]
-            raise ConfigError("\n".join(self.lines))
+    def __init__(self, text: str, file: "Problems | None" = None) -> None:
+        super().__init__(text)
+        self.file = file
 
 
 def explain(
@@ -52,25 +45,30 @@ def explain(
     """
     messages: dict[str, str] = {}
     for item in error.errors(include_url=False):
+        kind, value = item["type"], item.get("input")
+        is_short_by_errors = kind == "too_short" and item["ctx"]["actual_length"] < len(value)  # its items are reported
+        if kind == "reported" or value is REPORTED or is_short_by_errors:
+            continue
         path, message = _explain_one(model, written, item, is_secret=is_secret)
-        if item["type"] == "mistake" and path in messages:
+        if kind == "mistake" and path in messages:
             messages[path] += f"; {message}"  # of other types all but the first are alternatives of the same mistake
-        elif item["type"] != "reported":
+        else:
             messages.setdefault(path, message)
         if len(messages) > MAX_PROBLEMS:
             break
-    return messages
+    misspelt = [path.rpartition(".")[0] + f".{name}" for path, text in messages.items() for name in _HINT.findall(text)]
+    return {path: text for path, text in messages.items() if text != MISSING or path not in misspelt}
 
 
 def _explain_one(model: type[BaseModel], written: object, item: Any, *, is_secret: bool) -> tuple[str, str]:
     kind, value, location = item["type"], item.get("input"), item["loc"]
     is_hidden = is_secret or bool(SECRET_KEYS & set(map(str, location))) or isinstance(value, list | dict)
     keys = list(_keys(model, written, location))
-    path = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys)
+    path = path_of(keys)
     if kind == "extra_forbidden":
         return path, unknown_key(keys[-1], fields_of(model, keys[:-1]))
     if kind == "missing":
-        return path, "needed, but not given"
+        return path, MISSING
     if kind == "mistake":
         context = item.get("ctx", {})
         return below(path, context.get("at", "")), context.get("message", item["msg"])
@@ -93,6 +91,11 @@ def _keys(model: type[BaseModel], written: Any, location: Sequence[int | str]) -
             written = None
         keys.append(part)
         yield part
+
+
+def path_of(keys: Iterable[object]) -> str:
+    """Path of keys and indices, such as `.targets[0].url`."""
+    return "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys)
 
 
 def below(path: str, key: str) -> str:
@@ -151,6 +154,11 @@ def unknown_key(key: object, known: Iterable[str]) -> str:
 def _suggestion(name: str, known: Iterable[str]) -> str:
     """The closest known name, if any, and all known names."""
     listed = sorted(known)
-    near = difflib.get_close_matches(name, listed, n=1)
-    hint = f'did you mean "{near[0]}"? ' if near else ""
+    near = closest(name, listed)
+    hint = f'did you mean "{near}"? ' if near else ""
     return f"{hint}known: {', '.join(listed) or 'none'}"
+
+
+def closest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that was probably meant; None if there is none like it."""
+    return next(iter(difflib.get_close_matches(name, sorted(known), n=1)), None)

@@ -7,12 +7,12 @@ somebody else writes can make one run long.
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 import re2
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, field_validator
 
-from prober.config.fields import Block, Items, Mistakes
+from prober.config.fields import Block, Items, mistake, parsed, require
 
 TARGET_LABELS = ("__address__", "__scheme__", "__path__", "name", "model")
 Labels = Mapping[str, str]
@@ -21,38 +21,48 @@ _LABEL = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _GROUP = re.compile(r"\$(?:(\$)|(\w+)|\{(\w+)\})")
 
 
+Name = Annotated[str, require(lambda name: _LABEL.fullmatch(name), lambda name: f"{name!r} is no name of a label")]
+
+
+def _check_regex(regex: str) -> None:
+    try:
+        compiled(regex)
+    except ValueError as problem:
+        raise ValueError(f"{regex!r} is no expression of RE2: {problem}") from None
+
+
 class Rule(Block):
     """A relabelling rule."""
 
-    source_labels: Items[str] = Field((), description="labels whose values are joined and matched")
-    separator: str = Field(";", description="text between the joined values")
-    regex: str = Field("(.*)", description="RE2 expression that matches the whole text")
-    target_label: str | None = Field(None, description="label to set")
-    replacement: str = Field("$1", description="new value; $1 and ${name} are groups of the regex")
     action: Literal["replace", "keep", "drop"] = Field(
         "replace", description="keep: drop targets that do not match; drop: drop targets that match"
     )
+    source_labels: Items[Name] = Field(
+        (), validate_default=True, description="labels whose values are joined and matched"
+    )
+    separator: str = Field(";", description="text between the joined values")
+    regex: Annotated[str, parsed(_check_regex)] = Field(
+        "(.*)", description="RE2 expression that matches the whole text"
+    )
+    target_label: str | None = Field(None, validate_default=True, description="label to set")
+    replacement: str = Field("$1", description="new value; $1 and ${name} are groups of the regex")
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        with Mistakes() as mistakes:
-            try:
-                compiled(self.regex)
-            except ValueError as problem:
-                mistakes.add("regex", f"{self.regex!r} is no expression of RE2: {problem}")
-            if self.action != "replace":
-                for key in sorted({"target_label", "replacement"} & self.model_fields_set):
-                    mistakes.add(key, f"is for action replace; `{self.action}` looks only")
-                if not self.source_labels:
-                    mistakes.add("source_labels", f"needed with action {self.action}")
-            elif self.target_label is None:
-                mistakes.add(
-                    "target_label", f"needed: one of {', '.join(TARGET_LABELS)}, or __tmp_… for rules that follow"
-                )
-            for index, name in enumerate(self.source_labels):
-                if not _LABEL.fullmatch(name):
-                    mistakes.add(f"source_labels[{index}]", f"{name!r} is no name of a label")
-        return self
+    @field_validator("source_labels")
+    @classmethod
+    def _check_source(cls, names: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        if not names and (action := info.data.get("action", "replace")) != "replace":
+            raise mistake(f"needed with action {action}")
+        return names
+
+    @field_validator("target_label", "replacement")
+    @classmethod
+    def _check_use(cls, value: str | None, info: ValidationInfo) -> str | None:
+        action = info.data.get("action")
+        if value is not None and action in ("keep", "drop"):
+            raise mistake(f"is for action replace; `{action}` looks only")
+        if value is None and action == "replace":
+            raise mistake(f"needed: one of {', '.join(TARGET_LABELS)}, or __tmp_… for rules that follow")
+        return value
 
 
 def relabel(labels: Labels, rules: Sequence[Rule]) -> Labels | None:

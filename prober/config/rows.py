@@ -15,7 +15,7 @@ from pydantic import (
 )
 
 from prober.config import units
-from prober.config.document import BadYaml, parse
+from prober.config.document import Problems
 from prober.config.fields import (
     Count,
     Document,
@@ -23,12 +23,14 @@ from prober.config.fields import (
     Items,
     Mistakes,
     NamedWorkload,
+    OptionalDuration,
     Positive,
+    PositiveCount,
     Rate,
     mistake,
     require,
 )
-from prober.config.problems import ConfigError, Problems, below, explain, no_such
+from prober.config.problems import explain, unknown_key
 from prober.config.server import environment, expanded_headers
 from prober.config.slos import FORM, SloSpec, named, objective
 from prober.config.target import Timeouts, threshold_problem
@@ -58,7 +60,6 @@ _Concurrency = Annotated[
         lambda count: f"{count} in flight cannot be kept; use 1 to {MAX_CONCURRENCY:,}",
     ),
 ]
-_some = require(lambda amount: amount > 0, lambda amount: f"{amount:g} shows nothing; write 400 requests, or 30s")
 _NO_ACCEPT = "needed: a list of what must hold, such as ['ttft<500ms:99%', 'success:99%']"
 
 _NOT_JUDGED = "a row `beside` another is its load and not judged; remove it here"
@@ -97,14 +98,14 @@ class Row(Shape):
     named: NamedWorkload | None = Field(None, alias="workload")
     rate: Rate | None = None
     concurrency: _Concurrency | None = None
-    requests: Annotated[Count, _some] | None = None
-    duration: Annotated[Duration, _some] | None = None
+    requests: PositiveCount | None = None
+    duration: Duration | None = None
     beside: str | None = None
     against: str | None = None
     accept: Items[Annotated[Slo, PlainValidator(_objective)]] = Field((), validate_default=True)
     max_cost: Positive | None = None
     hypothesis: str = ""
-    start: Duration = 0.0
+    start: OptionalDuration = 0.0
     headers: dict[str, str] = Field(default_factory=dict, repr=False)
 
     @model_validator(mode="before")
@@ -199,47 +200,30 @@ def load_rows(
 
     environ: variables that headers may name
     """
-    try:
-        raw = parse(text)
-    except BadYaml as problem:
-        raise ConfigError(f"{source}: {problem}") from None
+    problems = Problems(source, text)
+    raw = problems.parse()
     if not isinstance(raw, dict):
-        raise ConfigError(f"{source}: not a mapping; {MINIMAL}")
-    problems = Problems(source)
-    for key in raw:
-        if key != "rows":
-            problems.add("", no_such("key", str(key), ["rows"]))
+        problems.add("", f"not a mapping; {MINIMAL}")
+        problems.end()
+    for key in raw.keys() - {"rows"}:
+        problems.add(str(key), unknown_key(key, ["rows"]))
     listed = raw.get("rows")
     if not isinstance(listed, list) or not listed:
         problems.add("rows", f"needed: a list of rows; {MINIMAL}")
         listed = []
-    rows = [
-        row
-        for index, value in enumerate(listed)
-        if (row := _row(index, value, problems, workloads, environ)) is not None
-    ]
+    context = Document((), environ, str, workloads=dict(workloads))
+    valid = (problems.validated(Row, value, f"rows[{index}]", context) for index, value in enumerate(listed))
+    rows = [row for row in valid if row is not None]
     _check_names(listed, problems)
     if len(rows) == len(listed):
         _check_beside(rows, problems)
         _check_against(rows, problems)
-    if problems.lines:
-        raise ConfigError("\n".join(problems.lines))
+    problems.end()
     names = named([_unnamed(slo) for row in rows for slo in row.accept])
     return tuple(
         row.model_copy(update={"accept": tuple(dict.fromkeys(names[_unnamed(slo)] for slo in row.accept))})
         for row in rows
     )
-
-
-def _row(
-    index: int, raw: Any, problems: Problems, workloads: Mapping[str, Workload | Mix], environ: Mapping[str, str]
-) -> Row | None:
-    try:
-        return Row.model_validate(raw, context=Document((), environ, str, workloads=dict(workloads)))
-    except ValidationError as error:
-        for key, message in explain(error, Row, raw).items():
-            problems.add(below(f"rows[{index}]", key), message)
-        return None
 
 
 def _check_names(listed: list[Any], problems: Problems) -> None:

@@ -12,16 +12,19 @@ from prober.config.fields import (
     NamedSlo,
     NamedWorkload,
     NotNegative,
+    OptionalDuration,
     Percent,
     Positive,
     PositiveCount,
     Rate,
     Workers,
     mistake,
+    parsed,
+    require,
 )
 from prober.config.workloads import THINK_TIME_REFUSED
 from prober.measure.objective import SIGNALS_WITHOUT_STREAM, Slo
-from prober.workload.blackout import WeeklySpan, parse_weekly_span
+from prober.workload.schedule import WEEK_MINUTES, WeeklySpan, due_minutes, parse_weekly_span, zone
 from prober.workload.workloads import BUILT_IN
 
 DEFAULT_SIGNALS = ("ttft", "ttft_answer", "tpot", "itl", "e2e")  # judged if `slos` is absent
@@ -67,9 +70,19 @@ MAX_SPREAD_S = 300.0
 class SweepSpec(Block):
     """Short sweeps of a target."""
 
-    schedule: str | None = Field(None, description="cron expression of five fields; absent: on demand only")
-    timezone: str = Field("UTC", description="time zone of schedule and blackout")
-    spread: Duration = Field(
+    schedule: Annotated[str, parsed(due_minutes)] | None = Field(
+        None,
+        description="cron expression of five fields, all of which must fit; days of the week by name, such as mon-fri; absent: on "
+        "demand only",
+    )
+    timezone: Annotated[str, parsed(zone)] = Field("UTC", description="time zone of schedule and blackout")
+    spread: Annotated[
+        OptionalDuration,
+        require(
+            lambda s: s <= MAX_SPREAD_S,
+            lambda s: f"{s:g}s is above {MAX_SPREAD_S:g}s; a sweep that starts so late counts as missed",
+        ),
+    ] = Field(
         60.0,
         description="longest delay of a scheduled sweep; each prober and target has its own, so that replicas do not begin together",
     )
@@ -96,7 +109,7 @@ class SweepSpec(Block):
         1,
         description="processes that send a sweep's requests; 1: the prober itself sends; auto: one per core but one",
     )
-    min_gap: Duration = Field(
+    min_gap: OptionalDuration = Field(
         21_600.0,
         description="shortest time between the starts of two sweeps; with `--storage.path` or a lease also over restarts",
     )
@@ -131,22 +144,22 @@ class SweepSpec(Block):
             raise mistake("must rise, each of them once")
         return rates
 
-    @field_validator("spread")
+    @field_validator("blackout")
     @classmethod
-    def _check_spread(cls, spread: float) -> float:
-        if spread > MAX_SPREAD_S:
-            raise mistake(f"{spread:g}s is above {MAX_SPREAD_S:g}s; a sweep that starts so late counts as missed")
-        return spread
+    def _check_blackout(cls, blackout: tuple[WeeklySpan, ...], info: ValidationInfo) -> tuple[WeeklySpan, ...]:
+        free = WEEK_MINUTES.difference(*(span.minutes for span in blackout))
+        schedule = info.data.get("schedule")
+        if not free:
+            raise mistake("is the whole week, so that no sweep ever starts; leave some time, or remove `sweep`")
+        if schedule is not None and not free & due_minutes(schedule):
+            raise mistake(f"holds every time of the schedule {schedule!r}; leave one free, or change the schedule")
+        return blackout
 
-    @field_validator("step")
-    @classmethod
-    def _check_step(cls, step: float | None) -> float | None:
-        if step == 0:
-            raise mistake("a stage of 0s sends nothing; write 30s, or remove it")
-        return step
+    def for_target(self, stream: bool, known: list[Slo], *, has_price: bool, is_complete: bool) -> Self:
+        """The sweep of a target with all SLOs that it judges.
 
-    def for_target(self, stream: bool, known: list[Slo], *, has_price: bool) -> Self:
-        """The sweep of a target with all SLOs that it judges. known: SLOs of the file, in their order."""
+        known: SLOs of the file, in their order; is_complete: the file has no others, which are not valid
+        """
         chosen = tuple(slo for slo in known if slo in self.slos)
         if "slos" not in self.model_fields_set:
             chosen = tuple(
@@ -169,7 +182,7 @@ class SweepSpec(Block):
                         f"slos[{index}]",
                         f"{slo.name!r} judges {slo.signal}, which `stream: false` cannot see; list other SLOs",
                     )
-            if not chosen:
+            if not chosen and is_complete:
                 mistakes.add("", "there is no SLO to judge; add one to `slos`, such as {signal: ttft, threshold: 500ms, "
                                  "objective: 99%}")  # fmt: skip
             if self.limits.cost is not None and not has_price:

@@ -97,7 +97,7 @@ class Overridable(Block):
         description="how long a target that refuses connections and has not answered yet is `starting`; after that its "
         "probes are sent and fail; 0: at once",
     )
-    connect_lead: Duration = Field(1.0, description="how long before its due time a probe connects")
+    connect_lead: OptionalDuration = Field(1.0, description="how long before its due time a probe connects")
     max_send_lag: Duration = Field(0.010, description="lateness of the prober above which a probe is invalid")
     timeouts: Timeouts = Field(default_factory=Timeouts, description="when a probe is aborted")
     context: ContextSpec = Field(
@@ -121,13 +121,14 @@ class BudgetSpec(Block):
 
     tokens_per_day: PositiveCount | None = Field(None, description="prompt and output tokens")
     cost_per_day: Positive | None = Field(None, description="dollars")
-    price_per_million: PriceSpec | None = Field(None, description="dollars per million tokens")
+    price_per_million: PriceSpec | None = Field(None, validate_default=True, description="dollars per million tokens")
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.cost_per_day is not None and self.price_per_million is None:
-            raise mistake("needed with cost_per_day: {prompt: 0.60, completion: 0.60}", "price_per_million")
-        return self
+    @field_validator("price_per_million")
+    @classmethod
+    def _check_price(cls, price: PriceSpec | None, info: ValidationInfo) -> PriceSpec | None:
+        if price is None and info.data.get("cost_per_day") is not None:
+            raise mistake("needed with cost_per_day: {prompt: 0.60, completion: 0.60}")
+        return price
 
     def dollars(self, prompt_tokens: float, completion_tokens: float) -> float:
         """Cost of tokens in dollars; 0 without a price."""
@@ -179,7 +180,7 @@ class ProbeSpec(Block):
                 and (self.workload.checks or slo.signal != "quality")
             )
         for slo in update.get("slos", self.slos):
-            if problem := threshold_problem(slo, target.get("timeouts", Timeouts())):
+            if "timeouts" in target and (problem := threshold_problem(slo, target["timeouts"])):
                 mistakes.add(f"/slos.{slo.name}.threshold", problem)
             if slo.signal == "quality" and not self.workload.checks:
                 mistakes.add(
@@ -318,7 +319,9 @@ class Template(Overridable):
         known = list(info.context.slos.values() if info.context else sweep.slos)
         budget = info.data.get("budget")
         has_price = "budget" not in info.data or (budget is not None and budget.price_per_million is not None)
-        return sweep.for_target(info.data.get("stream", True), known, has_price=has_price)
+        is_complete = not info.context or all(path != "slos" for path, _ in info.context.broken)
+        stream = info.data.get("stream", True)
+        return sweep.for_target(stream, known, has_price=has_price, is_complete=is_complete)
 
 
 class TargetSpec(Template):

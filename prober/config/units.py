@@ -1,7 +1,7 @@
 """Parse quantities such as `500ms`, `0.2/s`, `99.9%`, `4M`."""
 
 import re
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 
 _SECONDS = {
     "ns": 1e-9,
@@ -44,6 +44,13 @@ def duration(value: object) -> float:
     )
 
 
+def positive_duration(value: object) -> float:
+    """The same above 0. Raises UnitError."""
+    if seconds := duration(value):
+        return seconds
+    raise UnitError(f"{shortened(value)} is no time; use more")
+
+
 def rate(value: object) -> float:
     """Requests per second of "0.2/s", "12/min", "1/h", "1/30s". Raises UnitError."""
     if match := re.match(RATE_PATTERN, value) if isinstance(value, str) else None:
@@ -57,27 +64,28 @@ def rate(value: object) -> float:
     raise UnitError(f"{shortened(value)} is not a rate; write a positive number per time, such as 0.2/s, 12/min or 1/h")
 
 
-def percent(value: object) -> Decimal:
-    """Exact ratio of "99%" or "99.9%". Raises UnitError."""
+def share(value: object) -> Decimal:
+    """Exact ratio of "30%" or "99.9%", from 0% to 100%. Raises UnitError."""
     if match := re.match(PERCENT_PATTERN, value) if isinstance(value, str) else None:
-        try:
-            return Decimal(match[1]) / 100
-        except InvalidOperation:
-            pass
+        if (ratio := Decimal(match[1]) / 100) <= 1:
+            return ratio
+        raise UnitError(f"{shortened(value)} is more than all; use at most 100%")
     raise UnitError(f"{shortened(value)} is not a percentage; write it with its sign, such as 99% or 99.9%")
+
+
+def percent(value: object) -> Decimal:
+    """The same above 0%. Raises UnitError."""
+    if ratio := share(value):
+        return ratio
+    raise UnitError(f"{shortened(value)} is nothing; use more than 0%")
 
 
 def reuse(value: object) -> float:
     """Share of warm requests: "warm" is 1, "cold" is 0, else a percentage. Raises UnitError."""
-    if value in ("warm", "cold"):
-        return float(value == "warm")
     try:
-        share = float(percent(value))
-    except ValueError:
-        share = -1.0
-    if not 0 <= share <= 1:
-        raise UnitError(f"{shortened(value)} is not a share of reuse; write warm, cold, or a percentage such as 30%")
-    return share
+        return float(value == "warm" if value in ("warm", "cold") else share(value))
+    except UnitError as problem:
+        raise UnitError(f"{problem}; or write warm or cold") from None
 
 
 def count(value: object) -> int:

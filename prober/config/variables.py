@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+from prober.config.problems import path_of
+
 SECRET_HEADERS = frozenset(("authorization", "proxy-authorization", "cookie", "x-api-key", "api-key", "x-auth-token"))
 _NAME = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _REMEDY = "stands in the configuration itself; write ${NAME}, and set NAME in the environment"
@@ -30,19 +32,22 @@ def _expand(text: str, environment: Mapping[str, str] | None, write: Callable[[s
     return _NAME.sub(lambda match: write(values[match[1]]), text)
 
 
-def plain_secrets(written: Any, path: str = "") -> Iterator[str]:
-    """Warnings about secrets in a configuration as it is written, as `path: message`."""
+def texts(written: Any, *keys: Any) -> Iterator[tuple[tuple[Any, ...], str]]:
+    """Texts in a configuration as it is written, with the keys to each."""
+    if isinstance(written, str):
+        yield keys, written
     items = written.items() if isinstance(written, dict) else enumerate(written) if isinstance(written, list) else ()
     for key, value in items:
-        at = f"{path}[{key}]" if isinstance(key, int) else f"{path}.{key}".lstrip(".")
-        if key == "headers" and isinstance(value, dict):
-            for name, text in value.items():
-                if name.lower() in SECRET_HEADERS and not _NAME.search(text):
-                    yield f"{at}.{name}: a secret {_REMEDY}"
-        elif key in ("url", "proxy_url") and isinstance(value, str) and _has_password(value):
-            yield f"{at}: a password {_REMEDY}"
-        else:
-            yield from plain_secrets(value, at)
+        yield from texts(value, *keys, key)
+
+
+def plain_secrets(written: Any) -> Iterator[tuple[str, str]]:
+    """Warnings about secrets in a configuration as it is written: path and message."""
+    for keys, text in texts(written):
+        if keys[-2:-1] == ("headers",) and keys[-1].lower() in SECRET_HEADERS and not _NAME.search(text):
+            yield path_of(keys), f"a secret {_REMEDY}"
+        elif keys[-1] in ("url", "proxy_url") and _has_password(text):
+            yield path_of(keys), f"a password {_REMEDY}"
 
 
 def _has_password(text: str) -> bool:

@@ -6,11 +6,10 @@ What Python's TLS cannot do as Go's does is refused by its name, never left out 
 import re
 from typing import Annotated, Self
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from prober.config.document import BadYaml, parse
-from prober.config.fields import Block, Document, Duration, Items, Mistakes, mistake
-from prober.config.problems import ConfigError, Problems, explain
+from prober.config.document import Problems
+from prober.config.fields import Block, Document, Items, Mistakes, OptionalDuration, mistake
 from prober.config.units import counted
 
 HIGHEST_COST = 14
@@ -139,7 +138,7 @@ class HttpServer(Block):
 class RateLimit(Block):
     """`rate_limit` of all requests together: a token bucket. interval: seconds a request, 0 for no limit."""
 
-    interval: Duration = 0.0
+    interval: OptionalDuration = 0.0
     burst: Annotated[int, Field(ge=0)] = 0
 
     @model_validator(mode="after")
@@ -196,13 +195,9 @@ class WebConfig(Block):
 
 def load_web(text: str, source: str) -> WebConfig:
     """Parse the file. Raises ConfigError with all errors."""
-    try:
-        raw = parse(text)
-        return WebConfig.model_validate({} if raw is None else raw, context=Document((), {}, str))
-    except BadYaml as problem:
-        raise ConfigError(f"{source}: {problem}") from None
-    except ValidationError as error:
-        problems = Problems(source)
-        for path, message in explain(error, WebConfig, raw, is_secret=True).items():
-            problems.add(path.removeprefix("."), message)
-        raise ConfigError("\n".join(problems.lines)) from None
+    problems = Problems(source, text)
+    raw = problems.parse()
+    config = problems.validated(WebConfig, {} if raw is None else raw, "", Document((), {}, str), is_secret=True)
+    problems.end()
+    assert config is not None, "else there are problems"
+    return config

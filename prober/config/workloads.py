@@ -6,8 +6,10 @@ from typing import Annotated, Any, Self, cast
 
 from pydantic import Field, PlainValidator, TypeAdapter, ValidationInfo, model_validator
 
+from prober.config.document import Problems
 from prober.config.fields import (
     Block,
+    Document,
     Duration,
     Items,
     Mistakes,
@@ -17,7 +19,7 @@ from prober.config.fields import (
     Reuse,
     mistake,
 )
-from prober.config.problems import Problems, no_such
+from prober.config.problems import no_such
 from prober.measure.quality import Check, Expectation, expectation_problem
 from prober.workload.prompts import BadPrompts, GoldenPrompt, parse_prompts
 from prober.workload.requested_format import requested_format, tool_schemas
@@ -95,7 +97,7 @@ class PrefixSpec(Block):
 
 
 class ThinkTimeBounds(Block):
-    min: Duration
+    min: OptionalDuration
     max: Duration
 
 
@@ -135,7 +137,7 @@ def _ms(seconds: float) -> int:
     return round(seconds * 1e3)
 
 
-_DURATION: TypeAdapter[float] = TypeAdapter(Duration)
+_DURATION: TypeAdapter[float] = TypeAdapter(OptionalDuration)
 
 
 def _think_time(value: object, info: ValidationInfo) -> LengthDistribution:
@@ -149,7 +151,9 @@ class SessionsSpec(Block):
         None, description="sessions at a time; the time between two turns of one is count ÷ rate"
     )
     think_time: (
-        Annotated[LengthDistribution, PlainValidator(_think_time, json_schema_input_type=Duration | ThinkTimeSpec)]
+        Annotated[
+            LengthDistribution, PlainValidator(_think_time, json_schema_input_type=OptionalDuration | ThinkTimeSpec)
+        ]
         | None
     ) = Field(
         None,
@@ -264,33 +268,39 @@ class WorkloadSpec(Shape):
 
 
 def resolve_workloads(
-    specs: Mapping[str, WorkloadSpec], problems: Problems, read: Callable[[str], str]
+    specs: Mapping[str, WorkloadSpec], problems: Problems, document: Document
 ) -> dict[str, Workload | Mix]:
-    """Workloads by name, including built-in ones; mixes last, since they refer to others."""
+    """Workloads by name, including built-in ones; mixes last, since they refer to others. Those with errors become broken."""
     workloads: dict[str, Workload | Mix] = dict(BUILT_IN)
-    for name, spec in specs.items():
+    for name, spec in sorted(specs.items(), key=lambda item: item[1].mix is not None):
+        before = len(problems)
         if spec.mix is None:
-            workloads[name] = _workload(name, spec, problems, read)
-    for name, spec in specs.items():
-        if spec.mix is not None:
-            workloads[name] = _mix(name, spec, workloads, problems)
+            workloads[name] = _workload(name, spec, problems, document.read)
+        else:
+            workloads[name] = _mix(name, spec, workloads, problems, document)
+        if len(problems) > before:
+            document.broken.add(("workloads", name))
     return workloads
 
 
-def _mix(name: str, spec: WorkloadSpec, known: Mapping[str, Workload | Mix], problems: Problems) -> Mix:
+def _mix(
+    name: str, spec: WorkloadSpec, known: Mapping[str, Workload | Mix], problems: Problems, document: Document
+) -> Mix:
     path = f"workloads.{name}.mix"
     if own := sorted(spec.model_fields_set - {"mix"}):
         problems.add(path, f"a mix has no {', '.join(own)} of its own; set them in its parts")
     parts: list[tuple[Workload, float]] = []
     for index, part in enumerate(spec.mix or ()):
         workload = known.get(part.workload)
-        if isinstance(workload, Workload):
+        if document.is_broken("workloads", part.workload):
+            document.broken.add(("workloads", name))
+        elif isinstance(workload, Workload):
             parts.append((workload, part.weight))
             if workload.has_think_time:
                 problems.add(f"{path}[{index}].workload", "has a think time, which a mix cannot have; leave it out")
         else:
             problems.add(f"{path}[{index}].workload", no_such("workload that is no mix", part.workload, known))
-    if not parts:
+    if not spec.mix:
         problems.add(path, "needs at least one part, such as {workload: chat, weight: 2}")
     return Mix(name, tuple(parts))
 

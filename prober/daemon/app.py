@@ -20,10 +20,11 @@ from typing import Any
 
 from prober import __version__
 from prober.config.configuration import Configuration
-from prober.config.discovery import PLACEHOLDER
+from prober.config.grafana import GrafanaSpec
 from prober.config.hosts import is_loopback
 from prober.config.load import load
 from prober.config.problems import ConfigError
+from prober.config.target import TargetSpec
 from prober.config.units import counted
 from prober.daemon import series as own_series
 from prober.daemon.memory_limit import excess
@@ -34,7 +35,6 @@ from prober.exposition.buckets import COARSE, FINE
 from prober.exposition.families import Family
 from prober.features.budget.checkpoints import BUDGET, Ledger
 from prober.features.budget.monitor import BudgetMonitor
-from prober.features.capacity.cron import BadSchedule, trigger
 from prober.features.capacity.headroom import Headroom
 from prober.features.capacity.monitor import Sweeps
 from prober.features.diagnosis.monitor import DiagnosisMonitor
@@ -125,20 +125,19 @@ def read_config(path: str, *, is_regular: bool = False) -> Configuration:
         text = _read(path) if is_regular else read_text(path)
     except (OSError, UnicodeDecodeError) as problem:
         raise ConfigError(f"--config.file {path}: cannot be read: {problem}; name a YAML file") from None
-    specs = load(text, source=path, engines=DIALECTS, environment=os.environ, read=_read)
-    problems = [] if specs.grafana is None or available() else [f"{path}: grafana: {MISSING}"]
-    for place, spec in specs.places.items():
-        try:
-            endpoint(spec)
-            if spec.sweep is not None:
-                trigger(spec.sweep.schedule or "0 0 * * *", spec.sweep.timezone)
-        except BadEndpoint as problem:
-            problems.append(f"{path}: {str(problem).replace(f'{PLACEHOLDER}/v1', place)}")
-        except BadSchedule as problem:
-            problems.append(f"{path}: {place}.sweep.{problem.key}: {problem}")
-    if problems:
-        raise ConfigError("\n".join(problems))
-    return specs
+    return load(text, source=path, engines=DIALECTS, environment=os.environ, read=_read, examine=_examine)
+
+
+def _examine(block: TargetSpec | GrafanaSpec) -> dict[str, str]:
+    """Errors of a valid block by key: what this machine lacks for it."""
+    if isinstance(block, GrafanaSpec):
+        return {} if available() else {"": MISSING}
+    try:
+        endpoint(block)
+    except BadEndpoint as problem:
+        key, _, message = str(problem).removeprefix(f"{block.url}: ").partition(" ")
+        return {key: message}
+    return {}
 
 
 def _read_config_safely(path: str, *, is_regular: bool) -> Configuration:

@@ -1,5 +1,6 @@
 """Output of `prober check`, also for several replicas."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -217,7 +218,7 @@ def test_sweeps_that_do_not_fit_the_budget_are_a_mistake(tmp_path: Path, budget:
     """With its place and what to do, on standard error; with twice the budget it is none."""
     done = swept(tmp_path, budget, sweep)()
     assert done.exit_code == 1
-    assert f"{tmp_path}/prober.yaml: " in done.stderr
+    assert f"{tmp_path}/prober.yaml:7: " in done.stderr
     assert message in done.stderr
     assert done.stdout.splitlines()[-1].endswith("2 targets; 1 sweep limit and budget do not fit")
     doubled = budget.replace("2M", "4M").replace("1.2M", "2.4M").replace("1M", "2M").replace("day: 1.9,", "day: 4,")
@@ -272,7 +273,7 @@ discovery: [{file: {files: ['%s/found.json']}, target: {budget: {tokens_per_day:
     assert bad.exit_code == 1
     assert good.exit_code == 0, good.output
     assert "each of discovery file" in good.stdout.partition("sweeps take at most")[2]
-    assert "prober.yaml: discovery[0].target.sweep.limits: the probes take 3,055,219 tokens a day" in bad.stderr
+    assert "prober.yaml:3: discovery[0].target.sweep.limits: the probes take 3,055,219 tokens a day" in bad.stderr
 
 
 def one(objective: str) -> str:
@@ -290,9 +291,9 @@ def test_the_last_line_is_the_verdict(tmp_path: Path) -> None:
     assert bad.exit_code == 1
     assert bad.stdout.splitlines()[-1].endswith("prober.yaml: 1 target; 1 alert cannot fire")
     assert bad.stderr.count("\n") == 1
-    assert "prober.yaml: slos.x.objective: a, probe: its alert cannot fire: burn rate 14.4 of" in bad.stderr
+    assert "prober.yaml:1: slos.x.objective: a, probe: its alert cannot fire: burn rate 14.4 of" in bad.stderr
     slow = Call(tmp_path, one("99%") + "\ndefaults: {rate: 1/h}")()
-    assert "prober.yaml: slos.x: a, probe: its alert cannot fire: its long window of 1h has 1 probes" in slow.stderr
+    assert "prober.yaml:1: slos.x: a, probe: its alert cannot fire: its long window of 1h has 1 probes" in slow.stderr
 
 
 def test_an_empty_shard_is_warned_of(tmp_path: Path) -> None:
@@ -327,11 +328,15 @@ discovery:
     assert paths == [
         "targets[0].auth.bearer_token_file",
         "targets[0].tls.ca_file",
-        "discovery[0].file.files",
-        "discovery[0].file.files",
+        "discovery[0].file.files[0]",
+        "discovery[0].file.files[1]",
         "discovery[1].http.auth.bearer_token_file",
     ]
     assert done.stdout.splitlines()[-1].endswith("1 target and those of discovery one, two; 5 warnings")
+    broken = Call(tmp_path, config.replace("name: a", "name: 1"))()
+    assert broken.exit_code == 1
+    assert [line.split(": ")[2] for line in broken.stdout.splitlines() if "on this machine" in line] == paths
+    assert broken.stderr == f"{tmp_path}/prober.yaml:3: targets[0].name: 1 is not text; write it in quotes\n"
 
 
 def test_an_address_that_is_refused_is_a_warning(tmp_path: Path) -> None:
@@ -372,7 +377,7 @@ def test_a_mistake_in_a_web_configuration_names_the_key_and_what_to_do(
     web.write_text(text)
     done = checked("--web.config.file", str(web))
     assert done.exit_code == 1
-    assert f"web.yaml: {message}" in done.stderr
+    assert re.search(rf"web.yaml(:1)?: {re.escape(message)}", done.stderr)
     assert "Errno" not in done.stderr
 
 

@@ -1,5 +1,6 @@
 """Where targets are found, as it is configured; what is found, as targets."""
 
+import re
 from typing import Any
 
 import pytest
@@ -28,7 +29,7 @@ def discovery(text: str) -> DiscoverySpec:
 def mistakes(text: str) -> list[str]:
     with pytest.raises(ConfigError) as error:
         loaded(text)
-    return [line.removeprefix("c: ") for line in str(error.value).splitlines()]
+    return [re.sub(r"^c:\d+: ", "", line) for line in str(error.value).splitlines()]
 
 
 BAD = [

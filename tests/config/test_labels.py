@@ -71,7 +71,7 @@ def test_what_cannot_be_a_label_is_refused_with_its_place(given: str, problem: s
     with pytest.raises(ConfigError) as error:
         loaded(f"targets: [{{url: 'http://a', labels: {given}}}, {{url: 'http://b', labels: {{team: a}}}}]")
     lines = str(error.value).splitlines()
-    assert any(line.startswith(f"c: targets[0].{problem}") for line in lines), lines
+    assert any(line.startswith(f"c:1: targets[0].{problem}") for line in lines), lines
     assert not any("targets[1]" in line for line in lines), lines
 
 

@@ -54,7 +54,7 @@ def test_what_is_not_set_is_a_mistake(name: str) -> None:
     """Else the engine would be asked without it; the variable is named, its place too."""
     with pytest.raises(ConfigError) as error:
         loaded(one(f"headers: {{X-A: '${{{name}}}'}}"))
-    assert str(error.value) == f"c: targets[0].headers.X-A: the environment has no {name}, or an empty one; set it"
+    assert str(error.value) == f"c:1: targets[0].headers.X-A: the environment has no {name}, or an empty one; set it"
 
 
 def test_a_message_shows_what_is_written_and_not_what_it_stands_for() -> None:
@@ -73,7 +73,7 @@ def test_a_secret_in_the_configuration_itself_is_told(header: str) -> None:
     """By its place, without its value: it works, and whoever may read the ConfigMap has it."""
     (warning,) = loaded(one(f"headers: {{{header}: hunter22, X-Team: blue}}")).warnings
     assert warning.startswith(
-        f"c: targets[0].headers.{header}: a secret stands in the configuration itself; write ${{NAME}}"
+        f"c:1: targets[0].headers.{header}: a secret stands in the configuration itself; write ${{NAME}}"
     )
     assert "hunter22" not in warning
 
@@ -92,7 +92,7 @@ def test_a_secret_in_the_configuration_itself_is_told(header: str) -> None:
 )
 def test_a_password_in_the_configuration_itself_is_told(text: str, place: str) -> None:
     (warning,) = loaded(text).warnings
-    assert warning.startswith(f"c: {place}: a password stands in the configuration itself")
+    assert warning.startswith(f"c:{text.count(chr(10)) + 1}: {place}: a password stands in the configuration itself")
     assert "hunter22" not in warning
 
 
@@ -102,8 +102,8 @@ def test_an_address_that_is_none_is_a_mistake_like_others(address: str) -> None:
     with pytest.raises(ConfigError) as error:
         loaded(one(f"metrics: {{url: '{address}'}}") + f"\nprometheus: {{url: '{address}'}}")
     page, prometheus = str(error.value).splitlines()
-    assert page.startswith("c: targets[0].metrics.url: ")
-    assert prometheus.startswith("c: prometheus.url: ")
+    assert page.startswith("c:1: targets[0].metrics.url: ")
+    assert prometheus.startswith("c:2: prometheus.url: ")
     assert "hunter" not in str(error.value)
 
 

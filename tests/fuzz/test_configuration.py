@@ -1,5 +1,6 @@
 """Whatever a configuration says, the prober answers with specifications or with what is wrong with it, and soon."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -40,8 +41,8 @@ def taken(text: str, content: str = "") -> Configuration | None:
 
 
 def told(problem: ConfigError, source: str) -> None:
-    """Every line of it names the file."""
-    assert all(line.startswith(source + ": ") for line in str(problem).splitlines())
+    """Every line of it names the file and a line of it."""
+    assert all(re.match(rf"{source}:\d+(:\d+)?: ", line) for line in str(problem).splitlines())
 
 
 @FEW
@@ -113,8 +114,8 @@ def test_a_message_stays_on_its_line() -> None:
             read=str,
         )
     assert [line.split(";")[0] for line in str(refused.value).splitlines()] == [
-        'c: unknown key "a\\nlevel=info msg"',
-        'c: unknown key "\\x1b[2J"',
+        'c:1: a\\nlevel=info msg: unknown key "a\\nlevel=info msg"',
+        'c:1: \\x1b[2J: unknown key "\\x1b[2J"',
     ]
 
 

@@ -13,12 +13,13 @@ from datetime import datetime
 from functools import cache
 from itertools import islice, pairwise
 from math import inf
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
-
-from apscheduler.triggers.cron import CronTrigger
+from typing import TYPE_CHECKING
 
 from prober.net.clock import Clock
-from prober.workload.blackout import WeeklySpan
+from prober.workload.schedule import WeeklySpan, trigger
+
+if TYPE_CHECKING:
+    from apscheduler.triggers.cron import CronTrigger
 
 COUNTED_S = 5 * 7 * 86_400.0
 MAX_DUE_TIMES = 2_000
@@ -28,35 +29,10 @@ MAX_LATENESS_S = 600  # a later call, such as after a suspension, counts as miss
 log = logging.getLogger(__name__)
 
 
-class BadSchedule(ValueError):
-    """An invalid schedule. key: the configuration key, schedule or timezone."""
-
-    def __init__(self, key: str, message: str) -> None:
-        super().__init__(message)
-        self.key = key
-
-
-def zone(name: str) -> ZoneInfo:
-    """The time zone of that name. Raises BadSchedule."""
-    try:
-        return ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise BadSchedule("timezone", f"{name!r} is not a time zone; write one such as UTC or Europe/Berlin") from None
-
-
-def trigger(schedule: str, timezone: str) -> CronTrigger:
-    """Trigger of a cron schedule in a time zone. Raises BadSchedule."""
-    where = zone(timezone)
-    try:
-        return CronTrigger.from_crontab(schedule, timezone=where)
-    except ValueError as problem:
-        raise BadSchedule("schedule", f"{schedule!r}: {problem}; write five fields, such as 15 3 * * *") from None
-
-
 def longest_gap_s(schedule: str, timezone: str, blackout: Collection[WeeklySpan], from_unix_s: float) -> float | None:
     """Longest time in seconds between consecutive due times of the next five weeks, without those in `blackout`.
 
-    None for fewer than two. Raises BadSchedule.
+    None for fewer than two.
     """
     cron = trigger(schedule, timezone)
     due_times = islice(_due_times(cron, blackout, from_unix_s, from_unix_s + COUNTED_S), MAX_DUE_TIMES)
@@ -67,7 +43,7 @@ def longest_gap_s(schedule: str, timezone: str, blackout: Collection[WeeklySpan]
 def shortest_gap_s(schedule: str, timezone: str, blackout: tuple[WeeklySpan, ...], min_gap_s: float) -> float | None:
     """Shortest time in seconds between due times of five weeks that do not fall in `blackout` nor sooner than `min_gap_s` after one.
 
-    None for fewer than two. Raises BadSchedule.
+    None for fewer than two.
     """
     cron = trigger(schedule, timezone)
     begin_s = _next_s(cron, time.time())
@@ -79,7 +55,7 @@ def shortest_gap_s(schedule: str, timezone: str, blackout: tuple[WeeklySpan, ...
 def max_due_times(
     schedule: str, timezone: str, blackout: tuple[WeeklySpan, ...], min_gap_s: float, within_s: float
 ) -> int:
-    """Maximum number of due times in any span of `within_s`, over five weeks from the first. Raises BadSchedule.
+    """Maximum number of due times in any span of `within_s`, over five weeks from the first.
 
     Due times in `blackout`, or sooner than `min_gap_s` after a counted one, do not count.
     """
@@ -98,7 +74,7 @@ def max_due_times(
 class _Job:
     """A schedule and its callbacks. next_s: Unix seconds, infinite without another due time; delay_s: of each call."""
 
-    trigger: CronTrigger
+    trigger: "CronTrigger"
     next_s: float
     on_due: Callable[[float], None]
     on_missed: Callable[[float], None]
@@ -122,7 +98,7 @@ class Cron:
         on_missed: Callable[[float], None],
         delay_s: float = 0.0,
     ) -> None:
-        """Set the schedule of `key`, replacing an earlier one. Raises BadSchedule.
+        """Set the schedule of `key`, replacing an earlier one.
 
         on_due: called with the due time (Unix seconds), `delay_s` after it.
         on_missed: called instead if that was over MAX_LATENESS_S ago.
@@ -167,14 +143,14 @@ class Cron:
         self._timer = loop.call_later(wait_s, self._run_due)
 
 
-def _next_s(cron: CronTrigger, from_s: float) -> float:
+def _next_s(cron: "CronTrigger", from_s: float) -> float:
     """First due time at `from_s` (Unix seconds) or later; infinite if there is none."""
     at = cron.get_next_fire_time(None, datetime.fromtimestamp(from_s, cron.timezone))
     return inf if at is None else float(at.timestamp())
 
 
 def _due_times(
-    cron: CronTrigger, blackout: Collection[WeeklySpan], from_s: float, until_s: float, min_gap_s: float = 0.0
+    cron: "CronTrigger", blackout: Collection[WeeklySpan], from_s: float, until_s: float, min_gap_s: float = 0.0
 ) -> Iterator[float]:
     """Due times in Unix seconds at least `min_gap_s` apart, without those in `blackout`."""
     while (due_s := _next_s(cron, from_s)) < until_s:

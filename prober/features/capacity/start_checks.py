@@ -6,7 +6,7 @@ from datetime import datetime
 
 from prober.config.sweep import SweepSpec
 from prober.config.target import needs_of
-from prober.features.capacity.cron import MAX_LATENESS_S, zone
+from prober.features.capacity.cron import MAX_LATENESS_S
 from prober.features.capacity.refusal import Refused, StartRequest
 from prober.features.capacity.sweep_plan import WARM_UP
 from prober.measure.result import ProbeResult
@@ -15,6 +15,7 @@ from prober.net.prometheus import QueryFailed, firing
 from prober.probing.leadership import Leadership, claimed_as
 from prober.probing.target import Target
 from prober.workload.budget import BudgetDemand
+from prober.workload.schedule import zone
 
 # Alerts that a sweep ends: while they fire a sweep may start.
 CLOCKS_DIFFER_S = 1.0  # a schedule follows the wall clock, and a gap the monotonic one

@@ -10,14 +10,12 @@ import pytest
 from prober.features.capacity.cron import (
     MAX_LATENESS_S,
     WAKEUP_INTERVAL_S,
-    BadSchedule,
     Cron,
     longest_gap_s,
     max_due_times,
-    trigger,
 )
 from prober.net.clock import Clock
-from prober.workload.blackout import parse_weekly_span
+from prober.workload.schedule import parse_weekly_span, trigger
 from tests.virtual import START_S
 
 pytestmark = pytest.mark.virtual_time
@@ -33,22 +31,6 @@ def test_a_schedule_is_in_its_own_time_zone() -> None:
         after = datetime.fromisoformat(f"{day}T00:00+00:00")
         rings = at.get_next_fire_time(None, after).astimezone(ZoneInfo("UTC"))
         assert (rings.hour, rings.minute) == (hour, 15)
-
-
-@pytest.mark.parametrize(
-    ("schedule", "timezone", "key", "message"),
-    [
-        ("at night", "UTC", "schedule", "'at night': Wrong number of fields; got 2, expected 5; write five fields"),
-        ("61 3 * * *", "UTC", "schedule", "'61 3"),
-        ("15 3 * * *", "Mars", "timezone", "'Mars' is not a time zone; write one such as UTC or Europe/Berlin"),
-        ("15 3 * * *", "../etc", "timezone", "is not a time zone"),
-    ],
-)
-def test_what_is_no_schedule_is_told(schedule: str, timezone: str, key: str, message: str) -> None:
-    """With what is wrong and what to write."""
-    with pytest.raises(BadSchedule, match=message) as told:
-        trigger(schedule, timezone)
-    assert told.value.key == key
 
 
 def test_the_longest_gap_between_due_times() -> None:

@@ -9,7 +9,7 @@ from prober.measure.target_state import TargetState
 from prober.mock.server import running
 from prober.probing.observer import ObservedTarget
 from prober.probing.target import Target
-from prober.workload.blackout import parse_weekly_span
+from prober.workload.schedule import parse_weekly_span
 from tests.features.capacity.stage import SLOTS, Stage, staged, target_spec, until
 
 
