@@ -2,15 +2,14 @@
 
 from typing import Annotated, Self
 
-from pydantic import AfterValidator, Field, PrivateAttr, ValidationInfo
+from pydantic import AfterValidator, Field, PrivateAttr
 
 from prober.config.discovery import DiscoverySpec
 from prober.config.document import Problems
 from prober.config.drift import DriftSpec
-from prober.config.fields import Block, Items, mistake
+from prober.config.fields import Block, Items
 from prober.config.grafana import GrafanaSpec
-from prober.config.problems import is_http, mask_secrets
-from prober.config.server import expand_field
+from prober.config.server import http_url
 from prober.config.slos import SloSpec
 from prober.config.target import Overridable, TargetSpec
 from prober.config.workloads import WorkloadSpec
@@ -25,17 +24,12 @@ class StorageSpec(Block):
     )
 
 
-def _prometheus_url(text: str, info: ValidationInfo) -> str:
-    url = expand_field(text, info)
-    if not is_http(url):
-        raise mistake(f"{mask_secrets(text)!r} is not an http or https URL; write http://prometheus:9090")
-    return url.rstrip("/")
-
-
 class PrometheusSpec(Block):
     """The Prometheus that scrapes this prober. url: without a slash at its end."""
 
-    url: Annotated[str, AfterValidator(_prometheus_url)] = Field(
+    url: Annotated[
+        str, AfterValidator(lambda text, info: http_url(text, info, "http://prometheus:9090").rstrip("/"))
+    ] = Field(
         description="base URL of the Prometheus that scrapes this prober, for past latencies and demand; may contain `${NAME}` of the "
         "environment",
         repr=False,

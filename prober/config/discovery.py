@@ -21,12 +21,23 @@ from pydantic import (
     model_validator,
 )
 
-from prober.config.fields import Block, Duration, Items, Mistakes, PositiveCount, mistake, present, require
+from prober.config.fields import (
+    Block,
+    Duration,
+    Items,
+    Mistakes,
+    PositiveCount,
+    at_least,
+    matching,
+    mistake,
+    present,
+    require,
+)
 from prober.config.hosts import is_loopback, refused_kind
 from prober.config.labels import MAX_VALUE_CHARS
 from prober.config.problems import no_such
 from prober.config.relabel import TARGET_LABELS, Labels, Rule, relabel
-from prober.config.server import Auth, TlsSpec, expand_field, server_auth, server_tls
+from prober.config.server import Auth, TlsSpec, expand_field, server_auth, server_problem, server_tls
 from prober.config.target import TargetSpec, Template
 from prober.config.units import shortened
 from prober.measure.names import name_problem, shown_name
@@ -38,6 +49,12 @@ MAX_NAME_CHARS = 200  # of a target, and of a model
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?)(:(\d{1,5}))?")
 _PATH = re.compile(r"(/[A-Za-z0-9._~%!$&'()*+,;=:@-]*){0,50}")
 _HOST = re.compile(r"(\*\.)?[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+_DNS_NAME = matching(r"(?!.{255})[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?", "is no name of DNS")
+_NAMESPACE = matching(r"\*|[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", "is no name of a namespace")
+_ALLOWED_HOST = require(
+    lambda host: _network(host) is not None or _HOST.fullmatch(host),
+    "{!r} is no name, *.name or network such as 10.0.0.0/8",
+)
 _NUMERIC = re.compile(r"(0[xX][0-9A-Fa-f]*|\d+)")
 
 _POD = (
@@ -60,45 +77,13 @@ META = {
 }
 
 
-def at_least(least_s: float) -> AfterValidator:
-    """Validator of the time between two readings of a source."""
-    return require(lambda s: s >= least_s, lambda s: f"{s:g}s is too often; use {least_s:g}s or more")
-
-
-_FileName = Annotated[
-    str,
-    require(
-        lambda name: name.endswith((".json", ".yml", ".yaml")),
-        lambda name: f"{name!r} ends in none of .json, .yml and .yaml",
-    ),
-]
-_HostName = Annotated[
-    str,
-    require(
-        lambda name: re.fullmatch(r"[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?", name) and len(name) <= 254,
-        lambda name: f"{name!r} is no name of DNS",
-    ),
-]
-_Namespace = Annotated[
-    str,
-    require(
-        lambda name: name == "*" or re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", name),
-        lambda name: f"{name!r} is no name of a namespace",
-    ),
-]
-_Hosts = Annotated[
-    str,
-    require(
-        lambda host: _network(host) is not None or _HOST.fullmatch(host),
-        lambda host: f"{host!r} is no name, *.name or network such as 10.0.0.0/8",
-    ),
-]
-
-
 class FileSpec(Block):
     """Discovery from files."""
 
-    files: Annotated[Items[_FileName], Field(min_length=1)] = Field(
+    files: Annotated[
+        Items[Annotated[str, matching(r"(?s).*\.(json|yml|yaml)", "ends in none of .json, .yml and .yaml")]],
+        Field(min_length=1),
+    ] = Field(
         description="lists of targets in Prometheus's file_sd format, .json, .yml or .yaml; names may contain * and ?"
     )
     interval: Annotated[Duration, at_least(1.0)] = Field(5.0, description="time between checks")
@@ -119,8 +104,8 @@ class HttpSpec(Block):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        with Mistakes() as mistakes:
-            _check_server(self.url, "url", self.auth, mistakes)
+        if problem := _server_problem(self.url, self.auth):
+            raise mistake(problem, "url")
         return self
 
 
@@ -137,7 +122,7 @@ def _resolver(value: object) -> object:
 class DnsSpec(Block):
     """Discovery from DNS. server: (address, port), None for the resolver of the system."""
 
-    names: Annotated[Items[_HostName], Field(min_length=1)] = Field(description="names to resolve")
+    names: Annotated[Items[Annotated[str, _DNS_NAME]], Field(min_length=1)] = Field(description="names to resolve")
     type: Literal["SRV", "A", "AAAA"] = Field("SRV", description="type of the records; only SRV has ports")
     port: Annotated[int, Field(ge=1, le=65535)] | None = Field(
         None, validate_default=True, description="needed for A and AAAA"
@@ -175,7 +160,9 @@ class KubernetesSpec(Block):
     """Discovery from Kubernetes."""
 
     role: Literal["pod", "endpointslice"] = Field("pod", description="kind of objects")
-    namespaces: Items[_Namespace] = Field((), description="namespaces; absent: that of the prober; ['*']: all")
+    namespaces: Items[Annotated[str, _NAMESPACE]] = Field(
+        (), description="namespaces; absent: that of the prober; ['*']: all"
+    )
     label_selector: str | None = Field(None, description="as kubectl's -l, such as app=vllm")
     field_selector: str | None = Field(None, description="as kubectl's --field-selector")
     annotations: dict[str, str] = Field(default_factory=dict, description="required annotations and their values")
@@ -201,7 +188,8 @@ class KubernetesSpec(Block):
                     if getattr(self, key) is not None:
                         mistakes.add(key, "is the service account's own in a cluster; add api_server, or remove it")
             else:
-                _check_server(self.api_server, "api_server", self.auth, mistakes)
+                if problem := _server_problem(self.api_server, self.auth):
+                    mistakes.add("api_server", problem)
                 if not self.namespaces:
                     mistakes.add("namespaces", "needed with api_server: names, or ['*'] for all")
             if "*" in self.namespaces and len(self.namespaces) > 1:
@@ -222,7 +210,7 @@ class DiscoverySpec(Block):
     dns: DnsSpec | None = Field(None, description="targets from DNS")
     kubernetes: KubernetesSpec | None = Field(None, description="targets from a cluster")
     relabel: Items[Rule] = Field((), description="rules that select and rename targets, applied in order")
-    hosts: Items[_Hosts] = Field(
+    hosts: Items[Annotated[str, _ALLOWED_HOST]] = Field(
         (),
         description="allowed hosts: names, *.example.org, or networks such as 10.0.0.0/8; needed if `target` has `auth`, `headers`, or "
         "a client certificate; absent: all hosts but this machine",
@@ -231,7 +219,7 @@ class DiscoverySpec(Block):
         PositiveCount,
         require(
             lambda count: count <= MAX_TARGETS,
-            lambda count: f"{count:,} targets are more than one prober can have; use {MAX_TARGETS:,} or less",
+            f"{{:,}} targets are more than one prober can have; use {MAX_TARGETS:,} or less",
         ),
     ] = Field(100, description="most targets of this source")
     target: Template = Field(default_factory=Template, description="settings of the targets")
@@ -401,17 +389,9 @@ def _is_label(name: str, pattern: str) -> bool:
     return name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern
 
 
-def _check_server(url: str, key: str, auth: Auth | None, mistakes: Mistakes) -> None:
-    """Check the address of a server that may be sent a token. Secrets in it are not repeated."""
-    try:
-        parts = urlsplit(url)
-        _ = parts.port
-    except ValueError:
-        mistakes.add(key, "is no address; write https://host:port")
-        return
-    if parts.username or parts.password:
-        mistakes.add(key, "has a user or password in it; give a token as a file")
-    elif parts.scheme not in ("http", "https") or not parts.hostname:
-        mistakes.add(key, "is not an http or https URL; write https://host:port")
-    elif auth is not None and parts.scheme == "http" and not is_loopback(parts.hostname):
-        mistakes.add(key, "would show the token to everybody on the way; use https")
+def _server_problem(url: str, auth: Auth | None) -> str:
+    """Error in the address of a server that may be sent a token, without its secrets; empty if it is valid."""
+    if problem := server_problem(url, "https://host:port"):
+        return problem
+    is_open = auth is not None and url.startswith("http:") and not is_loopback(urlsplit(url).hostname or "")
+    return "would show the token to everybody on the way; use https" if is_open else ""

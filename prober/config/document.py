@@ -3,6 +3,7 @@
 Dates and numbers in base 60, such as 1:30, stay text, since no key takes one, and tags that build objects are refused.
 """
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -121,30 +122,6 @@ def _values(node: Node, known: dict[int, int]) -> int:
     return count
 
 
-class Places:
-    """Positions of the values in valid YAML, for messages; it is parsed again for them, as most files need none."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-
-    @cached_property
-    def _root(self) -> Node | None:
-        loader = _Loader(self._text)
-        loader.get_single_data()
-        return loader.root
-
-    def find(self, path: str) -> tuple[Position, str]:
-        """Position of the key or item at a path such as `targets[0].url`, or of the block around it, and what of the path is missing.
-
-        A value that stands elsewhere, with an anchor, has the position of the anchor.
-        """
-        node = self._root
-        at = _position(node.start_mark) if node is not None else (1, 1)
-        while path and (child := _child(node, path.removeprefix("."))) is not None:
-            at, node, path = child
-        return at, path
-
-
 def _position(mark: Mark) -> Position:
     return mark.line + 1, mark.column + 1
 
@@ -207,10 +184,11 @@ def _advised(message: str, *, is_tab: bool) -> str:
 
 
 class Problems:
-    """Collects the errors of a YAML file, each with its line."""
+    """Collects the errors of a YAML file, each with its line. For the lines the text is parsed again, as most files need none."""
 
     def __init__(self, source: str, text: str) -> None:
-        self._source, self._text, self._places = source, text, Places(text)
+        self._source, self._text = source, text
+        self.count = 0  # of errors, one that several aliases repeat counts for each
         # Lines of the message by position, missing part of the path, and message without its path.
         self._found: dict[tuple[Position, str, str], str] = {}
 
@@ -222,21 +200,45 @@ class Problems:
             at = "".join(f":{number}" for number in bad.at or (1,))
             raise ConfigError(f"{self._source}{at}: {bad.problem}") from None
 
+    @cached_property
+    def _root(self) -> Node | None:
+        loader = _Loader(self._text)
+        loader.get_single_data()
+        return loader.root
+
+    def _find(self, path: str) -> tuple[Position, str]:
+        """Position of the key or item at a path such as `targets[0].url`, or of the block around it, and what of the path is missing.
+
+        A value that stands elsewhere, with an anchor, has the position of the anchor.
+        """
+        node = self._root
+        at = _position(node.start_mark) if node is not None else (1, 1)
+        while path and (child := _child(node, path.removeprefix("."))) is not None:
+            at, node, path = child
+        return at, path
+
     def line(self, path: str, message: str) -> str:
         """A message about the value at a path, with its line; control characters are escaped."""
         path = path.lstrip("/.")
-        (number, _), _ = self._places.find(path)
+        (number, _), _ = self._find(path)
         text = f"{self._source}:{number}: {path}: {message}" if path else f"{self._source}:{number}: {message}"
         return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
 
     def add(self, path: str, message: str) -> None:
         """Add an error, unless the same text already has it, as where an alias repeats it. Raises ConfigError if there are too many."""
-        self._found.setdefault((*self._places.find(path.lstrip("/.")), message), self.line(path, message))
+        self.count += 1
+        self._found.setdefault((*self._find(path.lstrip("/.")), message), self.line(path, message))
         if len(self._found) > MAX_PROBLEMS:
             self.end()
 
-    def __len__(self) -> int:
-        return len(self._found)
+    def unique(self, path: str, names: Mapping[int, str | None]) -> None:
+        """Add an error for each name, by index in the list at `path`, that an item before has."""
+        places: dict[str | None, int] = {}
+        for index, name in sorted(names.items()):
+            first = places.setdefault(name, index)
+            if first != index:
+                conflict = f"is called {name!r}" if name else "has no name and waits for its model's"
+                self.add(f"{path}[{index}].name", f"{conflict}, as {path}[{first}]; give each a name of its own")
 
     def validated(
         self, model: type[M], raw: object, path: str, context: object, *, is_secret: bool = False

@@ -16,8 +16,8 @@ class DriftSpec(Block):
     material: Annotated[
         Percent,
         require(
-            lambda share: 0.05 <= share <= 1,
-            lambda share: f"{share * 100:g}% cannot be told from the wander of a healthy engine; use 5% to 100%",
+            lambda share: share >= 0.05,
+            "{:.2%} cannot be told from the wander of a healthy engine; use 5% to 100%",
         ),
     ] = Field(0.2, description="smallest change of a latency that matters")
     accept_after: Duration = Field(7 * DAY_S, description="age at which a drift becomes the new baseline")

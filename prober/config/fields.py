@@ -9,10 +9,12 @@ A file is validated with a `Document` as context: quantities are text with a uni
 no context and passes numbers in these units, and the objects themselves.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Annotated, Any, Self, TypeVar
+from functools import partial
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -81,28 +83,25 @@ class Mistakes:
             raise ValidationError.from_exception_data("", self._errors)
 
 
-def require(holds: Callable[[Any], bool], message: Callable[[Any], str]) -> AfterValidator:
-    """Validator of a single value. message: of a value for which `holds` is false."""
+def require(holds: Callable[[Any], object], message: str) -> AfterValidator:
+    """Validator of a single value. message: a format, of a value for which `holds` is false; it may raise ValueError itself."""
 
     def validate(value: T) -> T:
         if not holds(value):
-            raise mistake(message(value))
+            raise mistake(message.format(value))
         return value
 
     return AfterValidator(validate)
 
 
-def parsed(parse: Callable[[str], object]) -> AfterValidator:
-    """Validator of a text that `parse` takes, or raises ValueError with the message."""
+def matching(pattern: str, message: str) -> AfterValidator:
+    """Validator of a text that a pattern has to match. message: after the text."""
+    return require(re.compile(pattern).fullmatch, f"{{!r}} {message}")
 
-    def validate(value: str) -> str:
-        try:
-            parse(value)
-        except ValueError as problem:
-            raise mistake(str(problem)) from None
-        return value
 
-    return AfterValidator(validate)
+def at_least(least_s: float) -> AfterValidator:
+    """Validator of the time between two readings."""
+    return require(lambda s: s >= least_s, f"{{:g}}s is too often; use {least_s:g}s or more")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -120,12 +119,7 @@ class Quantity:
         return dict(self.schema)
 
     def _validate(self, value: Any, info: Any) -> Any:
-        if info.context is None:
-            return value
-        try:
-            return self.parse(value)
-        except ValueError as problem:
-            raise mistake(str(problem)) from None
+        return value if info.context is None else self.parse(value)
 
 
 def _pattern(pattern: str, *examples: str) -> dict[str, Any]:
@@ -175,32 +169,24 @@ class _Automatic(Quantity):
 Auto = Annotated[str | None, _Automatic(_auto, {"type": "string"}, lambda value: value or "auto")]
 
 
-def _workload(value: object, info: ValidationInfo) -> Workload | Mix:
-    if isinstance(value, Workload | Mix):
-        return value
+def _named(kind: str, path: Literal["slos", "workloads"], value: object, info: ValidationInfo) -> object:
+    """The SLO or workload of a name in the file; the object itself, as code has it."""
     document: Document | None = info.context
-    return _named("a workload", "workloads", value, document.workloads if document else {}, document)
-
-
-def _slo(value: object, info: ValidationInfo) -> Slo:
-    if isinstance(value, Slo):
+    if isinstance(value, Workload | Mix | Slo):
         return value
-    document: Document | None = info.context
-    return _named("an SLO", "slos", value, document.slos if document else {}, document)
-
-
-def _named(kind: str, path: str, name: object, known: Mapping[str, T], document: Document | None) -> T:
-    if document is not None and not isinstance(name, list | dict) and document.is_broken(path, name):
+    if document is not None and not isinstance(value, list | dict) and document.is_broken(path, value):
         raise PydanticCustomError("reported", "the block has errors of its own")
-    if document is None or not isinstance(name, str):
-        raise mistake(f"{units.shortened(name)} is not the name of {kind}; write it as text")
-    if name not in known:
-        raise mistake(no_such(kind.split()[1], name, known))
-    return known[name]
+    known: Mapping[str, object] = getattr(document, path, {})
+    if document is None or not isinstance(value, str):
+        raise mistake(f"{units.shortened(value)} is not the name of a {kind}; write it as text")
+    if value not in known:
+        raise mistake(no_such(kind, value, known))
+    return known[value]
 
 
-NamedWorkload = Annotated[Workload | Mix, PlainValidator(_workload), WithJsonSchema({"type": "string"})]
-NamedSlo = Annotated[Slo, PlainValidator(_slo), WithJsonSchema({"type": "string"})]
+_NAME = WithJsonSchema({"type": "string"})
+NamedWorkload = Annotated[Workload | Mix, PlainValidator(partial(_named, "workload", "workloads")), _NAME]
+NamedSlo = Annotated[Slo, PlainValidator(partial(_named, "SLO", "slos")), _NAME]
 
 
 class Block(BaseModel):

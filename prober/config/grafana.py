@@ -1,29 +1,17 @@
 """Grafana, to which dashboards and annotations are written."""
 
 from typing import Annotated, Self
-from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
 
-from prober.config.fields import Block, Duration, mistake, require
-from prober.config.server import Auth, TlsSpec, server_auth, server_tls
+from prober.config.fields import Block, Duration, at_least, mistake
+from prober.config.server import Auth, TlsSpec, server_auth, server_problem, server_tls
 
 
 def url_problem(url: str) -> str:
     """Error in the URL of Grafana, without its secrets; empty if it is valid."""
-    try:
-        parts = urlsplit(url)
-        _ = parts.port
-    except ValueError as problem:
-        why = "" if "@" in url else f": {problem}"  # the message may contain a password
-        return f"is no address{why}; write https://grafana.example.org"
-    if parts.username or parts.password:
-        return "has a user or password in it; give the token as a file"
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        return f"{url!r} is not an http or https URL; write https://grafana.example.org"
-    if parts.query or parts.fragment:
-        return f"{url!r} is not a base URL; remove the part after ? or #"
-    return ""
+    problem = server_problem(url, "https://grafana.example.org")
+    return problem or ("has a query or fragment; give the base address only" if set(url) & set("?#") else "")
 
 
 def _base_url(url: str) -> str:
@@ -48,7 +36,7 @@ class GrafanaSpec(Block):
     annotations: bool = Field(True, description="annotate sweeps, drift and changes of the engine")
     interval: Annotated[
         Duration,
-        require(lambda s: s >= 60, lambda s: f"{s:g}s is more often than anybody edits a dashboard; use 1m or more"),
+        at_least(60.0),
     ] = Field(3600.0, description="time between checks of the dashboards, at least 1m")
 
     @model_validator(mode="after")

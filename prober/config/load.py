@@ -1,6 +1,7 @@
 """Load a configuration. One pass reports all errors: an invalid block does not hide errors elsewhere."""
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -73,16 +74,17 @@ def load_workloads(text: str, *, source: str, read: Callable[[str], str]) -> dic
     return reader.document.workloads
 
 
+@dataclass(frozen=True, slots=True)
 class _Reader:
     """Validates a file block by block. problems: all errors; document: names that later blocks refer to, and what is broken."""
 
-    def __init__(self, raw: dict[Any, Any], problems: Problems, document: Document) -> None:
-        self.problems, self.document = problems, document
-        self._raw = raw
+    raw: dict[Any, Any]
+    problems: Problems
+    document: Document
 
     def configuration(self, examine: Callable[[TargetSpec | GrafanaSpec], Mapping[str, str]]) -> Configuration:
         """The configuration; not to be used if there are problems."""
-        raw, fields, broken = self._raw, Configuration.model_fields, self.document.broken
+        raw, fields, broken = self.raw, Configuration.model_fields, self.document.broken
         for key in map(str, raw.keys() - fields.keys()):
             self.problems.add(key, unknown_key(key, fields))
             names = raw[key] if isinstance(raw.get(key), dict) else (None,)
@@ -111,15 +113,10 @@ class _Reader:
         for place, block in {**places, "grafana": configuration.grafana}.items():
             for key, message in (examine(block) if block is not None else {}).items():
                 self.problems.add(below(place, key), message)
-        for place, target in places.items():
-            if (
-                target.sweep
-                and target.sweep.demand_query
-                and not raw.get("prometheus")
-                and "prometheus" not in misspelt
-            ):
-                problem = "nobody can be asked; add prometheus: {url: http://prometheus:9090}"
-                self.problems.add(f"{place}.sweep.demand_query", problem)
+        asking = [place for place, target in places.items() if target.sweep and target.sweep.demand_query]
+        for place in asking if not raw.get("prometheus") and "prometheus" not in misspelt else ():
+            problem = "nobody can be asked; add prometheus: {url: http://prometheus:9090}"
+            self.problems.add(f"{place}.sweep.demand_query", problem)
         used = {slo.name for target in places.values() for slo in dict(target.uses())}
         used |= {slo.name for target in places.values() if target.sweep for slo in target.sweep.slos}
         for name in slos.keys() - used if not any(path in LISTS for path, _ in broken) else ():
@@ -128,7 +125,7 @@ class _Reader:
 
     def _defaults(self) -> Overridable:
         """The valid keys of `defaults`, which targets inherit; of the others they inherit that these have been reported."""
-        raw = self._raw.get("defaults") or {}
+        raw = self.raw.get("defaults") or {}
         if not isinstance(raw, dict):
             self._block(Overridable, raw, "defaults")
             raw = {}
@@ -152,43 +149,29 @@ class _Reader:
         namespace, workload = environment.get("POD_NAMESPACE"), environment.get("POD_WORKLOAD")
         is_alone = sum(target.name is None for target in targets.values()) == 1
         pod = f"{namespace}/{workload}" if namespace and workload and is_alone else None
-        places: dict[str | None, int] = {}
-        raw = self._raw.get("targets")
-        for index, block in enumerate(raw if isinstance(raw, list) else ()):
-            target = targets.get(index)
-            if target is not None:
-                name = target.name or pod or target.model or _host(target.url)
-            elif not (isinstance(block, dict) and isinstance(name := block.get("name"), str)):
-                continue  # invalid, and without a name
-            if name in places:
-                conflict = f"is called {name!r}" if name else "has no name and waits for its model's"
-                self.problems.add(
-                    f"targets[{index}].name", f"{conflict}, as targets[{places[name]}]; give each a name of its own"
-                )
-            places[name] = index
-            if target is not None:
-                targets[index] = target.model_copy(update={"name": name})
+        for index, target in targets.items():
+            name = target.name or pod or target.model or _host(target.url)
+            targets[index] = target.model_copy(update={"name": name})
+        raw = self.raw.get("targets")
+        written = dict(enumerate(raw if isinstance(raw, list) else ()))
+        names = {index: block.get("name") for index, block in written.items() if isinstance(block, dict)}
+        of_invalid = {index: name for index, name in names.items() if isinstance(name, str)}
+        self.problems.unique("targets", of_invalid | {index: target.name for index, target in targets.items()})
         return targets
 
     def _discovery(self) -> dict[int, DiscoverySpec]:
         """Valid discoveries by index, with unique names."""
         specs = self._listed(DiscoverySpec, "discovery")
         kinds = [spec.kind for spec in specs.values()]
-        places: dict[str, int] = {}
         for index, spec in specs.items():
             name = spec.name or (spec.kind if kinds.count(spec.kind) == 1 else f"{spec.kind}-{index}")
-            if name in places:
-                self.problems.add(
-                    f"discovery[{index}].name",
-                    f"discovery[{places[name]}] is called {name!r} too; give each a name of its own",
-                )
-            places[name] = index
             specs[index] = spec.placed(index, name)
+        self.problems.unique("discovery", {index: spec.name for index, spec in specs.items()})
         return specs
 
     def _named(self, model: type[M], path: str) -> dict[str, M]:
         """Valid blocks by name; the names of the others are broken."""
-        raw = self._raw.get(path) or {}
+        raw = self.raw.get(path) or {}
         if not isinstance(raw, dict):
             self.problems.add(path, "must be a mapping of names")
             self.document.broken.add((path, None))
@@ -205,7 +188,7 @@ class _Reader:
 
     def _listed(self, model: type[M], path: str) -> dict[int, M]:
         """Valid blocks by their index in the list; the others are broken."""
-        raw = self._raw.get(path) or []
+        raw = self.raw.get(path) or []
         if not isinstance(raw, list):
             self.problems.add(path, LISTS[path])
             self.document.broken.add((path, None))

@@ -4,7 +4,6 @@ import difflib
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ValidationError
 
@@ -19,6 +18,7 @@ TYPES = {
     "string_type": "text; write it in quotes",
     "tuple_type": "a list; write it as [a, b]",
 }
+MISTAKES = ("mistake", "value_error")  # of this program; the second is a ValueError
 MISSING = "needed, but not given"
 _HINT = re.compile(r'did you mean "(.*?)"\?')
 MAX_PROBLEMS = 100  # of a file; who wrote more of them fixes these first
@@ -50,7 +50,7 @@ def explain(
         if kind == "reported" or value is REPORTED or is_short_by_errors:
             continue
         path, message = _explain_one(model, written, item, is_secret=is_secret)
-        if kind == "mistake" and path in messages:
+        if kind in MISTAKES and path in messages:
             messages[path] += f"; {message}"  # of other types all but the first are alternatives of the same mistake
         else:
             messages.setdefault(path, message)
@@ -69,9 +69,9 @@ def _explain_one(model: type[BaseModel], written: object, item: Any, *, is_secre
         return path, unknown_key(keys[-1], fields_of(model, keys[:-1]))
     if kind == "missing":
         return path, MISSING
-    if kind == "mistake":
-        context = item.get("ctx", {})
-        return below(path, context.get("at", "")), context.get("message", item["msg"])
+    if kind in MISTAKES:
+        context = item["ctx"]
+        return below(path, context.get("at", "")), context.get("message") or str(context["error"])
     if kind == "literal_error" or kind in TYPES:
         expected = TYPES.get(kind) or f"one of {item['ctx']['expected']}"
         return path, f"must be {expected}" if is_hidden else f"{value!r} is not {expected}"
@@ -129,15 +129,6 @@ def shown_path(path: str) -> str:
     if path.startswith(("/", "./", "../")):
         return path
     return f"the name given ({len(path)} characters, hidden as it may be the secret itself; write /path or ./path to see it)"
-
-
-def is_http(url: str) -> bool:
-    """Whether it is an http or https URL with a host and a valid port."""
-    try:
-        parts = urlsplit(url)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        return False
 
 
 def no_such(kind: str, name: str, known: Iterable[str]) -> str:

@@ -12,23 +12,12 @@ from typing import Annotated, Any, Literal
 import re2
 from pydantic import Field, ValidationInfo, field_validator
 
-from prober.config.fields import Block, Items, mistake, parsed, require
+from prober.config.fields import Block, Items, matching, mistake, require
 
 TARGET_LABELS = ("__address__", "__scheme__", "__path__", "name", "model")
 Labels = Mapping[str, str]
 MAX_MATCHED_CHARS = 4_096
-_LABEL = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _GROUP = re.compile(r"\$(?:(\$)|(\w+)|\{(\w+)\})")
-
-
-Name = Annotated[str, require(lambda name: _LABEL.fullmatch(name), lambda name: f"{name!r} is no name of a label")]
-
-
-def _check_regex(regex: str) -> None:
-    try:
-        compiled(regex)
-    except ValueError as problem:
-        raise ValueError(f"{regex!r} is no expression of RE2: {problem}") from None
 
 
 class Rule(Block):
@@ -37,30 +26,25 @@ class Rule(Block):
     action: Literal["replace", "keep", "drop"] = Field(
         "replace", description="keep: drop targets that do not match; drop: drop targets that match"
     )
-    source_labels: Items[Name] = Field(
+    source_labels: Items[Annotated[str, matching(r"[A-Za-z_][A-Za-z0-9_]*", "is no name of a label")]] = Field(
         (), validate_default=True, description="labels whose values are joined and matched"
     )
     separator: str = Field(";", description="text between the joined values")
-    regex: Annotated[str, parsed(_check_regex)] = Field(
+    regex: Annotated[str, require(lambda regex: compiled(regex), "")] = Field(
         "(.*)", description="RE2 expression that matches the whole text"
     )
     target_label: str | None = Field(None, validate_default=True, description="label to set")
     replacement: str = Field("$1", description="new value; $1 and ${name} are groups of the regex")
 
-    @field_validator("source_labels")
+    @field_validator("source_labels", "target_label", "replacement")
     @classmethod
-    def _check_source(cls, names: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
-        if not names and (action := info.data.get("action", "replace")) != "replace":
+    def _check_use(cls, value: Any, info: ValidationInfo) -> Any:
+        action, is_source = info.data.get("action"), info.field_name == "source_labels"
+        if action in ("keep", "drop") and is_source and not value:
             raise mistake(f"needed with action {action}")
-        return names
-
-    @field_validator("target_label", "replacement")
-    @classmethod
-    def _check_use(cls, value: str | None, info: ValidationInfo) -> str | None:
-        action = info.data.get("action")
-        if value is not None and action in ("keep", "drop"):
+        if action in ("keep", "drop") and not is_source and value is not None:
             raise mistake(f"is for action replace; `{action}` looks only")
-        if value is None and action == "replace":
+        if action == "replace" and value is None:
             raise mistake(f"needed: one of {', '.join(TARGET_LABELS)}, or __tmp_… for rules that follow")
         return value
 
@@ -92,7 +76,8 @@ def compiled(regex: str) -> Any:
         return re2.compile(regex, options)
     except re2.error as problem:
         why = problem.args[0] if problem.args else b""
-        raise ValueError(why.decode("utf-8", "replace") if isinstance(why, bytes) else str(why)) from None
+        text = why.decode("utf-8", "replace") if isinstance(why, bytes) else str(why)
+        raise ValueError(f"{regex!r} is no expression of RE2: {text}") from None
 
 
 def _expanded(replacement: str, match: Any) -> str:

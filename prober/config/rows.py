@@ -27,6 +27,7 @@ from prober.config.fields import (
     Positive,
     PositiveCount,
     Rate,
+    matching,
     mistake,
     require,
 )
@@ -48,16 +49,13 @@ _COST = re.compile(r"\s*cost\s*<=?\s*\$?([0-9]+(?:\.[0-9]+)?)\s*")  # dollars pe
 
 _Name = Annotated[
     str,
-    require(
-        lambda text: re.fullmatch(r"[\w.-]{1,100}", text) is not None,
-        lambda text: f"{text!r} cannot be a name; use up to 100 letters, digits, '_', '.' and '-'",
-    ),
+    matching(r"[\w.-]{1,100}", "cannot be a name; use up to 100 letters, digits, '_', '.' and '-'"),
 ]
 _Concurrency = Annotated[
     Count,
     require(
         lambda count: 1 <= count <= MAX_CONCURRENCY,
-        lambda count: f"{count} in flight cannot be kept; use 1 to {MAX_CONCURRENCY:,}",
+        f"{{}} in flight cannot be kept; use 1 to {MAX_CONCURRENCY:,}",
     ),
 ]
 _NO_ACCEPT = "needed: a list of what must hold, such as ['ttft<500ms:99%', 'success:99%']"
@@ -214,26 +212,17 @@ def load_rows(
     context = Document((), environ, str, workloads=dict(workloads))
     valid = (problems.validated(Row, value, f"rows[{index}]", context) for index, value in enumerate(listed))
     rows = [row for row in valid if row is not None]
-    _check_names(listed, problems)
+    names = ((index, raw.get("name")) for index, raw in enumerate(listed) if isinstance(raw, dict))
+    problems.unique("rows", {index: name for index, name in names if isinstance(name, str)})
     if len(rows) == len(listed):
         _check_beside(rows, problems)
         _check_against(rows, problems)
     problems.end()
-    names = named([_unnamed(slo) for row in rows for slo in row.accept])
+    objectives = named([_unnamed(slo) for row in rows for slo in row.accept])
     return tuple(
-        row.model_copy(update={"accept": tuple(dict.fromkeys(names[_unnamed(slo)] for slo in row.accept))})
+        row.model_copy(update={"accept": tuple(dict.fromkeys(objectives[_unnamed(slo)] for slo in row.accept))})
         for row in rows
     )
-
-
-def _check_names(listed: list[Any], problems: Problems) -> None:
-    places: dict[str, int] = {}
-    for index, raw in enumerate(listed):
-        name = raw.get("name") if isinstance(raw, dict) else None
-        if isinstance(name, str) and places.setdefault(name, index) != index:
-            problems.add(
-                f"rows[{index}].name", f"rows[{places[name]}] is called {name!r} too; give each a name of its own"
-            )
 
 
 def _check_beside(rows: Sequence[Row], problems: Problems) -> None:

@@ -98,24 +98,28 @@ def environment(info: ValidationInfo) -> Mapping[str, str] | None:
 
 
 def expand_field(url: str, info: ValidationInfo) -> str:
-    """A URL with its variables expanded. Raises a mistake."""
-    try:
-        return expand_url(url, environment(info))
-    except ValueError as problem:
-        raise mistake(str(problem)) from None
+    """A URL with its variables expanded. Raises ValueError."""
+    return expand_url(url, environment(info))
 
 
-def expand_proxy(text: str, info: ValidationInfo) -> str:
-    """URL of a forward proxy with its variables expanded. Raises a mistake."""
+def http_url(text: str, info: ValidationInfo, example: str, *schemes: str) -> str:
+    """A URL, http and https without `schemes`, with its variables expanded, which may be secrets. Raises ValueError."""
     url = expand_field(text, info)
     try:
         parts = urlsplit(url)
-        is_proxy = parts.scheme == "http" and bool(parts.hostname) and parts.port != 0
+        is_valid = parts.scheme in (schemes or ("http", "https")) and parts.hostname and parts.port != 0
     except ValueError:  # not shown: it may contain a password
-        is_proxy = False
-    if not is_proxy:
-        raise mistake(f"{mask_secrets(text)!r} is not an http proxy; write http://host:port")
+        is_valid = False
+    if not is_valid:
+        raise ValueError(
+            f"{mask_secrets(text)!r} is not an {' or '.join(schemes) or 'http or https'} URL; write {example}"
+        )
     return url
+
+
+def expand_proxy(text: str, info: ValidationInfo) -> str:
+    """URL of a forward proxy with its variables expanded. Raises ValueError."""
+    return http_url(text, info, "http://host:port", "http")
 
 
 def header_problem(name: str, value: str, *, auth_header: str) -> str:
@@ -149,21 +153,29 @@ def expanded_headers(
     return expanded
 
 
+def server_problem(url: str, example: str) -> str:
+    """Error in the URL of a server, which may have no password in it, without its secrets; empty if it is valid."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port, (parts.hostname or "").encode("idna")
+    except ValueError as problem:
+        why = "" if "@" in url else f" ({problem})"  # the message may contain a password
+        return f"{mask_secrets(url)!r} is not a URL{why}; write {example}"
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        return f"{mask_secrets(url)!r} is not an http or https URL; write {example}"
+    if parts.username or parts.password:
+        return "has a user or password in it, which end up in logs; give the token as a file"
+    return ""
+
+
 def base_url(text: str) -> str:
     """URL without a slash at the end of its path; without a path, with /v1. Raises a mistake.
 
     `?api-version=…` stays: Azure wants it with every request, and it is no secret. Other parameters may be, and are refused.
     """
-    try:
-        parts = urlsplit(text)
-        _ = parts.port, (parts.hostname or "").encode("idna")
-    except ValueError as problem:
-        why = "" if "@" in text else f" ({problem})"  # the message may contain a password
-        raise mistake(f"{mask_secrets(text)!r} is not a URL{why}; write http://host:port") from None
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise mistake(f"{mask_secrets(text)!r} is not an http or https URL; write http://host:port")
-    if parts.username or parts.password:
-        raise mistake("has credentials in it, which end up in logs; use auth.bearer_token_file")
+    if problem := server_problem(text, "http://host:port"):
+        raise mistake(problem)
+    parts = urlsplit(text)
     if (parts.query and not _API_VERSION.fullmatch(parts.query)) or parts.fragment:
         raise mistake("has a query or fragment; give the base address only")
     base, question, query = text.partition("?")

@@ -13,22 +13,14 @@ from pydantic import (
 )
 
 from prober.config.context import read_model_config
-from prober.config.fields import Auto, Block, Duration, NotNegative, Positive, PositiveCount, mistake, require
-from prober.config.problems import is_http, mask_secrets
-from prober.config.server import expand_field
+from prober.config.fields import Auto, Block, Duration, NotNegative, Positive, PositiveCount, at_least, mistake
+from prober.config.server import http_url
 from prober.config.units import shortened
 from prober.measure.bandwidth_bound import DecodeModel, ModelOverrides, UnknownFigure, decode_model, memory_bandwidth
 
 
 def _page_url(text: str | None, info: ValidationInfo) -> str | None:
-    if text is None or text == "none":
-        return text
-    url = expand_field(text, info)
-    if not is_http(url):
-        raise mistake(
-            f"{mask_secrets(text)!r} is not auto, none, or an http or https URL; write http://host:port/metrics"
-        )
-    return url
+    return text if text in (None, "none") else http_url(text, info, "auto, none, or http://host:port/metrics")
 
 
 class MetricsSpec(Block):
@@ -40,9 +32,7 @@ class MetricsSpec(Block):
         "read it",
         repr=False,
     )
-    interval: Annotated[
-        Duration, require(lambda s: s >= 0.5, lambda s: f"{s:g}s would disturb the engine; use 500ms or more")
-    ] = Field(5.0, description="time between readings, at least 500ms")
+    interval: Annotated[Duration, at_least(0.5)] = Field(5.0, description="time between readings, at least 500ms")
 
 
 def _indices(value: object) -> object:

@@ -16,11 +16,10 @@ FORM = "write signal<threshold:objective, such as 'ttft<500ms:99%' or 'success:9
 _OBJECTIVE = re.compile(r"\s*(\w+)\s*(?:<=?\s*([^:<]+?))?\s*:\s*(\S.*?)\s*")
 
 
-def _too_short(window_s: float) -> str:
-    return (
-        f"{promql(window_s)} is too short for its burn-rate windows, which are 5m/1h to 6h/3d of 30d and shrink with it to less "
-        f"than a scrape or two; use at least {promql(MIN_SLO_WINDOW_S)}"
-    )
+_TOO_SHORT = (
+    "is too short for its burn-rate windows, which are 5m/1h to 6h/3d of 30d and shrink with it to less than a scrape or two; use "
+    f"at least {promql(MIN_SLO_WINDOW_S)}"
+)
 
 
 class SloSpec(Block):
@@ -35,11 +34,11 @@ class SloSpec(Block):
     objective: Annotated[
         ExactPercent,
         require(
-            lambda share: 0 < share < 1,
-            lambda share: f"{share * 100}% leaves nothing to judge; use 0% < objective < 100%",
+            lambda share: share < 1,
+            "{:.0%} leaves nothing to judge; use 0% < objective < 100%",
         ),
     ] = Field(description="share of events that must be good, above 0% and below 100%")
-    window: Annotated[Duration, require(lambda s: s >= MIN_SLO_WINDOW_S, _too_short)] = Field(
+    window: Annotated[Duration, require(lambda s: s >= MIN_SLO_WINDOW_S, _TOO_SHORT)] = Field(
         30 * DAY_S, description="period over which the objective is judged, at least 6d"
     )
 

@@ -19,13 +19,12 @@ from prober.config.fields import (
     Rate,
     Workers,
     mistake,
-    parsed,
     require,
 )
 from prober.config.workloads import THINK_TIME_REFUSED
 from prober.measure.objective import SIGNALS_WITHOUT_STREAM, Slo
 from prober.workload.schedule import WEEK_MINUTES, WeeklySpan, due_minutes, parse_weekly_span, zone
-from prober.workload.workloads import BUILT_IN
+from prober.workload.workloads import BUILT_IN, Mix, Workload
 
 DEFAULT_SIGNALS = ("ttft", "ttft_answer", "tpot", "itl", "e2e")  # judged if `slos` is absent
 
@@ -33,13 +32,22 @@ DEFAULT_SIGNALS = ("ttft", "ttft_answer", "tpot", "itl", "e2e")  # judged if `sl
 def _span(value: object) -> WeeklySpan:
     if isinstance(value, WeeklySpan):
         return value
-    try:
-        return parse_weekly_span(value if isinstance(value, str) else repr(value))
-    except ValueError as problem:
-        raise mistake(str(problem)) from None
+    return parse_weekly_span(value if isinstance(value, str) else repr(value))
 
 
 Span = Annotated[WeeklySpan, PlainValidator(_span), WithJsonSchema({"type": "string"})]
+
+
+def unjudged(slo: Slo, workload: Workload | Mix, *, stream: bool) -> str:
+    """Why an SLO cannot judge the answers of a workload; empty if it can."""
+    if slo.signal == "quality" and not workload.checks:
+        return (
+            f"{slo.name!r} judges quality, but no answer of workload {workload.name!r} is checked; give it `golden` prompts, tools "
+            "or a `response_format`, or list other SLOs"
+        )
+    if not stream and slo.signal not in SIGNALS_WITHOUT_STREAM:
+        return f"{slo.name!r} judges {slo.signal}, which `stream: false` cannot see; list other SLOs"
+    return ""
 
 
 class GuardSpec(Block):
@@ -70,17 +78,17 @@ MAX_SPREAD_S = 300.0
 class SweepSpec(Block):
     """Short sweeps of a target."""
 
-    schedule: Annotated[str, parsed(due_minutes)] | None = Field(
+    schedule: Annotated[str, require(due_minutes, "")] | None = Field(
         None,
         description="cron expression of five fields, all of which must fit; days of the week by name, such as mon-fri; absent: on "
         "demand only",
     )
-    timezone: Annotated[str, parsed(zone)] = Field("UTC", description="time zone of schedule and blackout")
+    timezone: Annotated[str, require(zone, "")] = Field("UTC", description="time zone of schedule and blackout")
     spread: Annotated[
         OptionalDuration,
         require(
             lambda s: s <= MAX_SPREAD_S,
-            lambda s: f"{s:g}s is above {MAX_SPREAD_S:g}s; a sweep that starts so late counts as missed",
+            f"{{:g}}s is above {MAX_SPREAD_S:g}s; a sweep that starts so late counts as missed",
         ),
     ] = Field(
         60.0,
@@ -165,23 +173,14 @@ class SweepSpec(Block):
             chosen = tuple(
                 slo
                 for slo in known
-                if slo.signal in DEFAULT_SIGNALS and (stream or slo.signal in SIGNALS_WITHOUT_STREAM)
+                if slo.signal in DEFAULT_SIGNALS and not unjudged(slo, self.workload, stream=stream)
             )
         with Mistakes() as mistakes:
             if self.workload.has_think_time:
                 mistakes.add("workload", THINK_TIME_REFUSED)
             for index, slo in enumerate(self.slos):
-                if slo.signal == "quality" and not self.workload.checks:
-                    mistakes.add(
-                        f"slos[{index}]",
-                        f"{slo.name!r} judges quality, but no answer of workload {self.workload.name!r} is checked; sweep with one "
-                        "that has `golden` prompts, tools or a `response_format`, or list other SLOs",
-                    )
-                if not stream and slo.signal not in SIGNALS_WITHOUT_STREAM:
-                    mistakes.add(
-                        f"slos[{index}]",
-                        f"{slo.name!r} judges {slo.signal}, which `stream: false` cannot see; list other SLOs",
-                    )
+                if problem := unjudged(slo, self.workload, stream=stream):
+                    mistakes.add(f"slos[{index}]", problem)
             if not chosen and is_complete:
                 mistakes.add("", "there is no SLO to judge; add one to `slos`, such as {signal: ttft, threshold: 500ms, "
                                  "objective: 99%}")  # fmt: skip

@@ -37,10 +37,10 @@ from prober.config.labels import UserLabels
 from prober.config.problems import no_such
 from prober.config.server import Auth, TlsSpec, base_url, environment, expand_proxy, expanded_headers
 from prober.config.serving import DecodeBoundSpec, GpusSpec, MetricsSpec
-from prober.config.sweep import SweepSpec
+from prober.config.sweep import SweepSpec, unjudged
 from prober.config.workloads import THINK_TIME_REFUSED
 from prober.measure.engines import DIALECTS
-from prober.measure.objective import SIGNALS_WITHOUT_STREAM, JudgedStream, Slo
+from prober.measure.objective import JudgedStream, Slo
 from prober.workload.budget import BudgetDemand
 from prober.workload.workloads import BUILT_IN, Mix, Workload, sample_lengths
 
@@ -173,26 +173,12 @@ class ProbeSpec(Block):
             mistakes.add(f"{at}.workload", THINK_TIME_REFUSED)
         stream = target.get("stream", True)
         if "slos" not in own:
-            update["slos"] = tuple(
-                slo
-                for slo in known
-                if (stream or slo.signal in SIGNALS_WITHOUT_STREAM)
-                and (self.workload.checks or slo.signal != "quality")
-            )
+            update["slos"] = tuple(slo for slo in known if not unjudged(slo, self.workload, stream=stream))
         for slo in update.get("slos", self.slos):
             if "timeouts" in target and (problem := threshold_problem(slo, target["timeouts"])):
                 mistakes.add(f"/slos.{slo.name}.threshold", problem)
-            if slo.signal == "quality" and not self.workload.checks:
-                mistakes.add(
-                    f"{at}.slos",
-                    f"{slo.name!r} judges quality, but no answer of workload {self.workload.name!r} is checked; give it `golden` "
-                    "prompts, tools or a `response_format`, or list other SLOs",
-                )
-            if not stream and slo.signal not in SIGNALS_WITHOUT_STREAM:
-                mistakes.add(
-                    f"{at}.slos",
-                    f"{slo.name!r} judges {slo.signal}, which `stream: false` cannot see; list other SLOs",
-                )
+            if problem := unjudged(slo, self.workload, stream=stream):
+                mistakes.add(f"{at}.slos", problem)
         return self.model_copy(update=update)
 
 
@@ -299,18 +285,14 @@ class Template(Overridable):
     def _check_budget(cls, budget: BudgetSpec, info: ValidationInfo) -> BudgetSpec:
         use = _estimate(info.data.get("probes", ()), budget)
         with Mistakes() as mistakes:
-            if budget.tokens_per_day is not None and use.tokens > budget.tokens_per_day:
-                mistakes.add(
-                    "tokens_per_day",
-                    f"{budget.tokens_per_day:,} a day, but the schedule needs about {use.tokens:,.0f}; lower the rate or raise "
-                    "the budget",
-                )
-            if budget.cost_per_day is not None and use.dollars is not None and use.dollars > budget.cost_per_day:
-                mistakes.add(
-                    "cost_per_day",
-                    f"${budget.cost_per_day:.2f} a day, but the schedule needs about ${use.dollars:.2f}; lower the rate or raise "
-                    "the budget",
-                )
+            for key, used, text in (
+                ("tokens_per_day", use.tokens, "{:,.0f}"),
+                ("cost_per_day", use.dollars, "${:.2f}"),
+            ):
+                limit: float | None = getattr(budget, key)
+                if limit is not None and used is not None and used > limit:
+                    few = f"{text.format(limit)} a day, but the schedule needs about {text.format(used)}"
+                    mistakes.add(key, f"{few}; lower the rate or raise the budget")
         return budget
 
     @field_validator("sweep")

@@ -101,13 +101,9 @@ def count(value: object) -> int:
 
 def worker_count(value: object) -> int | None:
     """Number of processes that send, 1 to `MAX_WORKERS`; None for `auto`. Raises UnitError."""
-    try:
-        number = None if value == "auto" else count(value)
-    except UnitError:
-        number = 0
-    if number is not None and not 1 <= number <= MAX_WORKERS:
-        raise UnitError(f"{shortened(value)} is no number of workers; write auto, or 1 to {MAX_WORKERS}")
-    return number
+    if value == "auto" or 1 <= (number := count(value)) <= MAX_WORKERS:
+        return None if value == "auto" else number
+    raise UnitError(f"{shortened(value)} is no number of workers; write auto, or 1 to {MAX_WORKERS}")
 
 
 def duration_text(seconds: float) -> str:

@@ -100,17 +100,16 @@ class TlsServer(Block):
             mistakes.add("client_allowed_sans", "needs client_auth_type: RequireAndVerifyClientCert")
 
     def _check_protocol(self, mistakes: Mistakes) -> None:
-        for key in ("min_version", "max_version"):
-            if getattr(self, key) not in VERSIONS:
-                mistakes.add(key, f"{getattr(self, key)!r} is not offered; write one of {', '.join(VERSIONS)}")
+        for key, names, offered in (
+            ("min_version", (self.min_version,), VERSIONS),
+            ("max_version", (self.max_version,), VERSIONS),
+            ("cipher_suites", self.cipher_suites, (*CIPHERS, *OF_TLS13)),
+            ("curve_preferences", self.curve_preferences, CURVES),
+        ):
+            for name in sorted(set(names) - set(offered)):
+                mistakes.add(key, f"{name!r} is not offered; take from {', '.join(offered)}")
         if self.min_version > self.max_version:
             mistakes.add("min_version", f"is above max_version {self.max_version}; no client could connect")
-        for cipher in self.cipher_suites:
-            if cipher not in CIPHERS and cipher not in OF_TLS13:
-                mistakes.add("cipher_suites", f"{cipher!r} is not offered; take from {', '.join(CIPHERS)}")
-        for curve in self.curve_preferences:
-            if curve not in CURVES:
-                mistakes.add("curve_preferences", f"{curve!r} is not offered; take one of {', '.join(CURVES)}")
         if len(self.curve_preferences) > 1:
             mistakes.add("curve_preferences", "has more than one, which Python cannot order; keep one, or none")
 

@@ -273,12 +273,12 @@ def resolve_workloads(
     """Workloads by name, including built-in ones; mixes last, since they refer to others. Those with errors become broken."""
     workloads: dict[str, Workload | Mix] = dict(BUILT_IN)
     for name, spec in sorted(specs.items(), key=lambda item: item[1].mix is not None):
-        before = len(problems)
+        before = problems.count
         if spec.mix is None:
             workloads[name] = _workload(name, spec, problems, document.read)
         else:
             workloads[name] = _mix(name, spec, workloads, problems, document)
-        if len(problems) > before:
+        if problems.count > before:
             document.broken.add(("workloads", name))
     return workloads
 

@@ -99,7 +99,7 @@ NOBODY = "http://127.0.0.1:1"
             "--rates names all rates, so --min-rate would not",
         ),
         (("run", NOBODY, "--config.file=prober.yaml"), 2, "prober run: URL and --config.file: write the URLs into"),
-        (("run", "http://a:b@127.0.0.1:1"), 2, "prober run: URL …@127.0.0.1:1: has credentials in it"),
+        (("run", "http://a:b@127.0.0.1:1"), 2, "prober run: URL …@127.0.0.1:1: has a user or password in it"),
         (("run", "127.0.0.1:1"), 2, "prober run: URL 127.0.0.1:1: '127.0.0.1:1' is not an http or https URL"),
         (("sweep", NOBODY, "--prompts", "none.json", "--output-tokens", "5"), 2, "--prompts none.json: cannot be read"),
         (("sweep", NOBODY, "--prompts", "p", "--trace", "t"), 2, "--prompts and --trace are each a workload; keep one"),

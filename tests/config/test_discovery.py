@@ -58,7 +58,7 @@ BAD = [
     ),
     (
         "discovery: [{http: {url: 'https://u:secret@h/x'}}]",
-        "discovery[0].http.url: has a user or password in it; give a token as a file",
+        "discovery[0].http.url: has a user or password in it, which end up in logs; give the token as a file",
     ),
     (
         "discovery: [{kubernetes: {api_server: 'https://h'}}]",
@@ -99,7 +99,7 @@ BAD = [
     ),
     (
         f"discovery: [{{{FILE}, name: x}}, {{{FILE}, name: x}}]",
-        "discovery[1].name: discovery[0] is called 'x' too; give each a name of its own",
+        "discovery[1].name: is called 'x', as discovery[0]; give each a name of its own",
     ),
     (
         f"discovery: [{{{FILE}, target: {{metrics: {{url: 'http://m/metrics'}}}}}}]",

