@@ -15,7 +15,7 @@ from prober.cli.exit_codes import ExitCode, exit_on
 from prober.cli.options import AsJson, quantity
 from prober.cli.output import echo
 from prober.cli.report import results_of
-from prober.config.units import percent, rate
+from prober.config.units import rate, share
 from prober.features.experiments.instance_sizing import Demand, Refused, Size, size
 from prober.results.context import disagreement_text
 from prober.results.result import Result
@@ -62,7 +62,7 @@ def plan(
     with exit_on(ValueError, command="plan"):
         demand = Demand(
             quantity("--peak", peak, rate),
-            float(quantity("--headroom", headroom, percent)),
+            float(quantity("--headroom", headroom, share)),
             min_instances,
             max_instances,
         )

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf
 
-from prober.config.units import UnitError, duration, percent
+from prober.config.units import UnitError, duration, share
 
 # Kind of the argument after the colon. "tokens": sent before the fault.
 ARGUMENTS: dict[str, str | None] = {
@@ -126,10 +126,10 @@ def _argument(name: str, argument: str, has_argument: bool) -> float:
     return float(argument)
 
 
-def _share(name: str, share: str) -> float:
+def _share(name: str, text: str) -> float:
     if name in _ENTIRE:
         raise UnitError(f"{name} is of the entire engine; write it without a share of its requests")
-    return float(percent(share))
+    return float(share(text))
 
 
 def _window(window: str) -> tuple[float, float]:
