@@ -12,7 +12,9 @@ DAY_S = 86_400.0
 class DriftSpec(Block):
     """Drift detection. false_alarms: per second and signal; material: share of the baseline latency."""
 
-    false_alarms: Rate = Field(1 / (30 * DAY_S), description="most false alarms per signal of a workload")
+    false_alarms: Annotated[
+        Rate, require(lambda per_s: per_s <= 1 / 3600, "is more than one an hour for each signal; use 1/h or less")
+    ] = Field(1 / (30 * DAY_S), description="most false alarms per signal of a workload, at most 1/h")
     material: Annotated[
         Percent,
         require(

@@ -180,7 +180,8 @@ def _named(kind: str, path: Literal["slos", "workloads"], value: object, info: V
     if document is None or not isinstance(value, str):
         raise mistake(f"{units.shortened(value)} is not the name of a {kind}; write it as text")
     if value not in known:
-        raise mistake(no_such(kind, value, known))
+        invalid = {str(name) for place, name in document.broken if place == path}
+        raise mistake(no_such(kind, value, known.keys() | invalid))
     return known[value]
 
 

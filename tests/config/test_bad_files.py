@@ -87,6 +87,12 @@ FILES = {
         "c:10: targets[1].sweep.guard.burn: 0: input should be greater than 0",
         "c:12: targets[2].sweep.guard.kv_cache: '0%' is nothing; use more than 0%",
     ),
+    "a drift that is always or never found": (
+        "drift: {false_alarms: 5/s, material: 500%, accept_after: 0s}\ntargets: [{url: http://h}]\n",
+        "c:1: drift.false_alarms: is more than one an hour for each signal; use 1/h or less",
+        "c:1: drift.material: '500%' is more than all; use at most 100%",
+        "c:1: drift.accept_after: '0s' is no time; use more",
+    ),
     "schedules that never fire": (
         TTFT
         + "targets:\n- url: http://h\n  sweep: {schedule: '0 3 31 2 *'}\n- url: http://g\n  sweep: {schedule: '0 0 30 2 *'}\n"
@@ -122,7 +128,7 @@ FILES = {
         "c:4: slos.my slo: 'my slo' cannot be a name; use letters, digits, '_', '.' and '-'",
         "c:8: targets[0].sweep.schedule: '0 25 * * *': Error validating expression '25': the last value (25) is higher than the "
         "maximum value (23); write five fields, such as 15 3 * * *",
-        'c:8: targets[0].sweep.slos[2]: no SLO "c"; known: none',
+        'c:8: targets[0].sweep.slos[2]: no SLO "c"; known: a, b, my slo',
     ),
     "workloads with mistakes, and those who name them": (
         "workloads:\n  t:\n    trace: {file: gone.jsonl}\n  v: {prompt_tokens: 5}\n"

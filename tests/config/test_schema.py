@@ -72,7 +72,7 @@ def test_defaults_with_units_are_in_the_schema_and_in_the_table() -> None:
         "10ms",
         "20m",
     ]
-    assert "| `drift.false_alarms` | most false alarms per signal of a workload | 1/30d |" in document()
+    assert "| `drift.false_alarms` | most false alarms per signal of a workload, at most 1/h | 1/30d |" in document()
 
 
 @pytest.mark.parametrize("path", ["targets[].decode_bound.gpus.indices", "workloads.NAME.trace.file.files", "timeouts"])

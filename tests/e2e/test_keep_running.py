@@ -79,7 +79,7 @@ MISTAKES = [
     (text(b""), "not a mapping"),
     (text(b"\xff\xfe targets"), "cannot be read: 'utf-8' codec"),
     (text(b"targets: [{url: http://h, ulr: 1}]"), "targets[0].ulr: unknown key"),
-    (text(b"targets: [{url: http://h}"), "line 1, column"),
+    (text(b"targets: [{url: http://h}"), "prober.yaml:1:26: did not find"),
     (text(b"targets: [{url: http://h, probes: [{workload: [[[[]]]]}]}]"), "targets[0].probes[0].workload"),
 ]
 
