@@ -149,8 +149,8 @@ def warm_up_length(text: str) -> WarmUpLength:
 def share(option: str, text: str) -> float:
     """The value of an option that is a percentage above 0% and below 100%, as a ratio. Raises ValueError."""
     ratio = float(quantity(option, text, percent))
-    if not 0 < ratio < 1:
-        raise ValueError(f"{option} {text!r} must be above 0% and below 100%")
+    if ratio == 1:
+        raise ValueError(f"{option} {text!r} must be below 100%")
     return ratio
 
 

@@ -136,6 +136,7 @@ _PERCENT = _pattern(units.PERCENT_PATTERN, "99%", "99.9%")
 
 Duration = Annotated[
     float,
+    Field(gt=0),
     Quantity(units.positive_duration, _pattern(units.DURATION_PATTERN, "500ms", "10s", "6h"), units.duration_text),
 ]
 OptionalDuration = Annotated[float, Quantity(_optional_duration, _OPTIONAL, units.duration_text)]

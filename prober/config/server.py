@@ -154,15 +154,14 @@ def expanded_headers(
 
 
 def server_problem(url: str, example: str) -> str:
-    """Error in the URL of a server, which may have no password in it, without its secrets; empty if it is valid."""
+    """Error in the URL of a server, which may have no password in it; empty if it is valid. It repeats no part of the URL."""
     try:
         parts = urlsplit(url)
         _ = parts.port, (parts.hostname or "").encode("idna")
-    except ValueError as problem:
-        why = "" if "@" in url else f" ({problem})"  # the message may contain a password
-        return f"{mask_secrets(url)!r} is not a URL{why}; write {example}"
+    except ValueError:  # it may contain a password
+        return f"is not a URL; write {example}"
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        return f"{mask_secrets(url)!r} is not an http or https URL; write {example}"
+        return f"is not an http or https URL; write {example}"
     if parts.username or parts.password:
         return "has a user or password in it, which end up in logs; give the token as a file"
     return ""
@@ -174,7 +173,7 @@ def base_url(text: str) -> str:
     `?api-version=…` stays: Azure wants it with every request, and it is no secret. Other parameters may be, and are refused.
     """
     if problem := server_problem(text, "http://host:port"):
-        raise mistake(problem)
+        raise mistake(f"{mask_secrets(text)!r} {problem}")
     parts = urlsplit(text)
     if (parts.query and not _API_VERSION.fullmatch(parts.query)) or parts.fragment:
         raise mistake("has a query or fragment; give the base address only")

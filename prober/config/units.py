@@ -101,8 +101,10 @@ def count(value: object) -> int:
 
 def worker_count(value: object) -> int | None:
     """Number of processes that send, 1 to `MAX_WORKERS`; None for `auto`. Raises UnitError."""
-    if value == "auto" or 1 <= (number := count(value)) <= MAX_WORKERS:
-        return None if value == "auto" else number
+    if value == "auto":
+        return None
+    if isinstance(value, int | str) and str(value).isdecimal() and 1 <= int(value) <= MAX_WORKERS:
+        return int(value)
     raise UnitError(f"{shortened(value)} is no number of workers; write auto, or 1 to {MAX_WORKERS}")
 
 

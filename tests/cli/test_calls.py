@@ -51,7 +51,7 @@ NOBODY = "http://127.0.0.1:1"
         (("watch", "http://me:secret@127.0.0.1:1"), 2, "prober watch: URL"),
         (("compare", NOBODY, NOBODY, "--rate", "5"), 2, "prober compare: --rate: '5' is not a rate"),
         (("compare", NOBODY, NOBODY, "--cool-down", "5"), 2, "prober compare: --cool-down: '5' is not a duration"),
-        (("compare", NOBODY, NOBODY, "--error", "0%"), 2, "prober compare: --error '0%' must be above 0%"),
+        (("compare", NOBODY, NOBODY, "--error", "0%"), 2, "prober compare: --error: '0%' is nothing; use more than 0%"),
         (
             ("gate", NOBODY, "--warm-up", "some"),
             2,
@@ -99,7 +99,11 @@ NOBODY = "http://127.0.0.1:1"
             "--rates names all rates, so --min-rate would not",
         ),
         (("run", NOBODY, "--config.file=prober.yaml"), 2, "prober run: URL and --config.file: write the URLs into"),
-        (("run", "http://a:b@127.0.0.1:1"), 2, "prober run: URL …@127.0.0.1:1: has a user or password in it"),
+        (
+            ("run", "http://a:b@127.0.0.1:1"),
+            2,
+            "prober run: URL …@127.0.0.1:1: '…@127.0.0.1:1' has a user or password in it",
+        ),
         (("run", "127.0.0.1:1"), 2, "prober run: URL 127.0.0.1:1: '127.0.0.1:1' is not an http or https URL"),
         (("sweep", NOBODY, "--prompts", "none.json", "--output-tokens", "5"), 2, "--prompts none.json: cannot be read"),
         (("sweep", NOBODY, "--prompts", "p", "--trace", "t"), 2, "--prompts and --trace are each a workload; keep one"),
@@ -110,7 +114,7 @@ NOBODY = "http://127.0.0.1:1"
         (("sweep", NOBODY, "--min-rate", "5/s", "--max-rate", "2/s"), 2, "--max-rate: 2/s is below min_rate (5/s)"),
         (("sweep", NOBODY, "--rates", "1,x"), 2, "prober sweep: --rates: 'x/s' is not a rate"),
         (("sweep", NOBODY, "--rates", "1,2", "--mode", "gentle"), 2, "--rates: only mode grid sends chosen rates"),
-        (("sweep", NOBODY, "--step", "0s"), 2, "--step: a stage of 0s sends nothing; write 30s, or remove it"),
+        (("sweep", NOBODY, "--step", "0s"), 2, "--step: 0.0: input should be greater than 0"),
     ],
 )
 def test_a_wrong_call_names_the_option(arguments: tuple[str, ...], code: int, message: str, tmp_path: Path) -> None:
@@ -162,7 +166,7 @@ def test_what_is_sent_is_built_in_of_fixed_lengths_or_of_a_file(tmp_path: Path) 
     with pytest.raises(ConfigError, match="workloads: none is there"):
         workload(WorkloadOptions("mine", 0, 0, str(file)))
     file.write_text("a: [")
-    with pytest.raises(ConfigError, match=r"--config.file .*prober.yaml: "):
+    with pytest.raises(ConfigError, match=r"--config.file .*prober.yaml:1:5: "):
         workload(WorkloadOptions("mine", 0, 0, str(file)))
 
 

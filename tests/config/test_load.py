@@ -316,7 +316,7 @@ BAD = [
     ("targets: [{url: ftp://h}]", "targets[0].url: 'ftp://h' is not an http or https URL; write http://host:port"),
     (
         "targets: [{url: 'http://u:p@h'}]",
-        "targets[0].url: has a user or password in it, which end up in logs; give the token as a file",
+        "targets[0].url: '…@h' has a user or password in it, which end up in logs; give the token as a file",
     ),
     (
         "targets: [{url: 'http://h/?a=1'}]",
