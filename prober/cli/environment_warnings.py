@@ -29,19 +29,10 @@ def missing_files(written: object) -> Located:
 
 def refused_addresses(specs: Configuration) -> Located:
     """Warnings about addresses that the prober connects to and that must not be link-local."""
-    for place, url in _addresses(specs):
-        try:
-            check(urlsplit(url).hostname or "")
-        except Forbidden as refusal:
-            yield place, str(refusal.strerror)
-
-
-def _addresses(specs: Configuration) -> Located:
     for place, spec in specs.places.items():
-        if spec.allow_link_local:
-            continue
-        yield f"{place}.url", spec.url
-        if spec.proxy_url:
-            yield f"{place}.proxy_url", spec.proxy_url
-        if spec.metrics and spec.metrics.url:
-            yield f"{place}.metrics.url", spec.metrics.url
+        urls = {"url": spec.url, "proxy_url": spec.proxy_url, "metrics.url": spec.metrics and spec.metrics.url}
+        for key, url in urls.items():
+            try:
+                check(urlsplit(url or "").hostname or "", allow_link_local=spec.allow_link_local)
+            except Forbidden as refusal:
+                yield f"{place}.{key}", str(refusal.strerror)

@@ -167,7 +167,7 @@ def _left(spec: TargetSpec) -> dict[str, float]:
 
 
 def _budget(budget: BudgetSpec | None, kind: str) -> float:
-    limit = None if budget is None else budget.tokens_per_day if kind == "tokens" else budget.cost_per_day
+    limit: float | None = getattr(budget, f"{kind}_per_day", None)
     return inf if limit is None else limit
 
 

@@ -69,7 +69,7 @@ class Configuration(Block):
     @property
     def kinds(self) -> tuple[TargetSpec, ...]:
         """Targets, and one template per discovery for the targets that it finds."""
-        return (*self.targets, *(spec.template for spec in self.discovery))
+        return tuple(self.places.values())
 
     @property
     def places(self) -> dict[str, TargetSpec]:

@@ -37,13 +37,15 @@ from prober.config.hosts import is_loopback, refused_kind
 from prober.config.labels import MAX_VALUE_CHARS
 from prober.config.problems import no_such
 from prober.config.relabel import TARGET_LABELS, Labels, Rule, relabel
-from prober.config.server import Auth, TlsSpec, expand_field, server_auth, server_problem, server_tls
+from prober.config.server import Auth, TlsSpec, environment, server_auth, server_problem, server_tls
 from prober.config.target import TargetSpec, Template
 from prober.config.units import shortened
+from prober.config.variables import expand_url
 from prober.measure.names import name_problem, shown_name
 
 KINDS = ("file", "http", "dns", "kubernetes")
 MAX_TARGETS = 50_000  # of one prober, and in a list: read, each takes some 4 kB
+_TOO_MANY = f"{{:,}} targets are more than one prober can have; use {MAX_TARGETS:,} or less"
 PLACEHOLDER = "https://discovered.invalid"  # RFC 6761: never an address
 MAX_NAME_CHARS = 200  # of a target, and of a model
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?)(:(\d{1,5}))?")
@@ -92,7 +94,7 @@ class FileSpec(Block):
 class HttpSpec(Block):
     """Discovery from an HTTP server."""
 
-    url: Annotated[str, AfterValidator(expand_field)] = Field(
+    url: Annotated[str, AfterValidator(lambda url, info: expand_url(url, environment(info)))] = Field(
         description="URL of a list of targets in Prometheus's http_sd format; may contain `${NAME}` of the environment",
         repr=False,
     )
@@ -169,16 +171,13 @@ class KubernetesSpec(Block):
     port: Port | None = Field(None, description="number or name of the port; absent: the only declared one")
     port_annotation: str | None = Field(None, description="annotation of a pod that names its port; overrides `port`")
     unready: bool = Field(False, description="include objects that are not ready")
-    api_server: str | None = Field(None, description="URL; absent: that of the cluster in which the prober runs")
+    api_server: Annotated[str, AfterValidator(lambda url: url.rstrip("/"))] | None = Field(
+        None, description="URL; absent: that of the cluster in which the prober runs"
+    )
     auth: Annotated[Auth, AfterValidator(server_auth)] | None = Field(
         None, description="with api_server; otherwise the pod's service account is used"
     )
     ca_file: str | None = Field(None, description="with api_server: the certificate authority to trust")
-
-    @field_validator("api_server")
-    @classmethod
-    def _base(cls, address: str) -> str:
-        return address.rstrip("/")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -215,13 +214,9 @@ class DiscoverySpec(Block):
         description="allowed hosts: names, *.example.org, or networks such as 10.0.0.0/8; needed if `target` has `auth`, `headers`, or "
         "a client certificate; absent: all hosts but this machine",
     )
-    limit: Annotated[
-        PositiveCount,
-        require(
-            lambda count: count <= MAX_TARGETS,
-            f"{{:,}} targets are more than one prober can have; use {MAX_TARGETS:,} or less",
-        ),
-    ] = Field(100, description="most targets of this source")
+    limit: Annotated[PositiveCount, require(lambda count: count <= MAX_TARGETS, _TOO_MANY)] = Field(
+        100, description="most targets of this source"
+    )
     target: Template = Field(default_factory=Template, description="settings of the targets")
     _template: TargetSpec | None = PrivateAttr(None)
 

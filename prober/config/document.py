@@ -200,6 +200,13 @@ class Problems:
             at = "".join(f":{number}" for number in bad.at or (1,))
             raise ConfigError(f"{self._source}{at}: {bad.problem}") from None
 
+    def mapping(self, example: str) -> dict[Any, Any]:
+        """The file, if it is a mapping. Raises ConfigError, which shows the example."""
+        values = self.parse()
+        if isinstance(values, dict):
+            return values
+        raise ConfigError(self.line("", f"not a mapping; {example}"))
+
     @cached_property
     def _root(self) -> Node | None:
         loader = _Loader(self._text)

@@ -50,10 +50,7 @@ def load(
     examine: returns errors by key of a valid block that only this machine shows, such as certificates that it cannot read
     """
     problems = Problems(source, text)
-    raw = problems.parse()
-    if not isinstance(raw, dict):
-        problems.add("", "not a mapping; the least that works is `targets: [{url: http://localhost:8000}]`")
-        problems.end()
+    raw = problems.mapping("the least that works is `targets: [{url: http://localhost:8000}]`")
     configuration = _Reader(raw, problems, Document(engines, environment, read)).configuration(examine)
     problems.end()
     configuration._file = problems
@@ -64,10 +61,9 @@ def load(
 def load_workloads(text: str, *, source: str, read: Callable[[str], str]) -> dict[str, Workload | Mix]:
     """Built-in workloads and those of a configuration, the rest of which is not looked at. Raises ConfigError."""
     problems = Problems(source, text)
-    raw = problems.parse()
-    if not isinstance(raw, dict) or not raw.get("workloads"):
+    raw = problems.mapping("leave it out to use a built-in workload")
+    if not raw.get("workloads"):
         problems.add("workloads", "none is there; leave it out to use a built-in one")
-        problems.end()
     reader = _Reader(raw, problems, Document((), {}, read))
     reader.read_workloads()
     problems.end()

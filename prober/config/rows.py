@@ -8,13 +8,11 @@ from typing import Annotated, Any, Self
 from pydantic import (
     Field,
     PlainValidator,
-    ValidationError,
     ValidationInfo,
     field_validator,
     model_validator,
 )
 
-from prober.config import units
 from prober.config.document import Problems
 from prober.config.fields import (
     Count,
@@ -31,9 +29,9 @@ from prober.config.fields import (
     mistake,
     require,
 )
-from prober.config.problems import explain, unknown_key
-from prober.config.server import environment, expanded_headers
-from prober.config.slos import FORM, SloSpec, named, objective
+from prober.config.problems import unknown_key
+from prober.config.server import Headers
+from prober.config.slos import SloSpec, named, objective
 from prober.config.target import Timeouts, threshold_problem
 from prober.config.workloads import Shape
 from prober.measure.objective import Slo
@@ -47,17 +45,9 @@ MINIMAL = (
 
 _COST = re.compile(r"\s*cost\s*<=?\s*\$?([0-9]+(?:\.[0-9]+)?)\s*")  # dollars per million output tokens
 
-_Name = Annotated[
-    str,
-    matching(r"[\w.-]{1,100}", "cannot be a name; use up to 100 letters, digits, '_', '.' and '-'"),
-]
-_Concurrency = Annotated[
-    Count,
-    require(
-        lambda count: 1 <= count <= MAX_CONCURRENCY,
-        f"{{}} in flight cannot be kept; use 1 to {MAX_CONCURRENCY:,}",
-    ),
-]
+_Name = Annotated[str, matching(r"[\w.-]{1,100}", "cannot be a name; use up to 100 letters, digits, '_', '.' and '-'")]
+_TOO_MANY = f"{{}} in flight cannot be kept; use 1 to {MAX_CONCURRENCY:,}"
+_Concurrency = Annotated[Count, require(lambda count: 1 <= count <= MAX_CONCURRENCY, _TOO_MANY)]
 _NO_ACCEPT = "needed: a list of what must hold, such as ['ttft<500ms:99%', 'success:99%']"
 
 _NOT_JUDGED = "a row `beside` another is its load and not judged; remove it here"
@@ -66,12 +56,7 @@ _NOT_JUDGED = "a row `beside` another is its load and not judged; remove it here
 def _objective(text: object, info: ValidationInfo) -> Slo:
     if isinstance(text, Slo):
         return text
-    try:
-        spec = objective(text)
-    except ValidationError as error:
-        raise mistake("; ".join(explain(error, SloSpec, {}).values())) from None
-    if spec is None:
-        raise mistake(f"{units.shortened(text)} is no objective; {FORM}")
+    spec = objective(text)
     slo = spec.named(spec.signal)
     if problem := threshold_problem(slo, Timeouts()):
         raise mistake(problem)
@@ -104,7 +89,7 @@ class Row(Shape):
     max_cost: Positive | None = None
     hypothesis: str = ""
     start: OptionalDuration = 0.0
-    headers: dict[str, str] = Field(default_factory=dict, repr=False)
+    headers: Headers = Field(default_factory=dict, repr=False)
 
     @model_validator(mode="before")
     @classmethod
@@ -157,11 +142,6 @@ class Row(Shape):
             raise mistake(_NOT_JUDGED if accept else _NO_ACCEPT)
         return accept
 
-    @field_validator("headers")
-    @classmethod
-    def _check_headers(cls, headers: dict[str, str], info: ValidationInfo) -> dict[str, str]:
-        return expanded_headers(headers, auth_header="", known=environment(info))
-
     @property
     def ttft(self) -> Slo | None:
         """The objective of TTFT that the row accepts, the strictest of several; None without one."""
@@ -199,10 +179,7 @@ def load_rows(
     environ: variables that headers may name
     """
     problems = Problems(source, text)
-    raw = problems.parse()
-    if not isinstance(raw, dict):
-        problems.add("", f"not a mapping; {MINIMAL}")
-        problems.end()
+    raw = problems.mapping(MINIMAL)
     for key in raw.keys() - {"rows"}:
         problems.add(str(key), unknown_key(key, ["rows"]))
     listed = raw.get("rows")

@@ -2,10 +2,10 @@
 
 import re
 from collections.abc import Mapping
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import Field, ValidationInfo, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
 from prober.config.fields import Block, Mistakes, mistake
 from prober.config.problems import mask_secrets
@@ -97,14 +97,9 @@ def environment(info: ValidationInfo) -> Mapping[str, str] | None:
     return info.context.environment if info.context else None
 
 
-def expand_field(url: str, info: ValidationInfo) -> str:
-    """A URL with its variables expanded. Raises ValueError."""
-    return expand_url(url, environment(info))
-
-
 def http_url(text: str, info: ValidationInfo, example: str, *schemes: str) -> str:
     """A URL, http and https without `schemes`, with its variables expanded, which may be secrets. Raises ValueError."""
-    url = expand_field(text, info)
+    url = expand_url(text, environment(info))
     try:
         parts = urlsplit(url)
         is_valid = parts.scheme in (schemes or ("http", "https")) and parts.hostname and parts.port != 0
@@ -133,24 +128,24 @@ def header_problem(name: str, value: str, *, auth_header: str) -> str:
     return ""
 
 
-def expanded_headers(
-    headers: Mapping[str, str], *, auth_header: str, known: Mapping[str, str] | None
-) -> dict[str, str]:
-    """Headers with the variables in their values expanded. Raises mistakes by name.
-
-    auth_header: the header that `auth` sets, empty without one; known: the environment, None in code
-    """
+def _expanded_headers(headers: Mapping[str, str], info: ValidationInfo) -> dict[str, str]:
+    """Headers with the variables in their values expanded. Raises mistakes by name."""
+    auth: Auth | None = info.data.get("auth")
+    auth_header = auth.credential("")[0] if auth is not None else ""
     expanded: dict[str, str] = {}
     with Mistakes() as mistakes:
         for name, text in headers.items():
             try:
-                value = expanded[name] = expand(text, known)
+                value = expanded[name] = expand(text, environment(info))
             except ValueError as unset:
                 mistakes.add(name, str(unset))
                 continue
             if problem := header_problem(name, value, auth_header=auth_header):
                 mistakes.add(name, problem)
     return expanded
+
+
+Headers = Annotated[dict[str, str], AfterValidator(_expanded_headers)]
 
 
 def server_problem(url: str, example: str) -> str:

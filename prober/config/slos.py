@@ -8,6 +8,7 @@ from pydantic import Field, ValidationError, ValidationInfo, field_validator
 
 from prober.config.fields import Block, Document, Duration, ExactPercent, mistake, require
 from prober.config.problems import explain
+from prober.config.units import shortened
 from prober.measure.burn_rate_windows import MIN_SLO_WINDOW_S, promql
 from prober.measure.objective import SIGNALS, SIGNALS_WITHOUT_THRESHOLD, Signal, Slo
 
@@ -57,13 +58,16 @@ class SloSpec(Block):
         return Slo(name, self.signal, self.threshold, self.objective, self.window)
 
 
-def objective(text: object) -> SloSpec | None:
-    """An objective in one line; None if it has another form, which FORM shows. Raises ValidationError."""
+def objective(text: object) -> SloSpec:
+    """An objective in one line. Raises ValueError."""
     match = _OBJECTIVE.fullmatch(text) if isinstance(text, str) else None
     if match is None:
-        return None
+        raise ValueError(f"{shortened(text)} is no objective; {FORM}")
     block = {"signal": match[1], "threshold": match[2], "objective": match[3]}
-    return SloSpec.model_validate(block, context=Document((), {}, str))
+    try:
+        return SloSpec.model_validate(block, context=Document((), {}, str))
+    except ValidationError as error:
+        raise ValueError("; ".join(explain(error, SloSpec, {}).values())) from None
 
 
 def named(objectives: Sequence[SloSpec]) -> dict[SloSpec, Slo]:
@@ -80,11 +84,7 @@ def parse_objectives(texts: Sequence[str]) -> tuple[Slo, ...]:
     specs: list[SloSpec] = []
     for text in texts:
         try:
-            spec = objective(text)
-        except ValidationError as error:
-            why = "; ".join(explain(error, SloSpec, {}).values())
-            raise ValueError(f"--slo {text!r}: {why}") from None
-        if spec is None:
-            raise ValueError(f"--slo {text!r}: {FORM}")
-        specs.append(spec)
+            specs.append(objective(text))
+        except ValueError as problem:
+            raise ValueError(f"--slo {text!r}: {problem}") from None
     return tuple(named(specs).values())

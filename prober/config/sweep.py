@@ -1,6 +1,6 @@
 """Sweeps of a target: what they send, when, and what ends them."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
 from pydantic import Field, PlainValidator, ValidationInfo, WithJsonSchema, field_validator
 
@@ -8,7 +8,6 @@ from prober.config.fields import (
     Block,
     Duration,
     Items,
-    Mistakes,
     NamedSlo,
     NamedWorkload,
     NotNegative,
@@ -21,12 +20,8 @@ from prober.config.fields import (
     mistake,
     require,
 )
-from prober.config.workloads import THINK_TIME_REFUSED
-from prober.measure.objective import SIGNALS_WITHOUT_STREAM, Slo
 from prober.workload.schedule import WEEK_MINUTES, WeeklySpan, due_minutes, parse_weekly_span, zone
-from prober.workload.workloads import BUILT_IN, Mix, Workload
-
-DEFAULT_SIGNALS = ("ttft", "ttft_answer", "tpot", "itl", "e2e")  # judged if `slos` is absent
+from prober.workload.workloads import BUILT_IN
 
 
 def _span(value: object) -> WeeklySpan:
@@ -36,18 +31,6 @@ def _span(value: object) -> WeeklySpan:
 
 
 Span = Annotated[WeeklySpan, PlainValidator(_span), WithJsonSchema({"type": "string"})]
-
-
-def unjudged(slo: Slo, workload: Workload | Mix, *, stream: bool) -> str:
-    """Why an SLO cannot judge the answers of a workload; empty if it can."""
-    if slo.signal == "quality" and not workload.checks:
-        return (
-            f"{slo.name!r} judges quality, but no answer of workload {workload.name!r} is checked; give it `golden` prompts, tools "
-            "or a `response_format`, or list other SLOs"
-        )
-    if not stream and slo.signal not in SIGNALS_WITHOUT_STREAM:
-        return f"{slo.name!r} judges {slo.signal}, which `stream: false` cannot see; list other SLOs"
-    return ""
 
 
 class GuardSpec(Block):
@@ -73,6 +56,7 @@ class LimitsSpec(Block):
 
 
 MAX_SPREAD_S = 300.0
+_TOO_LATE = f"{{:g}}s is above {MAX_SPREAD_S:g}s; a sweep that starts so late counts as missed"
 
 
 class SweepSpec(Block):
@@ -84,13 +68,7 @@ class SweepSpec(Block):
         "demand only",
     )
     timezone: Annotated[str, require(zone, "")] = Field("UTC", description="time zone of schedule and blackout")
-    spread: Annotated[
-        OptionalDuration,
-        require(
-            lambda s: s <= MAX_SPREAD_S,
-            f"{{:g}}s is above {MAX_SPREAD_S:g}s; a sweep that starts so late counts as missed",
-        ),
-    ] = Field(
+    spread: Annotated[OptionalDuration, require(lambda s: s <= MAX_SPREAD_S, _TOO_LATE)] = Field(
         60.0,
         description="longest delay of a scheduled sweep; each prober and target has its own, so that replicas do not begin together",
     )
@@ -162,30 +140,3 @@ class SweepSpec(Block):
         if schedule is not None and not free & due_minutes(schedule):
             raise mistake(f"holds every time of the schedule {schedule!r}; leave one free, or change the schedule")
         return blackout
-
-    def for_target(self, stream: bool, known: list[Slo], *, has_price: bool, is_complete: bool) -> Self:
-        """The sweep of a target with all SLOs that it judges.
-
-        known: SLOs of the file, in their order; is_complete: the file has no others, which are not valid
-        """
-        chosen = tuple(slo for slo in known if slo in self.slos)
-        if "slos" not in self.model_fields_set:
-            chosen = tuple(
-                slo
-                for slo in known
-                if slo.signal in DEFAULT_SIGNALS and not unjudged(slo, self.workload, stream=stream)
-            )
-        with Mistakes() as mistakes:
-            if self.workload.has_think_time:
-                mistakes.add("workload", THINK_TIME_REFUSED)
-            for index, slo in enumerate(self.slos):
-                if problem := unjudged(slo, self.workload, stream=stream):
-                    mistakes.add(f"slos[{index}]", problem)
-            if not chosen and is_complete:
-                mistakes.add("", "there is no SLO to judge; add one to `slos`, such as {signal: ttft, threshold: 500ms, "
-                                 "objective: 99%}")  # fmt: skip
-            if self.limits.cost is not None and not has_price:
-                mistakes.add(
-                    "limits.cost", "needs prices: budget: {price_per_million: {prompt: 0.60, completion: 0.60}}"
-                )
-        return self.model_copy(update={"slos": chosen})

@@ -35,15 +35,16 @@ from prober.config.fields import (
 )
 from prober.config.labels import UserLabels
 from prober.config.problems import no_such
-from prober.config.server import Auth, TlsSpec, base_url, environment, expand_proxy, expanded_headers
+from prober.config.server import Auth, Headers, TlsSpec, base_url, expand_proxy
 from prober.config.serving import DecodeBoundSpec, GpusSpec, MetricsSpec
-from prober.config.sweep import SweepSpec, unjudged
+from prober.config.sweep import SweepSpec
 from prober.config.workloads import THINK_TIME_REFUSED
 from prober.measure.engines import DIALECTS
-from prober.measure.objective import JudgedStream, Slo
+from prober.measure.objective import SIGNALS_WITHOUT_STREAM, JudgedStream, Slo
 from prober.workload.budget import BudgetDemand
 from prober.workload.workloads import BUILT_IN, Mix, Workload, sample_lengths
 
+DEFAULT_SIGNALS = ("ttft", "ttft_answer", "tpot", "itl", "e2e")  # judged by sweeps without `slos`
 DAY_S = 86400
 DRAWS = 300  # of a workload, to estimate the variance of its lengths
 
@@ -182,6 +183,18 @@ class ProbeSpec(Block):
         return self.model_copy(update=update)
 
 
+def unjudged(slo: Slo, workload: Workload | Mix, *, stream: bool) -> str:
+    """Why an SLO cannot judge the answers of a workload; empty if it can."""
+    if slo.signal == "quality" and not workload.checks:
+        return (
+            f"{slo.name!r} judges quality, but no answer of workload {workload.name!r} is checked; give it `golden` prompts, tools "
+            "or a `response_format`, or list other SLOs"
+        )
+    if not stream and slo.signal not in SIGNALS_WITHOUT_STREAM:
+        return f"{slo.name!r} judges {slo.signal}, which `stream: false` cannot see; list other SLOs"
+    return ""
+
+
 def threshold_problem(slo: Slo, timeouts: Timeouts) -> str:
     """Error if a timeout cuts a probe before its SLO is breached; empty if not."""
     cuts = {"ttft": "first_token", "itl": "stall", "tpot": "stall"}
@@ -201,6 +214,10 @@ def _engine(name: str | None, info: ValidationInfo) -> str | None:
     return name
 
 
+def _unless_none(metrics: MetricsSpec | None) -> MetricsSpec | None:
+    return None if metrics is None or metrics.url == "none" else metrics
+
+
 class Template(Overridable):
     """Settings that configured targets have in common with discovered ones: all but address and name."""
 
@@ -213,7 +230,7 @@ class Template(Overridable):
         None, description="name of the engine; auto: from /v1/models"
     )
     auth: Auth | None = Field(None, description="bearer token, or a key in a header of its own")
-    headers: dict[str, str] = Field(
+    headers: Headers = Field(
         default_factory=dict,
         description="headers of every request; values may contain `${NAME}` of the environment",
         repr=False,
@@ -222,7 +239,9 @@ class Template(Overridable):
     proxy_url: Annotated[str, AfterValidator(expand_proxy)] | None = Field(
         None, description="http:// URL of a forward proxy; may contain `${NAME}` of the environment", repr=False
     )
-    metrics: MetricsSpec | None = Field(default_factory=MetricsSpec, description="metrics page of the engine")
+    metrics: Annotated[MetricsSpec | None, AfterValidator(_unless_none)] = Field(
+        default_factory=MetricsSpec, description="metrics page of the engine"
+    )
     gpus: GpusSpec = Field(default_factory=GpusSpec, description="GPUs that serve the target")
     decode_bound: DecodeBoundSpec | None = Field(
         None, description="data that a decode step reads, to compare TPOT with the limit of memory bandwidth"
@@ -246,18 +265,6 @@ class Template(Overridable):
         merged = {**info.context.defaults, **present(value)}
         own, more = merged.get("labels"), info.context.defaults.get("labels")
         return merged | {"labels": {**more, **own}} if isinstance(own, dict) and isinstance(more, dict) else merged
-
-    @field_validator("headers")
-    @classmethod
-    def _check_headers(cls, headers: dict[str, str], info: ValidationInfo) -> dict[str, str]:
-        auth: Auth | None = info.data.get("auth")
-        auth_header = auth.credential("")[0] if auth is not None else ""
-        return expanded_headers(headers, auth_header=auth_header, known=environment(info))
-
-    @field_validator("metrics")
-    @classmethod
-    def _check_metrics(cls, metrics: MetricsSpec) -> MetricsSpec | None:
-        return None if metrics.url == "none" else metrics
 
     @field_validator("probes")
     @classmethod
@@ -285,25 +292,36 @@ class Template(Overridable):
     def _check_budget(cls, budget: BudgetSpec, info: ValidationInfo) -> BudgetSpec:
         use = _estimate(info.data.get("probes", ()), budget)
         with Mistakes() as mistakes:
-            for key, used, text in (
-                ("tokens_per_day", use.tokens, "{:,.0f}"),
-                ("cost_per_day", use.dollars, "${:.2f}"),
-            ):
-                limit: float | None = getattr(budget, key)
+            for key, used, text in (("tokens", use.tokens, "{:,.0f}"), ("cost", use.dollars, "${:.2f}")):
+                limit: float | None = getattr(budget, f"{key}_per_day")
                 if limit is not None and used is not None and used > limit:
                     few = f"{text.format(limit)} a day, but the schedule needs about {text.format(used)}"
-                    mistakes.add(key, f"{few}; lower the rate or raise the budget")
+                    mistakes.add(f"{key}_per_day", f"{few}; lower the rate or raise the budget")
         return budget
 
     @field_validator("sweep")
     @classmethod
     def _check_sweep(cls, sweep: SweepSpec, info: ValidationInfo) -> SweepSpec:
-        known = list(info.context.slos.values() if info.context else sweep.slos)
-        budget = info.data.get("budget")
-        has_price = "budget" not in info.data or (budget is not None and budget.price_per_million is not None)
-        is_complete = not info.context or all(path != "slos" for path, _ in info.context.broken)
-        stream = info.data.get("stream", True)
-        return sweep.for_target(stream, known, has_price=has_price, is_complete=is_complete)
+        document: Document | None = info.context
+        known, stream = tuple(document.slos.values() if document else sweep.slos), info.data.get("stream", True)
+        chosen = tuple(slo for slo in known if slo in sweep.slos)
+        if "slos" not in sweep.model_fields_set:
+            default = (slo for slo in known if slo.signal in DEFAULT_SIGNALS)
+            chosen = tuple(slo for slo in default if not unjudged(slo, sweep.workload, stream=stream))
+        with Mistakes() as mistakes:
+            if sweep.workload.has_think_time:
+                mistakes.add("workload", THINK_TIME_REFUSED)
+            for index, slo in enumerate(sweep.slos):
+                if problem := unjudged(slo, sweep.workload, stream=stream):
+                    mistakes.add(f"slos[{index}]", problem)
+            if not chosen and (document is None or "slos" not in dict(document.broken)):
+                least = "{signal: ttft, threshold: 500ms, objective: 99%}"
+                mistakes.add("", f"there is no SLO to judge; add one to `slos`, such as {least}")
+            has_price = "budget" not in info.data or getattr(info.data["budget"], "price_per_million", None) is not None
+            if sweep.limits.cost is not None and not has_price:
+                prices = "{price_per_million: {prompt: 0.60, completion: 0.60}}"
+                mistakes.add("limits.cost", f"needs prices: budget: {prices}")
+        return sweep.model_copy(update={"slos": chosen})
 
 
 class TargetSpec(Template):
@@ -361,12 +379,10 @@ def _estimate(probes: tuple[ProbeSpec, ...], budget: BudgetSpec | None) -> Estim
 
 def needs_of(target: TargetSpec) -> dict[str, BudgetDemand]:
     """Use of the daily budgets "tokens" and "cost" by the scheduled probes of `target`."""
-    budget, needs = target.budget, dict[str, BudgetDemand]()
-    if budget is not None and budget.tokens_per_day is not None:
-        needs["tokens"] = _need(target, lambda prompt, output: prompt + output)
-    if budget is not None and budget.cost_per_day is not None:
-        needs["cost"] = _need(target, budget.dollars)
-    return needs
+    budget = target.budget or BudgetSpec()
+    tokens = _need(target, lambda prompt, output: prompt + output) if budget.tokens_per_day is not None else None
+    cost = _need(target, budget.dollars) if budget.cost_per_day is not None else None
+    return {kind: need for kind, need in (("tokens", tokens), ("cost", cost)) if need is not None}
 
 
 def _need(target: TargetSpec, amount: Callable[[float, float], float]) -> BudgetDemand:

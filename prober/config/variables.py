@@ -12,17 +12,13 @@ _NAME = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _REMEDY = "stands in the configuration itself; write ${NAME}, and set NAME in the environment"
 
 
-def expand(text: str, environment: Mapping[str, str] | None) -> str:
-    """Text with its variables expanded; as it is without an environment. Raises ValueError for variables that are not set."""
-    return _expand(text, environment, str)
-
-
 def expand_url(url: str, environment: Mapping[str, str] | None) -> str:
-    """The same of a URL; values of variables inside it are percent-encoded."""
-    return _expand(url, environment, str if _NAME.fullmatch(url) else lambda value: quote(value, safe=""))
+    """A URL with its variables expanded; values of those inside it are percent-encoded. Raises ValueError."""
+    return expand(url, environment, str if _NAME.fullmatch(url) else lambda value: quote(value, safe=""))
 
 
-def _expand(text: str, environment: Mapping[str, str] | None, write: Callable[[str], str]) -> str:
+def expand(text: str, environment: Mapping[str, str] | None, write: Callable[[str], str] = str) -> str:
+    """Text with its variables expanded; as it is without an environment. Raises ValueError for variables that are not set."""
     if environment is None:
         return text
     # The file of a Secret often ends with a newline.

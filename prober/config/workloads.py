@@ -345,6 +345,7 @@ def _with_texts(
     workload: Workload, spec: WorkloadSpec, path: str, problems: Problems, read: Callable[[str], str]
 ) -> Workload:
     """The workload with prompts, trace or golden prompts."""
+    key = "prompts" if spec.prompts else "trace"
     try:
         if spec.prompts:
             workload = replace(workload, prompts=parse_prompts(read(spec.prompts.file), spec.prompts.file))
@@ -352,12 +353,9 @@ def _with_texts(
             trace = parse_trace(read(spec.trace.file), spec.trace.file)
             workload = replace(workload, trace=trace, speed=spec.trace.speed)
     except (OSError, UnicodeDecodeError) as problem:
-        key = "prompts" if spec.prompts else "trace"
         problems.add(f"{path}.{key}.file", f"cannot be read: {problem}; name a file that is there")
-    except BadPrompts as problem:
-        problems.add(f"{path}.prompts.file", str(problem))
-    except BadTrace as problem:
-        problems.add(f"{path}.trace.file", str(problem))
+    except (BadPrompts, BadTrace) as problem:
+        problems.add(f"{path}.{key}.file", str(problem))
     if spec.golden is not None:
         tools = tool_schemas(spec.sampling or {})
         workload = replace(workload, golden=_golden(spec.golden, tools, f"{path}.golden", problems))
