@@ -86,4 +86,4 @@ def test_wrong_cost_targets_are_refused(accept: str, message: str) -> None:
     """A cost alone says nothing about answers."""
     with pytest.raises(ConfigError) as raised:
         load_rows(ROW.format(accept=accept), source="rows.yaml")
-    assert str(raised.value).startswith(f"rows.yaml: {message}")
+    assert str(raised.value).startswith(f"rows.yaml:1: {message}")
