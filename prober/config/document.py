@@ -128,11 +128,12 @@ def _position(mark: Mark) -> Position:
 
 def _child(node: Node | None, path: str) -> tuple[Position, Node, str] | None:
     """Position and node of the value that a path begins with, and the rest of the path. Keys may have dots: the longest is taken."""
-    children: list[tuple[str, Mark, Node]] = []
     if isinstance(node, SequenceNode):
-        children = [(f"[{index}]", item.start_mark, item) for index, item in enumerate(node.value)]
-    elif isinstance(node, MappingNode):
-        children = [(str(key.value), key.start_mark, value) for key, value in node.value]
+        index, _, rest = path.removeprefix("[").partition("]")
+        item = node.value[int(index)] if index.isdecimal() and int(index) < len(node.value) else None
+        return (_position(item.start_mark), item, rest) if item is not None else None
+    pairs = node.value if isinstance(node, MappingNode) else ()
+    children = [(str(key.value), key.start_mark, value) for key, value in pairs]
     fitting = [child for child in children if path.startswith(child[0]) and path[len(child[0]) :][:1] in ("", ".", "[")]
     if not fitting:
         return None
