@@ -1,11 +1,10 @@
 """The configuration as a whole. A file is valid if `load` accepts it; a reload compares its targets with ==."""
 
-from typing import Annotated, Self
+from typing import TYPE_CHECKING, Annotated, Self
 
 from pydantic import AfterValidator, Field, PrivateAttr
 
 from prober.config.discovery import DiscoverySpec
-from prober.config.document import Problems
 from prober.config.drift import DriftSpec
 from prober.config.fields import Block, Items
 from prober.config.grafana import GrafanaSpec
@@ -14,6 +13,9 @@ from prober.config.slos import SloSpec
 from prober.config.target import Overridable, TargetSpec
 from prober.config.workloads import WorkloadSpec
 from prober.measure.objective import JudgedStream, Slo
+
+if TYPE_CHECKING:
+    from prober.config.document import Problems
 
 
 class StorageSpec(Block):
@@ -49,7 +51,7 @@ class Configuration(Block):
     targets: Items[TargetSpec] = Field((), description="targets to probe; needed without `discovery`")
     discovery: Items[DiscoverySpec] = Field((), description="sources of further targets")
     _warnings: tuple[str, ...] = PrivateAttr(())
-    _file: Problems = PrivateAttr(default_factory=lambda: Problems("", ""))
+    _file: "Problems | None" = PrivateAttr(None)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -57,8 +59,9 @@ class Configuration(Block):
         return self._warnings
 
     @property
-    def file(self) -> Problems:
-        """The file, for messages about it; empty without one."""
+    def file(self) -> "Problems":
+        """The file, for messages about it."""
+        assert self._file is not None, "set by `load`"
         return self._file
 
     @property

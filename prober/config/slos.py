@@ -17,6 +17,7 @@ FORM = "write signal<threshold:objective, such as 'ttft<500ms:99%' or 'success:9
 _OBJECTIVE = re.compile(r"\s*(\w+)\s*(?:<=?\s*([^:<]+?))?\s*:\s*(\S.*?)\s*")
 
 
+_ALL = "{:.0%} leaves nothing to judge; use 0% < objective < 100%"
 _TOO_SHORT = (
     "is too short for its burn-rate windows, which are 5m/1h to 6h/3d of 30d and shrink with it to less than a scrape or two; use "
     f"at least {promql(MIN_SLO_WINDOW_S)}"
@@ -32,13 +33,9 @@ class SloSpec(Block):
         validate_default=True,
         description="an event is good up to this duration, which becomes a bucket bound; not for `success` and `quality`",
     )
-    objective: Annotated[
-        ExactPercent,
-        require(
-            lambda share: share < 1,
-            "{:.0%} leaves nothing to judge; use 0% < objective < 100%",
-        ),
-    ] = Field(description="share of events that must be good, above 0% and below 100%")
+    objective: Annotated[ExactPercent, require(lambda share: share < 1, _ALL)] = Field(
+        description="share of events that must be good, above 0% and below 100%"
+    )
     window: Annotated[Duration, require(lambda s: s >= MIN_SLO_WINDOW_S, _TOO_SHORT)] = Field(
         30 * DAY_S, description="period over which the objective is judged, at least 6d"
     )

@@ -214,10 +214,6 @@ def _engine(name: str | None, info: ValidationInfo) -> str | None:
     return name
 
 
-def _unless_none(metrics: MetricsSpec | None) -> MetricsSpec | None:
-    return None if metrics is None or metrics.url == "none" else metrics
-
-
 class Template(Overridable):
     """Settings that configured targets have in common with discovered ones: all but address and name."""
 
@@ -239,9 +235,9 @@ class Template(Overridable):
     proxy_url: Annotated[str, AfterValidator(expand_proxy)] | None = Field(
         None, description="http:// URL of a forward proxy; may contain `${NAME}` of the environment", repr=False
     )
-    metrics: Annotated[MetricsSpec | None, AfterValidator(_unless_none)] = Field(
-        default_factory=MetricsSpec, description="metrics page of the engine"
-    )
+    metrics: (
+        Annotated[MetricsSpec, AfterValidator(lambda metrics: None if metrics.url == "none" else metrics)] | None
+    ) = Field(default_factory=MetricsSpec, description="metrics page of the engine")
     gpus: GpusSpec = Field(default_factory=GpusSpec, description="GPUs that serve the target")
     decode_bound: DecodeBoundSpec | None = Field(
         None, description="data that a decode step reads, to compare TPOT with the limit of memory bandwidth"

@@ -2,11 +2,10 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Annotated, Any, Self, cast
+from typing import TYPE_CHECKING, Annotated, Any, Self, cast
 
 from pydantic import Field, PlainValidator, TypeAdapter, ValidationInfo, model_validator
 
-from prober.config.document import Problems
 from prober.config.fields import (
     Block,
     Document,
@@ -26,6 +25,9 @@ from prober.workload.requested_format import requested_format, tool_schemas
 from prober.workload.shapes import Empirical, Exponential, Fixed, LengthDistribution, Lognormal, Uniform
 from prober.workload.trace import BadTrace, parse_trace
 from prober.workload.workloads import BUILT_IN, Adapters, Mix, Prefix, Sessions, Workload
+
+if TYPE_CHECKING:
+    from prober.config.document import Problems
 
 GOLDEN_OUTPUT_TOKENS = 64
 MAX_CHECKED_OUTPUT_TOKENS = 4_096
@@ -268,7 +270,7 @@ class WorkloadSpec(Shape):
 
 
 def resolve_workloads(
-    specs: Mapping[str, WorkloadSpec], problems: Problems, document: Document
+    specs: Mapping[str, WorkloadSpec], problems: "Problems", document: Document
 ) -> dict[str, Workload | Mix]:
     """Workloads by name, including built-in ones; mixes last, since they refer to others. Those with errors become broken."""
     workloads: dict[str, Workload | Mix] = dict(BUILT_IN)
@@ -284,7 +286,7 @@ def resolve_workloads(
 
 
 def _mix(
-    name: str, spec: WorkloadSpec, known: Mapping[str, Workload | Mix], problems: Problems, document: Document
+    name: str, spec: WorkloadSpec, known: Mapping[str, Workload | Mix], problems: "Problems", document: Document
 ) -> Mix:
     path = f"workloads.{name}.mix"
     if own := sorted(spec.model_fields_set - {"mix"}):
@@ -305,7 +307,7 @@ def _mix(
     return Mix(name, tuple(parts))
 
 
-def _workload(name: str, spec: WorkloadSpec, problems: Problems, read: Callable[[str], str]) -> Workload:
+def _workload(name: str, spec: WorkloadSpec, problems: "Problems", read: Callable[[str], str]) -> Workload:
     path = f"workloads.{name}"
     sources = [key for key in ("prompts", "trace", "golden") if getattr(spec, key) is not None]
     if len(sources) > 1:
@@ -342,7 +344,7 @@ def _workload(name: str, spec: WorkloadSpec, problems: Problems, read: Callable[
 
 
 def _with_texts(
-    workload: Workload, spec: WorkloadSpec, path: str, problems: Problems, read: Callable[[str], str]
+    workload: Workload, spec: WorkloadSpec, path: str, problems: "Problems", read: Callable[[str], str]
 ) -> Workload:
     """The workload with prompts, trace or golden prompts."""
     key = "prompts" if spec.prompts else "trace"
@@ -368,7 +370,7 @@ def _with_texts(
 
 
 def _golden(
-    specs: tuple[GoldenSpec, ...], tools: Mapping[str, Any], path: str, problems: Problems
+    specs: tuple[GoldenSpec, ...], tools: Mapping[str, Any], path: str, problems: "Problems"
 ) -> tuple[GoldenPrompt, ...]:
     prompts: list[GoldenPrompt] = []
     if not specs:
