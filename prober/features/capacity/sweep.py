@@ -35,7 +35,6 @@ from prober.measure.engine_signals import EngineSignals
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.results.capacity import Capacity, binding
-from prober.simulation.request import Request
 
 # Sending ends when half of the last judged requests breach. Of a grid more are judged: one burst does not end it.
 JUDGED_REQUESTS, JUDGED_REQUESTS_GRID = 8, 32
@@ -158,11 +157,6 @@ class Sweep:
         condition = self._stop_conditions.reading(at_s, signals, rate_per_s + log.others_per_s(), own_ttfts)
         if condition is not None and isinstance(self._action, Run):
             self._end_sending(condition, at_s, "the engine's page says so")
-
-    def other(self, at_s: float, prompt_tokens: int, output_tokens: int) -> None:
-        """A background request arrived; only where all of them are known one by one."""
-        if not isinstance(self._action, Finished):
-            self._log.background.append(Request(at_s, prompt_tokens, output_tokens, background=True))
 
     def demand(self, per_s: float) -> None:
         """Background load before the sweep, of another source than the page; used where the page does not count requests."""
