@@ -14,10 +14,12 @@ from prober.features.capacity.actions import Estimate
 from prober.features.capacity.capacity_model import CapacityModel
 from prober.features.capacity.engine_fit import Fit, Prior, Tail
 from prober.features.capacity.estimate import CapacityEstimate, estimate_capacity
+from prober.features.capacity.fit_objective import COSTS, Objective, Point
 from prober.features.capacity.fitting import fit
-from prober.features.capacity.observations import ttfts_s
+from prober.features.capacity.observations import observations, ttfts_s
 from prober.features.capacity.replay import Background, RequestLengths, background, build_scene
 from prober.features.capacity.request_record import RequestRecord
+from prober.features.capacity.structures import CHUNKED
 from prober.features.capacity.sweep_plan import Plan
 from prober.features.capacity.sweep_record import Record, Stage
 from prober.features.capacity.tail import calibrate
@@ -154,7 +156,7 @@ def test_the_fitted_curve_is_that_of_the_true_engine_and_crosses_the_limit_at_th
     assert found.upper is not None
     assert rates[0] == pytest.approx(record().stages[1].total_per_s, rel=0.1)
     assert rates[-1] > found.estimate
-    assert np.interp(found.estimate, rates, latencies_s) == pytest.approx(0.6, rel=0.12)
+    assert np.interp(0.6, latencies_s, rates) == pytest.approx(found.estimate, rel=0.1)
     others = background(record(), Random(1))
     lengths = [RequestLengths(*pair) for pair in record().lengths]
     truth = CapacityModel(SERVICE, 0.0, lengths, others)
@@ -225,16 +227,34 @@ def test_requests_that_failed_or_were_held_back_are_no_matter_of_the_model() -> 
 
 
 def test_a_prior_holds_what_a_sweep_does_not_show_and_fades() -> None:
-    """What a prompt token costs, told wrongly: seconds of a sweep believe a fresh prior more than one of a month ago."""
-    seen = record()
+    """Leaving a fresh prior costs what its spread says; leaving one of a month ago costs next to nothing. A step of the fit returns
+    to the prior in what no observation depends on."""
+    told = SERVICE._replace(prefill_token_s=SERVICE.prefill_token_s * 2)
+    seen = record(QUIET)
+    scene = build_scene(seen, background(seen, Random(1)), Random(1))
+    penalties = []
+    for age_s in (0.0, 30 * 86_400.0):
+        objective = Objective(seen, observations(seen), [scene], CHUNKED, Prior(told, "chunked prefill", 0.0005, age_s))
+        at_prior = objective.evaluate(objective.center)
+        vector = objective.center.copy()
+        vector[COSTS.index("prefill_token_s")] -= log(2)
+        moved = Point(vector, at_prior.replayed)
+        penalties.append(objective.cost(moved) - objective.cost(at_prior))
+        nothing_depends = np.zeros((len(objective.residuals(moved)), len(vector)))
+        returned = objective.gauss_newton(moved, nothing_depends, damping=0.0)
+        assert returned == pytest.approx(objective.center, abs=1e-6)
+    assert penalties[0] == pytest.approx(0.5 * (log(2) / 0.1) ** 2, abs=0.01)
+    assert 0 < penalties[1] < 0.1
+
+
+def test_a_prior_that_is_certain_is_believed() -> None:
+    """Told to 1%, a cost twice the true one stays so in the fit of seconds of a sweep."""
+    seen = record(QUIET)
     few = replace(seen, requests=seen.requests[:24], readings=seen.readings[:60])
     told = SERVICE._replace(prefill_token_s=SERVICE.prefill_token_s * 2)
-    off = []
-    for age_s in (0.0, 30 * 86_400.0):
-        found = fit(few, Random(1), Prior(told, "chunked prefill", 0.0005, age_s), repeats=0)
-        assert found is not None
-        off.append(abs(log(found.service.prefill_token_s / told.prefill_token_s)))
-    assert off[0] < off[1]
+    found = fit(few, Random(1), Prior(told, "chunked prefill", 0.0005, age_s=0.0, spread=0.01), repeats=0)
+    assert found is not None
+    assert abs(log(found.service.prefill_token_s / told.prefill_token_s)) < 0.1
 
 
 def test_nothing_is_said_of_too_little() -> None:
