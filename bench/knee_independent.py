@@ -50,7 +50,7 @@ def swept(world: World, telemetry: Telemetry, traces: Path | None) -> dict[str, 
             assert driver.sweep is not None
             is_modelled = estimate.fit is not None and estimate.fit.quality == "good"
             driver.sweep.estimated(estimate.capacities, CLOCK_S + driver.now_s, is_modelled=is_modelled)
-        elif isinstance(action, Finished) and action.void:
+        elif isinstance(action, Finished) and action.verdict == "void":
             capacity = Capacity("ttft", "not_enough_data")
     figures |= {"verdict": capacity.verdict, "fit": capacity.fit, "requests": driver.sent}
     sizes = {signals.ranks for _, signals in driver.readings}

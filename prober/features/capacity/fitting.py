@@ -333,16 +333,11 @@ def _own_peak(requests: Sequence[RequestRecord]) -> int:
     return peak
 
 
-def _threshold_s(record: Record) -> float:
-    """Lowest TTFT threshold of the record's SLOs; infinite without one."""
-    return min((slo.threshold_s for slo in record.slos if slo.signal == "ttft" and slo.threshold_s), default=inf)
-
-
 def _tail(
     record: Record, scenes: Sequence[Scene], load: Background, fitted: tuple[Service, float], rng: Random
 ) -> Tail | None:
     """The tail beside that of replays; None without an objective for TTFT. One draw of a background says little of a tail."""
-    threshold_s = _threshold_s(record)
+    threshold_s = min((slo.threshold_s for slo in record.slos if slo.signal == "ttft" and slo.threshold_s), default=inf)
     places = [place for place, request in enumerate(record.requests) if _is_judged(record, request)]
     if threshold_s == inf or not places:
         return None
