@@ -172,17 +172,20 @@ def sweep(
             warm_up_s=inf if warm.seconds is None else warm.seconds,
             sustain_s=quantity("--sustain", sustain, duration),
         )
-        with only_load("sweep", spec.url):
-            ended = uvloop.run(_repeated(spec, spec.sweep, plan, repeat, workers.ray, quiet=as_json))
-    for number, (_, result) in enumerate(ended, 1):
-        if output:
-            path = Path(output)
-            path = path.with_stem(f"{path.stem}-{number}") if len(ended) > 1 else path
-            path.write_text(to_json(result), encoding="utf-8")
-        if as_json:
-            echo(to_json(result))
-        else:
-            _draw(result)
+        ended: list[tuple[Finished, Result]] = []
+        try:
+            with only_load("sweep", spec.url):
+                uvloop.run(_repeated(spec, spec.sweep, plan, repeat, workers.ray, ended, quiet=as_json))
+        finally:  # a later run that cannot begin loses none before it
+            for number, (_, result) in enumerate(ended, 1):
+                if output:
+                    path = Path(output)
+                    path = path.with_stem(f"{path.stem}-{number}") if len(ended) > 1 else path
+                    path.write_text(to_json(result), encoding="utf-8")
+                if as_json:
+                    echo(to_json(result))
+                else:
+                    _draw(result)
     if len(ended) > 1 and not as_json:
         _spread([finished for finished, _ in ended])
     sys.exit(min((EXIT[finished.verdict] for finished, _ in ended), key=WORST_FIRST.index))
@@ -220,11 +223,20 @@ def _closed_rows(concurrency: str, workload: Workload | Mix, step: str, slos: Se
 
 
 async def _repeated(
-    spec: TargetSpec, sweep_spec: SweepSpec, plan: Plan, times: int, ray: str, *, quiet: bool
-) -> list[tuple[Finished, Result]]:
-    """Run one sweep after the other; the last one is one that was interrupted or lost a worker. Raises WorkersUnavailable."""
+    spec: TargetSpec,
+    sweep_spec: SweepSpec,
+    plan: Plan,
+    times: int,
+    ray: str,
+    ended: list[tuple[Finished, Result]],
+    *,
+    quiet: bool,
+) -> None:
+    """Run one sweep after the other and add each to `ended`; none follows one that was interrupted or lost a worker.
+
+    Raises WorkersUnavailable.
+    """
     interrupted = asyncio.Event()
-    ended: list[tuple[Finished, Result]] = []
     columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
     with (
         closing(Clock()) as clock,
@@ -273,7 +285,6 @@ async def _repeated(
                 ended.append((run.finished, completed(result, spec, facts, seed=seed)))
                 if interrupted.is_set() or run.quiet_s or workers.losses:
                     break  # on request, or the target asked to be left alone
-    return ended
 
 
 def _interrupt(runner: SweepRunner, interrupted: asyncio.Event) -> None:

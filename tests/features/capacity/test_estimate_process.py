@@ -1,6 +1,7 @@
 """The process of an estimate fails: a sweep keeps what it measured, says why it has no answer, and the next one works."""
 
 import asyncio
+import itertools
 import json
 import os
 import pickle
@@ -17,11 +18,13 @@ from typer.testing import CliRunner
 
 from prober.cli import sweep as command
 from prober.cli.exit_codes import ExitCode
+from prober.daemon.target_facts import read_facts
 from prober.features.capacity.estimate_process import EstimateFailed, estimate_in_process
 from prober.features.capacity.sweep_record import Record
 from prober.mock.delays import Constant
 from prober.mock.engine import Behaviour
 from prober.mock.settings import Settings
+from prober.probing.workers import WorkersUnavailable
 from prober.results.capacity import Capacity
 from prober.results.result_file import from_json
 from prober.results.stop_reason import ending
@@ -116,12 +119,12 @@ async def test_a_daemon_keeps_a_sweep_without_an_estimate_and_sweeps_again(
         assert stage.value("llmslo_capacity_requests_per_second", "quick", "estimate") == 80
 
 
-@pytest.mark.parametrize("as_json", [False, True])
-def test_the_command_shows_and_saves_what_it_measured_and_exits_with_6(
-    tmp_path: Path, become: Become, monkeypatch: pytest.MonkeyPatch, *, as_json: bool
-) -> None:
-    """Stages, the reason, and the file of the result with its requests."""
-    become(KILLED)
+Sweep = Callable[..., Any]
+
+
+@pytest.fixture
+def sweep(monkeypatch: pytest.MonkeyPatch) -> Sweep:
+    """`prober sweep` with these further options, in virtual time against ENGINE."""
 
     def run(sweeps: Coroutine[Any, Any, Any]) -> Any:
         async def beside_an_engine() -> Any:
@@ -132,12 +135,25 @@ def test_the_command_shows_and_saves_what_it_measured_and_exits_with_6(
         with asyncio.Runner(loop_factory=VirtualLoop) as runner:
             return runner.run(beside_an_engine())
 
+    def invoke(*options: str) -> Any:
+        app = typer.Typer()
+        app.command()(command.sweep)
+        plan = ("--slo", "ttft<300ms:90%", "--min-rate", "5/s", "--warm-up", "0")
+        shape = ("--prompt-tokens", "20", "--output-tokens", "4")
+        return CliRunner().invoke(app, [f"http://127.0.0.1:{FIRST_FREE_PORT}", *plan, *shape, *options])
+
     monkeypatch.setattr(uvloop, "run", run)
-    app, output = typer.Typer(), tmp_path / "result.json"
-    app.command()(command.sweep)
-    options = ["--slo", "ttft<300ms:90%", "--min-rate", "5/s", "--warm-up", "0"]
-    shape = ["--prompt-tokens", "20", "--output-tokens", "4", "--output", str(output), *(["--json"] if as_json else [])]
-    done = CliRunner().invoke(app, [f"http://127.0.0.1:{FIRST_FREE_PORT}", *options, *shape])
+    return invoke
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_the_command_shows_and_saves_what_it_measured_and_exits_with_6(
+    tmp_path: Path, become: Become, sweep: Sweep, *, as_json: bool
+) -> None:
+    """Stages, the reason, and the file of the result with its requests."""
+    become(KILLED)
+    output = tmp_path / "result.json"
+    done = sweep("--output", str(output), *(["--json"] if as_json else []))
     assert done.exit_code == ExitCode.NO_ESTIMATE, done.output
     result = from_json(output.read_text(), str(output))
     assert result.stop == "no_estimate"
@@ -147,3 +163,24 @@ def test_the_command_shows_and_saves_what_it_measured_and_exits_with_6(
     else:
         assert "ramp 5/s" in done.stdout
         assert "It ended: no estimate could be made: the process of the estimate was killed by signal 9" in done.stdout
+
+
+def test_a_run_that_cannot_begin_loses_none_before_it(
+    tmp_path: Path, become: Become, sweep: Sweep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first of two runs is shown and saved although the second one fails at its start."""
+    become(KILLED)
+    starts = itertools.count()
+
+    async def facts(*arguments: Any) -> Any:
+        if next(starts):
+            raise WorkersUnavailable("no worker is left")
+        return await read_facts(*arguments)
+
+    monkeypatch.setattr(command, "read_facts", facts)
+    output = tmp_path / "result.json"
+    done = sweep("--repeat", "2", "--output", str(output))
+    assert done.exit_code != 0
+    assert "no worker is left" in done.stderr
+    assert "ramp 5/s" in done.stdout
+    assert from_json(output.read_text(), str(output)).requests
