@@ -25,7 +25,7 @@ from prober.config.fields import Block, Duration, Items, Mistakes, PositiveCount
 from prober.config.hosts import is_loopback, refused_kind
 from prober.config.labels import MAX_VALUE_CHARS
 from prober.config.problems import no_such
-from prober.config.relabel import TARGET_LABELS, Labels, Rule, relabel
+from prober.config.relabel import TARGET_LABELS, LabelNames, Labels, Rule, relabel
 from prober.config.server import Auth, TlsSpec, expand_field, server_auth, server_tls
 from prober.config.target import TargetSpec, Template
 from prober.config.units import shortened
@@ -240,10 +240,10 @@ class DiscoverySpec(Block):
                 )
             kept = (*TARGET_LABELS, *self.target.labels)
             for index, rule in enumerate(self.relabel):
-                name = rule.target_label
-                if name is not None and name not in kept and not name.startswith("__tmp"):
+                key, name = rule.sets
+                if name and "$" not in name and name not in kept and not name.startswith("__tmp"):
                     mistakes.add(
-                        f"relabel[{index}].target_label",
+                        f"relabel[{index}].{key}",
                         f"{no_such('label that is kept', name, kept)}; name it in `target.labels`, or use __tmp_… for later rules",
                     )
             if self.target.metrics is not None and self.target.metrics.url is not None:
@@ -260,9 +260,11 @@ class DiscoverySpec(Block):
         known = (*TARGET_LABELS, *META[kubernetes.role if kubernetes is not None else "dns"])
         with Mistakes() as mistakes:
             for place, rule in enumerate(relabel):
-                for index, name in enumerate(rule.source_labels):
+                for key, name in rule.reads.items():
                     if not any(_is_label(name, pattern) for pattern in (*known, "__tmp*")):
-                        mistakes.add(f"[{place}].source_labels[{index}]", no_such("label", name, known))
+                        mistakes.add(f"[{place}].{key}", no_such("label", name, known))
+                if "$" in rule.sets[1]:
+                    break  # it may set any label for the rules that follow
         return relabel
 
     @field_validator("hosts")
@@ -286,9 +288,10 @@ class DiscoverySpec(Block):
         return source
 
     @property
-    def reads(self) -> frozenset[str]:
-        """Labels of the source that the relabelling rules read, or that its targets have themselves."""
-        return frozenset(name for rule in self.relabel for name in rule.source_labels) | self.target.labels.keys()
+    def reads(self) -> LabelNames:
+        """Labels of the source that its targets have themselves, or that the relabelling rules read."""
+        names = {*TARGET_LABELS, *self.target.labels, *(name for rule in self.relabel for name in rule.reads.values())}
+        return LabelNames(frozenset(names), tuple(rule.regex for rule in self.relabel if rule.action == "labelmap"))
 
     @property
     def template(self) -> TargetSpec:

@@ -13,7 +13,7 @@ from typing import Any
 
 from prober.config.configuration import Configuration
 from prober.config.discovery import DiscoverySpec, DnsSpec, FileSpec, HttpSpec, KubernetesSpec, Unfit, target_of
-from prober.config.relabel import TARGET_LABELS, Labels
+from prober.config.relabel import Labels
 from prober.config.target import TargetSpec
 from prober.config.units import counted
 from prober.exposition.families import Registry
@@ -274,24 +274,23 @@ def _within(specs: list[TargetSpec], limit: int, running: set[str]) -> list[Targ
 
 def _source(spec: DiscoverySpec, discovered: DiscoveredTargets) -> Source:
     """Create the source; imports only the module that is used."""
-    label_names = frozenset(TARGET_LABELS) | spec.reads
     match spec.source:
         case FileSpec() as source:
             from prober.features.discovery.sources.file import Files
 
-            return Files(source, label_names, discovered)
+            return Files(source, spec.reads, discovered)
         case HttpSpec() as source:
             from prober.features.discovery.sources.http import Http
 
-            return Http(source, label_names, discovered)
+            return Http(source, spec.reads, discovered)
         case DnsSpec() as source:
             from prober.features.discovery.sources.dns import Dns
 
-            return Dns(source, label_names, discovered)
+            return Dns(source, spec.reads, discovered)
         case KubernetesSpec() as source:
             from prober.features.discovery.sources.kubernetes import Kubernetes
 
-            return Kubernetes(source, label_names, discovered)
+            return Kubernetes(source, spec.reads, discovered)
 
 
 async def _end(group: _Group) -> None:

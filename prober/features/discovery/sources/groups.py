@@ -4,7 +4,8 @@ import gc
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
+from functools import partial
 from typing import Any, Literal
 
 from prober.config.discovery import MAX_TARGETS
@@ -15,6 +16,7 @@ Form = Literal["JSON", "YAML"]
 
 
 _SPACE = re.compile(r"[ \t\r\n]*")
+_HALF_A_PAIR = re.compile("[\ud800-\udfff]")  # a surrogate without the other one, which JSON can hold and no text does
 
 
 class BadList(ValueError):
@@ -22,7 +24,7 @@ class BadList(ValueError):
 
 
 def read_targets(
-    text: bytes, form: Form, extra: Mapping[str, str], label_names: Collection[str]
+    text: bytes, form: Form, extra: Mapping[str, str], label_names: Container[str]
 ) -> dict[str, TargetLabels]:
     """Labels of each target in `text`, as `targets_of`. Raises BadList, whatever the text is. For a thread.
 
@@ -74,10 +76,13 @@ def _after_space(text: str, at: int) -> int:
     return space.end() if space else at
 
 
-_PARSERS: dict[str, Callable[[str], Any]] = {"JSON": _parse_json, "YAML": parse_yaml}
+_PARSERS: dict[str, Callable[[str], Any]] = {
+    "JSON": _parse_json,
+    "YAML": partial(parse_yaml, as_written=("labels",)),
+}
 
 
-def targets_of(document: Any, extra: Mapping[str, str], label_names: Collection[str]) -> dict[str, TargetLabels]:
+def targets_of(document: Any, extra: Mapping[str, str], label_names: Container[str]) -> dict[str, TargetLabels]:
     """Labels of each target, by its address; a repeated address gets a number. Raises BadList.
 
     extra: labels of all targets
@@ -119,10 +124,7 @@ def _labels(group: Any, place: str) -> dict[str, str]:
     if not isinstance(labels, dict):
         raise BadList(f"{place}.labels: is not a mapping of names to values")
     for name, value in labels.items():
-        if not isinstance(name, str) or not isinstance(value, str | int | float):
-            raise BadList(f"{place}.labels: {str(name)[:60]!r} has a value that is no text; write it in quotes")
-    return {name: value if isinstance(value, str) else _text(value) for name, value in labels.items()}
-
-
-def _text(value: float | bool) -> str:
-    return str(value).lower() if isinstance(value, bool) else f"{value}"
+        if not isinstance(name, str) or not isinstance(value, str) or _HALF_A_PAIR.search(name + value):
+            shown = str(name).encode(errors="replace").decode()[:60]
+            raise BadList(f"{place}.labels: {shown!r} has a value that is no text; write it in quotes")
+    return labels

@@ -7,7 +7,7 @@ was restored from a backup, it refuses the version (504) or says nothing, not ev
 
 import asyncio
 import logging
-from collections.abc import Collection
+from collections.abc import Container
 from random import Random
 from typing import Any
 
@@ -32,7 +32,7 @@ class Kubernetes:
     def __init__(
         self,
         spec: KubernetesSpec,
-        label_names: Collection[str],
+        label_names: Container[str],
         discovered: DiscoveredTargets,
         *,
         watch_s: float | None = None,
