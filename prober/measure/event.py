@@ -8,7 +8,7 @@ EventKind = Literal["state", "engine", "drift", "diagnosis", "sweep"]
 
 @dataclass(frozen=True, slots=True)
 class TargetEvent:
-    """An event of `target` that is shown in its history and as an annotation in its graphs."""
+    """An event of `target` that is shown in its history and as an annotation in its graphs. target: "" if it is of several."""
 
     unix_s: float
     target: str

@@ -19,7 +19,7 @@ from prober.measure.result import ProbeResult
 from prober.measure.target_state import TargetState
 from prober.measure.timeline import Timeline
 from prober.net.clock import Clock
-from prober.probing.event_log import EventLog
+from prober.probing.event_log import EventLog, FirstAnswers
 from prober.probing.observer import Feature, ObservedTarget, TargetObserver
 from prober.probing.pacer import due_times, pace
 from prober.probing.probe import run_probe
@@ -118,6 +118,7 @@ class TargetRunner:
         self._observed: ObservedTarget | None = None
         self._logged_state, self._logged_token_problem = self.target.state, ""
         self._models: set[str] = set()  # that its server named, MAX_MODELS + 1 at most
+        self.first_answers: FirstAnswers | None = None  # if the first answer is told with those of other targets
         self._is_started = False
         self._start: asyncio.TimerHandle | None = None
         self._schedules: list[asyncio.Task[None]] = []
@@ -401,9 +402,10 @@ class TargetRunner:
                 detail = f": {result.outcome} ({result.detail})" if result and result.detail else ""
                 if result and result.outcome is Outcome.CONNECT_REFUSED and self.target.has_answered:
                     detail += "; it has answered before, so this is an outage and no start"
-            log.info("target=%s is %s, was %s%s", self.name, self.target.state, before, detail)
-            text = f"{self.target.state}, was {before}{detail}"
-            self._context.events.append(TargetEvent(self._context.clock.unix_s(), self.name or UNNAMED, "state", text))
+            name, group, text = self.name or UNNAMED, self.first_answers, f"{self.target.state}, was {before}{detail}"
+            if group is None or not group.include(self.target.spec.key, name, self.target.state):
+                log.info("target=%s is %s", name, text)
+                self._context.events.append(TargetEvent(self._context.clock.unix_s(), name, "state", text))
         problem = self.target.endpoint.secret.problem if self.target.endpoint.secret else ""
         if problem != self._logged_token_problem:
             self._logged_token_problem = problem

@@ -113,7 +113,7 @@ def theirs(promtool: Path, rules: str, folder: Path) -> dict[str, str] | None:
         + "".join(f"  - {rule}\n" for rule in rules.strip().splitlines())
     )
     for timeout_ms in (20, 200, 2_000, 20_000):  # it waits so long, and on a busy machine has found nothing by then
-        command = [promtool, "check", "service-discovery", f"--timeout={timeout_ms}ms", config, "j"]
+        command = [str(promtool), "check", "service-discovery", f"--timeout={timeout_ms}ms", str(config), "j"]
         checked = subprocess.run(command, capture_output=True, text=True, check=False)
         assert checked.returncode == 0, checked.stderr
         found: list[dict[str, Any]] = json.loads(checked.stdout) or []

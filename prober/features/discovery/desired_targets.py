@@ -15,7 +15,7 @@ from prober.config.configuration import Configuration
 from prober.config.discovery import DiscoverySpec, DnsSpec, FileSpec, HttpSpec, KubernetesSpec, Unfit, target_of
 from prober.config.relabel import Labels
 from prober.config.target import TargetSpec
-from prober.config.units import counted
+from prober.config.units import counted, first_names
 from prober.exposition.families import Registry
 from prober.features.discovery import series as discovery_series
 from prober.features.discovery.sources.discovered_targets import DiscoveredTargets, Source, TargetLabels
@@ -233,20 +233,15 @@ def _fit(targets: TargetLabels, spec: DiscoverySpec) -> _Fit:
 
 def _log_change(name: str, group: _Group, now: frozenset[str]) -> None:
     """Log added and removed targets in one line."""
-    more, less = now - group.probed, group.probed - now
+    changes = (("added", now - group.probed), ("removed", group.probed - now))
     group.probed = now
-    if more or less:
-        added = f"{counted(len(more), 'target')} more: {_some(more)}" if more else ""
-        removed = (
-            f"{len(less):,} less: {_some(less)}" if more else f"{counted(len(less), 'target')} less: {_some(less)}"
-        )
-        log.info("discovery=%s %s", name, "; ".join(filter(None, (added, removed if less else ""))))
-
-
-def _some(names: frozenset[str]) -> str:
-    """The first names in alphabetical order and the number of others."""
-    listed = ", ".join(sorted(names)[:MAX_LOGGED_REASONS])
-    return f"{listed} and {len(names) - MAX_LOGGED_REASONS:,} others" if len(names) > MAX_LOGGED_REASONS else listed
+    texts = [
+        f"{counted(len(keys), 'target')} {verb}: {first_names(keys, MAX_LOGGED_REASONS)}"
+        for verb, keys in changes
+        if keys
+    ]
+    if texts:
+        log.info("discovery=%s %s", name, "; ".join(texts))
 
 
 def _display_name(labels: Labels) -> str:
