@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-EventKind = Literal["state", "engine", "drift", "diagnosis", "sweep"]
+EventKind = Literal["state", "engine", "drift", "diagnosis", "slo", "sweep"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The events of all targets: changes of state and engine, drift, diagnoses, sweeps."""
+"""The events of all targets: changes of state and engine, drift, diagnoses, changed SLOs, sweeps."""
 
 from collections import deque
 from collections.abc import Callable, Collection
@@ -8,6 +8,7 @@ from prober.measure.event import TargetEvent
 from prober.measure.target_state import TargetState
 
 MAX_EVENTS = 500  # of all targets together
+MAX_TOLD_APART = 10  # targets with an event each; the same of more of them is one event
 MAX_NAMES = 3  # in an event of many targets
 
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 from prober.config.target import TargetSpec
 from prober.measure.event import TargetEvent
 from prober.net.endpoint import BadEndpoint
-from prober.probing.event_log import FirstAnswers
+from prober.probing.event_log import MAX_TOLD_APART, FirstAnswers
 from prober.probing.observer import TargetObserver
 from prober.probing.shard import Shard, shard_of
 from prober.probing.target_runner import RunnerContext, TargetRunner
@@ -19,7 +19,6 @@ START_GAP_S, START_WITHIN_S = 0.02, 60.0  # many new targets: 50 begin in a seco
 FREEZE_EVERY = 50  # targets made until the garbage collector is told to leave them alone: 10,000 objects or so
 DISK_WAIT_S = 2.0  # how long targets that begin wait for the disk
 FIRST_ANSWERS_S = 90.0  # from the begin of many targets, until those that have answered are told
-MAX_TOLD_APART = 10  # new targets: the first answers of more of them are one event
 SLICE = 200  # targets that are compared in one turn of the event loop
 T = TypeVar("T")
 Observer = TypeVar("Observer", bound=TargetObserver)

@@ -339,7 +339,7 @@ class ProbeAnswer(Answer):
 
 
 class EventAnswer(Answer):
-    """An event. target: empty if it is of several. kind: state, engine, drift, diagnosis or sweep."""
+    """An event. target: empty if it is of several. kind: state, engine, drift, diagnosis, slo or sweep."""
 
     unix_s: float
     target: str

@@ -7,14 +7,17 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from prober.config.units import counted, duration_text, first_names, percent_text
 from prober.exposition.families import Registry
 from prober.features.slo import series
 from prober.features.slo.compliance import SloStatus, slo_status
 from prober.features.slo.window import WindowCount
+from prober.measure.event import TargetEvent
 from prober.measure.objective import JudgedStream, Slo
 from prober.measure.outcome import ANSWERED
 from prober.measure.result import ProbeResult
 from prober.measure.slo_events import count_events
+from prober.probing.event_log import MAX_NAMES, MAX_TOLD_APART, EventLog
 from prober.probing.observer import NamedSpec, TargetObserver
 from prober.storage.saved_rows import SavedRows
 
@@ -25,10 +28,15 @@ class SloMonitor:
     """The SLOs of all targets. saved: counts by the targets' names, as `states` gave them to an earlier process."""
 
     def __init__(
-        self, registry: Registry, unix_s: Callable[[], float] = time.time, saved: SavedRows | None = None
+        self,
+        registry: Registry,
+        unix_s: Callable[[], float] = time.time,
+        saved: SavedRows | None = None,
+        events: EventLog | None = None,
     ) -> None:
         self._registry, self._unix_s = registry, unix_s
-        self._saved = saved or SavedRows()
+        self._saved, self._events = saved or SavedRows(), events or EventLog()
+        self._changes: dict[tuple[Slo, Slo], set[str]] = {}  # names of the targets by old and new definition
         self._targets: dict[str, TargetSlos] = {}
 
     def observe(self, observed: NamedSpec) -> "TargetSlos":
@@ -38,7 +46,7 @@ class SloMonitor:
             f"target={observed.name}: the saved events of its SLOs cannot be read, and are counted from now on"
         )
         saved = self._saved.pop(observed.name, _saved_counts, consequence) if before is None else None
-        observer = TargetSlos(self._registry, observed, self._unix_s, self._forget, before, saved or {})
+        observer = TargetSlos(self._registry, observed, self._unix_s, self._forget, before, saved or {}, self._changes)
         self._targets[observed.name] = observer
         return observer
 
@@ -48,9 +56,28 @@ class SloMonitor:
             if rows := target.saved():
                 yield name, json.dumps(rows, separators=(",", ":")).encode()
 
+    def report_changes(self) -> None:
+        """Log, and remember as events, the counts that began anew because a reload changed the definition of their SLO."""
+        for (before, slo), names in self._changes.items():
+            now, was = _definition(slo), _definition(before)
+            changes = ", ".join(f"{key} {now[key]}, was {was[key]}" for key in now if now[key] != was[key])
+            text = f"SLO {slo.name}: its events are counted anew, as its configuration changed: {changes}"
+            if len(names) > MAX_TOLD_APART:
+                text += f" ({counted(len(names), 'target')}: {first_names(names, MAX_NAMES)})"
+            for name in sorted(names) if len(names) <= MAX_TOLD_APART else [""]:
+                log.info("%s%s", f"target={name} " if name else "", text)
+                self._events.append(TargetEvent(self._unix_s(), name, "slo", text))
+        self._changes.clear()
+
     def _forget(self, target: "TargetSlos") -> None:
         if self._targets.get(target.name) is target:
             del self._targets[target.name]
+
+
+def _definition(slo: Slo) -> dict[str, str]:
+    threshold = "none" if slo.threshold_s is None else duration_text(slo.threshold_s)
+    objective, window = percent_text(slo.objective), duration_text(slo.window_s)
+    return {"signal": slo.signal, "threshold": threshold, "objective": objective, "window": window}
 
 
 def _saved_counts(data: bytes) -> dict[str, Any]:
@@ -84,8 +111,9 @@ class TargetSlos(TargetObserver):
         on_removed: Callable[["TargetSlos"], None],
         before: "TargetSlos | None",
         saved: Mapping[str, Any],
+        changes: dict[tuple[Slo, Slo], set[str]],
     ) -> None:
-        self.name = observed.name
+        self.name, self._changes = observed.name, changes
         self._registry, self._observed, self._unix_s, self._on_removed = registry, observed, unix_s, on_removed
         self._saved = saved
         self._counts: dict[tuple[str, str], _Count] = dict(before._counts) if before is not None else {}
@@ -99,6 +127,8 @@ class TargetSlos(TargetObserver):
             count = before.get(key)
             if count is None or count.slo != slo:
                 # Events of another threshold or signal must not be added to the old ones.
+                if count is not None:
+                    self._changes.setdefault((count.slo, slo), set()).add(self.name)
                 count = _Count(slo, stream, self._window(slo, stream))
             count.stream = stream
             self._counts[key] = count
