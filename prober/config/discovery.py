@@ -7,6 +7,7 @@ come from the configuration, and are sent only to hosts that it names.
 import ipaddress
 import re
 from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
@@ -233,7 +234,9 @@ class DiscoverySpec(Block):
                 f"has {' and '.join(kinds)}; keep one of them" if kinds else f"needed: one of {', '.join(KINDS)}"
             )
         with Mistakes() as mistakes:
-            if not self.hosts and (secret := _secret_key(self.target)):
+            has_certificate = self.target.tls is not None and self.target.tls.cert_file is not None
+            sent = {"auth": self.target.auth is not None, "headers": self.target.headers, "tls": has_certificate}
+            if not self.hosts and (secret := next((key for key in sent if sent[key]), "")):
                 mistakes.add(
                     "hosts",
                     f"needed, as `target.{secret}` is sent to whatever is found: say where that may be, such as [10.0.0.0/8]",
@@ -261,7 +264,7 @@ class DiscoverySpec(Block):
         with Mistakes() as mistakes:
             for place, rule in enumerate(relabel):
                 for key, name in rule.reads.items():
-                    if not any(_is_label(name, pattern) for pattern in (*known, "__tmp*")):
+                    if not any(fnmatchcase(name, pattern) for pattern in (*known, "__tmp*")):
                         mistakes.add(f"[{place}].{key}", no_such("label", name, known))
                 if "$" in rule.sets[1]:
                     break  # it may set any label for the rules that follow
@@ -361,7 +364,9 @@ def _check_host(host: str, hosts: Sequence[str]) -> None:
             # 127.1 and 0x7f000001 are addresses to a resolver and would get round every rule on addresses.
             raise Unfit(f"__address__ {_quoted(host)} is neither a name nor an address") from None
         is_near = is_loopback(host)
-        allowed = any(_fits_name(host, pattern) for pattern in hosts)
+        allowed = any(
+            host.endswith(name[1:]) if name.startswith("*.") else host == name for name in map(str.lower, hosts)
+        )
     else:
         at = getattr(at, "ipv4_mapped", None) or at
         is_near = at.is_loopback or at.is_unspecified or at.is_multicast
@@ -372,28 +377,11 @@ def _check_host(host: str, hosts: Sequence[str]) -> None:
         raise Unfit(f"{host} is {kind}; if it is meant, add it to `hosts`")
 
 
-def _fits_name(host: str, pattern: str) -> bool:
-    return host.endswith(pattern[1:].lower()) if pattern.startswith("*.") else host == pattern.lower()
-
-
 def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
     try:
         return ipaddress.ip_network(text)
     except ValueError:
         return None
-
-
-def _secret_key(target: Template) -> str:
-    """Key of a secret that is sent to every target; empty if there is none."""
-    if target.auth is not None:
-        return "auth"
-    if target.headers:
-        return "headers"
-    return "tls" if target.tls is not None and target.tls.cert_file is not None else ""
-
-
-def _is_label(name: str, pattern: str) -> bool:
-    return name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern
 
 
 def _check_server(url: str, key: str, auth: Auth | None, mistakes: Mistakes) -> None:

@@ -9,31 +9,89 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import md5
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Self
 
 import re2
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 
-from prober.config.fields import Block, Items, Mistakes, PositiveCount
+from prober.config.fields import Block, Items, Mistakes, PositiveCount, mistake
+from prober.config.problems import no_such
 
 TARGET_LABELS = ("__address__", "__scheme__", "__path__", "name", "model")
 Labels = Mapping[str, str]
 MAX_MATCHED_CHARS = 4_096
 _LABEL = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _GROUP = re.compile(r"\$(?:(\$)|(\w+)|\{(\w+)\})")
-Action = Literal[
-    "replace",
-    "keep",
-    "drop",
-    "keepequal",
-    "dropequal",
-    "hashmod",
-    "lowercase",
-    "uppercase",
-    "labelmap",
-    "labeldrop",
-    "labelkeep",
-]
+
+
+def _set(labels: dict[str, str], name: str | None, value: str) -> None:
+    labels[name or ""] = value
+    if not value:
+        del labels[name or ""]
+
+
+def _replace(rule: "Rule", labels: dict[str, str], text: str) -> bool:
+    match = compiled(rule.regex).fullmatch(text[:MAX_MATCHED_CHARS])
+    if match is not None and _LABEL.fullmatch(name := _expanded(rule.target_label or "", match)):
+        _set(labels, name, _expanded(rule.replacement, match))
+    return True
+
+
+def _keep(rule: "Rule", labels: dict[str, str], text: str) -> bool:
+    return _is_match(rule.regex, text) == (rule.action == "keep")
+
+
+def _keep_equal(rule: "Rule", labels: dict[str, str], text: str) -> bool:
+    return (labels.get(rule.target_label or "", "") == text) == (rule.action == "keepequal")
+
+
+def _hash(rule: "Rule", labels: dict[str, str], text: str) -> bool:
+    number = int.from_bytes(md5(text.encode(), usedforsecurity=False).digest()[8:])
+    _set(labels, rule.target_label, str(number % (rule.modulus or 1)))
+    return True
+
+
+def _change_case(rule: "Rule", labels: dict[str, str], text: str) -> bool:
+    """Each character by itself, as Go does: ß stays ß."""
+    convert = str.lower if rule.action == "lowercase" else str.upper
+    _set(labels, rule.target_label, "".join(new if len(new := convert(old)) == 1 else old for old in text))
+    return True
+
+
+def _map_names(rule: "Rule", labels: dict[str, str], text: str) -> bool:
+    for name, value in sorted(labels.items()):
+        match = compiled(rule.regex).fullmatch(name[:MAX_MATCHED_CHARS])
+        if match is not None and value:
+            labels[_expanded(rule.replacement, match)] = value
+    return True
+
+
+def _drop_names(rule: "Rule", labels: dict[str, str], text: str) -> bool:
+    for name in [name for name in labels if _is_match(rule.regex, name) == (rule.action == "labeldrop")]:
+        del labels[name]
+    return True
+
+
+# The actions of Prometheus: what each does, which says whether the target stays, and the keys that it uses.
+_ACTIONS: dict[str, tuple[Callable[["Rule", dict[str, str], str], bool], str]] = {
+    "replace": (_replace, "source_labels separator regex target_label replacement"),
+    "keep": (_keep, "source_labels separator regex"),
+    "drop": (_keep, "source_labels separator regex"),
+    "keepequal": (_keep_equal, "source_labels target_label"),
+    "dropequal": (_keep_equal, "source_labels target_label"),
+    "hashmod": (_hash, "source_labels separator target_label modulus"),
+    "lowercase": (_change_case, "source_labels separator target_label"),
+    "uppercase": (_change_case, "source_labels separator target_label"),
+    "labelmap": (_map_names, "regex replacement"),
+    "labeldrop": (_drop_names, "regex"),
+    "labelkeep": (_drop_names, "regex"),
+}
+
+
+def _action(name: str) -> str:
+    if name.lower() not in _ACTIONS:
+        raise mistake(no_such("action", name, _ACTIONS))
+    return name.lower()
 
 
 class Rule(Block):
@@ -45,8 +103,8 @@ class Rule(Block):
     modulus: PositiveCount | None = Field(None, description="with hashmod: number of values")
     target_label: str | None = Field(None, description="label to set, or to compare with")
     replacement: str = Field("$1", description="new value; $1 and ${name} are groups of the regex")
-    action: Annotated[Action, BeforeValidator(lambda name: name.lower() if isinstance(name, str) else name)] = Field(
-        "replace", description=f"as in Prometheus, in any letter case: {', '.join(get_args(Action))}"
+    action: Annotated[str, AfterValidator(_action), WithJsonSchema({"type": "string", "enum": [*_ACTIONS]})] = Field(
+        "replace", description=f"as in Prometheus, in any letter case: {', '.join(_ACTIONS)}"
     )
 
     @model_validator(mode="after")
@@ -106,70 +164,6 @@ def relabel(labels: Labels, rules: Sequence[Rule]) -> Labels | None:
         if not _ACTIONS[rule.action][0](rule, changed, text):
             return None
     return changed
-
-
-def _replace(rule: Rule, labels: dict[str, str], text: str) -> bool:
-    match = compiled(rule.regex).fullmatch(text[:MAX_MATCHED_CHARS])
-    if match is not None and _LABEL.fullmatch(name := _expanded(rule.target_label or "", match)):
-        _set(labels, name, _expanded(rule.replacement, match))
-    return True
-
-
-def _keep(rule: Rule, labels: dict[str, str], text: str) -> bool:
-    return _is_match(rule.regex, text) == (rule.action == "keep")
-
-
-def _keep_equal(rule: Rule, labels: dict[str, str], text: str) -> bool:
-    return (labels.get(rule.target_label or "", "") == text) == (rule.action == "keepequal")
-
-
-def _hash(rule: Rule, labels: dict[str, str], text: str) -> bool:
-    number = int.from_bytes(md5(text.encode(), usedforsecurity=False).digest()[8:])
-    _set(labels, rule.target_label, str(number % (rule.modulus or 1)))
-    return True
-
-
-def _change_case(rule: Rule, labels: dict[str, str], text: str) -> bool:
-    """Each character by itself, as Go does: ß stays ß."""
-    convert = str.lower if rule.action == "lowercase" else str.upper
-    _set(labels, rule.target_label, "".join(new if len(new := convert(old)) == 1 else old for old in text))
-    return True
-
-
-def _map_names(rule: Rule, labels: dict[str, str], text: str) -> bool:
-    for name, value in sorted(labels.items()):
-        match = compiled(rule.regex).fullmatch(name[:MAX_MATCHED_CHARS])
-        if match is not None and value:
-            labels[_expanded(rule.replacement, match)] = value
-    return True
-
-
-def _drop_names(rule: Rule, labels: dict[str, str], text: str) -> bool:
-    for name in [name for name in labels if _is_match(rule.regex, name) == (rule.action == "labeldrop")]:
-        del labels[name]
-    return True
-
-
-# The actions of Prometheus: what each does, which says whether the target stays, and the keys that it uses.
-_ACTIONS: dict[str, tuple[Callable[[Rule, dict[str, str], str], bool], str]] = {
-    "replace": (_replace, "source_labels separator regex target_label replacement"),
-    "keep": (_keep, "source_labels separator regex"),
-    "drop": (_keep, "source_labels separator regex"),
-    "keepequal": (_keep_equal, "source_labels target_label"),
-    "dropequal": (_keep_equal, "source_labels target_label"),
-    "hashmod": (_hash, "source_labels separator target_label modulus"),
-    "lowercase": (_change_case, "source_labels separator target_label"),
-    "uppercase": (_change_case, "source_labels separator target_label"),
-    "labelmap": (_map_names, "regex replacement"),
-    "labeldrop": (_drop_names, "regex"),
-    "labelkeep": (_drop_names, "regex"),
-}
-
-
-def _set(labels: dict[str, str], name: str | None, value: str) -> None:
-    labels[name or ""] = value
-    if not value:
-        del labels[name or ""]
 
 
 @lru_cache(maxsize=1_000)

@@ -376,20 +376,16 @@ class TargetRunner:
         try:
             if result is not None:
                 self.record(result, is_fault=is_fault)
-            self._follow_state(result)
+            if self.target.is_refusing and self.name is None:
+                key = self.target.spec.key
+                self._take_name(UNNAMED if not self._context.names.is_taken(UNNAMED, key) else key)
+            if result is None:
+                self._show_state()
+            self._log_changes(result)
         except Exception:
             log.exception(
                 "target=%s: a result or the state could not be recorded; please report this", self.name or UNNAMED
             )
-
-    def _follow_state(self, result: ProbeResult | None) -> None:
-        """Show the state, and log a change of it."""
-        if self.target.is_refusing and self.name is None:
-            key = self.target.spec.key
-            self._take_name(UNNAMED if not self._context.names.is_taken(UNNAMED, key) else key)
-        if result is None:
-            self._show_state()
-        self._log_changes(result)
 
     def _log_changes(self, result: ProbeResult | None) -> None:
         """Log a change of the state, and of what is wrong with the token file."""

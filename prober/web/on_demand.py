@@ -54,29 +54,20 @@ class OnRequest:
             raise TooMany(wait_s, f"nothing was sent: more than {PROBES_PER_S:g} probes on request a second")
         self._in_flight[key] += 1
         try:
-            return await self._send(runner.target, probe, limit_s)
+            target = runner.target
+            beside, own = target.beside(), target.spec.timeouts
+            limit = limit_s if limit_s is not None else own.total + own.connect
+            lead = min(target.spec.connect_lead, 0.1, limit / 4)
+            bounded = {name: min(timeout, limit - lead) for name, timeout in own}
+            beside.spec = target.spec.model_copy(update={"timeouts": own.model_copy(update=bounded)})
+            if target not in self._needs:
+                self._needs[target] = needs_of(target.spec)
+            beside.protected_demand = self._needs[target]
+            drawer = RequestGenerator(probe.workload, self._fleet.rng)
+            due = self._fleet.context.clock.now_ns() + round(lead * 1e9)
+            result = await asyncio.wait_for(run_probe(beside, drawer, due), limit + lead)
+            if result is not None and result.outcome is Outcome.OVER_BUDGET:
+                return replace(result, detail=OVER_BUDGET)
+            return result
         finally:
-            self._in_flight[key] -= 1
-            if not self._in_flight[key]:
-                del self._in_flight[key]
-
-    async def _send(self, target: Target, probe: ProbeSpec, limit_s: float | None) -> ProbeResult | None:
-        beside, own = target.beside(), target.spec.timeouts
-        limit = limit_s if limit_s is not None else own.total + own.connect
-        lead = min(target.spec.connect_lead, 0.1, limit / 4)
-        bounded = {name: min(timeout, limit - lead) for name, timeout in own}
-        beside.spec = target.spec.model_copy(update={"timeouts": own.model_copy(update=bounded)})
-        beside.protected_demand = self._needs_of(target)
-        drawer = RequestGenerator(probe.workload, self._fleet.rng)
-        due = self._fleet.context.clock.now_ns() + round(lead * 1e9)
-        result = await asyncio.wait_for(run_probe(beside, drawer, due), limit + lead)
-        if result is not None and result.outcome is Outcome.OVER_BUDGET:
-            return replace(result, detail=OVER_BUDGET)
-        return result
-
-    def _needs_of(self, target: Target) -> dict[str, BudgetDemand]:
-        """Demand of the target's schedule by budget."""
-        needs = self._needs.get(target)
-        if needs is None:
-            needs = self._needs[target] = needs_of(target.spec)
-        return needs
+            self._in_flight -= Counter([key])  # without what is 0

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from hashlib import sha256
 from math import inf
-from typing import Any, Protocol
+from typing import Any
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Gauge, GCCollector, PlatformCollector, ProcessCollector
@@ -29,7 +29,7 @@ from prober.web.api import Api
 from prober.web.front import Front
 from prober.web.front_process import FrontProcess, Settings, take
 from prober.web.host_name import host_name
-from prober.web.listener import Limits, Listener, listening_sockets
+from prober.web.listener import Limits, listening_sockets
 from prober.web.page import layout
 from prober.web.pieces import PiecewiseResponse
 from prober.web.recent_probes import ProbeFilter
@@ -224,35 +224,11 @@ def _families(registry: CollectorRegistry) -> list[Family]:
     return list(families.values())
 
 
-class Serving(Protocol):
-    """A site that listens."""
+class Serving:
+    """A site that listens. addresses: those of a front in this process"""
 
-    async def cleanup(self) -> None:
-        """Stop listening and close all connections."""
-
-
-class ServingHere:
-    """A site whose front is in this process."""
-
-    def __init__(self, front: Front, runner: web.AppRunner, listener: Listener) -> None:
-        self._front, self._runner, self._listener = front, runner, listener
-
-    @property
-    def addresses(self) -> list[Any]:
-        """Listening addresses."""
-        return self._listener.addresses
-
-    async def cleanup(self) -> None:
-        """Stop listening and close all connections."""
-        await self._front.close()
-        await self._runner.cleanup()
-
-
-class ServingApart:
-    """A site whose front is in a process of its own."""
-
-    def __init__(self, front: FrontProcess, runner: web.AppRunner) -> None:
-        self._front, self._runner = front, runner
+    def __init__(self, front: Front | FrontProcess, runner: web.AppRunner, addresses: Sequence[Any] = ()) -> None:
+        self._front, self._runner, self.addresses = front, runner, addresses
 
     async def cleanup(self) -> None:
         """Stop listening and close all connections."""
@@ -286,18 +262,18 @@ async def backend(site: Site) -> web.AppRunner:
     return runner
 
 
-async def serve(site: Site, address: str, limits: Limits | None = None) -> ServingHere:
+async def serve(site: Site, address: str, limits: Limits | None = None) -> Serving:
     """Listen on `host:port` or `:port`, in this process. Raises OSError with the remedy if the address cannot be used."""
     sockets = await bound(address)
     runner = await backend(site)
     front = Front(site.access, site.prefix, lambda connected: take(runner, connected.dup()))
     site.access.names.add(host_name(host_and_port(address)[0] or "") or "")
-    return ServingHere(front, runner, await front.start(sockets, limits))
+    return Serving(front, runner, (await front.start(sockets, limits)).addresses)
 
 
 async def serve_apart(
     site: Site, address: str, front: FrontProcess, web_config_file: str | None, lost: Callable[[], None]
-) -> ServingApart:
+) -> Serving:
     """Listen on `host:port` or `:port`, in the process of a front. Raises OSError with the remedy if the address cannot be used.
 
     lost: called if that process ends for good
@@ -307,7 +283,7 @@ async def serve_apart(
     settings = Settings(host_and_port(address)[0], site.prefix, site.external_url, web_config_file)
     front.start(settings, sockets, runner, lambda: {"ready": site.ready, "admin": site.admin}, lost)
     site.on_change = front.tell
-    return ServingApart(front, runner)
+    return Serving(front, runner)
 
 
 async def _answer(request: web.Request, pieces: Iterable[bytes], headers: dict[str, str]) -> PiecewiseResponse:

@@ -108,8 +108,8 @@ BAD = [
     ),
     (
         f"discovery: [{{{FILE}, relabel: [{{action: swap, regex: x}}]}}]",
-        "discovery[0].relabel[0].action: 'swap' is not one of 'replace', 'keep', 'drop', 'keepequal', 'dropequal', 'hashmod', "
-        "'lowercase', 'uppercase', 'labelmap', 'labeldrop' or 'labelkeep'",
+        'discovery[0].relabel[0].action: no action "swap"; known: drop, dropequal, hashmod, keep, keepequal, '
+        "labeldrop, labelkeep, labelmap, lowercase, replace, uppercase",
     ),
     (
         f"discovery: [{{{FILE}, target: {{auth: {{bearer_token_file: t}}}}}}]",

@@ -34,9 +34,9 @@ class SloMonitor:
         saved: SavedRows | None = None,
         events: EventLog | None = None,
     ) -> None:
-        self._registry, self._unix_s = registry, unix_s
+        self.registry, self.unix_s = registry, unix_s
         self._saved, self._events = saved or SavedRows(), events or EventLog()
-        self._changes: dict[tuple[Slo, Slo], set[str]] = {}  # names of the targets by old and new definition
+        self.changes: dict[tuple[Slo, Slo], set[str]] = {}  # names of the targets by old and new definition
         self._targets: dict[str, TargetSlos] = {}
 
     def observe(self, observed: NamedSpec) -> "TargetSlos":
@@ -46,7 +46,7 @@ class SloMonitor:
             f"target={observed.name}: the saved events of its SLOs cannot be read, and are counted from now on"
         )
         saved = self._saved.pop(observed.name, _saved_counts, consequence) if before is None else None
-        observer = TargetSlos(self._registry, observed, self._unix_s, self._forget, before, saved or {}, self._changes)
+        observer = TargetSlos(self, observed, before, saved or {})
         self._targets[observed.name] = observer
         return observer
 
@@ -58,7 +58,7 @@ class SloMonitor:
 
     def report_changes(self) -> None:
         """Log, and remember as events, the counts that began anew because a reload changed the definition of their SLO."""
-        for (before, slo), names in self._changes.items():
+        for (before, slo), names in self.changes.items():
             now, was = _definition(slo), _definition(before)
             changes = ", ".join(f"{key} {now[key]}, was {was[key]}" for key in now if now[key] != was[key])
             text = f"SLO {slo.name}: its events are counted anew, as its configuration changed: {changes}"
@@ -66,10 +66,11 @@ class SloMonitor:
                 text += f" ({counted(len(names), 'target')}: {first_names(names, MAX_NAMES)})"
             for name in sorted(names) if len(names) <= MAX_TOLD_APART else [""]:
                 log.info("%s%s", f"target={name} " if name else "", text)
-                self._events.append(TargetEvent(self._unix_s(), name, "slo", text))
-        self._changes.clear()
+                self._events.append(TargetEvent(self.unix_s(), name, "slo", text))
+        self.changes.clear()
 
-    def _forget(self, target: "TargetSlos") -> None:
+    def forget(self, target: "TargetSlos") -> None:
+        """The target is gone, unless another one has taken over its name."""
         if self._targets.get(target.name) is target:
             del self._targets[target.name]
 
@@ -104,18 +105,10 @@ class TargetSlos(TargetObserver):
     """The SLOs of one target, by workload and by the name of the SLO."""
 
     def __init__(
-        self,
-        registry: Registry,
-        observed: NamedSpec,
-        unix_s: Callable[[], float],
-        on_removed: Callable[["TargetSlos"], None],
-        before: "TargetSlos | None",
-        saved: Mapping[str, Any],
-        changes: dict[tuple[Slo, Slo], set[str]],
+        self, monitor: SloMonitor, observed: NamedSpec, before: "TargetSlos | None", saved: Mapping[str, Any]
     ) -> None:
-        self.name, self._changes = observed.name, changes
-        self._registry, self._observed, self._unix_s, self._on_removed = registry, observed, unix_s, on_removed
-        self._saved = saved
+        self.name = observed.name
+        self._monitor, self._observed, self._saved = monitor, observed, saved
         self._counts: dict[tuple[str, str], _Count] = dict(before._counts) if before is not None else {}
         self.configured()
         self._saved = {}
@@ -128,7 +121,7 @@ class TargetSlos(TargetObserver):
             if count is None or count.slo != slo:
                 # Events of another threshold or signal must not be added to the old ones.
                 if count is not None:
-                    self._changes.setdefault((count.slo, slo), set()).add(self.name)
+                    self._monitor.changes.setdefault((count.slo, slo), set()).add(self.name)
                 count = _Count(slo, stream, self._window(slo, stream))
             count.stream = stream
             self._counts[key] = count
@@ -143,10 +136,10 @@ class TargetSlos(TargetObserver):
         row = self._saved.get(_key(slo, stream))
         if row is not None:
             try:
-                return WindowCount.restored(slo.window_s, row, self._unix_s())
+                return WindowCount.restored(slo.window_s, row, self._monitor.unix_s())
             except ValueError as problem:
                 log.error("target=%s slo=%s: %s; it is counted from now on", self.name, slo.name, problem)
-        return WindowCount(slo.window_s, self._unix_s())
+        return WindowCount(slo.window_s, self._monitor.unix_s())
 
     def probe_ended(self, result: ProbeResult) -> None:
         for (workload, slo_name), count in self._counts.items():
@@ -157,16 +150,16 @@ class TargetSlos(TargetObserver):
                 is_decode = count.slo.signal in ("tpot", "itl")
                 count.why_no_event = result.timeline.why_no_tpot if is_decode and not events else ""
             if events:
-                count.window.add(self._unix_s(), events, bad)
-                self._registry.value(series.SLO_EVENTS, self.name, workload, slo_name).inc(events)
-                self._registry.value(series.SLO_BAD_EVENTS, self.name, workload, slo_name).inc(bad)
+                count.window.add(self._monitor.unix_s(), events, bad)
+                self._monitor.registry.value(series.SLO_EVENTS, self.name, workload, slo_name).inc(events)
+                self._monitor.registry.value(series.SLO_BAD_EVENTS, self.name, workload, slo_name).inc(bad)
 
     def removed(self) -> None:
-        self._on_removed(self)
+        self._monitor.forget(self)
 
     def statuses(self, *, trusted: bool) -> Iterator[SloStatus]:
         """The status of each SLO in each workload."""
-        unix_s = self._unix_s()
+        unix_s = self._monitor.unix_s()
         for count in self._counts.values():
             last_s = count.window.last_unix_s
             yield slo_status(
@@ -179,7 +172,7 @@ class TargetSlos(TargetObserver):
 
     def _declare(self, unchanged: set[tuple[str, str]]) -> None:
         """Export objective and threshold as configured, and counters; counters of changed SLOs start again at 0."""
-        registry, name = self._registry, self.name
+        registry, name = self._monitor.registry, self.name
         counters = {(name, *key) for key in unchanged}
         for counter in (series.SLO_EVENTS, series.SLO_BAD_EVENTS):
             registry.keep(counter, counters, name)

@@ -38,17 +38,10 @@ class Kubernetes:
         watch_s: float | None = None,
         rng: Random | None = None,
     ) -> None:
-        self._spec, self._label_names, self._discovered, self._watch_s = (
-            spec,
-            label_names,
-            discovered,
-            watch_s or WATCH_S,
-        )
-        self._params = {
-            name: value
-            for name, value in (("labelSelector", spec.label_selector), ("fieldSelector", spec.field_selector))
-            if value
-        }
+        self._spec, self._label_names, self._discovered = spec, label_names, discovered
+        self._watch_s = watch_s or WATCH_S
+        selectors = {"labelSelector": spec.label_selector, "fieldSelector": spec.field_selector}
+        self._params = {name: selector for name, selector in selectors.items() if selector}
         self._rng = rng or Random()
         self._odd_owners = set[str]()
 
