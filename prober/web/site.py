@@ -159,14 +159,14 @@ class Site:
                 remedy = "send a number of seconds above 0, or leave the header out"
                 raise web.HTTPBadRequest(text=f"{SCRAPE_TIMEOUT}: {header!r} is no timeout; {remedy}\n")
             timeout_s -= min(PROBE_MARGIN_S, timeout_s / 2)
-        now_s = asyncio.get_running_loop().time
-        began_s, result = now_s(), None
+        now_ns, result = self._fleet.context.clock.now_ns, None
+        began_ns = now_ns()
         try:
             runner, result = await self._api.probe_once(request, timeout_s, request.query.get("module", ""))
             outcome = str(result.outcome if result is not None else runner.target.state)
         except TimeoutError:
             outcome = Outcome.TIMEOUT_TOTAL.value
-        page_text = _probe_page(result, outcome, now_s() - began_s)
+        page_text = _probe_page(result, outcome, (now_ns() - began_ns) / 1e9)
         return web.Response(body=page_text, headers={"Content-Type": Form.TEXT.value})
 
     async def status(self, request: web.Request) -> web.StreamResponse:
