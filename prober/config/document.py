@@ -3,6 +3,7 @@
 Dates and numbers in base 60, such as 1:30, stay text, since no key takes one, and tags that build objects are refused.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import yaml
@@ -113,10 +114,34 @@ def _values(node: Node, known: dict[int, int]) -> int:
     return count
 
 
-def parse(text: str) -> Any:
-    """Value of YAML text; None for empty text. Raises BadYaml."""
+def _take_as_written(node: Node, path: Sequence[str]) -> None:
+    """Take the scalars below these keys for text, as Go's YAML does where text is expected: 0x10, 1.50 and yes as they are written."""
+    if isinstance(node, ScalarNode):
+        kind = node.tag.removeprefix("tag:yaml.org,2002:")
+        if not path and kind in ("null", "bool", "int", "float"):
+            node.tag, node.value = "tag:yaml.org,2002:str", "" if kind == "null" else node.value
+    elif isinstance(node, MappingNode):
+        for key, value in node.value:
+            if not path or key.value == path[0]:
+                _take_as_written(value, path[1:])
+    else:
+        for item in node.value:
+            _take_as_written(item, path)
+
+
+def parse(text: str, as_written: Sequence[str] | None = None) -> Any:
+    """Value of YAML text; None for empty text. Raises BadYaml.
+
+    as_written: path of keys, lists left out, below which each scalar is the text that the file has; one without a value is empty
+    """
     try:
-        return _Loader(text).get_single_data()
+        loader = _Loader(text)
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        if as_written is not None:
+            _take_as_written(node, as_written)
+        return loader.construct_document(node)
     except MarkedYAMLError as problem:
         mark = problem.problem_mark or problem.context_mark
         message = problem.problem or problem.context or "this is not YAML"

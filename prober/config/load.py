@@ -47,7 +47,7 @@ def load(
     read: returns the content of a file that the configuration names, or raises OSError
     """
     try:
-        raw = parse(text)
+        raw = parse(text, ("discovery", "relabel"))
     except BadYaml as problem:
         raise ConfigError(f"{source}: {problem}") from None
     if not isinstance(raw, dict):
