@@ -3,10 +3,10 @@
     python -m bench.knee [--engines N] [--processes N]     `python -m bench.worlds` makes bench/knees.json, the truth
 
 Each engine (`bench.worlds`) is swept by the same machine as in production (`prober.features.capacity.sweep`), driven in virtual time
-beside its background load, three times: with every background request known (“telemetry seen”), with the page's counters only,
-and without a page. All have the same random numbers. Then a gentle sweep, a sweep with a fault in its middle, and the grid: steps
-of 10% from 1/s, 60 s each, until the empirical p99 of a step breaks the threshold; its estimate is the last step that held.
-Without a page nobody knows the load that was there: estimate and truth are then of the load added.
+beside its background load, twice: with the page's counters and without a page. Both have the same random numbers. Then a gentle
+sweep, a sweep with a fault in its middle, and the grid: steps of 10% from 1/s, 60 s each, until the empirical p99 of a step breaks
+the threshold; its estimate is the last step that held. Without a page nobody
+knows the load that was there: estimate and truth are then of the load added.
 """
 
 import argparse
@@ -231,7 +231,6 @@ def engine(known: dict[str, Any]) -> dict[str, Any]:
         "kind": known["kind"],
         "knee": known["knee"],
         "slope": known["slope"],
-        "arrivals": swept(known, "arrivals"),
         "counters": swept(known, "counters"),
         "none": swept(known, "none"),
         "gentle": swept(known, "counters", "gentle"),
@@ -259,7 +258,6 @@ def goals(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Goals for accuracy, coverage, harm and stops."""
     results = []
     for name, title, mid, far in (
-        ("arrivals", "telemetry seen", 0.04, 0.12),
         ("counters", "background by counters", 0.06, 0.20),
         ("none", "no page", 0.12, 0.30),
     ):
@@ -271,7 +269,7 @@ def goals(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         "mid": lambda slope: FLAT <= slope < SHARP,
         "sharp": lambda slope: slope >= SHARP,
     }
-    for name, title in (("arrivals", "telemetry seen"), ("counters", "counters"), ("none", "no page")):
+    for name, title in (("counters", "counters"), ("none", "no page")):
         for kind, is_kind in kinds.items():
             covered = [row[name]["covered"] for row in rows if is_kind(row["slope"]) and "covered" in row[name]]
             if covered:
@@ -284,9 +282,8 @@ def goals(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
                         "share",
                     )
                 )
-    for name, title in (("arrivals", "telemetry seen"), ("counters", "counters")):
-        inside = [0.005 <= row[name].get("share", 0.0) <= 0.02 for row in rows]
-        results.append(at_least(f"true breach share within 0.5–2%, {title}", sum(inside) / len(inside), 0.8, "share"))
+    inside = [0.005 <= row["counters"].get("share", 0.0) <= 0.02 for row in rows]
+    results.append(at_least("true breach share within 0.5–2%, counters", sum(inside) / len(inside), 0.8, "share"))
     results.append(
         goal(
             "requests ÷ grid's, median",
@@ -352,7 +349,7 @@ def main() -> None:
                 with options.rows.open("a") as file:
                     file.write(json.dumps(row) + "\n")
     rows.sort(key=lambda row: int(row["seed"]))
-    ways = ("arrivals", "counters", "none", "gentle", "grid")
+    ways = ("counters", "none", "gentle", "grid")
     show("knee", goals(rows), engines=len(rows), ways={name: summary(rows, name) for name in ways}, rows=rows)
 
 

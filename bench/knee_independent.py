@@ -2,8 +2,8 @@
 
     python -m bench.knee_independent [--held-out] [--traces FOLDER] [--processes N] [--rows FILE]
 
-For each engine three sweeps, by what is known of the background (its arrivals, the page's counters, nothing), and a grid. A flat
-knee counts as right where the true share at the answer is within half and double of the allowed one. The constants of fit and
+For each engine two sweeps, by what is known of the background (the page's counters, nothing), and a grid. A flat knee counts as
+right where the true share at the answer is within half and double of the allowed one. The constants of fit and
 interval were set on the tuning kinds; `--held-out` takes the other ones.
 """
 
@@ -28,7 +28,6 @@ from prober.results.capacity import Capacity
 SEED = 11
 MIN_KNEE_PER_S = 1.5  # of a world: sweeps begin with one request per second
 WAYS: tuple[tuple[Telemetry, str, float, float], ...] = (
-    ("arrivals", "telemetry seen", 0.04, 0.12),
     ("counters", "background by counters", 0.06, 0.18),
     ("none", "no page", 0.14, 0.35),
 )
@@ -51,7 +50,7 @@ def swept(world: World, telemetry: Telemetry, traces: Path | None) -> dict[str, 
             assert driver.sweep is not None
             is_modelled = estimate.fit is not None and estimate.fit.quality == "good"
             driver.sweep.estimated(estimate.capacities, CLOCK_S + driver.now_s, is_modelled=is_modelled)
-        elif isinstance(action, Finished) and action.void:
+        elif isinstance(action, Finished) and action.verdict == "void":
             capacity = Capacity("ttft", "not_enough_data")
     figures |= {"verdict": capacity.verdict, "fit": capacity.fit, "requests": driver.sent}
     sizes = {signals.ranks for _, signals in driver.readings}
@@ -110,7 +109,7 @@ def goals(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     results.append(goal("harmed ÷ grid's, all engines", harmed, 0.1, ""))
     cpu_s = max(row[name]["cpu_s"] for row in rows for name, *_ in WAYS)
     results.append(goal("CPU of an estimate, longest", cpu_s, 10.0, "s"))
-    changed = [row[name] for row in rows for name in ("arrivals", "counters") if row[name]["changed_size"]]
+    changed = [row["counters"] for row in rows if row["counters"]["changed_size"]]
     if changed:
         found = sum(sweep["verdict"] == "found" for sweep in changed)
         results.append(goal(f"capacities of engines that changed their size, of {len(changed)}", found, 0, ""))

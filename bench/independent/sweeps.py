@@ -24,7 +24,7 @@ from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
 
-Telemetry = Literal["arrivals", "counters", "none"]
+Telemetry = Literal["counters", "none"]
 LEAD_S, READ_LEAD_S = 90.0, 60.0  # before the sweep: background, page readings
 TICK_S, IDLE_PAGE_S, MAX_STEP_S = 0.25, 5.0, 0.05
 CLOCK_S = 1_000.0  # the prober's clock at time 0 of the engine
@@ -87,18 +87,14 @@ class SweepDriver:
     def run(self, plan: Plan, longest_s: float = 3_600.0) -> Iterator[Action]:
         """Run the sweep; yields each action that is not `Run`. The caller answers `Estimate` by `sweep.estimated`."""
         self.advance(LEAD_S - READ_LEAD_S)
-        unobserved, pages = len(self.others), []
-        arrivals: list[tuple[float, int, int]] = []
-        self._arrivals = arrivals
+        pages = []
         while self.now_s < LEAD_S:
             self.advance(self.now_s + IDLE_PAGE_S)
             pages.append((self.now_s, self.engine.page()))
         sweep = self.sweep = Sweep(plan, CLOCK_S + self.now_s)
         for at_s, page in pages if self.telemetry != "none" else ():
             sweep.page(CLOCK_S + at_s, page)
-        for other in arrivals if self.telemetry == "arrivals" else ():
-            sweep.other(CLOCK_S + other[0], *other[1:])
-        self.began_s, self.first_other = self.now_s, unobserved
+        self.began_s = self.now_s
         tick_s = page_s = self.now_s
         due_s, action = inf, None
         while self.now_s < self.began_s + longest_s:
@@ -134,11 +130,6 @@ class SweepDriver:
         while self._next_other[0] <= to_s:
             at_s, prompt, output, prefix = self._next_other
             self.others.append((at_s, self.engine.submit(at_s, prompt, output, prefix)))
-            if at_s > LEAD_S - READ_LEAD_S:
-                if self.sweep is None:
-                    self._arrivals.append((at_s, prompt, output))
-                elif self.telemetry == "arrivals":
-                    self.sweep.other(CLOCK_S + at_s, prompt, output)
             self._next_other = next(self._background)
         self.engine.advance(to_s)
         self.now_s = to_s
@@ -211,7 +202,6 @@ def grid(world: World, seed: int, traces: Path | None) -> tuple[int, float, int]
     until the p99 of a step misses the threshold.
     """
     driver = SweepDriver(world, "none", seed, traces)
-    driver._arrivals = []
     driver.advance(LEAD_S)
     driver.began_s = LEAD_S
     rate, rng = GRID_MIN_PER_S, Random(f"grid {world.name} {seed}")
@@ -242,7 +232,6 @@ def grid(world: World, seed: int, traces: Path | None) -> tuple[int, float, int]
 def undisturbed_harm(world: World, seed: int, traces: Path | None, from_s: float, until_s: float) -> int:
     """Requests of the same background that miss the threshold without a sweep."""
     driver = SweepDriver(world, "none", seed, traces)
-    driver._arrivals = []
     driver.advance(until_s + 10 * world.threshold_s)
     driver.began_s = from_s
     return driver.harm(until_s)

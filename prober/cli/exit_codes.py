@@ -26,6 +26,8 @@ class ExitCode(IntEnum):
     """`gate`, `matrix`, `sweep`: the measurement shows neither a good nor a bad result, or the target cannot be measured now."""
     CHANGES_PENDING = 5
     """`dashboards push --dry-run`: Grafana differs from what a push would leave."""
+    NO_ESTIMATE = 6
+    """`sweep`: what was measured is there, but the process that estimates failed, for example out of memory."""
     INTERRUPTED = 130
     """Ended at once by Ctrl-C: 128 + SIGINT, as shells report it."""
 

@@ -5,6 +5,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -56,7 +57,7 @@ from prober.net.endpoint import BadEndpoint
 from prober.probing.calibration import calibrate
 from prober.probing.result_context import completed
 from prober.probing.target import Target
-from prober.probing.workers import Workers, WorkersUnavailable, open_workers
+from prober.probing.workers import WorkersUnavailable, open_workers
 from prober.results import cost
 from prober.results.capacity import words
 from prober.results.context import sentences as context_sentences
@@ -72,8 +73,9 @@ EXIT = {
     "below_lowest": ExitCode.FAILED,
     "not_enough_data": ExitCode.NOT_ENOUGH_DATA,
     "void": ExitCode.NOT_ENOUGH_DATA,
+    "no_estimate": ExitCode.NO_ESTIMATE,
 }
-WORST_FIRST = (ExitCode.FAILED, ExitCode.NOT_ENOUGH_DATA, ExitCode.OK)  # of several sweeps
+WORST_FIRST = (ExitCode.FAILED, ExitCode.NO_ESTIMATE, ExitCode.NOT_ENOUGH_DATA, ExitCode.OK)  # of several sweeps
 DEFAULT_CLOSED_STEP = "30s"
 DEFAULT_SLO = "ttft<500ms:99%"
 OF_RATES = ("min_rate", "max_rate")
@@ -118,7 +120,7 @@ def sweep(
     call: typer.Context,
 ) -> None:
     """Sweep, report, and keep what was measured on Ctrl-C. Exit codes: 0 a knee was estimated or a rate was shown to hold,
-    1 an SLO fails at the lowest rate, 4 not enough data, 2 wrong call."""
+    1 an SLO fails at the lowest rate, 2 wrong call, 4 not enough data, 6 the process of the estimate failed."""
     with (
         exit_on(ConfigError, BadEndpoint, ValueError, command="sweep"),
         exit_on(Unmeasurable, WorkersUnavailable, command="sweep", code=ExitCode.NOT_ENOUGH_DATA),
@@ -170,17 +172,20 @@ def sweep(
             warm_up_s=inf if warm.seconds is None else warm.seconds,
             sustain_s=quantity("--sustain", sustain, duration),
         )
-        with only_load("sweep", spec.url):
-            ended = uvloop.run(_repeated(spec, spec.sweep, plan, repeat, workers.ray, quiet=as_json))
-    for number, (_, result) in enumerate(ended, 1):
-        if output:
-            path = Path(output)
-            path = path.with_stem(f"{path.stem}-{number}") if len(ended) > 1 else path
-            path.write_text(to_json(result), encoding="utf-8")
-        if as_json:
-            echo(to_json(result))
-        else:
-            _draw(result)
+        ended: list[tuple[Finished, Result]] = []
+        try:
+            with only_load("sweep", spec.url):
+                uvloop.run(_repeated(spec, spec.sweep, plan, repeat, workers.ray, ended, quiet=as_json))
+        finally:  # a later run that cannot begin loses none before it
+            for number, (_, result) in enumerate(ended, 1):
+                if output:
+                    path = Path(output)
+                    path = path.with_stem(f"{path.stem}-{number}") if len(ended) > 1 else path
+                    path.write_text(to_json(result), encoding="utf-8")
+                if as_json:
+                    echo(to_json(result))
+                else:
+                    _draw(result)
     if len(ended) > 1 and not as_json:
         _spread([finished for finished, _ in ended])
     sys.exit(min((EXIT[finished.verdict] for finished, _ in ended), key=WORST_FIRST.index))
@@ -218,28 +223,27 @@ def _closed_rows(concurrency: str, workload: Workload | Mix, step: str, slos: Se
 
 
 async def _repeated(
-    spec: TargetSpec, sweep_spec: SweepSpec, plan: Plan, times: int, ray: str, *, quiet: bool
-) -> list[tuple[Finished, Result]]:
-    """Run one sweep after the other; the last one is one that was interrupted or lost a worker. Raises WorkersUnavailable."""
-    async with open_workers(sweep_spec.workers, ray=ray) as workers:
-        return await _run_sweeps(spec, sweep_spec, plan, times, workers, quiet=quiet)
+    spec: TargetSpec,
+    sweep_spec: SweepSpec,
+    plan: Plan,
+    times: int,
+    ray: str,
+    ended: list[tuple[Finished, Result]],
+    *,
+    quiet: bool,
+) -> None:
+    """Run one sweep after the other and add each to `ended`; none follows one that was interrupted or lost a worker.
 
-
-async def _run_sweeps(
-    spec: TargetSpec, sweep_spec: SweepSpec, plan: Plan, times: int, workers: Workers, *, quiet: bool
-) -> list[tuple[Finished, Result]]:
-    clock = Clock()
-    target_ = Target(spec, clock)
+    Raises WorkersUnavailable.
+    """
     interrupted = asyncio.Event()
-    ended: list[tuple[Finished, Result]] = []
-    try:
-        with Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TimeElapsedColumn(),
-            console=Terminal(stderr=True),
-            disable=quiet,
-        ) as progress:
+    columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
+    with (
+        closing(Clock()) as clock,
+        Progress(*columns, console=Terminal(stderr=True), disable=quiet) as progress,
+    ):
+        target_ = Target(spec, clock)
+        async with open_workers(sweep_spec.workers, ray=ray) as workers:
             for number in range(times):
                 task = progress.add_task("measuring the load of others", total=None)
 
@@ -281,9 +285,6 @@ async def _run_sweeps(
                 ended.append((run.finished, completed(result, spec, facts, seed=seed)))
                 if interrupted.is_set() or run.quiet_s or workers.losses:
                     break  # on request, or the target asked to be left alone
-        return ended
-    finally:
-        clock.close()
 
 
 def _interrupt(runner: SweepRunner, interrupted: asyncio.Event) -> None:

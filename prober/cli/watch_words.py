@@ -77,7 +77,8 @@ class Watched:
 def plain_lines(watched: Watched, snapshot: Snapshot) -> list[str]:
     """What a snapshot that was just added says: events, probes that did not end well, what makes the rest doubtful, each target."""
     lines = [
-        f"{time_of_day(event.unix_s)} {one_line(event.target)}: {one_line(event.text)}" for event in snapshot.events
+        f"{time_of_day(event.unix_s)} {one_line(': '.join(filter(None, (event.target, event.text))))}"
+        for event in snapshot.events
     ]
     lines += [
         f"{time_of_day(probe.time)} {one_line(probe.target)}: {ending(probe)}"

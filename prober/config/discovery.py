@@ -7,6 +7,7 @@ come from the configuration, and are sent only to hosts that it names.
 import ipaddress
 import re
 from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
@@ -36,7 +37,7 @@ from prober.config.fields import (
 from prober.config.hosts import is_loopback, refused_kind
 from prober.config.labels import MAX_VALUE_CHARS
 from prober.config.problems import no_such
-from prober.config.relabel import TARGET_LABELS, Labels, Rule, relabel
+from prober.config.relabel import TARGET_LABELS, LabelNames, Labels, Rule, relabel
 from prober.config.server import Auth, TlsSpec, environment, server_auth, server_problem, server_tls
 from prober.config.target import TargetSpec, Template
 from prober.config.units import shortened
@@ -233,17 +234,19 @@ class DiscoverySpec(Block):
                 f"has {' and '.join(kinds)}; keep one of them" if kinds else f"needed: one of {', '.join(KINDS)}"
             )
         with Mistakes() as mistakes:
-            if not self.hosts and (secret := _secret_key(self.target)):
+            has_certificate = self.target.tls is not None and self.target.tls.cert_file is not None
+            sent = {"auth": self.target.auth is not None, "headers": self.target.headers, "tls": has_certificate}
+            if not self.hosts and (secret := next((key for key in sent if sent[key]), "")):
                 mistakes.add(
                     "hosts",
                     f"needed, as `target.{secret}` is sent to whatever is found: say where that may be, such as [10.0.0.0/8]",
                 )
             kept = (*TARGET_LABELS, *self.target.labels)
             for index, rule in enumerate(self.relabel):
-                name = rule.target_label
-                if name is not None and name not in kept and not name.startswith("__tmp"):
+                key, name = rule.sets
+                if name and "$" not in name and name not in kept and not name.startswith("__tmp"):
                     mistakes.add(
-                        f"relabel[{index}].target_label",
+                        f"relabel[{index}].{key}",
                         f"{no_such('label that is kept', name, kept)}; name it in `target.labels`, or use __tmp_… for later rules",
                     )
             if self.target.metrics is not None and self.target.metrics.url is not None:
@@ -260,9 +263,11 @@ class DiscoverySpec(Block):
         known = (*TARGET_LABELS, *META[kubernetes.role if kubernetes is not None else "dns"])
         with Mistakes() as mistakes:
             for place, rule in enumerate(relabel):
-                for index, name in enumerate(rule.source_labels):
-                    if not any(_is_label(name, pattern) for pattern in (*known, "__tmp*")):
-                        mistakes.add(f"[{place}].source_labels[{index}]", no_such("label", name, known))
+                for key, name in rule.reads.items():
+                    if not any(fnmatchcase(name, pattern) for pattern in (*known, "__tmp*")):
+                        mistakes.add(f"[{place}].{key}", no_such("label", name, known))
+                if "$" in rule.sets[1]:
+                    break  # it may set any label for the rules that follow
         return relabel
 
     @property
@@ -277,9 +282,10 @@ class DiscoverySpec(Block):
         return source
 
     @property
-    def reads(self) -> frozenset[str]:
-        """Labels of the source that the relabelling rules read, or that its targets have themselves."""
-        return frozenset(name for rule in self.relabel for name in rule.source_labels) | self.target.labels.keys()
+    def reads(self) -> LabelNames:
+        """Labels of the source that its targets have themselves, or that the relabelling rules read."""
+        names = {*TARGET_LABELS, *self.target.labels, *(name for rule in self.relabel for name in rule.reads.values())}
+        return LabelNames(frozenset(names), tuple(rule.regex for rule in self.relabel if rule.action == "labelmap"))
 
     @property
     def template(self) -> TargetSpec:
@@ -349,7 +355,9 @@ def _check_host(host: str, hosts: Sequence[str]) -> None:
             # 127.1 and 0x7f000001 are addresses to a resolver and would get round every rule on addresses.
             raise Unfit(f"__address__ {_quoted(host)} is neither a name nor an address") from None
         is_near = is_loopback(host)
-        allowed = any(_fits_name(host, pattern) for pattern in hosts)
+        allowed = any(
+            host.endswith(name[1:]) if name.startswith("*.") else host == name for name in map(str.lower, hosts)
+        )
     else:
         at = getattr(at, "ipv4_mapped", None) or at
         is_near = at.is_loopback or at.is_unspecified or at.is_multicast
@@ -360,28 +368,11 @@ def _check_host(host: str, hosts: Sequence[str]) -> None:
         raise Unfit(f"{host} is {kind}; if it is meant, add it to `hosts`")
 
 
-def _fits_name(host: str, pattern: str) -> bool:
-    return host.endswith(pattern[1:].lower()) if pattern.startswith("*.") else host == pattern.lower()
-
-
 def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
     try:
         return ipaddress.ip_network(text)
     except ValueError:
         return None
-
-
-def _secret_key(target: Template) -> str:
-    """Key of a secret that is sent to every target; empty if there is none."""
-    if target.auth is not None:
-        return "auth"
-    if target.headers:
-        return "headers"
-    return "tls" if target.tls is not None and target.tls.cert_file is not None else ""
-
-
-def _is_label(name: str, pattern: str) -> bool:
-    return name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern
 
 
 def _server_problem(url: str, auth: Auth | None) -> str:

@@ -3,7 +3,7 @@
 Dates and numbers in base 60, such as 1:30, stay text, since no key takes one, and tags that build objects are refused.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -141,10 +141,34 @@ def _child(node: Node | None, path: str) -> tuple[Position, Node, str] | None:
     return min(_position(mark), _position(value.start_mark)), value, path[len(name) :]
 
 
-def parse(text: str) -> Any:
-    """Value of YAML text; None for empty text. Raises BadYaml."""
+def _take_as_written(node: Node, path: Sequence[str]) -> None:
+    """Take the scalars below these keys for text, as Go's YAML does where text is expected: 0x10, 1.50 and yes as they are written."""
+    if isinstance(node, ScalarNode):
+        kind = node.tag.removeprefix("tag:yaml.org,2002:")
+        if not path and kind in ("null", "bool", "int", "float"):
+            node.tag, node.value = "tag:yaml.org,2002:str", "" if kind == "null" else node.value
+    elif isinstance(node, MappingNode):
+        for key, value in node.value:
+            if not path or key.value == path[0]:
+                _take_as_written(value, path[1:])
+    else:
+        for item in node.value:
+            _take_as_written(item, path)
+
+
+def parse(text: str, as_written: Sequence[str] | None = None) -> Any:
+    """Value of YAML text; None for empty text. Raises BadYaml.
+
+    as_written: path of keys, lists left out, below which each scalar is the text that the file has; one without a value is empty
+    """
     try:
-        return _Loader(text).get_single_data()
+        loader = _Loader(text)
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        if as_written is not None:
+            _take_as_written(node, as_written)
+        return loader.construct_document(node)
     except MarkedYAMLError as problem:
         mark = problem.problem_mark or problem.context_mark
         message = problem.problem or problem.context or "this is not YAML"
@@ -193,17 +217,17 @@ class Problems:
         # Lines of the message by position, missing part of the path, and message without its path.
         self._found: dict[tuple[Position, str, str], str] = {}
 
-    def parse(self) -> Any:
-        """Plain values of the file. Raises ConfigError."""
+    def parse(self, as_written: Sequence[str] | None = None) -> Any:
+        """Plain values of the file, as `parse`. Raises ConfigError."""
         try:
-            return parse(self._text)
+            return parse(self._text, as_written)
         except BadYaml as bad:
             at = "".join(f":{number}" for number in bad.at or (1,))
             raise ConfigError(f"{self._source}{at}: {bad.problem}") from None
 
-    def mapping(self, example: str) -> dict[Any, Any]:
+    def mapping(self, example: str, as_written: Sequence[str] | None = None) -> dict[Any, Any]:
         """The file, if it is a mapping. Raises ConfigError, which shows the example."""
-        values = self.parse()
+        values = self.parse(as_written)
         if isinstance(values, dict):
             return values
         raise ConfigError(self.line("", f"not a mapping; {example}"))

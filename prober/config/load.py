@@ -28,6 +28,7 @@ SINGLE: dict[str, type[Block]] = {
     "prometheus": PrometheusSpec,
     "grafana": GrafanaSpec,
 }
+MINIMAL = "the least that works is `targets: [{url: http://localhost:8000}]`"
 LISTS = {
     "targets": "needed: a list of targets, such as [{url: http://localhost:8000}]",
     "discovery": "needed: a list, such as [{file: {files: [targets.json]}}]",
@@ -50,7 +51,7 @@ def load(
     examine: returns errors by key of a valid block that only this machine shows, such as certificates that it cannot read
     """
     problems = Problems(source, text)
-    raw = problems.mapping("the least that works is `targets: [{url: http://localhost:8000}]`")
+    raw = problems.mapping(MINIMAL, as_written=("discovery", "relabel"))
     configuration = _Reader(raw, problems, Document(engines, environment, read)).configuration(examine)
     problems.end()
     configuration._file = problems

@@ -112,11 +112,6 @@ def http_url(text: str, info: ValidationInfo, example: str, *schemes: str) -> st
     return url
 
 
-def expand_proxy(text: str, info: ValidationInfo) -> str:
-    """URL of a forward proxy with its variables expanded. Raises ValueError."""
-    return http_url(text, info, "http://host:port", "http")
-
-
 def header_problem(name: str, value: str, *, auth_header: str) -> str:
     """Error in a header; empty if it is valid. auth_header: the header that `auth` sets, empty without one."""
     if OWN_HEADERS.fullmatch(name.lower()) or name.lower() == auth_header.lower() != "":

@@ -35,7 +35,7 @@ from prober.config.fields import (
 )
 from prober.config.labels import UserLabels
 from prober.config.problems import no_such
-from prober.config.server import Auth, Headers, TlsSpec, base_url, expand_proxy
+from prober.config.server import Auth, Headers, TlsSpec, base_url, http_url
 from prober.config.serving import DecodeBoundSpec, GpusSpec, MetricsSpec
 from prober.config.sweep import SweepSpec
 from prober.config.workloads import THINK_TIME_REFUSED
@@ -232,9 +232,9 @@ class Template(Overridable):
         repr=False,
     )
     tls: TlsSpec | None = Field(None, description="settings for https")
-    proxy_url: Annotated[str, AfterValidator(expand_proxy)] | None = Field(
-        None, description="http:// URL of a forward proxy; may contain `${NAME}` of the environment", repr=False
-    )
+    proxy_url: (
+        Annotated[str, AfterValidator(lambda text, info: http_url(text, info, "http://host:port", "http"))] | None
+    ) = Field(None, description="http:// URL of a forward proxy; may contain `${NAME}` of the environment", repr=False)
     metrics: (
         Annotated[MetricsSpec, AfterValidator(lambda metrics: None if metrics.url == "none" else metrics)] | None
     ) = Field(default_factory=MetricsSpec, description="metrics page of the engine")

@@ -1,6 +1,7 @@
 """Parse quantities such as `500ms`, `0.2/s`, `99.9%`, `4M`."""
 
 import re
+from collections.abc import Collection
 from decimal import Decimal
 
 _SECONDS = {
@@ -129,6 +130,12 @@ def percent_text(ratio: float | Decimal) -> str:
 def counted(count: int, noun: str) -> str:
     """A count with its noun: 1 target, 2 targets, 1,000 targets."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def first_names(names: Collection[str], limit: int) -> str:
+    """The first names in alphabetical order and the number of the others: a, b, c and 1,997 more."""
+    listed = ", ".join(sorted(names)[:limit])
+    return f"{listed} and {len(names) - limit:,} more" if len(names) > limit else listed
 
 
 def shortened(value: object) -> str:

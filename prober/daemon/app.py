@@ -261,7 +261,9 @@ class App:
         failures = self._family(own_series.STORAGE_FAILURES.name).value()
         engines = EngineMonitor(self._families, events, engine_facts)
         headroom = self._headroom = Headroom(self._families, demands)
-        slos = SloMonitor(self._families, lambda: moment(clock.now_ns(), clock.unix_s()), slo_counts)
+        slos = self._slos = SloMonitor(
+            self._families, lambda: moment(clock.now_ns(), clock.unix_s()), slo_counts, events
+        )
         self._drift = DriftMonitor(self._families, events, specs.drift, drifts, has_store=store is not None)
         self._sweeps = Sweeps(
             self._families, events, headroom, trust, clock, store, PageReader, leading, read_facts, instance
@@ -430,6 +432,7 @@ class App:
             self._grafana.configure(specs.grafana)
             await self._desired_targets.configure(specs)
             await self._fleet.settled()
+            self._slos.report_changes()
             if self.pod_ends:
                 self._end_own_targets()
             self._applied()

@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from typing import Literal
 
-EventKind = Literal["state", "engine", "drift", "diagnosis", "sweep"]
+EventKind = Literal["state", "engine", "drift", "diagnosis", "slo", "sweep"]
 
 
 @dataclass(frozen=True, slots=True)
 class TargetEvent:
-    """An event of `target` that is shown in its history and as an annotation in its graphs."""
+    """An event of `target` that is shown in its history and as an annotation in its graphs. target: "" if it is of several."""
 
     unix_s: float
     target: str

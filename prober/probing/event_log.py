@@ -1,10 +1,15 @@
-"""The events of all targets: changes of state and engine, drift, diagnoses, sweeps."""
+"""The events of all targets: changes of state and engine, drift, diagnoses, changed SLOs, sweeps."""
 
 from collections import deque
+from collections.abc import Callable, Collection
 
+from prober.config.units import counted, first_names
 from prober.measure.event import TargetEvent
+from prober.measure.target_state import TargetState
 
 MAX_EVENTS = 500  # of all targets together
+MAX_TOLD_APART = 10  # targets with an event each; the same of more of them is one event
+MAX_NAMES = 3  # in an event of many targets
 
 
 class EventLog:
@@ -20,3 +25,32 @@ class EventLog:
     def latest(self, target: str | None = None) -> list[TargetEvent]:
         """The events of one target, or of all, latest first. Those of a removed target stay."""
         return [event for event in reversed(self._events) if target in (None, event.target)]
+
+
+class FirstAnswers:
+    """The first answers of targets that begin together, as one event: once each target has answered or failed, or at the end.
+
+    keys: of the targets. tell: called with the text
+    """
+
+    def __init__(self, keys: Collection[str], tell: Callable[[str], None]) -> None:
+        self._waiting, self._names, self._tell = set(keys), list[str](), tell
+
+    def include(self, key: str, name: str, state: TargetState) -> bool:
+        """Follow the state of a target; True if this change is a part of the event."""
+        if key not in self._waiting or state not in (TargetState.READY, TargetState.FAILING):
+            return False
+        self._waiting.discard(key)
+        if state is TargetState.READY:
+            self._names.append(name)
+        if not self._waiting:
+            self.end()
+        return state is TargetState.READY
+
+    def end(self) -> None:
+        """Wait no longer: a target that answers later has an event of its own."""
+        self._waiting.clear()
+        if self._names:
+            are = "is" if len(self._names) == 1 else "are"
+            self._tell(f"{counted(len(self._names), 'target')} {are} ready: {first_names(self._names, MAX_NAMES)}")
+            self._names.clear()

@@ -8,7 +8,9 @@ from random import Random
 from typing import TypeVar
 
 from prober.config.target import TargetSpec
+from prober.measure.event import TargetEvent
 from prober.net.endpoint import BadEndpoint
+from prober.probing.event_log import MAX_TOLD_APART, FirstAnswers
 from prober.probing.observer import TargetObserver
 from prober.probing.shard import Shard, shard_of
 from prober.probing.target_runner import RunnerContext, TargetRunner
@@ -16,6 +18,7 @@ from prober.probing.target_runner import RunnerContext, TargetRunner
 START_GAP_S, START_WITHIN_S = 0.02, 60.0  # many new targets: 50 begin in a second, or all of them within a minute
 FREEZE_EVERY = 50  # targets made until the garbage collector is told to leave them alone: 10,000 objects or so
 DISK_WAIT_S = 2.0  # how long targets that begin wait for the disk
+FIRST_ANSWERS_S = 90.0  # from the begin of many targets, until those that have answered are told
 SLICE = 200  # targets that are compared in one turn of the event loop
 T = TypeVar("T")
 Observer = TypeVar("Observer", bound=TargetObserver)
@@ -76,7 +79,12 @@ class Fleet:
                 self._freeze(len(made))
         if made:
             await self.context.budgets.written(DISK_WAIT_S)  # so that no first probe has to wait for it
+        first_answers = None
+        if len(made) > MAX_TOLD_APART:
+            first_answers = FirstAnswers([runner.spec.key for runner in made], self._tell)
+            asyncio.get_running_loop().call_later(FIRST_ANSWERS_S, first_answers.end)
         async for runner in _in_turns(made):
+            runner.first_answers = first_answers
             runner.start(self._pause_s(len(made)))
         self._freeze(FREEZE_EVERY * (len(made) // FREEZE_EVERY))
 
@@ -151,6 +159,11 @@ class Fleet:
             return None
         self.runners[spec.key] = runner
         return runner
+
+    def _tell(self, text: str) -> None:
+        """Log an event of several targets, and remember it."""
+        log.info("%s", text)
+        self.context.events.append(TargetEvent(self.context.clock.unix_s(), "", "state", text))
 
     def _pause_s(self, among: int) -> float:
         """Delay of the next target's start, so that `among` targets do not begin at once."""

@@ -19,7 +19,7 @@ from prober.measure.result import ProbeResult
 from prober.measure.target_state import TargetState
 from prober.measure.timeline import Timeline
 from prober.net.clock import Clock
-from prober.probing.event_log import EventLog
+from prober.probing.event_log import EventLog, FirstAnswers
 from prober.probing.observer import Feature, ObservedTarget, TargetObserver
 from prober.probing.pacer import due_times, pace
 from prober.probing.probe import run_probe
@@ -118,6 +118,7 @@ class TargetRunner:
         self._observed: ObservedTarget | None = None
         self._logged_state, self._logged_token_problem = self.target.state, ""
         self._models: set[str] = set()  # that its server named, MAX_MODELS + 1 at most
+        self.first_answers: FirstAnswers | None = None  # if the first answer is told with those of other targets
         self._is_started = False
         self._start: asyncio.TimerHandle | None = None
         self._schedules: list[asyncio.Task[None]] = []
@@ -375,20 +376,16 @@ class TargetRunner:
         try:
             if result is not None:
                 self.record(result, is_fault=is_fault)
-            self._follow_state(result)
+            if self.target.is_refusing and self.name is None:
+                key = self.target.spec.key
+                self._take_name(UNNAMED if not self._context.names.is_taken(UNNAMED, key) else key)
+            if result is None:
+                self._show_state()
+            self._log_changes(result)
         except Exception:
             log.exception(
                 "target=%s: a result or the state could not be recorded; please report this", self.name or UNNAMED
             )
-
-    def _follow_state(self, result: ProbeResult | None) -> None:
-        """Show the state, and log a change of it."""
-        if self.target.is_refusing and self.name is None:
-            key = self.target.spec.key
-            self._take_name(UNNAMED if not self._context.names.is_taken(UNNAMED, key) else key)
-        if result is None:
-            self._show_state()
-        self._log_changes(result)
 
     def _log_changes(self, result: ProbeResult | None) -> None:
         """Log a change of the state, and of what is wrong with the token file."""
@@ -401,9 +398,10 @@ class TargetRunner:
                 detail = f": {result.outcome} ({result.detail})" if result and result.detail else ""
                 if result and result.outcome is Outcome.CONNECT_REFUSED and self.target.has_answered:
                     detail += "; it has answered before, so this is an outage and no start"
-            log.info("target=%s is %s, was %s%s", self.name, self.target.state, before, detail)
-            text = f"{self.target.state}, was {before}{detail}"
-            self._context.events.append(TargetEvent(self._context.clock.unix_s(), self.name or UNNAMED, "state", text))
+            name, group, text = self.name or UNNAMED, self.first_answers, f"{self.target.state}, was {before}{detail}"
+            if group is None or not group.include(self.target.spec.key, name, self.target.state):
+                log.info("target=%s is %s", name, text)
+                self._context.events.append(TargetEvent(self._context.clock.unix_s(), name, "state", text))
         problem = self.target.endpoint.secret.problem if self.target.endpoint.secret else ""
         if problem != self._logged_token_problem:
             self._logged_token_problem = problem

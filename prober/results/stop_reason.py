@@ -20,6 +20,7 @@ _TEXTS = {  # with the place of the detail
     "cost_budget": "its cost budget is spent: {}",
     "guard": "stopped by an external condition: {}",
     "lease_lost": "it lost its lease: {}",
+    "no_estimate": "no estimate could be made: {}",
     "waiting": "requests wait in the engine: {}",
     "kv_usage": "the KV cache is nearly full: {}",
     "preemptions": "requests are preempted: {}",

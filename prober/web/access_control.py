@@ -5,15 +5,13 @@ clients that share a kubelet's address could otherwise make it kill the prober.
 """
 
 import asyncio
-import base64
-import binascii
 import socket
 import time
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from urllib.parse import urlsplit
 
-from aiohttp import web
+from aiohttp import BasicAuth, web
 
 from prober.config.web import HEADERS as SETTABLE
 from prober.net.endpoint import is_address
@@ -124,7 +122,9 @@ class AccessControl:
             answer = web.Response(status=refusal.status, text=refusal.text, headers=allowed)
         except TooMany as refusal:
             answer = too_many_requests(refusal.wait_s, str(refusal))
-        _secure(answer, loaded)
+        for name in HEADERS:
+            answer.headers.pop(name, None)
+        answer.headers.update(_headers(loaded))
         try:
             async with asyncio.timeout(WRITE_TIMEOUT_S):
                 await answer.prepare(request)
@@ -230,18 +230,15 @@ class AccessControl:
         site, origin = request.headers.get("Sec-Fetch-Site", ""), request.headers.get("Origin", "")
         if site not in ("", "same-origin", "none"):
             return FOREIGN_PAGE.format(other_site=origin or "another site")
-        if origin and not site and not self._is_own(origin, request.host):
+        scheme, authority = origin_of(origin)
+        is_own = (scheme, authority) in self._origins or (bool(authority) and authority == request.host)
+        if origin and not site and not is_own:
             return FOREIGN_PAGE.format(other_site=origin)
         host = request.headers.get("Host")
         if admitted or host is None:  # a browser always sends it
             return ""
         name = host_name(host) or ""
         return "" if name in self.names or is_private(name) else FOREIGN_NAME.format(host=host)
-
-    def _is_own(self, origin: str, host: str) -> bool:
-        """Whether the origin is the site itself, by the Host of the request or an own origin."""
-        scheme, authority = origin_of(origin)
-        return (scheme, authority) in self._origins or (bool(authority) and authority == host)
 
     def _limited(self, loaded: Loaded, now_s: float) -> float:
         """Seconds to wait by the `rate_limit` of the web configuration."""
@@ -256,8 +253,9 @@ class AccessControl:
         self, request: web.Request, users: dict[str, str], client_key: str, now_s: float
     ) -> web.Response | None:
         """Refusal of the credentials; None if they are correct."""
-        credentials = _credentials(request.headers.get("Authorization", ""))
-        if credentials is None:
+        try:
+            credentials = BasicAuth.decode(request.headers.get("Authorization", ""), "utf-8")[:2]
+        except ValueError:
             return _unauthorised()
         if self._passwords.is_known(users, *credentials):
             return None
@@ -308,18 +306,6 @@ def origin_of(url: str) -> tuple[str, str]:
     return parts.scheme, parts.netloc
 
 
-def _credentials(header: str) -> tuple[str, str] | None:
-    """User and password of a Basic header; None without them."""
-    scheme, _, encoded = header.partition(" ")
-    if scheme.lower() != "basic":
-        return None
-    try:
-        user, colon, password = base64.b64decode(encoded.strip(), validate=True).decode().partition(":")
-    except (binascii.Error, ValueError):
-        return None
-    return (user, password) if colon else None
-
-
 def _unauthorised() -> web.Response:
     return web.Response(status=401, text="Unauthorized\n", headers={"WWW-Authenticate": "Basic"})
 
@@ -329,12 +315,6 @@ def too_many_requests(wait_s: float, why: str) -> web.Response:
     answer = web.Response(status=429, text=f"{why}; try again later\n", headers={"Retry-After": str(int(wait_s) + 1)})
     answer.force_close()
     return answer
-
-
-def _secure(answer: web.StreamResponse, loaded: Loaded) -> None:
-    for name in HEADERS:
-        answer.headers.pop(name, None)
-    answer.headers.update(_headers(loaded))
 
 
 def _headers(loaded: Loaded) -> dict[str, str]:

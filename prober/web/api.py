@@ -9,6 +9,7 @@ from functools import cache, wraps
 from aiohttp import web
 
 from prober import __version__
+from prober.config.problems import no_such
 from prober.features.capacity.monitor import Sweeps
 from prober.features.capacity.refusal import Refused
 from prober.measure.result import ProbeResult
@@ -160,7 +161,7 @@ class Api:
 
     @_operation("GET", "/api/v1/events", Reply(200, "the events", list[EventAnswer]), parameters=[_TARGET])
     async def events(self, request: web.Request) -> web.StreamResponse:
-        """Events, latest first: changes of state and of the engine, drift, diagnoses, sweeps, pauses."""
+        """Events, latest first: changes of state and of the engine, drift, diagnoses, sweeps, pauses, changed SLOs."""
         return _list(EventAnswer, self._fleet.context.events.latest(request.query.get("target")))
 
     @_action("POST", "/api/v1/pauses", Reply(200, "the target is paused", PausedAnswer), _NO_TARGET)
@@ -243,17 +244,23 @@ class Api:
         mistakes = await self._reload()
         return web.Response() if mistakes is None else web.Response(status=500, text=mistakes + "\n")
 
-    async def probe_once(self, request: web.Request, limit_s: float | None) -> tuple[TargetRunner, ProbeResult | None]:
-        """Send one probe to the request's target; no result if nothing was sent.
+    async def probe_once(
+        self, request: web.Request, limit_s: float | None, module: str = ""
+    ) -> tuple[TargetRunner, ProbeResult | None]:
+        """Send one probe to the request's target; no result if nothing was sent. module: its workload, "" for the first
 
-        Raises HTTPNotFound, HTTPConflict if the target is paused, TooMany, and TimeoutError after `limit_s`.
+        Raises HTTPNotFound, HTTPBadRequest for another module, HTTPConflict if the target is paused, and as `OnRequest.probe`.
         """
         runner, name = self._runner(request), request.query.get("target", "")
-        if not runner.target.spec.probes:
+        probes = {probe.workload.name: probe for probe in runner.target.spec.probes}
+        if not probes:
             raise self._no_target(name)
+        if module and module not in probes:
+            text = f"{no_such('module', module, probes)}; a module is a workload of the target\n"
+            raise web.HTTPBadRequest(text=text)
         if runner.target.paused_unix_s is not None:
             raise web.HTTPConflict(text=f"nothing was sent: target {name!r} is paused\n")
-        return runner, await self.on_request.probe(runner, limit_s)
+        return runner, await self.on_request.probe(runner, probes[module or next(iter(probes))], limit_s)
 
     def _paused(self, request: web.Request, unix_s: float | None) -> web.Response:
         runner = self._runner(request)

@@ -7,17 +7,15 @@ Times of day are Unix seconds, durations seconds, timestamps nanoseconds of the 
 
 import json
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import asdict
+from dataclasses import asdict, is_dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import AliasPath, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticSerializationError
 
-from prober.features.diagnosis.diagnosis import Diagnosis
 from prober.features.slo.compliance import Compliance
 from prober.results.capacity import words
-from prober.results.result import Stage
 from prober.web.page.view import Capacities, Kind
 
 
@@ -155,23 +153,10 @@ def _quantiles(quantiles: Any) -> Any:
     if not isinstance(quantiles, Mapping):
         return quantiles
     return [
-        {
-            "workload": workload,
-            "signal": signal,
-            "q": quantile.q,
-            "estimate": quantile.estimate,
-            "lower": quantile.lower,
-            "upper": quantile.upper,
-            "count": quantile.count,
-            "enough": quantile.has_enough_samples,
-        }
+        {"workload": workload, "signal": signal, **asdict(quantile), "enough": quantile.has_enough_samples}
         for (workload, signal), listed in quantiles.items()
         for quantile in listed
     ]
-
-
-def _diagnosis(diagnosis: Any) -> Any:
-    return asdict(diagnosis) if isinstance(diagnosis, Diagnosis) else diagnosis
 
 
 def _capacity(capacity: Capacities | str | None) -> str | None:
@@ -199,11 +184,6 @@ class CapacityAnswer(Answer):
     curve: list[tuple[float, float]]
 
 
-def _sent(stages: Sequence[Stage] | int) -> int:
-    """The requests of all stages; the number of an answer as it is."""
-    return stages if isinstance(stages, int) else sum(stage.sent for stage in stages)
-
-
 class SweepAnswer(Answer):
     """A sweep's result without its requests and stages."""
 
@@ -214,15 +194,10 @@ class SweepAnswer(Answer):
     ended: float = _at("ended_unix_s")
     stop: str | None
     stop_detail: str
-    requests: Annotated[int, BeforeValidator(_sent)] = _at("stages")
+    requests: Annotated[
+        int, BeforeValidator(lambda it: it if isinstance(it, int) else sum(stage.sent for stage in it))
+    ] = _at("stages")
     capacities: list[CapacityAnswer]
-
-
-def _first(results: Any) -> Any:
-    """The latest of several results; that of an answer as it is."""
-    if not isinstance(results, Sequence):
-        return results
-    return results[0] if results else None
 
 
 class TargetAnswer(Answer):
@@ -248,13 +223,15 @@ class TargetAnswer(Answer):
     outcomes: dict[str, int]
     slos: list[SloAnswer] = _at("standings")
     quantiles: Annotated[list[QuantileAnswer], BeforeValidator(_quantiles)]
-    diagnosis: Annotated[dict[str, Any] | None, BeforeValidator(_diagnosis)]
+    diagnosis: Annotated[dict[str, Any] | None, BeforeValidator(lambda it: asdict(it) if is_dataclass(it) else it)]
     capacity: Annotated[str | None, BeforeValidator(_capacity)]
     headroom: list[HeadroomAnswer] = Field(validation_alias=AliasPath("capacity", "rooms"), default_factory=list)
     drift: list[DriftAnswer] = _at("drifts")
     budgets: list[BudgetAnswer]
     sweep: SweepingAnswer | None = _at("sweeping")
-    last_sweep: Annotated[SweepAnswer | None, BeforeValidator(_first)] = _at("sweeps")
+    last_sweep: Annotated[
+        SweepAnswer | None, BeforeValidator(lambda it: next(iter(it), None) if isinstance(it, Sequence) else it)
+    ] = _at("sweeps")
 
 
 class AskedAnswer(Answer):
@@ -262,10 +239,6 @@ class AskedAnswer(Answer):
 
     prompt_tokens: int
     output_tokens: int
-
-
-def _requested_tokens(tokens: tuple[int, int]) -> AskedAnswer:
-    return AskedAnswer(prompt_tokens=tokens[0], output_tokens=tokens[1])
 
 
 class UsageAnswer(Answer):
@@ -299,12 +272,8 @@ class StampsAnswer(Answer):
     end: int | None = _at("end_ns")
 
 
-class ProbeAnswer(Answer):
-    """A probe. on_request: it was sent on request, and counts in no SLI.
-
-    answered_model: the model that the answer names; empty if it names none
-    why_no_tpot: why there is content and no TPOT, else empty; content that arrived at once has no ITL either
-    """
+class EndedProbe(Answer):
+    """A probe without its text, chunks and timestamps."""
 
     target: str
     workload: str
@@ -315,21 +284,32 @@ class ProbeAnswer(Answer):
     warm_up: bool
     cached: bool
     on_request: bool
+    ttft_s: float | None = _at("timeline", "ttft_s")
+    tpot_s: float | None = _at("timeline", "tpot_s")
+    e2e_s: float | None = _at("timeline", "e2e_s")
+
+
+class ProbeAnswer(EndedProbe):
+    """A probe. on_request: it was sent on request, and counts in no SLI.
+
+    answered_model: the model that the answer names; empty if it names none
+    why_no_tpot: why there is content and no TPOT, else empty; content that arrived at once has no ITL either
+    """
+
     model: str
     answered_model: str = _at("timeline", "answered_model")
     engine: str
-    asked: Annotated[AskedAnswer, BeforeValidator(_requested_tokens)] = _at("requested_tokens")
+    asked: Annotated[
+        AskedAnswer, BeforeValidator(lambda it: dict(zip(("prompt_tokens", "output_tokens"), it, strict=True)))
+    ] = _at("requested_tokens")
     usage: UsageAnswer | None = _at("timeline", "usage")
     finish_reason: str | None = _at("timeline", "finish_reason")
     content_chunks: Annotated[int, BeforeValidator(len)] = _at("timeline", "content_ns")
-    ttft_s: float | None = _at("timeline", "ttft_s")
     ttft_answer_s: float | None = _at("timeline", "ttft_answer_s")
     calls: int = _at("timeline", "calls")
     ttft_call_s: float | None = _at("timeline", "ttft_call_s")
     arguments_s: float | None = _at("timeline", "arguments_s")
-    tpot_s: float | None = _at("timeline", "tpot_s")
     why_no_tpot: str = _at("timeline", "why_no_tpot")
-    e2e_s: float | None = _at("timeline", "e2e_s")
     send_lag_s: float | None = _at("timeline", "send_lag_s")
     itl_s: list[float] = _at("timeline", "itls_s")
     chunk_gaps_s: list[float] = _at("timeline", "chunk_gaps_s")
@@ -339,7 +319,7 @@ class ProbeAnswer(Answer):
 
 
 class EventAnswer(Answer):
-    """An event. kind: state, engine, drift, diagnosis or sweep."""
+    """An event. target: empty if it is of several. kind: state, engine, drift, diagnosis, slo or sweep."""
 
     unix_s: float
     target: str
@@ -358,23 +338,6 @@ class PausedAnswer(Answer):
 
     name: str
     paused: float | None
-
-
-class EndedProbe(Answer):
-    """A probe without its text, chunks and timestamps."""
-
-    target: str
-    workload: str
-    request_id: str
-    time: Milliseconds = _at("unix_s")
-    outcome: str
-    detail: str
-    warm_up: bool
-    cached: bool
-    on_request: bool
-    ttft_s: float | None = _at("timeline", "ttft_s")
-    tpot_s: float | None = _at("timeline", "tpot_s")
-    e2e_s: float | None = _at("timeline", "e2e_s")
 
 
 class ConcernAnswer(Answer):

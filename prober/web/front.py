@@ -150,29 +150,25 @@ class Front:
         """The site's complete answer."""
         limit_s = FETCH_TIMEOUT_S if method == "GET" and not target.startswith(f"{self._prefix}/probe") else None
         try:
-            async with self._sent(method, target, request, limit_s) as answer:
+            headers = {name: ",".join(request.headers.getall(name)) for name in FORWARDED if name in request.headers}
+            async with self._site.request(
+                method,
+                URL(SITE + target, encoded=True),
+                headers=headers | {"Accept-Encoding": "gzip"},
+                skip_auto_headers=("Accept", "User-Agent"),
+                allow_redirects=False,
+                timeout=aiohttp.ClientTimeout(total=limit_s),
+            ) as answer:
                 body = bytearray()
                 async for piece in answer.content.iter_any():
                     body += piece
                     if len(body) > MAX_ANSWER_BYTES:
                         return _sentence(413, TOO_LONG)
-                headers = {name: answer.headers[name] for name in RETURNED if name in answer.headers}
-                return Answer(answer.status, headers, body)
+                returned = {name: answer.headers[name] for name in RETURNED if name in answer.headers}
+                return Answer(answer.status, returned, body)
         except (aiohttp.ClientError, OSError, TimeoutError) as problem:
             log.debug("the site does not answer %s: %r", target, problem)
             return _sentence(503, UNAVAILABLE)
-
-    def _sent(self, method: str, target: str, request: web.Request, limit_s: float | None) -> Any:
-        headers = {name: ",".join(request.headers.getall(name)) for name in FORWARDED if name in request.headers}
-        headers["Accept-Encoding"] = "gzip"
-        return self._site.request(
-            method,
-            URL(SITE + target, encoded=True),
-            headers=headers,
-            skip_auto_headers=("Accept", "User-Agent"),
-            allow_redirects=False,
-            timeout=aiohttp.ClientTimeout(total=limit_s),
-        )
 
 
 class _Delivered(PiecewiseResponse):

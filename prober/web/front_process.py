@@ -191,7 +191,9 @@ def _keep(control: socket.socket, parent: int) -> None:
         process_id = os.fork()
         if not process_id:
             end_with_parent(keeper)
-            _stand_back()
+            os.nice(NICENESS)
+            with contextlib.suppress(OSError):
+                Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE), encoding="ascii")
             sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors]
             uvloop.run(_serve(control, settings, sockets))
             return
@@ -202,13 +204,6 @@ def _keep(control: socket.socket, parent: int) -> None:
         how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
         log.error("the process of the pages ended (%s); it is started again in %g s", how, RESTART_S)
         time.sleep(RESTART_S)
-
-
-def _stand_back() -> None:
-    """Let the measuring process go first, for time and for memory."""
-    os.nice(NICENESS)
-    with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE), encoding="ascii")
 
 
 async def _serve(control: socket.socket, settings: Settings, sockets: list[socket.socket]) -> None:

@@ -1,7 +1,8 @@
 """Host headers and names that no other site can have; protects against DNS rebinding."""
 
-import ipaddress
 import re
+
+from prober.net.endpoint import is_address
 
 # Names that cannot be registered publicly: reserved by RFC 6761, 6762 and 8375 or by ICANN, and `svc` of a cluster's short names.
 PRIVATE = (".corp", ".home", ".home.arpa", ".internal", ".local", ".localhost", ".svc", ".test")
@@ -14,18 +15,10 @@ def host_name(header: str) -> str | None:
     if match is None:
         return None
     if match["ipv6"] is not None:
-        return match["ipv6"].lower() if ":" in match["ipv6"] and _is_address(match["ipv6"]) else None
+        return match["ipv6"].lower() if ":" in match["ipv6"] and is_address(match["ipv6"]) else None
     return match["name"].lower().removesuffix(".") or None
 
 
 def is_private(name: str) -> bool:
     """Whether it is an address, a name without a dot, or below PRIVATE: no public site can have it."""
-    return "." not in name or name.endswith(PRIVATE) or _is_address(name)
-
-
-def _is_address(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True
+    return "." not in name or name.endswith(PRIVATE) or is_address(name)

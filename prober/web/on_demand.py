@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from weakref import WeakKeyDictionary
 
-from prober.config.target import needs_of
+from prober.config.target import ProbeSpec, needs_of
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.probing.fleet import Fleet
@@ -37,11 +37,11 @@ class OnRequest:
         self._in_flight: Counter[str] = Counter()  # by the target's key
         self._needs: WeakKeyDictionary[Target, dict[str, BudgetDemand]] = WeakKeyDictionary()  # of the schedules
 
-    async def probe(self, runner: TargetRunner, limit_s: float | None) -> ProbeResult | None:
-        """Send one probe of a target's first workload; None if nothing was sent, since the engine is loading or draining.
+    async def probe(self, runner: TargetRunner, probe: ProbeSpec, limit_s: float | None) -> ProbeResult | None:
+        """Send a probe of one of a target's schedules; None if nothing was sent, since the engine is loading or draining.
 
-        limit_s: for the probe, None: the target's own timeouts. Raises TooMany; TimeoutError after the limit, when a request may
-        have been sent.
+        limit_s: bounds each of the target's timeouts, so that the outcome names the phase that took too long. Raises TooMany;
+        TimeoutError after the limit where something else took so long, when a request may have been sent.
         """
         key = runner.target.spec.key
         if self._in_flight[key] >= MAX_IN_FLIGHT_PER_TARGET:
@@ -54,26 +54,20 @@ class OnRequest:
             raise TooMany(wait_s, f"nothing was sent: more than {PROBES_PER_S:g} probes on request a second")
         self._in_flight[key] += 1
         try:
-            return await self._send(runner.target, limit_s)
+            target = runner.target
+            beside, own = target.beside(), target.spec.timeouts
+            limit = limit_s if limit_s is not None else own.total + own.connect
+            lead = min(target.spec.connect_lead, 0.1, limit / 4)
+            bounded = {name: min(timeout, limit - lead) for name, timeout in own}
+            beside.spec = target.spec.model_copy(update={"timeouts": own.model_copy(update=bounded)})
+            if target not in self._needs:
+                self._needs[target] = needs_of(target.spec)
+            beside.protected_demand = self._needs[target]
+            drawer = RequestGenerator(probe.workload, self._fleet.rng)
+            due = self._fleet.context.clock.now_ns() + round(lead * 1e9)
+            result = await asyncio.wait_for(run_probe(beside, drawer, due), limit + lead)
+            if result is not None and result.outcome is Outcome.OVER_BUDGET:
+                return replace(result, detail=OVER_BUDGET)
+            return result
         finally:
-            self._in_flight[key] -= 1
-            if not self._in_flight[key]:
-                del self._in_flight[key]
-
-    async def _send(self, target: Target, limit_s: float | None) -> ProbeResult | None:
-        beside = target.beside()
-        beside.protected_demand = self._needs_of(target)
-        drawer = RequestGenerator(target.spec.probes[0].workload, self._fleet.rng)
-        due = self._fleet.context.clock.now_ns() + round(min(target.spec.connect_lead, 0.1) * 1e9)
-        limit = limit_s if limit_s is not None else target.spec.timeouts.total + target.spec.timeouts.connect
-        result = await asyncio.wait_for(run_probe(beside, drawer, due), max(0.1, limit))
-        if result is not None and result.outcome is Outcome.OVER_BUDGET:
-            return replace(result, detail=OVER_BUDGET)
-        return result
-
-    def _needs_of(self, target: Target) -> dict[str, BudgetDemand]:
-        """Demand of the target's schedule by budget."""
-        needs = self._needs.get(target)
-        if needs is None:
-            needs = self._needs[target] = needs_of(target.spec)
-        return needs
+            self._in_flight -= Counter([key])  # without what is 0

@@ -66,23 +66,22 @@ def document(operations: Sequence[Operation], description: str, version: str) ->
 
 
 def _operation(operation: Operation, schemas: Mapping[str, Json]) -> Json:
-    parameters = [_parameter(parameter) for parameter in operation.parameters]
+    parameters = [
+        {
+            "name": parameter.name,
+            "in": parameter.place,
+            "description": parameter.text,
+            "required": parameter.required or parameter.place == "path",
+            "schema": dict(parameter.schema or {"type": "string"}),
+        }
+        for parameter in operation.parameters
+    ]
     return {
         "operationId": operation.name,
         "summary": operation.text,
         "tags": ["write" if operation.writes else "read"],
         "responses": {str(reply.status): _reply(reply, schemas) for reply in operation.replies},
         **({"parameters": parameters} if parameters else {}),
-    }
-
-
-def _parameter(parameter: Parameter) -> Json:
-    return {
-        "name": parameter.name,
-        "in": parameter.place,
-        "description": parameter.text,
-        "required": parameter.required or parameter.place == "path",
-        "schema": dict(parameter.schema or {"type": "string"}),
     }
 
 

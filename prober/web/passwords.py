@@ -45,7 +45,7 @@ class Passwords:
         """Whether the user has this password. Unknown users take the same time. Raises Busy."""
         if self._waiting >= MAX_WAITING:
             raise Busy
-        hashed = users.get(user) or max(users.values(), key=_cost)
+        hashed = users.get(user) or max(users.values(), key=lambda hashed: int(hashed.split("$")[2]))
         self._waiting += 1
         work = asyncio.get_running_loop().run_in_executor(self._thread, _matches, password, hashed)
         work.add_done_callback(self._done)
@@ -74,10 +74,6 @@ def _matches(password: str, hashed: str) -> bool:
         return bcrypt.checkpw(password.encode("utf-8", "surrogatepass")[:MAX_BCRYPT_BYTES], hashed.encode())
     except ValueError:  # it contains NUL
         return False
-
-
-def _cost(hashed: str) -> int:
-    return int(hashed.split("$")[2])
 
 
 def _lower_priority() -> None:

@@ -6,7 +6,8 @@ import socket
 import zlib
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from hashlib import sha256
-from typing import Any, Protocol
+from math import inf
+from typing import Any
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Gauge, GCCollector, PlatformCollector, ProcessCollector
@@ -20,6 +21,7 @@ from prober.features.capacity.monitor import Sweeps
 from prober.features.experiments.report.svg_chart import STYLE
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
+from prober.measure.timeline import Timeline
 from prober.probing.fleet import Fleet
 from prober.storage.watched_file import asset, runbooks
 from prober.web.access_control import SAFE_METHODS, AccessControl, Handler, origin_of, too_many_requests
@@ -27,7 +29,7 @@ from prober.web.api import Api
 from prober.web.front import Front
 from prober.web.front_process import FrontProcess, Settings, take
 from prober.web.host_name import host_name
-from prober.web.listener import Limits, Listener, listening_sockets
+from prober.web.listener import Limits, listening_sockets
 from prober.web.page import layout
 from prober.web.pieces import PiecewiseResponse
 from prober.web.recent_probes import ProbeFilter
@@ -37,11 +39,13 @@ from prober.web.web_config import WebFile
 
 MIN_GZIP_BYTES = 1 << 12
 BATCH_BYTES = 1 << 19  # that are compressed at once
-PROBE_MARGIN_S = 0.5  # of Prometheus's timeout, for the answer to arrive
+SCRAPE_TIMEOUT = "X-Prometheus-Scrape-Timeout-Seconds"
+PROBE_MARGIN_S = 0.5  # of Prometheus's timeout, for the answer to arrive; half of a shorter one
 MAX_PORT = 65_535
 MAX_FILTER_CHARS = 200
 GZIP_BITS = 31  # of zlib: the largest window, in the format of gzip
 _PAGE_NUMBER = re.compile(r"[0-9]{1,9}")
+_SECONDS = re.compile(r"[0-9]*\.?[0-9]+([eE][+-]?[0-9]+)?")
 ASSETS = {"page.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
 
 
@@ -147,16 +151,23 @@ class Site:
             yield (openmetrics_page if form is Form.OPENMETRICS else text_page)(self._process)
 
     async def probe(self, request: web.Request) -> web.Response:
-        """Send a probe now, as the blackbox exporter does; it counts in no SLI."""
+        """Send a probe now, as blackbox_exporter does; it counts in no SLI."""
+        header, timeout_s = request.headers.get(SCRAPE_TIMEOUT), None
+        if header is not None:
+            timeout_s = float(header) if _SECONDS.fullmatch(header) else 0.0
+            if not 0 < timeout_s < inf:
+                remedy = "send a number of seconds above 0, or leave the header out"
+                raise web.HTTPBadRequest(text=f"{SCRAPE_TIMEOUT}: {header!r} is no timeout; {remedy}\n")
+            timeout_s -= min(PROBE_MARGIN_S, timeout_s / 2)
+        now_ns, result = self._fleet.context.clock.now_ns, None
+        began_ns = now_ns()
         try:
-            limit: float | None = float(request.headers.get("X-Prometheus-Scrape-Timeout-Seconds", "")) - PROBE_MARGIN_S
-        except ValueError:
-            limit = None
-        try:
-            _, result = await self._api.probe_once(request, limit)
+            runner, result = await self._api.probe_once(request, timeout_s, request.query.get("module", ""))
+            outcome = str(result.outcome if result is not None else runner.target.state)
         except TimeoutError:
-            result = None
-        return web.Response(body=_probe_page(result), headers={"Content-Type": Form.TEXT.value})
+            outcome = Outcome.TIMEOUT_TOTAL.value
+        page_text = _probe_page(result, outcome, (now_ns() - began_ns) / 1e9)
+        return web.Response(body=page_text, headers={"Content-Type": Form.TEXT.value})
 
     async def status(self, request: web.Request) -> web.StreamResponse:
         """The status page, written in pieces."""
@@ -213,35 +224,11 @@ def _families(registry: CollectorRegistry) -> list[Family]:
     return list(families.values())
 
 
-class Serving(Protocol):
-    """A site that listens."""
+class Serving:
+    """A site that listens. addresses: those of a front in this process"""
 
-    async def cleanup(self) -> None:
-        """Stop listening and close all connections."""
-
-
-class ServingHere:
-    """A site whose front is in this process."""
-
-    def __init__(self, front: Front, runner: web.AppRunner, listener: Listener) -> None:
-        self._front, self._runner, self._listener = front, runner, listener
-
-    @property
-    def addresses(self) -> list[Any]:
-        """Listening addresses."""
-        return self._listener.addresses
-
-    async def cleanup(self) -> None:
-        """Stop listening and close all connections."""
-        await self._front.close()
-        await self._runner.cleanup()
-
-
-class ServingApart:
-    """A site whose front is in a process of its own."""
-
-    def __init__(self, front: FrontProcess, runner: web.AppRunner) -> None:
-        self._front, self._runner = front, runner
+    def __init__(self, front: Front | FrontProcess, runner: web.AppRunner, addresses: Sequence[Any] = ()) -> None:
+        self._front, self._runner, self.addresses = front, runner, addresses
 
     async def cleanup(self) -> None:
         """Stop listening and close all connections."""
@@ -275,18 +262,18 @@ async def backend(site: Site) -> web.AppRunner:
     return runner
 
 
-async def serve(site: Site, address: str, limits: Limits | None = None) -> ServingHere:
+async def serve(site: Site, address: str, limits: Limits | None = None) -> Serving:
     """Listen on `host:port` or `:port`, in this process. Raises OSError with the remedy if the address cannot be used."""
     sockets = await bound(address)
     runner = await backend(site)
     front = Front(site.access, site.prefix, lambda connected: take(runner, connected.dup()))
     site.access.names.add(host_name(host_and_port(address)[0] or "") or "")
-    return ServingHere(front, runner, await front.start(sockets, limits))
+    return Serving(front, runner, (await front.start(sockets, limits)).addresses)
 
 
 async def serve_apart(
     site: Site, address: str, front: FrontProcess, web_config_file: str | None, lost: Callable[[], None]
-) -> ServingApart:
+) -> Serving:
     """Listen on `host:port` or `:port`, in the process of a front. Raises OSError with the remedy if the address cannot be used.
 
     lost: called if that process ends for good
@@ -296,7 +283,7 @@ async def serve_apart(
     settings = Settings(host_and_port(address)[0], site.prefix, site.external_url, web_config_file)
     front.start(settings, sockets, runner, lambda: {"ready": site.ready, "admin": site.admin}, lost)
     site.on_change = front.tell
-    return ServingApart(front, runner)
+    return Serving(front, runner)
 
 
 async def _answer(request: web.Request, pieces: Iterable[bytes], headers: dict[str, str]) -> PiecewiseResponse:
@@ -322,24 +309,24 @@ def _compressed(compressor: Any, pieces: Sequence[bytes]) -> list[bytes]:
     return [part for part in map(compressor.compress, pieces) if part]
 
 
-def _probe_page(result: ProbeResult | None) -> bytes:
+def _probe_page(result: ProbeResult | None, outcome: str, duration_s: float) -> bytes:
+    """The series of a probe. result: None if nothing was sent, or the limit passed outside the request"""
     registry = CollectorRegistry()
-
-    def gauge(name: str, text: str, value: float | None) -> None:
+    timeline = result.timeline if result is not None else Timeline(0)
+    duration_s = duration_s if timeline.e2e_s is None else timeline.e2e_s
+    tokens = timeline.usage.completion_tokens if timeline.usage is not None else None
+    for name, text, value in (
+        ("probe_success", "1 if the answer ended properly.", outcome == Outcome.OK),
+        (
+            "probe_duration_seconds",
+            "End of the answer minus intended time; else how long the prober tried.",
+            duration_s,
+        ),
+        ("probe_ttft_seconds", "First content minus intended time.", timeline.ttft_s),
+        ("probe_tpot_seconds", "Time per output token.", timeline.tpot_s),
+        ("probe_completion_tokens", "Tokens as the server counts them.", tokens),
+    ):
         if value is not None:
             Gauge(name, text, registry=registry).set(value)
-
-    ok = result is not None and result.outcome is Outcome.OK
-    gauge("probe_success", "1 if the answer ended properly.", float(ok))
-    if result is not None:
-        timeline = result.timeline
-        gauge("probe_duration_seconds", "End of the answer minus intended time.", timeline.e2e_s)
-        gauge("probe_ttft_seconds", "First content minus intended time.", timeline.ttft_s)
-        gauge("probe_tpot_seconds", "Time per output token.", timeline.tpot_s)
-        usage = timeline.usage
-        gauge(
-            "probe_completion_tokens", "Tokens as the server counts them.", usage.completion_tokens if usage else None
-        )
-        failed = Gauge("probe_outcome", "1 for how the probe ended.", ["outcome"], registry=registry)
-        failed.labels(result.outcome.value).set(1)
+    Gauge("probe_outcome", "1 for how the probe ended.", ["outcome"], registry=registry).labels(outcome).set(1)
     return text_page(registry)

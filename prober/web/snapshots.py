@@ -20,7 +20,7 @@ from prober.web.api_types import (
     TargetAnswer,
     dumped,
 )
-from prober.web.page.view import Concern, PageView, TargetView, concern, headline
+from prober.web.page.view import Concern, PageView, concern, headline
 from prober.web.views import Views
 
 _Key = tuple[str, str, int]
@@ -41,22 +41,28 @@ class Snapshots:
         for view in views:
             targets.append(dumped(TargetAnswer.model_validate(view)))
             facts.append(concern(view))
-            keys = [_key(probe) for probe in view.probes]
+            keys = [(probe.target, probe.request_id, probe.timeline.intended_ns) for probe in view.probes]
             new += [probe for key, probe in zip(keys, view.probes, strict=True) if key not in self._probes]
             seen.update(keys)
             await asyncio.sleep(0)
         self._probes = seen
         parts = {
             "targets": targets,
-            "concerns": [_concern(view, fact) for view, fact in zip(views, facts, strict=True)],
+            "concerns": [
+                dumped(
+                    ConcernAnswer(target=view.name, rank=fact.rank, kind=fact.kind, text=fact.text, detail=fact.detail)
+                )
+                for view, fact in zip(views, facts, strict=True)
+            ],
             "probes": await _ended(new),
             "events": [dumped(EventAnswer.model_validate(event)) for event in self._new_events()],
         }
+        concerns = [(view.key, view.name, fact) for view, fact in zip(views, facts, strict=True)]
         frame = Snapshot(
             time=round(clock.unix_s(), 3),
             prober=__version__,
             trusted=self._context.trust.trusted(clock.now_ns()),
-            headline=_headline(clock.unix_s(), views, facts),
+            headline=headline(PageView(clock.unix_s(), (), concerns, len(views), len(views), (), ())).text,
             problems=[ProblemAnswer.model_validate(problem) for problem in self._views.problems.values()],
             **{name: [] for name in parts},
         )
@@ -83,17 +89,3 @@ async def _ended(probes: Sequence[ProbeResult]) -> list[bytes]:
         pieces.append(dumped(EndedProbe.model_validate(probe)))
         await asyncio.sleep(0)
     return pieces
-
-
-def _concern(view: TargetView, fact: Concern) -> bytes:
-    return dumped(ConcernAnswer(target=view.name, rank=fact.rank, kind=fact.kind, text=fact.text, detail=fact.detail))
-
-
-def _headline(unix_s: float, views: Sequence[TargetView], facts: Sequence[Concern]) -> str:
-    """The first sentence of the page."""
-    concerns = [(view.key, view.name, fact) for view, fact in zip(views, facts, strict=True)]
-    return headline(PageView(unix_s, (), concerns, len(views), len(views), (), ())).text
-
-
-def _key(probe: ProbeResult) -> _Key:
-    return probe.target, probe.request_id, probe.timeline.intended_ns

@@ -26,7 +26,7 @@ from prober.probing.buffering import TargetBuffering
 from prober.probing.fleet import Fleet
 from prober.probing.history import TargetHistory, latest_first
 from prober.probing.target_runner import TargetRunner
-from prober.results.result import LATENCIES, Result
+from prober.results.result import LATENCIES
 from prober.statistics.quantiles import Quantile, quantiles
 from prober.web.page.view import (
     AT_ONCE,
@@ -188,7 +188,9 @@ class Views:
         if not view.is_target_page or not view.targets:
             return []
         one = view.targets[0]
-        results = _drawn(one)
+        # Those that found a capacity, latest first; without one, the last that measured anything.
+        measured = [result for result in one.sweeps if result.stages and result.target.url == result_url(one.url)]
+        results = [result for result in measured if has_capacity(result)][:CURVES] or measured[:1]
         ids = [result.id for result in results]
         drawn = self._charts.get(one.key)
         if drawn is None or drawn[0] != ids:
@@ -264,12 +266,6 @@ class Views:
             slo_status(slo, use, 0, 0, since_unix_s=unix_s, trusted=trusted, quiet_s=None)
             for slo, use in runner.spec.uses()
         ]
-
-
-def _drawn(view: TargetView) -> list[Result]:
-    """The sweeps whose curves are drawn, latest first: those that found a capacity; without one, the last that measured anything."""
-    measured = [result for result in view.sweeps if result.stages and result.target.url == result_url(view.url)]
-    return [result for result in measured if has_capacity(result)][:CURVES] or measured[:1]
 
 
 def _capacities(runner: TargetRunner) -> Capacities | None:

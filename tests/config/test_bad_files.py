@@ -145,7 +145,8 @@ FILES = {
         "c:2: discovery[0].file.files[0]: 't.txt' ends in none of .json, .yml and .yaml",
         "c:4: discovery[0].relabel[0].source_labels[0]: 'pod-name' is no name of a label",
         "c:5: discovery[0].relabel[0].regex: '(' is no expression of RE2: missing ): (",
-        "c:6: discovery[0].relabel[0].action: 'discard' is not one of 'replace', 'keep' or 'drop'",
+        'c:6: discovery[0].relabel[0].action: no action "discard"; known: drop, dropequal, hashmod, keep, keepequal, labeldrop, '
+        "labelkeep, labelmap, lowercase, replace, uppercase",
     ),
     "a timeout without its unit does not shorten the others": (
         "defaults:\n  timeouts: {first_token: 90}\nslos: {a: {signal: ttft, threshold: 60s, objective: 99%}}\ntargets: [{url: http://h}]\n",

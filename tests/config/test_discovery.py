@@ -83,7 +83,34 @@ BAD = [
     ),
     (
         f"discovery: [{{{FILE}, relabel: [{{action: keep, replacement: x, source_labels: [a]}}]}}]",
-        "discovery[0].relabel[0].replacement: is for action replace; `keep` looks only",
+        "discovery[0].relabel[0].replacement: has no effect with action keep; remove it",
+    ),
+    (
+        f"discovery: [{{{FILE}, relabel: [{{action: labelDrop, regex: x, separator: ''}}]}}]",
+        "discovery[0].relabel[0].separator: has no effect with action labeldrop; remove it",
+    ),
+    (
+        f"discovery: [{{{FILE}, relabel: [{{action: hashmod, source_labels: [a], target_label: __tmp_x}}]}}]",
+        "discovery[0].relabel[0].modulus: needed with action hashmod, such as 4",
+    ),
+    (
+        f"discovery: [{{{FILE}, relabel: [{{action: hashmod, modulus: 0, target_label: __tmp_x}}]}}]",
+        "discovery[0].relabel[0].modulus: '0': input should be greater than or equal to 1",
+    ),
+    (
+        f"discovery: [{{{FILE}, relabel: [{{action: uppercase, source_labels: [a]}}]}}]",
+        "discovery[0].relabel[0].target_label: needed: one of __address__, __scheme__, __path__, name, model, or __tmp_… for rules "
+        "that follow",
+    ),
+    (
+        f"discovery: [{{{FILE}, relabel: [{{action: labelmap, regex: x, replacement: env}}]}}]",
+        'discovery[0].relabel[0].replacement: no label that is kept "env"; known: __address__, __path__, __scheme__, '
+        "model, name; name it in `target.labels`, or use __tmp_… for later rules",
+    ),
+    (
+        f"discovery: [{{{FILE}, relabel: [{{action: swap, regex: x}}]}}]",
+        'discovery[0].relabel[0].action: no action "swap"; known: drop, dropequal, hashmod, keep, keepequal, '
+        "labeldrop, labelkeep, labelmap, lowercase, replace, uppercase",
     ),
     (
         f"discovery: [{{{FILE}, target: {{auth: {{bearer_token_file: t}}}}}}]",
@@ -114,13 +141,22 @@ def test_a_mistake_is_told_with_its_place(text: str, message: str) -> None:
     assert mistakes(text) == [message]
 
 
-def test_a_label_that_a_kind_has_not_is_told() -> None:
-    """Else a rule with a slip in it would never fit, and nobody would know why."""
-    rule = "{source_labels: [__meta_kubernetes_pod_lable_app], regex: x, action: keep}"
-    (line,) = mistakes(f"discovery: [{{kubernetes: {{}}, relabel: [{rule}]}}]")
-    assert line.startswith(
-        'discovery[0].relabel[0].source_labels[0]: no label "__meta_kubernetes_pod_lable_app"; did you mean'
-    )
+@pytest.mark.parametrize(
+    ("rule", "key", "name"),
+    [
+        (
+            "source_labels: [__meta_kubernetes_pod_lable_app], regex: x, action: keep",
+            "source_labels[0]",
+            "__meta_kubernetes_pod_lable_app",
+        ),
+        ("source_labels: [name], target_label: modle, action: keepequal", "target_label", "modle"),
+    ],
+)
+def test_a_label_that_a_kind_has_not_is_told(rule: str, key: str, name: str) -> None:
+    """Else a rule with a slip in it would never fit, and nobody would know why. After labelmap there may be any label."""
+    (line,) = mistakes(f"discovery: [{{kubernetes: {{}}, relabel: [{{{rule}}}]}}]")
+    assert line.startswith(f'discovery[0].relabel[0].{key}: no label "{name}"; did you mean')
+    assert discovery(f"kubernetes: {{}}, relabel: [{{action: labelmap, regex: x_(.+)}}, {{{rule}}}]").relabel
 
 
 def test_names_are_those_of_the_kinds() -> None:
@@ -279,6 +315,29 @@ def test_no_label_gets_anything_but_five_fields_through(labels: dict[str, str]) 
 def test_rules_do_what_prometheus_does(rule: Rule, labels: dict[str, str], expected: dict[str, str] | None) -> None:
     """Anchored, groups by number and name, nothing removes a label, a rule that does not fit changes nothing."""
     assert relabel(labels, [rule]) == expected
+
+
+def test_a_rule_has_the_labels_that_it_reads() -> None:
+    """Of a source only those are kept: of source_labels, those that are compared, and those whose names labelmap matches."""
+    rules = "{source_labels: [a], target_label: b, action: keepequal}, {regex: tag_(.+), action: labelmap}"
+    reads = discovery(f"{FILE}, relabel: [{rules}], target: {{labels: {{team: ''}}}}").reads
+    assert [name for name in ("a", "b", "tag_team", "team", "__address__", "tag", "c") if name not in reads] == [
+        "tag",
+        "c",
+    ]
+
+
+def test_a_number_in_a_rule_is_text_as_it_is_written() -> None:
+    """As in Prometheus; everywhere else a number stays one, also below a name that is `relabel`."""
+    rule = "{source_labels: [name], regex: 010, separator: 1.50, target_label: __tmp_x, replacement: yes}"
+    text = "workloads: {relabel: {prompt_tokens: 0x10, output_tokens: 8}}\n"
+    target = "target: {probes: [{workload: relabel}]}"
+    specs = loaded(text + f"discovery: [{{{FILE}, limit: 5, relabel: [{rule}], {target}}}]")
+    (only,) = specs.discovery
+    assert only.relabel == (
+        Rule(source_labels=("name",), regex="010", separator="1.50", target_label="__tmp_x", replacement="yes"),
+    )
+    assert only.limit == 5
 
 
 def test_no_label_makes_an_expression_run_long() -> None:

@@ -89,7 +89,7 @@ def test_a_list_fills_in_the_labels_that_the_template_names_and_no_others() -> N
     rule = "relabel: [{source_labels: [__meta_kubernetes_pod_label_tier], target_label: tier}]"
     spec = discovery(f"{rule}, target: {{labels: {{team: nobody, tier: '', env: prod}}}}")
     found = {"__address__": "h:1", "team": "search", "__meta_kubernetes_pod_label_tier": "gold", "owner": "eve"}
-    assert {"team", "tier", "env", "__meta_kubernetes_pod_label_tier"} <= spec.reads
+    assert {"team", "tier", "env", "__meta_kubernetes_pod_label_tier"} <= spec.reads.names
     target, plain = target_of(found, spec), target_of({"__address__": "h:2"}, spec)
     assert target is not None
     assert target.labels == {"team": "search", "tier": "gold", "env": "prod"}

@@ -582,7 +582,6 @@ PLACES = {
     ("Recording", "feed"): READING,
     ("Recording", "feed_pieces"): READING,
     ("Recording", "_feed_by_template"): READING,
-    ("Recording", "_learn"): READING,
     ("Recording", "finish"): READING,
     ("Recording", "_parse"): READING,
     ("Recording", "_record_content"): READING,

@@ -154,26 +154,21 @@ async def test_a_demand_is_one_number_that_is_known(prometheus: str) -> None:
 
 
 COMPUTING = """
-import multiprocessing, os, time
-from concurrent.futures import ProcessPoolExecutor
-from prober.features.capacity.estimate_process import prepare
-if __name__ == "__main__":
-    pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=prepare, initargs=(os.getpid(),))
-    print(pool.submit(os.getpid).result(), flush=True)
-    time.sleep(60)
+import os, subprocess, sys, time
+process = subprocess.Popen((sys.executable, "-m", "prober.features.capacity.estimate_process", str(os.getpid())))
+print(process.pid, flush=True)
+time.sleep(60)
 """
 
 
-def test_who_computes_ends_with_a_prober_that_was_killed(tmp_path: Path) -> None:
-    """It holds its own end of the queue and would otherwise wait for ever."""
-    script = tmp_path / "computing.py"
-    script.write_text(COMPUTING)
-    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True) as prober:
+def test_an_estimate_ends_with_a_prober_that_was_killed() -> None:
+    """Its standard input, which stays open here, does not tell it."""
+    command = [sys.executable, "-c", COMPUTING]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as prober:
         assert prober.stdout is not None
         computing = Path(f"/proc/{int(prober.stdout.readline())}")
-        assert computing.exists()
         prober.kill()
-    until(lambda: not computing.exists() or ") Z " in (computing / "stat").read_text(), "it to end")
+        until(lambda: not computing.exists() or ") Z " in (computing / "stat").read_text(), "it to end")
 
 
 SCHEDULED = """

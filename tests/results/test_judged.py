@@ -160,6 +160,14 @@ def test_no_capacity_no_answer(capacities: tuple[Capacity, ...], said: str) -> N
     assert re.search(said, found.reason)
 
 
+def test_a_sweep_that_has_no_answer_says_why() -> None:
+    """The process of its estimate failed, or it is void."""
+    result = replace(sweep(), capacities=(), stop="no_estimate", stop_detail="killed by signal 9")
+    found = size(result, Demand(10.0), 1)
+    assert isinstance(found, Refused)
+    assert "holds no capacity (no estimate could be made: killed by signal 9): run" in found.reason
+
+
 def test_a_price_needs_tokens() -> None:
     """Refused where the answers had no usage; without a price there is an answer."""
     bare = replace(sweep(), stages=tuple(replace(each, output_tokens=None) for each in sweep().stages))

@@ -12,6 +12,7 @@ import pytest
 
 from prober.features.drift.state import DriftVerdict
 from prober.features.experiments.report.plots import curves
+from prober.measure.event import TargetEvent
 from prober.measure.outcome import NEUTRAL, Outcome
 from prober.measure.printable import printable
 from prober.measure.result import ProbeResult
@@ -654,3 +655,12 @@ def test_mistakes_of_the_configuration_stand_at_the_top(text: str) -> None:
     assert read.text.count(printable(cut(text, 600))) == 20
     assert "<img" not in page
     assert "not applied" not in html([target()])
+
+
+def test_an_event_of_several_targets_leads_to_none() -> None:
+    """Its text names them; an event of one target leads to its page."""
+    view = page_of(hundred()[:2])
+    text = "12 targets are ready: a, b, c and 9 more"
+    several = html_of(replace(view, events=[TargetEvent(NOW, "", "state", text)]))
+    assert text in several
+    assert 'href="?target="' not in several

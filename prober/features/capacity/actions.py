@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from prober.features.capacity.stop_conditions import EngineCondition
+from prober.features.capacity.stop_conditions import VOID, EngineCondition
 from prober.features.capacity.sweep_plan import LimitReason
 from prober.features.capacity.sweep_record import Phase, Record, Stage
 from prober.results.capacity import Capacity, Verdict, binding
@@ -25,6 +25,7 @@ Reason = (
         "time_budget",
         "guard",  # an external condition; `detail` names it
         "lease_lost",  # another prober may sweep now
+        "no_estimate",  # the process of the estimate failed
     ]
     | LimitReason
     | EngineCondition
@@ -74,9 +75,8 @@ class Finished:
     """End of the sweep: stop sending and cancel requests in flight.
 
     reason: why the sending ended; detail: explains it
-    capacities: one an SLO, empty if void
-    void: the target changed during the sweep, which therefore has no answer
-    ramp_reason, ramp_detail: why the ramp ended, where a run at the knee followed
+    capacities: one an SLO; empty if the sweep has no answer: it is void, as the target changed meanwhile, or has no estimate
+    ramp_reason, ramp_detail: why the ramp ended, where a run at the knee or `no_estimate` followed
     others: the background load; None: unknown, and rates are those of the sweep alone
     """
 
@@ -84,7 +84,6 @@ class Finished:
     detail: str
     capacities: tuple[Capacity, ...]
     stages: tuple[Stage, ...]
-    void: bool = False
     ramp_reason: Reason | None = None
     ramp_detail: str = ""
     others: OtherLoad | None = None
@@ -95,10 +94,12 @@ class Finished:
         return binding(self.capacities)
 
     @property
-    def verdict(self) -> Verdict | Literal["void"]:
+    def verdict(self) -> Verdict | Literal["void", "no_estimate"]:
         """Verdict over all SLOs: `not_enough_data` if it is the verdict on one of them, unless another one fails at the lowest rate."""
-        if self.void:
+        if self.reason in VOID:
             return "void"
+        if self.reason == "no_estimate":
+            return "no_estimate"
         verdicts = {capacity.verdict for capacity in self.capacities} or {"not_enough_data"}
         order: tuple[Verdict, ...] = ("below_lowest", "not_enough_data", "found")
         return next((verdict for verdict in order if verdict in verdicts), "not_reached")

@@ -25,9 +25,9 @@ from prober.statistics.binomial import probability_of_at_least
 from prober.statistics.sequential_test import evidence
 
 CONFIDENCE, Z = 0.9, 1.645  # of intervals; Z: their half width in standard errors
-# Standard errors of log K that a record cannot show, by what is known of the background: individual requests, counters, nothing.
+# Standard errors of log K that a record cannot show, by what is known of the background: counters, nothing.
 # Calibrated by `python -m bench.knee` and `bench.knee_independent`.
-ERROR_INDIVIDUAL, ERROR_COUNTERS, ERROR_UNKNOWN = 0.05, 0.06, 0.12
+ERROR_COUNTERS, ERROR_UNKNOWN = 0.06, 0.12
 ERROR_POOR = 0.1  # additional, of a replay that agrees poorly with the record
 ERROR_OF_SLOPE = 0.6  # additional, divided by the local slope: an error of the share moves a flat knee far
 MAX_SHIFT = 0.5  # of a bootstrap model's knee, in logs
@@ -77,16 +77,12 @@ def estimate_capacity(
     effort: as in `CapacityModel`.
     """
     rng = Random(seed)
-    is_needed = _shows_background(record) or any(_has_knee(record, slo) for slo in record.slos)
+    is_needed = bool(record.readings) or any(_has_knee(record, slo) for slo in record.slos)
     model = fit(record, rng, prior) if is_needed and _can_be_replayed(record) else None
     if model is not None and model.quality == "unusable":
         model = None
     results = [_capacity(record, slo, model, rng, effort) for slo in record.slos]
     return CapacityEstimate(tuple(capacity for capacity, _ in results), model, tuple(knee for _, knee in results))
-
-
-def _shows_background(record: Record) -> bool:
-    return bool(record.readings) or record.background is not None
 
 
 def _has_knee(record: Record, slo: Slo) -> bool:
@@ -137,7 +133,7 @@ def _capacity(record: Record, slo: Slo, model: Fit | None, rng: Random, effort: 
     if record.cut:
         return _by_events(slo, kept_levels, levels, samples), None
     by_fractions = _by_fractions(record, slo, by_stage)
-    is_usable = by_fractions is not None or (_shows_background(record) and not _is_flat(record, slo, by_stage))
+    is_usable = by_fractions is not None or (bool(record.readings) and not _is_flat(record, slo, by_stage))
     if model is not None and slo.signal in MODELLED_SIGNALS and is_usable:
         modelled, model_knee = _by_model(record, slo, model, rng, effort)
         if modelled is not None and not _is_contradicted(modelled, slo, stages, by_stage):
@@ -250,8 +246,6 @@ def _model_error(
     structure = sqrt(sum(map(mul, weights, squares[len(shifts) :])) / (1 + sum(weights)))
     poor = ERROR_POOR if fitted.quality == "poor" else 0.0
     unseen = ERROR_COUNTERS if fitted.background.known else ERROR_UNKNOWN
-    if record.background is not None:
-        unseen = ERROR_INDIVIDUAL
     not_reached = 0.0
     bad = sum(
         request.events[slo.name][1] for request in record.requests if request.valid and slo.name in request.events

@@ -58,7 +58,7 @@ class Point:
 class Objective:
     """Residuals and cost of parameter vectors on the beginning of a record, up to all of it.
 
-    scenes: several if the background's arrivals are drawn, because one draw is no more like the record than another
+    scenes: several if there is a background, because one draw of its arrivals is no more like the record than another
     slots: limit of running sequences; kv_share: of the KV cache that requests can fill
         Neither is part of the vector; a change makes earlier points invalid.
     observed: observations in use

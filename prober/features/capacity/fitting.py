@@ -75,7 +75,6 @@ def fit(record: Record, rng: Random, prior: Prior | None = None, repeats: int = 
     recent = _recent(record)
     items = observations(recent)
     load = background(record, rng) if record.other_per_s is not None else _unseen_background(recent, items, rng)
-    is_drawn = recent.background is None and load.per_s > 0
     scenes = _scenes(recent, load, rng)
     (objective, point), *others = _fit_structures(recent, items, scenes, prior, rng)
     least = _score(objective, point)
@@ -89,7 +88,7 @@ def fit(record: Record, rng: Random, prior: Prior | None = None, repeats: int = 
         tuple(objective.service(_reweighted(objective, point, jacobian, rng)) for _ in range(repeats)),
         tuple(rival for rival in rivals if rival.weight > MIN_WEIGHT),
         objective.ttft_error(point),
-        _tail(recent, scenes, load if is_drawn else None, (service, front_s), rng),
+        _tail(recent, scenes, load, (service, front_s), rng),
         load,
     )
 
@@ -113,8 +112,7 @@ def _fit_structures(
 
 
 def _scenes(record: Record, load: Background, rng: Random) -> list[Scene]:
-    is_drawn = record.background is None and load.per_s > 0
-    return [build_scene(record, load, rng) for _ in range(DRAWS if is_drawn else 1)]
+    return [build_scene(record, load, rng) for _ in range(DRAWS if load.per_s > 0 else 1)]
 
 
 def _unseen_background(record: Record, items: Observations, rng: Random) -> Background:
@@ -136,11 +134,8 @@ def _recent(record: Record) -> Record:
     """The last MAX_REPLAYED requests of the record, and the rest of it from BEFORE_S before. What is earlier costs replay time."""
     requests = record.requests[-MAX_REPLAYED:]
     from_s = requests[0].at_s - BEFORE_S
-    individual = record.background
-    if individual is not None:
-        individual = tuple(request for request in individual if request.arrival_s >= from_s)
     readings = tuple(row for row in record.readings if row[0] >= from_s)
-    return replace(record, requests=requests, readings=readings, background=individual)
+    return replace(record, requests=requests, readings=readings)
 
 
 def _ranked(fitted: Sequence[tuple[Objective, Point]]) -> list[tuple[Objective, Point]]:
@@ -338,25 +333,17 @@ def _own_peak(requests: Sequence[RequestRecord]) -> int:
     return peak
 
 
-def _threshold_s(record: Record) -> float:
-    """Lowest TTFT threshold of the record's SLOs; infinite without one."""
-    return min((slo.threshold_s for slo in record.slos if slo.signal == "ttft" and slo.threshold_s), default=inf)
-
-
 def _tail(
-    record: Record, scenes: Sequence[Scene], drawn: Background | None, fitted: tuple[Service, float], rng: Random
+    record: Record, scenes: Sequence[Scene], load: Background, fitted: tuple[Service, float], rng: Random
 ) -> Tail | None:
-    """The tail beside that of replays; None without an objective for TTFT.
-
-    drawn: background whose arrival times are random, of which one draw says little; None if they are known
-    """
-    threshold_s = _threshold_s(record)
+    """The tail beside that of replays; None without an objective for TTFT. One draw of a background says little of a tail."""
+    threshold_s = min((slo.threshold_s for slo in record.slos if slo.signal == "ttft" and slo.threshold_s), default=inf)
     places = [place for place, request in enumerate(record.requests) if _is_judged(record, request)]
     if threshold_s == inf or not places:
         return None
     service, front_s = fitted
-    if drawn is not None:
-        scenes = [build_scene(record, drawn, rng) for _ in range(REDRAWS)]
+    if load.per_s > 0:
+        scenes = [build_scene(record, load, rng) for _ in range(REDRAWS)]
     replayed = [(ttfts_s(of.replayed(service), of) + front_s)[places] / threshold_s for of in scenes]
     requests = [record.requests[place] for place in places]
     return calibrate(

@@ -34,14 +34,12 @@ class RequestLengths(NamedTuple):
 class Background:
     """Background load: rate and a sample of lengths, without cached prompt tokens.
 
-    known: requests or counters show it
-    computed: share of the prompt tokens that is not cached
+    known: the page's counters show it
     """
 
     per_s: float
     lengths: tuple[RequestLengths, ...]
     known: bool
-    computed: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,20 +65,13 @@ class Scene:
 
 
 def background(record: Record, rng: Random, unseen_per_s: float = 0.0) -> Background:
-    """Background of a record: from individual requests, else from the page's counters and histograms.
+    """Background of a record, from the page's counters and histograms.
 
-    unseen_per_s: its rate where neither shows it, with requests like the sweep's
+    unseen_per_s: its rate without a page, with requests like the sweep's
     """
     rate_per_s = record.other_per_s
     if rate_per_s is None:
         return Background(unseen_per_s, _own_lengths(record) if unseen_per_s else (), known=False)
-    computed = _computed_share(record)
-    if record.background is not None:
-        lengths = tuple(
-            RequestLengths(_share_of(request.prompt_tokens, computed), request.output_tokens)
-            for request in record.background
-        )
-        return Background(rate_per_s, lengths, known=True, computed=computed)
     ended = [request for request in record.requests if request.end_s is not None]
     prompts = _histogram_sample(
         [signals.prompt_tokens for _, signals in record.readings], [request.prompt_tokens for request in ended], rng
@@ -95,7 +86,8 @@ def background(record: Record, rng: Random, unseen_per_s: float = 0.0) -> Backgr
         return Background(rate_per_s, _own_lengths(record), known=True)
     prompts = prompts or _lognormal_sample(prompt_mean, rng)
     outputs = outputs or _lognormal_sample(output_mean, rng)
-    prompts = [_share_of(prompt, computed) for prompt in prompts]
+    computed = _computed_share(record)
+    prompts = [max(1, round(prompt * computed)) for prompt in prompts]
     return Background(rate_per_s, tuple(map(RequestLengths, prompts, outputs)), known=True)
 
 
@@ -119,10 +111,6 @@ def _computed_share(record: Record) -> float:
     )
     tokens = prompts - prompts_before - own
     return min(1.0, max(MIN_COMPUTED_SHARE, 1 - (hits - hits_before) / tokens)) if tokens > 0 else 1.0
-
-
-def _share_of(prompt: int, computed: float) -> int:
-    return max(1, round(prompt * computed))
 
 
 def _own_lengths(record: Record) -> tuple[RequestLengths, ...]:
@@ -155,20 +143,14 @@ def _lognormal_sample(mean: float, rng: Random) -> list[int]:
 
 
 def build_scene(record: Record, load: Background, rng: Random) -> Scene:
-    """The record's requests and the background, whose requests are drawn where they are not known individually."""
+    """The record's requests and the background, whose requests are drawn."""
     from_s = record.from_s
     rows = [
         (request.at_s - from_s, request.prompt_tokens, request.output_tokens, index)
         for index, request in enumerate(record.requests)
     ]
-    if record.background is not None:
-        rows += [
-            (request.arrival_s - from_s, _share_of(request.prompt_tokens, load.computed), request.output_tokens, -1)
-            for request in record.background
-        ]
-    elif load.lengths:
-        rows += [(at_s, *rng.choice(load.lengths), -1) for at_s in _background_times_s(record, rng)]
     if load.lengths:
+        rows += [(at_s, *rng.choice(load.lengths), -1) for at_s in _background_times_s(record, rng)]
         at_s, until_s = -LEAD_S, 0.0 if load.known else record.until_s - from_s
         while (at_s := at_s + rng.expovariate(load.per_s)) < until_s:
             rows.append((at_s, *rng.choice(load.lengths), -1))

@@ -8,7 +8,6 @@ from prober.features.capacity.request_record import RequestRecord
 from prober.features.capacity.sweep_plan import Plan
 from prober.features.capacity.sweep_record import Record, Stage, other_counts, other_load
 from prober.measure.engine_signals import EngineSignals
-from prober.simulation.request import Request
 
 Reading = tuple[float, EngineSignals]
 
@@ -20,7 +19,6 @@ class RequestLog:
     requests: of the sweep itself, by id, in the order of their due times
     open: those of them that are in flight
     readings: (seconds, engine signals) in the order of time
-    background: background requests, where all of them are known one by one
     demand_per_s: background load before the sweep, as counted by another source
     prompt_tokens, output_tokens: totals as requested
     """
@@ -28,7 +26,6 @@ class RequestLog:
     requests: dict[str, RequestRecord] = field(default_factory=dict)
     open: dict[str, RequestRecord] = field(default_factory=dict)
     readings: list[Reading] = field(default_factory=list)
-    background: list[Request] = field(default_factory=list)
     stages: list[Stage] = field(default_factory=list)
     demand_per_s: float | None = None
     prompt_tokens: int = 0
@@ -74,8 +71,7 @@ class RequestLog:
         requests = tuple(
             replace(request) for request in sorted(self.requests.values(), key=lambda request: request.at_s)
         )
-        background, readings = tuple(self.background) or None, tuple(self.modelled())
-        return Record(plan.slos, requests, self.settled(), readings, background, plan.lengths, reached, cut, spoilt)
+        return Record(plan.slos, requests, self.settled(), tuple(self.modelled()), plan.lengths, reached, cut, spoilt)
 
     def settled(self) -> tuple[Stage, ...]:
         """The stages with their events and background load."""

@@ -8,6 +8,7 @@ It is fed with events, and `action` says what to do now; a driver compares it wi
         else:                               # Estimate: send nothing more, cut the requests in flight, then
             estimate = in_another_process(estimate_capacity, action.record)         # prober.features.capacity.estimate
             sweep.estimated(estimate.capacities, now(), is_modelled=estimate.fit is not None)   # it may go on
+            # or, if that process failed: sweep.not_estimated(why)
         ...                                 # feed events; a tick every 0.25 s, the engine's page every `page_every_s`
 
 All times `at_s` are seconds of the prober's monotonic clock (that of `Timeline`, ÷ 1e9), and never go back. Calls for unknown
@@ -34,8 +35,7 @@ from prober.features.capacity.sweep_record import UNJUDGED, Phase, Record, Stage
 from prober.measure.engine_signals import EngineSignals
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
-from prober.results.capacity import Capacity, binding
-from prober.simulation.request import Request
+from prober.results.capacity import Capacity, binding, words
 
 # Sending ends when half of the last judged requests breach. Of a grid more are judged: one burst does not end it.
 JUDGED_REQUESTS, JUDGED_REQUESTS_GRID = 8, 32
@@ -159,11 +159,6 @@ class Sweep:
         if condition is not None and isinstance(self._action, Run):
             self._end_sending(condition, at_s, "the engine's page says so")
 
-    def other(self, at_s: float, prompt_tokens: int, output_tokens: int) -> None:
-        """A background request arrived; only where all of them are known one by one."""
-        if not isinstance(self._action, Finished):
-            self._log.background.append(Request(at_s, prompt_tokens, output_tokens, background=True))
-
     def demand(self, per_s: float) -> None:
         """Background load before the sweep, of another source than the page; used where the page does not count requests."""
         self._log.demand_per_s = per_s
@@ -215,6 +210,17 @@ class Sweep:
             self._action = self._begin("sustain", rate_per_s, at_s)
         else:
             self._finish(estimate.reason, estimate.detail)
+
+    def not_estimated(self, why: str) -> None:
+        """The answer to `Estimate` where its process failed: the sweep has stages, and no capacity. why: with the remedy"""
+        estimate = self._action
+        if not isinstance(estimate, Estimate):
+            return
+        if self._capacities:
+            why = f"{why}; the estimate before the last requests was {words(self._capacities)}"
+        if self._ramp_reason is None:
+            self._ramp_reason, self._ramp_detail = estimate.reason, estimate.detail
+        self._finish("no_estimate", why)
 
     @property
     def action(self) -> Action:
@@ -367,7 +373,7 @@ class Sweep:
         if isinstance(self._action, Finished):
             return
         if reason in VOID:
-            self._finish(reason, detail, is_void=True)
+            self._finish(reason, detail)
         elif isinstance(self._action, Run):
             self._log.stages[-1] = replace(self._log.stages[-1], ended_s=at_s)
             if reason == "smoke_failed":
@@ -385,8 +391,9 @@ class Sweep:
         cut = reason in UNREACHED and not reached
         return self._log.record(self._plan, reached=reached, cut=cut, spoilt=reason == "prober_late")
 
-    def _finish(self, reason: Reason, detail: str, *, is_void: bool = False) -> None:
+    def _finish(self, reason: Reason, detail: str) -> None:
         stages = self._log.settled()
-        capacities, others = () if is_void else self._capacities, self._log.others()
+        has_answer = reason not in VOID and reason != "no_estimate"
+        capacities = self._capacities if has_answer else ()
         ramp = self._ramp_reason, self._ramp_detail
-        self._action = Finished(reason, detail, capacities, stages, is_void, *ramp, others)
+        self._action = Finished(reason, detail, capacities, stages, *ramp, self._log.others())

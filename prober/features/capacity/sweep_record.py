@@ -15,7 +15,6 @@ from prober.measure.engine_signals import EngineSignals
 from prober.measure.objective import Slo
 from prober.measure.slo_events import max_events_per_probe
 from prober.results.capacity import MIN_RATE_S
-from prober.simulation.request import Request
 from prober.statistics.sequential_test import Observations
 
 Phase = Literal["warm_up", "ramp", "rest", "climb", "grid", "sustain"]
@@ -57,7 +56,6 @@ class Record:
 
     requests: the sweep's requests in the order of their due times
     readings: (seconds, engine signals)
-    background: background requests; None unless all of them are known one by one
     lengths: sample of (prompt, output) tokens of the workload; empty: the requested lengths
     reached: the sending ended because the knee was passed or the target was harmed
     cut: the plan or an external condition ended the sending before that: only events count
@@ -68,7 +66,6 @@ class Record:
     requests: tuple[RequestRecord, ...]
     stages: tuple[Stage, ...]
     readings: tuple[tuple[float, EngineSignals], ...] = ()
-    background: tuple[Request, ...] | None = None
     lengths: tuple[tuple[int, int], ...] = ()
     reached: bool = True
     cut: bool = False
@@ -77,13 +74,6 @@ class Record:
     @property
     def other_per_s(self) -> float | None:
         """Mean background rate while it was observed; None if unknown."""
-        if self.background is not None:
-            span_s = self.until_s - self.from_s
-            return (
-                sum(self.from_s <= request.arrival_s <= self.until_s for request in self.background) / span_s
-                if span_s > 0
-                else 0.0
-            )
         counts = other_counts(self)
         span_s = sum(end - begin for begin, end, _ in counts)
         return sum(count for _, _, count in counts) / span_s if span_s > 0 else None

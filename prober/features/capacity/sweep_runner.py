@@ -8,11 +8,10 @@ from types import MappingProxyType
 
 from prober.features.capacity.actions import Action, Estimate, Finished, Run
 from prober.features.capacity.engine_fit import Fit, Prior
-from prober.features.capacity.estimate_process import estimate_in_process
+from prober.features.capacity.estimate_process import EstimateFailed, estimate_in_process
 from prober.features.capacity.sweep import PAGE_NEAR_S, PAGE_S, Sweep
 from prober.features.capacity.sweep_plan import LimitReason, Plan
 from prober.features.capacity.sweep_progress import SweepProgress
-from prober.features.capacity.sweep_record import Record
 from prober.measure.engine_signals import EngineChange, EngineSignals, PageReading
 from prober.measure.gpu_reading import GpuReading
 from prober.measure.outcome import Outcome
@@ -20,7 +19,6 @@ from prober.measure.result import ProbeResult
 from prober.probing.page_source import OpenPage, PageSource
 from prober.probing.probe import Flight, Launch, ProbeRun
 from prober.probing.target import Target
-from prober.results.capacity import Capacity
 from prober.workload.arrivals import poisson
 from prober.workload.budget import BudgetDemand
 from prober.workload.workloads import Mix, RequestGenerator, Workload
@@ -237,10 +235,15 @@ class SweepRunner:
                     return action
                 if isinstance(action, Estimate):
                     await self._cut()
-                    capacities = await self._estimate(action.record)
-                    sweep.estimated(
-                        capacities, self._now_s(), is_modelled=self._model is not None and self._model.quality == "good"
-                    )
+                    try:  # in another process: it takes seconds of a processor that timestamps need
+                        capacities, self._model = await estimate_in_process(
+                            action.record, self._rng.getrandbits(32), self._prior
+                        )
+                    except EstimateFailed as problem:
+                        sweep.not_estimated(str(problem))
+                    else:
+                        is_modelled = self._model is not None and self._model.quality == "good"
+                        sweep.estimated(capacities, self._now_s(), is_modelled=is_modelled)
                     continue
                 due_times = poisson(action.rate_per_s, self._rng, now_ns + LEAD_NS)
                 due_ns = next(due_times)
@@ -325,11 +328,6 @@ class SweepRunner:
                 task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-
-    async def _estimate(self, record: Record) -> tuple[Capacity, ...]:
-        """Estimate in another process: it takes seconds of a processor that timestamps need."""
-        capacities, self._model = await estimate_in_process(record, self._rng.getrandbits(32), self._prior)
-        return capacities
 
     def _now_s(self) -> float:
         return self._clock.now_ns() / 1e9

@@ -2,7 +2,7 @@
 
 The knee depends on the few slowest requests, the fit on the many typical ones. So the factor on the replayed TTFTs is estimated
 by which as many of them as of the observed ones fall between levels below and above the threshold. Counts need no request to be
-replayed in step, which is impossible where the background's arrivals are not known one by one.
+replayed in step, which is impossible as the times of the background's arrivals are unknown.
 """
 
 from collections.abc import Sequence

@@ -13,9 +13,8 @@ from typing import Any
 
 from prober.config.configuration import Configuration
 from prober.config.discovery import DiscoverySpec, DnsSpec, FileSpec, HttpSpec, KubernetesSpec, Unfit, target_of
-from prober.config.relabel import TARGET_LABELS, Labels
 from prober.config.target import TargetSpec
-from prober.config.units import counted
+from prober.config.units import counted, first_names
 from prober.exposition.families import Registry
 from prober.features.discovery import series as discovery_series
 from prober.features.discovery.sources.discovered_targets import DiscoveredTargets, Source, TargetLabels
@@ -27,7 +26,6 @@ MAX_EVALUATED = 100  # targets per turn of the event loop
 MAX_LOGGED_REASONS = 10  # per update
 log = logging.getLogger(__name__)
 
-Place = tuple[str, str | None]  # URL and model
 Key = tuple[str, str]  # scope and owner
 
 
@@ -108,29 +106,20 @@ class DesiredTargets:
     async def configure(self, specs: Configuration) -> None:
         """Apply a configuration together with the targets found so far."""
         async with self._configuring:
-            await self._configure(specs)
+            self._static = specs.targets
+            for name in self._groups.keys() - {spec.name for spec in specs.discovery}:
+                await _end(self._groups.pop(name))
+                for series in discovery_series.ALL:
+                    self._families.keep(series, (), name)
+            self._groups = {spec.name: await self._group(spec, self._groups.get(spec.name)) for spec in specs.discovery}
             await self.apply()
-
-    async def _configure(self, specs: Configuration) -> None:
-        self._static = specs.targets
-        declared = {spec.name: spec for spec in specs.discovery}
-        for name in [name for name in self._groups if name not in declared]:
-            await _end(self._groups.pop(name))
-            for series in _SERIES:
-                for labels in self._families[series.name].of(name):
-                    del self._families[series.name].children[labels]
-        groups = [await self._group(spec, self._groups.get(spec.name)) for spec in declared.values()]
-        self._groups = {group.spec.name: group for group in groups}
 
     async def run(self) -> None:
         """Apply changes forever."""
         while True:
             await self._changed.wait()
             await asyncio.sleep(DEBOUNCE_S)
-            try:
-                await self.apply()
-            except Exception:
-                log.exception("discovered targets could not be applied; please report this")
+            await self.apply()
 
     async def close(self) -> None:
         """Stop all sources."""
@@ -163,7 +152,7 @@ class DesiredTargets:
         """Configured targets, then those of each discovery in order, without duplicate names or URLs."""
         desired = list(self._static)
         names = {spec.key for spec in desired} | {spec.name or spec.key for spec in desired}
-        places = {_place(spec) for spec in desired}
+        places = {(spec.url, spec.model) for spec in desired}
         before, self._admitted = self._admitted, set()
         for name, group in self._groups.items():
             specs, unfit = await group.current().evaluate()
@@ -173,17 +162,18 @@ class DesiredTargets:
             for index, spec in enumerate(specs, 1):
                 if not index % MAX_EVALUATED:
                     await asyncio.sleep(0)
-                if spec.key in names or _place(spec) in places:
-                    if fine and _same(fine[-1], spec):
+                if spec.key in names or (spec.url, spec.model) in places:
+                    if fine and _order(fine[-1]) == _order(spec):
                         continue  # the same target again, as in two endpoint slices of a service
                     refused["duplicate"] += 1
                     reasons.append(f"{spec.key} ({spec.url}): another target has this name or URL")
                     continue
                 names.add(spec.key)
-                places.add(_place(spec))
+                places.add((spec.url, spec.model))
                 fine.append(spec)
-            admitted = _within(fine, group.spec.limit, before)
-            if len(admitted) < len(fine):
+            admitted = fine
+            if len(fine) > group.spec.limit:  # those that are probed already come first, then the alphabet decides
+                admitted = sorted(fine, key=lambda spec: (spec.key not in before, spec.key))[: group.spec.limit]
                 refused["limit"] = len(fine) - len(admitted)
                 reasons.append(f"{refused['limit']} targets exceed the limit of {group.spec.limit:,}; raise `limit`")
             self._admitted |= {spec.key for spec in admitted}
@@ -211,21 +201,14 @@ class DesiredTargets:
             log.warning("discovery=%s not probed: %d more", name, len(fresh) - MAX_LOGGED_REASONS)
 
 
-_SERIES = (
-    discovery_series.DISCOVERY_TARGETS,
-    discovery_series.DISCOVERY_UP,
-    discovery_series.DISCOVERY_REFUSED,
-    discovery_series.DISCOVERY_FAILURES,
-)
-
-
 def _fit(targets: TargetLabels, spec: DiscoverySpec) -> _Fit:
     specs, problems = [], []
     for labels in targets:
         try:
             target = target_of(labels, spec)
         except Unfit as problem:
-            problems.append(f"{_display_name(labels)}: {problem}")
+            name = shown_name(labels.get("name") or labels.get("__address__"), 100)
+            problems.append(f"{name!r}: {problem}")
         else:
             specs += [target] if target is not None else []
     return _Fit(targets, tuple(specs), tuple(problems))
@@ -233,65 +216,40 @@ def _fit(targets: TargetLabels, spec: DiscoverySpec) -> _Fit:
 
 def _log_change(name: str, group: _Group, now: frozenset[str]) -> None:
     """Log added and removed targets in one line."""
-    more, less = now - group.probed, group.probed - now
+    changes = (("added", now - group.probed), ("removed", group.probed - now))
     group.probed = now
-    if more or less:
-        added = f"{counted(len(more), 'target')} more: {_some(more)}" if more else ""
-        removed = (
-            f"{len(less):,} less: {_some(less)}" if more else f"{counted(len(less), 'target')} less: {_some(less)}"
-        )
-        log.info("discovery=%s %s", name, "; ".join(filter(None, (added, removed if less else ""))))
-
-
-def _some(names: frozenset[str]) -> str:
-    """The first names in alphabetical order and the number of others."""
-    listed = ", ".join(sorted(names)[:MAX_LOGGED_REASONS])
-    return f"{listed} and {len(names) - MAX_LOGGED_REASONS:,} others" if len(names) > MAX_LOGGED_REASONS else listed
-
-
-def _display_name(labels: Labels) -> str:
-    return repr(shown_name(labels.get("name") or labels.get("__address__"), 100))
-
-
-def _place(spec: TargetSpec) -> Place:
-    return spec.url, spec.model
+    texts = [
+        f"{counted(len(keys), 'target')} {verb}: {first_names(keys, MAX_LOGGED_REASONS)}"
+        for verb, keys in changes
+        if keys
+    ]
+    if texts:
+        log.info("discovery=%s %s", name, "; ".join(texts))
 
 
 def _order(spec: TargetSpec) -> tuple[str, str, str]:
     return spec.key, spec.url, spec.model or ""
 
 
-def _same(one: TargetSpec, other: TargetSpec) -> bool:
-    return _order(one) == _order(other)
-
-
-def _within(specs: list[TargetSpec], limit: int, running: set[str]) -> list[TargetSpec]:
-    """Targets within the limit: those already probed first, then by name."""
-    if len(specs) <= limit:
-        return specs
-    return sorted(specs, key=lambda spec: (spec.key not in running, spec.key))[:limit]
-
-
 def _source(spec: DiscoverySpec, discovered: DiscoveredTargets) -> Source:
     """Create the source; imports only the module that is used."""
-    label_names = frozenset(TARGET_LABELS) | spec.reads
     match spec.source:
         case FileSpec() as source:
             from prober.features.discovery.sources.file import Files
 
-            return Files(source, label_names, discovered)
+            return Files(source, spec.reads, discovered)
         case HttpSpec() as source:
             from prober.features.discovery.sources.http import Http
 
-            return Http(source, label_names, discovered)
+            return Http(source, spec.reads, discovered)
         case DnsSpec() as source:
             from prober.features.discovery.sources.dns import Dns
 
-            return Dns(source, label_names, discovered)
+            return Dns(source, spec.reads, discovered)
         case KubernetesSpec() as source:
             from prober.features.discovery.sources.kubernetes import Kubernetes
 
-            return Kubernetes(source, label_names, discovered)
+            return Kubernetes(source, spec.reads, discovered)
 
 
 async def _end(group: _Group) -> None:

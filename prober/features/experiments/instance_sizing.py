@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from prober.results.capacity import Capacity
 from prober.results.cost import HOUR_S, MILLION
 from prober.results.result import Result
+from prober.results.stop_reason import ending
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +97,9 @@ def _check(demand: Demand) -> None:
 def _per_instance(result: Result) -> tuple[str, float, bool] | Refused:
     """(SLO, requests per second, knee was found) of the SLO with the lowest capacity."""
     if not result.capacities:
+        why = f" ({ending(result.stop, result.stop_detail)})" if result.stop_detail else ""
         return Refused(
-            f"a {result.kind} of {result.tool} holds no capacity: run `prober sweep`, which finds it for each SLO"
+            f"a {result.kind} of {result.tool} holds no capacity{why}: run `prober sweep`, which finds it for each SLO"
         )
     judged = {capacity.slo for capacity in result.capacities}
     for slo in result.slos:

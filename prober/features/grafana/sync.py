@@ -20,7 +20,9 @@ from prober.net.clock import Clock
 from prober.probing.event_log import EventLog
 from prober.results.result import Result
 
-NOT_MARKED = frozenset(("state", "diagnosis"))  # frequent, and shown by the dashboards themselves
+NOT_MARKED = frozenset(
+    ("state", "diagnosis", "slo")
+)  # frequent, shown by the dashboards themselves, or of the configuration
 CHECK_INTERVAL_S = 5.0
 MARKS_INTERVAL_S = 60.0  # between two synchronisations of annotations only
 MAX_PENDING_MARKS = 200  # while Grafana is unreachable; the oldest are dropped

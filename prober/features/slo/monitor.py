@@ -7,14 +7,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from prober.config.units import counted, duration_text, first_names, percent_text
 from prober.exposition.families import Registry
 from prober.features.slo import series
 from prober.features.slo.compliance import SloStatus, slo_status
 from prober.features.slo.window import WindowCount
+from prober.measure.event import TargetEvent
 from prober.measure.objective import JudgedStream, Slo
 from prober.measure.outcome import ANSWERED
 from prober.measure.result import ProbeResult
 from prober.measure.slo_events import count_events
+from prober.probing.event_log import MAX_NAMES, MAX_TOLD_APART, EventLog
 from prober.probing.observer import NamedSpec, TargetObserver
 from prober.storage.elapsed import Moment, moment_now, moment_of
 from prober.storage.saved_rows import SavedRows
@@ -30,10 +33,15 @@ class SloMonitor:
     """
 
     def __init__(
-        self, registry: Registry, now: Callable[[], Moment] = moment_now, saved: SavedRows | None = None
+        self,
+        registry: Registry,
+        now: Callable[[], Moment] = moment_now,
+        saved: SavedRows | None = None,
+        events: EventLog | None = None,
     ) -> None:
-        self._registry, self._now = registry, now
-        self._saved = saved or SavedRows()
+        self.registry, self.now = registry, now
+        self._saved, self._events = saved or SavedRows(), events or EventLog()
+        self.changes: dict[tuple[Slo, Slo], set[str]] = {}  # names of the targets by old and new definition
         self._targets: dict[str, TargetSlos] = {}
 
     def observe(self, observed: NamedSpec) -> "TargetSlos":
@@ -42,22 +50,42 @@ class SloMonitor:
         consequence = (
             f"target={observed.name}: the saved events of its SLOs cannot be read, and are counted from now on"
         )
-        read = partial(_saved_counts, self._now())
+        read = partial(_saved_counts, self.now())
         saved = self._saved.pop(observed.name, read, consequence) if before is None else None
-        observer = TargetSlos(self._registry, observed, self._now, self._forget, before, saved or {})
+        observer = TargetSlos(self, observed, before, saved or {})
         self._targets[observed.name] = observer
         return observer
 
     def states(self) -> Iterator[tuple[str, bytes]]:
         """(name of the target, counts of its SLOs), so that they last over a restart of the prober."""
         for name, target in list(self._targets.items()):
-            now = self._now()
+            now = self.now()
             if rows := target.saved(now.monotonic_ns):
                 yield name, json.dumps({"at": now.as_json(), "counts": rows}, separators=(",", ":")).encode()
 
-    def _forget(self, target: "TargetSlos") -> None:
+    def report_changes(self) -> None:
+        """Log, and remember as events, the counts that began anew because a reload changed the definition of their SLO."""
+        for (before, slo), names in self.changes.items():
+            now, was = _definition(slo), _definition(before)
+            changes = ", ".join(f"{key} {now[key]}, was {was[key]}" for key in now if now[key] != was[key])
+            text = f"SLO {slo.name}: its events are counted anew, as its configuration changed: {changes}"
+            if len(names) > MAX_TOLD_APART:
+                text += f" ({counted(len(names), 'target')}: {first_names(names, MAX_NAMES)})"
+            for name in sorted(names) if len(names) <= MAX_TOLD_APART else [""]:
+                log.info("%s%s", f"target={name} " if name else "", text)
+                self._events.append(TargetEvent(self.now().unix_s, name, "slo", text))
+        self.changes.clear()
+
+    def forget(self, target: "TargetSlos") -> None:
+        """The target is gone, unless another one has taken over its name."""
         if self._targets.get(target.name) is target:
             del self._targets[target.name]
+
+
+def _definition(slo: Slo) -> dict[str, str]:
+    threshold = "none" if slo.threshold_s is None else duration_text(slo.threshold_s)
+    objective, window = percent_text(slo.objective), duration_text(slo.window_s)
+    return {"signal": slo.signal, "threshold": threshold, "objective": objective, "window": window}
 
 
 def _saved_counts(now: Moment, data: bytes) -> dict[str, tuple[int, Any]]:
@@ -85,16 +113,13 @@ class TargetSlos(TargetObserver):
 
     def __init__(
         self,
-        registry: Registry,
+        monitor: SloMonitor,
         observed: NamedSpec,
-        now: Callable[[], Moment],
-        on_removed: Callable[["TargetSlos"], None],
         before: "TargetSlos | None",
         saved: Mapping[str, tuple[int, Any]],
     ) -> None:
         self.name = observed.name
-        self._registry, self._observed, self._now, self._on_removed = registry, observed, now, on_removed
-        self._saved = saved
+        self._monitor, self._observed, self._saved = monitor, observed, saved
         self._counts: dict[tuple[str, str], _Count] = dict(before._counts) if before is not None else {}
         self.configured()
         self._saved = {}
@@ -106,6 +131,8 @@ class TargetSlos(TargetObserver):
             count = before.get(key)
             if count is None or count.slo != slo:
                 # Events of another threshold or signal must not be added to the old ones.
+                if count is not None:
+                    self._monitor.changes.setdefault((count.slo, slo), set()).add(self.name)
                 count = _Count(slo, stream, self._window(slo, stream))
             count.stream = stream
             self._counts[key] = count
@@ -122,7 +149,7 @@ class TargetSlos(TargetObserver):
                 return WindowCount.restored(slo.window_s, *saved)
             except ValueError as problem:
                 log.error("target=%s slo=%s: %s; it is counted from now on", self.name, slo.name, problem)
-        return WindowCount(slo.window_s, self._now().monotonic_ns)
+        return WindowCount(slo.window_s, self._monitor.now().monotonic_ns)
 
     def probe_ended(self, result: ProbeResult) -> None:
         for (workload, slo_name), count in self._counts.items():
@@ -133,16 +160,16 @@ class TargetSlos(TargetObserver):
                 is_decode = count.slo.signal in ("tpot", "itl")
                 count.why_no_event = result.timeline.why_no_tpot if is_decode and not events else ""
             if events:
-                count.window.add(self._now().monotonic_ns, events, bad)
-                self._registry.value(series.SLO_EVENTS, self.name, workload, slo_name).inc(events)
-                self._registry.value(series.SLO_BAD_EVENTS, self.name, workload, slo_name).inc(bad)
+                count.window.add(self._monitor.now().monotonic_ns, events, bad)
+                self._monitor.registry.value(series.SLO_EVENTS, self.name, workload, slo_name).inc(events)
+                self._monitor.registry.value(series.SLO_BAD_EVENTS, self.name, workload, slo_name).inc(bad)
 
     def removed(self) -> None:
-        self._on_removed(self)
+        self._monitor.forget(self)
 
     def statuses(self, *, trusted: bool) -> Iterator[SloStatus]:
         """The status of each SLO in each workload."""
-        now = self._now()
+        now = self._monitor.now()
         now_ns = now.monotonic_ns
         for count in self._counts.values():
             last_ns = count.window.last_ns
@@ -156,7 +183,7 @@ class TargetSlos(TargetObserver):
 
     def _declare(self, unchanged: set[tuple[str, str]]) -> None:
         """Export objective and threshold as configured, and counters; counters of changed SLOs start again at 0."""
-        registry, name = self._registry, self.name
+        registry, name = self._monitor.registry, self.name
         counters = {(name, *key) for key in unchanged}
         for counter in (series.SLO_EVENTS, series.SLO_BAD_EVENTS):
             registry.keep(counter, counters, name)

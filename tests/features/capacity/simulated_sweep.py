@@ -23,7 +23,7 @@ from prober.simulation.parameters import Parameters
 from prober.simulation.request import End, Request, Truth
 from prober.workload.shapes import Lognormal
 
-Telemetry = Literal["arrivals", "counters", "none"]
+Telemetry = Literal["counters", "none"]
 Estimator = Callable[
     [Record], tuple[tuple[Capacity, ...], bool]
 ]  # its capacities, and whether a model explains the record
@@ -173,7 +173,6 @@ class Driver:
         self._ended_s: float | None = None  # end of the sending before the last estimate
         self.sweep: Any = None  # a Sweep once it has begun
         self.advance(LEAD_S - READ_LEAD_S)
-        unobserved = len(self.others)
         pages = []
         while self.now < LEAD_S:
             self.advance(self.now + IDLE_PAGE_S)
@@ -182,8 +181,6 @@ class Driver:
         self.page_s = self.now + PAGE_S
         for at_s, page in pages if telemetry != "none" else ():
             self.sweep.page(CLOCK_S + at_s, page)
-        for other in self.others[unobserved:] if telemetry == "arrivals" else ():
-            self.sweep.other(CLOCK_S + other.request.arrival_s, *other.request[1:3])
 
     def run(self, longest_s: float = 3_600.0, estimator: Estimator | None = None) -> Driven:
         """Run until the sweep ends, and a minute of background more. estimator: None: until it asks for an estimate."""
@@ -241,8 +238,6 @@ class Driver:
             other = self._next_other
             self.others.append(self.engine.submit(other))
             self.page.open.append(self.others[-1])
-            if self.telemetry == "arrivals" and self.sweep is not None:
-                self.sweep.other(CLOCK_S + other.arrival_s, other.prompt_tokens, other.output_tokens)
             self._next_other = next(self._background, None)
         self.engine.advance(at_s)
         self.now = at_s

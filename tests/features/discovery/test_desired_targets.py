@@ -222,8 +222,8 @@ async def test_who_comes_and_who_leaves_is_told_together(tmp_path: Path, caplog:
     messages = [record.getMessage() for record in caplog.records if record.getMessage().startswith("discovery=pods")]
     first = ", ".join(name for name, _ in many[:10])
     assert messages == [
-        f"discovery=pods 12 targets more: {first} and 2 others",
-        "discovery=pods 1 target more: new; 1 less: m11",
+        f"discovery=pods 12 targets added: {first} and 2 more",
+        "discovery=pods 1 target added: new; 1 target removed: m11",
     ]
     await seen.roster.close()
 

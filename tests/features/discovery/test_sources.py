@@ -77,9 +77,9 @@ def files(*names: object) -> tuple[Files, Discovery]:
 
 
 async def test_files_of_both_kinds_are_read(tmp_path: Path) -> None:
-    """JSON and YAML as Prometheus's file_sd has them; labels that nobody looks at are not kept."""
+    """JSON and YAML as Prometheus's file_sd has them, a number of YAML as it is written; labels that no rule reads are not kept."""
     (tmp_path / "a.json").write_text('[{"targets": ["a:1", "b:1"], "labels": {"model": "m", "env": "x"}}]')
-    (tmp_path / "b.yaml").write_text("- targets: ['c:1']\n  labels: {name: 5}\n- targets: []\n")
+    (tmp_path / "b.yaml").write_text("- targets: ['c:1']\n  labels: {name: 5, model: 1.10}\n- targets: []\n")
     source, discovery = files(tmp_path / "*.json", tmp_path / "*.yaml")
     await source.refresh()
     assert discovery.addresses() == ["a:1", "b:1", "c:1"]
@@ -88,7 +88,7 @@ async def test_files_of_both_kinds_are_read(tmp_path: Path) -> None:
         labels["__address__"]: labels for _, targets_of in discovery.discovered.items() for labels in targets_of
     }
     assert labels_by_address["a:1"] == {"model": "m", "__meta_filepath": str(tmp_path / "a.json"), "__address__": "a:1"}
-    assert labels_by_address["c:1"]["name"] == "5"
+    assert (labels_by_address["c:1"]["name"], labels_by_address["c:1"]["model"]) == ("5", "1.10")
 
 
 async def test_a_symlink_that_points_elsewhere_is_another_file(tmp_path: Path) -> None:
@@ -117,6 +117,8 @@ async def test_a_symlink_that_points_elsewhere_is_another_file(tmp_path: Path) -
         ('[{"targets": "a:1"}]', "[0].targets: needed"),
         ('[{"targets": ["a:1"], "lables": {}}]', "unknown key 'lables'"),
         ('[{"targets": ["a:1"], "labels": {"a": [1]}}]', "has a value that is no text"),
+        ('[{"targets": ["a:1"], "labels": {"version": 1.10}}]', "'version' has a value that is no text"),
+        ('[{"targets": ["a:1"], "labels": {"a": "\\ud800"}}]', "is no JSON"),
     ],
 )
 async def test_a_bad_file_keeps_the_last_good_targets(tmp_path: Path, text: str, message: str) -> None:

@@ -2,20 +2,23 @@
 
 import json
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
 from prober.config.load import load
+from prober.config.target import TargetSpec
 from prober.daemon.registry import registry
 from prober.features.slo.monitor import SloMonitor, TargetSlos
 from prober.features.slo.window import SPANS, WindowCount
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
+from prober.probing.event_log import EventLog
 from prober.storage.elapsed import Moment
 from prober.storage.saved_rows import SavedRows
-from tests.observed import UNIX_S, StoppedClock, observed
+from tests.observed import UNIX_S, StoppedClock, observed, reconfigured
 
 DAY_S = 86_400.0
 T0_NS = 10**15
@@ -160,3 +163,60 @@ def test_across_boots_the_wall_clock_tells_the_age_and_a_save_of_the_future_is_o
         assert [count[0] for count in told(slos)] == [counted]
         later.step_s = 0.0
         assert [count[0] for count in told(slos)] == [counted]
+
+
+SLOS = """
+slos:
+  ttft: {signal: ttft, threshold: THRESHOLD, objective: 99%}
+  success: {signal: success, objective: OBJECTIVE}
+  e2e: {signal: SIGNAL, threshold: 2s, objective: 95%, window: 30d}
+targets: [TARGETS]
+"""
+
+
+def test_a_reload_says_which_counts_begin_anew(caplog: pytest.LogCaptureFixture) -> None:
+    """With target, SLO and what changed, in the log and as an event, one for many targets; the counts of other SLOs go on."""
+    caplog.set_level("INFO")
+
+    def specs(threshold: str, objective: str, signal: str, names: Sequence[str]) -> tuple[TargetSpec, ...]:
+        targets = ", ".join(f"{{name: {name}, url: http://{name}}}" for name in names)
+        text = SLOS.replace("THRESHOLD", threshold).replace("OBJECTIVE", objective).replace("SIGNAL", signal)
+        return load(
+            text.replace("TARGETS", targets), source="c", engines=(), environment={}, read=lambda path: path
+        ).targets
+
+    def change(names: Sequence[str], *changes: tuple[str, str, str]) -> list[tuple[str, str]]:
+        """The events that `changes` bring, each also a line of the log."""
+        events = EventLog()
+        monitor = SloMonitor(registry(), events=events)
+        targets = [observed(spec, monitor, name=spec.name or "") for spec in specs("500ms", "99%", "e2e", names)]
+        for target in targets:
+            target.probe_ended(FAILED)
+        for values in changes:
+            for target, spec in zip(targets, specs(*values, names), strict=True):
+                reconfigured(target, spec)
+            monitor.report_changes()
+        for target in targets:
+            slos = target.find(TargetSlos)
+            assert slos is not None
+            counted = {status.slo.name: status.events for status in slos.statuses(trusted=True)}
+            assert counted["ttft"] == 1 - any(values[0] != "500ms" for values in changes)
+            assert counted["success"] == 1 - any(values[1] != "99%" for values in changes)
+        told = [(event.target, event.text) for event in events.latest()[::-1]]
+        lines = [record.getMessage() for record in caplog.records]
+        assert lines == [f"target={target} {text}" if target else text for target, text in told]
+        caplog.clear()
+        assert {event.kind for event in events.latest()} <= {"slo"}
+        return told
+
+    anew = "SLO {}: its events are counted anew, as its configuration changed: {}"
+    assert change("ab", ("500ms", "99%", "e2e")) == []
+    threshold = anew.format("ttft", "threshold 400ms, was 500ms")
+    assert change("ab", ("400ms", "99%", "e2e"), ("400ms", "99%", "e2e")) == [("a", threshold), ("b", threshold)]
+    assert change("a", ("500ms", "99.95%", "itl")) == [
+        ("a", anew.format("success", "objective 99.95%, was 99%")),
+        ("a", anew.format("e2e", "signal itl, was e2e")),
+    ]
+    assert change([f"t{index:02}" for index in range(12)], ("400ms", "99%", "e2e")) == [
+        ("", f"{threshold} (12 targets: t00, t01, t02 and 9 more)")
+    ]

@@ -1,7 +1,7 @@
 """Targets in DNS: SRV records, or addresses with a port. A name that does not exist has no targets; a missing answer is a failure."""
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Container
 from random import Random
 
 from dns.asyncresolver import Resolver
@@ -17,7 +17,7 @@ TIMEOUT_S = 5.0
 class Dns:
     """Queries every name at the interval, ±10%."""
 
-    def __init__(self, spec: DnsSpec, label_names: Collection[str], discovered: DiscoveredTargets) -> None:
+    def __init__(self, spec: DnsSpec, label_names: Container[str], discovered: DiscoveredTargets) -> None:
         self._spec, self._label_names, self._discovered = spec, label_names, discovered
         self._rng = Random()
         discovered.expect(*spec.names)

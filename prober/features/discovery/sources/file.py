@@ -2,7 +2,7 @@
 
 import asyncio
 import glob
-from collections.abc import Collection
+from collections.abc import Container
 
 from prober.config.discovery import FileSpec
 from prober.features.discovery.sources.discovered_targets import DiscoveredTargets, TargetLabels
@@ -18,7 +18,7 @@ class Files:
     A missing file that is named is a failure; if a file that matches a pattern is deleted, its targets are removed.
     """
 
-    def __init__(self, spec: FileSpec, label_names: Collection[str], discovered: DiscoveredTargets) -> None:
+    def __init__(self, spec: FileSpec, label_names: Container[str], discovered: DiscoveredTargets) -> None:
         self._spec, self._label_names, self._discovered = spec, label_names, discovered
         self._stamps: dict[str, Stamp | None] = {}
 

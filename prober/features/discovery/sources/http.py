@@ -1,7 +1,7 @@
 """Targets in a list on a server, in the format of Prometheus's http_sd."""
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Container
 from random import Random
 
 from prober.config.discovery import HttpSpec
@@ -24,7 +24,7 @@ class Http:
     Messages contain neither the token nor the query of the URL, even if the server returns them.
     """
 
-    def __init__(self, spec: HttpSpec, label_names: Collection[str], discovered: DiscoveredTargets) -> None:
+    def __init__(self, spec: HttpSpec, label_names: Container[str], discovered: DiscoveredTargets) -> None:
         self._spec, self._label_names, self._discovered = spec, label_names, discovered
         self._token = Secret(spec.auth.secret_file) if spec.auth else None
         self._rng = Random()

@@ -7,7 +7,7 @@ was restored from a backup, it refuses the version (504) or says nothing, not ev
 
 import asyncio
 import logging
-from collections.abc import Collection
+from collections.abc import Container
 from random import Random
 from typing import Any
 
@@ -32,23 +32,16 @@ class Kubernetes:
     def __init__(
         self,
         spec: KubernetesSpec,
-        label_names: Collection[str],
+        label_names: Container[str],
         discovered: DiscoveredTargets,
         *,
         watch_s: float | None = None,
         rng: Random | None = None,
     ) -> None:
-        self._spec, self._label_names, self._discovered, self._watch_s = (
-            spec,
-            label_names,
-            discovered,
-            watch_s or WATCH_S,
-        )
-        self._params = {
-            name: value
-            for name, value in (("labelSelector", spec.label_selector), ("fieldSelector", spec.field_selector))
-            if value
-        }
+        self._spec, self._label_names, self._discovered = spec, label_names, discovered
+        self._watch_s = watch_s or WATCH_S
+        selectors = {"labelSelector": spec.label_selector, "fieldSelector": spec.field_selector}
+        self._params = {name: selector for name, selector in selectors.items() if selector}
         self._rng = rng or Random()
         self._odd_owners = set[str]()
 

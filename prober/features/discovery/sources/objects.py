@@ -1,7 +1,7 @@
 """Labels of the targets in pods and endpoint slices, with the names of Prometheus."""
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Container, Iterator
 from typing import Any
 
 from prober.config.discovery import KubernetesSpec
@@ -13,9 +13,7 @@ _PORT_NUMBER = re.compile(r"[0-9]{1,5}")
 _OTHER = re.compile(r"[^a-zA-Z0-9_]")
 
 
-def targets_of(
-    item: Json, spec: KubernetesSpec, label_names: Collection[str], known: TargetLabels = ()
-) -> TargetLabels:
+def targets_of(item: Json, spec: KubernetesSpec, label_names: Container[str], known: TargetLabels = ()) -> TargetLabels:
     """Labels of the targets of an object; empty if it is not ready yet, is being ended, or lacks the annotations.
 
     label_names: the labels to keep. known: labels of its targets so far: one of them that is not ready any more is in trouble, or only
