@@ -173,7 +173,7 @@ def test_a_mistake_is_named(target: str, message: str) -> None:
     """By its key, with what to write."""
     with pytest.raises(ConfigError) as problem:
         spec(f"url: http://h, {target}")
-    assert str(problem.value) == f"c: targets[0].{message}"
+    assert str(problem.value) == f"c:1: targets[0].{message}"
 
 
 @pytest.mark.parametrize(

@@ -106,10 +106,10 @@ TLS = {"cert_file": "a", "key_file": "b"}
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (of(tls=1), 'w: tls: unknown key "tls"'),
-        (of(basic_auth_users={"a": "plain"}), "w: basic_auth_users.a: is no bcrypt hash"),
-        (of(basic_auth_users={"a": "$2y$18$" + "a" * 53}), "w: basic_auth_users.a: has cost 18"),
-        (of(tls_server_config={"cert_file": "a"}), "w: tls_server_config.key_file: needed: one of key_file and key"),
+        (of(tls=1), 'w:1: tls: unknown key "tls"'),
+        (of(basic_auth_users={"a": "plain"}), "w:2: basic_auth_users.a: is no bcrypt hash"),
+        (of(basic_auth_users={"a": "$2y$18$" + "a" * 53}), "w:2: basic_auth_users.a: has cost 18"),
+        (of(tls_server_config={"cert_file": "a"}), "w:1: tls_server_config.key_file: needed: one of key_file and key"),
         (
             of(tls_server_config=TLS | {"client_auth_type": "RequireAnyClientCert"}),
             "takes certificates that nobody vouches",
@@ -121,7 +121,7 @@ TLS = {"cert_file": "a", "key_file": "b"}
             of(tls_server_config=TLS | {"client_allowed_sans": ["x"]}),
             "needs client_auth_type: RequireAndVerifyClientCert",
         ),
-        (of(tls_server_config=TLS | {"min_version": "TLS10"}), "'TLS10' is not offered; write one of TLS12, TLS13"),
+        (of(tls_server_config=TLS | {"min_version": "TLS10"}), "'TLS10' is not offered; take from TLS12, TLS13"),
         (of(tls_server_config=TLS | {"min_version": "TLS13", "max_version": "TLS12"}), "is above max_version"),
         (
             of(tls_server_config=TLS | {"cipher_suites": ["TLS_RSA_WITH_RC4_128_SHA"]}),
