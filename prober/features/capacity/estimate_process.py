@@ -37,11 +37,16 @@ async def estimate_in_process(
     """
     command = (sys.executable, "-P", "-m", __name__, str(os.getpid()))
     pipe = subprocess.PIPE
+    # A session of its own: Ctrl-C in a terminal goes to the prober, which keeps what was measured.
+    starting = asyncio.create_task(
+        asyncio.to_thread(subprocess.Popen, command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
+    )
     try:
-        # A session of its own: Ctrl-C in a terminal goes to the prober, which keeps what was measured.
-        process = await asyncio.to_thread(
-            subprocess.Popen, command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
-        )
+        process = await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        with await starting as process:
+            process.kill()
+        raise
     except OSError as problem:
         raise EstimateFailed(
             f"the process of the estimate could not be started ({problem}): raise the limits of memory and processes"
