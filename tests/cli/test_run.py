@@ -112,7 +112,9 @@ def test_a_hangup_during_the_start_does_not_end_the_prober(tmp_path: Path) -> No
     with log.open("w") as stream, subprocess.Popen([*command, "--shutdown.timeout", "1s"], stderr=stream) as process:
         try:
             until(lambda: handles_hangup(process.pid), "the command to begin")
-            while not any("probing 1 target" in line for line in lines(log)):
+            is_started = False
+            while not is_started:
+                is_started = any("probing 1 target" in line for line in lines(log))
                 process.send_signal(signal.SIGHUP)
                 assert process.poll() is None, log.read_text()
                 time.sleep(0.02)
@@ -123,8 +125,8 @@ def test_a_hangup_during_the_start_does_not_end_the_prober(tmp_path: Path) -> No
 
 
 def handles_hangup(pid: int) -> bool:
-    """Whether the process ignores or catches SIGHUP: bit 0 of the masks in /proc."""
-    masks = re.findall(r"Sig(?:Ign|Cgt):\t(\w+)", Path(f"/proc/{pid}/status").read_text())
+    """Whether the process blocks, ignores or catches SIGHUP: bit 0 of the masks in /proc."""
+    masks = re.findall(r"Sig(?:Blk|Ign|Cgt):\t(\w+)", Path(f"/proc/{pid}/status").read_text())
     return any(int(mask, 16) & 1 for mask in masks)
 
 
