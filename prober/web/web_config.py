@@ -145,12 +145,11 @@ def _context(tls: TlsServer, folder: Path) -> ssl.SSLContext:
         context.set_ecdh_curve(CURVES[curve])
     certificate = tls.cert.encode() or _read_file("cert_file", folder / tls.cert_file)
     load_pair(context, certificate, tls.key.encode() or _read_file("key_file", folder / tls.key_file))
-    if authority := tls.client_ca or (
-        tls.client_ca_file and _read_file("client_ca_file", folder / tls.client_ca_file).decode("ascii", "ignore")
-    ):
+    if tls.client_ca or tls.client_ca_file:
+        authority = tls.client_ca.encode() or _read_file("client_ca_file", folder / tls.client_ca_file)
         try:
-            context.load_verify_locations(cadata=authority)
-        except ssl.SSLError:
+            context.load_verify_locations(cadata=authority.decode("ascii", "ignore"))  # comments may have other letters
+        except (ssl.SSLError, ValueError):
             raise BadCertificate(f"client_ca_file {tls.client_ca_file}: contains no PEM certificates") from None
         context.verify_mode = ssl.CERT_REQUIRED if tls.certificate_required else ssl.CERT_OPTIONAL
     return context
