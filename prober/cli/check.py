@@ -66,7 +66,7 @@ def check(
         file = problem.file
         broken.append(str(problem))
     try:
-        secured = f"{web_config_file}: {read(web_config_file).config.words}" if web_config_file is not None else ""
+        secured = f"{web_config_file}: {read(web_config_file).words}" if web_config_file is not None else ""
     except ValueError as problem:
         broken.append(str(problem))
     sweeps = _sweeps(specs) if specs is not None else {}

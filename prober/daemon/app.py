@@ -230,11 +230,11 @@ class App:
         if web.problem:
             headline = "web configuration not applied, only /-/healthy and /-/ready are served until it is fixed"
             self._refused("web", headline, web.problem.splitlines())
-        elif self._options.web_config_file and not (web.now.tls or web.now.config.authenticates):
+        elif self._options.web_config_file and not (web.now.tls or web.now.authenticates):
             log.warning(
                 "%s: %s: anyone who reaches the pages can read them",
                 self._options.web_config_file,
-                web.now.config.words,
+                web.now.words,
             )
         why = missing_authentication(self._options.listen_address, web.now) if self._options.admin_api else ""
         if why and not (keep_running and self._options.web_config_file):
@@ -562,7 +562,7 @@ class App:
             return "no pages"
         if self._serving is None:
             return "no pages yet"
-        pages, protection = ("health", "locked") if web.problem else ("pages", web.now.config.words)
+        pages, protection = ("health", "locked") if web.problem else ("pages", web.now.words)
         return f"{pages} on {self._options.listen_address} ({protection})"
 
     def _not_taken(self, mistakes: Sequence[str], *, is_requested: bool) -> None:
