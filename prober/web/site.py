@@ -209,7 +209,9 @@ class Site:
         if name not in paths:
             return web.Response(status=404, text=f"no alert {name!r}; there are {', '.join(paths)}\n")
         text = paths[name].read_text(encoding="utf-8")
-        return web.Response(text=layout.runbook_page(name, text, self._stamp), content_type="text/html")
+        return web.Response(
+            text=await asyncio.to_thread(layout.runbook_page, name, text, self._stamp), content_type="text/html"
+        )
 
 
 def _families(registry: CollectorRegistry) -> list[Family]:
