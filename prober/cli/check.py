@@ -53,7 +53,7 @@ def check(
         echo(json.dumps(json_schema(), indent=2, sort_keys=True))
         return
     from prober.cli.environment_warnings import missing_files, refused_addresses
-    from prober.daemon.app import read_config
+    from prober.daemon.configuration_file import read_config
     from prober.web.web_config import read
 
     with exit_on(ValueError, command="check"):
