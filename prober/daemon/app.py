@@ -157,13 +157,12 @@ class App:
         self._next_reading_s = 0.0  # of a configuration with mistakes, by the loop's clock
         self._serving: Serving | None = None
         self._mended: Store | None = None  # could not be used at first
-        self._is_front_lost = False
         self._tasks: set[asyncio.Task[Any]] = set()
 
     @property
     def begins_again(self) -> bool:
-        """Whether a new `App` is to go on, with a store that can be used now or with new pages, because nobody asked for the end."""
-        return (self._mended is not None or self._is_front_lost) and self.stopped_by is None
+        """Whether a new `App` is to go on, with a store that can be used now, because nobody asked for the end."""
+        return self._mended is not None and self.stopped_by is None
 
     async def run(self) -> None:
         """Probe until SIGTERM or SIGINT, then drain; or until it `begins_again`. Raises ConfigError, OSError (address in use).
@@ -492,13 +491,7 @@ class App:
         """Raises OSError if the address cannot be used."""
         if self._front is None:
             return await serve(site, address)
-        return await serve_apart(site, address, self._front, self._options.web_config_file, self._lost_front)
-
-    def _lost_front(self) -> None:
-        self._is_front_lost = self._options.keep_running
-        consequence = "begins again" if self._is_front_lost else "ends too, so that both are started again"
-        log.error("the process that serves the pages was ended; the prober %s", consequence)
-        self._stopping.set()
+        return await serve_apart(site, address, self._front, self._options.web_config_file)
 
     async def _retry_listening(self, site: Site, address: str) -> None:
         wait_s = MIN_RETRY_LISTEN_S
