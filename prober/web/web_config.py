@@ -67,7 +67,6 @@ def read(path: str) -> Loaded:
     """Load the file and the files it names. Raises ConfigError."""
     from prober.config.web import load_web  # with Pydantic, which the process of the pages needs for this file only
 
-    folder = Path(path).parent
     try:
         config = load_web(read_regular(path, MAX_FILE_BYTES).decode(), path)
     except (OSError, UnicodeDecodeError, BadCertificate) as problem:
@@ -75,7 +74,7 @@ def read(path: str) -> Loaded:
         raise ConfigError(f"--web.config.file {path}: {why}; give a YAML file") from None
     tls = config.tls_server_config
     try:
-        return Loaded(config, _context(tls, folder) if tls.is_configured else None)
+        return Loaded(config, _context(tls, Path(path).parent) if tls.is_configured else None)
     except (OSError, ssl.SSLError, BadCertificate) as problem:
         raise ConfigError(f"{path}: tls_server_config: {problem}") from None
 
