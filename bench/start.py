@@ -2,7 +2,8 @@
 
 With compiled bytecode, as an installed package has it. The least, as other work on the machine only adds. A server of this program,
 which has one model, reads the processor time that the command has used when its bytes arrive, as the kernel counts it, in ticks of
-10 ms. The daemon's is read when it is ready.
+10 ms. The daemon is measured until it answers that it is ready, all its processes together, and its memory a while later; these
+are medians, as others' work makes its start longer in any case.
 """
 
 import asyncio
@@ -10,13 +11,16 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
+from statistics import median
 from tempfile import NamedTemporaryFile, TemporaryDirectory
 
 from bench.report import goal, show
 from bench.stage import TICKS, stage
 
 RUNS = 5
+SETTLED_S = 10.0
 DAEMON = 'targets: [{name: mock, url: "{mock}"}]\n'
 ROWS = "rows: [{name: row, prompt_tokens: 16, output_tokens: 16, rate: 1/s, requests: 10, accept: ['success:99%']}]"
 MODELS = json.dumps({"data": [{"id": "model"}]})
@@ -68,10 +72,12 @@ async def sent_s(command: str, *options: str) -> tuple[float, float]:
     return at_first_byte[0], request_s
 
 
-def daemon_s() -> float:
-    """Processor time of `prober run` until it is ready, in seconds."""
+def daemon_start() -> tuple[float, float, float]:
+    """Seconds and processor seconds of `prober run` until it is ready, and its memory (PSS, MB) `SETTLED_S` later."""
     with stage(DAEMON) as running:
-        return running.cpu_s()
+        ready_s, cpu_s = (time.monotonic_ns() - running.started_ns) / 1e9, running.cpu_s()
+        time.sleep(SETTLED_S)
+        return ready_s, cpu_s, running.rss_mb()
 
 
 def main() -> None:
@@ -94,9 +100,15 @@ def measure() -> None:
         sent = {call[0]: [asyncio.run(sent_s(*call)) for _ in range(RUNS)] for call in calls}
     first_byte = {command: min(byte_s for byte_s, _ in runs) for command, runs in sent.items()}
     first_request = {command: min(request_s for _, request_s in runs) for command, runs in sent.items()}
+    daemon_start()  # compiles
+    starts = [daemon_start() for _ in range(RUNS)]
+    ready_s, cpu_s, memory_mb = (median(values) for values in zip(*starts, strict=True))
     show(
         "start",
         [
+            goal("prober run, first answer of /-/ready", ready_s, 1.0, "s"),
+            goal("prober run, processor time of all processes until then", cpu_s, 1.0, "CPU s"),
+            goal(f"prober run, memory of all processes (PSS) {SETTLED_S:g} s later", memory_mb, 80, "MB"),
             goal("prober once --help", helps["once"], 0.35, "CPU s"),
             *(
                 goal(f"prober {name} URL, first byte sent", byte_s, 0.35, "CPU s")
@@ -106,7 +118,7 @@ def measure() -> None:
         help_s={command: round(seconds, 3) for command, seconds in helps.items()},
         first_byte_s=first_byte,
         first_request_s=first_request,
-        daemon_ready_s=min(daemon_s() for _ in range(RUNS)),
+        daemon_starts=starts,
         runs=RUNS,
     )
 

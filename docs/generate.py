@@ -10,7 +10,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))  # this tree, whichever one is installed
 from prober.cli.rules import HEAD, as_yaml
 from prober.config.schema import document, json_schema
-from prober.daemon.app import read_config
+from prober.daemon.configuration_file import read_config
 from prober.daemon.registry import ALL as ALL_SERIES
 from prober.daemon.rules import as_operator, groups
 from prober.exposition.alerting import RuleOptions

@@ -53,7 +53,7 @@ def check(
         echo(json.dumps(json_schema(), indent=2, sort_keys=True))
         return
     from prober.cli.environment_warnings import missing_files, refused_addresses
-    from prober.daemon.app import read_config
+    from prober.daemon.configuration_file import read_config
     from prober.web.web_config import read
 
     with exit_on(ValueError, command="check"):
@@ -66,7 +66,7 @@ def check(
         file = problem.file
         broken.append(str(problem))
     try:
-        secured = f"{web_config_file}: {read(web_config_file).config.words}" if web_config_file is not None else ""
+        secured = f"{web_config_file}: {read(web_config_file).words}" if web_config_file is not None else ""
     except ValueError as problem:
         broken.append(str(problem))
     sweeps = _sweeps(specs) if specs is not None else {}

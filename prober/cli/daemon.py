@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,8 +23,7 @@ if TYPE_CHECKING:
     from prober.daemon.app import App
 
 URL_OR_FILE = "URL and --config.file: write the URLs into the file, or leave one of both out"
-THREADS = "files"  # first part of the names of threads that read and write files
-THREADS_END_S, POLL_S = 2.0, 0.02
+THREADS_END_S, POLL_S = 2.0, 0.02  # threads read and write files
 log = logging.getLogger(__name__)
 
 
@@ -88,7 +86,7 @@ def run_app(app: "App", written: str | None) -> None:
             Path(written).unlink(missing_ok=True)
 
     async def serve() -> None:
-        threads = ThreadPoolExecutor(thread_name_prefix=THREADS)
+        threads = ThreadPoolExecutor()
         asyncio.get_running_loop().set_default_executor(threads)
         await app.run()
         hold_signals()
@@ -100,8 +98,10 @@ def run_app(app: "App", written: str | None) -> None:
             logging.shutdown()
             # The same process: whoever waits for its end, such as a kubelet, sees none.
             os.execv(sys.executable, sys.orig_argv)
-        threads.shutdown(wait=False, cancel_futures=True)
-        if not await _ended(THREADS, THREADS_END_S):
+        end = threading.Thread(target=threads.shutdown, kwargs={"cancel_futures": True}, daemon=True)
+        end.start()
+        end.join(THREADS_END_S)
+        if end.is_alive():
             log.warning("a file is still being read after the end of probing; the process ends without it")
             remove()
             logging.shutdown()
@@ -113,13 +113,3 @@ def run_app(app: "App", written: str | None) -> None:
         fail(f"prober: {problem}", ExitCode.FAILED)
     finally:
         remove()
-
-
-async def _ended(threads: str, within_s: float) -> bool:
-    """Whether all threads whose names begin with `threads` end within that time."""
-    until_s = time.monotonic() + within_s
-    while any(thread.name.startswith(threads) for thread in threading.enumerate()):
-        if time.monotonic() > until_s:
-            return False
-        await asyncio.sleep(POLL_S)
-    return True

@@ -118,7 +118,7 @@ def _destination(
     spec = None
     if config_file:
         from prober.config.problems import ConfigError
-        from prober.daemon.app import read_config
+        from prober.daemon.configuration_file import read_config
 
         try:
             spec = read_config(config_file).grafana

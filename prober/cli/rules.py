@@ -61,7 +61,7 @@ def rules(
     ] = False,
 ) -> None:
     """Write rules whose alerts can all fire, but not on one bad probe; otherwise print what to change."""
-    from prober.daemon.app import read_config
+    from prober.daemon.configuration_file import read_config
     from prober.features.slo.firing import firing_checks
 
     with exit_on(ConfigError, command="rules", code=ExitCode.FAILED):

@@ -1,14 +1,9 @@
 """`prober run`: the daemon. Flags follow the naming of Prometheus."""
 
-import json
 import logging
 import os
-import sys
-import time
 from collections.abc import Callable
-from enum import StrEnum
-from stat import S_ISFIFO
-from typing import Annotated, TextIO, TypeVar
+from typing import Annotated, TypeVar
 
 import typer
 
@@ -17,27 +12,11 @@ from prober.cli.exit_codes import ExitCode, fail
 from prober.cli.options import ConfigFile, named_options
 from prober.cli.output import echo
 from prober.config.units import count, duration
-from prober.measure.printable import printable
+from prober.net.log_lines import Format, Level, log_to_stderr
 from prober.probing.shard import Shard
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
-
-
-class Level(StrEnum):
-    """The lowest level that is logged."""
-
-    DEBUG = "debug"
-    INFO = "info"
-    WARN = "warn"
-    ERROR = "error"
-
-
-class Format(StrEnum):
-    """Format of log lines."""
-
-    LOGFMT = "logfmt"
-    JSON = "json"
 
 
 def run(
@@ -137,12 +116,12 @@ def run(
     """Probe the configured targets, or those of the URLs, until SIGTERM."""
     if urls and named_options(call, ["config_file"]):
         fail(f"prober run: {URL_OR_FILE}", ExitCode.WRONG_CALL)
-    _log_to_stderr(log_level, log_format)
-    from prober.net.allocator import configure_malloc
-    from prober.web.front_process import FrontProcess
-
-    configure_malloc()
-    front = FrontProcess.fork()  # before the imports that it does not need
+    log_to_stderr(log_level, log_format)
+    front = call.obj  # of `main`: a FrontProcess or None
+    if front is None:
+        log.error("no process for the pages: the system allows no further one; the prober serves them itself")
+    else:
+        front.log_level, front.log_format = log_level, log_format
 
     from prober.config.grafana import url_problem
     from prober.daemon.app import App, Options
@@ -195,53 +174,3 @@ def _checked(flag: str, value: Callable[[], T]) -> T:
         return value()
     except ValueError as problem:
         fail(f"prober: {flag}: {problem}", ExitCode.WRONG_CALL)
-
-
-class LogLine(logging.Formatter):
-    """A record as one line, with nothing in it that controls a terminal."""
-
-    def __init__(self, kind: Format) -> None:
-        super().__init__()
-        self._kind = kind
-
-    def format(self, record: logging.LogRecord) -> str:
-        at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03}Z"
-        message = record.getMessage()
-        if record.exc_info:
-            message += "\n" + self.formatException(record.exc_info)
-        message = printable(message)
-        if self._kind is Format.JSON:
-            return json.dumps({"time": at, "level": record.levelname.lower(), "logger": record.name, "msg": message})
-        return f"time={at} level={record.levelname.lower()} msg={json.dumps(message, ensure_ascii=False)}"
-
-
-class _Lines(logging.StreamHandler[TextIO]):
-    """Lines to a pipe, such as that of a container's log. What nobody reads is dropped; waiting would stop all probes."""
-
-    def __init__(self, stream: TextIO) -> None:
-        super().__init__(stream)
-        if S_ISFIFO(os.fstat(stream.fileno()).st_mode):
-            never_wait(stream.fileno())
-
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 -- of logging
-        """Report what cannot be formatted or written, but for a full pipe."""
-        if not isinstance(sys.exception(), BlockingIOError):
-            super().handleError(record)
-
-
-def never_wait(pipe: int) -> None:
-    """Let writes to a full pipe fail, in this process alone: what else writes to it waits, as it is used to."""
-    try:
-        own = os.open(f"/proc/self/fd/{pipe}", os.O_WRONLY | os.O_NONBLOCK)  # the same pipe, opened anew
-    except OSError:  # another system, or a pipe of another user
-        os.set_blocking(pipe, False)
-        return
-    os.dup2(own, pipe)
-    os.close(own)
-
-
-def _log_to_stderr(level: Level, kind: Format) -> None:
-    handler = _Lines(sys.stderr)
-    handler.setFormatter(LogLine(kind))
-    logging.basicConfig(level=level.upper().replace("WARN", "WARNING"), handlers=[handler], force=True)
-    logging.getLogger("asyncio").setLevel(logging.WARNING)

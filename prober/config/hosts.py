@@ -29,14 +29,22 @@ NAT64_LOCAL = ipaddress.IPv6Network("64:ff9b:1::/48")  # RFC 8215
 COMPATIBLE = ipaddress.IPv6Network("::/96")  # RFC 4291, 2.5.5.1
 
 
+@lru_cache(maxsize=4096)  # asked for every connection
+def ip_address(host: str) -> Address | None:
+    """The address, without its zone; None for a name."""
+    try:
+        return ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return None
+
+
 def is_loopback(host: str) -> bool:
     """Whether the host is this machine: a loopback address, or `localhost` with what is below it, which RFC 6761 reserves for it.
 
     A name such as 127.example.com belongs to others.
     """
-    try:
-        at = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
+    at = ip_address(host)
+    if at is None:
         return host == "localhost" or host.endswith(".localhost")
     return (getattr(at, "ipv4_mapped", None) or at).is_loopback
 
@@ -44,9 +52,8 @@ def is_loopback(host: str) -> bool:
 @lru_cache(maxsize=4096)  # every probe connects to the same few addresses
 def refused_kind(address: str) -> str:
     """The kind of an address to which nothing is sent unless that is configured; "" for others and for names."""
-    try:
-        at = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
+    at = ip_address(address)
+    if at is None:
         return ""
     return next((kind for inner in _embedded(at) for network, kind in REFUSED.items() if inner in network), "")
 

@@ -5,9 +5,9 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ValidationError
+if TYPE_CHECKING:  # the process of the pages raises ConfigError and has no model
+    from pydantic import BaseModel, ValidationError
 
-if TYPE_CHECKING:
     from prober.config.document import Problems
 
 TYPES = {
@@ -37,7 +37,7 @@ class ConfigError(ValueError):
 
 
 def explain(
-    error: ValidationError, model: type[BaseModel], written: object, *, is_secret: bool = False
+    error: "ValidationError", model: "type[BaseModel]", written: object, *, is_secret: bool = False
 ) -> dict[str, str]:
     """Messages by path below the validated value: `.key`, `[0].key`, or `/key` for a path from the top of the file.
 
@@ -60,7 +60,7 @@ def explain(
     return {path: text for path, text in messages.items() if text != MISSING or path not in misspelt}
 
 
-def _explain_one(model: type[BaseModel], written: object, item: Any, *, is_secret: bool) -> tuple[str, str]:
+def _explain_one(model: "type[BaseModel]", written: object, item: Any, *, is_secret: bool) -> tuple[str, str]:
     kind, value, location = item["type"], item.get("input"), item["loc"]
     is_hidden = is_secret or bool(SECRET_KEYS & set(map(str, location))) or isinstance(value, list | dict)
     keys = list(_keys(model, written, location))
@@ -79,7 +79,7 @@ def _explain_one(model: type[BaseModel], written: object, item: Any, *, is_secre
     return path, message if is_hidden else f"{value!r}: {message}"
 
 
-def _keys(model: type[BaseModel], written: Any, location: Sequence[int | str]) -> Iterator[int | str]:
+def _keys(model: "type[BaseModel]", written: Any, location: Sequence[int | str]) -> Iterator[int | str]:
     """Keys and indices of a location. Pydantic's names for the branches of a union are neither in the value nor fields."""
     keys: list[int | str] = []
     for part in location:
@@ -103,7 +103,7 @@ def below(path: str, key: str) -> str:
     return key if key.startswith("/") else path + key if not key or key.startswith(("[", ".")) else f"{path}.{key}"
 
 
-def fields_of(model: type[BaseModel], keys: Sequence[int | str]) -> Collection[str]:
+def fields_of(model: "type[BaseModel]", keys: Sequence[int | str]) -> Collection[str]:
     """Known keys of the block at path `keys` of `model`."""
     for key in keys:
         field_ = model.model_fields.get(str(key))
@@ -111,7 +111,9 @@ def fields_of(model: type[BaseModel], keys: Sequence[int | str]) -> Collection[s
     return model.model_fields
 
 
-def _model_of(annotation: Any) -> type[BaseModel] | None:
+def _model_of(annotation: Any) -> "type[BaseModel] | None":
+    from pydantic import BaseModel
+
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     inner = getattr(annotation, "__args__", ())

@@ -7,15 +7,14 @@ somebody else writes can make one run long.
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from hashlib import md5
 from typing import Annotated, Any, Self
 
-import re2
 from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 
 from prober.config.fields import Block, Items, Mistakes, PositiveCount, mistake, require
 from prober.config.problems import no_such
+from prober.measure import quality
 
 TARGET_LABELS = ("__address__", "__scheme__", "__path__", "name", "model")
 Labels = Mapping[str, str]
@@ -163,17 +162,12 @@ def relabel(labels: Labels, rules: Sequence[Rule]) -> Labels | None:
     return changed
 
 
-@lru_cache(maxsize=1_000)
 def compiled(regex: str) -> Any:
     """Compile a regular expression; a dot matches line breaks too. Raises ValueError for syntax unknown to RE2."""
-    options = re2.Options()
-    options.log_errors, options.dot_nl = False, True
     try:
-        return re2.compile(regex, options)
-    except re2.error as problem:
-        why = problem.args[0] if problem.args else b""
-        text = why.decode("utf-8", "replace") if isinstance(why, bytes) else str(why)
-        raise ValueError(f"{regex!r} is no expression of RE2: {text}") from None
+        return quality.compiled(regex, dot_nl=True)
+    except ValueError as problem:
+        raise ValueError(f"{regex!r} is no expression of RE2: {problem}") from None
 
 
 def _is_match(regex: str, text: str) -> bool:

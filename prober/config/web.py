@@ -10,7 +10,6 @@ from pydantic import Field, field_validator, model_validator
 
 from prober.config.document import Problems
 from prober.config.fields import Block, Document, Items, Mistakes, OptionalDuration, mistake
-from prober.config.units import counted
 
 HIGHEST_COST = 14
 HASH = re.compile(r"\$2[abxy]?\$(\d\d)\$[./A-Za-z0-9]{53}")
@@ -175,21 +174,6 @@ class WebConfig(Block):
                         f"has cost {int(match[1])}, with which a login takes seconds of a core; use 10 to {HIGHEST_COST}",
                     )
         return users
-
-    @property
-    def authenticates(self) -> bool:
-        """Whether clients must authenticate."""
-        return bool(self.basic_auth_users) or self.tls_server_config.certificate_required
-
-    @property
-    def words(self) -> str:
-        """Short description of the protection."""
-        users = counted(len(self.basic_auth_users), "user") if self.basic_auth_users else ""
-        if not self.tls_server_config.is_configured:
-            return f"{users}, no TLS" if users else "neither TLS nor users"
-        certificates = "required client certificates" if self.tls_server_config.certificate_required else ""
-        listed = ", ".join(filter(None, ("TLS", certificates, users)))
-        return listed if self.authenticates else f"{listed}, no users"
 
 
 def load_web(text: str, source: str) -> WebConfig:

@@ -20,13 +20,11 @@ from typing import Any
 
 from prober import __version__
 from prober.config.configuration import Configuration
-from prober.config.grafana import GrafanaSpec
 from prober.config.hosts import is_loopback
-from prober.config.load import load
 from prober.config.problems import ConfigError
-from prober.config.target import TargetSpec
 from prober.config.units import counted
 from prober.daemon import series as own_series
+from prober.daemon.configuration_file import read_config_safely
 from prober.daemon.memory_limit import excess
 from prober.daemon.registry import registry
 from prober.daemon.state_persistence import ANSWERED, DEMAND, DRIFT, ENGINE, MAX_STATE_AGE_S, SLO, StatePersistence
@@ -43,16 +41,13 @@ from prober.features.drift.monitor import DriftMonitor
 from prober.features.engines.monitor import EngineMonitor
 from prober.features.engines.page_reader import PageReader
 from prober.features.gpu.monitor import GpuMonitor
-from prober.features.grafana.client import MISSING, available
 from prober.features.grafana.sync import Grafana, sync
 from prober.features.replicas import series as replicas_series
 from prober.features.replicas.leadership import LeaseOptions, leadership
 from prober.features.replicas.lease_store import network_file_system
 from prober.features.slo.firing import firing_checks
 from prober.features.slo.monitor import SloMonitor
-from prober.measure.engines import DIALECTS
 from prober.net.clock import Clock
-from prober.net.endpoint import BadEndpoint, endpoint
 from prober.net.receive_error import measure_receive_error
 from prober.probing.answered_targets import AnsweredTargets
 from prober.probing.buffering import BufferingMonitor
@@ -68,7 +63,7 @@ from prober.probing.trust import Trust
 from prober.storage.elapsed import moment
 from prober.storage.saved_rows import SavedRows
 from prober.storage.store import FILE_NAME, Store, UnusableStore
-from prober.storage.watched_file import MAX_TEXT_BYTES, WatchedFile, read_regular, read_text
+from prober.storage.watched_file import WatchedFile
 from prober.web.access_control import missing_authentication
 from prober.web.front_process import FrontProcess
 from prober.web.page.view import Problem
@@ -116,43 +111,6 @@ class Options:
     storage_max_bytes: int | None = None
 
 
-def read_config(path: str, *, is_regular: bool = False) -> Configuration:
-    """Configuration from the file. Raises ConfigError, with every mistake.
-
-    is_regular: refuse a pipe, which could block for ever
-    """
-    try:
-        text = _read(path) if is_regular else read_text(path)
-    except (OSError, UnicodeDecodeError) as problem:
-        raise ConfigError(f"--config.file {path}: cannot be read: {problem}; name a YAML file") from None
-    return load(text, source=path, engines=DIALECTS, environment=os.environ, read=_read, examine=_examine)
-
-
-def _examine(block: TargetSpec | GrafanaSpec) -> dict[str, str]:
-    """Errors of a valid block by key: what this machine lacks for it."""
-    if isinstance(block, GrafanaSpec):
-        return {} if available() else {"": MISSING}
-    try:
-        endpoint(block)
-    except BadEndpoint as problem:
-        key, _, message = str(problem).removeprefix(f"{block.url}: ").partition(" ")
-        return {key: message}
-    return {}
-
-
-def _read_config_safely(path: str, *, is_regular: bool) -> Configuration:
-    """The same, with no other exception: what a file holds must not end a prober that runs. Raises ConfigError."""
-    try:
-        return read_config(path, is_regular=is_regular)
-    except ConfigError:
-        raise
-    except MemoryError:
-        raise ConfigError(f"{path}: cannot be read within the memory of this process; raise its limit") from None
-    except Exception as problem:
-        log.debug("the configuration cannot be read", exc_info=True)
-        raise ConfigError(f"{path}: cannot be read: {problem!r}; please report this with the file") from problem
-
-
 def _warn(specs: Configuration) -> None:
     """Log faults of a valid configuration: an alert that cannot fire, a secret that could be shown."""
     for warning in specs.warnings:
@@ -168,10 +126,6 @@ def _warn(specs: Configuration) -> None:
 def _discovered(specs: Configuration) -> str:
     """Part of a log line: names of the discovery sources."""
     return f", and those of discovery {', '.join(source.name for source in specs.discovery)}" if specs.discovery else ""
-
-
-def _read(path: str) -> str:
-    return read_regular(path, MAX_TEXT_BYTES).decode("utf-8")
 
 
 class App:
@@ -203,13 +157,12 @@ class App:
         self._next_reading_s = 0.0  # of a configuration with mistakes, by the loop's clock
         self._serving: Serving | None = None
         self._mended: Store | None = None  # could not be used at first
-        self._is_front_lost = False
         self._tasks: set[asyncio.Task[Any]] = set()
 
     @property
     def begins_again(self) -> bool:
-        """Whether a new `App` is to go on, with a store that can be used now or with new pages, because nobody asked for the end."""
-        return (self._mended is not None or self._is_front_lost) and self.stopped_by is None
+        """Whether a new `App` is to go on, with a store that can be used now, because nobody asked for the end."""
+        return self._mended is not None and self.stopped_by is None
 
     async def run(self) -> None:
         """Probe until SIGTERM or SIGINT, then drain; or until it `begins_again`. Raises ConfigError, OSError (address in use).
@@ -230,11 +183,11 @@ class App:
         if web.problem:
             headline = "web configuration not applied, only /-/healthy and /-/ready are served until it is fixed"
             self._refused("web", headline, web.problem.splitlines())
-        elif self._options.web_config_file and not (web.now.tls or web.now.config.authenticates):
+        elif self._options.web_config_file and not (web.now.tls or web.now.authenticates):
             log.warning(
                 "%s: %s: anyone who reaches the pages can read them",
                 self._options.web_config_file,
-                web.now.config.words,
+                web.now.words,
             )
         why = missing_authentication(self._options.listen_address, web.now) if self._options.admin_api else ""
         if why and not (keep_running and self._options.web_config_file):
@@ -417,7 +370,7 @@ class App:
             now_s = asyncio.get_running_loop().time
             began_s = now_s()
             try:
-                read = await asyncio.to_thread(_read_config_safely, self._options.config_file, is_regular=True)
+                read = await asyncio.to_thread(read_config_safely, self._options.config_file, is_regular=True)
                 specs = self._used(read)
             except ConfigError as problem:
                 self._not_taken(str(problem).splitlines(), is_requested=is_requested)
@@ -446,7 +399,7 @@ class App:
         """The configuration to begin with; none where it has mistakes and the prober is to keep running."""
         try:
             options = self._options
-            return self._used(_read_config_safely(options.config_file, is_regular=options.keep_running))
+            return self._used(read_config_safely(options.config_file, is_regular=options.keep_running))
         except ConfigError as problem:
             if not self._options.keep_running:
                 raise
@@ -538,13 +491,7 @@ class App:
         """Raises OSError if the address cannot be used."""
         if self._front is None:
             return await serve(site, address)
-        return await serve_apart(site, address, self._front, self._options.web_config_file, self._lost_front)
-
-    def _lost_front(self) -> None:
-        self._is_front_lost = self._options.keep_running
-        consequence = "begins again" if self._is_front_lost else "ends too, so that both are started again"
-        log.error("the process that serves the pages was ended; the prober %s", consequence)
-        self._stopping.set()
+        return await serve_apart(site, address, self._front, self._options.web_config_file)
 
     async def _retry_listening(self, site: Site, address: str) -> None:
         wait_s = MIN_RETRY_LISTEN_S
@@ -562,7 +509,7 @@ class App:
             return "no pages"
         if self._serving is None:
             return "no pages yet"
-        pages, protection = ("health", "locked") if web.problem else ("pages", web.now.config.words)
+        pages, protection = ("health", "locked") if web.problem else ("pages", web.now.words)
         return f"{pages} on {self._options.listen_address} ({protection})"
 
     def _not_taken(self, mistakes: Sequence[str], *, is_requested: bool) -> None:

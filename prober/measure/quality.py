@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
-import re2
-
 from prober.measure.tool_calls import ToolCall
 
 Check = Literal["text", "regex", "json_schema", "tool_call"]
@@ -60,19 +58,25 @@ def expectation_problem(expectation: Expectation) -> str:
     return ""
 
 
-@lru_cache(maxsize=256)
-def _compiled(regex: str) -> Any:
-    """The expression, compiled. Raises re2.error."""
+@lru_cache(maxsize=1_000)
+def compiled(regex: str, *, dot_nl: bool = False) -> Any:
+    """The RE2 expression, compiled. dot_nl: a dot matches line breaks too. Raises ValueError for syntax unknown to RE2."""
+    import re2  # takes 2 MB: imported only where used
+
     options = re2.Options()
-    options.log_errors = False
-    return re2.compile(regex, options)
+    options.log_errors, options.dot_nl = False, dot_nl
+    try:
+        return re2.compile(regex, options)
+    except re2.error as problem:
+        why = problem.args[0] if problem.args else b""
+        raise ValueError(why.decode("utf-8", "replace") if isinstance(why, bytes) else str(why)) from None
 
 
 def _bad_regex(regex: str) -> str:
     try:
-        _compiled(regex)
-    except re2.error as problem:
-        why = problem.args[0].decode("utf-8", "replace") if problem.args else ""
+        compiled(regex)
+    except ValueError as problem:
+        why = str(problem)
     else:
         return ""
     part = why.rpartition(": ")[2]
@@ -105,7 +109,7 @@ def answer_problem(expectation: Expectation, answer: str, calls: Sequence[ToolCa
     if expectation.kind == "json_schema":
         return _schema_problem(expected, stripped)
     if expectation.kind == "regex":
-        return "" if _compiled(str(expected)).search(stripped) else f"{_quoted(stripped)} does not match {expected!r}"
+        return "" if compiled(str(expected)).search(stripped) else f"{_quoted(stripped)} does not match {expected!r}"
     return "" if stripped == str(expected).strip() else f"{_quoted(stripped)} is not {expected!r}"
 
 

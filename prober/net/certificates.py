@@ -6,10 +6,13 @@ import ssl
 import time
 import weakref
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from prober.config.problems import shown_path
-from prober.config.server import TlsSpec
 from prober.storage.watched_file import Stamp, read_regular, stamp
+
+if TYPE_CHECKING:  # the process of the pages loads certificates, and no models
+    from prober.config.server import TlsSpec
 
 CHECK_INTERVAL_S = 1.0
 MAX_PEM_BYTES = 1 << 20
@@ -56,7 +59,7 @@ class ClientTls:
     Raises BadCertificate if the initial files cannot be used.
     """
 
-    spec: TlsSpec
+    spec: "TlsSpec"
     problem: str = ""
     _context: ssl.SSLContext = field(init=False, repr=False)
     _stamps: tuple[Stamp | None, ...] = ()
@@ -129,10 +132,10 @@ def _content(key: str, path: str) -> bytes:
         ) from None
 
 
-_shared: weakref.WeakValueDictionary[TlsSpec, ClientTls] = weakref.WeakValueDictionary()
+_shared: "weakref.WeakValueDictionary[TlsSpec, ClientTls]" = weakref.WeakValueDictionary()
 
 
-def client_tls(spec: TlsSpec) -> ClientTls:
+def client_tls(spec: "TlsSpec") -> ClientTls:
     """Settings shared by targets with the same spec: the system's CAs take a megabyte per context. Raises BadCertificate."""
     settings = _shared.get(spec)
     if settings is None:

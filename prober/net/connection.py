@@ -11,10 +11,11 @@ from typing import Any, TypeVar, cast
 
 import httptools
 
+from prober.config.hosts import ip_address
 from prober.measure.outcome import Outcome, Verdict
 from prober.measure.timeline import Connection
 from prober.net.address import Forbidden, check
-from prober.net.endpoint import Endpoint, is_address
+from prober.net.endpoint import Endpoint
 from prober.net.exchange import Exchange
 
 T = TypeVar("T")
@@ -116,7 +117,7 @@ class _Setup:
     async def run(self) -> Connection:
         check(self._endpoint.host, allow_link_local=self._endpoint.allow_link_local)
         addresses = [self.host]
-        if not is_address(self.host):
+        if ip_address(self.host) is None:
             resolved = await self._timed("dns", self._resolve())
             addresses = list(dict.fromkeys(str(address[4][0]) for address in resolved))
         secured = self._endpoint.tls is not None

@@ -1,9 +1,7 @@
 """Endpoint of a target: address, proxy, certificates and request head."""
 
-import ipaddress
 import ssl
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
@@ -150,13 +148,3 @@ def proxy_of(url: str) -> tuple[tuple[str, int], str]:
         pair = basic(unquote(parts.username), unquote(parts.password or ""))
         authorization = f"Proxy-Authorization: Basic {pair}\r\n"
     return (parts.hostname or "", parts.port or 3128), authorization
-
-
-@lru_cache(maxsize=4096)  # asked for every connection
-def is_address(host: str) -> bool:
-    """Whether `host` is an IP address, which needs no name resolution."""
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True

@@ -13,8 +13,7 @@ from urllib.parse import urlsplit
 
 from aiohttp import BasicAuth, web
 
-from prober.config.web import HEADERS as SETTABLE
-from prober.net.endpoint import is_address
+from prober.config.hosts import ip_address
 from prober.web.host_name import host_name, is_private
 from prober.web.listener import Listener, client, is_reachable
 from prober.web.passwords import Busy, Passwords
@@ -65,7 +64,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 def missing_authentication(listen_address: str, loaded: Loaded) -> str:
     """Error if actions would be open to other machines without authentication; "" otherwise."""
     host = listen_address.rpartition(":")[0].strip("[]") or None
-    open_to_all = is_reachable(host) and not loaded.config.authenticates
+    open_to_all = is_reachable(host) and not loaded.authenticates
     return NEEDS_AUTH.format(address=listen_address) if open_to_all else ""
 
 
@@ -196,8 +195,8 @@ class AccessControl:
             return web.Response(status=400, text="the Host header is not a host name or address\n")
         if loaded.is_locked:
             return web.Response(status=503, text=LOCKED)
-        admitted = loaded.config.tls_server_config.certificate_required
-        if loaded.config.basic_auth_users and not self.health(request.path):
+        admitted = loaded.config is not None and loaded.config.tls_server_config.certificate_required
+        if loaded.config and loaded.config.basic_auth_users and not self.health(request.path):
             if refusal := await self._check_credentials(request, loaded.config.basic_auth_users, client_key, now_s):
                 return refusal
             admitted = True
@@ -242,8 +241,8 @@ class AccessControl:
 
     def _limited(self, loaded: Loaded, now_s: float) -> float:
         """Seconds to wait by the `rate_limit` of the web configuration."""
-        limit = loaded.config.rate_limit
-        if not limit.interval:
+        limit = loaded.config and loaded.config.rate_limit
+        if not (limit and limit.interval):
             return 0.0
         if self._all is None or (self._all.per_s, self._all.burst) != (1 / limit.interval, limit.burst):
             self._all = Rates(1 / limit.interval, limit.burst)
@@ -294,7 +293,7 @@ def _client(request: web.Request) -> str:
 def _is_local(host: str) -> bool:
     """Whether the host is an IP address or localhost, which no other site can have."""
     name = host_name(host) or ""
-    return name == "localhost" or is_address(name)
+    return name == "localhost" or ip_address(name) is not None
 
 
 def origin_of(url: str) -> tuple[str, str]:
@@ -319,8 +318,7 @@ def too_many_requests(wait_s: float, why: str) -> web.Response:
 
 def _headers(loaded: Loaded) -> dict[str, str]:
     """Headers of every response; those of the web configuration win, and an empty value removes a header."""
-    chosen = loaded.config.http_server_config.headers
-    headers = HEADERS | {name: chosen[name] for name in SETTABLE if name in chosen}
+    headers = HEADERS | (loaded.config.http_server_config.headers if loaded.config else {})
     return {name: value for name, value in headers.items() if value} | {
         "Server": "llm-slo-prober"
     }  # instead of the library's name and version

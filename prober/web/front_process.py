@@ -1,9 +1,8 @@
 """The front in a process of its own, so that the process that measures serves nobody.
 
 It is forked before the measuring process has threads and before that loads what the front does not need, and shares the memory of what
-is loaded by then: a page that both write is there three times, as the keeper has it too. Between both is a keeper, which
-only waits, and forks the front again if it ends. A front sends the site one end of each connection to it; the site says every
-second that it lives, and what has changed.
+is loaded by then. If it ends, the measuring process starts another one. A front sends the site one end of each connection to it; the
+site says every second that it lives, and what has changed.
 """
 
 import asyncio
@@ -24,6 +23,8 @@ from typing import Any
 import uvloop
 from aiohttp import web
 
+from prober.net.allocator import configure_malloc
+from prober.net.log_lines import Format, Level, log_to_stderr
 from prober.net.parent_death import end_with_parent
 from prober.web.access_control import AccessControl, origin_of
 from prober.web.front import Front
@@ -51,30 +52,29 @@ class Settings:
 
 
 class FrontProcess:
-    """The keeper and its front, seen from the measuring process. Call `fork`, `start`, `close`.
+    """The front, seen from the measuring process. Call `fork`, `start`, `close`.
 
-    process_id: of the keeper
+    process_id: of the front in use. log_level, log_format: of its log, set before `start`
     """
+
+    log_level, log_format = Level.INFO, Format.LOGFMT
 
     def __init__(self, process_id: int, control: socket.socket) -> None:
         self.process_id, self._control = process_id, control
-        self._beating: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._closing = False
 
     @classmethod
     def fork(cls) -> "FrontProcess | None":
-        """Fork the keeper; None where this system cannot, or allows no further process. Call it without threads and event loop."""
+        """Fork the front; None where this system cannot, or allows no further process. Call it without threads and event loop."""
         if sys.platform != "linux":
             return None
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours, theirs = _channel()
         parent = os.getpid()
         gc.collect()
         gc.freeze()  # the collector would write to the shared memory, and so copy it
         try:
             process_id = os.fork()
-        except OSError as problem:
-            log.error("no process for the pages: %s; the prober serves them itself", problem.strerror)
+        except OSError:
             ours.close()
             theirs.close()
             return None
@@ -84,13 +84,13 @@ class FrontProcess:
         code = 1
         try:
             ours.close()
-            _keep(theirs, parent)
+            _run(theirs, parent)
             code = 0
         except BaseException:
             log.exception("pages: their process failed; please report this")
         finally:
             logging.shutdown()
-            os._exit(code)  # of the keeper, and of a front, which is started again unless it is 0
+            os._exit(code)
 
     def start(
         self,
@@ -98,57 +98,46 @@ class FrontProcess:
         sockets: list[socket.socket],
         runner: web.AppRunner,
         state: Callable[[], dict[str, bool]],
-        lost: Callable[[], None],
     ) -> None:
-        """Let the front accept connections of these sockets, which are closed here.
+        """Let the front accept connections of these sockets.
 
-        runner: of the site. state: `ready` and `admin` of the site. lost: called if the keeper ends
+        runner: of the site. state: `ready` and `admin` of the site
         """
-        self._runner, self._lost = runner, lost
-        message = json.dumps(asdict(settings)).encode()
-        socket.send_fds(self._control, [message], [listening.fileno() for listening in sockets])
-        for listening in sockets:
-            listening.close()
-        self._control.setblocking(False)
-        asyncio.get_running_loop().add_reader(self._control, self._receive)
-        self._state = state
-        self._beating = asyncio.create_task(self._beat())
+        self._settings, self._sockets, self._runner, self._state = settings, sockets, runner, state
+        self._connect()
 
     def tell(self) -> None:
         """Send the state of the site to the front."""
-        try:
+        with contextlib.suppress(OSError):  # it is busy, or has ended, which `_receive` sees
             self._control.send(json.dumps(self._state()).encode())
-        except BlockingIOError:  # the front is busy, or begins anew
-            pass
-        except OSError:
-            self._gone()
 
     async def close(self) -> None:
-        """End the front and the keeper."""
-        self._closing = True
-        if self._beating is not None:
-            self._beating.cancel()
-            asyncio.get_running_loop().remove_reader(self._control)
+        """Stop listening, and end the front."""
+        self._timer.cancel()
+        asyncio.get_running_loop().remove_reader(self._control)
         self._control.close()
-        await asyncio.to_thread(self._ended, END_S)
+        for listening in self._sockets:
+            listening.close()
+        end = asyncio.get_running_loop().call_later(END_S, os.kill, self.process_id, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):  # it has ended, and another one is not yet started
+            await asyncio.to_thread(os.waitpid, self.process_id, 0)
+        end.cancel()
 
-    def _ended(self, within_s: float) -> None:
-        until_s = time.monotonic() + within_s
-        with contextlib.suppress(ChildProcessError):
-            while os.waitpid(self.process_id, os.WNOHANG) == (0, 0):
-                if time.monotonic() > until_s:
-                    os.kill(self.process_id, signal.SIGKILL)  # the front ends with it
-                    os.waitpid(self.process_id, 0)
-                    return
-                time.sleep(0.01)
+    def _connect(self) -> None:
+        log_options = (self.log_level, self.log_format)
+        message = json.dumps({"settings": asdict(self._settings), "log_options": log_options}).encode()
+        with contextlib.suppress(OSError):  # it has ended, which `_receive` sees
+            socket.send_fds(self._control, [message], [listening.fileno() for listening in self._sockets])
+        self._control.setblocking(False)
+        asyncio.get_running_loop().add_reader(self._control, self._receive)
+        self._beat()
 
-    async def _beat(self) -> None:
-        while not self._closing:
-            self.tell()
-            await asyncio.sleep(BEAT_S)
+    def _beat(self) -> None:
+        self.tell()
+        self._timer = asyncio.get_running_loop().call_later(BEAT_S, self._beat)  # or that of another front
 
     def _receive(self) -> None:
-        """Take a connection of the front."""
+        """Take a connection of the front, or notice its end."""
         try:
             data, descriptors, _, _ = socket.recv_fds(self._control, MAX_MESSAGE_BYTES, MAX_SOCKETS)
         except BlockingIOError:
@@ -160,13 +149,36 @@ class FrontProcess:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         if not data:
-            asyncio.get_running_loop().remove_reader(self._control)
-            self._gone()
+            loop = asyncio.get_running_loop()
+            loop.remove_reader(self._control)
+            os.kill(self.process_id, signal.SIGKILL)  # if it has only closed the channel
+            code = os.waitstatus_to_exitcode(os.waitpid(self.process_id, 0)[1])
+            how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
+            log.error("the process of the pages ended (%s); it is started again in %g s", how, RESTART_S)
+            self._timer.cancel()
+            self._timer = loop.call_later(RESTART_S, self._start_again)
 
-    def _gone(self) -> None:
-        if not self._closing:
-            self._closing = True
-            self._lost()
+    def _start_again(self) -> None:
+        """Start another front, from nothing: a process with threads and an event loop cannot be forked."""
+        ours, theirs = _channel()
+        theirs.set_inheritable(True)
+        command = (sys.executable, "-m", __name__, str(theirs.fileno()), str(os.getpid()))
+        try:
+            self.process_id = os.posix_spawn(sys.executable, command, os.environ)
+        except OSError as problem:
+            log.error("no process for the pages: %s; it is tried again in %g s", problem.strerror, RESTART_S)
+            ours.close()
+            self._timer = asyncio.get_running_loop().call_later(RESTART_S, self._start_again)
+        else:
+            self._control.close()
+            self._control = ours
+            self._connect()
+        finally:
+            theirs.close()
+
+
+def _channel() -> tuple[socket.socket, socket.socket]:
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
 async def take(runner: web.AppRunner, connected: socket.socket) -> None:
@@ -176,34 +188,23 @@ async def take(runner: web.AppRunner, connected: socket.socket) -> None:
     await asyncio.get_running_loop().connect_accepted_socket(runner.server, connected)
 
 
-def _keep(control: socket.socket, parent: int) -> None:
-    """Wait for the sockets, and keep a front for them until the measuring process closes the channel."""
+def _run(control: socket.socket, parent: int) -> None:
+    """Serve until the measuring process closes the channel."""
     os.setsid()  # Ctrl-C in a terminal goes to the measuring process, which decides
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
     end_with_parent(parent)
+    gc.enable()
     message, descriptors, _, _ = socket.recv_fds(control, MAX_MESSAGE_BYTES, MAX_SOCKETS)
-    if not message:
-        return
-    settings = Settings(**json.loads(message))
-    keeper = os.getpid()
-    while True:
-        process_id = os.fork()
-        if not process_id:
-            end_with_parent(keeper)
-            os.nice(NICENESS)
-            with contextlib.suppress(OSError):
-                Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE), encoding="ascii")
-            sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors]
-            uvloop.run(_serve(control, settings, sockets))
-            return
-        _, status = os.waitpid(process_id, 0)
-        code = os.waitstatus_to_exitcode(status)
-        if code == 0:
-            return
-        how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
-        log.error("the process of the pages ended (%s); it is started again in %g s", how, RESTART_S)
-        time.sleep(RESTART_S)
+    if message:
+        start = json.loads(message)
+        level, kind = start["log_options"]
+        log_to_stderr(Level(level), Format(kind))
+        os.nice(NICENESS)
+        with contextlib.suppress(OSError):
+            Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE), encoding="ascii")
+        sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors]
+        uvloop.run(_serve(control, Settings(**start["settings"]), sockets))
 
 
 async def _serve(control: socket.socket, settings: Settings, sockets: list[socket.socket]) -> None:
@@ -245,3 +246,8 @@ async def _serve(control: socket.socket, settings: Settings, sockets: list[socke
     loop.add_reader(control, receive)
     await closed
     await front.close()
+
+
+if __name__ == "__main__":
+    configure_malloc()
+    _run(socket.socket(fileno=int(sys.argv[1])), parent=int(sys.argv[2]))

@@ -2,7 +2,7 @@
 
 import re
 
-from prober.net.endpoint import is_address
+from prober.config.hosts import ip_address
 
 # Names that cannot be registered publicly: reserved by RFC 6761, 6762 and 8375 or by ICANN, and `svc` of a cluster's short names.
 PRIVATE = (".corp", ".home", ".home.arpa", ".internal", ".local", ".localhost", ".svc", ".test")
@@ -15,10 +15,10 @@ def host_name(header: str) -> str | None:
     if match is None:
         return None
     if match["ipv6"] is not None:
-        return match["ipv6"].lower() if ":" in match["ipv6"] and is_address(match["ipv6"]) else None
+        return match["ipv6"].lower() if ":" in match["ipv6"] and ip_address(match["ipv6"]) else None
     return match["name"].lower().removesuffix(".") or None
 
 
 def is_private(name: str) -> bool:
     """Whether it is an address, a name without a dot, or below PRIVATE: no public site can have it."""
-    return "." not in name or name.endswith(PRIVATE) or is_address(name)
+    return "." not in name or name.endswith(PRIVATE) or ip_address(name) is not None

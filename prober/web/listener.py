@@ -19,7 +19,7 @@ from typing import Any, cast
 
 from aiohttp import web
 
-from prober.config.hosts import is_loopback
+from prober.config.hosts import Address, ip_address, is_loopback
 from prober.web.overflow import Overflow
 from prober.web.token_bucket import Rates
 from prober.web.web_config import Loaded, WebFile
@@ -62,7 +62,7 @@ def client(address: str, own: str = "") -> str:
 
     own: the address at which the client reached the prober
     """
-    at, reached = _ip_address(address), _ip_address(own)
+    at, reached = ip_address(address), ip_address(own)
     if isinstance(at, ipaddress.IPv6Address):
         if at.ipv4_mapped or any(at in network for network in OWN_NETWORKS) or _network(at) == _network(reached):
             return str(at.ipv4_mapped or at)
@@ -77,15 +77,7 @@ def _reached_at(accepted: socket.socket) -> str:
         return ""
 
 
-def _ip_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """The address, without its zone; None if the text is none."""
-    try:
-        return ipaddress.ip_address(text.partition("%")[0])
-    except ValueError:
-        return None
-
-
-def _network(address: ipaddress.IPv4Address | ipaddress.IPv6Address | None) -> ipaddress.IPv6Network | None:
+def _network(address: Address | None) -> ipaddress.IPv6Network | None:
     """The /64 of an IPv6 address."""
     if not isinstance(address, ipaddress.IPv6Address):
         return None

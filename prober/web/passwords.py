@@ -12,8 +12,6 @@ import threading
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 
-import bcrypt
-
 MAX_REMEMBERED = 100
 MAX_WAITING = 8
 MAX_BCRYPT_BYTES = 72  # of a password that bcrypt uses
@@ -70,6 +68,8 @@ class Passwords:
 
 def _matches(password: str, hashed: str) -> bool:
     """Whether the password has this hash, compared in constant time by the library."""
+    import bcrypt  # here, as most probers have no passwords
+
     try:
         return bcrypt.checkpw(password.encode("utf-8", "surrogatepass")[:MAX_BCRYPT_BYTES], hashed.encode())
     except ValueError:  # it contains NUL

@@ -209,7 +209,9 @@ class Site:
         if name not in paths:
             return web.Response(status=404, text=f"no alert {name!r}; there are {', '.join(paths)}\n")
         text = paths[name].read_text(encoding="utf-8")
-        return web.Response(text=layout.runbook_page(name, text, self._stamp), content_type="text/html")
+        return web.Response(
+            text=await asyncio.to_thread(layout.runbook_page, name, text, self._stamp), content_type="text/html"
+        )
 
 
 def _families(registry: CollectorRegistry) -> list[Family]:
@@ -271,17 +273,12 @@ async def serve(site: Site, address: str, limits: Limits | None = None) -> Servi
     return Serving(front, runner, (await front.start(sockets, limits)).addresses)
 
 
-async def serve_apart(
-    site: Site, address: str, front: FrontProcess, web_config_file: str | None, lost: Callable[[], None]
-) -> Serving:
-    """Listen on `host:port` or `:port`, in the process of a front. Raises OSError with the remedy if the address cannot be used.
-
-    lost: called if that process ends for good
-    """
+async def serve_apart(site: Site, address: str, front: FrontProcess, web_config_file: str | None) -> Serving:
+    """Listen on `host:port` or `:port`, in the process of a front. Raises OSError with the remedy if the address cannot be used."""
     sockets = await bound(address)
     runner = await backend(site)
     settings = Settings(host_and_port(address)[0], site.prefix, site.external_url, web_config_file)
-    front.start(settings, sockets, runner, lambda: {"ready": site.ready, "admin": site.admin}, lost)
+    front.start(settings, sockets, runner, lambda: {"ready": site.ready, "admin": site.admin})
     site.on_change = front.tell
     return Serving(front, runner)
 

@@ -1,20 +1,23 @@
 """`--web.config.file` and its files, reloaded on change; an invalid change is logged and has no effect."""
 
 import asyncio
-import ipaddress
 import logging
 import math
 import ssl
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from prober.config.hosts import ip_address
 from prober.config.problems import ConfigError
-from prober.config.web import CIPHERS, CURVES, TlsServer, WebConfig, load_web
+from prober.config.units import counted
 from prober.net.certificates import BadCertificate, load_pair
 from prober.storage.watched_file import Stamp, read_regular, stamp
+
+if TYPE_CHECKING:
+    from prober.config.web import TlsServer, WebConfig
 
 MAX_FILE_BYTES = 1 << 20
 RETRY_S = 5.0  # after an error: a missing file may appear
@@ -24,15 +27,36 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Current web configuration. tls: None for plain HTTP; is_locked: unreadable, so only health checks are served."""
+    """Current web configuration.
 
-    config: WebConfig = field(default_factory=WebConfig)
+    config: None without a file; tls: None for plain HTTP; is_locked: unreadable, so only health checks are served
+    """
+
+    config: "WebConfig | None" = None
     tls: ssl.SSLContext | None = None
     is_locked: bool = False
 
+    @property
+    def authenticates(self) -> bool:
+        """Whether clients must authenticate."""
+        config = self.config
+        return config is not None and (bool(config.basic_auth_users) or config.tls_server_config.certificate_required)
+
+    @property
+    def words(self) -> str:
+        """Short description of the protection."""
+        users = (
+            counted(len(self.config.basic_auth_users), "user") if self.config and self.config.basic_auth_users else ""
+        )
+        if not (self.config and self.config.tls_server_config.is_configured):
+            return f"{users}, no TLS" if users else "neither TLS nor users"
+        certificates = "required client certificates" if self.config.tls_server_config.certificate_required else ""
+        listed = ", ".join(filter(None, ("TLS", certificates, users)))
+        return listed if self.authenticates else f"{listed}, no users"
+
     def admits(self, certificate: Mapping[str, Any] | None) -> bool:
         """Whether a client certificate, as Python returns it, has an allowed name."""
-        allowed = self.config.tls_server_config.client_allowed_sans
+        allowed = self.config and self.config.tls_server_config.client_allowed_sans
         if allowed is None:
             return True
         names = {_plain(kind, name) for kind, name in (certificate or {}).get("subjectAltName", ())}
@@ -41,7 +65,8 @@ class Loaded:
 
 def read(path: str) -> Loaded:
     """Load the file and the files it names. Raises ConfigError."""
-    folder = Path(path).parent
+    from prober.config.web import load_web  # with Pydantic, which the process of the pages needs for this file only
+
     try:
         config = load_web(read_regular(path, MAX_FILE_BYTES).decode(), path)
     except (OSError, UnicodeDecodeError, BadCertificate) as problem:
@@ -49,7 +74,7 @@ def read(path: str) -> Loaded:
         raise ConfigError(f"--web.config.file {path}: {why}; give a YAML file") from None
     tls = config.tls_server_config
     try:
-        return Loaded(config, _context(tls, folder) if tls.is_configured else None)
+        return Loaded(config, _context(tls, Path(path).parent) if tls.is_configured else None)
     except (OSError, ssl.SSLError, BadCertificate) as problem:
         raise ConfigError(f"{path}: tls_server_config: {problem}") from None
 
@@ -69,7 +94,7 @@ class WebFile:
         self.now = Loaded()
         if path is not None:
             try:
-                self.now = _read(path)
+                self.now = read(path)
             except ConfigError as problem:
                 if not keep_running:
                     raise
@@ -96,12 +121,12 @@ class WebFile:
 
     async def _renew(self, path: str) -> None:
         try:
-            loaded = await asyncio.to_thread(_read, path)
+            loaded = await asyncio.to_thread(read, path)
             if (loaded.tls is None) != (self.now.tls is None) and not self.now.is_locked:
                 raise ConfigError(
                     f"{path}: turns TLS {'off' if loaded.tls is None else 'on'}; this needs a restart of the prober"
                 )
-            if self.now.config.authenticates and not loaded.config.authenticates:
+            if self.now.authenticates and not loaded.authenticates:
                 raise ConfigError(f"{path}: removes all authentication; this needs a restart of the prober")
         except ConfigError as problem:
             if str(problem) != self._logged:
@@ -117,22 +142,17 @@ class WebFile:
 
     def _stamped(self) -> tuple[Stamp | None, ...]:
         assert self._path is not None
-        folder, tls = Path(self._path).parent, self.now.config.tls_server_config
-        files = (tls.cert_file, tls.key_file, tls.client_ca_file)
-        return (stamp(self._path), *(stamp(str(folder / file)) for file in files if file))
+        stamps = [stamp(self._path)]
+        if self.now.config:
+            tls = self.now.config.tls_server_config
+            files = filter(None, (tls.cert_file, tls.key_file, tls.client_ca_file))
+            stamps += (stamp(str(Path(self._path).parent / file)) for file in files)
+        return tuple(stamps)
 
 
-def _read(path: str) -> Loaded:
-    """Load the file; any error becomes ConfigError, since the file must not end the process. Raises ConfigError."""
-    try:
-        return read(path)
-    except ConfigError:
-        raise
-    except Exception as problem:
-        raise ConfigError(f"--web.config.file {path}: cannot be read: {problem!r}; fix the file") from problem
+def _context(tls: "TlsServer", folder: Path) -> ssl.SSLContext:
+    from prober.config.web import CIPHERS, CURVES
 
-
-def _context(tls: TlsServer, folder: Path) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version, context.maximum_version = _VERSIONS[tls.min_version], _VERSIONS[tls.max_version]
     context.options |= ssl.OP_NO_RENEGOTIATION
@@ -145,12 +165,11 @@ def _context(tls: TlsServer, folder: Path) -> ssl.SSLContext:
         context.set_ecdh_curve(CURVES[curve])
     certificate = tls.cert.encode() or _read_file("cert_file", folder / tls.cert_file)
     load_pair(context, certificate, tls.key.encode() or _read_file("key_file", folder / tls.key_file))
-    if authority := tls.client_ca or (
-        tls.client_ca_file and _read_file("client_ca_file", folder / tls.client_ca_file).decode("ascii", "ignore")
-    ):
+    if tls.client_ca or tls.client_ca_file:
+        authority = tls.client_ca.encode() or _read_file("client_ca_file", folder / tls.client_ca_file)
         try:
-            context.load_verify_locations(cadata=authority)
-        except ssl.SSLError:
+            context.load_verify_locations(cadata=authority.decode("ascii", "ignore"))  # comments may have other letters
+        except (ssl.SSLError, ValueError):
             raise BadCertificate(f"client_ca_file {tls.client_ca_file}: contains no PEM certificates") from None
         context.verify_mode = ssl.CERT_REQUIRED if tls.certificate_required else ssl.CERT_OPTIONAL
     return context
@@ -169,9 +188,4 @@ def _read_file(key: str, path: Path) -> bytes:
 
 def _plain(kind: str, name: str) -> str:
     """Subject name of a certificate in Go's format."""
-    if kind == "IP Address":
-        try:
-            return str(ipaddress.ip_address(name.strip()))
-        except ValueError:
-            return name
-    return name
+    return str(ip_address(name.strip()) or name) if kind == "IP Address" else name

@@ -11,6 +11,7 @@ from prober.cli.check import check
 from prober.cli.exit_codes import ExitCode
 from prober.config.web import load_web
 from prober.probing.shard import shard_of
+from prober.web.web_config import Loaded
 
 NAMES = ("a", "b", "c", "d", "e", "f")
 CONFIG = """
@@ -400,7 +401,7 @@ TLS = "tls_server_config: {cert_file: a, key_file: b"
 )
 def test_how_pages_are_guarded_in_words(text: str, words: str) -> None:
     """The prober's log and `prober check` have the same words."""
-    assert load_web(text, "w").words == words
+    assert Loaded(load_web(text, "w")).words == words
 
 
 def test_what_probes_on_request_may_cost_is_stated(checked: Call) -> None:

@@ -12,8 +12,9 @@ from typing import NoReturn
 import pytest
 
 from prober import __version__
-from prober.cli.run import never_wait, patience_s
-from prober.daemon.app import read_config
+from prober.cli.run import patience_s
+from prober.daemon.configuration_file import read_config
+from prober.net.log_lines import never_wait
 from tests.processes import until
 
 

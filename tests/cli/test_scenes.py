@@ -19,7 +19,7 @@ from prober.cli.scenes import (
     engines_of,
 )
 from prober.cli.simulated_past import store_past
-from prober.daemon.app import read_config
+from prober.daemon.configuration_file import read_config
 from prober.daemon.state_persistence import DRIFT
 from prober.features.drift.detector import step
 from prober.features.drift.monitor import name_of_state

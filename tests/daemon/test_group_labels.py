@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from prober.daemon.app import read_config
+from prober.daemon.configuration_file import read_config
 from prober.daemon.rules import example_rules, groups
 from prober.exposition.alerting import RuleOptions, with_group_labels
 from prober.features.slo import messages

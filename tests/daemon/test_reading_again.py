@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from prober.daemon.app import RETRY_CHANGE_S, App, Options, _read_config_safely
+from prober.daemon.app import RETRY_CHANGE_S, App, Options
+from prober.daemon.configuration_file import read_config_safely
 from tests.virtual import VirtualClock
 
 pytestmark = pytest.mark.virtual_time
@@ -57,7 +58,7 @@ async def test_a_file_that_takes_long_to_read_is_read_again_seldom(
 
     async def slow(function: Callable[..., object], /, *args: object, **more: object) -> object:
         nonlocal readings
-        if function is _read_config_safely:
+        if function is read_config_safely:
             readings += 1
             await asyncio.sleep(took_s)
         return await in_thread(function, *args, **more)

@@ -79,7 +79,7 @@ def start(
         name, equals, value = word.partition("=")
         words.append(f"{name}={root}{value}" if equals and value.startswith(folders) else word)
     monkeypatch.setattr(sys, "argv", ["prober", *words])
-    monkeypatch.setattr(command, "_log_to_stderr", lambda level, form: None)
+    monkeypatch.setattr(command, "log_to_stderr", lambda level, form: None)
     # The clock is the first part that is made once the configuration has been looked at.
     monkeypatch.setattr(app, "App", partial(app.App, make_clock=clock))
     monkeypatch.setattr("uvloop.run", asyncio.run)

@@ -443,19 +443,6 @@ def absent_without_namespaces() -> None:
         absent("no process namespaces here: unshare --pid needs root")
 
 
-def test_who_keeps_the_pages_may_be_killed(tmp_path: Path, mock: Mock) -> None:
-    """The same process begins again, probes, and serves its pages."""
-    (tmp_path / "prober.yaml").write_text(TARGET.format(port=mock.port))
-    with KeepRunning(tmp_path) as prober:
-        until(lambda: prober.probes() >= 3, "probes")
-        (keeper,) = map(int, Path(f"/proc/{prober.process.pid}/task/{prober.process.pid}/children").read_text().split())
-        os.kill(keeper, signal.SIGKILL)
-        until(lambda: prober.logged("was ended; the prober begins again"), "the line")
-        until(lambda: prober.probes() >= 3, "probes")
-        assert prober.is_well()
-        assert prober.stop() == 0
-
-
 def test_a_log_that_nobody_reads_stops_nothing(tmp_path: Path, mock: Mock) -> None:
     """As while a container runtime is away. Lines are dropped, and those after it are whole again."""
     config, port = tmp_path / "prober.yaml", free_port()

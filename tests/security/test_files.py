@@ -26,7 +26,7 @@ from prober.config.document import BadYaml, parse
 from prober.config.load import load
 from prober.config.problems import ConfigError
 from prober.config.server import TlsSpec
-from prober.daemon.app import read_config
+from prober.daemon.configuration_file import read_config
 from prober.features.discovery.sources.discovered_targets import DiscoveredTargets
 from prober.features.discovery.sources.file import Files
 from prober.features.discovery.sources.groups import BadList, read_targets

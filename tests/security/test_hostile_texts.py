@@ -23,9 +23,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from rich.table import Table
 
 from prober.cli.console import Terminal
-from prober.cli.run import Format, LogLine
 from prober.features.grafana.client.marks import mark_of
 from prober.measure.event import TargetEvent
+from prober.net.log_lines import Format, LogLine
 from tests.processes import Daemon, get, until
 
 FORGED = "FORGED=1"

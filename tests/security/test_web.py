@@ -230,6 +230,15 @@ async def test_a_client_certificate_is_asked_for_and_its_name_looked_at(tmp_path
         assert await site.status(ssl=trusting(identity=other)) == 200
 
 
+@pytest.mark.parametrize("content", ["", "ü", "no PEM"])
+def test_a_file_of_authorities_without_any_is_refused(tmp_path: Path, content: str) -> None:
+    """An empty file, as while it is written anew, must not let clients in that show no certificate."""
+    (tmp_path / "ca.pem").write_text(content)
+    tls = certified(tmp_path) | {"client_auth_type": "RequireAndVerifyClientCert", "client_ca_file": "ca.pem"}
+    with pytest.raises(ConfigError, match=r"client_ca_file ca\.pem: contains no PEM certificates"):
+        read(str(write(tmp_path, tls_server_config=tls)))
+
+
 async def test_certificates_and_passwords_rotate_and_a_broken_file_changes_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -4,8 +4,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from markdown_it import MarkdownIt
-
 from prober.features.experiments.report.document import Figure
 from prober.web.page.environment import pieces, ready_made
 from prober.web.page.filters import cut
@@ -46,7 +44,9 @@ def no_such(name: str, known: Sequence[tuple[str, str]], stamp: str) -> str:
 
 
 def runbook_page(alert: str, markdown: str, stamp: str) -> str:
-    """A runbook as a page, one folder below the fleet page."""
+    """A runbook as a page, one folder below the fleet page. It takes milliseconds: call it in a thread."""
+    from markdown_it import MarkdownIt  # takes 1 MB: imported only where used
+
     body = ready_made(MarkdownIt("commonmark").enable("table").render(markdown))
     return "".join(_pieces("runbook.html", alert, stamp, root="../", live=False, body=body))
 

@@ -15,7 +15,7 @@ from prober.cli.dashboards import dashboards
 from prober.config.grafana import GrafanaSpec
 from prober.config.problems import ConfigError
 from prober.config.server import Auth
-from prober.daemon.app import read_config
+from prober.daemon.configuration_file import read_config
 from prober.daemon.registry import registry
 from prober.features.grafana import series as grafana_series
 from prober.features.grafana.client.sync import SyncRequest, SyncResult, parse_request

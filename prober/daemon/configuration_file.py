@@ -1,0 +1,57 @@
+"""The configuration file with all that it names, checked as far as the daemon alone can."""
+
+import logging
+import os
+
+from prober.config.configuration import Configuration
+from prober.config.grafana import GrafanaSpec
+from prober.config.load import load
+from prober.config.problems import ConfigError
+from prober.config.target import TargetSpec
+from prober.features.grafana.client import MISSING, available
+from prober.measure.engines import DIALECTS
+from prober.net.endpoint import BadEndpoint, endpoint
+from prober.storage.watched_file import MAX_TEXT_BYTES, read_regular, read_text
+
+log = logging.getLogger(__name__)
+
+
+def read_config(path: str, *, is_regular: bool = False) -> Configuration:
+    """Configuration from the file. Raises ConfigError, with every mistake.
+
+    is_regular: refuse a pipe, which could block for ever
+    """
+    try:
+        text = _read(path) if is_regular else read_text(path)
+    except (OSError, UnicodeDecodeError) as problem:
+        raise ConfigError(f"--config.file {path}: cannot be read: {problem}; name a YAML file") from None
+    return load(text, source=path, engines=DIALECTS, environment=os.environ, read=_read, examine=_examine)
+
+
+def _examine(block: TargetSpec | GrafanaSpec) -> dict[str, str]:
+    """Errors of a valid block by key: what this machine lacks for it."""
+    if isinstance(block, GrafanaSpec):
+        return {} if available() else {"": MISSING}
+    try:
+        endpoint(block)
+    except BadEndpoint as problem:
+        key, _, message = str(problem).removeprefix(f"{block.url}: ").partition(" ")
+        return {key: message}
+    return {}
+
+
+def read_config_safely(path: str, *, is_regular: bool) -> Configuration:
+    """The same, with no other exception: what a file holds must not end a prober that runs. Raises ConfigError."""
+    try:
+        return read_config(path, is_regular=is_regular)
+    except ConfigError:
+        raise
+    except MemoryError:
+        raise ConfigError(f"{path}: cannot be read within the memory of this process; raise its limit") from None
+    except Exception as problem:
+        log.debug("the configuration cannot be read", exc_info=True)
+        raise ConfigError(f"{path}: cannot be read: {problem!r}; please report this with the file") from problem
+
+
+def _read(path: str) -> str:
+    return read_regular(path, MAX_TEXT_BYTES).decode("utf-8")
