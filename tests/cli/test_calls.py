@@ -2,8 +2,6 @@
 
 import inspect
 import json
-import subprocess
-import sys
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -23,6 +21,7 @@ from prober.config.problems import ConfigError
 from prober.measure.engines import DIALECTS
 from prober.workload.shapes import Fixed, Uniform
 from prober.workload.workloads import BUILT_IN, Workload
+from tests.commands import prober
 
 NOBODY = "http://127.0.0.1:1"
 
@@ -115,8 +114,7 @@ NOBODY = "http://127.0.0.1:1"
 )
 def test_a_wrong_call_names_the_option(arguments: tuple[str, ...], code: int, message: str, tmp_path: Path) -> None:
     """And what to write instead; nothing on standard output, no traceback."""
-    command = [sys.executable, "-m", "prober", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path)
+    done = prober(*arguments, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (code, ""), done.stderr
     assert message in done.stderr
     assert "Traceback" not in done.stderr
@@ -238,9 +236,7 @@ def test_a_file_that_was_there_is_left_as_it_is(tmp_path: Path) -> None:
 
 def test_one_probe_at_a_closed_port_says_what_happened_and_no_more() -> None:
     """No model, engine or usage, which nobody has told."""
-    done = subprocess.run(
-        [sys.executable, "-m", "prober", "once", NOBODY], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = prober("once", NOBODY)
     assert done.returncode == 1, done.stderr
     assert done.stdout == "connect_refused\nGET 127.0.0.1:1/v1/models: tcp to 127.0.0.1:1: Connection refused\n"
 

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-import prober.cli
+import prober.cli as cli
 from prober.cli.exit_codes import ExitCode, exit_on
 from prober.cli.main import COMMANDS
 from prober.config.problems import ConfigError
+from tests.commands import prober
 
 NOBODY = "http://127.0.0.1:1"
 WRONG_CALLS: dict[str, tuple[str, ...]] = {  # calls that typer lets pass, and the command has to refuse
@@ -36,11 +37,6 @@ WRONG_CALLS: dict[str, tuple[str, ...]] = {  # calls that typer lets pass, and t
 }
 
 
-def call(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "prober", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=folder)
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a valid configuration and a valid result, so that nothing but the call is wrong."""
@@ -57,15 +53,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_wrong_call_of_any_command_exits_with_2(command: str, folder: Path) -> None:
     """With a wrong value and with an unknown option, without a traceback and without output."""
     for arguments in (WRONG_CALLS[command], ("--no-such-option",)):
-        done = call(folder, command, *arguments)
+        done = prober(command, *arguments, cwd=folder)
         assert (done.returncode, done.stdout) == (ExitCode.WRONG_CALL, ""), (arguments, done.stderr)
         assert done.stderr
         assert "Traceback" not in done.stderr
 
 
-def test_an_unknown_command_is_a_wrong_call(folder: Path) -> None:
-    """The commands are listed."""
-    assert call(folder, "no-such-command").returncode == ExitCode.WRONG_CALL
+def test_an_unknown_command_is_a_wrong_call() -> None:
+    """The commands are listed; here of a process, which exits with the code that the table says."""
+    done = subprocess.run([sys.executable, "-m", "prober", "no-such-command"], capture_output=True, text=True)
+    assert done.returncode == ExitCode.WRONG_CALL
+    assert [name for name in COMMANDS if f"  {name} " not in done.stdout] == []
+    assert done.stderr == "\nprober: no command 'no-such-command'\n"
 
 
 ENDS = ("sys.exit", "exit", "typer.Exit", "SystemExit", "fail")
@@ -89,7 +88,7 @@ def literal_exit_codes(source: str) -> list[int]:
 
 def test_no_command_exits_with_a_literal_number() -> None:
     """All codes come from the table."""
-    for path in Path(next(iter(prober.cli.__path__))).glob("*.py"):
+    for path in Path(next(iter(cli.__path__))).glob("*.py"):
         assert literal_exit_codes(path.read_text(encoding="utf-8")) == [], path
 
 

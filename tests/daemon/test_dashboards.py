@@ -3,7 +3,6 @@
 import json
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from prober.exposition.dashboards.board import UIDS
 from prober.exposition.dashboards.place import in_place
 from prober.exposition.dashboards.queries import RECORDED, STATES
 from prober.exposition.families import AnySeries
+from tests.commands import prober
 from tests.daemon.promtool import PROBE, case, check_expressions, run_cases
 from tools.dashboard_lint.promql import parse
 from tools.dashboard_lint.rules import expressions, labels_of_series, panels, problems
@@ -51,8 +51,7 @@ def board(name: str = "overview") -> dict[str, Any]:
 
 
 def cli(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "prober", "dashboards", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return prober("dashboards", *words)
 
 
 def test_the_committed_dashboards_are_up_to_date() -> None:

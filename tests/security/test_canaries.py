@@ -19,6 +19,7 @@ import pytest
 import trustme
 import yaml
 
+from tests.commands import prober
 from tests.processes import free_port, until
 from tests.security.echo import MODES, Echo
 
@@ -323,6 +324,5 @@ def commands(echo: Echo, secrets: Path, results: Path, leaks: Leaks, environment
     for mode, commands_ in calls.items():
         echo.mode = mode
         for words in commands_:
-            command = [sys.executable, "-m", "prober", *words]
-            ended = subprocess.run(command, capture_output=True, env=environment, timeout=120)
+            ended = prober(*words, env=environment)
             leaks.add(f"{mode}: {words[0]}", ended.stdout + ended.stderr)
