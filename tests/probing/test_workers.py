@@ -402,4 +402,5 @@ async def _send_long(url: str) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # also where a shell started the tests in the background
     asyncio.run(_send_long(sys.argv[1]))
