@@ -74,19 +74,21 @@ class Engine:
         tokens, text = body["max_tokens"], body["messages"][0]["content"]
         self.requests.append((text.partition("] ")[2], tokens))
         gone = asyncio.create_task(reader.read())
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n")
-        for _ in range(tokens):
-            await asyncio.wait([gone], timeout=self.pause_s)
-            if gone.done():
-                self.cut_s.append(time.monotonic())
-                break
-            writer.write(CHUNK)
-        else:
-            prompt = len(text.split()) - 1  # without the nonce
-            writer.write(LAST % (prompt, tokens, prompt + tokens))
-        self.open -= 1
-        gone.cancel()
-        writer.close()
+        try:
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n")
+            for _ in range(tokens):
+                await asyncio.wait([gone], timeout=self.pause_s)
+                if gone.done():
+                    self.cut_s.append(time.monotonic())
+                    break
+                writer.write(CHUNK)
+            else:
+                prompt = len(text.split()) - 1  # without the nonce
+                writer.write(LAST % (prompt, tokens, prompt + tokens))
+        finally:  # also where a test fails meanwhile
+            self.open -= 1
+            gone.cancel()
+            writer.close()
 
 
 @asynccontextmanager
