@@ -6,6 +6,7 @@ import logging
 import os
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from unittest.mock import patch
@@ -36,7 +37,11 @@ def prober(
         _no_log_handlers(),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
+        warnings.catch_warnings(),
     ):
+        warnings.simplefilter(
+            "ignore", ResourceWarning
+        )  # a look-up that the end of a command cuts ends with its process
         try:
             main.main()
         except SystemExit as exit_:
