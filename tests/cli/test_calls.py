@@ -79,7 +79,11 @@ NOBODY = "http://127.0.0.1:1"
         (("compare", "a.json", "b.json"), 2, "a.json: is neither a file that is there nor an address"),
         (("compare", NOBODY, NOBODY, "--save", "no/where.json"), 2, "--save no/where.json: cannot be written"),
         (("run", "--web.listen-address", "9811"), 2, "prober: --web.listen-address: '9811': write host:9811 or :9811"),
-        (("run", "--web.listen-address", ":" + "9" * 5_000), 2, "write host:port or :port, with a port up to 65535"),
+        (
+            ("watch", NOBODY, "--web.listen-address", ":" + "9" * 5_000),
+            2,
+            "write host:port or :port, with a port up to 65535",
+        ),
         (("sweep", NOBODY, "--concurrency", "1,0"), 2, "--concurrency '1,0': write numbers from 1 to 2,000"),
         (
             ("sweep", NOBODY, "--concurrency", "1,4", "--max-rate", "5/s", "--repeat=2"),

@@ -541,10 +541,20 @@ async def attack(port: int, says: bytes, tls: ssl.SSLContext | None, opened: lis
             await asyncio.sleep(0.005)
 
 
+IDLE, BEGUN, BUSY = b"", b"GET /metrics HTTP/1.1\r\nHost: x\r\nX-Slow: ", b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
 @pytest.mark.parametrize(
-    "says", [b"", b"GET /metrics HTTP/1.1\r\nHost: x\r\nX-Slow: ", b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"]
+    ("says", "secured"),
+    [
+        (BEGUN, False),
+        (BUSY, True),
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in ((IDLE, False), (BUSY, False), (IDLE, True), (BEGUN, True))
+        ),
+    ],
 )
-@pytest.mark.parametrize("secured", [False, True])
 async def test_a_flood_from_a_kubelets_address_makes_no_health_check_fail(
     tmp_path: Path, says: bytes, secured: bool
 ) -> None:
