@@ -9,6 +9,6 @@ shift
 waiting=(tests/e2e tests/faults)
 options=(-m "not slow" --durations 10 --max-worker-restart 0) # a worker that ends stops the run: with a new one it can wait for ever
 failed=0
-"$pytest" --numprocesses 2 "${options[@]}" "${waiting[@]/#/--ignore=}" || failed=$?
+"$pytest" --numprocesses 2 --dist worksteal "${options[@]}" "${waiting[@]/#/--ignore=}" || failed=$?
 "$pytest" --numprocesses 3 "${options[@]}" --dist loadfile --no-loadscope-reorder "${waiting[@]}" || failed=$?
 exit "$failed"
