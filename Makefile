@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 TOOLS := $(CURDIR)/.tools
 DIR ?= $(TOOLS)/engines
 
-.PHONY: help install demo test check generated bench audit test-cluster test-image test-engines test-ray test-node lock clean
+.PHONY: help install demo test test-slow check generated bench audit test-cluster test-image test-engines test-ray test-node lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-14s %s\n", $$1, $$2}'
@@ -27,9 +27,12 @@ $(VENV)/installed: requirements.lock pyproject.toml
 demo: install ## four mock engines, the prober, and Prometheus where there is one; runs until Ctrl-C
 	@$(BIN)/python -m prober demo
 
-test: install ## every test; fetches Prometheus, kubectl and Helm when they are not there
+test: install ## every test but the slow ones; fetches Prometheus, kubectl and Helm when they are not there
 	@tools/parts.sh $(TOOLS) $(BIN)/python
 	@PATH="$(TOOLS)/usr/bin:$$PATH" tools/test.sh $(BIN)/pytest $(ARGS)
+
+test-slow: install ## statistical proofs and scenes of minutes, which `make test` leaves out
+	PATH="$(TOOLS)/usr/bin:$$PATH" $(BIN)/pytest -m slow --numprocesses 2 --max-worker-restart 0 -o timeout=1200 $(ARGS)
 
 check: install ## format, lint, types, layers, generated files unchanged, dashboards
 	$(BIN)/ruff format --check

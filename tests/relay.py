@@ -15,7 +15,6 @@ It prints its port. Requests and headers pass at once. POLICY: what is written t
 import asyncio
 import contextlib
 import re
-import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -28,8 +27,6 @@ async def relay(client: asyncio.StreamReader, writer: asyncio.StreamWriter, upst
     kind, _, amount = policy.partition(":")
     size = float(amount or 0)
     reader, upstream = await asyncio.open_connection("127.0.0.1", upstream_port)
-    for stream in (writer, upstream):
-        stream.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     requests = asyncio.create_task(_copy(client, upstream))
     try:
         writer.write(await reader.readuntil(b"\r\n\r\n"))

@@ -8,12 +8,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-import pytest
 import typer
 
 from prober.cli.main import COMMANDS
 from prober.cli.run import run
-from prober.config.fields import Block
 from prober.config.load import load
 from prober.config.slos import SloSpec
 from prober.config.target import BudgetSpec, Overridable, ProbeSpec, TargetSpec
@@ -42,32 +40,29 @@ def test_generated_parts_are_up_to_date() -> None:
 FLAGS = [flag for flag in inspect.signature(run).parameters.values() if flag.annotation is not typer.Context]
 
 
-@pytest.mark.parametrize("name", [declared.name for declared in ALL_SERIES])
-def test_every_series_is_documented(name: str) -> None:
-    """By its name, in docs/series.md."""
-    assert f"`{name}`" in text("docs/series.md")
+def test_every_series_flag_command_and_outcome_is_documented() -> None:
+    """By its name: series in docs/series.md, flags of the daemon in docs/commands.md, commands in README.md, outcomes in methods.md."""
+    flags = []
+    for parameter in FLAGS:
+        (option,) = parameter.annotation.__metadata__
+        flags.append(option.metavar or (option.param_decls[0] if option.param_decls else option.default))
+    names = {
+        "docs/series.md": [f"`{declared.name}`" for declared in ALL_SERIES],
+        "docs/commands.md": [f"`{name}`" for name in flags],
+        "README.md": [f"`prober {command}" for command in COMMANDS],
+        "docs/methods.md": [f"`{outcome.value}`" for outcome in Outcome],
+    }
+    missing = [f"{page}: {name}" for page, each in names.items() for name in each if name not in text(page)]
+    assert missing == []
 
 
-@pytest.mark.parametrize("parameter", FLAGS, ids=lambda parameter: parameter.name)
-def test_every_flag_of_the_daemon_is_documented(parameter: inspect.Parameter) -> None:
-    """By its name, in docs/commands.md."""
-    (option,) = parameter.annotation.__metadata__
-    name = option.metavar or (option.param_decls[0] if option.param_decls else option.default)
-    assert f"`{name}`" in text("docs/commands.md")
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_is_documented(command: str) -> None:
-    """In README.md."""
-    assert f"`prober {command}" in text("README.md")
-
-
-@pytest.mark.parametrize("model", [Overridable, SloSpec, WorkloadSpec, TargetSpec, ProbeSpec, BudgetSpec])
-def test_every_key_is_documented(model: type[Block]) -> None:
+def test_every_key_is_documented() -> None:
     """By its path, in docs/configuration.md, with a description."""
-    for name, field in model.model_fields.items():
-        assert f".{name}` |" in text("docs/configuration.md")
-        assert field.description
+    page = text("docs/configuration.md")
+    for model in (Overridable, SloSpec, WorkloadSpec, TargetSpec, ProbeSpec, BudgetSpec):
+        for name, field in model.model_fields.items():
+            assert f".{name}` |" in page, (model, name)
+            assert field.description, (model, name)
 
 
 def test_every_page_is_documented() -> None:
@@ -75,12 +70,6 @@ def test_every_page_is_documented() -> None:
     site = Site(cast(Any, SimpleNamespace()), cast(Any, None), Registry(), cast(Any, None), "", "")
     for route in site.routes():
         assert f"`{route.path}" in text("docs/api.md"), route.path
-
-
-@pytest.mark.parametrize("outcome", list(Outcome))
-def test_every_outcome_is_documented(outcome: Outcome) -> None:
-    """In docs/methods.md."""
-    assert f"`{outcome.value}`" in text("docs/methods.md")
 
 
 PAGES = [
@@ -93,26 +82,19 @@ NAMED = {
     "/etc/prober/trace.csv": "TIMESTAMP,ContextTokens,GeneratedTokens\n"
     "2023-11-16 18:17:03.9799600,374,44\n2023-11-16 18:17:04.0319600,396,109\n"
 }
-CONFIGURATIONS = [
-    pytest.param(page, block, id=f"{page.stem}-{number}")
-    for page in PAGES
-    for number, block in enumerate(re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL))
-    if re.search("^(targets|discovery):", block, re.MULTILINE)
-]
 
 
-def test_pages_have_configurations() -> None:
-    """The test below reads the configurations of these pages."""
-    assert {"README-0", "sidecar-1", "fleet-0", "configuration-0", "scaling-0"} <= {
-        parameters.id for parameters in CONFIGURATIONS
-    }
-
-
-@pytest.mark.parametrize(("page", "block"), CONFIGURATIONS)
-def test_configurations_of_pages_are_valid(page: Path, block: str) -> None:
+def test_configurations_of_pages_are_valid() -> None:
     """Every YAML block with targets or a discovery is a valid configuration. Variables that it names are set."""
-    environment = dict.fromkeys(re.findall(r"\$\{(\w+)\}", block), "of-the-environment")
-    load(block, source=page.name, engines=DIALECTS, environment=environment, read=NAMED.__getitem__)
+    checked = set()
+    for page in PAGES:
+        for number, block in enumerate(re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL)):
+            if re.search("^(targets|discovery):", block, re.MULTILINE):
+                environment = dict.fromkeys(re.findall(r"\$\{(\w+)\}", block), "of-the-environment")
+                source = f"{page.stem}-{number}"
+                load(block, source=source, engines=DIALECTS, environment=environment, read=NAMED.__getitem__)
+                checked.add(source)
+    assert {"README-0", "sidecar-1", "fleet-0", "configuration-0", "scaling-0"} <= checked
 
 
 def anchors(page: Path) -> set[str]:
@@ -125,14 +107,15 @@ def anchors(page: Path) -> set[str]:
     return set(slugs)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_lead_somewhere() -> None:
     """Every relative link names a file, and its fragment a heading of that file."""
-    for path, heading in re.findall(r"\]\((?!https?:)([^)#\s]*)#?([^)\s]*)\)", page.read_text()):
-        other = (page.parent / path).resolve() if path else page
-        assert other.exists(), f"{page.name}: {path} is not there"
-        if heading and other.suffix == ".md":
-            assert heading in anchors(other), f"{page.name}: {other.name} has no heading #{heading}"
+    headings = {page.resolve(): anchors(page) for page in PAGES}
+    for page in PAGES:
+        for path, heading in re.findall(r"\]\((?!https?:)([^)#\s]*)#?([^)\s]*)\)", page.read_text()):
+            other = (page.parent / path).resolve() if path else page.resolve()
+            assert other.exists(), f"{page.name}: {path} is not there"
+            if heading and other.suffix == ".md":
+                assert heading in headings[other], f"{page.name}: {other.name} has no heading #{heading}"
 
 
 def test_every_command_has_a_section() -> None:

@@ -111,6 +111,7 @@ def test_timelines_are_possible() -> None:
             assert line.content_tokens is None or sum(line.content_tokens) == probe.requested_output_tokens
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names", [(name,) for name in CAUSES])
 def test_slower(names: tuple[str, ...]) -> None:
     """Each threshold of a breached SLO lies below the quantile of trouble and above that of the healthy service."""

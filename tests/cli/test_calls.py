@@ -2,8 +2,6 @@
 
 import inspect
 import json
-import subprocess
-import sys
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -23,6 +21,7 @@ from prober.config.problems import ConfigError
 from prober.measure.engines import DIALECTS
 from prober.workload.shapes import Fixed, Uniform
 from prober.workload.workloads import BUILT_IN, Workload
+from tests.commands import prober
 
 NOBODY = "http://127.0.0.1:1"
 
@@ -80,7 +79,11 @@ NOBODY = "http://127.0.0.1:1"
         (("compare", "a.json", "b.json"), 2, "a.json: is neither a file that is there nor an address"),
         (("compare", NOBODY, NOBODY, "--save", "no/where.json"), 2, "--save no/where.json: cannot be written"),
         (("run", "--web.listen-address", "9811"), 2, "prober: --web.listen-address: '9811': write host:9811 or :9811"),
-        (("run", "--web.listen-address", ":" + "9" * 5_000), 2, "write host:port or :port, with a port up to 65535"),
+        (
+            ("watch", NOBODY, "--web.listen-address", ":" + "9" * 5_000),
+            2,
+            "write host:port or :port, with a port up to 65535",
+        ),
         (("sweep", NOBODY, "--concurrency", "1,0"), 2, "--concurrency '1,0': write numbers from 1 to 2,000"),
         (
             ("sweep", NOBODY, "--concurrency", "1,4", "--max-rate", "5/s", "--repeat=2"),
@@ -114,13 +117,20 @@ NOBODY = "http://127.0.0.1:1"
         (("sweep", NOBODY, "--min-rate", "5/s", "--max-rate", "2/s"), 2, "--max-rate: 2/s is below min_rate (5/s)"),
         (("sweep", NOBODY, "--rates", "1,x"), 2, "prober sweep: --rates: 'x/s' is not a rate"),
         (("sweep", NOBODY, "--rates", "1,2", "--mode", "gentle"), 2, "--rates: only mode grid sends chosen rates"),
+        (("run", "--shard", "2/2"), 2, "prober: --shard: "),
+        (("check", "--shard", "2/2"), 2, "--shard"),
+        (("drain", "--pid", "0"), 2, "--pid"),
+        (("once", NOBODY, "--engine", "none"), 2, 'prober once: --engine: no engine "none"'),
+        (("diagnose", NOBODY, "--ttft", "5"), 2, "prober diagnose: '5' is not a duration"),
+        (("matrix", NOBODY, "--file", "none.yaml"), 2, "none.yaml: cannot be read"),
+        (("mock", "--engine", "none"), 2, "prober mock: 'none' is not one of drawn, simulated"),
+        (("demo", "--trouble-after", "5"), 2, "--trouble-after"),
         (("sweep", NOBODY, "--step", "0s"), 2, "--step: 0.0: input should be greater than 0"),
     ],
 )
 def test_a_wrong_call_names_the_option(arguments: tuple[str, ...], code: int, message: str, tmp_path: Path) -> None:
     """And what to write instead; nothing on standard output, no traceback."""
-    command = [sys.executable, "-m", "prober", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path)
+    done = prober(*arguments, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (code, ""), done.stderr
     assert message in done.stderr
     assert "Traceback" not in done.stderr
@@ -242,9 +252,7 @@ def test_a_file_that_was_there_is_left_as_it_is(tmp_path: Path) -> None:
 
 def test_one_probe_at_a_closed_port_says_what_happened_and_no_more() -> None:
     """No model, engine or usage, which nobody has told."""
-    done = subprocess.run(
-        [sys.executable, "-m", "prober", "once", NOBODY], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = prober("once", NOBODY)
     assert done.returncode == 1, done.stderr
     assert done.stdout == "connect_refused\nGET 127.0.0.1:1/v1/models: tcp to 127.0.0.1:1: Connection refused\n"
 

@@ -1,7 +1,5 @@
 """The options of the context of a result."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +7,7 @@ import pytest
 from prober.cli.context import ContextOptions
 from prober.config.problems import ConfigError
 from prober.results.result_file import to_json
+from tests.commands import prober
 from tests.results.samples import sweep
 
 
@@ -82,8 +81,3 @@ def test_a_report_adds_facts_and_a_price_and_a_plan_refuses_gpus_in_dispute(tmp_
     assert planned.returncode == 2
     assert "the number of GPUs is in dispute, 2 (the file) but 4 (options of this report)" in planned.stderr
     assert "--gpus-per-instance" in planned.stderr
-
-
-def prober(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "prober", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)

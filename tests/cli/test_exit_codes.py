@@ -10,62 +10,28 @@ from pathlib import Path
 
 import pytest
 
-import prober.cli
+import prober.cli as cli
 from prober.cli.exit_codes import ExitCode, exit_on
 from prober.cli.main import COMMANDS
 from prober.config.problems import ConfigError
-
-NOBODY = "http://127.0.0.1:1"
-WRONG_CALLS: dict[str, tuple[str, ...]] = {  # calls that typer lets pass, and the command has to refuse
-    "run": ("--shard", "2/2"),
-    "watch": (NOBODY, "--interval", "100ms"),
-    "check": ("--shard", "2/2"),
-    "drain": ("--pid", "0"),
-    "rules": ("--config.file", "prober.yaml", "--label", "team"),
-    "dashboards": ("push",),
-    "once": (NOBODY, "--engine", "none"),
-    "sweep": (NOBODY, "--min-rate", "5/s", "--max-rate", "2/s"),
-    "diagnose": (NOBODY, "--ttft", "5"),
-    "gate": (NOBODY, "--error", "5"),
-    "compare": (NOBODY, NOBODY, "--rate", "5"),
-    "matrix": (NOBODY, "--file", "none.yaml"),
-    "report": ("a.json", "b.json", "--format", "json"),
-    "plan": ("--sweep", "result.json", "--peak", "5"),
-    "mock": ("--engine", "none"),
-    "demo": ("--trouble-after", "5"),
-}
-
-
-def call(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "prober", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=folder)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a valid configuration and a valid result, so that nothing but the call is wrong."""
-    from prober.results.result_file import to_json
-    from tests.results.samples import sweep
-
-    path = tmp_path_factory.mktemp("calls")
-    (path / "prober.yaml").write_text(f"targets: [{{name: a, url: '{NOBODY}'}}]")
-    (path / "result.json").write_text(to_json(sweep()))
-    return path
+from tests.commands import prober
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_wrong_call_of_any_command_exits_with_2(command: str, folder: Path) -> None:
-    """With a wrong value and with an unknown option, without a traceback and without output."""
-    for arguments in (WRONG_CALLS[command], ("--no-such-option",)):
-        done = call(folder, command, *arguments)
-        assert (done.returncode, done.stdout) == (ExitCode.WRONG_CALL, ""), (arguments, done.stderr)
-        assert done.stderr
-        assert "Traceback" not in done.stderr
+def test_an_unknown_option_of_any_command_exits_with_2(command: str) -> None:
+    """Without a traceback and without output; wrong values are in test_calls.py."""
+    done = prober(command, "--no-such-option")
+    assert (done.returncode, done.stdout) == (ExitCode.WRONG_CALL, "")
+    assert "--no-such-option" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
-def test_an_unknown_command_is_a_wrong_call(folder: Path) -> None:
-    """The commands are listed."""
-    assert call(folder, "no-such-command").returncode == ExitCode.WRONG_CALL
+def test_an_unknown_command_is_a_wrong_call() -> None:
+    """The commands are listed; here of a process, which exits with the code that the table says."""
+    done = subprocess.run([sys.executable, "-m", "prober", "no-such-command"], capture_output=True, text=True)
+    assert done.returncode == ExitCode.WRONG_CALL
+    assert [name for name in COMMANDS if f"  {name} " not in done.stdout] == []
+    assert done.stderr == "\nprober: no command 'no-such-command'\n"
 
 
 ENDS = ("sys.exit", "exit", "typer.Exit", "SystemExit", "fail")
@@ -89,7 +55,7 @@ def literal_exit_codes(source: str) -> list[int]:
 
 def test_no_command_exits_with_a_literal_number() -> None:
     """All codes come from the table."""
-    for path in Path(next(iter(prober.cli.__path__))).glob("*.py"):
+    for path in Path(next(iter(cli.__path__))).glob("*.py"):
         assert literal_exit_codes(path.read_text(encoding="utf-8")) == [], path
 
 

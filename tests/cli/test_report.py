@@ -2,8 +2,6 @@
 
 import csv
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +14,7 @@ from prober.results.comparison import Compared, Comparison
 from prober.results.result import Load, Prices, Target
 from prober.results.result_file import from_json, to_json
 from prober.statistics.quantiles import Quantile
+from tests.commands import prober
 from tests.results.samples import TTFT, sweep
 
 COMPARISON = Comparison(
@@ -37,11 +36,6 @@ COMPARISON = Comparison(
     differs=(("version", "0.31.0", "0.32.0"),),
     said=("A serves model one, B two",),
 )
-
-
-def prober(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "prober", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
 @pytest.fixture

@@ -88,14 +88,6 @@ def test_urls_replace_a_configuration_which_is_printed_and_removed(tmp_path: Pat
     assert [spec.rate for spec in specs.targets] == [0.2] * 3
 
 
-def test_urls_and_a_configuration_together_are_refused() -> None:
-    """Neither is left out silently."""
-    command = [sys.executable, "-m", "prober", "run", "http://127.0.0.1:1", "--config.file", "x.yaml"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 2
-    assert "leave one of both out" in done.stderr
-
-
 def test_a_hangup_during_the_start_does_not_end_the_prober(tmp_path: Path) -> None:
     """It is a request to reload, which is answered when the configuration of the start is applied."""
     config, log = tmp_path / "prober.yaml", tmp_path / "log"

@@ -50,16 +50,18 @@ from tests.daemon.promtool import (
     check_expressions,
     exhausted,
     headroom,
+    run,
     run_cases,
     slo,
     swept,
+    write_cases,
 )
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "deploy/prometheus/rules.yaml"
 GROUPS: list[Rules] = yaml.safe_load(RULES.read_text())["groups"]
 ALERTS: list[Rules] = [rule for group in GROUPS for rule in group["rules"] if "alert" in rule]
-both_releases = pytest.mark.parametrize("release", ["promtool", "newer_promtool"])
+both_releases = pytest.mark.parametrize("release", ["promtool", pytest.param("newer_promtool", marks=pytest.mark.slow)])
 
 
 def expectation(alert: str, scene: Scene) -> dict[str, Any]:
@@ -72,24 +74,36 @@ def expectation(alert: str, scene: Scene) -> dict[str, Any]:
     return expected
 
 
-def groups_of(groups: list[Rules], scene: Scene) -> tuple[str, ...]:
-    """Names of the groups that have something to do with the scene: those of its SLO, and that of everything else."""
-    found = next((match[1] for name in scene.series if (match := re.search(r'slo="(\w+)"', name))), "")
-    of_slo = [group["name"] for group in groups if re.fullmatch(f"llm-slo-{found}(-slow)?", group["name"])]
-    return (*of_slo, "llm-slo-prober")
+def rules_of(groups: list[Rules], alert: str, scene: Scene) -> tuple[int, ...]:
+    """Places of the alert's rules and of the recording rules that they read, of the scene's SLO and of no other."""
+    slo = next((match[1] for name in scene.series if (match := re.search(r'slo="(\w+)"', name))), "")
+    names = re.compile(rf"llm-slo-(prober|{slo}|{slo}-slow)")
+    rules = [rule | {"group": group["name"]} for group in groups for rule in group["rules"]]
+    read, places = {alert}, set[int]()
+    while new := {
+        place
+        for place, rule in enumerate(rules)
+        if {rule.get("record"), rule.get("alert")} & read and names.fullmatch(rule["group"]) and place not in places
+    }:
+        places |= new
+        for place in new:
+            read |= set(re.findall(r"[\w:]+", rules[place]["expr"]))
+    return tuple(sorted(places))
 
 
 def play(promtool: Path, folder: Path, groups: list[Rules], scenes: dict[str, list[Scene]]) -> None:
-    """Run all scenes, one promtool run per SLO; scenes with the same series are one case.
+    """Run all scenes; those of the same series and rules are one case, those of the same rules one file.
 
     Scenes of days are evaluated every 15 minutes, since promtool recomputes their windows at each step.
     """
-    runs: dict[tuple[tuple[str, ...], str], dict[frozenset[tuple[str, str]], list[tuple[str, Scene]]]] = {}
+    files: dict[tuple[tuple[int, ...], str], dict[frozenset[tuple[str, str]], list[tuple[str, Scene]]]] = {}
     for alert, its_scenes in scenes.items():
         for scene in its_scenes:
-            key = groups_of(groups, scene), "15m" if scene.minute > 500 else "1m"
-            runs.setdefault(key, {}).setdefault(frozenset(scene.series.items()), []).append((alert, scene))
-    for (names, interval), by_series in runs.items():
+            key = rules_of(groups, alert, scene), "15m" if scene.minute > 500 else "1m"
+            files.setdefault(key, {}).setdefault(frozenset(scene.series.items()), []).append((alert, scene))
+    rules = [rule for group in groups for rule in group["rules"]]
+    paths = []
+    for number, ((places, interval), by_series) in enumerate(files.items()):
         cases = [
             case(
                 dict(series),
@@ -99,8 +113,10 @@ def play(promtool: Path, folder: Path, groups: list[Rules], scenes: dict[str, li
             for series, together in by_series.items()
         ]
         # As one group, since promtool takes groups in any order, and 15 minutes are beyond its look back for a recorded value.
-        rules = [rule for group in groups if group["name"] in names for rule in group["rules"]]
-        run_cases(promtool, folder, [{"name": "all", "rules": rules}], cases, interval)
+        group = [{"name": "all", "rules": [rules[place] for place in places]}]
+        (folder / str(number)).mkdir()
+        paths.append(write_cases(folder / str(number), group, cases, interval))
+    run(promtool, "test", *paths)
 
 
 @both_releases

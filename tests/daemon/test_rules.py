@@ -1,13 +1,13 @@
 """Rules from a configuration: stable, exact, in both formats, valid for Prometheus 2 and 3."""
 
 import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 
 import pytest
 import yaml
 
+from tests.commands import prober
 from tests.daemon.promtool import TARGET, case, run, run_cases, slo
 
 ROOT = Path(__file__).parents[2]
@@ -16,8 +16,7 @@ EXAMPLE = ROOT / "deploy/prober.yaml"
 
 @cache
 def rules(*options: str, config: Path = EXAMPLE) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "prober", "rules", "--config.file", str(config), *options]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return prober("rules", "--config.file", config, *options)
 
 
 def test_the_committed_rules_are_up_to_date() -> None:
@@ -76,14 +75,12 @@ def test_an_alert_that_cannot_fire_is_an_error(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert done.stderr.startswith(f"{config}: slos.ok: h, workload probe: its alert cannot fire: burn rate 14.4")
     assert not (tmp_path / "out").exists()
-    checked = [sys.executable, "-m", "prober", "check", "--config.file", str(config)]
-    assert subprocess.run(checked, capture_output=True, check=False).returncode == 1
+    assert prober("check", "--config.file", config).returncode == 1
 
 
 def test_check_shows_the_bad_probes_that_fire_each_alert() -> None:
     """`check` prints the table and warns if an SLO window is longer than Prometheus's default retention."""
-    command = [sys.executable, "-m", "prober", "check", "--config.file", str(EXAMPLE)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = prober("check", "--config.file", EXAMPLE)
     assert "104 of 720 in 1h" in done.stdout
     assert "warning: its window of 30d is longer than the 15d" in done.stdout
     assert "slos.quality: warning" not in done.stdout

@@ -1,8 +1,8 @@
-"""One day of the whole daemon in virtual time, against simulated engines over a network in memory.
+"""The whole daemon in virtual time, against simulated engines over a network in memory: an hour, and a day, which has drift too.
 
-The scene: `slows` and `swept` have engines of one kind. The engine of `slows` becomes slower by half at 18:00. `swept` is swept at
-03:00. Expectations follow from the scene: from the lengths of the prompts and from an engine that is simulated without the prober.
-The day takes about 45 s of one core, which is 1,900 times as fast.
+The scene: `slows` and `swept` have engines of one kind. The engine of `slows` becomes slower by half, in the day at 18:00. `swept` is
+swept, in the day at 03:00. Expectations follow from the scene: from the lengths of the prompts and from an engine that is simulated
+without the prober. The day takes about 45 s of one core, which is 1,900 times as fast.
 """
 
 import asyncio
@@ -13,6 +13,7 @@ import subprocess
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -42,7 +43,7 @@ TTFT_S, QUICK_S = 0.040, 0.6  # thresholds of the probes and of the sweep
 SWEPT_TOKENS = (1000, 8)  # of a request of the sweep
 PARAMETERS = Parameters(max_sequences=8, max_batched_tokens=512, prefix_block_tokens=16)
 CONFIG = f"""
-defaults: {{rate: {PROBES_PER_S}/s, warmup: 0}}
+defaults: {{rate: PROBES/s, warmup: 0}}
 slos:
   ttft: {{signal: ttft, threshold: {TTFT_S * 1e3:g}ms, objective: 99%}}
   quick: {{signal: ttft, threshold: {QUICK_S * 1e3:g}ms, objective: 95%}}
@@ -52,25 +53,24 @@ workloads:
 targets:
   - {{name: slows, url: 'http://192.0.2.1:8000', metrics: {{interval: 60s}}, probes: [{{workload: short, slos: [ttft]}}]}}
   - {{name: swept, url: 'http://192.0.2.2:8000', metrics: {{interval: 60s}}, probes: [{{workload: short, slos: [ttft]}}],
-      sweep: {{schedule: 0 3 * * *, workload: long, mode: adaptive, min_rate: 0.5/s, max_rate: 20/s, slos: [quick]}}}}
+      sweep: {{schedule: SWEEP * * *, workload: long, mode: adaptive, min_rate: 0.5/s, max_rate: 20/s, slos: [quick]}}}}
 """
-FIRST_HOUR, LAST_HOUR = 17, 20  # scraped every minute
 JOB = 'job="llm-slo-prober",instance="a"'
 SHORT = 'workload="short"'
 ALERTS = {"LLMErrorBudgetBurn", "LLMTTFTP99Drift", "LLMITLP99Drift"}
 
 
 class Day:
-    """The daemon and its engines. scrapes: the samples of /metrics by minute of the day."""
+    """The daemon and its engines. sweep: minute and hour; scrapes: the samples of /metrics by minute of the day."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, probes_per_s: float, sweep: str) -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)
         self._loop, self._begin_s = loop, loop.time()
         self.scrapes: dict[int, dict[str, float]] = {}
         self._port = free_port()
         self.config = folder / "prober.yaml"
-        self.config.write_text(CONFIG)
+        self.config.write_text(CONFIG.replace("PROBES", str(probes_per_s)).replace("SWEEP", sweep))
         options = Options(str(self.config), f"127.0.0.1:{self._port}", storage_path=str(folder / "store"))
         self._app = App(options, virtual_clock)
 
@@ -99,8 +99,8 @@ class Day:
         self.scrapes[round((self._loop.time() - self._begin_s) / 60)] = samples
         return samples
 
-    async def scrape_every_minute(self, from_hour: int, to_hour: int) -> None:
-        for minute in range(from_hour * 60, to_hour * 60 + 1):
+    async def scrape_every_minute(self, minutes: range) -> None:
+        for minute in minutes:
             await self.until(minute / 60)
             await self.scrape()
 
@@ -150,6 +150,7 @@ def share_of_slow_requests(rate_per_s: float, requests: int = 4000) -> float:
     return sum((truth.ttft_s or 1e9) > QUICK_S for truth in truths) / requests
 
 
+@cache
 def knee_per_s(bad_ratio: float) -> float:
     """The rate at which this share of the sweep's requests is over the threshold."""
     low, high = 1.0, 12.0
@@ -159,39 +160,48 @@ def knee_per_s(bad_ratio: float) -> float:
     return low
 
 
-async def test_one_day(tmp_path: Path, promtool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drift, SLO, capacity, headroom and alerts of each target follow its engine, and not that of its neighbour."""
-    monkeypatch.setenv(
-        "POD_NAME", "virtual"
-    )  # the schedules of the probes follow from it, those of a sweep from its id
+@pytest.fixture(autouse=True)
+def same_chance(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The schedules of the probes follow from the name of the pod, those of a sweep from its id."""
+    monkeypatch.setenv("POD_NAME", "virtual")
     monkeypatch.setattr("prober.features.capacity.monitor.uuid", SimpleNamespace(uuid4=lambda: UUID(int=1)))
-    day = Day(tmp_path)
+
+
+async def test_one_hour(tmp_path: Path, promtool: Path) -> None:
+    """SLO, capacity, headroom and alerts of each target follow its engine, and not that of its neighbour."""
+    day = Day(tmp_path, 0.2, "5 0")
+    async with AsyncExitStack() as running:
+        await running.enter_async_context(engine("192.0.2.1", f"latency:{SLOWDOWN}@40m-"))
+        await running.enter_async_context(engine("192.0.2.2"))
+        await running.enter_async_context(day.running())
+        await day.scrape_every_minute(range(1, 61))
+    before, at_end = day.scrapes[40], day.scrapes[60]
+    check_probes(before, at_end, 0.2 * HOUR_S, 0.1)
+    assert not [
+        name for samples in day.scrapes.values() for name in samples if "drift_active" in name and samples[name]
+    ]
+    check_capacity(at_end)
+    rules = tmp_path / "rules.yaml"
+    write_rules(str(day.config), output=rules)
+    check_alerts(promtool, rules, day.scrapes, range(1, 61), {40: set(), 60: {("LLMErrorBudgetBurn", "slows")}})
+
+
+@pytest.mark.slow
+async def test_one_day(tmp_path: Path, promtool: Path) -> None:
+    """Drift, SLO, capacity, headroom and alerts of each target follow its engine, and not that of its neighbour."""
+    day = Day(tmp_path, PROBES_PER_S, "0 3")
+    minutes = range(17 * 60, 20 * 60 + 1)
     async with AsyncExitStack() as running:
         await running.enter_async_context(engine("192.0.2.1", f"latency:{SLOWDOWN}@18h-"))
         await running.enter_async_context(engine("192.0.2.2"))
         await running.enter_async_context(day.running())
         await day.until(4)
         after_sweep = await day.scrape()
-        await day.scrape_every_minute(FIRST_HOUR, LAST_HOUR)
+        await day.scrape_every_minute(minutes)
         await day.until(24)
         at_end = await day.scrape()
     before, two_hours_later = day.scrapes[18 * 60], day.scrapes[20 * 60]
-
-    probes = {name: at_end[f'llmslo_probes_total{{target="{name}",{SHORT}}}'] for name in ("slows", "swept")}
-    expected = 24 * HOUR_S * PROBES_PER_S
-    for name, count in probes.items():
-        assert count == pytest.approx(expected, abs=4 * expected**0.5), name
-    assert at_end["llmslo_trusted"] == 1
-
-    def increase(name: str, target: str) -> float:
-        series = f'{name}{{target="{target}",{SHORT},slo="ttft"}}'
-        return at_end[series] - before[series]
-
-    for name in ("slows", "swept"):
-        assert before[f'llmslo_slo_bad_events_total{{target="{name}",{SHORT},slo="ttft"}}'] <= 0.02 * probes[name]
-    assert increase("llmslo_slo_bad_events_total", "swept") <= 0.01 * increase("llmslo_slo_events_total", "swept")
-    bad_ratio = increase("llmslo_slo_bad_events_total", "slows") / increase("llmslo_slo_events_total", "slows")
-    assert bad_ratio == pytest.approx(share_of_slow_probes(SLOWDOWN), abs=0.06)
+    check_probes(before, at_end, 24 * HOUR_S * PROBES_PER_S, 0.06)
 
     for minute, samples in day.scrapes.items():
         drifting = {
@@ -211,30 +221,57 @@ async def test_one_day(tmp_path: Path, promtool: Path, monkeypatch: pytest.Monke
     }
     assert shift["lower"] <= SLOWDOWN <= shift["upper"]
 
-    capacity = {
-        bound: after_sweep[f'llmslo_capacity_requests_per_second{{target="swept",slo="quick",bound="{bound}"}}']
-        for bound in ("lower", "estimate", "upper")
-    }
-    assert capacity["estimate"] == pytest.approx(knee_per_s(0.05), rel=0.15)
-    assert capacity["lower"] < capacity["estimate"] < capacity["upper"]
     for samples in (after_sweep, at_end):
+        check_capacity(samples)
         demand_per_s = samples['llmslo_demand_requests_per_second{target="swept"}']
         assert demand_per_s == pytest.approx(PROBES_PER_S, rel=0.8)
-        assert 0.9 < samples['llmslo_headroom_ratio{target="swept",unit="tokens",bound="estimate"}'] < 1
     swept_s = at_end['llmslo_sweep_last_success_timestamp_seconds{target="swept"}'] - MIDNIGHT
     assert 3 * HOUR_S < swept_s < 3.5 * HOUR_S
 
     rules = tmp_path / "rules.yaml"
     write_rules(str(day.config), output=rules)
-    check_alerts(promtool, rules, day.scrapes, {18: set(), 20: {(alert, "slows") for alert in ALERTS}})
+    check_alerts(
+        promtool, rules, day.scrapes, minutes, {18 * 60: set(), 20 * 60: {(alert, "slows") for alert in ALERTS}}
+    )
+
+
+def check_probes(before: dict[str, float], at_end: dict[str, float], expected: float, tolerance: float) -> None:
+    """Check number and results of the probes: as many as were to be sent, and slow only where the engine is, as often as it must be."""
+    assert at_end["llmslo_trusted"] == 1
+    for name in ("slows", "swept"):
+        count = at_end[f'llmslo_probes_total{{target="{name}",{SHORT}}}']
+        assert count == pytest.approx(expected, abs=4 * expected**0.5), name
+        assert before[f'llmslo_slo_bad_events_total{{target="{name}",{SHORT},slo="ttft"}}'] <= 0.02 * count
+
+    def increase(name: str, target: str) -> float:
+        series = f'{name}{{target="{target}",{SHORT},slo="ttft"}}'
+        return at_end[series] - before[series]
+
+    assert increase("llmslo_slo_bad_events_total", "swept") <= 0.01 * increase("llmslo_slo_events_total", "swept")
+    bad_ratio = increase("llmslo_slo_bad_events_total", "slows") / increase("llmslo_slo_events_total", "slows")
+    assert bad_ratio == pytest.approx(share_of_slow_probes(SLOWDOWN), abs=tolerance)
+
+
+def check_capacity(samples: dict[str, float]) -> None:
+    """Check that the sweep estimates the knee of the engine, and that nearly all of it is free."""
+    capacity = {
+        bound: samples[f'llmslo_capacity_requests_per_second{{target="swept",slo="quick",bound="{bound}"}}']
+        for bound in ("lower", "estimate", "upper")
+    }
+    assert capacity["estimate"] == pytest.approx(knee_per_s(0.05), rel=0.15)
+    assert capacity["lower"] < capacity["estimate"] < capacity["upper"]
+    assert 0.9 < samples['llmslo_headroom_ratio{target="swept",unit="tokens",bound="estimate"}'] < 1
 
 
 def check_alerts(
-    promtool: Path, rules: Path, scrapes: dict[int, dict[str, float]], expected: dict[int, set[tuple[str, str]]]
+    promtool: Path,
+    rules: Path,
+    scrapes: dict[int, dict[str, float]],
+    minutes: range,
+    expected: dict[int, set[tuple[str, str]]],
 ) -> None:
-    """Check the alerts (name, target) that the product's own rules fire at each hour on the scrapes of every minute before it."""
+    """Check the alerts (name, target) that the product's own rules fire at a minute on the scrapes of every minute before it."""
     text = rules.read_text()
-    minutes = range(FIRST_HOUR * 60, LAST_HOUR * 60 + 1)
     names = {sample for minute in minutes for sample in scrapes[minute] if sample.partition("{")[0] in text}
     series = [
         {
@@ -246,12 +283,12 @@ def check_alerts(
     queries = [
         {
             "expr": 'count by (alertname, target) (ALERTS{alertstate="firing"}) > bool 0',
-            "eval_time": f"{(hour - FIRST_HOUR) * 60}m",
+            "eval_time": f"{minute - minutes[0]}m",
             "exp_samples": [
                 {"labels": f'{{alertname="{name}",target="{target}"}}', "value": 1} for name, target in sorted(alerts)
             ],
         }
-        for hour, alerts in expected.items()
+        for minute, alerts in expected.items()
     ]
     up = {"series": f"up{{{JOB}}}", "values": f"1+0x{len(minutes)}"}
     case = {"interval": "1m", "input_series": [*series, up], "promql_expr_test": queries}

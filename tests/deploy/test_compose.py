@@ -1,13 +1,13 @@
 """The compose file's parts are what their own programs take. No container was started; test_compose_running.py runs its commands."""
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
+from tests.commands import prober
 from tests.deploy.schemas import TEXT, listed, record
 
 ROOT = Path(__file__).parents[2]
@@ -77,8 +77,9 @@ def test_alertmanager_takes_its_configuration(amtool: Path) -> None:
 def test_the_prober_takes_its_configuration() -> None:
     """By `prober check`; the rules are those that `prober rules` writes for it."""
     config = f"--config.file={PARTS / 'prober.yaml'}"
-    done(sys.executable, "-m", "prober", "check", config)
-    done(sys.executable, "-m", "prober", "rules", config, f"--output={PARTS / 'rules.yaml'}", "--check")
+    for words in (("check", config), ("rules", config, f"--output={PARTS / 'rules.yaml'}", "--check")):
+        ended = prober(*words)
+        assert ended.returncode == 0, ended.stderr
 
 
 @pytest.mark.parametrize("name", SERVICES)
@@ -114,10 +115,7 @@ def test_addresses_are_names_of_services() -> None:
     assert SERVICES.keys() == PORTS.keys()
 
 
-@pytest.mark.parametrize("name", ["engine", "slow-engine"])
-def test_every_flag_of_the_mock_exists(name: str) -> None:
+def test_every_flag_of_the_mock_exists() -> None:
     """The flags are those of its help."""
-    helped = subprocess.run(
-        [sys.executable, "-m", "prober", "mock", "--help"], capture_output=True, text=True, check=True
-    ).stdout.split()
-    assert {word.split("=")[0] for word in SERVICES[name]["command"][1:]} <= set(helped)
+    flags = {word.split("=")[0] for name in ("engine", "slow-engine") for word in SERVICES[name]["command"][1:]}
+    assert flags <= set(prober("mock", "--help").stdout.split())

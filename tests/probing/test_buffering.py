@@ -1,4 +1,4 @@
-"""Buffering over real sockets: a mock engine's streams through a relay that holds them back, and the target beside it."""
+"""Buffering: a mock engine's streams through a relay that holds them back, and the target beside it."""
 
 from random import Random
 
@@ -12,7 +12,6 @@ from prober.measure.timeline import Timeline
 from prober.mock.delays import Constant
 from prober.mock.engine import Behaviour
 from prober.mock.settings import Settings
-from prober.net.clock import Clock
 from prober.probing import series
 from prober.probing.buffering import BufferingMonitor, TargetBuffering
 from prober.probing.event_log import EventLog
@@ -24,7 +23,7 @@ from tests.measure.test_buffering import AT_ONCE, STREAMED
 from tests.observed import observed
 from tests.probing.test_probe import spec
 from tests.relay import relaying
-from tests.virtual import running
+from tests.virtual import make_clock, running
 
 TOKENS, ITL_S = 24, 0.005
 SETTINGS = Settings(behaviour=Behaviour(ttft=Constant(0.02), itl=Constant(ITL_S)))
@@ -33,7 +32,7 @@ WORKLOAD = Workload("probe", Fixed(20), Fixed(TOKENS))
 
 async def answers(policy: str, count: int) -> list[Timeline]:
     """Timelines of probes of a mock engine behind a relay."""
-    clock = Clock()
+    clock = make_clock()
     try:
         async with running(SETTINGS) as url, relaying(int(url.rpartition(":")[2].partition("/")[0]), policy) as port:
             target = Target(spec(f"http://127.0.0.1:{port}"), clock)
@@ -46,7 +45,7 @@ async def answers(policy: str, count: int) -> list[Timeline]:
     return [result.timeline for result in results if result is not None]
 
 
-@pytest.mark.real_time
+@pytest.mark.virtual_time
 @pytest.mark.parametrize("policy", ["all", "all-by-event"])
 async def test_an_answer_that_a_relay_holds_back_has_neither_tpot_nor_itl(policy: str) -> None:
     """Written at once or event by event: TTFT is the time of the whole answer, and nothing is 0."""
@@ -60,23 +59,23 @@ async def test_an_answer_that_a_relay_holds_back_has_neither_tpot_nor_itl(policy
     assert buffering.is_buffered is True
 
 
-@pytest.mark.real_time
+@pytest.mark.virtual_time
 async def test_eight_tokens_at_a_time_are_buffered_and_have_a_tpot() -> None:
     """TPOT and ITL are those of the engine: the tokens of the first flush are left out, and a flush is one gap over its tokens."""
     buffering = Buffering()
     for timeline in await answers("events:8", 5):
-        assert timeline.tpot_s == pytest.approx(ITL_S, rel=0.2)
-        assert timeline.itls_s == pytest.approx([ITL_S] * 2, rel=0.2)
+        assert timeline.tpot_s == pytest.approx(ITL_S, rel=0.01)
+        assert timeline.itls_s == pytest.approx([ITL_S] * 2, rel=0.01)
         buffering = buffering.after(timeline)
     assert buffering.is_buffered is True
 
 
-@pytest.mark.real_time
+@pytest.mark.virtual_time
 async def test_a_relay_that_passes_everything_on_is_not_buffering() -> None:
     """The neighbour of the tests above: as many ITLs as tokens after the first."""
     buffering = Buffering()
     for timeline in await answers("none", 5):
-        assert timeline.tpot_s == pytest.approx(ITL_S, rel=0.2)
+        assert timeline.tpot_s == pytest.approx(ITL_S, rel=0.01)
         assert len(timeline.itls_s) > TOKENS / 2
         buffering = buffering.after(timeline)
     assert buffering.is_buffered is False

@@ -12,11 +12,9 @@ from prober.measure.result import ProbeResult
 from prober.mock.delays import Constant
 from prober.mock.engine import Behaviour
 from prober.mock.faults import parse_fault
-from prober.mock.server import running
 from prober.mock.settings import Settings
 from prober.mock.tokenizer import Tokenizer
 from prober.mock.wire import Wire
-from prober.net.clock import Clock
 from prober.probing.calibration import calibrate
 from prober.probing.probe import run_probe
 from prober.probing.target import Target
@@ -26,6 +24,7 @@ from prober.workload.prompts import CYCLE_WORDS
 from prober.workload.shapes import Fixed, Lognormal
 from prober.workload.trace import parse_trace
 from prober.workload.workloads import Prefix, RequestGenerator, Sessions, Workload, sample_lengths
+from tests.virtual import make_clock, running
 
 QUICK = Behaviour(ttft=Constant(0.001), itl=Constant(0.0))
 TOKENIZERS = [
@@ -46,7 +45,7 @@ SHAPES = [
 async def results(settings: Settings, workload: Workload, count: int) -> tuple[Target, list[ProbeResult]]:
     """Probes of a target that was calibrated, one after the other."""
     async with running(settings) as url:
-        clock = Clock()
+        clock = make_clock()
         try:
             target = Target(TargetSpec.model_validate({"url": url, "name": "t", "max_send_lag": 5.0}), clock)
             assert await target.identify() is None
@@ -58,7 +57,7 @@ async def results(settings: Settings, workload: Workload, count: int) -> tuple[T
             clock.close()
 
 
-@pytest.mark.real_time
+@pytest.mark.virtual_time
 @pytest.mark.parametrize("tokenizer", TOKENIZERS, ids=lambda tokenizer: tokenizer.kind)
 @pytest.mark.parametrize("workload", SHAPES, ids=lambda workload: workload.name)
 async def test_prompts_are_as_long_as_asked_for(tokenizer: Tokenizer, workload: Workload) -> None:
@@ -76,7 +75,7 @@ async def test_prompts_are_as_long_as_asked_for(tokenizer: Tokenizer, workload: 
         assert fmean(warm[1:]) == pytest.approx(256, rel=0.15)  # in blocks of 16, and with the template before it
 
 
-@pytest.mark.real_time
+@pytest.mark.virtual_time
 async def test_a_trace_has_its_recorded_lengths_and_still_shares_its_blocks() -> None:
     """Blocks of 512 tokens by the server's count: equal ids are in its prefix cache."""
     rows = [
@@ -90,7 +89,7 @@ async def test_a_trace_has_its_recorded_lengths_and_still_shares_its_blocks() ->
     assert fmean(usage.cached_tokens or 0 for usage in usages[1:] if usage) == pytest.approx(1024, rel=0.05)
 
 
-@pytest.mark.real_time
+@pytest.mark.virtual_time
 async def test_without_usage_the_length_is_unknown_and_not_assumed() -> None:
     """Lengths stay in words, the reason is known, and the text says that nobody counted."""
     target, probes = await results(Settings(behaviour=QUICK, wire=Wire(usage="none")), SHAPES[0], 3)
@@ -101,7 +100,7 @@ async def test_without_usage_the_length_is_unknown_and_not_assumed() -> None:
     assert lengths.text() == "120 tokens asked; the server counts none (no usage), so their true length is unknown"
 
 
-@pytest.mark.real_time
+@pytest.mark.virtual_time
 async def test_a_target_that_fails_is_asked_once() -> None:
     """No sample prompt follows one that failed; the probes show the failure."""
     settings = Settings(behaviour=QUICK, faults=(parse_fault("http:500"),))
@@ -164,7 +163,7 @@ def test_counts_of_several_stages_are_pooled_over_requests() -> None:
     assert pooled([None]) is None
 
 
-@pytest.mark.real_time
+@pytest.mark.virtual_time
 @pytest.mark.parametrize("tokenizer", [Tokenizer("words"), Tokenizer("subwords", 25)], ids=["words", "subwords"])
 async def test_turns_of_sessions_grow_and_find_their_earlier_turns_in_the_prefix_cache(tokenizer: Tokenizer) -> None:
     """Each turn has a series; its prompt has all earlier messages, and the prompt of the turn before is in the cache."""

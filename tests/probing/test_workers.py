@@ -74,19 +74,21 @@ class Engine:
         tokens, text = body["max_tokens"], body["messages"][0]["content"]
         self.requests.append((text.partition("] ")[2], tokens))
         gone = asyncio.create_task(reader.read())
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n")
-        for _ in range(tokens):
-            await asyncio.wait([gone], timeout=self.pause_s)
-            if gone.done():
-                self.cut_s.append(time.monotonic())
-                break
-            writer.write(CHUNK)
-        else:
-            prompt = len(text.split()) - 1  # without the nonce
-            writer.write(LAST % (prompt, tokens, prompt + tokens))
-        self.open -= 1
-        gone.cancel()
-        writer.close()
+        try:
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n")
+            for _ in range(tokens):
+                await asyncio.wait([gone], timeout=self.pause_s)
+                if gone.done():
+                    self.cut_s.append(time.monotonic())
+                    break
+                writer.write(CHUNK)
+            else:
+                prompt = len(text.split()) - 1  # without the nonce
+                writer.write(LAST % (prompt, tokens, prompt + tokens))
+        finally:  # also where a test fails meanwhile
+            self.open -= 1
+            gone.cancel()
+            writer.close()
 
 
 @asynccontextmanager
@@ -252,30 +254,34 @@ async def test_the_cap_of_requests_in_flight_holds_for_the_sum_of_the_workers(ca
 
 
 async def test_a_stop_cuts_the_requests_of_all_workers_at_once() -> None:
-    """Within 0.1 s at the engine, those not yet due are never sent, and what the others had delivered is known."""
-    engine, quickest_s = Engine(chunks_per_s=50), 9.0
-    for _ in range(3):  # a busy machine may delay one attempt
-        engine.cut_s.clear()
-        async with serving(engine) as url, targeted(url) as target, open_workers(3) as workers:
-            drawer = RequestGenerator(Workload("w", Uniform(5, 60), Uniform(400, 500)), Random(7))
-            now_ns = target.clock.now_ns()
-            due_ns = [now_ns + LEAD_NS] * 30 + [now_ns + 60 * 10**9] * 6
-            flights = [workers.launch(target, drawer, due, always) for due in due_ns]
-            tasks = [asyncio.create_task(flight.fly()) for flight in flights]
-            await asyncio.sleep(1.0)
-            stopped_s, before = time.monotonic(), len(engine.requests)
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
-            await asyncio.sleep(0.2)
-            assert (before, engine.open, len(engine.cut_s)) == (30, 0, 30)
-            quickest_s = min(quickest_s, max(engine.cut_s) - stopped_s)
-            assert all(len(flight.delivered().content_ns) >= 10 for flight in flights[:30])
-            assert all(flight.delivered().sent_ns is None for flight in flights[30:])
-        engine.requests.clear()
-        if quickest_s < 0.1:
-            break
-    assert quickest_s < 0.1
+    """Within 0.1 s and a few pauses of this machine, those not yet due are never sent, and what the others had delivered is known."""
+    engine, pauses_s = Engine(chunks_per_s=50), [0.0]
+
+    async def measure_pauses() -> None:
+        while True:
+            begin_s = time.monotonic()
+            await asyncio.sleep(0.005)
+            pauses_s.append(time.monotonic() - begin_s - 0.005)
+
+    async with serving(engine) as url, targeted(url) as target, open_workers(3) as workers:
+        drawer = RequestGenerator(Workload("w", Uniform(5, 60), Uniform(400, 500)), Random(7))
+        now_ns = target.clock.now_ns()
+        due_ns = [now_ns + LEAD_NS] * 30 + [now_ns + 60 * 10**9] * 6
+        flights = [workers.launch(target, drawer, due, always) for due in due_ns]
+        tasks = [asyncio.create_task(flight.fly()) for flight in flights]
+        measuring = asyncio.create_task(measure_pauses())
+        await asyncio.to_thread(until, lambda: engine.open == 30, "30 requests in flight")
+        await asyncio.sleep(0.5)
+        stopped_s, before = time.monotonic(), len(engine.requests)
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        await asyncio.to_thread(until, lambda: engine.open == 0, "the cut")
+        measuring.cancel()
+        assert (before, len(engine.requests), len(engine.cut_s)) == (30, 30, 30)
+        assert max(engine.cut_s) - stopped_s < 0.1 + 5 * max(pauses_s)
+        assert all(len(flight.delivered().content_ns) >= 10 for flight in flights[:30])
+        assert all(flight.delivered().sent_ns is None for flight in flights[30:])
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "hung"])
@@ -402,4 +408,5 @@ async def _send_long(url: str) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # also where a shell started the tests in the background
     asyncio.run(_send_long(sys.argv[1]))

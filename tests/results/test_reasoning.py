@@ -12,15 +12,14 @@ from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
 from prober.mock.delays import Constant
 from prober.mock.engine import Behaviour
-from prober.mock.server import running
 from prober.mock.settings import Settings
 from prober.mock.wire import Wire
-from prober.net.clock import Clock
 from prober.probing.probe import run_probe
 from prober.probing.target import Target
 from prober.results.reasoning import reasoning_of
 from prober.workload.shapes import Fixed
 from prober.workload.workloads import RequestGenerator, Workload
+from tests.virtual import make_clock, running
 
 MS = 1_000_000
 
@@ -65,7 +64,7 @@ def test_tokens_that_the_server_does_not_tell_are_not_estimated() -> None:
     assert reasoning_of([probe(100, Usage(10, 40))]) is None
 
 
-@pytest.mark.real_time
+@pytest.mark.virtual_time
 @pytest.mark.parametrize("field", ["reasoning", "reasoning_content"])
 async def test_an_engine_that_reasons(field: str) -> None:
     """Thirty tokens of reasoning, 5 ms each, before ten of the answer, in the fields of vLLM since 0.16 and before."""
@@ -73,7 +72,7 @@ async def test_an_engine_that_reasons(field: str) -> None:
         behaviour=Behaviour(ttft=Constant(0.02), itl=Constant(0.005), reasoning=30), wire=Wire(reasoning_field=field)
     )
     async with running(settings) as url:
-        clock = Clock()
+        clock = make_clock()
         try:
             target = Target(TargetSpec.model_validate({"url": url, "name": "t", "max_send_lag": 5.0}), clock)
             drawer = RequestGenerator(Workload("w", Fixed(20), Fixed(40)), Random(1))
@@ -85,4 +84,4 @@ async def test_an_engine_that_reasons(field: str) -> None:
     assert found is not None
     assert (found.requests, found.counted, found.unanswered) == (4, 4, 0)
     assert (found.reasoning_tokens, found.answer_tokens) == (120, 40)
-    assert found.ttft_answer[0].estimate == pytest.approx(0.02 + 30 * 0.005, abs=0.03)
+    assert found.ttft_answer[0].estimate == pytest.approx(0.02 + 30 * 0.005, abs=0.001)

@@ -1,6 +1,7 @@
 """Secrets planted in every place that can carry one, and looked for in everything that the prober says, in any form."""
 
 import base64
+import http.client
 import json
 import os
 import secrets
@@ -8,8 +9,6 @@ import ssl
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
@@ -19,6 +18,7 @@ import pytest
 import trustme
 import yaml
 
+from tests.commands import prober
 from tests.processes import free_port, until
 from tests.security.echo import MODES, Echo
 
@@ -178,28 +178,29 @@ def mistaken(of: dict[str, str]) -> list[str]:
 class Client:
     """Asks the prober over TLS with its password, and keeps all that it says."""
 
-    def __init__(self, url: str, password: str, context: ssl.SSLContext, leaks: Leaks) -> None:
-        self._url, self._context, self._leaks = url, context, leaks
+    def __init__(self, port: int, password: str, context: ssl.SSLContext, leaks: Leaks) -> None:
+        self.connection, self._leaks = (
+            http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=60),
+            leaks,
+        )
         self._headers = {"Authorization": "Basic " + base64.b64encode(f"admin:{password}".encode()).decode()}
 
     def ask(self, path: str, method: str = "GET", **headers: str) -> bytes:
-        request = urllib.request.Request(self._url + path, method=method, headers=self._headers | headers)
         try:
-            with urllib.request.urlopen(request, timeout=60, context=self._context) as answer:
-                body, head = answer.read(), str(answer.headers)
-        except urllib.error.HTTPError as refusal:
-            with refusal:
-                body, head = refusal.read(), str(refusal.headers)
-            if refusal.code == 429:  # as often as it may be asked
-                time.sleep(float(refusal.headers["Retry-After"]))
-                return self.ask(path, method, **headers)
-        except urllib.error.URLError as refusal:
-            if not isinstance(refusal.reason, ConnectionResetError | ssl.SSLEOFError):
+            self.connection.request(method, path, headers=self._headers | headers)
+            answer = self.connection.getresponse()
+            body, head = answer.read(), str(answer.headers)
+        except (OSError, http.client.HTTPException) as problem:
+            self.connection.close()
+            if isinstance(problem, ConnectionRefusedError):
                 raise
-            time.sleep(0.2)  # so many connections a second it takes from one client
+            time.sleep(0.2)  # the connection that was kept has ended
+            return self.ask(path, method, **headers)
+        if answer.status == 429:  # as often as it may be asked
+            time.sleep(float(answer.headers["Retry-After"]))
             return self.ask(path, method, **headers)
         self._leaks.add(f"{method} {path} {headers}", body + head.encode())
-        return bytes(body)
+        return body
 
 
 ROUTES = ("/", "/?target=token", "/?target=header", "/?target=proxied", "/?target=page",
@@ -256,13 +257,14 @@ def test_no_secret_is_said_anywhere(tmp_path: Path, canaries: Canaries) -> None:
             f"--lease.token-file={secrets}/lease",
         ]
         environment = os.environ | {name: of[place] for name, place in VARIABLES.items()}
-        client = Client(f"https://127.0.0.1:{port}", of["password"], context, leaks)
+        client = Client(port, of["password"], context, leaks)
         process = subprocess.Popen(command, stderr=log, env=environment)
         try:
             until(lambda: client.ask("/-/ready") == b"Ready\n", "the daemon")
             run_through(client, echo, secrets, of, leaks)
             leaks.add("cmdline", Path(f"/proc/{process.pid}/cmdline").read_bytes())
         finally:
+            client.connection.close()
             process.terminate()
             process.wait(40)
         commands(echo, secrets, results, leaks, environment)
@@ -304,8 +306,10 @@ def run_through(client: Client, echo: Echo, secrets: Path, of: dict[str, str], l
     (secrets / "web.yml.good").write_bytes((secrets / "web.yml").read_bytes())
     for wrong in ({"basic_auth_users": {"admin": of["unsaid"]}}, {"tls_server_config": {"key": of["unsaid"]}}):
         (secrets / "web.yml").write_text(yaml.safe_dump(wrong))
+        client.connection.close()  # another one reads the file again
         client.ask("/-/healthy")
     (secrets / "web.yml").write_bytes((secrets / "web.yml.good").read_bytes())
+    client.connection.close()
     client.ask("/-/healthy", Authorization="Basic " + base64.b64encode(f"admin:{of['unsaid']}".encode()).decode())
     everything(client)
 
@@ -323,6 +327,5 @@ def commands(echo: Echo, secrets: Path, results: Path, leaks: Leaks, environment
     for mode, commands_ in calls.items():
         echo.mode = mode
         for words in commands_:
-            command = [sys.executable, "-m", "prober", *words]
-            ended = subprocess.run(command, capture_output=True, env=environment, timeout=120)
+            ended = prober(*words, env=environment)
             leaks.add(f"{mode}: {words[0]}", ended.stdout + ended.stderr)

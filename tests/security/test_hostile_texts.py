@@ -5,7 +5,6 @@ import io
 import json
 import logging
 import re
-import subprocess
 import sys
 import threading
 import unicodedata
@@ -26,6 +25,7 @@ from prober.cli.console import Terminal
 from prober.features.grafana.client.marks import mark_of
 from prober.measure.event import TargetEvent
 from prober.net.log_lines import Format, LogLine
+from tests import commands
 from tests.processes import Daemon, get, until
 
 FORGED = "FORGED=1"
@@ -50,6 +50,9 @@ class Server(ThreadingHTTPServer):
     def url(self, mode: str) -> str:
         """Base URL."""
         return f"http://127.0.0.1:{self.server_address[1]}/{mode}/v1"
+
+    def handle_error(self, *_: object) -> None:
+        """Clients hang up when they have read enough."""
 
     def __exit__(self, *_: object) -> None:
         self.shutdown()
@@ -178,10 +181,8 @@ def server() -> Iterator[Server]:
 
 def prober(*words: object) -> str:
     """Standard output and error of a command."""
-    ended = subprocess.run(
-        [sys.executable, "-m", "prober", *map(str, words)], capture_output=True, timeout=120, check=False
-    )
-    return ended.stdout.decode() + ended.stderr.decode()
+    ended = commands.prober(*words)
+    return ended.stdout + ended.stderr
 
 
 @pytest.mark.parametrize("mode", NAMES)

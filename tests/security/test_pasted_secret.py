@@ -1,23 +1,16 @@
 """A secret in place of the name of its file is repeated nowhere; a path is, so that it can be mended."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.commands import prober
 
 SECRET = "sk-proj-0123456789abcdefghijklmnopqrstuv"
 
 
 def said(*arguments: str, folder: Path) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "prober", *arguments],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = prober(*arguments, cwd=folder)
     return done.stdout + done.stderr
 
 

@@ -26,6 +26,7 @@ from prober.web.listener import Limits
 from prober.web.passwords import MAX_REMEMBERED, MAX_WAITING, Busy, Passwords
 from prober.web.site import Site, serve
 from prober.web.web_config import Loaded, WebFile, read
+from tests.commands import prober
 from tests.daemon.test_fleet import QUICK, Watched, specs, watched
 from tests.processes import free_port, get, until
 
@@ -185,11 +186,11 @@ def test_promtool_takes_the_same_file_and_prober_check_too(tmp_path: Path, promt
     )
     assert subprocess.run([promtool, "check", "web-config", path], capture_output=True).returncode == 0
     (tmp_path / "prober.yaml").write_text("targets: [{url: 'http://127.0.0.1:1', rate: 1/s, model: m}]")
-    command = [sys.executable, "-m", "prober", "check", f"--config.file={tmp_path}/prober.yaml"]
-    fine = subprocess.run([*command, f"--web.config.file={path}"], capture_output=True, text=True)
+    command = ("check", f"--config.file={tmp_path}/prober.yaml", f"--web.config.file={path}")
+    fine = prober(*command)
     assert fine.returncode == 0, fine.stderr
     path.write_text("basic_auth_users: {a: b}")
-    wrong = subprocess.run([*command, f"--web.config.file={path}"], capture_output=True, text=True)
+    wrong = prober(*command)
     assert (wrong.returncode, "basic_auth_users.a: is no bcrypt hash" in wrong.stderr) == (1, True)
 
 
@@ -299,15 +300,15 @@ def test_prometheus_scrapes_over_tls_with_a_password(tmp_path: Path, prometheus_
     }  # fmt: skip
     wrong = job | {"job_name": "wrong", "basic_auth": {"username": "prometheus", "password": "wrong"}}
     (tmp_path / "prometheus.yml").write_text(yaml.safe_dump({"scrape_configs": [job, wrong]}))
-    prober = [sys.executable, "-m", "prober", "run", f"--config.file={tmp_path}/prober.yaml"]
-    prober += [f"--web.config.file={tmp_path}/web.yml", f"--web.listen-address=127.0.0.1:{port}"]
+    command = [sys.executable, "-m", "prober", "run", f"--config.file={tmp_path}/prober.yaml"]
+    command += [f"--web.config.file={tmp_path}/web.yml", f"--web.listen-address=127.0.0.1:{port}"]
     prometheus = [
         str(prometheus_binary),
         f"--config.file={tmp_path}/prometheus.yml",
         f"--web.listen-address=127.0.0.1:{listen}",
     ]
     with (tmp_path / "log").open("wb") as log:
-        started = [subprocess.Popen(prober, stderr=log)]
+        started = [subprocess.Popen(command, stderr=log)]
         started.append(subprocess.Popen([*prometheus, f"--storage.tsdb.path={tmp_path}/tsdb"], stderr=log))
         try:
             query = f"http://127.0.0.1:{listen}/api/v1/query?query=up"
@@ -549,10 +550,20 @@ async def attack(port: int, says: bytes, tls: ssl.SSLContext | None, opened: lis
             await asyncio.sleep(0.005)
 
 
+IDLE, BEGUN, BUSY = b"", b"GET /metrics HTTP/1.1\r\nHost: x\r\nX-Slow: ", b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
 @pytest.mark.parametrize(
-    "says", [b"", b"GET /metrics HTTP/1.1\r\nHost: x\r\nX-Slow: ", b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"]
+    ("says", "secured"),
+    [
+        (BEGUN, False),
+        (BUSY, True),
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in ((IDLE, False), (BUSY, False), (IDLE, True), (BEGUN, True))
+        ),
+    ],
 )
-@pytest.mark.parametrize("secured", [False, True])
 async def test_a_flood_from_a_kubelets_address_makes_no_health_check_fail(
     tmp_path: Path, says: bytes, secured: bool
 ) -> None:

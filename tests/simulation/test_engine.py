@@ -1,5 +1,6 @@
 """The simulated engine against an oracle without its shortcuts, and against what must hold of any engine."""
 
+import itertools
 import math
 from dataclasses import replace
 from itertools import pairwise
@@ -10,6 +11,7 @@ import pytest
 from prober.simulation.engine import Engine
 from prober.simulation.parameters import Parameters
 from prober.simulation.request import End, Request, Truth
+from tests.seeds import seeds
 from tests.simulation.naive import Naive
 
 ROOMY = Parameters(kv_blocks=4_000, max_sequences=8, max_batched_tokens=256, prefix_block_tokens=32)
@@ -35,22 +37,24 @@ def served(parameters: Parameters, requests: list[Request], seed: int = 0) -> tu
     return engine, truths
 
 
-@pytest.mark.parametrize("parameters", [ROOMY, TIGHT, replace(TIGHT, kv_token_s=0.0, block_tokens=1, kv_blocks=500)])
-@pytest.mark.parametrize("seed", range(60))
-def test_jumping_is_the_same_as_walking(parameters: Parameters, seed: int) -> None:
+@seeds(60)
+def test_jumping_is_the_same_as_walking(seeds: range) -> None:
     """Times of all tokens, admissions, preemptions and prefix hits are those of the engine that goes step by step."""
-    rng = Random(seed)
-    requests = drawn(rng, 25, 300, rng.choice([4, 40, 200]), rng.choice([0.01, 0.1, 1.0]))
-    naive = Naive(parameters)
-    expected = naive.run(requests)
-    engine, truths = served(parameters, requests)
-    for truth, sequence in zip(truths, expected, strict=True):
-        assert list(truth.token_times_s()) == pytest.approx(sequence.out, abs=1e-9)
-        assert truth.admitted_s == pytest.approx(sequence.admitted, abs=1e-9)
-        assert (truth.preemptions, truth.cached_tokens) == (sequence.preemptions, sequence.cached)
-        assert truth.end is End.COMPLETE
-    assert engine.state.steps == naive.steps
-    assert naive.most_used <= parameters.kv_blocks
+    for seed, parameters in itertools.product(
+        seeds, (ROOMY, TIGHT, replace(TIGHT, kv_token_s=0.0, block_tokens=1, kv_blocks=500))
+    ):
+        rng = Random(seed)
+        requests = drawn(rng, 25, 300, rng.choice([4, 40, 200]), rng.choice([0.01, 0.1, 1.0]))
+        naive = Naive(parameters)
+        expected = naive.run(requests)
+        engine, truths = served(parameters, requests)
+        for truth, sequence in zip(truths, expected, strict=True):
+            assert list(truth.token_times_s()) == pytest.approx(sequence.out, abs=1e-9)
+            assert truth.admitted_s == pytest.approx(sequence.admitted, abs=1e-9)
+            assert (truth.preemptions, truth.cached_tokens) == (sequence.preemptions, sequence.cached)
+            assert truth.end is End.COMPLETE
+        assert engine.state.steps == naive.steps
+        assert naive.most_used <= parameters.kv_blocks
 
 
 def test_the_cases_above_have_what_they_compare() -> None:
@@ -62,34 +66,35 @@ def test_the_cases_above_have_what_they_compare() -> None:
     assert sum(not truth.preemptions and not truth.cached_tokens for truth in truths) > 20
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_a_step_at_a_time_is_the_same_as_jumping(seed: int) -> None:
+@seeds(20)
+def test_a_step_at_a_time_is_the_same_as_jumping(seeds: range) -> None:
     """`step`, and `advance` in small pieces, come to the same end; every token is out at the `at_s` of its step."""
-    requests = drawn(Random(seed), 20, 300, 60, 0.1)
-    _, jumped = served(TIGHT, requests)
-    stepped, pieces = Engine(TIGHT, Random(0)), Engine(TIGHT, Random(0))
-    truths: list[Truth] = []
-    runs: list[list[float]] = []
-    for request in [*requests, None]:
-        until = request.arrival_s if request else math.inf
-        while stepped.step(until):
-            for truth, times in zip(truths, runs, strict=True):
-                times.extend([stepped.at_s] * (stepped.tokens(truth) - len(times)))
-        if request:
-            truths.append(stepped.submit(request))
-            runs.append([])
-    chopped = []
-    at_s = 0.0
-    for request in requests:
-        while (at_s := at_s + 0.003) < request.arrival_s:
-            pieces.advance(at_s)
-        at_s = request.arrival_s
-        chopped.append(pieces.submit(request))
-    pieces.advance(math.inf)
-    for one, other, third, times in zip(truths, jumped, chopped, runs, strict=True):
-        assert times == pytest.approx(list(other.token_times_s()), abs=1e-9)
-        assert list(one.token_times_s()) == pytest.approx(list(other.token_times_s()), abs=1e-9)
-        assert list(third.token_times_s()) == pytest.approx(list(other.token_times_s()), abs=1e-9)
+    for seed in seeds:
+        requests = drawn(Random(seed), 20, 300, 60, 0.1)
+        _, jumped = served(TIGHT, requests)
+        stepped, pieces = Engine(TIGHT, Random(0)), Engine(TIGHT, Random(0))
+        truths: list[Truth] = []
+        runs: list[list[float]] = []
+        for request in [*requests, None]:
+            until = request.arrival_s if request else math.inf
+            while stepped.step(until):
+                for truth, times in zip(truths, runs, strict=True):
+                    times.extend([stepped.at_s] * (stepped.tokens(truth) - len(times)))
+            if request:
+                truths.append(stepped.submit(request))
+                runs.append([])
+        chopped = []
+        at_s = 0.0
+        for request in requests:
+            while (at_s := at_s + 0.003) < request.arrival_s:
+                pieces.advance(at_s)
+            at_s = request.arrival_s
+            chopped.append(pieces.submit(request))
+        pieces.advance(math.inf)
+        for one, other, third, times in zip(truths, jumped, chopped, runs, strict=True):
+            assert times == pytest.approx(list(other.token_times_s()), abs=1e-9)
+            assert list(one.token_times_s()) == pytest.approx(list(other.token_times_s()), abs=1e-9)
+            assert list(third.token_times_s()) == pytest.approx(list(other.token_times_s()), abs=1e-9)
 
 
 @pytest.mark.parametrize("parameters", [ROOMY, TIGHT])

@@ -11,6 +11,7 @@ from prober.simulation.parameters import Parameters
 from prober.simulation.request import Request
 from prober.simulation.serving import Course, Service, Stream, is_compiled, serve
 from tests.conftest import absent
+from tests.seeds import seeds
 
 BASE = Service(0.01, 50e-6, 100e-6, 1e-7, budget=512, slots=32)
 STRUCTURES = {
@@ -48,15 +49,17 @@ def course(service: Service, of: Stream, until_s: float = 1e4, **settings: objec
     return serve(service, of, until_s, readings_s, **settings)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("structure", STRUCTURES)
-@pytest.mark.parametrize("seed", range(4))
-def test_the_compiled_loop_gives_the_same_numbers_to_the_last_bit(structure: str, seed: int) -> None:
+@seeds(4)
+def test_the_compiled_loop_gives_the_same_numbers_to_the_last_bit(seeds: range) -> None:
     if not is_compiled():
         absent("the compiled loop was not built: install a C compiler and run `make install`")
-    service, of = STRUCTURES[structure], stream(seed)
-    for settings in ({}, {"limit_s": 0.02}, {"max_waiting": 5.0}):
-        assert course(service, of, **settings) == course(service, of, compiled=False, **settings)
-    assert course(service, of, 12.3) == course(service, of, 12.3, compiled=False)
+    for seed in seeds:
+        of = stream(seed)
+        for structure, service in STRUCTURES.items():
+            for settings in ({}, {"limit_s": 0.02}, {"max_waiting": 5.0}):
+                python = course(service, of, compiled=False, **settings)
+                assert course(service, of, **settings) == python, (structure, seed)
+            assert course(service, of, 12.3) == course(service, of, 12.3, compiled=False), (structure, seed)
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)

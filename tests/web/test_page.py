@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 from random import Random
@@ -125,10 +126,7 @@ def test_nothing_on_it_leads_away_from_the_prober(scene: str) -> None:
 TEXTS = {
     "markup": HOSTILE,
     "long": LONG,
-    "half characters": "\ud800\udfff" * 40,
-    "controls": "\x00\x07\x1b[31m",
-    "comment": "]]>--><!--",
-    "any script": "名前 🦙",
+    "half characters, controls, a comment, any script": "\ud800\udfff" * 40 + "\x00\x07\x1b[31m]]>--><!--名前 🦙",
 }
 
 
@@ -191,13 +189,11 @@ def test_no_template_takes_any_field_for_markup(text: str, monkeypatch: pytest.M
 
     original = TEMPLATES.get_template
     monkeypatch.setattr(TEMPLATES, "get_template", get_template)
-    plain, evil = (list(every_page(filler)) for filler in ("x", text))
+    pages = list(every_page(text))
     assert used == set(TEMPLATES.list_templates())
-    for before, after in zip(plain, evil, strict=True):
+    for before, after in zip(plain_tags(), pages, strict=True):
         read = Read(after)
-        assert [(tag, list(attributes)) for tag, attributes in read.tags] == [
-            (tag, list(attributes)) for tag, attributes in Read(before).tags
-        ]
+        assert tags_of(read) == before
         for address in (*read.all("href"), *read.all("src"), *read.all("action"), *read.all("data-path")):
             assert re.match(
                 rf"((\.\./)?(\?|#|\.?$|static/|api/v1/|metrics$|-/reload$|runbooks/LLM\w+$)|{GRAFANA}/d/llm-slo)",
@@ -206,6 +202,16 @@ def test_no_template_takes_any_field_for_markup(text: str, monkeypatch: pytest.M
         assert str(7919 * 7919) not in read.text
         assert not re.search("[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069]", after)
         after.encode()
+
+
+def tags_of(read: Read) -> list[tuple[str, list[str]]]:
+    return [(tag, list(attributes)) for tag, attributes in read.tags]
+
+
+@cache
+def plain_tags() -> list[list[tuple[str, list[str]]]]:
+    """Those of each page of a plain text."""
+    return [tags_of(Read(page)) for page in every_page("x")]
 
 
 def every_page(text: str) -> Iterator[str]:

@@ -24,13 +24,13 @@ from prober.mock.delays import Constant
 from prober.mock.engine import Behaviour
 from prober.mock.server import create_app
 from prober.mock.settings import Settings
-from prober.net.clock import Clock
 from prober.probing.event_log import EventLog
 from prober.probing.leadership import Leadership
 from prober.probing.observer import ObservedTarget
 from prober.probing.target import Target
 from prober.probing.trust import Trust
 from prober.storage.store import Store
+from tests.virtual import make_clock
 
 TEXT = """
 prometheus: {{url: '{prometheus}'}}
@@ -66,7 +66,7 @@ class Stage:
         instance: str = "test",
         **changed: str,
     ) -> None:
-        self.families, self.clock, self.events = registry(), Clock(), EventLog()
+        self.families, self.clock, self.events = registry(), make_clock(), EventLog()
         self.store = Store(str(folder)) if folder else None
         self.trust = Trust(0.01)
         self.headroom = Headroom(self.families)
@@ -167,7 +167,7 @@ async def behind_a_gateway(
         response: web.StreamResponse = await handler(request)
         return response
 
-    app = create_app(SLOTS)
+    app = create_app(SLOTS, make_clock)
     app.middlewares.append(gateway)
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
     await runner.setup()

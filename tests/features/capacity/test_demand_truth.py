@@ -405,28 +405,30 @@ HISTORIES = st.lists(
 )
 
 
-@given(st.booleans(), HISTORIES, st.lists(st.floats(0.0, 1.0), min_size=3, max_size=3))
-@settings(
-    max_examples=40,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    phases=(Phase.explicit, Phase.generate),  # a history is shrunk for minutes, and says little more then
-)
-def test_what_is_stated_is_true_or_absent(
-    tells_start: bool, history: list[tuple[str, float, float]], demands: list[float]
-) -> None:
+@pytest.mark.parametrize("examples", [5, pytest.param(40, marks=pytest.mark.slow)])
+def test_what_is_stated_is_true_or_absent(examples: int) -> None:
     """Whatever is reloaded, restarted, moved, lost or swept in whatever order: a demand and a headroom are within a tolerance of
     the truth or absent, are stated again soon after, and the neighbour's are stated all the time."""
 
-    async def act(world: World) -> None:
-        for number, (what, value, wait_s) in enumerate(history):
-            if number % 3 == 0:
-                await world.happen("demand", demands[number // 3])
-            await world.happen(what, value)
-            await asyncio.sleep(wait_s)
+    @given(st.booleans(), HISTORIES, st.lists(st.floats(0.0, 1.0), min_size=3, max_size=3))
+    @settings(
+        max_examples=examples,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        phases=(Phase.explicit, Phase.generate),  # a history is shrunk for minutes, and says little more then
+    )
+    def check(tells_start: bool, history: list[tuple[str, float, float]], demands: list[float]) -> None:
+        async def act(world: World) -> None:
+            for number, (what, value, wait_s) in enumerate(history):
+                if number % 3 == 0:
+                    await world.happen("demand", demands[number // 3])
+                await world.happen(what, value)
+                await asyncio.sleep(wait_s)
 
-    world = play(tells_start, act)
-    assert "neighbour" in world.stated
+        world = play(tells_start, act)
+        assert "neighbour" in world.stated
+
+    check()
 
 
 # --- single cases

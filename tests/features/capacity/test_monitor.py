@@ -6,11 +6,13 @@ from prober.features.capacity.cron import Cron
 from prober.features.capacity.refusal import Refused
 from prober.features.capacity.sweep_series import SweepSeries
 from prober.measure.target_state import TargetState
-from prober.mock.server import running
 from prober.probing.observer import ObservedTarget
 from prober.probing.target import Target
 from prober.workload.schedule import parse_weekly_span
 from tests.features.capacity.stage import SLOTS, Stage, staged, target_spec, until
+from tests.virtual import running
+
+pytestmark = pytest.mark.virtual_time
 
 
 async def test_a_sweep_is_refused_with_a_reason_and_counted() -> None:

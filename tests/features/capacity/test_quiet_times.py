@@ -12,10 +12,12 @@ from prober.features.capacity.refusal import Refused
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
-from prober.mock.server import running
 from prober.net.clock import Clock
 from prober.storage.store import Store
 from tests.features.capacity.stage import SLOTS, Stage, behind_a_gateway, staged, until
+from tests.virtual import make_clock, running
+
+pytestmark = pytest.mark.virtual_time
 
 HOUR_S = 3600.0
 
@@ -150,7 +152,7 @@ async def test_many_answers_cost_few_writes(tmp_path: Path, monkeypatch: pytest.
 
 async def test_a_disk_that_takes_nothing_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The quiet time holds in memory; a row that cannot be read is left out."""
-    store, clock = Store(str(tmp_path)), Clock()
+    store, clock = Store(str(tmp_path)), make_clock()
     store.save(QUIET, [('["t", "u"]', b"{}"), ("no key", b"{}")], clock.unix_s())
     quiet = QuietTimes(store, clock)
     assert caplog.text.count("cannot be read") == 2

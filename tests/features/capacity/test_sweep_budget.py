@@ -10,9 +10,11 @@ from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import TargetState
 from prober.measure.timeline import Timeline
-from prober.mock.server import running
 from prober.probing.target import Target
 from tests.features.capacity.stage import SLOTS, Stage, behind_a_gateway, staged, until
+from tests.virtual import running
+
+pytestmark = pytest.mark.virtual_time
 
 # 24 tokens a request; probes of 24 tokens every 100 s: 25 hours of them are 21,600, and 24,500 at four standard deviations.
 FEW = "rate: 36/h, probes: [{workload: tiny}],"

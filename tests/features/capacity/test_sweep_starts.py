@@ -11,10 +11,11 @@ import pytest
 from prober.features.capacity.refusal import Refused, StartRequest
 from prober.features.capacity.start_checks import check_gap
 from prober.features.capacity.sweep_starts import STARTS, SweepStarts
-from prober.mock.server import running
-from prober.net.clock import Clock
 from prober.storage.store import Store
 from tests.features.capacity.stage import SLOTS, behind_a_gateway, staged, target_spec, until
+from tests.virtual import make_clock, running
+
+pytestmark = pytest.mark.virtual_time
 
 
 async def test_the_start_of_a_sweep_outlives_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,6 +43,7 @@ async def test_the_start_of_a_sweep_outlives_a_kill(tmp_path: Path, monkeypatch:
             await until(lambda: stage.value("llmslo_sweep_rate_per_second") > 0)
 
 
+@pytest.mark.real_time
 @pytest.mark.parametrize(
     ("ago_s", "boot", "refused"),
     [
@@ -91,7 +93,7 @@ async def test_a_sweep_whose_start_cannot_be_saved_is_refused(tmp_path: Path, mo
 
 async def test_a_schedule_whose_period_is_min_gap_sweeps_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """The gap counts from when the sweep was due: alerts, the lock and the queue delay its start by some seconds."""
-    clock = Clock()
+    clock = make_clock()
     starts = SweepStarts(None, clock)
     unix_s, now_ns = clock.unix_s(), clock.now_ns()
     await starts.record("t", StartRequest("schedule", unix_s - 20))

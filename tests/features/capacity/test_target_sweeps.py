@@ -15,13 +15,15 @@ from prober.features.capacity.sweep_result import has_capacity
 from prober.features.capacity.target_sweeps import TargetSweeps
 from prober.measure.engine_signals import EngineChange, EngineInfo, EngineSignals, PageReading
 from prober.measure.gpu_reading import GpuReading
-from prober.mock.server import running
 from prober.net.clock import Clock
 from prober.probing.leadership import Alone
 from prober.results.capacity import Capacity
 from tests.features.capacity.stage import SLOTS, behind_a_gateway, staged, until
 from tests.features.capacity.test_headroom import HandClock
 from tests.results.samples import sweep
+from tests.virtual import running
+
+pytestmark = pytest.mark.virtual_time
 
 
 async def test_a_changed_engine_is_swept_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,13 +17,14 @@ from prober.features.replicas.leadership import FileLeadership
 from prober.features.replicas.lease_machine import Timing
 from prober.features.replicas.lease_store import FileLease
 from prober.measure.target_state import TargetState
-from prober.mock.server import running
-from prober.net.clock import Clock
 from prober.probing.leadership import Alone
 from prober.probing.observer import ObservedTarget
 from prober.probing.target import Target
 from prober.storage.store import Store
 from tests.features.capacity.stage import SLOTS, Stage, staged, target_spec, until
+from tests.virtual import make_clock, running
+
+pytestmark = pytest.mark.virtual_time
 
 
 def beside(stage: Stage, url: str, name: str) -> Target:
@@ -63,7 +64,7 @@ async def test_what_waited_is_begun_after_a_restart_once_and_nothing_else(tmp_pa
 async def test_without_storage_it_is_told_that_they_are_lost(caplog: pytest.LogCaptureFixture) -> None:
     """With their names."""
     with caplog.at_level(logging.INFO):
-        waiting = WaitingSweeps(None, Clock(), Alone())
+        waiting = WaitingSweeps(None, make_clock(), Alone())
         waiting.add("llama", StartRequest("schedule", 1.0))
         await waiting.close()
     assert "are lost without --storage.path: targets llama" in caplog.text
@@ -74,7 +75,7 @@ async def test_without_storage_it_is_told_that_they_are_lost(caplog: pytest.LogC
 )
 async def test_an_odd_row_is_set_aside(tmp_path: Path, row: bytes) -> None:
     """And a start goes on."""
-    store, clock = Store(str(tmp_path)), Clock()
+    store, clock = Store(str(tmp_path)), make_clock()
     store.save(WAITING, [(ROW, row)], clock.unix_s())
     assert WaitingSweeps(store, clock, Alone()).left_over == {}
     store.close()
@@ -83,7 +84,7 @@ async def test_an_odd_row_is_set_aside(tmp_path: Path, row: bytes) -> None:
 
 async def test_old_ones_are_not_begun(tmp_path: Path) -> None:
     """Their schedule has come again since."""
-    store, clock = Store(str(tmp_path)), Clock()
+    store, clock = Store(str(tmp_path)), make_clock()
     row = json.dumps({"a": ["schedule", 1.0]}).encode()
     store.save(WAITING, [(ROW, row)], clock.unix_s() - MAX_AGE_S - 60)
     assert WaitingSweeps(store, clock, Alone()).left_over == {}

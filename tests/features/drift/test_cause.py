@@ -108,6 +108,7 @@ def story(faults: tuple[Fault, ...], more_per_s: float) -> Watched:
     return watched
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("faults", "more_per_s", "causes"),
     [((Slow(1.3, LEARNT_S),), 0.0, ["regression"]), ((Slow(2.0, LEARNT_S),), 0.0, ["regression"]), ((), 2.0, [])],

@@ -369,7 +369,9 @@ def office_day(t: float) -> float:
     return math.exp(0.4 * max(0.0, min(1.0, hour - 8, 18 - hour)))
 
 
-@pytest.mark.parametrize("weekday", [0, 3, 5])
+@pytest.mark.parametrize(
+    "weekday", [pytest.param(0, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow), 5]
+)
 def test_a_quiet_weekend_is_no_news_whatever_the_baseline_has_seen(weekday: int) -> None:
     """Load not seen, learning begins on a Monday, Thursday or Saturday: no alarm and no improvement in two weeks.
 
