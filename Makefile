@@ -22,6 +22,7 @@ $(VENV)/installed: requirements.lock pyproject.toml
 	@$(PYTHON) -m venv --clear $(VENV)
 	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@$(BIN)/python -m compileall -q prober
 	@touch $@
 
 demo: install ## four mock engines, the prober, and Prometheus where there is one; runs until Ctrl-C
@@ -32,7 +33,8 @@ test: install ## every test but the slow ones; fetches Prometheus, kubectl and H
 	@PATH="$(TOOLS)/usr/bin:$$PATH" tools/test.sh $(BIN)/pytest $(ARGS)
 
 test-slow: install ## statistical proofs and scenes of minutes, which `make test` leaves out
-	PATH="$(TOOLS)/usr/bin:$$PATH" $(BIN)/pytest -m slow --numprocesses 2 --max-worker-restart 0 -o timeout=1200 $(ARGS)
+	@tools/parts.sh $(TOOLS) $(BIN)/python
+	@PATH="$(TOOLS)/usr/bin:$$PATH" $(BIN)/pytest -m slow --numprocesses 2 --max-worker-restart 0 -o timeout=1200 $(ARGS)
 
 check: install ## format, lint, types, layers, generated files unchanged, dashboards
 	$(BIN)/ruff format --check
