@@ -219,6 +219,7 @@ def everything(client: Client) -> None:
         client.ask(f"/api/v1/sweeps/{sweep['id']}")
 
 
+@pytest.mark.slow  # probes on request are one a second
 def test_no_secret_is_said_anywhere(tmp_path: Path, canaries: Canaries) -> None:
     """Log, pages, API, series, store, results, command lines and what commands print: healthy, failing, rejected, mistaken."""
     secrets, store, results = (tmp_path / name for name in ("kept", "store", "results"))
