@@ -205,14 +205,14 @@ def test_commands_and_their_files(server: Server, tmp_path: Path) -> None:
     """Sweep, gate, compare, matrix and diagnose; their reports as Markdown, HTML and CSV."""
     rows = tmp_path / "rows.yaml"
     rows.write_text(
-        "rows: [{name: a, prompt_tokens: 20, output_tokens: 48, rate: 20/s, requests: 20, accept: ['ttft<5s:50%']}]"
+        "rows: [{name: a, prompt_tokens: 20, output_tokens: 48, rate: 50/s, requests: 10, accept: ['ttft<5s:50%']}]"
     )
     names, failing = server.url("names"), server.url("in_stream")
     fixed = ("--prompt-tokens", 20, "--output-tokens", 48)
     calls = (
-        ("sweep", names, "--max-time", "3s", "--step", "1s", "--sustain", "0s", "--warm-up", 2, "--output", "sweep.json",
+        ("sweep", names, "--max-time", "1s", "--step", "500ms", "--sustain", "0s", "--warm-up", 2, "--output", "sweep.json",
          "--max-rate", "2/s", *fixed),
-        ("sweep", failing, "--max-time", "3s", "--step", "1s", "--sustain", "0s", "--warm-up", 2, *fixed),
+        ("sweep", failing, "--max-time", "1s", "--step", "500ms", "--sustain", "0s", "--warm-up", 2, *fixed),
         ("gate", names, "--slo", "ttft<5s:50%", "--rate", "50/s", "--burst", "0s", "--max-requests", 40,
          "--save", "gate.json", *fixed),
         ("gate", failing, "--slo", "ttft<5s:50%", "--rate", "50/s", "--burst", "0s", "--max-requests", 40,
