@@ -31,7 +31,6 @@ from prober.probing.workers import WorkersUnavailable
 from prober.results.capacity import Capacity
 from prober.results.result_file import from_json
 from prober.results.stop_reason import ending
-from tests.features.capacity import stage as stages
 from tests.features.capacity.stage import staged
 from tests.virtual import FIRST_FREE_PORT, VirtualClock, VirtualLoop, running
 
@@ -113,10 +112,9 @@ async def test_an_estimate_that_is_cancelled_at_its_start_leaves_no_process(
 
 @pytest.mark.virtual_time
 async def test_a_daemon_keeps_a_sweep_without_an_estimate_and_sweeps_again(
-    tmp_path: Path, become: Become, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, become: Become, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Result, series, event and log line have the reason; the capacity shown before stays; the next sweep finds one."""
-    monkeypatch.setattr(stages, "Clock", VirtualClock)
     caplog.set_level("INFO")
     async with running(ENGINE) as url, staged(url, folder=tmp_path, least="5/s", threshold="300ms") as stage:
         stage.demand.show_capacity([Capacity("quick", "found", 80.0, 90.0, 99.0)])
