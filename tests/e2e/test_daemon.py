@@ -4,6 +4,7 @@ import asyncio
 import json
 import math
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -116,8 +117,10 @@ def test_one_probe_on_demand_counts_in_no_sli(daemon: Daemon) -> None:
     assert "probe_duration_seconds" in answer
     with pytest.raises(urllib.error.HTTPError, match="404"):
         get(daemon.url + "/probe?target=http://evil")
-    hurried = get(daemon.url + "/probe?target=one", **{"X-Prometheus-Scrape-Timeout-Seconds": "0.5"})
+    hurried = get(daemon.url + "/probe?target=one", **{"X-Prometheus-Scrape-Timeout-Seconds": "0.01"})
     assert "probe_success 0.0" in hurried
+    assert "probe_duration_seconds" in hurried
+    assert re.search(r'probe_outcome\{outcome="(connect_timeout|timeout_\w+)"\} 1', hurried), hurried
 
 
 def test_a_reload_keeps_what_did_not_change(daemon: Daemon, mock_port: int) -> None:
@@ -154,7 +157,7 @@ def test_a_reload_keeps_what_did_not_change(daemon: Daemon, mock_port: int) -> N
         (
             "targets: [{name: a, url: https://h, tls: {ca_file: /nowhere/ca.pem}}]",
             "free",
-            "https://h/v1: tls.ca_file /nowhere/ca.pem: ",
+            "targets[0].tls.ca_file: /nowhere/ca.pem: No such file or directory",
         ),
         (None, "free", "cannot be read: [Errno 2]"),
     ],

@@ -220,7 +220,7 @@ async def test_a_wrong_call_and_a_target_that_is_not_there(tmp_path: Path) -> No
     bad.write_text("rows: [{name: a, rate: 1, accept: [], promt_tokens: 5}]")
     url = "http://127.0.0.1:1"
     calls = (
-        ((url, "--file", str(bad)), 2, (f"{bad}: rows[0].rate: ", 'did you mean "prompt_tokens"', "rows[0].accept")),
+        ((url, "--file", str(bad)), 2, (f"{bad}:1: rows[0].rate: ", 'did you mean "prompt_tokens"', "rows[0].accept")),
         ((url, "--file", str(tmp_path / "none.yaml")), 2, ("cannot be read: No such file",)),
         ((url,), 2, ("--file",)),
         ((url, "--file", str(good), "--output", str(tmp_path / "no/where.json")), 2, ("--output", "cannot be written")),
