@@ -142,7 +142,8 @@ async def staged(
             stage.store.close()
 
 
-async def until(true: Callable[[], Any], seconds: float = 60.0) -> None:
+async def until(true: Callable[[], Any], seconds: float = 600.0) -> None:
+    """Wait, for virtual seconds in most tests: a sweep with random arrivals takes one to three minutes."""
     async with asyncio.timeout(seconds):
         while not true():  # noqa: ASYNC110 -- what is waited for is a number that has no event
             await asyncio.sleep(0.01)
