@@ -2,9 +2,11 @@
 
 import pytest
 
-LONGEST = ("test_dashboards.py", "test_alerting.py", "test_demo.py")
+# Modules that take longest come first, so that all others run beside them; each module runs in one process.
+LONGEST = ("deciding", "keep_running", "dashboards", "rows", "alerting", "page", "demo", "sweeps")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Those that wait longest come first, so that all others run beside them."""
-    items.sort(key=lambda item: item.path.name not in LONGEST)
+    """Sort the modules by how long they take."""
+    ranks = {f"test_{name}.py": rank for rank, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: ranks.get(item.path.name, len(ranks)))
