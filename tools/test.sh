@@ -11,6 +11,6 @@ unset PYTHONDONTWRITEBYTECODE # each prober that a test starts would compile its
 waiting=(tests/e2e tests/faults)
 options=(-m "not slow" --durations 10 --max-worker-restart 0) # a worker that ends stops the run: with a new one it can wait for ever
 failed=0
-"$pytest" --numprocesses 2 --dist worksteal "${options[@]}" "${waiting[@]/#/--ignore=}" || failed=$?
+"$pytest" --numprocesses 3 --dist worksteal "${options[@]}" "${waiting[@]/#/--ignore=}" || failed=$?
 "$pytest" --numprocesses 6 "${options[@]}" --dist loadfile --no-loadscope-reorder "${waiting[@]}" || failed=$?
 exit "$failed"

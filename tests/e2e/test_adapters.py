@@ -11,10 +11,12 @@ from statistics import median
 from time import monotonic
 from typing import Any
 
+import pytest
+
 SLOTS, LOAD_S, TTFT_S = 2, 0.06, 0.02
 ROWS = """
 rows:
-- {name: turns, prompt_tokens: 20, output_tokens: 3, adapters: {names: [a, b, c, d], turn: 5}, rate: 6/s, duration: 20s,
+- {name: turns, prompt_tokens: 20, output_tokens: 3, adapters: {names: [a, b, c, d], turn: 5}, rate: 6/s, duration: 40s,
    accept: ['success:90%']}
 - {name: storm, prompt_tokens: 20, output_tokens: 3, adapters: {names: [a, b, c, d]}, rate: 6/s, duration: 5s, against: turns,
    accept: ['success:60%']}
@@ -79,6 +81,7 @@ async def serving(engine: BlockingEngine) -> AsyncIterator[str]:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
 
+@pytest.mark.slow
 async def test_first_uses_are_the_loads_of_an_independent_engine(tmp_path: Path) -> None:
     """As many as it loaded, apart from the edges of the warm-up; TTFT of both kinds is its own, and a storm loads for each request."""
     path = tmp_path / "rows.yaml"

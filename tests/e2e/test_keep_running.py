@@ -429,6 +429,8 @@ def test_process_1_is_ended_at_any_moment_of_its_start(tmp_path: Path) -> None:
         children = Path(f"/proc/{outer.pid}/task/{outer.pid}/children")
         until(lambda: children.read_text(), "process 1")
         first = int(children.read_text())
+        program = Path(f"/proc/{first}/cmdline")
+        until(lambda: program.read_bytes().startswith(sys.executable.encode()), "the prober in place of unshare")
         until(lambda: signal.SIGTERM in signals(Path(f"/proc/{first}/status"), "SigBlk"), "the first moment")
         os.kill(first, signal.SIGTERM)
         try:
