@@ -105,11 +105,11 @@ async def test_a_target_that_rejects_half_is_not_ready(status: int) -> None:
 async def test_what_cannot_be_told_is_not_enough_data(tmp_path: Path) -> None:
     """Exit code 4, and three sample prompts besides the most requests: a threshold at the median is missed by half, which may be.
 
-    Delays are large beside the pauses of a busy machine.
+    Delays are large beside the pauses of a busy machine, and those of this seed are at no time mostly good or bad.
     """
     behaviour = Behaviour(ttft=Lognormal(0.5, 0.5), itl=Constant(0.001))
     truth = tmp_path / "truth.jsonl"
-    async with running(Settings(behaviour=behaviour, seed=3, truth=truth)) as url:
+    async with running(Settings(behaviour=behaviour, seed=7, truth=truth)) as url:
         code, answer, _ = await prober("gate", url, "--slo", "ttft<510ms:50%", "--max-requests", "50", *RATE)
     assert (code, answer["state"], answer["requests"], answer["error"]) == (4, "not_enough_data", 50, None)
     assert len(truth.read_text().splitlines()) == 50 + 3
