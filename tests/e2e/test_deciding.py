@@ -65,7 +65,7 @@ async def test_a_gate_lasts_until_bursts_would_have_shown() -> None:
         code, answer, err = await prober("gate", url, "--slo", "ttft<2s:90%", "--rate", "50/s", "--burst", "1s")
     assert (code, answer["state"]) == (0, "ready"), (answer, err)
     assert min(finding["blocks"] for finding in answer["findings"]) == 34
-    assert answer["requests"] == pytest.approx(34 * 0.5 * 50, rel=0.2)
+    assert 0.8 * 34 * 0.5 * 50 <= answer["requests"] <= 2_553, "more where blocks of late requests do not count"
     assert "at least 851 requests to be ready (17 s), at most 2,553 (51 s); evidence counts in blocks of 0.5 s" in err
     code, answer, _ = await prober("gate", "http://127.0.0.1:1", "--rate", "50/s", "--burst", "1s")
     assert (code, answer["state"]) == (1, "not_ready")

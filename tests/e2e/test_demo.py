@@ -24,7 +24,7 @@ from prober.cli.scenes import SCENES
 
 pytestmark = pytest.mark.timeout(600)  # it shows minutes of real time
 
-TROUBLE_S, PATIENCE_S = 13.0, 180.0
+TROUBLE_S, PATIENCE_S = 20.0, 180.0
 COMPARED = ("healthy", "regressing")
 COMMAND = [sys.executable, "-m", "prober", "demo"]
 Samples = dict[str, dict[str, float]]  # by series and target, summed over the other labels
