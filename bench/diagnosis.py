@@ -347,6 +347,14 @@ def one(task: tuple[str, int]) -> tuple[str, str, str, int, float]:
     return kind, " or ".join(sorted(case.truth)), verdict, len(found.breached), time.perf_counter() - begin
 
 
+def reading_s() -> float:
+    """Processor time, s, that the daemon's event loop gives to one window of 2,000 probes and the engine's page beside them."""
+    window = watched(healthy(Random(HELD_OUT)), 2_000 / PROBES_PER_S, HELD_OUT)
+    begin = time.process_time()
+    window_features(window.probes, window.readings, window.devices, window.hardware)
+    return time.process_time() - begin
+
+
 def shares(rows: Sequence[tuple[str, str, str, int, float]]) -> dict[str, float]:
     """Right, and wrong: any name that is not true, the second of two as well."""
     right = wrong = 0
@@ -394,6 +402,7 @@ def main() -> None:
         goal("wrongly named, other structures", shares(structures)["wrong"], 0.02, "share"),
         goal("wrongly named, two causes", shares(two_causes)["wrong"], 0.05, "share"),
         goal("wrongly named, two causes, other structures", shares(two_structures)["wrong"], 0.05, "share"),
+        goal("processor time of one window, 2,000 probes", reading_s(), 0.5, "s"),
     ]
     show(
         "diagnosis",

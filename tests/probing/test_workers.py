@@ -372,7 +372,7 @@ async def test_a_worker_cuts_its_requests_if_the_prober_is_stopped() -> None:
             os.kill(parent.pid, signal.SIGSTOP)
             stopped_s = time.monotonic()
             await asyncio.to_thread(until, lambda: engine.open == 0, "the cut")
-            assert time.monotonic() - stopped_s < 3
+            assert time.monotonic() - stopped_s < 10, "uncut they take 80 s"
         finally:
             parent.kill()
             parent.wait(10)
