@@ -3,6 +3,7 @@
 import asyncio
 import os
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -25,6 +26,16 @@ def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], a
     """The event loop of a test."""
     is_virtual = item.get_closest_marker("virtual_time") and not item.get_closest_marker("real_time")
     return {"loop": VirtualLoop if is_virtual else asyncio.new_event_loop}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_locks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The locks between processes of a machine: those of this process and what it starts, as others test at the same addresses."""
+    folder = str(tmp_path_factory.mktemp("t"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", folder)
+        patch.setattr(tempfile, "tempdir", folder)
+        yield
 
 
 def absent(program: str) -> NoReturn:
