@@ -389,30 +389,18 @@ class Flight:
             for kind in ("requests", "tokens")
             if (value := header_number(self._exchange.headers, f"x-ratelimit-remaining-{kind}")) is not None
         }
-        return ProbeResult(
-            target=target.spec.name or "",
-            workload=draw.workload,
-            request_id=self._id,
-            unix_s=self._unix_s,
-            outcome=verdict.outcome,
-            detail=target.endpoint.redactor.redact(verdict.detail),
-            timeline=timeline,
+        return replace(
+            result_of(draw, self._id, self._unix_s, target, verdict, timeline),
             model=identity.name if identity else "",
             engine=identity.dialect.name if identity else "",
-            requested_prompt_tokens=draw.prompt_tokens,
-            requested_output_tokens=draw.output_tokens,
-            has_asked_length=draw.has_asked_length,
             warm_up=ok and (is_sample or target.warm_up.record_success(target.clock.now_ns())),
             cached=ok
             and not draw.warm
             and bool(cached and usage and cached > CACHED_SHARE * (usage.prompt_tokens or 0)),
             text=printable(target.endpoint.redactor.redact(self._recording.text)),
-            check=draw.expectation.kind if draw.expectation else None,
-            worker=target.worker,
             rate_limit=left,
             retry_after_s=None if ok else requested_pause_s(self._exchange.headers, target.clock.unix_s()),
             cert_expiry_unix_s=cert_expiry(self._exchange),
-            adapter=draw.adapter,
         )
 
     def _calibrate(self, words: int, verdict: Verdict, prompt_tokens: int | None) -> None:
@@ -427,25 +415,28 @@ class Flight:
         """The result where the prober failed to read what was received: nothing of the answer is used."""
         exchange = self._exchange
         timeline = Timeline(self._due_ns, self._connection, exchange.sent_ns, exchange.headers_ns)
-        draw = self._draw
-        return ProbeResult(
-            target=self._target.spec.name or "",
-            workload=draw.workload,
-            request_id=self._id,
-            unix_s=self._unix_s,
-            outcome=verdict.outcome,
-            detail=verdict.detail,
-            timeline=timeline,
-            requested_prompt_tokens=draw.prompt_tokens,
-            requested_output_tokens=draw.output_tokens,
-            check=draw.expectation.kind if draw.expectation else None,
-            adapter=draw.adapter,
-            worker=self._target.worker,
-        )
+        return result_of(self._draw, self._id, self._unix_s, self._target, verdict, timeline)
 
 
 # Begins a probe: `Flight` in this process, `Workers.launch` in another one.
 Launch = Callable[[Target, Drawer, int, Callable[[], bool]], ProbeRun]
+
+
+def result_of(
+    drawn: DrawnRequest, request_id: str, unix_s: float, target: Target, verdict: Verdict, timeline: Timeline
+) -> ProbeResult:
+    """The result of a request as far as it follows from what was asked; the words of its verdict lose their secrets."""
+    return ProbeResult(
+        *(target.spec.name or "", drawn.workload, request_id, unix_s, verdict.outcome),
+        target.endpoint.redactor.redact(verdict.detail),
+        timeline,
+        requested_prompt_tokens=drawn.prompt_tokens,
+        requested_output_tokens=drawn.output_tokens,
+        check=drawn.expectation.kind if drawn.expectation else None,
+        has_asked_length=drawn.has_asked_length,
+        adapter=drawn.adapter,
+        worker=target.worker,
+    )
 
 
 def new_request_id() -> str:

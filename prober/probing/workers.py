@@ -20,11 +20,11 @@ from typing import Any
 
 from prober.config.target import TargetSpec
 from prober.config.units import counted
-from prober.measure.outcome import ANSWERED, Outcome
+from prober.measure.outcome import ANSWERED, Outcome, Verdict
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
 from prober.probing.channel import Beat, Channel, Cut, Ended, NewTarget, Send
-from prober.probing.probe import Flight, ProbeRun, always, new_request_id, nonce_of
+from prober.probing.probe import Flight, ProbeRun, always, new_request_id, nonce_of, result_of
 from prober.probing.target import Identity, Target
 from prober.probing.worker import DealtRequest
 from prober.workload.workloads import Drawer, DrawnRequest, FollowUp
@@ -333,14 +333,8 @@ class WorkerFlight:
         return result
 
     def _unsent(self, outcome: Outcome, detail: str) -> ProbeResult:
-        prompt_tokens, output_tokens = self.requested_tokens
-        return ProbeResult(
-            *(self._target.spec.name or "", self._drawn.workload, self._id, self._unix_s, outcome, detail),
-            self._timeline,
-            requested_prompt_tokens=prompt_tokens,
-            requested_output_tokens=output_tokens,
-            check=self._drawn.expectation.kind if self._drawn.expectation else None,
-        )
+        verdict = Verdict(outcome, detail)
+        return result_of(self._drawn, self._id, self._unix_s, self._target, verdict, self._timeline)
 
 
 @asynccontextmanager
