@@ -14,8 +14,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from bench.report import goal, percentile, show
 from prober.exposition.parse import Parser
-from prober.features.engines.page_reading import in_slices, needed_metrics, read, recognise
+from prober.features.engines.page_reading import in_slices, needed_metrics, recognise
 from prober.measure.engines import TABLES, tables
+from tests.features.engines.whole_page import read
 
 PAGE = Path(__file__).parent.parent / "tests/pages/vllm_0.32.0_under_load.prom"
 TIMES = 200

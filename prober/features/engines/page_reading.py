@@ -106,29 +106,6 @@ def metrics(source: Source) -> tuple[str, ...]:
     raise TypeError(source)
 
 
-def read(
-    page: Page,
-    table: EngineTable,
-    *,
-    version: str | None = None,
-    model: str | None = None,
-    start_time_seconds: float | None = None,
-) -> Reading:
-    """Signals of a page.
-
-    version: of the engine; without it every name is tried, and only signals of all releases can be missing.
-    model: if series of the page have this model as a label, series of other models are left out.
-    start_time_seconds: of the process, from a header; used if the page has none.
-    """
-    slices = in_slices(page, table, version=version, model=model, start_time_seconds=start_time_seconds)
-    while True:
-        try:
-            next(slices)
-        except StopIteration as stop:
-            reading: Reading = stop.value
-            return reading
-
-
 def in_slices(
     page: Page,
     table: EngineTable,
@@ -137,13 +114,19 @@ def in_slices(
     model: str | None = None,
     start_time_seconds: float | None = None,
 ) -> Generator[None, None, Reading]:
-    """`read` in slices of one signal, so that other tasks can run between them. Returns the reading."""
+    """Signals of a page, in slices of one, so that other tasks can run between them. Returns the reading.
+
+    version: of the engine; without it every name is tried, and only signals of all releases can be missing.
+    model: if series of the page have this model as a label, series of other models are left out.
+    start_time_seconds: of the process, from a header; used if the page has none.
+    """
     view = _View(page.samples, table, model)
     release = release_of(version)
     values: dict[str, Any] = {}
     for signal, sources in table.signals.items():
         yield
-        value = _first(view, _in_order(sources, release))
+        # Sources of this release first, then the others, because a build may differ from its number.
+        value = _first(view, sorted(sources, key=lambda source: not _applies(source, release)))
         if value is not None:
             values[signal] = value
     if start_time_seconds is not None:
@@ -203,11 +186,6 @@ def _fits(page: Page, table: EngineTable) -> bool:
     if not prefixed or (shape.with_label is not None and not has_label(shape.with_label)):
         return False
     return shape.without_label is None or not has_label(shape.without_label)
-
-
-def _in_order(sources: Sequence[Source], release: tuple[int, ...] | None) -> list[Source]:
-    """Sources of this release first, then the others, because a build may differ from its number."""
-    return sorted(sources, key=lambda source: not _applies(source, release))
 
 
 def _applies(source: Source, release: tuple[int, ...] | None) -> bool:

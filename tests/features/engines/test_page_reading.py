@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from prober.features.engines.page_reading import in_slices, read, recognise, release_of
+from prober.features.engines.page_reading import in_slices, recognise, release_of
 from prober.measure.engine_signals import (
     Aggregation,
     EngineHistogram,
@@ -20,6 +20,7 @@ from prober.measure.engine_signals import (
     Source,
     SumSource,
 )
+from tests.features.engines.whole_page import read
 
 
 @dataclass
