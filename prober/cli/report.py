@@ -58,7 +58,7 @@ def report(
         fail(f"--format json: writes one result, {len(files)} files are named; name one at a time", ExitCode.WRONG_CALL)
     with exit_on(ConfigError, command="report"):
         spec = context.spec("report")
-    documents = _opened(files)
+    documents = _all_of(files, lambda path: read_any(_text(path), str(path)))
     comparisons = [document for document in documents if isinstance(document, Comparison)]
     results = [_with_options(document, spec, context) for document in documents if isinstance(document, Result)]
     if comparisons and results:
@@ -113,10 +113,6 @@ def results_of(files: Sequence[Path]) -> list[Result]:
 def result_of(path: Path) -> Result:
     """The result in the file. Raises Unreadable."""
     return read(_text(path), str(path))
-
-
-def _opened(files: Sequence[Path]) -> list[Result | Comparison]:
-    return _all_of(files, lambda path: read_any(_text(path), str(path)))
 
 
 def _all_of(files: Sequence[Path], open_: Callable[[Path], T]) -> list[T]:

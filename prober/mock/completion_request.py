@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 
-from prober.mock.structured_answer import document_of
+from prober.mock.structured_answer import example
 from prober.mock.tokenizer import Tokenizer
 from prober.workload.requested_format import tool_schemas
 
@@ -89,7 +89,7 @@ def parse_completion_request(
         include_usage=bool(options.get("include_usage")),
         continuous_usage=bool(options.get("continuous_usage_stats")),
         salt=str(document.get("cache_salt") or ""),
-        document="" if schema is None else document_of(schema),
+        document="" if schema is None else orjson.dumps(example(schema)).decode(),
         tool=tool,
     )
 

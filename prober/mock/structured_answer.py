@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-import orjson
-
 PIECE_CHARS = 4  # of one token
 CALL_FORMS = ("pieces", "at-once", "repeated-name", "parallel")
 TEXT = "the of and to"
@@ -84,8 +82,3 @@ def _call(arguments: str, tool: str, index: int = 0, call_id: str = "call_0") ->
     identity = {"id": call_id, "type": "function"} if tool else {}
     name = {"name": tool} if tool else {}
     return {"tool_calls": [{"index": index, **identity, "function": {**name, "arguments": arguments}}]}
-
-
-def document_of(schema: Any) -> str:
-    """JSON text of an example."""
-    return orjson.dumps(example(schema)).decode()

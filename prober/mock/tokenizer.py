@@ -5,11 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 TEMPLATE_TOKEN = "<|template|>"
+# Pieces of up to four letters with the space before them; each digit and each other character is its own token.
 _SUBWORDS = re.compile(r"\d| ?[^\W\d]{1,4}|\s|[^\w\s]|_")
-
-
-def _words(text: str) -> list[str]:
-    return text.split()
 
 
 def _bytes(text: str) -> list[str]:
@@ -18,20 +15,15 @@ def _bytes(text: str) -> list[str]:
     return [data[at : at + 4].hex() for at in range(0, len(data), 4)]
 
 
-def _subwords(text: str) -> list[str]:
-    """Pieces of up to four letters with the space before them; each digit and each other character is its own token."""
-    return _SUBWORDS.findall(text)
-
-
 def _triples(text: str) -> list[str]:
     """Three tokens a word: its start, its end and the space after it."""
     return [part for word in text.split() for part in (word[: len(word) // 2], word[len(word) // 2 :], " ")]
 
 
 TOKENIZERS: dict[str, Callable[[str], list[str]]] = {
-    "words": _words,
+    "words": str.split,
     "bytes": _bytes,
-    "subwords": _subwords,
+    "subwords": _SUBWORDS.findall,
     "triples": _triples,
 }
 

@@ -43,7 +43,10 @@ def tool_calls_of(probes: Iterable[ProbeResult]) -> ToolCalls | None:
     answered = [
         probe
         for probe in probes
-        if probe.outcome in ANSWERED and not probe.warm_up and not probe.cached and _is_about(probe)
+        if probe.outcome in ANSWERED
+        and not probe.warm_up
+        and not probe.cached
+        and (probe.check == "tool_call" or probe.timeline.calls > 0)
     ]
     if not answered:
         return None
@@ -56,10 +59,6 @@ def tool_calls_of(probes: Iterable[ProbeResult]) -> ToolCalls | None:
         tuple(quantiles([s for timeline in timelines if (s := timeline.ttft_call_s) is not None], qs)),
         tuple(quantiles([s for timeline in timelines if (s := timeline.arguments_s) is not None], qs)),
     )
-
-
-def _is_about(probe: ProbeResult) -> bool:
-    return probe.check == "tool_call" or probe.timeline.calls > 0
 
 
 def _quantile_text(quantile: Quantile) -> str:

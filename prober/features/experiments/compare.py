@@ -392,16 +392,15 @@ def per_gpu_and_dollar(compared: Sequence[Compared], a: Gpus, b: Gpus) -> Iterat
         workload = f"{axis.workload} " if axis.workload else ""
         for unit, of_a, of_b in shares:
             if of_a and of_b:
-                values = [None if value is None else (1 + value) * of_a / of_b - 1 for value in _effect(axis)]
+                values = [
+                    None if value is None else (1 + value) * of_a / of_b - 1
+                    for value in (axis.effect, axis.lower, axis.upper)
+                ]
                 effect, lower, upper = ("?" if value is None else f"{value * 100:+.1f}%" for value in values)
                 yield (
                     f"output tokens/s per {unit}, {workload}at {axis.rate_per_s:g}/s: B against A {effect} (95% interval {lower} to "
                     f"{upper}), for one axis alone; both sides got the same rate, so this is not what they can deliver at most"
                 )
-
-
-def _effect(axis: Compared) -> tuple[float | None, float | None, float | None]:
-    return axis.effect, axis.lower, axis.upper
 
 
 AXES = (

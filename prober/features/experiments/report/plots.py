@@ -141,7 +141,8 @@ def _curve(
     for number, knee in drawn_knees:
         estimate = knee.estimate if (knee.estimate or math.inf) <= canvas.x.high else None
         label = f"knee {_interval(knee)}" if len(drawn_knees) == 1 else ""
-        canvas.band(knee.lower or 0.0, knee.upper or canvas.x.high, estimate, colour(number), _knee_title(knee), label)
+        title = f"estimated knee of {knee.slo}: {_interval(knee)}"
+        canvas.band(knee.lower or 0.0, knee.upper or canvas.x.high, estimate, colour(number), title, label)
     for threshold_s, label in thresholds:
         canvas.rule(threshold_s, label)
     for number, fit in fits:
@@ -257,7 +258,7 @@ def _thresholds(drawn: Sequence[Line], latency: str) -> list[tuple[float, str]]:
     for number, line in enumerate(drawn):
         for slo in {slo.name: slo for stage in line.stages for slo in contracted(line.result, stage)}.values():
             if slo.signal == latency and slo.threshold_s is not None:
-                label = f"{slo.name}: {_percent(float(slo.objective))} within {format_duration(slo.threshold_s)}"
+                label = f"{slo.name}: {float(slo.objective) * 100:.6g}% within {format_duration(slo.threshold_s)}"
                 lines_of.setdefault((slo.threshold_s, label), set()).add(number)
     thresholds = []
     for (threshold_s, label), numbers in sorted(lines_of.items()):
@@ -275,10 +276,6 @@ def _fits(result: Result, latency: str, tail_q: float) -> list[tuple[tuple[float
     """Fitted curves of the quantile that is drawn as the tail."""
     names = {slo.name for slo in result.slos if slo.signal == latency and float(slo.objective) == tail_q}
     return [capacity.curve for capacity in result.capacities if capacity.slo in names and capacity.curve]
-
-
-def _knee_title(knee: Capacity) -> str:
-    return f"estimated knee of {knee.slo}: {_interval(knee)}"
 
 
 def _interval(knee: Capacity) -> str:
@@ -399,7 +396,3 @@ def _timeline(name: str, result: Result) -> Figure | None:
 
 def _keys(drawn: Sequence[Line]) -> list[tuple[str, str]]:
     return [(colour(number), line.name) for number, line in enumerate(drawn)] if len(drawn) > 1 else []
-
-
-def _percent(ratio: float) -> str:
-    return f"{ratio * 100:.6g}%"

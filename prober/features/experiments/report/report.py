@@ -274,7 +274,8 @@ def _bad(slo: Slo, stage: Stage, result: Result) -> Cell:
 
 
 def _facts(results: NamedResults) -> Table:
-    rows: list[Row] = [[label, *(_cell(fact(result)) for _, result in results)] for label, fact in _FACTS]
+    facts = ((label, [fact(result) for _, result in results]) for label, fact in _FACTS)
+    rows: list[Row] = [[label, *(UNKNOWN if text is None else text for text in texts)] for label, texts in facts]
     return Table(["", *(name for name, _ in results)], rows)
 
 
@@ -286,10 +287,6 @@ def _settings(values: object) -> str | None:
     if not isinstance(values, dict) or not values:
         return None
     return ", ".join(f"{key}={value}" for key, value in values.items())
-
-
-def _warm_up(result: Result) -> str | None:
-    return None if result.warm_up is None else str(result.warm_up)
 
 
 _FACTS: tuple[tuple[str, Callable[[Result], str | None]], ...] = (
@@ -313,7 +310,7 @@ _FACTS: tuple[tuple[str, Callable[[Result], str | None]], ...] = (
     ("arrivals", lambda r: r.load.arrivals),
     ("requests in flight at most", lambda r: str(r.load.max_in_flight) if r.load.max_in_flight is not None else None),
     ("seed", lambda r: str(r.load.seed) if r.load.seed is not None else None),
-    ("warm-up", _warm_up),
+    ("warm-up", lambda r: str(r.warm_up) if r.warm_up is not None else None),
     ("repeats of each rate", lambda r: str(r.repeats)),
 )
 
@@ -370,7 +367,3 @@ def _check(done: bool | None, why: str) -> Cell:
 def _differences(results: NamedResults) -> list[Note]:
     texts = dict.fromkeys(f"{result.tool}: {text}" for _, result in results for text in result.differs)
     return [Note(text) for text in texts]
-
-
-def _cell(value: str | None) -> Cell | str:
-    return UNKNOWN if value is None else value
