@@ -20,7 +20,7 @@ from prober.net.clock import Clock
 from prober.net.endpoint import BadEndpoint
 from prober.probing.probe import run_probe
 from prober.probing.target import Target
-from prober.workload.workloads import RequestGenerator
+from prober.workload.workloads import RequestGenerator, unchecked_formats
 
 
 @expand_options
@@ -36,6 +36,8 @@ def once(
         result = uvloop.run(_send(spec))
     if result is None:
         fail("prober once: the engine is loading its model or shutting down; try again later", ExitCode.FAILED)
+    for text in unchecked_formats(spec.probes[0].workload):
+        echo(text, err=as_json)
     if as_json:
         from prober.web.api_types import ProbeAnswer  # here, as the probe needs no models of answers
 

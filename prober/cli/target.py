@@ -22,7 +22,6 @@ from prober.measure.quality import expectation_problem
 from prober.storage.lock import Lock, LockHeld
 from prober.storage.watched_file import read_text
 from prober.workload.prompts import parse_prompts
-from prober.workload.requested_format import requested_format
 from prober.workload.shapes import Fixed
 from prober.workload.trace import parse_trace
 from prober.workload.workloads import BUILT_IN, Mix, Workload
@@ -133,16 +132,12 @@ def with_sampling(sent: Workload | Mix, option: str, text: str) -> Workload | Mi
     if not isinstance(fields, dict) or "seed" in fields:
         why = "`seed` is never sent; remove it" if isinstance(fields, dict) else "is not a JSON object"
         raise ValueError(f"{option}: {why}")
-    expectation = requested_format(fields)
-    if expectation is not None and (bad_schema := expectation_problem(expectation)):
-        raise ValueError(f"{option}: {bad_schema}")
-    if isinstance(sent, Mix):
-        return Mix(sent.name, tuple((_with_fields(part, fields), weight) for part, weight in sent.parts))
-    return _with_fields(sent, fields)
-
-
-def _with_fields(part: Workload, fields: Mapping[str, Any]) -> Workload:
-    return replace(part, sampling={**part.sampling, **fields})
+    parts = sent.parts if isinstance(sent, Mix) else ((sent, 1.0),)
+    changed = tuple((replace(part, sampling={**part.sampling, **fields}), weight) for part, weight in parts)
+    for part, _ in changed:
+        if part.expectation is not None and (bad_format := expectation_problem(part.expectation)):
+            raise ValueError(f"{option}: {bad_format}")
+    return Mix(sent.name, changed) if isinstance(sent, Mix) else changed[0][0]
 
 
 def _known(option: str, name: str, known: Mapping[str, Workload | Mix]) -> Workload | Mix:

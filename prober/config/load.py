@@ -52,10 +52,16 @@ def load(
     """
     problems = Problems(source, text)
     raw = problems.mapping(MINIMAL, as_written=("discovery", "relabel"))
-    configuration = _Reader(raw, problems, Document(engines, environment, read)).configuration(examine)
+    reader = _Reader(raw, problems, Document(engines, environment, read))
+    configuration = reader.configuration(examine)
     problems.end()
     configuration._file = problems
-    configuration._warnings = tuple(problems.line(*warning) for warning in plain_secrets(raw))
+    unchecked = [
+        (f"workloads.{name}.sampling", workload.unchecked)
+        for name, workload in reader.document.workloads.items()
+        if isinstance(workload, Workload) and workload.unchecked
+    ]
+    configuration._warnings = tuple(problems.line(*warning) for warning in (*plain_secrets(raw), *unchecked))
     return configuration
 
 

@@ -21,7 +21,7 @@ from prober.config.fields import (
 from prober.config.problems import no_such
 from prober.measure.quality import Check, Expectation, expectation_problem
 from prober.workload.prompts import BadPrompts, GoldenPrompt, parse_prompts
-from prober.workload.requested_format import requested_format, tool_schemas
+from prober.workload.requested_format import tool_schemas
 from prober.workload.shapes import Empirical, Exponential, Fixed, LengthDistribution, Lognormal, Uniform
 from prober.workload.trace import BadTrace, parse_trace
 from prober.workload.workloads import BUILT_IN, Adapters, Mix, Prefix, Sessions, Workload
@@ -253,8 +253,8 @@ class WorkloadSpec(Shape):
 
     sampling: dict[str, Any] | None = Field(
         None,
-        description="request fields ({temperature: 0}), as the API names them; never `seed`. With `tools` or `response_format` the "
-        "answers are checked, and output_tokens limits them and is not forced",
+        description="request fields ({temperature: 0}), as the API names them; never `seed`. With `tools` or a format, such as "
+        "`response_format` or `structured_outputs`, the answers are checked, and output_tokens limits them and is not forced",
     )
     prompts: PromptsFile | None = Field(None, description="prompts from a file instead of generated ones")
     trace: TraceFile | None = Field(None, description="lengths, prefixes and times from a recorded trace")
@@ -327,14 +327,13 @@ def _workload(name: str, spec: WorkloadSpec, problems: "Problems", read: Callabl
             problems.add(f"{path}.{key}", "needed: a number of tokens or a distribution")
     if "seed" in (spec.sampling or {}):
         problems.add(f"{path}.sampling.seed", "is never sent: with a long prompt it kills some engines; remove it")
-    expectation = requested_format(spec.sampling or {})
-    if expectation is not None and (problem := expectation_problem(expectation)):
-        problems.add(f"{path}.sampling", problem)
     if spec.sessions is not None and spec.prefix is not None:
         problems.add(f"{path}.prefix", "each turn of `sessions` begins with those before it; remove it here, or that")
     if spec.sessions is not None and spec.adapters is not None:
         problems.add(f"{path}.adapters", "a session keeps its model; name it as `model`, or remove `sessions`")
     workload = spec.named_workload(name, spec.sampling)
+    if workload.expectation is not None and (problem := expectation_problem(workload.expectation)):
+        problems.add(f"{path}.sampling", problem)
     if spec.sessions is not None:
         sessions = Sessions(spec.sessions.count or 0, spec.sessions.turns, spec.sessions.think_time)
         if (spec.sessions.count is None) is (spec.sessions.think_time is None):

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
-from prober.measure.tool_calls import ToolCall
-
 Check = Literal["text", "regex", "json_schema", "tool_call"]
 MAX_QUOTED_CHARS = 80  # of an answer, in a message
 # The characters of an answer that are checked, by the tokens that were asked for: three times as many as those usually have.
@@ -33,14 +31,14 @@ _REMEDIES = {
 class Expectation:
     """The right answer to a request.
 
-    kind: `text`: the answer equals `expected`; `regex`: `expected` (RE2) matches somewhere in the answer; both without white space at
-    the ends of the answer. `json_schema`: the answer is a JSON document valid under the schema `expected` (draft 2020-12).
-    `tool_call`: each call of the answer names a tool in `expected`, and its arguments are an object valid under the schema there
+    kind: `text`: the answer equals `expected`, or one of several; `regex`: `expected` (RE2) matches somewhere in the answer; both
+    without white space at the ends of the answer. `json_schema`: the answer is a JSON document valid under the schema `expected` (draft
+    2020-12). `tool_call`: each call of the answer names a tool in `expected`, with arguments that are an object valid under its schema
     is_call_required: for `tool_call`: an answer without a call is wrong
     """
 
     kind: Check
-    expected: str | Mapping[str, Any]
+    expected: str | Sequence[str] | Mapping[str, Any]
     is_call_required: bool = True
 
 
@@ -53,7 +51,7 @@ def expectation_problem(expectation: Expectation) -> str:
         return _bad_schema(expected)
     elif expectation.kind == "tool_call":
         return next((f"{name}: {why}" for name, schema in expected.items() if (why := _bad_schema(schema))), "")
-    elif not str(expected).strip():
+    elif not "".join(expected).strip():
         return "is empty; give the text of the right answer"
     return ""
 
@@ -98,43 +96,40 @@ def _bad_schema(schema: Any) -> str:
     return ""
 
 
-def answer_problem(expectation: Expectation, answer: str, calls: Sequence[ToolCall] = ()) -> str:
-    """Returns what is wrong with `answer` and its `calls`, empty if they meet `expectation`."""
+def answer_problem(expectation: Expectation, answer: str, calls: Sequence[tuple[str, str]] = ()) -> str:
+    """Returns what is wrong with `answer` and its `calls`, each a name and arguments; empty if they meet `expectation`."""
     expected: Any = expectation.expected
     stripped = answer.strip()
     if expectation.kind == "tool_call":
         if not calls:
             return f"{_quoted(stripped)} calls no tool" if expectation.is_call_required else ""
-        return next((problem for call in calls if (problem := _call_problem(expected, call))), "")
+        return next((problem for call in calls if (problem := _call_problem(expected, *call))), "")
     if expectation.kind == "json_schema":
         return _schema_problem(expected, stripped)
     if expectation.kind == "regex":
-        return "" if compiled(str(expected)).search(stripped) else f"{_quoted(stripped)} does not match {expected!r}"
-    return "" if stripped == str(expected).strip() else f"{_quoted(stripped)} is not {expected!r}"
+        is_match = any(compiled(expected).search(text) for text in (stripped, answer))
+        return "" if is_match else f"{_quoted(stripped)} does not match {expected!r}"
+    texts = [expected] if isinstance(expected, str) else expected
+    is_right = stripped in (text.strip() for text in texts)
+    return "" if is_right else f"{_quoted(stripped)} is not {' or '.join(map(repr, texts))[:200]}"
 
 
-def arguments_problem(arguments: str) -> str:
-    """Why the arguments of a tool call are no JSON object; empty if they are one."""
-    try:
-        return "" if isinstance(json.loads(arguments), dict) else f"{_quoted(arguments)} is no JSON object"
-    except ValueError as problem:
-        return f"{_quoted(arguments)} is not JSON: {problem}"
-    except RecursionError:
-        return f"{_quoted(arguments)} is nested too deeply to be checked"
+def _call_problem(schemas: Any, name: str, arguments: str) -> str:
+    if name not in schemas:
+        allowed = f"which is none of {', '.join(map(repr, schemas))[:200]}" if schemas else "though it may call no tool"
+        return f"calls {_quoted(name)}, {allowed}"
+    problem = _schema_problem(schemas[name], arguments, is_object=True)
+    return f"arguments of {name}: {problem}" if problem else ""
 
 
-def _call_problem(schemas: Any, call: ToolCall) -> str:
-    if call.name not in schemas:
-        return f"calls {_quoted(call.name)}, which is none of {', '.join(map(repr, schemas))[:200]}"
-    problem = arguments_problem(call.arguments) or _schema_problem(schemas[call.name], call.arguments)
-    return f"arguments of {call.name}: {problem}" if problem else ""
-
-
-def _schema_problem(schema: Any, answer: str) -> str:
+def _schema_problem(schema: Any, answer: str, *, is_object: bool = False) -> str:
     from jsonschema import Draft202012Validator
 
     try:
-        error = next(Draft202012Validator(schema).iter_errors(json.loads(answer)), None)
+        document = json.loads(answer)
+        if is_object and not isinstance(document, dict):
+            return f"{_quoted(answer)} is no JSON object"
+        error = next(Draft202012Validator(schema).iter_errors(document), None)
         return f"{_quoted(answer)}: at {error.json_path[:MAX_QUOTED_CHARS]}: {error.message[:200]}" if error else ""
     except ValueError as problem:
         return f"{_quoted(answer)} is not JSON: {problem}"

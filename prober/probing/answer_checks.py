@@ -19,10 +19,10 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from typing import IO, Any
+from typing import IO
 
 from prober.measure.quality import Expectation, answer_problem
-from prober.measure.tool_calls import CallPiece, ToolCall
+from prober.measure.tool_calls import ToolCall
 from prober.net.parent_death import end_with_parent
 
 CHECK_CPU_S = 0.5
@@ -50,16 +50,11 @@ class AnswerChecks:
 
     async def problem(self, expectation: Expectation, answer: str, calls: Sequence[ToolCall] = ()) -> str:
         """What is wrong with an answer, "" if it is right; see `quality.answer_problem`. Raises CheckUnavailable."""
+        named = [(call.name, call.arguments) for call in calls]
         if expectation.kind == "text":
-            return answer_problem(expectation, answer, calls)
-        question = {
-            "kind": expectation.kind,
-            "expected": expectation.expected,
-            "is_call_required": expectation.is_call_required,
-            "answer": answer,
-            "calls": [(call.name, call.arguments) for call in calls],
-        }
-        line = json.dumps(question).encode() + b"\n"
+            return answer_problem(expectation, answer, named)
+        asked = (expectation.kind, expectation.expected, expectation.is_call_required)
+        line = json.dumps([asked, answer, named]).encode() + b"\n"
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._ask, line)
 
     def close(self) -> None:
@@ -131,20 +126,12 @@ def answer_checks() -> AnswerChecks:
     return AnswerChecks()
 
 
-def checked(question: Any) -> str:
+def checked(expectation: Expectation, answer: str, calls: Sequence[tuple[str, str]]) -> str:
     """The problem of an answer; a check that cannot be done is one too."""
-    expectation = Expectation(question["kind"], question["expected"], question["is_call_required"])
-    calls = [_call(name, arguments) for name, arguments in question["calls"]]
     try:
-        return answer_problem(expectation, question["answer"], calls)
+        return answer_problem(expectation, answer, calls)
     except Exception as problem:
         return f"the check of this answer failed ({type(problem).__name__}: {str(problem)[:200]})"
-
-
-def _call(name: str, arguments: str) -> ToolCall:
-    call = ToolCall("", 0, name)
-    call.add(0, CallPiece(None, arguments=arguments))
-    return call
 
 
 def main(parent: int) -> None:
@@ -156,11 +143,12 @@ def main(parent: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
     _write("ready")
     for line in sys.stdin.buffer:
-        question = json.loads(line)
-        if question["kind"] != "regex":
+        asked, answer, calls = json.loads(line)
+        expectation = Expectation(*asked)
+        if expectation.kind != "regex":
             import jsonschema  # noqa: F401 - loaded before the time of the check begins
         signal.setitimer(signal.ITIMER_PROF, CHECK_CPU_S)
-        problem = checked(question)
+        problem = checked(expectation, answer, calls)
         signal.setitimer(signal.ITIMER_PROF, 0)
         _write(problem)
 

@@ -64,8 +64,9 @@ class Workload:
     trace: replay lengths and prefixes of recorded traffic, `speed` times as fast
     golden: send these prompts unchanged and in turn, and check the answers; `output_tokens` limits them, their length is not forced
     adapters: the models of the requests; None: the model of the target
-    is_length_forced: answers have exactly `output_tokens`, where the engine can be told so; never where they are checked
+    is_length_forced: answers have exactly `output_tokens`, where the engine can be told so; never where a format or a check ends them
     expectation: the check that `sampling` asks for, of the answers to all prompts but golden ones
+    unchecked: why the format that `sampling` asks for is not checked, "" if it is or there is none
     """
 
     name: str
@@ -81,10 +82,13 @@ class Workload:
     adapters: Adapters | None = None
     is_length_forced: bool = True
     expectation: Expectation | None = field(init=False)
+    unchecked: str = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "expectation", requested_format(self.sampling))
-        object.__setattr__(self, "is_length_forced", self.is_length_forced and not self.checks)
+        expectation, unchecked = requested_format(self.sampling)
+        object.__setattr__(self, "expectation", expectation)
+        object.__setattr__(self, "unchecked", unchecked)
+        object.__setattr__(self, "is_length_forced", self.is_length_forced and not self.checks and not unchecked)
 
     @property
     def checks(self) -> frozenset[Check]:
@@ -400,6 +404,11 @@ def _checked(drawn: DrawnRequest, part: Workload) -> DrawnRequest:
     is_ordinary = not part.golden and drawn.sample_words is None
     expectation = part.expectation if is_ordinary else drawn.expectation
     return replace(drawn, expectation=expectation, is_length_forced=False)
+
+
+def unchecked_formats(workload: Workload | Mix) -> tuple[str, ...]:
+    """Phrases on formats that requests ask for and that are not checked."""
+    return tuple(dict.fromkeys(part.unchecked for _, part, _ in workload.shares() if part.unchecked))
 
 
 def sample_lengths(workload: Workload | Mix, rng: Random, count: int) -> tuple[tuple[int, int], ...]:

@@ -232,6 +232,8 @@ def test_request_fields_are_added_to_any_workload(tmp_path: Path) -> None:
         ('{"seed": 1}', "--sampling: `seed` is never sent; remove it"),
         ("@/nowhere", "--sampling /nowhere: cannot be read"),
         ('{"tools": [{"name": "f", "input_schema": {"type": 5}}]}', "--sampling: f: is not a JSON Schema"),
+        ('{"json_schema": "of text"}', "--sampling: is not a JSON Schema: 'of text'"),
+        ('{"guided_choice": []}', "--sampling: is empty"),
     ],
 )
 def test_wrong_request_fields_are_explained(text: str, message: str) -> None:
@@ -255,6 +257,16 @@ def test_one_probe_at_a_closed_port_says_what_happened_and_no_more() -> None:
     done = prober("once", NOBODY)
     assert done.returncode == 1, done.stderr
     assert done.stdout == "connect_refused\nGET 127.0.0.1:1/v1/models: tcp to 127.0.0.1:1: Connection refused\n"
+
+
+def test_one_probe_says_that_the_format_of_its_answer_is_not_checked() -> None:
+    """In front of the outcome, and beside the JSON document; a format that is checked needs no word."""
+    says = "guided_grammar: answers are not checked against it\n"
+    drawn = prober("once", NOBODY, "--sampling", '{"guided_grammar": "root ::= x"}')
+    assert drawn.stdout.startswith(f"{says}connect_refused\n"), drawn.stderr
+    document = prober("once", NOBODY, "--json", "--sampling", '{"guided_grammar": "root ::= x"}')
+    assert (document.stderr, json.loads(document.stdout)["outcome"]) == (says, "connect_refused")
+    assert prober("once", NOBODY, "--sampling", '{"guided_json": {}}').stdout.startswith("connect_refused\n")
 
 
 ENGINE = get_type_hints(EndpointOptions, include_extras=True)["engine"]

@@ -110,6 +110,22 @@ def test_a_secret_in_the_configuration_is_a_warning(checked: Call, monkeypatch: 
     assert "the environment has no ENGINE_KEY" in missing.output
 
 
+def test_a_format_that_is_not_checked_is_a_warning(checked: Call) -> None:
+    """With its place and the reason; one that is checked is none."""
+    text = """
+workloads:
+  tags: {prompt_tokens: 9, output_tokens: 9, sampling: {structured_outputs: {structural_tag: '{}'}}}
+  json: {prompt_tokens: 9, output_tokens: 9, sampling: {structured_outputs: {json: {type: object}}}}
+targets: [{url: 'http://127.0.0.1:1', name: a, probes: [{workload: json}, {workload: tags}]}]
+"""
+    output = checked.configured(text)
+    assert output.exit_code == 0
+    (warning,) = [line for line in output.stdout.splitlines() if line.startswith("WARNING")]
+    assert warning.endswith(
+        "yaml:3: workloads.tags.sampling: structured_outputs.structural_tag: answers are not checked against it"
+    )
+
+
 def test_all_replicas_together_stand_in_a_row_of_their_own(checked: Call) -> None:
     """Whenever somebody asks what several come to, and then only."""
     together = ("6", "51,840,000", "5,184,000", "103.68")

@@ -244,7 +244,9 @@ def answer(body: bytes, edges: Sequence[int], promise: Promise, templates: Templ
     end = recording.observed_end(transport_verdict=None, status=200)
     verdict = classify(end, promise.expected)
     if verdict.outcome is Outcome.OK and promise.expectation is not None:
-        problem = recording.length_problem or answer_problem(promise.expectation, end.answer, end.calls)
+        problem = recording.length_problem or answer_problem(
+            promise.expectation, end.answer, [(call.name, call.arguments) for call in end.calls]
+        )
         verdict = checked(verdict, end, problem)
     quantities = (seen.ttft_s, seen.ttft_answer_s, seen.e2e_s, seen.tpot_s, sum(seen.itls_s), sum(seen.chunk_gaps_s))
     sizes = {

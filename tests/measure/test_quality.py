@@ -18,6 +18,9 @@ SCHEMA = {"type": "object", "required": ["a"], "properties": {"a": {"type": "int
         (Expectation("json_schema", SCHEMA), '{"a": "1"}', "at $.a: '1' is not of type 'integer'"),
         (Expectation("json_schema", SCHEMA), '```json\n{"a": 1}\n```', "is not JSON"),
         (Expectation("text", "x"), "", "'' is not 'x'"),
+        (Expectation("text", ["yes", "no"]), " no\n", ""),
+        (Expectation("text", ["yes", "no"]), "maybe", "'maybe' is not 'yes' or 'no'"),
+        (Expectation("regex", r"\A(?:a+\n)\z"), "aa\n", ""),
     ],
 )
 def test_a_wrong_answer_is_explained(expectation: Expectation, answer: str, message: str) -> None:
@@ -37,6 +40,7 @@ def test_a_long_wrong_answer_is_quoted_in_part() -> None:
         (Expectation("regex", "("), "is not a regular expression"),
         (Expectation("json_schema", {"type": "number s"}), "is not a JSON Schema"),
         (Expectation("text", "  "), "is empty"),
+        (Expectation("text", []), "is empty"),
         (Expectation("regex", "a+"), ""),
         (Expectation("json_schema", SCHEMA), ""),
     ],

@@ -132,6 +132,10 @@ def recorded(case: Case) -> Recording:
     return recording
 
 
+def call_problem(expectation: Expectation, recording: Recording) -> str:
+    return answer_problem(expectation, "", [(call.name, call.arguments) for call in recording.calls])
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_calls_are_measured_and_judged(case: Case) -> None:
     """The first call begins with its first name or arguments, and is complete with the piece that ends its JSON object."""
@@ -142,7 +146,7 @@ def test_calls_are_measured_and_judged(case: Case) -> None:
     assert timeline.ttft_call_s == (None if case.first_ms is None else pytest.approx((case.first_ms - 10) / 1e3))
     complete_s = None if case.arguments_ms is None else pytest.approx((case.arguments_ms - 10) / 1e3)
     assert timeline.arguments_s == complete_s
-    problem = answer_problem(EXPECTATION, "", recording.calls)
+    problem = call_problem(EXPECTATION, recording)
     assert case.problem in problem if case.problem else problem == "", problem
 
 
@@ -191,7 +195,7 @@ def test_an_answer_that_is_not_streamed_has_calls_and_no_times() -> None:
         recording.finish()
         timeline = recording.complete(Timeline(0))
         assert (timeline.calls, timeline.ttft_call_s, timeline.arguments_s) == (2, None, None), api
-        assert answer_problem(EXPECTATION, "", recording.calls) == "", api
+        assert call_problem(EXPECTATION, recording) == "", api
 
 
 def test_a_model_that_may_choose_needs_no_call() -> None:
@@ -199,7 +203,7 @@ def test_a_model_that_may_choose_needs_no_call() -> None:
     by_choice = Expectation("tool_call", {"now": {}}, is_call_required=False)
     assert answer_problem(by_choice, "It is noon.", ()) == ""
     broken = next(case for case in CASES if case.name.startswith("broken"))
-    assert answer_problem(by_choice, "", recorded(broken).calls)
+    assert call_problem(by_choice, recorded(broken))
 
 
 def test_a_flood_of_calls_is_bounded() -> None:
