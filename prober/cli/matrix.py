@@ -51,12 +51,14 @@ from prober.features.experiments.matrix import (
     load_of,
     loop,
     not_begun,
+    other_models,
     overall,
     reservations,
     sentences,
     shape_of,
     stage_name,
     with_cost,
+    wrong_answers,
 )
 from prober.measure.gpu_reading import without_parts
 from prober.measure.timeline_text import format_duration
@@ -149,7 +151,8 @@ def run_rows(
     ):
         measured = uvloop.run(_measure(spec, rows, warm, worker_processes, workers.ray))
     result = completed(_result(spec, rows, measured, configuration), spec, measured.facts, seed=measured.seed)
-    verdicts = _with_costs(rows, _verdicts(rows, measured), result)
+    judged = [*(sent.verdict for sent in measured.rows), *(not_begun(row) for row in rows[len(measured.rows) :])]
+    verdicts = _with_costs(rows, judged, result)
     if (decided := decision(verdicts)) is not None:
         result = replace(result, decision=replace(decided, rollback_risk=spec.context.rollback))
     else:
@@ -303,10 +306,6 @@ def _progress() -> Progress:
     return Progress(*columns, console=Terminal(stderr=True, highlight=False, soft_wrap=True))
 
 
-def _verdicts(rows: Sequence[Row], measured: Measured) -> list[Verdict]:
-    return [*(sent.verdict for sent in measured.rows), *(not_begun(row) for row in rows[len(measured.rows) :])]
-
-
 def _with_costs(rows: Sequence[Row], verdicts: Sequence[Verdict], result: Result) -> list[Verdict]:
     """The verdicts with the cost targets of their rows."""
     judged = []
@@ -361,7 +360,15 @@ def _result(spec: TargetSpec, rows: Sequence[Row], measured: Measured, configura
         slos=tuple({slo.name: slo for row in rows for slo in row.accept}.values()),
         warm_up=measured.warmed,
         stop="complete" if is_complete else "interrupted",
-        differs=(*(f"{stage_name(row)}: {text}" for row in rows for text in limits_of(row)), *measured.workers),
+        differs=(
+            *(f"{stage_name(row)}: {text}" for row in rows for text in limits_of(row)),
+            *(
+                f"{stage_name(sent.row)}: {text}"
+                for sent in measured.rows
+                for text in other_models(sent.sending.results)
+            ),
+            *measured.workers,
+        ),
         requests=tuple(requests),
     )
 
@@ -423,12 +430,12 @@ def _draw(rows: Sequence[Row], verdicts: Sequence[Verdict], result: Result) -> N
         console.print(f"{sentences([verdict])}.{expected}", markup=False)
     if result.warm_up is not None:
         console.print(f"Warm-up before a row: {result.warm_up} or more, which do not count.", markup=False)
-    for stage in result.stages:
+    for place, stage in enumerate(result.stages):
         if stage.prompt_lengths:
             console.print(f"{stage.name}: prompts: {stage.prompt_lengths.text()}.", markup=False)
         if stage.quality:
-            judged, wrong = stage.quality
-            console.print(f"{stage.name}: {wrong:,} of {judged:,} checked answers wrong.", markup=False)
+            sent = (request for request in result.requests if request.stage == place)
+            console.print(f"{stage.name}: {wrong_answers(stage.quality, sent)}.", markup=False)
         for sentence in (*stage.sentences(), *stage_sentences(result, stage)):
             console.print(sentence, markup=False)
     for text in result.differs:

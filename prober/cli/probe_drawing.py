@@ -19,7 +19,7 @@ def draw(result: ProbeResult) -> None:
     console.print(f"[bold {'green' if good else 'red'}]{result.outcome.value}[/]", end="")
     console.print(who, markup=False)
     is_other = timeline.answered_model not in ("", model)
-    named = f"the answer names the model {timeline.answered_model}" if is_other else ""
+    named = f"the answer names the model {timeline.answered_model}, and {model} was asked" if is_other else ""
     buffering = Buffering().after(timeline)
     is_buffered = result.outcome in ANSWERED and any(buffering.held_back)
     buffered = f"buffered: {buffering.sentence}" if is_buffered else ""

@@ -1,8 +1,10 @@
 """Result of one finished probe."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from prober.measure.outcome import Outcome
+from prober.measure.names import shown_name
+from prober.measure.outcome import ANSWERED, Outcome
 from prober.measure.timeline import Timeline
 
 
@@ -51,3 +53,10 @@ class ProbeResult:
     def requested_tokens(self) -> tuple[int, int]:
         """Prompt and output tokens, as requested."""
         return self.requested_prompt_tokens, self.requested_output_tokens
+
+    def named_instead(self, adapters: Collection[str]) -> str:
+        """Model that the answer names in place of `adapter`: the target's, or one of `adapters`; "" for any other name, which may be
+        an alias or a path."""
+        named = self.timeline.answered_model
+        is_other = named != shown_name(self.adapter) and (named == self.model or named in adapters)
+        return named if self.adapter and self.outcome in ANSWERED and is_other else ""

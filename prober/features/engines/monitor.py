@@ -134,6 +134,7 @@ class TargetEngine(TargetObserver):
         self._page_info: EngineInfo | None = None
         self._requested_model = self._engine = ""  # of the last answer that named a model
         self._changed_to = ""  # model of the last change
+        self._misnamed: set[str] = set()  # adapters with an answer that named another model
         self._identities: set[tuple[str, str, str]] = set()  # that were exported
         self._is_told_of_identities = False
         self._declare()
@@ -151,7 +152,7 @@ class TargetEngine(TargetObserver):
 
     def configured(self) -> None:
         before, self._spec = self._spec, self._observed.target.spec
-        if not _is_same_page(before, self._spec):
+        if not _page(before) or _page(before) != _page(self._spec):
             self.continuity = self.continuity.of_other_page()
             self._observed.page_changed()
             self._observed.page_read(None)
@@ -201,7 +202,14 @@ class TargetEngine(TargetObserver):
 
     def probe_ended(self, result: ProbeResult) -> None:
         answered, sent_ns = result.timeline.answered_model, result.timeline.sent_ns
-        if not answered or sent_ns is None or result.adapter:
+        if not answered or sent_ns is None:
+            return
+        if result.adapter:
+            parts = (part for probe in self._spec.probes for _, part, _ in probe.workload.shares())
+            other = result.named_instead({name for part in parts if part.adapters for name in part.adapters.names})
+            if other and result.adapter not in self._misnamed:
+                self._misnamed.add(result.adapter)
+                self._record(f"answers to requests for {result.adapter} name the model {other}")
             return
         is_first, before = not self.answering.model, (self._requested_model, self._engine, self.answering.text)
         self._requested_model, self._engine = result.model, result.engine
@@ -257,11 +265,6 @@ class TargetEngine(TargetObserver):
             self._registry.value(series.ENGINE_UP, self._name)
         for kind in series.ENGINE_CHANGE_KINDS if self._spec.metrics is not None else ("model",):
             self._registry.value(series.ENGINE_CHANGES, self._name, kind)
-
-
-def _is_same_page(before: TargetSpec, after: TargetSpec) -> bool:
-    """Whether both read the page at the same address; never where one reads none."""
-    return "" not in (_page(before), _page(after)) and _page(before) == _page(after)
 
 
 def _page(spec: TargetSpec) -> str:

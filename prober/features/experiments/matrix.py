@@ -12,7 +12,7 @@ when they can be sent, as there is no other intended time.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, takewhile
 from random import Random
@@ -25,10 +25,10 @@ from prober.measure.objective import Slo, format_percent
 from prober.measure.outcome import BAD, NEUTRAL, Outcome
 from prober.measure.result import ProbeResult
 from prober.results.load_description import describe_load, has_varied_prompts
-from prober.results.result import Decision, Load
+from prober.results.result import Decision, Load, Request
 from prober.statistics.sequential_test import ERROR, Evidence
 from prober.workload.arrivals import poisson
-from prober.workload.workloads import Mix, Sessions, Workload
+from prober.workload.workloads import Mix, Sessions, Workload, unchecked_formats
 
 State = Literal["accepted", "rejected", "not_enough_data"]
 CLOSED_LOOP = (
@@ -155,11 +155,28 @@ def due_times(row: Row, rng: Random, start_ns: int) -> Iterator[int]:
 
 
 def limits_of(row: Row) -> Iterator[str]:
-    """Sentences, without a full stop, on what the way of sending hides."""
+    """Sentences, without a full stop, on what the way of sending hides, and on answers that are not checked."""
+    yield from unchecked_formats(row.workload)
     if row.closed:
         yield CLOSED_LOOP
     if row.workload.has_think_time:
         yield THINK_TIME
+
+
+def other_models(results: Sequence[ProbeResult]) -> Iterator[str]:
+    """Sentences, without a full stop, on answers that name another model than the adapter that was asked."""
+    adapters = {result.adapter for result in results}
+    named = Counter((result.adapter, result.named_instead(adapters)) for result in results)
+    for (adapter, other), count in named.items():
+        if other:
+            yield f"{count:,} answer{'s' * (count != 1)} to requests for {adapter!r} name{'s' * (count == 1)} the model {other!r}"
+
+
+def wrong_answers(quality: tuple[int, int], requests: Iterable[Request]) -> str:
+    """Number of wrong answers, of those that were checked, and the most frequent reason. requests: of the stage"""
+    reasons = Counter(request.error for request in requests if request.outcome == Outcome.WRONG_ANSWER)
+    often = "".join(f", most often ({count:,}): {reason}" for reason, count in reasons.most_common(1))
+    return f"{quality[1]:,} of {quality[0]:,} checked answers wrong{often}"
 
 
 def _with_think_time(row: Row) -> Sessions | None:

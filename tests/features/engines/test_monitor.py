@@ -3,7 +3,7 @@
 import json
 
 from prober.config.serving import MetricsSpec
-from prober.config.target import TargetSpec
+from prober.config.target import ProbeSpec, TargetSpec
 from prober.daemon.registry import registry as new_registry
 from prober.exposition.families import Registry, Series
 from prober.features.engines import series
@@ -15,6 +15,8 @@ from prober.measure.timeline import Timeline
 from prober.probing.event_log import EventLog
 from prober.probing.observer import ObservedTarget
 from prober.storage.saved_rows import SavedRows
+from prober.workload.shapes import Fixed
+from prober.workload.workloads import Adapters, Workload
 from tests.observed import observed, reconfigured
 
 NO_PAGE = TargetSpec(url="http://gateway", model="large", metrics=None)
@@ -41,14 +43,19 @@ class Gateway:
         return self.registry.value(series.ENGINE_CHANGES, name, "model").value
 
 
-def answer(target: ObservedTarget, *models: str, requested: str = "large") -> None:
+def answer(target: ObservedTarget, *models: str, requested: str = "large", adapter: str = "") -> None:
     """Probes that end with answers of these models."""
     for model in models:
         clock = target.target.clock
         clock.ns += 5 * 10**9  # type: ignore[attr-defined]
         timeline = Timeline(clock.now_ns(), sent_ns=clock.now_ns(), answered_model=model)
         target.probe_ended(
-            ProbeResult(target.name, "probe", "id", 0.0, Outcome.OK, "", timeline, model=requested, engine="openai")
+            ProbeResult(
+                *(target.name, "probe", "id", 0.0, Outcome.OK, "", timeline),
+                model=requested,
+                engine="openai",
+                adapter=adapter,
+            )
         )
 
 
@@ -102,6 +109,22 @@ def test_another_model_is_an_event_and_counts_and_its_neighbour_is_unaffected() 
     assert gateway.info() == [("openai", "", "small")]
     assert gateway.model_changes() == 1
     assert (gateway.texts("n"), gateway.info("n"), gateway.model_changes("n")) == ([], [("openai", "", "large")], 0)
+
+
+def test_an_adapter_that_the_base_model_answers_for_is_told_once() -> None:
+    """Or another adapter; a name that the prober does not know may be an alias, and the target's own model stays the same."""
+    workload = Workload("w", Fixed(1), Fixed(1), adapters=Adapters(("sql", "law", "tax")))
+    gateway = Gateway()
+    target = gateway.target(spec=NO_PAGE.model_copy(update={"probes": (ProbeSpec(workload=workload),)}))
+    answer(target, "large", "large")
+    answer(target, "sql", "/models/sql", "large", "large", adapter="sql")
+    answer(target, "sql", adapter="law")
+    answer(target, "tax", "", adapter="tax")
+    assert gateway.texts() == [
+        "answers to requests for sql name the model large",
+        "answers to requests for law name the model sql",
+    ]
+    assert (gateway.model_changes(), engine_of(target).other_model) == (0, "")
 
 
 def test_models_in_turn_are_one_event_and_one_series() -> None:

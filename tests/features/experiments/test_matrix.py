@@ -15,18 +15,21 @@ from prober.features.experiments.matrix import (
     due_times,
     fails_error,
     judge,
+    limits_of,
     load_of,
+    other_models,
     overall,
     reservations,
     shape_of,
     stage_name,
     warming,
+    wrong_answers,
 )
 from prober.measure.objective import Slo
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Connection, Timeline
-from prober.results.result import Result, Target
+from prober.results.result import Request, Result, Target
 from prober.statistics.sequential_test import ERROR
 from prober.workload.shapes import Fixed, Uniform
 from prober.workload.workloads import Adapters, Mix, Prefix, RequestGenerator, Workload
@@ -235,3 +238,40 @@ def test_what_a_stage_was_sent_is_its_rows_own() -> None:
     warm = shape_of(ROW.model_copy(update={"prefix": PrefixSpec(tokens=16, reuse=0.5)}), 2000)
     assert warm.prompt_tokens == f"{plain.prompt_tokens}, 16 of them shared by 50% of the requests"
     assert warm.output_tokens == plain.output_tokens
+
+
+def test_formats_that_are_not_checked_are_limits_of_a_row() -> None:
+    """Each once, also of the parts of a mix; a format that is checked is none."""
+
+    def workload(**sampling: object) -> Workload:
+        return Workload("w", Fixed(1), Fixed(1), sampling=sampling)
+
+    parts = (workload(guided_json={}), workload(ebnf="root ::= x"), workload(ebnf="root ::= y"))
+    row = Row(name="a", workload=Mix("m", tuple((part, 1.0) for part in parts)), rate=1.0, requests=1, accept=(TTFT,))
+    assert list(limits_of(row)) == ["ebnf: answers are not checked against it"]
+    assert not list(limits_of(ROW))
+
+
+def test_answers_of_another_model_than_the_adapter_are_counted_where_the_name_is_known() -> None:
+    """The target's model and the other adapters; any other name may be an alias or a path, which says nothing."""
+
+    def answered(adapter: str, named: str, outcome: Outcome = Outcome.OK) -> ProbeResult:
+        timeline = Timeline(0, answered_model=named)
+        return ProbeResult("t", "a", "id", 0.0, outcome, "", timeline, model="base", adapter=adapter)
+
+    right = [answered("sql", "sql"), answered("law", "law"), answered("", "base"), answered("", "law")]
+    unknown = [answered("sql", "/models/sql"), answered("sql", ""), answered("sql", "base", Outcome.TRUNCATED)]
+    assert not list(other_models([*right, *unknown]))
+    wrong = [answered("sql", "base"), answered("sql", "base", Outcome.WRONG_ANSWER), answered("law", "sql")]
+    assert list(other_models([*right, *unknown, *wrong])) == [
+        "2 answers to requests for 'sql' name the model 'base'",
+        "1 answer to requests for 'law' names the model 'sql'",
+    ]
+
+
+def test_wrong_answers_have_their_most_frequent_reason() -> None:
+    """With its number; a wrong request of another outcome is not among them, and without wrong ones there is no reason."""
+    errors = ["is not JSON", "calls no tool", "is not JSON"]
+    requests = [Request(0, 0.0, "wrong_answer", error) for error in errors] + [Request(0, 0.0, "reset", "reset")] * 5
+    assert wrong_answers((9, 3), requests) == "3 of 9 checked answers wrong, most often (2): is not JSON"
+    assert wrong_answers((9, 0), requests[3:]) == "0 of 9 checked answers wrong"
