@@ -10,7 +10,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
@@ -154,10 +154,10 @@ def demo(
 
 def _show(engines: Mapping[str, Engine], story: str, trouble_s: float, duration_s: float, stop: Event) -> None:
     """Run the engines, the prober and Prometheus until `stop` is set or `duration_s` is over."""
-    ports = {name: _port(name, FIRST_ENGINE_PORT + place) for place, name in enumerate(engines)}
-    ports |= {"prober": _port("prober", PROBER_PORT), "Prometheus": _port("Prometheus", PROMETHEUS_PORT)}
+    preferred = {name: FIRST_ENGINE_PORT + place for place, name in enumerate(engines)}
+    preferred |= {"prober": PROBER_PORT, "Prometheus": PROMETHEUS_PORT}
     prometheus = shutil.which("prometheus")
-    with tempfile.TemporaryDirectory(prefix="prober-demo-") as folder:
+    with reserved_ports(preferred) as ports, tempfile.TemporaryDirectory(prefix="prober-demo-") as folder:
         config = Path(folder, "prober.yaml")
         config.write_text(configuration(engines, ports), "utf-8")
         learnt = [name for name, engine in engines.items() if engine.has_past]
@@ -289,17 +289,25 @@ def _running(commands: Mapping[str, list[str]], processes: Processes) -> Iterato
         processes.end()
 
 
-def _port(name: str, preferred: int) -> int:
-    """The preferred port if it is free, else any free port, which is printed."""
-    for port in (preferred, 0):
-        with socket.socket() as tried:
-            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                tried.bind((HOST, port))
-            except OSError:
-                continue
-            free_port = int(tried.getsockname()[1])
-            if not port:
-                echo(f"port {preferred} is taken by another program: {name} is at {free_port} instead")
-            return free_port
-    raise OSError(f"no port is free on {HOST} for {name}")
+@contextmanager
+def reserved_ports(preferred: Mapping[str, int]) -> Iterator[dict[str, int]]:
+    """Ports by name: the preferred ones if they are free, else any free ones, which are printed.
+
+    The processes of the demo listen a second later. Until its end a UDP socket of each number keeps other demos away.
+    """
+    with ExitStack() as reservations:
+        ports: dict[str, int] = {}
+        for name, first in preferred.items():
+            for port in (first, *[0] * 9):
+                udp = reservations.enter_context(socket.socket(type=socket.SOCK_DGRAM))
+                with socket.socket() as tcp, suppress(OSError):
+                    tcp.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    udp.bind((HOST, port))
+                    tcp.bind(udp.getsockname())
+                    break
+            else:
+                raise OSError(f"no port is free on {HOST} for {name}")
+            ports[name] = udp.getsockname()[1]
+            if ports[name] != first:
+                echo(f"port {first} is taken by another program: {name} is at {ports[name]} instead")
+        yield ports
