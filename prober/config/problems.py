@@ -5,6 +5,8 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from prober.config.units import shortened
+
 if TYPE_CHECKING:  # the process of the pages raises ConfigError and has no model
     from pydantic import BaseModel, ValidationError
 
@@ -17,6 +19,11 @@ TYPES = {
     "model_type": "a mapping of keys; write it as key: value",
     "string_type": "text; write it in quotes",
     "tuple_type": "a list; write it as [a, b]",
+}
+BOUNDS = {
+    "greater_than": ("gt", "more than"),
+    "greater_than_equal": ("ge", "at least"),
+    "less_than_equal": ("le", "at most"),
 }
 MISTAKES = ("mistake", "value_error")  # of this program; the second is a ValueError
 MISSING = "needed, but not given"
@@ -75,6 +82,10 @@ def _explain_one(model: "type[BaseModel]", written: object, item: Any, *, is_sec
     if kind == "literal_error" or kind in TYPES:
         expected = TYPES.get(kind) or f"one of {item['ctx']['expected']}"
         return path, f"must be {expected}" if is_hidden else f"{value!r} is not {expected}"
+    if kind in BOUNDS:
+        key, words = BOUNDS[kind]
+        message = f"must be {words} {item['ctx'][key]:g}"
+        return path, message if is_hidden else f"{message}, is {shortened(value)}"
     message = item["msg"][:1].lower() + item["msg"][1:]
     return path, message if is_hidden else f"{value!r}: {message}"
 

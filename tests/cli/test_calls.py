@@ -125,7 +125,7 @@ NOBODY = "http://127.0.0.1:1"
         (("matrix", NOBODY, "--file", "none.yaml"), 2, "none.yaml: cannot be read"),
         (("mock", "--engine", "none"), 2, "prober mock: 'none' is not one of drawn, simulated"),
         (("demo", "--trouble-after", "5"), 2, "--trouble-after"),
-        (("sweep", NOBODY, "--step", "0s"), 2, "--step: 0.0: input should be greater than 0"),
+        (("sweep", NOBODY, "--step", "0s"), 2, "--step: must be more than 0, is '0s'"),
     ],
 )
 def test_a_wrong_call_names_the_option(arguments: tuple[str, ...], code: int, message: str, tmp_path: Path) -> None:
