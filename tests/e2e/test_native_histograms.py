@@ -160,7 +160,7 @@ def running(binary: Path, folder: Path, port: int, native: bool, classic: bool) 
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         listen = f"127.0.0.1:{free.getsockname()[1]}"
-    command = [str(binary), f"--config.file={config}", f"--storage.tsdb.path={folder}/tsdb"]
+    command = [str(binary), f"--config.file={config}", f"--storage.tsdb.path={folder}/tsdb", "--log.level=debug"]
     command += [f"--web.listen-address={listen}", f"--enable-feature={features}"]
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)
@@ -256,7 +256,10 @@ async def test_prometheus_stores_what_it_is_set_to(
             assert prometheus.value('llmslo_slo_events_total{slo="t"}') == SAMPLES
             assert prometheus.value('llmslo_slo_threshold_seconds{slo="t"}') == SLO_S
             assert prometheus.ask("query", query="process_cpu_seconds_total")
-            wait_for(prometheus, "up", 1)  # a page is read in half a second, or not at all on a busy machine
+            wait_for(prometheus, "up", 1)
+            lines = (tmp_path / "log").read_text().splitlines()
+            failures = [line for line in lines if re.search("(scrape|append) failed|error on ingesting", line.lower())]
+            assert all("deadline exceeded" in line for line in failures), failures  # half a second, on a busy machine
 
     await asyncio.to_thread(check)
     assert set(prober.forms) == {(Form.PROTOBUF if native else Form.OPENMETRICS).value}

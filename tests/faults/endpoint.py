@@ -205,7 +205,7 @@ class Endpoint:
         self._run(self._up())
 
     def down(self) -> None:
-        """Listen no more, and drop who is connected."""
+        """Listen no more, and reset who is connected."""
         self._run(self._down())
 
     def tls(self, context: ssl.SSLContext) -> None:
@@ -230,7 +230,7 @@ class Endpoint:
             self._server.close()
         while len(asyncio.all_tasks()) > 1:  # a connection that was just accepted has a task before it has a writer
             for writer in self._writers:
-                writer.transport.abort()
+                _reset(writer)  # without it a probe whose request has been read would see a proper end
             await asyncio.sleep(0.01)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: Writer) -> None:
