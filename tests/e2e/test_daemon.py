@@ -49,17 +49,19 @@ def mock_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 @pytest.fixture
 def daemon(tmp_path: Path, mock_port: int) -> Iterator[Daemon]:
     config = CONFIG.format(name="one", port=mock_port)
-    with Daemon(tmp_path, config, "--web.grafana-url=https://grafana.example/") as started:
+    with Daemon(tmp_path, config, "--web.grafana-url=https://grafana.example/", "--vantage=eu-west-1") as started:
         yield started
 
 
 def test_it_probes_is_read_and_ends_in_peace(daemon: Daemon, promtool: Path) -> None:
-    """Probes count, both forms of the page are read alike, promtool has nothing to say, SIGTERM ends with 0."""
+    """Probes count, each series of a target has the vantage, promtool has nothing to say, SIGTERM ends with 0."""
     until(lambda: daemon.value("llmslo_ttft_seconds_count", target="one") >= 5, "five measured probes")
     assert get(daemon.url + "/-/healthy") == "Healthy\n"
     text = get(daemon.url + "/metrics")
     openmetrics = get(daemon.url + "/metrics", Accept="application/openmetrics-text; version=1.0.0")
     assert openmetrics.endswith("# EOF\n")
+    for line in (text + openmetrics).splitlines():
+        assert line.startswith("#") or ('vantage="eu-west-1"' in line) == ('target="' in line), line
     names = {family.name for family in read_openmetrics(openmetrics)}  # type: ignore[no-untyped-call]
     assert {"llmslo_probes", "llmslo_ttft_seconds", "llmslo_trusted", "process_cpu_seconds"} <= names
     assert "_created" not in text
@@ -147,6 +149,38 @@ def test_a_reload_keeps_what_did_not_change(daemon: Daemon, mock_port: int) -> N
     until(lambda: daemon.value("llmslo_target_state", target="one") == 0, "the first target to be gone")
     assert 'target="one"' not in get(daemon.url + "/metrics")
     assert daemon.value("llmslo_probes_total", target="two") >= 3
+
+
+def test_targets_of_a_file_come_and_go(tmp_path: Path, mock_port: int) -> None:
+    """Without any configured target; series begin and end with them, and a bad file changes nothing."""
+    listed = tmp_path / "targets.json"
+
+    def write(*names: str) -> None:
+        next_ = tmp_path / "next"
+        at = f"127.0.0.1:{mock_port}"
+        next_.write_text(
+            json.dumps(
+                [{"targets": [at], "labels": {"name": n, "__path__": f"/v1{'/' * i}"}} for i, n in enumerate(names)]
+            )
+        )
+        next_.rename(listed)
+
+    write("one")
+    template = "target: {rate: 20/s, warmup: 0, max_send_lag: 5s}, hosts: [127.0.0.0/8]"
+    config = f"discovery: [{{file: {{files: ['{listed}'], interval: 1s}}, {template}}}]\n"
+    with Daemon(tmp_path, config) as daemon:
+        until(lambda: daemon.value("llmslo_probes_total", target="one") >= 3, "the first target")
+        assert daemon.value("llmslo_discovery_targets", discovery="file") == 1
+        assert daemon.value("llmslo_discovery_up", discovery="file") == 1
+        listed.write_text("{")
+        until(lambda: daemon.value("llmslo_discovery_failures_total", discovery="file") >= 1, "the failure to be told")
+        before = daemon.value("llmslo_probes_total", target="one")
+        until(lambda: daemon.value("llmslo_probes_total", target="one") > before, "it to go on")
+        write("two")
+        until(lambda: daemon.value("llmslo_probes_total", target="two") >= 3, "the second target")
+        until(lambda: 'target="one"' not in get(daemon.url + "/metrics"), "the first to be gone")
+        daemon.process.send_signal(signal.SIGTERM)
+        assert daemon.process.wait(25) == 0
 
 
 @pytest.mark.parametrize(

@@ -319,9 +319,7 @@ async def test_two_kept_results_are_compared(tmp_path: Path) -> None:
             code, _, _ = await prober("gate", url, "--slo", "success:97%", "--save", saved, *RATE)
             return code
 
-    codes = await asyncio.gather(
-        keep(1.0, files[0]), keep(5.0, files[1])
-    )  # 8 ms: the pauses of a busy machine are shorter
+    codes = await asyncio.gather(keep(1.0, files[0]), keep(5.0, files[1]))  # more than the pauses of a busy machine add
     assert set(codes) == {0}
     code, answer, err = await prober("compare", *files, "--rounds", "10")
     assert code == 0, err

@@ -34,12 +34,6 @@ async def well(writer: Writer, tokens: int) -> None:
     await writer.drain()
 
 
-async def well_but_stays(writer: Writer, tokens: int) -> None:
-    """The requested tokens and `[DONE]`, on a connection that stays open."""
-    await well(writer, tokens)
-    await asyncio.sleep(3600)
-
-
 def _reset(writer: Writer) -> None:
     """Close with RST, as a process that is killed with unread data does."""
     writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
