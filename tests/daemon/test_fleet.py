@@ -55,6 +55,7 @@ from prober.probing.trust import Trust
 from prober.results.prompt_tokens import prompt_tokens_of
 from prober.storage.saved_rows import SavedRows
 from tests.processes import free_port
+from tests.serving import until
 from tests.virtual import make_clock, running
 
 pytestmark = pytest.mark.virtual_time
@@ -163,12 +164,6 @@ async def watched(
         await found.sweeps.close()
         await found.fleet.stop(0.0)
         found.clock.close()
-
-
-async def until(true: Callable[[], bool], seconds: float = 10.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not true():  # noqa: ASYNC110 -- what is waited for is a number that has no event
-            await asyncio.sleep(0.002)
 
 
 async def test_a_target_that_did_not_change_goes_on_as_the_same_line() -> None:

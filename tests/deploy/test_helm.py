@@ -11,7 +11,7 @@ from tests.deploy.shipped import CHARTS
 
 def placed(manifests: list[Manifest]) -> dict[tuple[str, ...], Manifest]:
     """By what names one in a cluster."""
-    by_name = {
+    by_name: dict[tuple[str, ...], Manifest] = {
         (manifest["kind"], manifest["metadata"].get("namespace", ""), manifest["metadata"]["name"]): manifest
         for manifest in manifests
     }

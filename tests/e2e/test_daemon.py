@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import math
 import os
 import re
 import signal
@@ -13,26 +12,15 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from random import Random
-from typing import Any
 
 import pytest
-from aiohttp import web
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 
-from prober.config.load import load
-from prober.daemon.registry import registry
-from prober.exposition.families import page
-from prober.measure.outcome import Outcome
-from prober.measure.result import ProbeResult
-from prober.measure.timeline import Timeline
 from prober.mock.delays import Constant
 from prober.mock.engine import Behaviour
 from prober.mock.server import running
 from prober.mock.settings import Settings
-from prober.probing.recorder import ProbeRecorder
 from tests.deploy.rendering import chart
-from tests.observed import observed
 from tests.processes import Daemon, Mock, fetch, free_port, get, until
 
 CONFIG = (
@@ -253,86 +241,3 @@ async def test_diagnose_at_the_command_line() -> None:
     assert kinds == {"short": (20, 20), "prefill": (22, 22), "prefill_warm": (22, 22), "decode": (6, 6)}
     assert document["diagnosis"]["regime"] == "unknown", "nothing is missed here"
     assert document["diagnosis"]["next_measurement"]
-
-
-SLO_S = 0.5
-
-
-async def exposed(openmetrics: bool, samples: list[float]) -> tuple[web.AppRunner, int]:
-    """`samples` recorded as TTFTs through the recorder, on a page in one of the two forms."""
-    text = "slos: {t: {signal: ttft, threshold: 500ms, objective: 99%}}\ntargets: [{name: t, url: http://h}]"
-    spec = load(text, source="c", engines=(), environment={}, read=lambda path: path).targets[0]
-    families = registry()
-    target = observed(spec, ProbeRecorder(families))
-    kind = "application/openmetrics-text; version=1.0.0; charset=utf-8" if openmetrics else "text/plain; version=0.0.4"
-    half = len(samples) // 2
-
-    def record(part: list[float]) -> None:
-        for value in part:
-            timeline = Timeline(
-                0, first_ns=round(value * 1e9), first_answer_ns=round(value * 1e9), end_ns=round(value * 2e9)
-            )
-            target.probe_ended(ProbeResult("t", "probe", "id", 1.0, Outcome.OK, "", timeline))
-
-    async def metrics(request: web.Request) -> web.Response:
-        body = b"".join(page(list(families.values()), openmetrics=openmetrics)) + (b"# EOF\n" if openmetrics else b"")
-        if not answers:
-            answers.append(True)
-            record(samples[:half])  # two scrapes see it grow
-            record(samples[half:])
-        return web.Response(body=body, headers={"Content-Type": kind})
-
-    answers: list[bool] = []
-    app = web.Application()
-    app.router.add_get("/metrics", metrics)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    return runner, runner.addresses[0][1]
-
-
-@pytest.mark.parametrize("openmetrics", [False, True], ids=["text", "openmetrics"])
-async def test_a_real_prometheus_reads_true_quantiles(
-    tmp_path: Path, prometheus_binary: Path, openmetrics: bool
-) -> None:
-    """histogram_quantile of 6,000 lognormal samples is within 6% of the exact quantile near the SLO threshold, 13% elsewhere."""
-    rng = Random(11)
-    samples = [0.22 * math.exp(0.4 * rng.gauss(0, 1)) for _ in range(6000)]
-    runner, port = await exposed(openmetrics, samples)
-    config = tmp_path / "prometheus.yml"
-    config.write_text(
-        "global: {scrape_interval: 250ms}\nscrape_configs:\n"
-        f"  - {{job_name: t, static_configs: [{{targets: ['127.0.0.1:{port}']}}]}}\n"
-    )
-    listen = free_port()
-    command = [str(prometheus_binary), f"--config.file={config}", f"--storage.tsdb.path={tmp_path}/tsdb"]
-    with (tmp_path / "log").open("wb") as log:
-        process = await asyncio.to_thread(
-            subprocess.Popen, [*command, f"--web.listen-address=127.0.0.1:{listen}"], stdout=log, stderr=log
-        )
-
-    def query(text: str) -> list[Any]:
-        answer = get(f"http://127.0.0.1:{listen}/api/v1/query?query={urllib.request.quote(text)}")  # type: ignore[attr-defined]
-        rows: list[Any] = json.loads(answer)["data"]["result"]
-        return rows
-
-    def all_there() -> bool:
-        rows = query("llmslo_ttft_seconds_count")
-        return bool(rows) and float(rows[0]["value"][1]) == len(samples)
-
-    try:
-        await asyncio.to_thread(until, all_there, "Prometheus to have every sample")
-        ordered = sorted(samples)
-        for q in (0.5, 0.9, 0.95, 0.97, 0.99):
-            text = f"histogram_quantile({q}, sum by (le) (llmslo_ttft_seconds_bucket))"
-            estimate = float((await asyncio.to_thread(query, text))[0]["value"][1])
-            exact = ordered[math.ceil(q * len(ordered)) - 1]
-            near = SLO_S / 2 < exact < SLO_S * 2
-            assert abs(estimate / exact - 1) <= (0.06 if near else 0.13), (q, estimate, exact)
-        over = query('sum(llmslo_ttft_seconds_bucket{le="0.5"})')
-        assert float(over[0]["value"][1]) == sum(value <= SLO_S for value in samples)
-    finally:
-        process.terminate()
-        process.wait(20)
-        await runner.cleanup()

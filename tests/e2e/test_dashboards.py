@@ -15,8 +15,8 @@ import sys
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from prober.features.capacity import series as capacity_series
 from prober.features.slo import series as slo_series
 from prober.probing import series as probe_series
 from tests.processes import free_port, get
+from tests.serving import serving
 from tools.dashboard_lint.rules import expressions
 from tools.dashboard_lint.rules import panels as all_panels
 
@@ -185,21 +186,6 @@ async def exporter(_: web.Request) -> web.Response:
     return web.Response(text=DCGM_PAGE.read_text())
 
 
-@asynccontextmanager
-async def serving(page: Callable[[web.Request], Awaitable[web.Response]]) -> AsyncIterator[int]:
-    """The port of a metrics page."""
-    app = web.Application()
-    app.add_routes([web.get("/metrics", page)])
-    runner = web.AppRunner(app)
-    await runner.setup()
-    port = free_port()
-    await web.TCPSite(runner, "127.0.0.1", port).start()
-    try:
-        yield port
-    finally:
-        await runner.cleanup()
-
-
 def prober(folder: Path, start: Start) -> int:
     """A prober of five targets, and its port."""
     ports = {name: free_port() for name in (*MOCKS, "gone")}
@@ -329,7 +315,8 @@ async def test_every_panel_has_data_where_there_is_some(tmp_path: Path, promethe
     """All of the staged target's; of the real ones all but what is listed with its reason."""
     staged = (serving(Page(vantage).answer) for vantage in ("paris", "tokyo"))
     async with AsyncExitStack() as pages:
-        paris, tokyo, dcgm = [await pages.enter_async_context(page) for page in (*staged, serving(exporter))]
+        urls = [await pages.enter_async_context(page) for page in (*staged, serving(exporter))]
+        paris, tokyo, dcgm = (int(url.rpartition(":")[2]) for url in urls)
         with programs(tmp_path) as start:
             port = prober(tmp_path, start)
             address = prometheus(tmp_path, start, prometheus_binary, (port, paris, tokyo), dcgm=dcgm)

@@ -4,7 +4,7 @@ import asyncio
 import json
 import logging
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any
@@ -23,6 +23,7 @@ from prober.probing.leadership import claimed_as
 from prober.probing.shard import Shard
 from tests.kubernetes.leases import Cluster, cluster
 from tests.kubernetes.link import Link
+from tests.serving import until
 
 LEASE_S = 3.0
 TIMING = Timing(LEASE_S)
@@ -62,12 +63,6 @@ async def replica(server: Cluster, who: str, url: str | None = None) -> AsyncIte
         yield made
     finally:
         await made.part.close()
-
-
-async def until(true: Callable[[], Any], seconds: float = 4 * LEASE_S) -> None:
-    async with asyncio.timeout(seconds):
-        while not true():  # noqa: ASYNC110 -- what is waited for is a number that has no event
-            await asyncio.sleep(0.005)
 
 
 async def test_one_holds_it_and_says_so_as_kubernetes_does(api_server: Cluster) -> None:

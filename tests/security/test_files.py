@@ -7,8 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
@@ -37,6 +36,7 @@ from prober.storage.watched_file import Secret, read_regular
 from prober.web.web_config import WebFile
 from tests.kubernetes.pods import pod
 from tests.processes import free_port
+from tests.serving import serving
 
 DEEP = 100_000
 BOMB = "a: &a [1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
@@ -96,20 +96,6 @@ ODD_JSON = {
 NEWLINE = "\n"
 LABEL_NAMES = frozenset({"__address__", "name", "model"})
 GOOD = '[{"targets": ["good:1"]}]'
-
-
-@asynccontextmanager
-async def list_server(answer: Callable[[web.Request], Awaitable[web.Response]]) -> AsyncIterator[str]:
-    app = web.Application()
-    app.router.add_get("/{path:.*}", answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}/"
-    finally:
-        await runner.cleanup()
 
 
 def addresses(discovered: DiscoveredTargets) -> list[str]:
@@ -176,7 +162,7 @@ async def test_a_list_of_a_server_is_read_again_once_it_is_fixed(odd: str) -> No
     async def answer(_: web.Request) -> web.Response:
         return web.Response(text=body, content_type="application/json")
 
-    async with list_server(answer) as url:
+    async with serving(answer) as url:
         discovered = DiscoveredTargets("list", lambda: None)
         source = Http(HttpSpec(url=url), LABEL_NAMES, discovered)
         await source.refresh()
@@ -336,7 +322,7 @@ async def test_an_odd_object_of_a_cluster_hides_no_other(caplog: pytest.LogCaptu
             return web.json_response(listed)
         return web.Response(body=b"".join(json.dumps(event).encode() + b"\n" for event in events))
 
-    async with list_server(answer) as url:
+    async with serving(answer) as url:
         read = asyncio.Event()
         discovered = DiscoveredTargets("pods", lambda: read.set() if len(addresses(discovered)) == 3 else None)
         spec = KubernetesSpec(api_server=url.rstrip("/"), namespaces=("default",))

@@ -30,8 +30,9 @@ from prober.web.api import OPERATIONS, openapi
 from prober.web.recent_probes import LOOKED_AT_ONCE
 from prober.web.site import Site, serve
 from prober.web.token_bucket import Rates
-from tests.daemon.test_fleet import QUICK, SLOW, Watched, specs, until, watched
+from tests.daemon.test_fleet import QUICK, SLOW, Watched, specs, watched
 from tests.results.samples import sweep
+from tests.serving import until
 
 ROOT = Path(__file__).parents[2]
 

@@ -30,6 +30,7 @@ from prober.results.capacity import Capacity
 from prober.storage.lock import Lock
 from tests.features.capacity.stage import SLOTS, Stage, behind_a_gateway, staged, until
 from tests.results.samples import sweep
+from tests.serving import serving
 from tests.virtual import running
 
 pytestmark = pytest.mark.virtual_time
@@ -324,28 +325,19 @@ async def test_a_demand_from_prometheus_is_the_background_load() -> None:
         found = [] if "ALERTS" in str((await request.post())["query"]) else [{"metric": {}, "value": [0, "40"]}]
         return web.json_response({"status": "success", "data": {"resultType": "vector", "result": found}})
 
-    app = web.Application()
-    app.router.add_post("/api/v1/query", answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    prometheus = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    try:
-        async with (
-            running(SLOTS) as url,
-            staged(
-                url, "demand_query: 'sum(rate(x[5m]))', limits: {requests: 60}", page="none", prometheus=prometheus
-            ) as stage,
-        ):
-            await until(lambda: stage.value("llmslo_demand_requests_per_second") == 40)
-            stage.sweeps.start("t")
-            await until(stage.is_swept)
-            (result,) = stage.sweeps.results()
-            assert {each.demand_per_s for each in result.stages} == {40}
-            assert result.interference == ("other load of 40 requests/s, by Prometheus, before the sweep",)
-            (capacity,) = result.capacities
-            assert capacity.verdict == "not_enough_data", "60 requests show no rate"
-            assert capacity.evidence is not None
-            assert capacity.evidence.rate_per_s > 40
-    finally:
-        await runner.cleanup()
+    limited = "demand_query: 'sum(rate(x[5m]))', limits: {requests: 60}"
+    async with (
+        serving(answer) as prometheus,
+        running(SLOTS) as url,
+        staged(url, limited, page="none", prometheus=prometheus) as stage,
+    ):
+        await until(lambda: stage.value("llmslo_demand_requests_per_second") == 40)
+        stage.sweeps.start("t")
+        await until(stage.is_swept)
+        (result,) = stage.sweeps.results()
+        assert {each.demand_per_s for each in result.stages} == {40}
+        assert result.interference == ("other load of 40 requests/s, by Prometheus, before the sweep",)
+        (capacity,) = result.capacities
+        assert capacity.verdict == "not_enough_data", "60 requests show no rate"
+        assert capacity.evidence is not None
+        assert capacity.evidence.rate_per_s > 40
