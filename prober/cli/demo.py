@@ -14,12 +14,13 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 import yaml
 
-from prober.cli.exit_codes import ExitCode, fail
+from prober.cli.exit_codes import ExitCode, exit_on, fail
+from prober.cli.options import quantity
 from prober.cli.output import echo
 from prober.cli.scenes import ALL, SCENES, SLOWDOWN_RATIO, Engine, engines_of, listed
 
@@ -132,13 +133,10 @@ def demo(
     ] = None,
 ) -> None:
     """Run the demo on this machine. No traffic leaves it."""
-    from prober.config.units import UnitError
     from prober.config.units import duration as seconds
 
-    try:
-        trouble_s = seconds(trouble_after)
-    except UnitError as problem:
-        fail(f"prober demo: --trouble-after: {problem}", ExitCode.WRONG_CALL)
+    with exit_on(ValueError, command="demo"):
+        trouble_s = quantity("--trouble-after", trouble_after, seconds)
     if scene == ["list"]:
         echo(listed())
         return
@@ -167,7 +165,10 @@ def _show(engines: Mapping[str, Engine], story: str, trouble_s: float, duration_
             echo(f"simulating three days of {' and '.join(learnt)} ...", flush=True)
             store_past(folder, learnt)
         commands = {name: _mock(name, ports[name], engine.options, trouble_s) for name, engine in engines.items()}
-        commands["prober"] = _prober(config, ports["prober"])
+        commands["prober"] = [
+            *(sys.executable, "-m", "prober", "run", "--config.file", str(config), "--storage.path", folder),
+            *("--web.listen-address", f"{HOST}:{ports['prober']}", "--shutdown.timeout", "2"),
+        ]
         if prometheus:
             commands["Prometheus"] = _prometheus(prometheus, config, ports)
         successors = {
@@ -175,12 +176,17 @@ def _show(engines: Mapping[str, Engine], story: str, trouble_s: float, duration_
             for name, engine in engines.items()
             if "--duration" in engine.options
         }
-        with _running(commands, Processes(Path(folder), successors)) as processes:
+        processes = Processes(Path(folder), successors)
+        try:
+            for name, command in commands.items():
+                processes.start(name, command)
             alerts = _alerts(ports, processes.running["Prometheus"], stop) if prometheus else None
             _tell(ports, list(engines), alerts, story)
             end = time.monotonic() + duration_s if duration_s else float("inf")
             while not stop.wait(0.2) and time.monotonic() < end:
                 processes.check()
+        finally:
+            processes.end()
 
 
 def configuration(engines: Mapping[str, Engine], ports: Mapping[str, int]) -> str:
@@ -212,12 +218,6 @@ def _story(scenes: Sequence[str], trouble_s: float) -> str:
     return "".join(lines) + ENDING
 
 
-def _prober(config: Path, port: int) -> list[str]:
-    options = ("--storage.path", str(config.parent), "--shutdown.timeout", "2")
-    address = ("--web.listen-address", f"{HOST}:{port}")
-    return [sys.executable, "-m", "prober", "run", "--config.file", str(config), *address, *options]
-
-
 def _prometheus(binary: str, config: Path, ports: Mapping[str, int]) -> list[str]:
     """Write Prometheus's files beside the configuration; return its command."""
     folder = config.parent
@@ -230,7 +230,8 @@ def _prometheus(binary: str, config: Path, ports: Mapping[str, int]) -> list[str
     for group in rules["groups"]:
         group["interval"] = RULES_INTERVAL
         for rule in group["rules"]:
-            _lead_here(rule)
+            if links := rule.get("annotations"):
+                links["dashboard_url"] = links["prober_url"]  # to the prober's page, as the demo has no Grafana
     (folder / "rules.yaml").write_text(yaml.safe_dump(rules), encoding="utf-8")
     (folder / "prometheus.yml").write_text(PROMETHEUS.format(port=ports["prober"]), encoding="utf-8")
     return [
@@ -239,12 +240,6 @@ def _prometheus(binary: str, config: Path, ports: Mapping[str, int]) -> list[str
         f"--storage.tsdb.path={folder}/tsdb",
         f"--web.listen-address={HOST}:{ports['Prometheus']}",
     ]
-
-
-def _lead_here(rule: dict[str, Any]) -> None:
-    """Let the dashboard links of a rule lead to the prober's page, as the demo has no Grafana."""
-    if links := rule.get("annotations"):
-        links["dashboard_url"] = links["prober_url"]
 
 
 def _alerts(ports: Mapping[str, int], prometheus: subprocess.Popen[bytes], stop: Event) -> str:
@@ -276,17 +271,6 @@ def _tell(ports: Mapping[str, int], engines: Sequence[str], alerts: str | None, 
         engines=", ".join(f"{name} :{ports[name]}" for name in engines),
     )
     echo(addresses + story, flush=True)
-
-
-@contextmanager
-def _running(commands: Mapping[str, list[str]], processes: Processes) -> Iterator[Processes]:
-    """Run the commands; terminate and wait for all at the end."""
-    try:
-        for name, command in commands.items():
-            processes.start(name, command)
-        yield processes
-    finally:
-        processes.end()
 
 
 @contextmanager
