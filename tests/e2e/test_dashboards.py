@@ -20,7 +20,6 @@ from contextlib import AsyncExitStack, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 from aiohttp import web
 
@@ -374,23 +373,3 @@ def judge(reader: Reader, at: float) -> None:
     by_exporter = {"GPUs A", "Utilisation A", "Memory in use A", "Temperature A", "PCIe and NVLink A"}
     assert by_exporter.isdisjoint(reader.empty("healthy", one=True, at=at)["engine"]), "the exporter's GPUs are shown"
     assert by_exporter <= set(reader.empty("slow", one=True, at=at)["engine"]), "of the target of that node alone"
-
-
-class Stalled(Reader):
-    """A Prometheus without a fresh value for some requests, as when it was late to evaluate its rules."""
-
-    def __init__(self, rows: list[list[dict[str, Any]]]) -> None:
-        super().__init__("")
-        self._rows = rows
-
-    def result(self, expr: str, target: str, at: float) -> list[dict[str, Any]]:
-        return self._rows.pop(0)
-
-
-def test_a_figure_that_is_missing_for_a_moment_is_waited_for() -> None:
-    """Its absence fails as an assertion, which `judged` tries again. Sums of recorded tiles look back ten seconds, other queries
-    five minutes, so on a busy machine a column may be empty beside full ones."""
-    reader = Stalled([[], [{"metric": {}, "value": [0, "0.5"]}]])
-    with pytest.raises(AssertionError, match="0 series for healthy"):
-        reader.column("TTFT burn", "healthy", 0.0)
-    assert reader.column("TTFT burn", "healthy", 0.0) == 0.5
