@@ -1,6 +1,7 @@
 """Real parts that some tests need, and the list of what was skipped for want of them."""
 
 import asyncio
+import gc
 import os
 import shutil
 import tempfile
@@ -107,3 +108,12 @@ def _reasons(reports: list[pytest.TestReport]) -> Iterator[tuple[str, str]]:
         where_and_why = report.longrepr
         reason = where_and_why[2] if isinstance(where_and_why, tuple) else str(where_and_why)
         yield report.nodeid, reason.removeprefix("Skipped: ")
+
+
+@pytest.fixture
+def garbage_collector() -> Iterator[None]:
+    """The daemon sets it for its process."""
+    threshold = gc.get_threshold()
+    yield
+    gc.set_threshold(*threshold)
+    gc.unfreeze()

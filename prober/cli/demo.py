@@ -10,16 +10,17 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 import yaml
 
-from prober.cli.exit_codes import ExitCode, fail
+from prober.cli.exit_codes import ExitCode, exit_on, fail
+from prober.cli.options import quantity
 from prober.cli.output import echo
 from prober.cli.scenes import ALL, SCENES, SLOWDOWN_RATIO, Engine, engines_of, listed
 
@@ -132,13 +133,10 @@ def demo(
     ] = None,
 ) -> None:
     """Run the demo on this machine. No traffic leaves it."""
-    from prober.config.units import UnitError
     from prober.config.units import duration as seconds
 
-    try:
-        trouble_s = seconds(trouble_after)
-    except UnitError as problem:
-        fail(f"prober demo: --trouble-after: {problem}", ExitCode.WRONG_CALL)
+    with exit_on(ValueError, command="demo"):
+        trouble_s = quantity("--trouble-after", trouble_after, seconds)
     if scene == ["list"]:
         echo(listed())
         return
@@ -154,10 +152,10 @@ def demo(
 
 def _show(engines: Mapping[str, Engine], story: str, trouble_s: float, duration_s: float, stop: Event) -> None:
     """Run the engines, the prober and Prometheus until `stop` is set or `duration_s` is over."""
-    ports = {name: _port(name, FIRST_ENGINE_PORT + place) for place, name in enumerate(engines)}
-    ports |= {"prober": _port("prober", PROBER_PORT), "Prometheus": _port("Prometheus", PROMETHEUS_PORT)}
+    preferred = {name: FIRST_ENGINE_PORT + place for place, name in enumerate(engines)}
+    preferred |= {"prober": PROBER_PORT, "Prometheus": PROMETHEUS_PORT}
     prometheus = shutil.which("prometheus")
-    with tempfile.TemporaryDirectory(prefix="prober-demo-") as folder:
+    with reserved_ports(preferred) as ports, tempfile.TemporaryDirectory(prefix="prober-demo-") as folder:
         config = Path(folder, "prober.yaml")
         config.write_text(configuration(engines, ports), "utf-8")
         learnt = [name for name, engine in engines.items() if engine.has_past]
@@ -167,7 +165,10 @@ def _show(engines: Mapping[str, Engine], story: str, trouble_s: float, duration_
             echo(f"simulating three days of {' and '.join(learnt)} ...", flush=True)
             store_past(folder, learnt)
         commands = {name: _mock(name, ports[name], engine.options, trouble_s) for name, engine in engines.items()}
-        commands["prober"] = _prober(config, ports["prober"])
+        commands["prober"] = [
+            *(sys.executable, "-m", "prober", "run", "--config.file", str(config), "--storage.path", folder),
+            *("--web.listen-address", f"{HOST}:{ports['prober']}", "--shutdown.timeout", "2"),
+        ]
         if prometheus:
             commands["Prometheus"] = _prometheus(prometheus, config, ports)
         successors = {
@@ -175,12 +176,17 @@ def _show(engines: Mapping[str, Engine], story: str, trouble_s: float, duration_
             for name, engine in engines.items()
             if "--duration" in engine.options
         }
-        with _running(commands, Processes(Path(folder), successors)) as processes:
+        processes = Processes(Path(folder), successors)
+        try:
+            for name, command in commands.items():
+                processes.start(name, command)
             alerts = _alerts(ports, processes.running["Prometheus"], stop) if prometheus else None
             _tell(ports, list(engines), alerts, story)
             end = time.monotonic() + duration_s if duration_s else float("inf")
             while not stop.wait(0.2) and time.monotonic() < end:
                 processes.check()
+        finally:
+            processes.end()
 
 
 def configuration(engines: Mapping[str, Engine], ports: Mapping[str, int]) -> str:
@@ -212,12 +218,6 @@ def _story(scenes: Sequence[str], trouble_s: float) -> str:
     return "".join(lines) + ENDING
 
 
-def _prober(config: Path, port: int) -> list[str]:
-    options = ("--storage.path", str(config.parent), "--shutdown.timeout", "2")
-    address = ("--web.listen-address", f"{HOST}:{port}")
-    return [sys.executable, "-m", "prober", "run", "--config.file", str(config), *address, *options]
-
-
 def _prometheus(binary: str, config: Path, ports: Mapping[str, int]) -> list[str]:
     """Write Prometheus's files beside the configuration; return its command."""
     folder = config.parent
@@ -230,7 +230,8 @@ def _prometheus(binary: str, config: Path, ports: Mapping[str, int]) -> list[str
     for group in rules["groups"]:
         group["interval"] = RULES_INTERVAL
         for rule in group["rules"]:
-            _lead_here(rule)
+            if links := rule.get("annotations"):
+                links["dashboard_url"] = links["prober_url"]  # to the prober's page, as the demo has no Grafana
     (folder / "rules.yaml").write_text(yaml.safe_dump(rules), encoding="utf-8")
     (folder / "prometheus.yml").write_text(PROMETHEUS.format(port=ports["prober"]), encoding="utf-8")
     return [
@@ -239,12 +240,6 @@ def _prometheus(binary: str, config: Path, ports: Mapping[str, int]) -> list[str
         f"--storage.tsdb.path={folder}/tsdb",
         f"--web.listen-address={HOST}:{ports['Prometheus']}",
     ]
-
-
-def _lead_here(rule: dict[str, Any]) -> None:
-    """Let the dashboard links of a rule lead to the prober's page, as the demo has no Grafana."""
-    if links := rule.get("annotations"):
-        links["dashboard_url"] = links["prober_url"]
 
 
 def _alerts(ports: Mapping[str, int], prometheus: subprocess.Popen[bytes], stop: Event) -> str:
@@ -279,27 +274,24 @@ def _tell(ports: Mapping[str, int], engines: Sequence[str], alerts: str | None, 
 
 
 @contextmanager
-def _running(commands: Mapping[str, list[str]], processes: Processes) -> Iterator[Processes]:
-    """Run the commands; terminate and wait for all at the end."""
-    try:
-        for name, command in commands.items():
-            processes.start(name, command)
-        yield processes
-    finally:
-        processes.end()
+def reserved_ports(preferred: Mapping[str, int]) -> Iterator[dict[str, int]]:
+    """Ports by name: the preferred ones if they are free, else any free ones, which are printed.
 
-
-def _port(name: str, preferred: int) -> int:
-    """The preferred port if it is free, else any free port, which is printed."""
-    for port in (preferred, 0):
-        with socket.socket() as tried:
-            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                tried.bind((HOST, port))
-            except OSError:
-                continue
-            free_port = int(tried.getsockname()[1])
-            if not port:
-                echo(f"port {preferred} is taken by another program: {name} is at {free_port} instead")
-            return free_port
-    raise OSError(f"no port is free on {HOST} for {name}")
+    The processes of the demo listen a second later. Until its end a UDP socket of each number keeps other demos away.
+    """
+    with ExitStack() as reservations:
+        ports: dict[str, int] = {}
+        for name, first in preferred.items():
+            for port in (first, *[0] * 9):
+                udp = reservations.enter_context(socket.socket(type=socket.SOCK_DGRAM))
+                with socket.socket() as tcp, suppress(OSError):
+                    tcp.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    udp.bind((HOST, port))
+                    tcp.bind(udp.getsockname())
+                    break
+            else:
+                raise OSError(f"no port is free on {HOST} for {name}")
+            ports[name] = udp.getsockname()[1]
+            if ports[name] != first:
+                echo(f"port {first} is taken by another program: {name} is at {ports[name]} instead")
+        yield ports

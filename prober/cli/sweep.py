@@ -43,7 +43,7 @@ from prober.config.rows import MAX_CONCURRENCY, Row
 from prober.config.slos import parse_objectives
 from prober.config.sweep import SweepSpec
 from prober.config.target import TargetSpec
-from prober.config.units import duration, rate
+from prober.config.units import duration, positive_duration, rate
 from prober.daemon.target_facts import read_facts
 from prober.features.capacity.actions import Action, Estimate, Finished, Run
 from prober.features.capacity.sweep_plan import Plan, plan_of
@@ -150,7 +150,7 @@ def sweep(
             "min_rate": quantity("--min-rate", min_rate, rate),
             "max_rate": quantity("--max-rate", max_rate, rate),
             "rates": tuple(quantity("--rates", _per_s(text), rate) for text in rates.split(",") if rates),
-            "step": quantity("--step", step, duration) if step else None,
+            "step": quantity("--step", step, positive_duration) if step else None,
             "max_in_flight": max_in_flight,
             "workers": workers.count(),
             "limits": {"time": quantity("--max-time", max_time, duration), "requests": max_requests or None},
@@ -211,7 +211,7 @@ def _per_s(text: str) -> str:
 
 def _closed_rows(concurrency: str, workload: Workload | Mix, step: str, slos: Sequence[Slo]) -> list[Row]:
     """A row of a closed loop for each number of requests in flight. Raises ValueError, ConfigError."""
-    step_s = quantity("--step", step or DEFAULT_CLOSED_STEP, duration)
+    step_s = quantity("--step", step or DEFAULT_CLOSED_STEP, positive_duration)
     counts = [count.strip() for count in concurrency.split(",")]
     if not all(count.isdecimal() and 1 <= int(count) <= MAX_CONCURRENCY for count in counts):
         raise ValueError(f"--concurrency {concurrency!r}: write numbers from 1 to {MAX_CONCURRENCY:,}, such as 1,4,16")

@@ -5,6 +5,8 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from prober.config.units import shortened
+
 if TYPE_CHECKING:  # the process of the pages raises ConfigError and has no model
     from pydantic import BaseModel, ValidationError
 
@@ -18,6 +20,7 @@ TYPES = {
     "string_type": "text; write it in quotes",
     "tuple_type": "a list; write it as [a, b]",
 }
+BOUNDS = {"gt": "more than", "ge": "at least", "le": "at most"}
 MISTAKES = ("mistake", "value_error")  # of this program; the second is a ValueError
 MISSING = "needed, but not given"
 _HINT = re.compile(r'did you mean "(.*?)"\?')
@@ -75,6 +78,9 @@ def _explain_one(model: "type[BaseModel]", written: object, item: Any, *, is_sec
     if kind == "literal_error" or kind in TYPES:
         expected = TYPES.get(kind) or f"one of {item['ctx']['expected']}"
         return path, f"must be {expected}" if is_hidden else f"{value!r} is not {expected}"
+    if bound := next((bound for bound in BOUNDS if bound in item.get("ctx", ())), None):
+        message = f"must be {BOUNDS[bound]} {item['ctx'][bound]:g}"
+        return path, message if is_hidden else f"{message}, is {shortened(value)}"
     message = item["msg"][:1].lower() + item["msg"][1:]
     return path, message if is_hidden else f"{value!r}: {message}"
 

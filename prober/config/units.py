@@ -49,7 +49,7 @@ def positive_duration(value: object) -> float:
     """The same above 0. Raises UnitError."""
     if seconds := duration(value):
         return seconds
-    raise UnitError(f"{shortened(value)} is no time; use more")
+    raise UnitError(f"must be more than 0, is {shortened(value)}")
 
 
 def rate(value: object) -> float:

@@ -38,6 +38,7 @@ NOBODY = "http://127.0.0.1:1"
         (("gate", NOBODY, "--config.file", "none.yaml"), 2, "--config.file none.yaml: cannot be read"),
         (("gate", NOBODY, "--save", "no/where.json"), 2, "--save no/where.json: cannot be written: No such file"),
         (("gate", NOBODY, "--baseline", "none.json"), 2, "none.json: cannot be read: No such file or directory"),
+        (("run", "--vantage", "$(NODE_NAME)"), 2, "prober: --vantage: '$(NODE_NAME)' is not the name of a place"),
         (("watch",), 2, "prober watch: give a URL, or --config.file"),
         (("watch", NOBODY, "--config.file", "a.yaml"), 2, "prober watch: URL and --config.file: write the URLs into"),
         (("watch", "--config.file", "a.yaml", "--slo", "ttft<1s:99%"), 2, "prober watch: --slo: of URLs; write"),
@@ -125,7 +126,7 @@ NOBODY = "http://127.0.0.1:1"
         (("matrix", NOBODY, "--file", "none.yaml"), 2, "none.yaml: cannot be read"),
         (("mock", "--engine", "none"), 2, "prober mock: 'none' is not one of drawn, simulated"),
         (("demo", "--trouble-after", "5"), 2, "--trouble-after"),
-        (("sweep", NOBODY, "--step", "0s"), 2, "--step: 0.0: input should be greater than 0"),
+        (("sweep", NOBODY, "--step", "0s"), 2, "--step: must be more than 0, is '0s'"),
     ],
 )
 def test_a_wrong_call_names_the_option(arguments: tuple[str, ...], code: int, message: str, tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ FILES = {
         f"c:4: targets[0].connect_lead: 1 is not a duration; {DURATION}",
         f"c:6: targets[0].timeouts.total: '1 hour' is not a duration; {DURATION}",
         f"c:7: targets[0].timeouts.stall: '-1s' is not a duration; {DURATION}",
-        "c:8: targets[0].timeouts.connect: '0s' is no time; use more",
+        "c:8: targets[0].timeouts.connect: must be more than 0, is '0s'",
     ),
     "guards that never or always act": (
         TTFT + "targets:\n- url: http://h\n  sweep:\n"
@@ -82,16 +82,16 @@ FILES = {
         "- url: http://g\n  sweep:\n    guard:\n      kv_cache: -1%\n      burn: 0\n"
         "- url: http://f\n  sweep: {guard: {kv_cache: 0%}}\n",
         "c:5: targets[0].sweep.guard.kv_cache: '200%' is more than all; use at most 100%",
-        "c:5: targets[0].sweep.guard.production_ttft: '0s' is no time; use more",
+        "c:5: targets[0].sweep.guard.production_ttft: must be more than 0, is '0s'",
         "c:9: targets[1].sweep.guard.kv_cache: '-1%' is not a percentage; write it with its sign, such as 99% or 99.9%",
-        "c:10: targets[1].sweep.guard.burn: 0: input should be greater than 0",
+        "c:10: targets[1].sweep.guard.burn: must be more than 0, is 0",
         "c:12: targets[2].sweep.guard.kv_cache: '0%' is nothing; use more than 0%",
     ),
     "a drift that is always or never found": (
         "drift: {false_alarms: 5/s, material: 500%, accept_after: 0s}\ntargets: [{url: http://h}]\n",
         "c:1: drift.false_alarms: is more than one an hour for each signal; use 1/h or less",
         "c:1: drift.material: '500%' is more than all; use at most 100%",
-        "c:1: drift.accept_after: '0s' is no time; use more",
+        "c:1: drift.accept_after: must be more than 0, is '0s'",
     ),
     "schedules that never fire": (
         TTFT

@@ -95,7 +95,7 @@ BAD = [
     ),
     (
         f"discovery: [{{{FILE}, relabel: [{{action: hashmod, modulus: 0, target_label: __tmp_x}}]}}]",
-        "discovery[0].relabel[0].modulus: '0': input should be greater than or equal to 1",
+        "discovery[0].relabel[0].modulus: must be at least 1, is '0'",
     ),
     (
         f"discovery: [{{{FILE}, relabel: [{{action: uppercase, source_labels: [a]}}]}}]",

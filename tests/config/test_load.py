@@ -198,7 +198,7 @@ BAD = [
     ),
     (
         TTFT + "targets: [{url: http://h, sweep: {mode: grid, step: 0s}}]",
-        "targets[0].sweep.step: '0s' is no time; use more",
+        "targets[0].sweep.step: must be more than 0, is '0s'",
     ),
     (
         TTFT + "targets: [{url: http://h, sweep: {workers: 0}}]",
@@ -340,7 +340,7 @@ BAD = [
     ),
     (
         "targets: [{url: http://h, max_in_flight: 0}]",
-        "targets[0].max_in_flight: 0: input should be greater than or equal to 1",
+        "targets[0].max_in_flight: must be at least 1, is 0",
     ),
     (
         "targets: [{url: http://h, arrivals: often}]",

@@ -7,10 +7,8 @@ from contextlib import asynccontextmanager
 from contextvars import ContextVar, copy_context
 from dataclasses import replace
 from functools import partial
-from itertools import cycle
 from typing import Any, NoReturn
 
-import orjson
 import pytest
 
 from prober.config.drift import DriftSpec
@@ -57,6 +55,7 @@ from prober.probing.trust import Trust
 from prober.results.prompt_tokens import prompt_tokens_of
 from prober.storage.saved_rows import SavedRows
 from tests.processes import free_port
+from tests.serving import until
 from tests.virtual import make_clock, running
 
 pytestmark = pytest.mark.virtual_time
@@ -167,12 +166,6 @@ async def watched(
         found.clock.close()
 
 
-async def until(true: Callable[[], bool], seconds: float = 10.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not true():  # noqa: ASYNC110 -- what is waited for is a number that has no event
-            await asyncio.sleep(0.002)
-
-
 async def test_a_target_that_did_not_change_goes_on_as_the_same_line() -> None:
     """A reload that adds and changes others leaves its line, its counters and its histogram as they are."""
     async with running(QUICK) as url, watched() as seen:
@@ -264,48 +257,6 @@ async def test_a_restart_is_counted_where_the_model_changes_with_it() -> None:
         async with running(replace(QUICK, model="two"), port):
             await until(lambda: seen.count("llmslo_engine_changes_total", "two", "restart") == 1, 60.0)
             assert seen.named("one") == set()
-
-
-async def test_the_model_that_answers_is_followed_and_a_neighbour_is_unaffected() -> None:
-    """A gateway with an alias, then with another model, then with two in turn; another of its models answers by its own name."""
-    names = {"large": cycle(["large-2024"]), "small": cycle(["small"])}
-
-    async def gateway(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = await reader.readuntil(b"\r\n\r\n")
-        status, kind, body = "404 Not Found", "application/json", b'{"error":{"message":"no list"}}'
-        if head.startswith(b"POST"):
-            size = int(head.lower().split(b"content-length: ")[1].split()[0])
-            model = next(names[orjson.loads(await reader.readexactly(size))["model"]])
-            chunk = {"model": model, "choices": [{"delta": {"content": "a"}, "finish_reason": "stop"}]}
-            status, kind, body = "200 OK", "text/event-stream", b"data: %b\n\ndata: [DONE]\n\n" % orjson.dumps(chunk)
-        writer.write(
-            f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
-        )
-        writer.close()
-
-    def texts(target: str) -> list[str]:
-        return [event.text for event in reversed(seen.events.latest(target)) if event.kind == "engine"]
-
-    def shown(target: str) -> list[str]:
-        return [labels[3] for labels in seen.families["llmslo_engine_info"].children if labels[0] == target]
-
-    server = await asyncio.start_server(gateway, "127.0.0.1", 0)
-    url = f"url: 'http://127.0.0.1:{server.sockets[0].getsockname()[1]}', metrics: {{url: none}}, rate: 5/s"
-    async with watched() as seen:
-        await seen.reconcile(specs(f"name: a, model: large, {url}", f"name: b, model: small, {url}"), 1.0)
-        await until(lambda: seen.probes("a") >= 20)
-        assert texts("a") == ["answers name the model large-2024, requested is large"]
-        names["large"] = cycle(["tiny"])
-        await until(lambda: shown("a") == ["tiny"])
-        names["large"] = cycle(["tiny", "large"])
-        before = seen.probes("a")
-        await until(lambda: seen.probes("a") >= before + 200, 100.0)
-        assert shown("a") == ["tiny|large"]
-        assert texts("a")[1:] == ["model was large-2024, is tiny", "model was tiny, is tiny|large"]
-        assert seen.count("llmslo_engine_changes_total", "a", "model") == 2
-        assert (shown("b"), texts("b"), seen.count("llmslo_engine_changes_total", "b")) == (["small"], [], 0)
-        assert set(seen.outcomes("a")) == set(seen.outcomes("b")) == {"ok"}
-    server.close()
 
 
 @pytest.mark.parametrize("function", ["_show_state", "_log_changes"])

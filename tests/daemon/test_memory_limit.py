@@ -1,9 +1,7 @@
 """A configuration that is far too large for its container, such as that of a fleet in a sidecar."""
 
 import asyncio
-import gc
 import signal
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -13,17 +11,8 @@ from prober.daemon import memory_limit
 from prober.daemon.app import App, Options
 from tests.virtual import VirtualClock
 
-pytestmark = pytest.mark.virtual_time
+pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("garbage_collector")]
 SIDECAR = f"{256 << 20}\n"  # the limit of its manifest
-
-
-@pytest.fixture(autouse=True)
-def garbage_collector() -> Iterator[None]:
-    """The daemon sets it for its process."""
-    threshold = gc.get_threshold()
-    yield
-    gc.set_threshold(*threshold)
-    gc.unfreeze()
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,8 @@
 """A changed configuration whose mistake mends itself: the file stays as it is, and what it names comes later."""
 
 import asyncio
-import gc
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -13,19 +12,10 @@ from prober.daemon.app import RETRY_CHANGE_S, App, Options
 from prober.daemon.configuration_file import read_config_safely
 from tests.virtual import VirtualClock
 
-pytestmark = pytest.mark.virtual_time
+pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("garbage_collector")]
 trustme = pytest.importorskip("trustme")
 OLD = "targets: [{name: one, url: 'http://192.0.2.1:8000'}]"
 APPLIED, NOT_APPLIED = "configuration applied: 1 target", "configuration not applied, the old one stays in use"
-
-
-@pytest.fixture(autouse=True)
-def garbage_collector() -> Iterator[None]:
-    """The daemon sets it for its process."""
-    threshold = gc.get_threshold()
-    yield
-    gc.set_threshold(*threshold)
-    gc.unfreeze()
 
 
 async def test_a_secret_that_comes_after_the_configuration_is_enough(

@@ -6,11 +6,10 @@ without the prober. The day takes about 45 s of one core, which is 1,900 times a
 """
 
 import asyncio
-import gc
 import json
 import signal
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from functools import cache
@@ -20,7 +19,6 @@ from types import SimpleNamespace
 from uuid import UUID
 
 import pytest
-from aiohttp import web
 
 from prober.cli.rules import rules as write_rules
 from prober.daemon.app import App, Options
@@ -31,9 +29,14 @@ from prober.simulation.engine import Engine
 from prober.simulation.parameters import Parameters
 from prober.simulation.request import Request
 from tests.processes import free_port
+from tests.serving import serving
 from tests.virtual import VirtualClock, VirtualLoop
 
-pytestmark = [pytest.mark.virtual_time, pytest.mark.timeout(1200)]  # on a busy machine
+pytestmark = [
+    pytest.mark.virtual_time,
+    pytest.mark.usefixtures("garbage_collector"),
+    pytest.mark.timeout(1200),  # on a busy machine
+]
 MIDNIGHT = datetime(2026, 3, 2, tzinfo=UTC).timestamp()
 HOUR_S = 3600.0
 PROBES_PER_S = 0.08  # a baseline takes 5,000 samples, which are 17.4 hours
@@ -109,23 +112,11 @@ def virtual_clock() -> VirtualClock:
     return VirtualClock(MIDNIGHT)
 
 
-@pytest.fixture(autouse=True)
-def garbage_collector() -> Iterator[None]:
-    """The daemon sets it for its process."""
-    threshold = gc.get_threshold()
-    yield
-    gc.set_threshold(*threshold)
-    gc.unfreeze()
-
-
 @asynccontextmanager
 async def engine(host: str, *faults: str) -> AsyncIterator[None]:
     settings = Settings(faults=tuple(map(parse_fault, faults)), seed=1, simulation=PARAMETERS)
-    runner = web.AppRunner(create_app(settings, virtual_clock), access_log=None, handler_cancellation=True)
-    await runner.setup()
-    await web.TCPSite(runner, host, 8000).start()
-    yield
-    await runner.cleanup()
+    async with serving(create_app(settings, virtual_clock), 8000, host):
+        yield
 
 
 def share_of_slow_probes(slowdown: float) -> float:

@@ -64,16 +64,6 @@ def test_a_key_that_does_not_exist_is_told(key: str) -> None:
     assert list(Draft202012Validator(SCHEMA).iter_errors(wrong))
 
 
-def test_prometheus_takes_its_configuration_and_rules(promtool: Path) -> None:
-    """By promtool, with the rule file that it names."""
-    done(promtool, "check", "config", PARTS / "prometheus.yaml")
-
-
-def test_alertmanager_takes_its_configuration(amtool: Path) -> None:
-    """By amtool."""
-    done(amtool, "check-config", PARTS / "alertmanager.yaml")
-
-
 def test_the_prober_takes_its_configuration() -> None:
     """By `prober check`; the rules are those that `prober rules` writes for it."""
     config = f"--config.file={PARTS / 'prober.yaml'}"
@@ -113,9 +103,3 @@ def test_addresses_are_names_of_services() -> None:
     addresses = {f"{name}:{port}" for name, port in PORTS.items() if name != "grafana"}
     assert all(any(f"/{address}" in text or f'"{address}' in text for text in texts) for address in addresses)
     assert SERVICES.keys() == PORTS.keys()
-
-
-def test_every_flag_of_the_mock_exists() -> None:
-    """The flags are those of its help."""
-    flags = {word.split("=")[0] for name in ("engine", "slow-engine") for word in SERVICES[name]["command"][1:]}
-    assert flags <= set(prober("mock", "--help").stdout.split())

@@ -1,7 +1,7 @@
 """Every container that is shipped is hardened, and the check of it misses nothing: it is tried on each with a setting taken away."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ from tests.deploy.shipped import MONITORING, discovering, flag
 # What `prober run` says of its drain: --shutdown.timeout.
 DRAIN = 20.0
 Shipped = dict[str, list[Manifest]]
+Whose = Callable[[dict[str, Any], dict[str, Any]], bool]
 Placed = tuple[str, dict[str, Any], dict[str, Any], bool]
 
 
@@ -48,6 +49,14 @@ def everybody(pod: dict[str, Any], container: dict[str, Any]) -> bool:
 
 def of_its_own(pod: dict[str, Any], container: dict[str, Any]) -> bool:
     return not beside(container)
+
+
+def daemons(pod: dict[str, Any], container: dict[str, Any]) -> bool:
+    return runs(container)
+
+
+def sidecars(pod: dict[str, Any], container: dict[str, Any]) -> bool:
+    return beside(container)
 
 
 def daemon_of_its_own(pod: dict[str, Any], container: dict[str, Any]) -> bool:
@@ -93,47 +102,35 @@ def test_the_check_misses_no_setting(shipped: Shipped, path: tuple[str, ...]) ->
         assert wrongs(pod, container, asks), where
 
 
+def probed(path: str) -> dict[str, Any]:
+    return {"httpGet": {"path": path, "port": 1}}
+
+
 @pytest.mark.parametrize(
-    ("where", "name", "value"),
+    ("whose", "where", "name", "value"),
     [
-        ("pod", "hostNetwork", True),
-        ("pod", "hostPID", True),
-        ("pod", "volumes", [{"name": "host", "hostPath": {"path": "/"}}]),
-        ("pod", "volumes", [{"name": "far", "nfs": {"server": "files.example", "path": "/"}}]),
-        ("container", "ports", [{"name": "http", "containerPort": 9742, "hostPort": 9742}]),
-        ("container", "resources", {"requests": {"cpu": 1, "memory": 1}, "limits": {"cpu": 1, "memory": 1}}),
-        ("container", "resources", {"requests": {"cpu": 1, "memory": 1}, "limits": {"memory": 1, "nvidia.com/gpu": 1}}),
+        (everybody, "pod", "hostNetwork", True),
+        (everybody, "pod", "hostPID", True),
+        (everybody, "pod", "volumes", [{"name": "host", "hostPath": {"path": "/"}}]),
+        (everybody, "pod", "volumes", [{"name": "far", "nfs": {"server": "files.example", "path": "/"}}]),
+        (everybody, "container", "ports", [{"name": "http", "containerPort": 9742, "hostPort": 9742}]),
+        (everybody, "container", "resources", {"requests": {"cpu": 1, "memory": 1}, "limits": {"cpu": 1, "memory": 1}}),
+        (everybody, "container", "resources", {"requests": {"cpu": 1, "memory": 1}, "limits": {"memory": 1, "gpu": 1}}),
+        (daemons, "pod", "terminationGracePeriodSeconds", 15),  # too little to drain
+        (daemons, "container", "startupProbe", probed("/-/ready")),  # would hold an engine up
+        (sidecars, "container", "livenessProbe", probed("/-/healthy")),  # takes the engine out of service with it
+        (sidecars, "container", "readinessProbe", probed("/-/ready")),
+        (sidecars, "container", "args", ["run"]),  # ends when it cannot begin
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", str(value)),
 )
-def test_the_check_sees_what_is_too_much(shipped: Shipped, where: str, name: str, value: Any) -> None:
+def test_the_check_sees_what_must_not_be(shipped: Shipped, whose: Whose, where: str, name: str, value: Any) -> None:
     """Each container with it, or in a pod with it, is told of."""
-    for place, pod, container, asks in placed_containers(shipped):
+    tried = [placed for placed in placed_containers(shipped) if whose(placed[1], placed[2])]
+    assert tried
+    for place, pod, container, asks in tried:
         {"pod": pod, "container": container}[where][name] = value
         assert wrongs(pod, container, asks), place
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("terminationGracePeriodSeconds", 15), ("startupProbe", {"httpGet": {"path": "/-/ready", "port": 1}})],
-)
-def test_the_check_sees_what_a_daemon_must_not_have(shipped: Shipped, name: str, value: Any) -> None:
-    """Too little time to drain, and a probe that would hold an engine up."""
-    for where, pod, container, asks in placed_containers(shipped):
-        if runs(container):
-            {"terminationGracePeriodSeconds": pod}.get(name, container)[name] = value
-            assert wrongs(pod, container, asks), where
-
-
-@pytest.mark.parametrize("name", ["livenessProbe", "readinessProbe"])
-def test_the_check_sees_what_would_take_an_engine_out_of_service(shipped: Shipped, name: str) -> None:
-    """A sidecar that the kubelet probes, or that ends when it cannot begin."""
-    beside_engines = [placed for placed in placed_containers(shipped) if beside(placed[2])]
-    assert beside_engines
-    for where, pod, container, asks in beside_engines:
-        path = "/-/healthy" if name == "livenessProbe" else "/-/ready"
-        assert wrongs(pod, container | {name: {"httpGet": {"path": path, "port": 1}}}, asks), where
-        assert wrongs(pod, container | {"args": ["run"]}, asks), where
 
 
 def test_the_check_sees_a_token_that_nobody_asked_for(shipped: Shipped) -> None:

@@ -19,7 +19,7 @@ from prober import __version__
 from prober.daemon.registry import ALL as ALL_SERIES
 from tests.commands import prober
 from tests.deploy.hardening import PROBED, containers
-from tests.deploy.rendering import CHART, KUSTOMIZE, ROOT, Manifest, chart, documents, parsed, rendered, values
+from tests.deploy.rendering import CHART, KUSTOMIZE, ROOT, Manifest, chart, documents, values
 from tests.deploy.schemas import custom
 from tests.deploy.shipped import CHARTS, FULL, MONITORING, OVERLAYS, SHARDED, STANDALONE, flag, one, rollouts, workload
 
@@ -360,15 +360,6 @@ def test_the_values_fit_their_schema() -> None:
 def test_wrong_values_are_refused(over: dict[str, Any]) -> None:
     """Before anything is sent."""
     assert list(Draft7Validator(SCHEMA).iter_errors(values(**over)))
-
-
-@pytest.mark.parametrize(
-    "template", ["{{ .Values.nothing }}", '{{ include "name" . }}', "{{ if .Values.image }}no end"]
-)
-def test_the_reader_of_templates_refuses_what_it_does_not_know(template: str) -> None:
-    """It never guesses what Helm would do."""
-    with pytest.raises((KeyError, ValueError)):
-        rendered(parsed(template), {"Values": values()}, {})
 
 
 def test_release_and_version_are_one() -> None:

@@ -101,7 +101,6 @@ def test_the_prober_starts(
 @pytest.mark.parametrize(
     ("over", "message"),
     [
-        ({"web": {}}, "--web.enable-admin-api"),
         ({"extraArgs": ["--shard=2/2"]}, "--shard"),
         ({"extraArgs": ["--colour=blue"]}, "--colour"),
         ({"config": {"targets": [{"url": "no address"}]}}, "targets[0]"),

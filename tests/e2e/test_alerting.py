@@ -26,6 +26,7 @@ from aiohttp import web
 
 from prober.cli.rules import as_yaml
 from tests.processes import free_port, get, value
+from tests.serving import serving
 
 pytestmark = pytest.mark.timeout(1200)  # alerts fire and resolve in real time
 
@@ -150,14 +151,9 @@ async def webhook() -> AsyncIterator[tuple[Inbox, int]]:
 
     app = web.Application()
     app.add_routes([web.post("/{receiver}", take)])
-    runner = web.AppRunner(app)
-    await runner.setup()
     port = free_port()
-    await web.TCPSite(runner, "127.0.0.1", port).start()
-    try:
+    async with serving(app, port):
         yield inbox, port
-    finally:
-        await runner.cleanup()
 
 
 class Stage:

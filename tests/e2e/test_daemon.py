@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import math
 import os
 import re
 import signal
@@ -13,26 +12,15 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from random import Random
-from typing import Any
 
 import pytest
-from aiohttp import web
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 
-from prober.config.load import load
-from prober.daemon.registry import registry
-from prober.exposition.families import page
-from prober.measure.outcome import Outcome
-from prober.measure.result import ProbeResult
-from prober.measure.timeline import Timeline
 from prober.mock.delays import Constant
 from prober.mock.engine import Behaviour
 from prober.mock.server import running
 from prober.mock.settings import Settings
-from prober.probing.recorder import ProbeRecorder
 from tests.deploy.rendering import chart
-from tests.observed import observed
 from tests.processes import Daemon, Mock, fetch, free_port, get, until
 
 CONFIG = (
@@ -49,17 +37,19 @@ def mock_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 @pytest.fixture
 def daemon(tmp_path: Path, mock_port: int) -> Iterator[Daemon]:
     config = CONFIG.format(name="one", port=mock_port)
-    with Daemon(tmp_path, config, "--web.grafana-url=https://grafana.example/") as started:
+    with Daemon(tmp_path, config, "--web.grafana-url=https://grafana.example/", "--vantage=eu-west-1") as started:
         yield started
 
 
 def test_it_probes_is_read_and_ends_in_peace(daemon: Daemon, promtool: Path) -> None:
-    """Probes count, both forms of the page are read alike, promtool has nothing to say, SIGTERM ends with 0."""
+    """Probes count, each series of a target has the vantage, promtool has nothing to say, SIGTERM ends with 0."""
     until(lambda: daemon.value("llmslo_ttft_seconds_count", target="one") >= 5, "five measured probes")
     assert get(daemon.url + "/-/healthy") == "Healthy\n"
     text = get(daemon.url + "/metrics")
     openmetrics = get(daemon.url + "/metrics", Accept="application/openmetrics-text; version=1.0.0")
     assert openmetrics.endswith("# EOF\n")
+    for line in (text + openmetrics).splitlines():
+        assert line.startswith("#") or ('vantage="eu-west-1"' in line) == ('target="' in line), line
     names = {family.name for family in read_openmetrics(openmetrics)}  # type: ignore[no-untyped-call]
     assert {"llmslo_probes", "llmslo_ttft_seconds", "llmslo_trusted", "process_cpu_seconds"} <= names
     assert "_created" not in text
@@ -149,6 +139,38 @@ def test_a_reload_keeps_what_did_not_change(daemon: Daemon, mock_port: int) -> N
     assert daemon.value("llmslo_probes_total", target="two") >= 3
 
 
+def test_targets_of_a_file_come_and_go(tmp_path: Path, mock_port: int) -> None:
+    """Without any configured target; series begin and end with them, and a bad file changes nothing."""
+    listed = tmp_path / "targets.json"
+
+    def write(*names: str) -> None:
+        next_ = tmp_path / "next"
+        at = f"127.0.0.1:{mock_port}"
+        next_.write_text(
+            json.dumps(
+                [{"targets": [at], "labels": {"name": n, "__path__": f"/v1{'/' * i}"}} for i, n in enumerate(names)]
+            )
+        )
+        next_.rename(listed)
+
+    write("one")
+    template = "target: {rate: 20/s, warmup: 0, max_send_lag: 5s}, hosts: [127.0.0.0/8]"
+    config = f"discovery: [{{file: {{files: ['{listed}'], interval: 1s}}, {template}}}]\n"
+    with Daemon(tmp_path, config) as daemon:
+        until(lambda: daemon.value("llmslo_probes_total", target="one") >= 3, "the first target")
+        assert daemon.value("llmslo_discovery_targets", discovery="file") == 1
+        assert daemon.value("llmslo_discovery_up", discovery="file") == 1
+        listed.write_text("{")
+        until(lambda: daemon.value("llmslo_discovery_failures_total", discovery="file") >= 1, "the failure to be told")
+        before = daemon.value("llmslo_probes_total", target="one")
+        until(lambda: daemon.value("llmslo_probes_total", target="one") > before, "it to go on")
+        write("two")
+        until(lambda: daemon.value("llmslo_probes_total", target="two") >= 3, "the second target")
+        until(lambda: 'target="one"' not in get(daemon.url + "/metrics"), "the first to be gone")
+        daemon.process.send_signal(signal.SIGTERM)
+        assert daemon.process.wait(25) == 0
+
+
 @pytest.mark.parametrize(
     ("config", "listen", "message"),
     [
@@ -219,86 +241,3 @@ async def test_diagnose_at_the_command_line() -> None:
     assert kinds == {"short": (20, 20), "prefill": (22, 22), "prefill_warm": (22, 22), "decode": (6, 6)}
     assert document["diagnosis"]["regime"] == "unknown", "nothing is missed here"
     assert document["diagnosis"]["next_measurement"]
-
-
-SLO_S = 0.5
-
-
-async def exposed(openmetrics: bool, samples: list[float]) -> tuple[web.AppRunner, int]:
-    """`samples` recorded as TTFTs through the recorder, on a page in one of the two forms."""
-    text = "slos: {t: {signal: ttft, threshold: 500ms, objective: 99%}}\ntargets: [{name: t, url: http://h}]"
-    spec = load(text, source="c", engines=(), environment={}, read=lambda path: path).targets[0]
-    families = registry()
-    target = observed(spec, ProbeRecorder(families))
-    kind = "application/openmetrics-text; version=1.0.0; charset=utf-8" if openmetrics else "text/plain; version=0.0.4"
-    half = len(samples) // 2
-
-    def record(part: list[float]) -> None:
-        for value in part:
-            timeline = Timeline(
-                0, first_ns=round(value * 1e9), first_answer_ns=round(value * 1e9), end_ns=round(value * 2e9)
-            )
-            target.probe_ended(ProbeResult("t", "probe", "id", 1.0, Outcome.OK, "", timeline))
-
-    async def metrics(request: web.Request) -> web.Response:
-        body = b"".join(page(list(families.values()), openmetrics=openmetrics)) + (b"# EOF\n" if openmetrics else b"")
-        if not answers:
-            answers.append(True)
-            record(samples[:half])  # two scrapes see it grow
-            record(samples[half:])
-        return web.Response(body=body, headers={"Content-Type": kind})
-
-    answers: list[bool] = []
-    app = web.Application()
-    app.router.add_get("/metrics", metrics)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    return runner, runner.addresses[0][1]
-
-
-@pytest.mark.parametrize("openmetrics", [False, True], ids=["text", "openmetrics"])
-async def test_a_real_prometheus_reads_true_quantiles(
-    tmp_path: Path, prometheus_binary: Path, openmetrics: bool
-) -> None:
-    """histogram_quantile of 6,000 lognormal samples is within 6% of the exact quantile near the SLO threshold, 13% elsewhere."""
-    rng = Random(11)
-    samples = [0.22 * math.exp(0.4 * rng.gauss(0, 1)) for _ in range(6000)]
-    runner, port = await exposed(openmetrics, samples)
-    config = tmp_path / "prometheus.yml"
-    config.write_text(
-        "global: {scrape_interval: 250ms}\nscrape_configs:\n"
-        f"  - {{job_name: t, static_configs: [{{targets: ['127.0.0.1:{port}']}}]}}\n"
-    )
-    listen = free_port()
-    command = [str(prometheus_binary), f"--config.file={config}", f"--storage.tsdb.path={tmp_path}/tsdb"]
-    with (tmp_path / "log").open("wb") as log:
-        process = await asyncio.to_thread(
-            subprocess.Popen, [*command, f"--web.listen-address=127.0.0.1:{listen}"], stdout=log, stderr=log
-        )
-
-    def query(text: str) -> list[Any]:
-        answer = get(f"http://127.0.0.1:{listen}/api/v1/query?query={urllib.request.quote(text)}")  # type: ignore[attr-defined]
-        rows: list[Any] = json.loads(answer)["data"]["result"]
-        return rows
-
-    def all_there() -> bool:
-        rows = query("llmslo_ttft_seconds_count")
-        return bool(rows) and float(rows[0]["value"][1]) == len(samples)
-
-    try:
-        await asyncio.to_thread(until, all_there, "Prometheus to have every sample")
-        ordered = sorted(samples)
-        for q in (0.5, 0.9, 0.95, 0.97, 0.99):
-            text = f"histogram_quantile({q}, sum by (le) (llmslo_ttft_seconds_bucket))"
-            estimate = float((await asyncio.to_thread(query, text))[0]["value"][1])
-            exact = ordered[math.ceil(q * len(ordered)) - 1]
-            near = SLO_S / 2 < exact < SLO_S * 2
-            assert abs(estimate / exact - 1) <= (0.06 if near else 0.13), (q, estimate, exact)
-        over = query('sum(llmslo_ttft_seconds_bucket{le="0.5"})')
-        assert float(over[0]["value"][1]) == sum(value <= SLO_S for value in samples)
-    finally:
-        process.terminate()
-        process.wait(20)
-        await runner.cleanup()

@@ -15,12 +15,11 @@ import sys
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 from aiohttp import web
 
@@ -32,6 +31,7 @@ from prober.features.capacity import series as capacity_series
 from prober.features.slo import series as slo_series
 from prober.probing import series as probe_series
 from tests.processes import free_port, get
+from tests.serving import serving
 from tools.dashboard_lint.rules import expressions
 from tools.dashboard_lint.rules import panels as all_panels
 
@@ -185,21 +185,6 @@ async def exporter(_: web.Request) -> web.Response:
     return web.Response(text=DCGM_PAGE.read_text())
 
 
-@asynccontextmanager
-async def serving(page: Callable[[web.Request], Awaitable[web.Response]]) -> AsyncIterator[int]:
-    """The port of a metrics page."""
-    app = web.Application()
-    app.add_routes([web.get("/metrics", page)])
-    runner = web.AppRunner(app)
-    await runner.setup()
-    port = free_port()
-    await web.TCPSite(runner, "127.0.0.1", port).start()
-    try:
-        yield port
-    finally:
-        await runner.cleanup()
-
-
 def prober(folder: Path, start: Start) -> int:
     """A prober of five targets, and its port."""
     ports = {name: free_port() for name in (*MOCKS, "gone")}
@@ -329,7 +314,8 @@ async def test_every_panel_has_data_where_there_is_some(tmp_path: Path, promethe
     """All of the staged target's; of the real ones all but what is listed with its reason."""
     staged = (serving(Page(vantage).answer) for vantage in ("paris", "tokyo"))
     async with AsyncExitStack() as pages:
-        paris, tokyo, dcgm = [await pages.enter_async_context(page) for page in (*staged, serving(exporter))]
+        urls = [await pages.enter_async_context(page) for page in (*staged, serving(exporter))]
+        paris, tokyo, dcgm = (int(url.rpartition(":")[2]) for url in urls)
         with programs(tmp_path) as start:
             port = prober(tmp_path, start)
             address = prometheus(tmp_path, start, prometheus_binary, (port, paris, tokyo), dcgm=dcgm)
@@ -387,23 +373,3 @@ def judge(reader: Reader, at: float) -> None:
     by_exporter = {"GPUs A", "Utilisation A", "Memory in use A", "Temperature A", "PCIe and NVLink A"}
     assert by_exporter.isdisjoint(reader.empty("healthy", one=True, at=at)["engine"]), "the exporter's GPUs are shown"
     assert by_exporter <= set(reader.empty("slow", one=True, at=at)["engine"]), "of the target of that node alone"
-
-
-class Stalled(Reader):
-    """A Prometheus without a fresh value for some requests, as when it was late to evaluate its rules."""
-
-    def __init__(self, rows: list[list[dict[str, Any]]]) -> None:
-        super().__init__("")
-        self._rows = rows
-
-    def result(self, expr: str, target: str, at: float) -> list[dict[str, Any]]:
-        return self._rows.pop(0)
-
-
-def test_a_figure_that_is_missing_for_a_moment_is_waited_for() -> None:
-    """Its absence fails as an assertion, which `judged` tries again. Sums of recorded tiles look back ten seconds, other queries
-    five minutes, so on a busy machine a column may be empty beside full ones."""
-    reader = Stalled([[], [{"metric": {}, "value": [0, "0.5"]}]])
-    with pytest.raises(AssertionError, match="0 series for healthy"):
-        reader.column("TTFT burn", "healthy", 0.0)
-    assert reader.column("TTFT burn", "healthy", 0.0) == 0.5

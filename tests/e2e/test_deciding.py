@@ -244,6 +244,7 @@ async def test_equals_show_no_difference_and_30_percent_is_found() -> None:
     assert any("models" in remark for remark in slower["said"])
 
 
+# A busy machine pauses for tens of milliseconds, beside which 30% of 60 ms cannot be told: the slow test of it wants a quiet one.
 @pytest.mark.parametrize(
     ("factor", "tolerance"), [(4.0, 1.5), pytest.param(1.3, 0.12, marks=pytest.mark.slow)], ids=["large", "small"]
 )
@@ -318,7 +319,7 @@ async def test_two_kept_results_are_compared(tmp_path: Path) -> None:
             code, _, _ = await prober("gate", url, "--slo", "success:97%", "--save", saved, *RATE)
             return code
 
-    codes = await asyncio.gather(keep(1.0, files[0]), keep(5.0, files[1]))
+    codes = await asyncio.gather(keep(1.0, files[0]), keep(5.0, files[1]))  # more than the pauses of a busy machine add
     assert set(codes) == {0}
     code, answer, err = await prober("compare", *files, "--rounds", "10")
     assert code == 0, err

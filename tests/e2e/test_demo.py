@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
-from prober.cli.demo import ENGINES
+from prober.cli.demo import ENGINES, reserved_ports
 from prober.cli.scenes import SCENES
 
 pytestmark = pytest.mark.timeout(600)  # it shows minutes of real time
@@ -43,6 +43,7 @@ class Demo:
                 break
 
     def address(self, name: str) -> str:
+        assert self.process.poll() is None, self.process.stdout and self.process.stdout.read()
         (url,) = (re.search(r"http://[\d.:]+", line) for line in self.output if line.startswith(name))
         assert url is not None
         return url[0]
@@ -198,6 +199,20 @@ def test_a_port_that_is_taken_is_told_and_another_one_is_used() -> None:
             running.process.send_signal(signal.SIGINT)
             assert running.process.wait(30) == 0
             assert [number for number in started if is_running(number)] == []
+
+
+def test_two_demos_that_begin_at_once_take_different_ports(capsys: pytest.CaptureFixture[str]) -> None:
+    """Also before anything listens at the ports of the first one; those of a demo that has ended are free again."""
+    with reserved_ports({"prober": 0}) as free:
+        port = free["prober"]
+    with reserved_ports({"prober": port}) as first, reserved_ports({"prober": port}) as second:
+        assert first == {"prober": port}
+        assert second["prober"] != port
+    assert (
+        f"port {port} is taken by another program: prober is at {second['prober']} instead" in capsys.readouterr().out
+    )
+    with reserved_ports({"prober": port}) as again:
+        assert again == first
 
 
 def test_an_engine_that_ends_by_itself_ends_the_demo() -> None:

@@ -95,7 +95,8 @@ def test_numbers_are_canonical(value: float, text: str) -> None:
 
 
 def test_a_series_without_labels_has_no_braces() -> None:
-    """The line of a value without labels is its name and its number."""
+    """The line of a value without labels is its name and its number; a family without values has no line."""
+    assert text([Family(Series("z_ratio", "gauge", "never made"))]) == ""
     assert Value(Series("x", "gauge", "x"), ()).text(False) == "x 0.0\n"
 
 

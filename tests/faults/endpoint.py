@@ -34,12 +34,6 @@ async def well(writer: Writer, tokens: int) -> None:
     await writer.drain()
 
 
-async def well_but_stays(writer: Writer, tokens: int) -> None:
-    """The requested tokens and `[DONE]`, on a connection that stays open."""
-    await well(writer, tokens)
-    await asyncio.sleep(3600)
-
-
 def _reset(writer: Writer) -> None:
     """Close with RST, as a process that is killed with unread data does."""
     writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -205,7 +199,7 @@ class Endpoint:
         self._run(self._up())
 
     def down(self) -> None:
-        """Listen no more, and drop who is connected."""
+        """Listen no more, and reset who is connected."""
         self._run(self._down())
 
     def tls(self, context: ssl.SSLContext) -> None:
@@ -230,7 +224,7 @@ class Endpoint:
             self._server.close()
         while len(asyncio.all_tasks()) > 1:  # a connection that was just accepted has a task before it has a writer
             for writer in self._writers:
-                writer.transport.abort()
+                _reset(writer)  # without it a probe whose request has been read would see a proper end
             await asyncio.sleep(0.01)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: Writer) -> None:

@@ -38,6 +38,7 @@ from prober.probing.target import Target
 from prober.probing.trust import Trust
 from tests.kubernetes.leases import cluster
 from tests.kubernetes.link import Link
+from tests.serving import serving, until
 
 TIMING = Timing(3.0)
 TEXT = """
@@ -113,14 +114,8 @@ async def engine() -> AsyncIterator[Engine]:
 
     app = create_app(Settings(behaviour=Behaviour(ttft=Constant(0.05), itl=Constant(0.01))))
     app.middlewares.append(count)
-    runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    found.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    try:
+    async with serving(app) as found.url:
         yield found
-    finally:
-        await runner.cleanup()
 
 
 class Replica:
@@ -181,12 +176,6 @@ def sending(monkeypatch: pytest.MonkeyPatch, leadership: Leadership) -> list[int
 def short_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """At the load that is there, before a sweep."""
     monkeypatch.setattr(sweep_runner, "BEFORE_S", 0.05)
-
-
-async def until(true: Callable[[], Any], seconds: float = 30.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not true():  # noqa: ASYNC110 -- what is waited for is a number that has no event
-            await asyncio.sleep(0.005)
 
 
 async def test_without_the_lease_nothing_is_swept_and_it_is_said_who_may() -> None:

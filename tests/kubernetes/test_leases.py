@@ -4,10 +4,9 @@ import asyncio
 import json
 import logging
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
-from random import Random
 from typing import Any
 
 import pytest
@@ -24,6 +23,7 @@ from prober.probing.leadership import claimed_as
 from prober.probing.shard import Shard
 from tests.kubernetes.leases import Cluster, cluster
 from tests.kubernetes.link import Link
+from tests.serving import until
 
 LEASE_S = 3.0
 TIMING = Timing(LEASE_S)
@@ -63,12 +63,6 @@ async def replica(server: Cluster, who: str, url: str | None = None) -> AsyncIte
         yield made
     finally:
         await made.part.close()
-
-
-async def until(true: Callable[[], Any], seconds: float = 4 * LEASE_S) -> None:
-    async with asyncio.timeout(seconds):
-        while not true():  # noqa: ASYNC110 -- what is waited for is a number that has no event
-            await asyncio.sleep(0.005)
 
 
 async def test_one_holds_it_and_says_so_as_kubernetes_does(api_server: Cluster) -> None:
@@ -132,35 +126,6 @@ async def test_a_holder_that_is_cut_off_lets_go_before_another_takes_it(api_serv
             await until(lambda: first.part.holder == "b")
             assert not first.holds
             assert second.part.claimed("k") == 0
-
-
-async def test_at_no_time_two_hold_it_whatever_the_network_does(api_server: Cluster) -> None:
-    """Three replicas, each behind a wire that is slow or cut by turns, looked at 200 times a second."""
-    rng = Random(7)
-    async with Link(api_server.url) as one, Link(api_server.url) as two, Link(api_server.url) as three:
-        links = (one, two, three)
-        async with (
-            replica(api_server, "a", one.url) as a,
-            replica(api_server, "b", two.url) as b,
-            replica(api_server, "c", three.url) as c,
-        ):
-            loop = asyncio.get_running_loop()
-            end, turn = loop.time() + 3 * LEASE_S, 0.0
-            holders = set()
-            while loop.time() < end:
-                holding = [each.task for each in (a, b, c) if each.holds]
-                assert len(holding) <= 1
-                holders.update(holding)
-                if loop.time() > turn:
-                    turn = loop.time() + rng.uniform(0.3, 1.0) * LEASE_S
-                    for link in links:
-                        link.delay_s = rng.choice((0.0, 0.1, TIMING.request_timeout_s))
-                        link.cut = rng.random() < 0.4
-                await asyncio.sleep(0.005)
-            assert holders
-            for link in links:
-                link.delay_s, link.cut = 0.0, False
-            await until(lambda: any(each.holds for each in (a, b, c)))
 
 
 async def test_a_server_that_is_away_at_the_start_is_waited_for(

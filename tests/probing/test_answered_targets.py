@@ -7,9 +7,10 @@ import pytest
 
 from prober.measure.target_state import TargetState
 from prober.probing.answered_targets import EXPECTED_SAVES, ROW
-from tests.daemon.test_fleet import QUICK, specs, until, watched
+from tests.daemon.test_fleet import QUICK, specs, watched
 from tests.probing.test_first_answer import state
 from tests.processes import free_port
+from tests.serving import until
 from tests.virtual import running
 
 pytestmark = pytest.mark.virtual_time

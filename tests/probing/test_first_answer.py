@@ -8,8 +8,9 @@ from prober.measure.target_state import TargetState
 from prober.probing.target_runner import UNNAMED
 from prober.web.api_types import TargetAnswer
 from prober.web.views import Views
-from tests.daemon.test_fleet import QUICK, Watched, specs, until, watched
+from tests.daemon.test_fleet import QUICK, Watched, specs, watched
 from tests.processes import free_port
+from tests.serving import until
 from tests.virtual import running
 
 pytestmark = pytest.mark.virtual_time

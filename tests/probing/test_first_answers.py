@@ -4,7 +4,8 @@ import logging
 
 import pytest
 
-from tests.daemon.test_fleet import QUICK, Watched, specs, until, watched
+from tests.daemon.test_fleet import QUICK, Watched, specs, watched
+from tests.serving import until
 from tests.virtual import running
 
 pytestmark = pytest.mark.virtual_time

@@ -27,7 +27,6 @@ from prober.measure.target_state import TargetState
 from prober.mock.delays import Constant
 from prober.mock.engine import Behaviour
 from prober.mock.settings import Settings
-from prober.mock.wire import Wire
 from prober.net.clock import Clock
 from prober.net.endpoint import Endpoint
 from prober.probing.probe import Flight, header_number, run_probe
@@ -113,14 +112,6 @@ async def test_each_fault_has_its_outcome(fault: str, outcome: Outcome) -> None:
     assert result.detail or outcome is Outcome.OK
 
 
-@pytest.mark.real_time
-async def test_a_tcp_reset_is_reset() -> None:
-    """In the middle of an answer."""
-    async with running(QUICK) as url:
-        result = await probe(spec(url, headers={"X-Mock-Fault": "reset:3"}))
-    assert result.outcome is Outcome.RESET, result.detail
-
-
 async def test_a_good_answer_is_ok_and_counted_by_the_server() -> None:
     """Outcome, length, usage and times of a healthy stream."""
     async with running(QUICK) as url:
@@ -135,22 +126,6 @@ async def test_a_good_answer_is_ok_and_counted_by_the_server() -> None:
     assert (result.model, result.engine) == ("mock", "vllm")
 
 
-async def test_an_early_role_chunk_is_no_first_token() -> None:
-    """A role chunk sent before anything was generated does not count."""
-    wire = Wire(role_chunk="early")
-    async with running(replace(QUICK, wire=wire, behaviour=Behaviour(ttft=Constant(0.1), itl=Constant(0.001)))) as url:
-        result = await probe(spec(url))
-    assert result.timeline.ttft_s is not None
-    assert result.timeline.ttft_s >= 0.1
-
-
-async def test_an_engine_known_to_send_no_done_needs_none() -> None:
-    """A clean end after the finish reason is a proper end there."""
-    async with running(replace(QUICK, wire=Wire(done=False, usage="last-content"))) as url:
-        result = await probe(spec(url, engine="transformers"))
-    assert result.outcome is Outcome.OK, result.detail
-
-
 async def test_without_a_stream_there_is_only_e2e() -> None:
     """stream: false makes no TTFT up."""
     async with running(QUICK) as url:
@@ -158,21 +133,6 @@ async def test_without_a_stream_there_is_only_e2e() -> None:
     assert result.outcome is Outcome.OK, result.detail
     assert result.timeline.ttft_s is None
     assert result.timeline.e2e_s is not None
-
-
-async def test_completions_are_probed_as_well() -> None:
-    """The other endpoint has the same outcome and counts."""
-    async with running(QUICK) as url:
-        result = await probe(spec(url, api="completions"))
-    assert result.outcome is Outcome.OK, result.detail
-
-
-async def test_a_wrong_model_is_404() -> None:
-    """The engine's own words are in the detail."""
-    async with running(QUICK) as url:
-        result = await probe(spec(url, model="nope"))
-    assert result.outcome is Outcome.HTTP_404
-    assert "nope" in result.detail
 
 
 async def test_a_name_that_does_not_resolve_is_dns() -> None:
@@ -229,37 +189,6 @@ async def test_a_server_that_accepts_nobody_is_connect_timeout() -> None:
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 TOKEN = b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'
-RAW = [
-    (b"", Outcome.RESET),
-    (b"SSH-2.0-OpenSSH_9.6\r\n", Outcome.MALFORMED),
-    (b"HTTP/1.1 302 Found\r\nLocation: /login\r\nContent-Length: 0\r\n\r\n", Outcome.REJECTED),
-    (b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 100\r\n\r\nup", Outcome.HTTP_5XX),
-    (HEAD, Outcome.TRUNCATED),
-    (HEAD + b"%x\r\n%b\r\n" % (len(TOKEN), TOKEN), Outcome.TRUNCATED),
-    (HEAD + b"%x\r\n%b\r\n0\r\n\r\n" % (len(TOKEN), TOKEN), Outcome.TRUNCATED),
-    (HEAD + b"zz\r\n", Outcome.MALFORMED),
-]
-
-
-@pytest.mark.parametrize(("answer", "outcome"), RAW)
-async def test_each_broken_answer_has_its_outcome(answer: bytes, outcome: Outcome) -> None:
-    """Whatever a server writes before it closes the connection, the probe ends, is not `ok`, and says what was seen."""
-
-    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = await reader.readuntil(b"\r\n\r\n")
-        if head.startswith(b"GET"):
-            models = b'{"data":[{"id":"m","owned_by":"vllm"}]}'
-            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(models), models))
-        else:
-            length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
-            await reader.readexactly(length)
-            writer.write(answer)
-        writer.close()
-
-    async with serving(handler) as port:
-        result = await probe(spec(f"http://127.0.0.1:{port}"))
-    assert result.outcome is outcome, result.detail
-    assert result.detail
 
 
 async def test_what_a_request_delivered_before_it_was_cut_is_known() -> None:

@@ -1,20 +1,16 @@
 """Which probe fills which series, and which event counts for which SLO."""
 
-import itertools
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
 from prober.config.load import load
 from prober.config.target import TargetSpec
 from prober.daemon.registry import ALL as ALL_SERIES
 from prober.daemon.registry import registry
-from prober.exposition.buckets import bounds
-from prober.exposition.families import Family, Histogram, Registry, Series, page
+from prober.exposition.families import Histogram, Registry, Series, page
 from prober.features.slo.monitor import SloMonitor
 from prober.measure.chat import Usage
 from prober.measure.outcome import BAD, NEUTRAL, Outcome
@@ -206,19 +202,6 @@ def test_tool_calls_have_series_where_the_workload_has_tools() -> None:
     assert not [name for name, _ in samples(families) if "call" in name]
 
 
-@pytest.mark.parametrize("thresholds", [[], [0.437], [0.02, 0.5, 1.0, 10.0, 50.0], [i / 50 for i in range(1, 40)]])
-def test_every_threshold_is_a_bound(thresholds: list[float]) -> None:
-    """Thresholds are always bounds, there are at most 60, and near a threshold they are 12% apart."""
-    found = bounds("request", thresholds)
-    assert set(thresholds) <= set(found)
-    assert 40 <= len(found) <= 60
-    if len(thresholds) == 1:
-        near = [bound for bound in found if thresholds[0] / 1.9 < bound < thresholds[0] * 1.9]
-        assert max(b / a for a, b in itertools.pairwise(near)) < 1.13
-    if not thresholds:
-        assert max(b / a for a, b in itertools.pairwise(found)) < 1.27
-
-
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_what_is_no_number_never_poisons_a_sum(value: float) -> None:
     """NaN and infinity are refused, and nothing of their batch is counted."""
@@ -226,31 +209,6 @@ def test_what_is_no_number_never_poisons_a_sum(value: float) -> None:
     with pytest.raises(ValueError, match="not all finite"):
         histogram.observe(0.5, value)
     assert (histogram.sum, sum(histogram.counts)) == (0.0, 0)
-
-
-def everything() -> Iterator[Family]:
-    family = Family(Series("x_total", "counter", 'with "quotes" and \\', ("a",)))
-    family.value('q"\\\n').inc(2)
-    yield family
-    latency = Family(Series("y_seconds", "histogram", "latency", ("a",)))
-    latency.histogram((0.1, 1.0), "b").observe(0.05, 0.5, 7.0)
-    latency.histogram((0.1, 1.0), "b").exemplar(0.5, "id-1", 1000.0)
-    yield latency
-    yield Family(Series("z_ratio", "gauge", "never made"))
-
-
-def test_both_forms_are_read_back_the_same() -> None:
-    """Text and OpenMetrics hold the same samples, escaped as their readers expect; an empty family is left out."""
-    families = list(everything())
-    text = b"".join(page(families, openmetrics=False)).decode()
-    openmetrics = b"".join(page(families, openmetrics=True)).decode() + "# EOF\n"
-    one = {(s.name, tuple(s.labels.items())): s.value for f in read_text(text) for s in f.samples}
-    two = {(s.name, tuple(s.labels.items())): s.value for f in read_openmetrics(openmetrics) for s in f.samples}  # type: ignore[no-untyped-call]
-    assert one == two
-    assert one[("x_total", (("a", 'q"\\\n'),))] == 2
-    assert one[("y_seconds_bucket", (("a", "b"), ("le", "+Inf")))] == 3
-    assert '# {request_id="id-1"} 0.5 1000.000' in openmetrics
-    assert "z_ratio" not in text
 
 
 def test_pieces_make_the_whole() -> None:

@@ -7,11 +7,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
-from random import Random
 
 import pytest
 import trustme
@@ -38,6 +36,7 @@ from prober.storage.watched_file import Secret, read_regular
 from prober.web.web_config import WebFile
 from tests.kubernetes.pods import pod
 from tests.processes import free_port
+from tests.serving import serving
 
 DEEP = 100_000
 BOMB = "a: &a [1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
@@ -99,20 +98,6 @@ LABEL_NAMES = frozenset({"__address__", "name", "model"})
 GOOD = '[{"targets": ["good:1"]}]'
 
 
-@asynccontextmanager
-async def list_server(answer: Callable[[web.Request], Awaitable[web.Response]]) -> AsyncIterator[str]:
-    app = web.Application()
-    app.router.add_get("/{path:.*}", answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}/"
-    finally:
-        await runner.cleanup()
-
-
 def addresses(discovered: DiscoveredTargets) -> list[str]:
     return sorted(labels["__address__"] for _, groups in discovered.items() for labels in groups)
 
@@ -125,20 +110,6 @@ def test_odd_yaml_has_no_other_error_than_its_own(odd: str) -> None:
     except BadYaml as bad:
         problem = str(bad)
     assert len(problem) < 400
-
-
-def test_mutated_yaml_has_no_other_error_than_its_own() -> None:
-    """Pieces of the odd documents in each other, and bytes replaced: 4,000 texts."""
-    rng = Random(20)
-    short = [text for text in ODD_YAML.values() if len(text) < 300]
-    for _ in range(4_000):
-        text = rng.choice(short)
-        for _ in range(rng.randint(1, 4)):
-            at, other = rng.randrange(len(text) + 1), rng.choice(short)
-            piece = rng.choice([other[rng.randrange(len(other)) :], rng.choice("[]{}:,&*!|>'\"%@`-?\\\n\t #~<"), ""])
-            text = text[:at] + piece + text[at + rng.randint(0, 3) :]
-        with suppress(BadYaml):
-            parse(text[:2_000])
 
 
 @pytest.mark.parametrize("odd", ODD_YAML.values(), ids=ODD_YAML)
@@ -191,7 +162,7 @@ async def test_a_list_of_a_server_is_read_again_once_it_is_fixed(odd: str) -> No
     async def answer(_: web.Request) -> web.Response:
         return web.Response(text=body, content_type="application/json")
 
-    async with list_server(answer) as url:
+    async with serving(answer) as url:
         discovered = DiscoveredTargets("list", lambda: None)
         source = Http(HttpSpec(url=url), LABEL_NAMES, discovered)
         await source.refresh()
@@ -351,7 +322,7 @@ async def test_an_odd_object_of_a_cluster_hides_no_other(caplog: pytest.LogCaptu
             return web.json_response(listed)
         return web.Response(body=b"".join(json.dumps(event).encode() + b"\n" for event in events))
 
-    async with list_server(answer) as url:
+    async with serving(answer) as url:
         read = asyncio.Event()
         discovered = DiscoveredTargets("pods", lambda: read.set() if len(addresses(discovered)) == 3 else None)
         spec = KubernetesSpec(api_server=url.rstrip("/"), namespaces=("default",))

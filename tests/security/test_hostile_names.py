@@ -24,9 +24,10 @@ from prober.measure.recording import Recording
 from prober.net.clock import Clock
 from prober.probing.target import Target
 from prober.probing.target_runner import MAX_MODELS, UNNAMED
-from tests.daemon.test_fleet import QUICK, specs, until, watched
+from tests.daemon.test_fleet import QUICK, specs, watched
 from tests.features.engines.whole_page import read
 from tests.security.hostile_engine import Answers, chunk, engine, probe, response, stream, target_spec
+from tests.serving import until
 from tests.virtual import running
 
 # Default_Ignorable_Code_Point of Unicode 15 (DerivedCoreProperties.txt), and the two selectors that change how a sign looks.

@@ -382,15 +382,6 @@ def test_half_of_a_pair_is_a_mistake() -> None:
 # --- what is said
 
 
-def test_a_secret_is_hidden_in_every_form_and_where_it_is_cut_off() -> None:
-    """The forms are plain, base64, URL-encoded and truncated at the end of a text; other words stay."""
-    redactor = Redactor()
-    redactor.add_rotating("Bearer s3cr3t/token+value")
-    redactor.add_rotating("short")
-    text = "got s3cr3t/token+value, czNjcjN0L3Rva2VuK3ZhbHVl, s3cr3t%2Ftoken%2Bvalue, Bearer, short and s3cr3t/tok"
-    assert redactor.redact(text) == "got …, …, …, Bearer, short and …"
-
-
 def test_what_rotates_is_not_kept_for_ever() -> None:
     """Configured secrets stay, also after many tokens."""
     redactor = Redactor()

@@ -61,11 +61,16 @@ def test_pods_are_clients_of_their_own_and_a_machine_of_the_internet_is_one(
 
 @pytest.mark.parametrize("path", ["/", "/metrics", "/api/v1/targets", "/static/page.css", "/probe?target=a"])
 async def test_a_malformed_host_is_refused_with_400_on_every_page(path: str) -> None:
-    """And no exception; a health check, whose Host nobody chooses with care, is answered."""
+    """And no exception, with browsers' headers too; a health check, whose Host nobody chooses with care, is answered."""
     async with served(None) as site:
         for host in MALFORMED_HOSTS:
-            for wanted, status in ((path, b"400"), ("/-/healthy", b"200")):
-                head = f"GET {wanted} HTTP/1.1\r\nConnection: close\r\nHost: ".encode() + host + b"\r\n\r\n"
+            for wanted, status, more in (
+                (path, b"400", ""),
+                (path, b"400", "Sec-Fetch-Site: same-origin\r\n"),
+                (path, b"400", "Origin: http://[\r\n"),
+                ("/-/healthy", b"200", ""),
+            ):
+                head = f"GET {wanted} HTTP/1.1\r\nConnection: close\r\n{more}Host: ".encode() + host + b"\r\n\r\n"
                 answer = await answer_to(site.port, head)
                 assert answer.split()[1] == status, (host, answer[:80])
         assert await site.status("/") == 200

@@ -130,3 +130,11 @@ def test_no_fact_of_an_engine_has_a_secret() -> None:
     assert echoed.redacted(redactor.redact) == EngineInfo("vllm", "1.0+…", "…", {"dtype": "…"})
     honest = EngineInfo("vllm", "0.9.1", "llama-3", {"dtype": "bfloat16"})
     assert honest.redacted(redactor.redact) == honest
+
+
+def test_the_scheme_of_a_token_and_a_short_word_are_no_secrets() -> None:
+    """Of a header that a server repeats only the token is hidden."""
+    redactor = Redactor()
+    redactor.add_rotating("Bearer s3cr3t/token+value")
+    redactor.add_rotating("short")
+    assert redactor.redact("Bearer s3cr3t/token+value, short and s3cr3t/tok") == "Bearer …, short and …"

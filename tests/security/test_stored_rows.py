@@ -4,14 +4,13 @@ The rows are those of a real life of the daemon, in virtual time, and odd conten
 """
 
 import asyncio
-import gc
 import json
 import logging
 import os
 import shutil
 import signal
 import sqlite3
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -19,7 +18,6 @@ from random import Random
 from typing import Any
 
 import pytest
-from aiohttp import web
 
 from prober.daemon.app import App, Options
 from prober.mock.server import create_app
@@ -27,9 +25,10 @@ from prober.mock.settings import Settings
 from prober.storage.store import UNREADABLE_SUFFIX, Store, UnusableStore
 from tests.processes import free_port
 from tests.seeds import seeds
+from tests.serving import serving
 from tests.virtual import VirtualClock, VirtualLoop
 
-pytestmark = [pytest.mark.virtual_time, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.virtual_time, pytest.mark.usefixtures("garbage_collector"), pytest.mark.timeout(300)]
 CONFIG = """
 defaults: {rate: 1/s, warmup: 0}
 slos: {ttft: {signal: ttft, threshold: 2s, objective: 99%}}
@@ -46,26 +45,11 @@ ODD: list[Any] = [
 NUMBERS: tuple[Any, ...] = (1e308, -1e308, float("nan"), float("inf"), -1, 0, 2**80, 1e-320, "x", None, [], {}, True)
 
 
-@pytest.fixture(autouse=True)
-def garbage_collector() -> Iterator[None]:
-    """The daemon sets it for its process."""
-    threshold = gc.get_threshold()
-    yield
-    gc.set_threshold(*threshold)
-    gc.unfreeze()
-
-
 @asynccontextmanager
 async def engines() -> AsyncIterator[None]:
-    runners = []
-    for host in ("192.0.2.1", "192.0.2.2"):
-        runner = web.AppRunner(create_app(Settings(seed=1), VirtualClock), access_log=None, handler_cancellation=True)
-        await runner.setup()
-        await web.TCPSite(runner, host, 8000).start()
-        runners.append(runner)
-    yield
-    for runner in runners:
-        await runner.cleanup()
+    one, other = (create_app(Settings(seed=1), VirtualClock) for _ in range(2))
+    async with serving(one, 8000, "192.0.2.1"), serving(other, 8000, "192.0.2.2"):
+        yield
 
 
 def started(folder: Path, port: int) -> App:

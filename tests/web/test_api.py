@@ -30,8 +30,9 @@ from prober.web.api import OPERATIONS, openapi
 from prober.web.recent_probes import LOOKED_AT_ONCE
 from prober.web.site import Site, serve
 from prober.web.token_bucket import Rates
-from tests.daemon.test_fleet import QUICK, SLOW, Watched, specs, until, watched
+from tests.daemon.test_fleet import QUICK, SLOW, Watched, specs, watched
 from tests.results.samples import sweep
+from tests.serving import until
 
 ROOT = Path(__file__).parents[2]
 
@@ -393,23 +394,6 @@ async def test_a_probe_is_not_for_the_pages_of_other_sites(
         if status == 403:
             assert "--web.external-url" in answer.text
         assert (await site.ask("GET", "/-/healthy", **own)).status in (200, 400)  # 400: of the server's own parser
-
-
-@pytest.mark.parametrize("lines", ["Host: a\r\nHost: b\r\n", "Host: \xff\r\n", "Host: [\r\n", "Host:\r\n"])
-@pytest.mark.parametrize("method", ["GET /probe?target=a", "POST /api/v1/probes?target=a"])
-async def test_a_malformed_host_is_a_mistake_of_the_client(
-    method: str, lines: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """400 in words, with browsers' headers too, and no exception."""
-    async with requesting("name: a, url: '{url}', rate: 1/h") as site:
-        for more in ("", "Sec-Fetch-Site: same-origin\r\n", "Origin: http://[\r\n", "Origin: http://a\r\n"):
-            port = int(site.url.rpartition(":")[2])
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(f"{method} HTTP/1.1\r\n{lines}{more}Connection: close\r\n\r\n".encode("latin-1"))
-            assert (await reader.read()).split()[1] == b"400"
-            writer.close()
-            await writer.wait_closed()
-    assert "Traceback" not in caplog.text
 
 
 async def test_without_a_host_it_is_no_browser() -> None:

@@ -14,7 +14,8 @@ from prober.mock.delays import Constant
 from prober.mock.engine import Behaviour
 from prober.mock.settings import Settings
 from prober.web.site import Site
-from tests.daemon.test_fleet import QUICK, SLOW, Watched, specs, until, watched
+from tests.daemon.test_fleet import QUICK, SLOW, Watched, specs, watched
+from tests.serving import until
 from tests.virtual import running
 
 pytestmark = pytest.mark.virtual_time

@@ -1,6 +1,5 @@
 """One target with its demand and its sweeps, as the fleet observes it, and mock engines to sweep."""
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -30,6 +29,8 @@ from prober.probing.observer import ObservedTarget
 from prober.probing.target import Target
 from prober.probing.trust import Trust
 from prober.storage.store import Store
+from tests.serving import serving
+from tests.serving import until as serving_until
 from tests.virtual import make_clock
 
 TEXT = """
@@ -144,9 +145,7 @@ async def staged(
 
 async def until(true: Callable[[], Any], seconds: float = 600.0) -> None:
     """Wait, for virtual seconds in most tests: a sweep with random arrivals takes one to three minutes."""
-    async with asyncio.timeout(seconds):
-        while not true():  # noqa: ASYNC110 -- what is waited for is a number that has no event
-            await asyncio.sleep(0.01)
+    await serving_until(true, seconds)
 
 
 @asynccontextmanager
@@ -170,10 +169,5 @@ async def behind_a_gateway(
 
     app = create_app(SLOTS, make_clock)
     app.middlewares.append(gateway)
-    runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}", received
-    finally:
-        await runner.cleanup()
+    async with serving(app) as url:
+        yield url, received

@@ -23,7 +23,7 @@ from prober.exposition.families import Value
 from prober.features.budget.checkpoints import Ledger
 from prober.features.capacity.headroom import Headroom, TargetDemand
 from prober.features.capacity.monitor import Sweeps
-from prober.features.engines.monitor import EngineMonitor, TargetEngine
+from prober.features.engines.monitor import EngineMonitor
 from prober.features.engines.page_reader import PageReader
 from prober.measure.engines import DIALECTS
 from prober.measure.target_state import TargetState
@@ -513,27 +513,6 @@ def test_another_page_has_no_demand_until_it_was_read_for_a_minute(changes: dict
         assert (world.value(DEMAND, name) is not None) is world.targets["victim"].metrics
 
     play(True, act)
-
-
-def epoch_of(world: World) -> int:
-    engine = world.fleet.runners["a"].find(TargetEngine)
-    assert engine is not None
-    return engine.continuity.epoch
-
-
-@pytest.mark.parametrize("tells_start", [True, False])
-def test_counters_after_a_missing_reading_are_compared_where_the_process_is_surely_the_same(tells_start: bool) -> None:
-    """Another one's may have grown past the old ones: without a start time nobody knows."""
-
-    async def act(world: World) -> None:
-        epoch = epoch_of(world)
-        await asyncio.sleep(20.0)
-        assert epoch_of(world) == epoch
-        world.engines["x"].hide(6.0)
-        await asyncio.sleep(20.0)
-        assert (epoch_of(world) == epoch) is tells_start
-
-    play(tells_start, act)
 
 
 def test_a_page_that_cannot_be_read_leaves_no_demand() -> None:

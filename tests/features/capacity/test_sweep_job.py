@@ -8,6 +8,8 @@ import signal
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from uuid import UUID
 
 import pytest
 from aiohttp import web
@@ -28,15 +30,20 @@ from prober.results.capacity import Capacity
 from prober.storage.lock import Lock
 from tests.features.capacity.stage import SLOTS, Stage, behind_a_gateway, staged, until
 from tests.results.samples import sweep
+from tests.serving import serving
 from tests.virtual import running
 
 pytestmark = pytest.mark.virtual_time
 
 
-async def test_a_sweep_finds_the_knee_and_a_restart_restores_it(tmp_path: Path) -> None:
+async def test_a_sweep_finds_the_knee_and_a_restart_restores_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Under background load; the answer is an interval in series, store and history, and is shown again after a restart.
 
-    Four at a time of 195 ms each are 20.5 a second; the SLO fails somewhat below, and arrivals are random."""
+    Four at a time of 195 ms each are 20.5 a second, and the SLO fails somewhat below. Arrivals follow from the id of the sweep:
+    sweeps of thirty ids estimated 12 to 24, and one found nothing, so the id is fixed."""
+    monkeypatch.setattr("prober.features.capacity.monitor.uuid", SimpleNamespace(uuid4=lambda: UUID(int=1)))
     slow = Behaviour(ttft=Constant(0.19), itl=Constant(0.001), slots=4, background_per_s=2.0)
     async with running(Settings(behaviour=slow)) as url:
         async with staged(url, folder=tmp_path, threshold="400ms", least="9/s") as stage:
@@ -48,7 +55,7 @@ async def test_a_sweep_finds_the_knee_and_a_restart_restores_it(tmp_path: Path) 
                 for bound in ("lower", "estimate", "upper")
             )
             assert lower < estimate < upper
-            assert 9 < estimate < 30
+            assert 13 < estimate < 20.5, "the slots allow no more"
             at = stage.value("llmslo_sweep_last_success_timestamp_seconds")
             assert at > 0
             assert stage.value("llmslo_sweep_rate_per_second") == 0
@@ -318,28 +325,19 @@ async def test_a_demand_from_prometheus_is_the_background_load() -> None:
         found = [] if "ALERTS" in str((await request.post())["query"]) else [{"metric": {}, "value": [0, "40"]}]
         return web.json_response({"status": "success", "data": {"resultType": "vector", "result": found}})
 
-    app = web.Application()
-    app.router.add_post("/api/v1/query", answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    prometheus = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    try:
-        async with (
-            running(SLOTS) as url,
-            staged(
-                url, "demand_query: 'sum(rate(x[5m]))', limits: {requests: 60}", page="none", prometheus=prometheus
-            ) as stage,
-        ):
-            await until(lambda: stage.value("llmslo_demand_requests_per_second") == 40)
-            stage.sweeps.start("t")
-            await until(stage.is_swept)
-            (result,) = stage.sweeps.results()
-            assert {each.demand_per_s for each in result.stages} == {40}
-            assert result.interference == ("other load of 40 requests/s, by Prometheus, before the sweep",)
-            (capacity,) = result.capacities
-            assert capacity.verdict == "not_enough_data", "60 requests show no rate"
-            assert capacity.evidence is not None
-            assert capacity.evidence.rate_per_s > 40
-    finally:
-        await runner.cleanup()
+    limited = "demand_query: 'sum(rate(x[5m]))', limits: {requests: 60}"
+    async with (
+        serving(answer) as prometheus,
+        running(SLOTS) as url,
+        staged(url, limited, page="none", prometheus=prometheus) as stage,
+    ):
+        await until(lambda: stage.value("llmslo_demand_requests_per_second") == 40)
+        stage.sweeps.start("t")
+        await until(stage.is_swept)
+        (result,) = stage.sweeps.results()
+        assert {each.demand_per_s for each in result.stages} == {40}
+        assert result.interference == ("other load of 40 requests/s, by Prometheus, before the sweep",)
+        (capacity,) = result.capacities
+        assert capacity.verdict == "not_enough_data", "60 requests show no rate"
+        assert capacity.evidence is not None
+        assert capacity.evidence.rate_per_s > 40

@@ -128,14 +128,10 @@ def test_each_regime_is_diagnosed_with_its_evidence(regime: str) -> None:
     assert diagnosis.next_measurement in diagnosis.text()
 
 
-def test_a_healthy_window_is_unknown() -> None:
-    """No change: `unknown`, without missing figures."""
+def test_no_change_and_no_evidence_are_unknown() -> None:
+    """Without missing figures, evidence and advice where nothing has changed."""
     diagnosis = diagnosed(HEALTHY)
     assert (diagnosis.regime, diagnosis.evidence, diagnosis.missing, diagnosis.advice) == ("unknown", (), (), ())
-
-
-def test_no_evidence_is_unknown() -> None:
-    """A window without features gives `unknown`."""
     assert diagnose(Evidence(WindowFeatures())).regime == "unknown"
 
 
@@ -180,33 +176,12 @@ def test_a_figure_is_listed_once(regime: str) -> None:
     assert all(finding.amount.endswith("%") for finding in diagnosis if finding.unit == "ratio")
 
 
-def test_a_growth_of_longer_prompts_is_not_outside_the_engine() -> None:
-    """The probes' prompts take three times as long as those of others: +40 ms for these are +120 ms for the probes."""
-    before = replace(HEALTHY, ttft_mean_s=0.450)
-    slower = replace(before, ttft_mean_s=0.630, ttft_s=quantiles(0.16), engine_ttft_s=0.190)
-    assert diagnosed(slower, before).regime == "unknown"
-    assert diagnosed(replace(slower, engine_ttft_s=0.155), before).regime == "network"
-
-
 def test_held_back_answers_support_the_network() -> None:
     """A gateway that begins to buffer adds to TTFT outside the engine; alone it is no cause."""
     diagnosis = diagnosed(replace(HEALTHY, **BREACHES["network"], held_back_ratio=1.0))
     assert diagnosis.regime == "network"
     assert "answers that arrived all at once or several tokens at a time: 100% [supports]" in diagnosis.text()
     assert diagnosed(replace(HEALTHY, held_back_ratio=1.0)).regime == "unknown"
-
-
-def test_a_slow_frontend_of_the_engine_is_unknown() -> None:
-    """A constant delay in the engine's own TTFT is neither prefill nor queue nor network."""
-    assert diagnosed(replace(HEALTHY, **SLOWER_ENGINE)).regime == "unknown"
-
-
-def test_a_long_tail_of_decode_steps_is_unknown() -> None:
-    """Plain steps are unchanged and a few are slow: no regime has this effect."""
-    assert (
-        diagnosed(replace(HEALTHY, itl_s=quantiles(0.010, 0.040, 0.100), tpot_s=quantiles(0.013)), tpot=0.012).regime
-        == "unknown"
-    )
 
 
 def test_two_regimes_that_do_not_explain_each_other_are_unknown() -> None:
@@ -220,7 +195,103 @@ def test_two_regimes_that_do_not_explain_each_other_are_unknown() -> None:
     assert "warm and cold probes" in diagnosis.next_measurement
 
 
-QUEUEING: dict[str, Any] = {**BREACHES["queueing"]}
+Changes = dict[str, Any]
+QUEUEING: Changes = {**BREACHES["queueing"]}
+LITTLE_WORK: Changes = {**QUEUEING, "generated_tokens_per_s": 400.0}
+TAIL: Changes = {**QUEUEING, "ttft_s": HEALTHY.ttft_s}
+NO_HITS: Changes = dict.fromkeys(("prefix_hit_ratio", "prefix_hit_tokens_per_s"))
+LOST: Changes = {**BREACHES["prefix_miss"], **NO_HITS}
+SCATTERED: Changes = {**BREACHES["network"], "connect_s": 0.002}
+NO_SPACE: Changes = {**BREACHES["cache_pressure"], "preemptions_per_s": 0.0}
+LONGER: Changes = {"ttft_mean_s": 0.630, "ttft_s": quantiles(0.16)}
+CONNECTING: Changes = {"ttft_s": quantiles(0.160), "ttft_mean_s": 0.180, "connect_s": 0.102}
+FULL: Changes = {"kv_usage_ratio": 0.97, "kv_free_tokens": 300.0}
+IDLE_CACHE: Changes = {"kv_free_tokens": 4_000.0}
+AT_LIMIT: Changes = {"kv_free_tokens": 100.0, "waiting_at_most_running_ratio": 0.95}
+LONG: Changes = {"prompt_tokens": 4_000.0, "ttft_s": quantiles(0.45)}
+# By requirement: (regime, changes of the window, changes of the one before, breached thresholds). None: nothing is known of before.
+CASES: dict[str, list[tuple[str, Changes, Changes | None, dict[str, float]]]] = {
+    "longer prompts of the probes than of others: +40 ms for these are +120 ms for the probes, and not outside the engine": [
+        ("unknown", {**LONGER, "engine_ttft_s": 0.190}, {"ttft_mean_s": 0.450}, {}),
+        ("network", {**LONGER, "engine_ttft_s": 0.155}, {"ttft_mean_s": 0.450}, {}),
+    ],
+    "a constant delay in the engine's own TTFT is neither prefill nor queue nor network": [
+        ("unknown", SLOWER_ENGINE, {}, {}),
+    ],
+    "no regime leaves plain steps unchanged and makes a few slow": [
+        ("unknown", {"itl_s": quantiles(0.010, 0.040, 0.100), "tpot_s": quantiles(0.013)}, {}, {"tpot": 0.012}),
+    ],
+    "a page counts the backlog of a front as queue time, but nothing waits for the scheduler": [
+        ("unknown", {**QUEUEING, "waiting": 0.2}, {}, {"ttft": 0.1}),
+    ],
+    "long prompts of others raise the engine's mean TTFT and do not dilute queueing of the probes": [
+        ("queueing", {**QUEUEING, "engine_ttft_s": 1.5, "prompt_tokens_per_request": 4_000.0}, {}, {}),
+    ],
+    "queueing is the cause with more work, longer prompts, bursts, or all slots taken; else something makes the service slower": [
+        ("unknown", LITTLE_WORK, {}, {}),
+        ("queueing", {**LITTLE_WORK, "generated_tokens_per_s": 540.0}, {}, {}),
+        ("queueing", {**LITTLE_WORK, "prompt_tokens_per_request": 1_100.0}, {}, {}),
+        ("queueing", {**LITTLE_WORK, "requests_dispersion": 4.4}, {}, {}),
+        ("unknown", {**LITTLE_WORK, "requests_dispersion": 2.2}, {}, {}),
+        ("queueing", {**LITTLE_WORK, "waiting_at_most_running_ratio": 0.8}, {}, {}),
+        ("unknown", {**LITTLE_WORK, "waiting_at_most_running_ratio": 0.1}, {}, {}),
+    ],
+    "a hundred probes are too few for a p99: the mean grew by more than three of its errors, and no quantile did": [
+        ("queueing", {**TAIL, "ttft_mean_error_s": 0.08}, {}, {}),
+        ("unknown", {**TAIL, "ttft_mean_error_s": 0.1}, {}, {}),
+    ],
+    "a lost prefix makes warm prompts slower: not cold ones as fast as these, nor with a saving that is known too badly": [
+        ("prefix_miss", LOST, NO_HITS, {}),
+        ("unknown", {**LOST, "ttft_cold_s": 0.085, "ttft_warm_s": 0.080}, NO_HITS, {}),
+        ("unknown", {**LOST, "saving_error_s": 0.05}, NO_HITS, {}),
+    ],
+    "no share is computed of a mean TTFT that grew by less than four standard errors": [
+        ("network", {**SCATTERED, "ttft_mean_error_s": 0.01}, {}, {}),
+        ("unknown", {**SCATTERED, "ttft_mean_error_s": 0.04}, {}, {}),
+    ],
+    "a full cache that preempts nobody and has space for many prompts is not the cause: requests that wait, wait for slots": [
+        (regime, {**BREACHES[regime], "kv_usage_ratio": usage, **more}, {}, {})
+        for usage in (0.93, 0.99)
+        for regime, more in (("decode_far_from_bound", IDLE_CACHE), ("queueing", IDLE_CACHE), ("queueing", AT_LIMIT))
+    ],
+    "a cache as full as before is not the cause, as some pages count blocks that only the prefix cache holds": [
+        ("unknown", {**NO_SPACE, "kv_free_tokens": 290.0}, FULL, {}),
+        ("cache_pressure", {**NO_SPACE, "kv_free_tokens": 290.0}, {**FULL, "kv_free_tokens": 9_000.0}, {}),
+    ],
+    "waiting for space is cache pressure without preemptions: no prompt fits, and fewer requests run than did; an overload fills any": [
+        ("cache_pressure", NO_SPACE, {}, {}),
+        ("unknown", {**NO_SPACE, "kv_free_tokens": None}, {}, {}),
+        ("unknown", {**NO_SPACE, "requests_per_s": 32.0, "waiting": 7.0}, {}, {}),
+        ("unknown", {**NO_SPACE, "prompt_tokens_per_request": 1_100.0}, {}, {}),
+    ],
+    "decode near its bound is no cause while only the TTFT's SLO is breached": [
+        ("unknown", BREACHES["memory_bound_decode"], {}, {"ttft": 0.1}),
+        ("memory_bound_decode", BREACHES["memory_bound_decode"], {}, {"ttft": 0.1, "itl": 0.01}),
+    ],
+    "a cause without evidence of its own is not one of two: connecting is of the TTFT, decode near its bound of the ITL": [
+        ("unknown", {**BREACHES["memory_bound_decode"], **CONNECTING}, {}, {"ttft": 0.1, "itl": 0.01}),
+    ],
+    "without a baseline, steps over the SLO are judged by the bound: near, far, and unknown between and above": [
+        ("memory_bound_decode", {"over_bound": 0.9}, None, {"tpot": 0.008}),
+        ("decode_far_from_bound", {"over_bound": 0.4}, None, {"tpot": 0.008}),
+        ("unknown", {"over_bound": 0.68}, None, {"tpot": 0.008}),
+        ("unknown", {"over_bound": 1.6}, None, {"tpot": 0.008}),
+    ],
+    "without a baseline, a median prompt cost above the SLO's threshold is prefill_bound": [
+        ("prefill_bound", LONG, None, {"ttft": 0.3}),
+        ("unknown", LONG, None, {"ttft": 0.5}),
+        ("unknown", LONG, None, {}),
+    ],
+}
+
+
+@pytest.mark.parametrize("requirement", CASES)
+def test_the_evidence_decides_the_cause(requirement: str) -> None:
+    """What else the figures would allow gives another regime, or `unknown`."""
+    for regime, changes, earlier, breached in CASES[requirement]:
+        before = WindowFeatures() if earlier is None else replace(HEALTHY, **earlier)
+        diagnosis = diagnosed(replace(HEALTHY, **{**(earlier or {}), **changes}), before, **breached)
+        assert diagnosis.regime == regime, diagnosis.text()
 
 
 @pytest.mark.parametrize(("queue_s", "waiting"), [(0.250, 0.0), (0.250, 1.5), (0.020, 9.0)])
@@ -233,55 +304,6 @@ def test_a_queue_time_that_the_waiting_requests_contradict_is_not_used(queue_s: 
     assert "would be" in diagnosis.doubts[0]
     assert f"the page reads {waiting:.3g}" in diagnosis.doubts[0]
     assert diagnosed(replace(HEALTHY, **QUEUEING), ttft=0.1).doubts == ()
-
-
-def test_a_backlog_of_the_front_is_no_queueing() -> None:
-    """The page counts it as queue time, but nothing waits for the scheduler: `unknown`."""
-    backlog = replace(HEALTHY, **{**QUEUEING, "engine_queue_s": 0.250, "waiting": 0.2})
-    assert diagnosed(backlog, ttft=0.1).regime == "unknown"
-
-
-def test_long_prompts_of_others_do_not_dilute_queueing() -> None:
-    """They raise the engine's mean TTFT by their own prefill. The probes' mean TTFT is that of the probes' own length."""
-    diagnosis = diagnosed(replace(HEALTHY, **{**QUEUEING, "engine_ttft_s": 1.5, "prompt_tokens_per_request": 4_000.0}))
-    assert diagnosis.regime == "queueing", diagnosis.text()
-
-
-@pytest.mark.parametrize(
-    ("load", "regime"),
-    [
-        ({}, "unknown"),
-        ({"generated_tokens_per_s": 540.0}, "queueing"),
-        ({"prompt_tokens_per_request": 1_100.0}, "queueing"),
-        ({"requests_dispersion": 4.4}, "queueing"),
-        ({"requests_dispersion": 2.2}, "unknown"),
-        ({"waiting_at_most_running_ratio": 0.8}, "queueing"),
-        ({"waiting_at_most_running_ratio": 0.1}, "unknown"),
-    ],
-)
-def test_a_queue_without_more_to_do_is_a_consequence(load: dict[str, Any], regime: str) -> None:
-    """Queueing is the cause with more work, longer prompts, bursts, or all slots taken; else something makes the service slower."""
-    waiting = {**QUEUEING, "generated_tokens_per_s": 400.0}
-    assert diagnosed(replace(HEALTHY, **{**waiting, **load})).regime == regime
-
-
-def test_a_tail_that_only_the_mean_shows() -> None:
-    """A hundred probes are too few for a p99: the mean grew by more than three of its errors, and no quantile did."""
-    tail = {**QUEUEING, "ttft_s": HEALTHY.ttft_s, "ttft_mean_error_s": 0.08}
-    assert diagnosed(replace(HEALTHY, **tail)).regime == "queueing"
-    assert diagnosed(replace(HEALTHY, **{**tail, "ttft_mean_error_s": 0.1})).regime == "unknown"
-
-
-def test_a_lost_prefix_makes_warm_prompts_slower() -> None:
-    """Cold prompts that became as fast as warm ones, or a saving that is known too badly, are no lost prefix."""
-    page: dict[str, Any] = dict.fromkeys(("prefix_hit_ratio", "prefix_hit_tokens_per_s"))
-    lost = {**BREACHES["prefix_miss"], **page}
-    before = replace(HEALTHY, **page)
-    assert diagnosed(replace(HEALTHY, **lost), before).regime == "prefix_miss"
-    assert (
-        diagnosed(replace(HEALTHY, **{**lost, "ttft_cold_s": 0.085, "ttft_warm_s": 0.080}), before).regime == "unknown"
-    )
-    assert diagnosed(replace(HEALTHY, **lost, saving_error_s=0.05), before).regime == "unknown"
 
 
 def test_a_wait_for_the_running_step_is_no_queueing() -> None:
@@ -298,55 +320,6 @@ def test_a_wait_for_the_running_step_is_no_queueing() -> None:
     diagnosis = diagnosed(step)
     assert diagnosis.regime == "unknown"
     assert any("decode steps" in other.why for other in diagnosis.runners_up if other.regime == "queueing")
-
-
-def test_a_growth_within_its_error_is_not_divided() -> None:
-    """A mean TTFT of few or scattered probes grew by less than four standard errors: no share of it is computed."""
-    scattered = replace(HEALTHY, **{**BREACHES["network"], "connect_s": 0.002}, ttft_mean_error_s=0.04)
-    assert diagnosed(replace(scattered, ttft_mean_error_s=0.01)).regime == "network"
-    assert diagnosed(scattered).regime == "unknown"
-
-
-@pytest.mark.parametrize("usage", [0.93, 0.99])
-def test_a_full_cache_without_harm_is_not_the_cause(usage: float) -> None:
-    """Nobody is preempted, and space for many prompts is free: requests that wait, wait for slots."""
-    full: dict[str, Any] = {"kv_usage_ratio": usage, "kv_free_tokens": 4_000.0}
-    assert (
-        diagnosed(replace(HEALTHY, **{**BREACHES["decode_far_from_bound"], **full})).regime == "decode_far_from_bound"
-    )
-    assert diagnosed(replace(HEALTHY, **{**QUEUEING, **full})).regime == "queueing"
-    at_limit: dict[str, Any] = {"kv_usage_ratio": usage, "kv_free_tokens": 100.0, "waiting_at_most_running_ratio": 0.95}
-    assert diagnosed(replace(HEALTHY, **{**QUEUEING, **at_limit})).regime == "queueing"
-
-
-def test_a_cache_as_full_as_before_is_not_the_cause() -> None:
-    """Some pages count blocks that only the prefix cache holds."""
-    full = replace(HEALTHY, kv_usage_ratio=0.97, kv_free_tokens=300.0)
-    waiting = {**BREACHES["cache_pressure"], "preemptions_per_s": 0.0, "kv_free_tokens": 290.0}
-    assert diagnosed(replace(full, **waiting), full).regime == "unknown"
-    assert diagnosed(replace(full, **waiting), replace(full, kv_free_tokens=9_000.0)).regime == "cache_pressure"
-
-
-def test_slower_steps_do_not_explain_a_first_token() -> None:
-    """Decode near its bound is no cause while only the TTFT's SLO is breached."""
-    slower = replace(HEALTHY, **BREACHES["memory_bound_decode"])
-    assert diagnosed(slower, ttft=0.1).regime == "unknown"
-    assert diagnosed(slower, ttft=0.1, itl=0.01).regime == "memory_bound_decode"
-
-
-def test_a_cause_that_is_not_evident_is_not_one_of_two() -> None:
-    """Connecting explains the TTFT's growth, and decode near its bound that of the ITL, which has no evidence of its own: unknown."""
-    both = {**BREACHES["memory_bound_decode"], "ttft_s": quantiles(0.160), "ttft_mean_s": 0.180, "connect_s": 0.102}
-    assert diagnosed(replace(HEALTHY, **both), ttft=0.1, itl=0.01).regime == "unknown"
-
-
-def test_waiting_for_space_is_cache_pressure_without_preemptions() -> None:
-    """No prompt fits, and fewer requests run than did at other times."""
-    full = {**BREACHES["cache_pressure"], "preemptions_per_s": 0.0}
-    assert diagnosed(replace(HEALTHY, **full)).regime == "cache_pressure"
-    assert diagnosed(replace(HEALTHY, **{**full, "kv_free_tokens": None})).regime == "unknown"
-    for load in ({"requests_per_s": 32.0, "waiting": 7.0}, {"prompt_tokens_per_request": 1_100.0}):
-        assert diagnosed(replace(HEALTHY, **{**full, **load})).regime == "unknown", "an overload fills any cache"
 
 
 def test_two_evident_causes_are_both_named() -> None:
@@ -409,24 +382,6 @@ def test_a_contradiction_is_the_reason_of_a_runner_up() -> None:
     assert any(
         "[contradicts]" in other.why for other in diagnosis.runners_up if other.regime == "decode_far_from_bound"
     )
-
-
-@pytest.mark.parametrize(
-    ("over_bound", "regime"),
-    [(0.9, "memory_bound_decode"), (0.4, "decode_far_from_bound"), (0.68, "unknown"), (1.6, "unknown")],
-)
-def test_steps_that_were_always_too_slow_for_the_slo(over_bound: float, regime: str) -> None:
-    """Without a baseline, steps over the SLO are judged by the bound: near, far, and unknown between and above."""
-    diagnosis = diagnosed(replace(HEALTHY, over_bound=over_bound), WindowFeatures(), tpot=0.008)
-    assert diagnosis.regime == regime
-
-
-def test_prompts_that_were_always_too_long_for_the_slo() -> None:
-    """Without a baseline, a median prompt cost above the SLO's threshold gives prefill_bound; below it does not."""
-    long = replace(HEALTHY, prompt_tokens=4_000.0, ttft_s=quantiles(0.45))
-    assert diagnosed(long, WindowFeatures(), ttft=0.3).regime == "prefill_bound"
-    assert diagnosed(long, WindowFeatures(), ttft=0.5).regime == "unknown"
-    assert diagnosed(long, WindowFeatures()).regime == "unknown"
 
 
 def test_a_late_prober_beside_a_slower_engine_is_not_the_cause() -> None:

@@ -17,9 +17,10 @@ from prober.features.discovery import series as discovery_series
 from prober.features.discovery.desired_targets import DesiredTargets
 from prober.measure.engines import DIALECTS
 from prober.probing.target_runner import TargetRunner
-from tests.daemon.test_fleet import QUICK, SLOW, specs, until, watched
+from tests.daemon.test_fleet import QUICK, SLOW, specs, watched
 from tests.kubernetes.apiserver import ApiServer
 from tests.kubernetes.pods import pod
+from tests.serving import until
 from tests.virtual import running
 
 pytestmark = pytest.mark.virtual_time

@@ -27,6 +27,7 @@ from prober.features.discovery.sources.objects import targets_of
 from prober.net.kubernetes import KubernetesApiError
 from tests.kubernetes.apiserver import ApiServer
 from tests.kubernetes.pods import endpoint_slice, pod
+from tests.serving import serving
 
 pytestmark = pytest.mark.virtual_time
 
@@ -162,14 +163,8 @@ async def list_server(answer: Callable[[web.Request], web.StreamResponse]) -> As
     async def handle(request: web.Request) -> web.StreamResponse:
         return answer(request)
 
-    app = web.Application()
-    app.router.add_get("/list", handle)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    yield f"http://127.0.0.1:{runner.addresses[0][1]}/list"
-    await runner.cleanup()
+    async with serving(handle) as url:
+        yield f"{url}/list"
 
 
 async def test_a_list_on_a_server_is_followed(tmp_path: Path) -> None:

@@ -16,37 +16,30 @@ def changes(machine: AnsweringModel, models: Iterable[str], begin_s: float = 0.0
     return [change.text() for change in taken if change is not None]
 
 
-def test_the_first_model_is_no_change() -> None:
-    """Nor is it one each time it answers."""
+TO_B = "model was A, is B"
+
+
+@pytest.mark.parametrize(
+    ("models", "texts", "shown"),
+    [
+        ("A" * 100, [], "A"),
+        ("AAA" + "B" * (SETTLING_ANSWERS - 1), [], "A"),
+        ("AAA" + "B" * 20, [TO_B], "B"),
+        ("AAABBBBAAAA", [TO_B, "model was B, is A"], "A"),
+        *(
+            (models, ["model was A, is A|B"], "A|B")
+            for models in ("AB" * 500, "AAAAB" * 200, "A" + "AB" * 500, "AABB" * 250)
+        ),
+        ("ABC" * 300, ["model was A, is A|B|C"], "A|B|C"),
+        ("AAAAAABAAAAAA", ["model was A, is A|B"], "A|B"),
+    ],
+)
+def test_a_model_that_has_settled_is_a_change_and_models_in_turn_are_one(
+    models: str, texts: list[str], shown: str
+) -> None:
+    """The first model is none; a change back is one of its own; a gateway that balances or falls back, once too, is one of several."""
     machine = AnsweringModel()
-    assert changes(machine, "A" * 100) == []
-    assert machine.text == "A"
-
-
-def test_another_model_is_a_change_when_it_has_settled() -> None:
-    """After a few answers in a row."""
-    machine = AnsweringModel()
-    assert changes(machine, "AAA" + "B" * (SETTLING_ANSWERS - 1)) == []
-    assert changes(machine, "B" * 20, 100) == ["model was A, is B"]
-    assert machine.text == "B"
-
-
-def test_a_change_back_is_a_change() -> None:
-    """Each settled change is one of its own."""
-    assert changes(AnsweringModel(), "AAABBBBAAAA") == ["model was A, is B", "model was B, is A"]
-
-
-@pytest.mark.parametrize("models", ["AB" * 500, "AAAAB" * 200, "A" + "AB" * 500, "AABB" * 250, "ABC" * 300])
-def test_models_in_turn_are_one_change(models: str) -> None:
-    """A gateway that balances or falls back does not fill the event log."""
-    machine = AnsweringModel()
-    assert changes(machine, models) in (["model was A, is A|B"], ["model was A, is A|B|C"])
-
-
-def test_a_single_fallback_is_told() -> None:
-    """A model that answered once in between is one of several."""
-    machine = AnsweringModel()
-    assert changes(machine, "AAAAAABAAAAAA") == ["model was A, is A|B"]
+    assert (changes(machine, models), machine.text) == (texts, shown)
 
 
 def test_frequent_changes_are_models_in_turn() -> None:

@@ -20,6 +20,7 @@ from prober.measure.engines import DIALECTS, TABLES, tables
 from tests.features.engines.whole_page import read
 
 PAGES = Path(__file__).parents[2] / "pages"
+MORE = PAGES / "more"  # what another server of the same release has on it besides, and the signals of that
 FIELDS = {field.name for field in fields(EngineSignals)} - {"info"}
 NAMES = sorted(path.stem for path in PAGES.glob("*.prom"))
 
@@ -68,108 +69,16 @@ def test_without_the_version_the_signals_are_the_same(name: str) -> None:
     assert present(read(page, table, model=expected["model"]).signals) == expected["signals"]
 
 
-SGLANG_RANK = 'model_name="tiny",engine_type="unified",tp_rank="{}",pp_rank="0",moe_ep_rank="0"'
-TRTLLM = 'engine_type="undefined",model_name="undefined"'
-# By page: what another server of the same release has on it besides, and the signals of that.
-MORE: dict[str, tuple[str, dict[str, float]]] = {
-    "vllm_0.24.0": (  # of two data-parallel ranks
-        """vllm:spec_decode_num_drafts_total{engine="0",model_name="tiny"} 100.0
-vllm:spec_decode_num_drafts_total{engine="1",model_name="tiny"} 20.0
-vllm:spec_decode_num_draft_tokens_total{engine="0",model_name="tiny"} 400.0
-vllm:spec_decode_num_draft_tokens_total{engine="1",model_name="tiny"} 80.0
-vllm:spec_decode_num_accepted_tokens_total{engine="0",model_name="tiny"} 250.0
-vllm:spec_decode_num_accepted_tokens_total{engine="1",model_name="tiny"} 30.0
-vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",model_name="tiny",position="0"} 90.0
-vllm:spec_decode_num_drafts_created{engine="0",model_name="tiny"} 1795200000.0
-vllm:request_success_total{engine="0",finished_reason="abort",model_name="tiny"} 2.0
-vllm:request_success_total{engine="1",finished_reason="abort",model_name="tiny"} 1.0
-vllm:request_success_total{engine="0",finished_reason="a_reason_of_tomorrow",model_name="tiny"} 4.0
-""",
-        {
-            "speculation_drafts_total": 120,
-            "speculation_draft_tokens_total": 480,
-            "speculation_accepted_tokens_total": 280,
-            "finished_abort_total": 3,
-            "requests_finished_total": 13,
-        },
-    ),
-    "vllm_0.7.3_v0": (
-        """vllm:spec_decode_draft_acceptance_rate{model_name="tiny"} 0.7
-vllm:spec_decode_num_accepted_tokens_total{model_name="tiny"} 70.0
-vllm:spec_decode_num_draft_tokens_total{model_name="tiny"} 100.0
-vllm:spec_decode_num_emitted_tokens_total{model_name="tiny"} 90.0
-""",
-        {"speculation_draft_tokens_total": 100, "speculation_accepted_tokens_total": 70},
-    ),
-    "sglang_0.5.23": (  # a copy for each tensor-parallel rank, and another data-parallel rank
-        "".join(
-            f"sglang:{name}{{{SGLANG_RANK.format(rank)}}} {value}\n"
-            for rank in (0, 1)
-            for name, value in (
-                ("spec_accept_rate", 0.62),
-                ("spec_accept_length", 2.86),
-                ("spec_num_draft_tokens", 4.0),
-            )
-        )
-        + f"""sglang:spec_accept_rate{{{SGLANG_RANK.format(0)},dp_rank="1"}} 0.4
-sglang:spec_accept_length{{{SGLANG_RANK.format(0)},dp_rank="1"}} 1.9
-"""
-        + """sglang:spec_verify_calls_total{model_name="tiny",engine_type="unified"} 210.0
-sglang:num_aborted_requests_total{model_name="tiny",engine_type="unified"} 2.0
-""",
-        {
-            "speculation_acceptance_ratio": 0.62,
-            "speculation_length_tokens": 2.86,
-            "speculation_drafts_total": 210,
-            "finished_abort_total": 2,
-        },
-    ),
-    "trtllm_2026": (
-        f"""trtllm_spec_decode_num_draft_tokens_total{{{TRTLLM}}} 300.0
-trtllm_spec_decode_num_accepted_tokens_total{{{TRTLLM}}} 120.0
-trtllm_spec_decode_acceptance_length{{{TRTLLM},pid="311"}} 2.2
-trtllm_request_success_total{{{TRTLLM},finished_reason="cancelled"}} 2.0
-trtllm_request_success_total{{{TRTLLM},finished_reason="timeout"}} 1.0
-""",
-        {
-            "speculation_draft_tokens_total": 300,
-            "speculation_accepted_tokens_total": 120,
-            "speculation_length_tokens": 2.2,
-            "finished_abort_total": 3,
-            "requests_finished_total": 9,
-        },
-    ),
-    "tgi_3.3.7": (
-        """tgi_request_skipped_tokens_bucket{le="1"} 200
-tgi_request_skipped_tokens_bucket{le="+Inf"} 400
-tgi_request_skipped_tokens_sum 350
-tgi_request_skipped_tokens_count 400
-""",
-        {"speculation_accepted_tokens_total": 350},
-    ),
-    "lmdeploy_0.18.0": (
-        """lmdeploy:spec_decode_num_drafts_total{engine="0",model_name="tiny"} 50.0
-lmdeploy:spec_decode_num_draft_tokens_total{engine="0",model_name="tiny"} 150.0
-lmdeploy:spec_decode_num_accepted_tokens_total{engine="0",model_name="tiny"} 90.0
-lmdeploy:spec_decode_mean_accept_rate{engine="0",model_name="tiny"} 0.6
-""",
-        {
-            "speculation_drafts_total": 50,
-            "speculation_draft_tokens_total": 150,
-            "speculation_accepted_tokens_total": 90,
-        },
-    ),
-}
-
-
-@pytest.mark.parametrize("name", MORE)
+@pytest.mark.parametrize("name", sorted(path.stem for path in MORE.glob("*.prom")))
 def test_speculation_and_finish_reasons_are_read_where_the_page_has_them(name: str) -> None:
     """Beside all that the page has without them."""
     expected = json.loads((PAGES / f"{name}.json").read_text())
-    lines, more = MORE[name]
+    more = json.loads((MORE / f"{name}.json").read_text())
     table = recognise(page_of(name), TABLES)
     assert table is not None
-    page = Parser(needed_metrics([table])).parse((PAGES / f"{name}.prom").read_bytes() + lines.encode())
+    page = Parser(needed_metrics([table])).parse(
+        (PAGES / f"{name}.prom").read_bytes() + (MORE / f"{name}.prom").read_bytes()
+    )
     assert page.broken == 0
     reading = read(page, table, version=expected["version"], model=expected["model"])
     assert present(reading.signals) == expected["signals"] | more

@@ -16,6 +16,7 @@ from prober.measure.engines import CONTEXT_FACTS
 from prober.net.clock import Clock
 from prober.probing.target import Target
 from prober.results.facts import CONTEXT_NAMES, ENGINE_VERSION, Fact
+from tests.serving import serving
 
 SECRET = "sk-of-the-server"
 SGLANG = {
@@ -145,17 +146,8 @@ async def server(documents: dict[str, Any], owned_by: str) -> AsyncIterator[tupl
             return web.Response(body=document)
         return web.json_response(document) if document is not None else web.Response(status=404)
 
-    app = web.Application()
-    app.router.add_route("GET", "/{path:.*}", answer)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    port = site._server.sockets[0].getsockname()[1]  # type: ignore[union-attr]
-    try:
-        yield f"http://127.0.0.1:{port}", requests
-    finally:
-        await runner.cleanup()
+    async with serving(answer) as url:
+        yield url, requests
 
 
 async def read(url: str) -> list[Fact]:

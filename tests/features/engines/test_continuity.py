@@ -64,32 +64,30 @@ def test_counters_continue_after_a_restart(starts: tuple[float | None, float | N
     assert last.requests_finished_total == 12.0
 
 
-def test_a_restart_is_recognised_by_start_time_if_counters_do_not_fall() -> None:
-    """The new process may already have counted more than the old one."""
-    story = take_all(Continuity(), signals(5.0, start=1.0), signals(50.0, start=9.0), signals(60.0, start=9.0))
-    assert tokens(story) == [5.0, 5.0, 65.0]
-    assert story[-1].restarted
-
-
-def test_a_restart_is_recognised_by_uptime() -> None:
-    """If the page has no start time."""
-    story = take_all(
-        Continuity(),
-        signals(5.0, uptime_seconds=500.0),
-        signals(6.0, uptime_seconds=2.0),
-        signals(6.0, uptime_seconds=7.0),
-    )
-    assert [step.restarted for step in story] == [False, False, True]
-    assert tokens(story) == [5.0, 5.0, 11.0]
-
-
-def test_an_idle_engine_after_a_restart() -> None:
-    """Counters at 0, or absent until the first request, keep the earlier totals."""
-    story = take_all(Continuity(), signals(100.0), signals(0.0), signals(0.0), signals(3.0))
-    assert tokens(story) == [100.0, 100.0, 100.0, 103.0]
-    story = take_all(Continuity(), signals(100.0), signals(None), signals(None), signals(3.0), signals(4.0))
-    assert tokens(story) == [100.0, None, None, 100.0, 104.0]
-    assert [step.restarted for step in story] == [False] * 4 + [True]
+@pytest.mark.parametrize(
+    ("readings", "totals", "restarted"),
+    [
+        # The new process has counted more than the old one: recognised by its start time, or by its uptime.
+        ((signals(5.0, start=1.0), signals(50.0, start=9.0), signals(60.0, start=9.0)), [5.0, 5.0, 65.0], [2]),
+        (
+            tuple(signals(count, uptime_seconds=up) for count, up in ((5.0, 500.0), (6.0, 2.0), (6.0, 7.0))),
+            [5.0, 5.0, 11.0],
+            [2],
+        ),
+        # Counters at 0, or absent until the first request.
+        (tuple(map(signals, (100.0, 0.0, 0.0, 3.0))), [100.0, 100.0, 100.0, 103.0], [2]),
+        (tuple(map(signals, (100.0, None, None, 3.0, 4.0))), [100.0, None, None, 100.0, 104.0], [4]),
+        # A rank leaves: the sum is lower, and no process has restarted.
+        ((signals(100.0, ranks=2), signals(60.0, ranks=1), signals(65.0, ranks=1)), [100.0, 100.0, 105.0], []),
+    ],
+)
+def test_a_total_is_held_and_goes_on(
+    readings: tuple[EngineSignals, ...], totals: list[float | None], restarted: list[int]
+) -> None:
+    """Whatever shows that counters are of another process or of fewer ranks: nothing is counted twice."""
+    story = take_all(Continuity(), *readings)
+    assert tokens(story) == totals
+    assert [index for index, step in enumerate(story) if step.restarted] == restarted
 
 
 def test_a_single_falling_counter_is_not_a_restart() -> None:
@@ -103,13 +101,6 @@ def test_a_single_falling_counter_is_not_a_restart() -> None:
     assert not any(step.restarted for step in story)
     assert [step.signals and step.signals.preemptions_total for step in story] == [5.0, 5.0, 7.0]
     assert tokens(story) == [100.0, 101.0, 102.0]
-
-
-def test_totals_are_held_when_a_rank_leaves() -> None:
-    """Fewer ranks have a lower sum: totals are held, nothing is counted twice, and no restart is reported."""
-    story = take_all(Continuity(), signals(100.0, ranks=2), signals(60.0, ranks=1), signals(65.0, ranks=1))
-    assert tokens(story) == [100.0, 100.0, 105.0]
-    assert not any(step.restarted for step in story)
 
 
 def test_a_histogram_with_new_bounds_starts_again() -> None:

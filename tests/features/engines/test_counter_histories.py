@@ -343,19 +343,6 @@ def test_reload_restart_and_outage_in_turn(tells_start: bool) -> None:
     assert site.restarts() == 4
 
 
-def test_another_page_with_other_buckets_continues_what_can_be_added() -> None:
-    """Histograms with other bounds start anew; they are not added to themselves."""
-
-    async def history(site: Site) -> None:
-        site.engines["two"].bound = 0.25
-        site.victim = "two"
-        await site.configure()
-
-    site = play(history, tells_start=True)
-    count = site.samples["v", TTFTS][-1][1]
-    assert count == pytest.approx(site.engines["two"].of_process, abs=60)
-
-
 def test_a_saved_state_that_cannot_be_read_is_left_aside(caplog: pytest.LogCaptureFixture) -> None:
     """The target starts anew; its neighbour keeps its own."""
 

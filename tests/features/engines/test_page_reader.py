@@ -1,7 +1,7 @@
 """An engine's page becomes series that never lie about their age."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -14,6 +14,7 @@ from prober.measure.engine_signals import EngineChange, EngineSignals, PageReadi
 from prober.measure.engines import DIALECTS
 from prober.net.clock import Clock
 from prober.probing.target import Identity, Target
+from tests.serving import serving, until
 from tests.virtual import VirtualClock
 
 pytestmark = pytest.mark.virtual_time
@@ -51,18 +52,10 @@ class Engine:
     async def version_page(self, _: web.Request) -> web.Response:
         return web.json_response({"version": self.version})
 
-    @asynccontextmanager
-    async def serving(self) -> AsyncIterator[int]:
+    def application(self) -> web.Application:
         app = web.Application()
         app.add_routes([web.get("/metrics", self.page), web.get("/version", self.version_page)])
-        runner = web.AppRunner(app)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        try:
-            yield runner.addresses[0][1]
-        finally:
-            await runner.cleanup()
+        return app
 
 
 class Heard:
@@ -75,12 +68,6 @@ class Heard:
 
     def engine_changed(self, change: EngineChange) -> None:
         self.changes.append(change.kind)
-
-
-async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not true():  # noqa: ASYNC110 -- the condition has no event
-            await asyncio.sleep(0.005)
 
 
 @asynccontextmanager
@@ -105,7 +92,7 @@ async def reading(
 async def test_signals_reach_the_listener_and_give_the_load() -> None:
     """Signals with version; the load is running + waiting of the last reading before a time, absent before the first."""
     engine, heard = Engine(), Heard()
-    async with engine.serving() as port, reading(f"http://127.0.0.1:{port}", heard) as (_page, _clock, _):
+    async with serving(engine.application()) as url, reading(url, heard) as (_page, _clock, _):
         await until(lambda: heard.now is not None)
         assert heard.now is not None
         assert (heard.now.requests_running, heard.now.requests_waiting, heard.now.preemptions_total) == (3, 2, 10)
@@ -115,7 +102,7 @@ async def test_signals_reach_the_listener_and_give_the_load() -> None:
 async def test_an_unreadable_page_has_no_current_values() -> None:
     """After STALE_READINGS without a response there are no signals and no load; they return with the page."""
     engine, heard = Engine(), Heard()
-    async with engine.serving() as port, reading(f"http://127.0.0.1:{port}", heard) as (_page, _clock, _):
+    async with serving(engine.application()) as url, reading(url, heard) as (_page, _clock, _):
         await until(lambda: heard.now is not None)
         engine.status = 500
         await until(lambda: heard.now is None)
@@ -126,7 +113,7 @@ async def test_an_unreadable_page_has_no_current_values() -> None:
 async def test_a_restart_is_reported_and_no_counter_falls() -> None:
     """Earlier counts stay in the totals; another version is a change."""
     engine, heard = Engine(), Heard()
-    async with engine.serving() as port, reading(f"http://127.0.0.1:{port}", heard):
+    async with serving(engine.application()) as url, reading(url, heard):
         await until(lambda: heard.now is not None)
         engine.count, engine.version = 4, "0.33.0"
         await until(lambda: "restart" in heard.changes)
@@ -139,7 +126,7 @@ async def test_a_restart_is_reported_and_no_counter_falls() -> None:
 async def test_an_upgrade_that_renames_all_series_is_recognised() -> None:
     """The next reading uses the table of the new generation."""
     engine, heard = Engine(), Heard()
-    async with engine.serving() as port, reading(f"http://127.0.0.1:{port}", heard):
+    async with serving(engine.application()) as url, reading(url, heard):
         await until(lambda: heard.now is not None)
         engine.text = OLDER
         await until(lambda: heard.now is not None and heard.now.kv_cache_usage_ratio_max == 0.75)
@@ -157,18 +144,13 @@ async def test_other_paths_are_tried_and_json_endpoints_complete_the_page() -> N
             return web.json_response({"version": "0.5.5", "max_total_num_tokens": 4096, "context_length": 2048})
         return web.Response(text='sglang:num_running_reqs{model_name="m"} 1.0\nlitellm_in_flight_requests 3.0\n')
 
-    app = web.Application()
-    app.add_routes([web.get("/{any:.*}", page)])
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    try:
-        proxy, sglang = Heard(), Heard()
-        async with reading(url, proxy, engine="litellm"), reading(url, sglang, engine="sglang"):
-            await until(lambda: proxy.now is not None and sglang.now is not None)
-    finally:
-        await runner.cleanup()
+    proxy, sglang = Heard(), Heard()
+    async with (
+        serving(page) as url,
+        reading(url, proxy, engine="litellm"),
+        reading(url, sglang, engine="sglang"),
+    ):
+        await until(lambda: proxy.now is not None and sglang.now is not None)
     assert proxy.now is not None
     assert sglang.now is not None
     assert proxy.now.requests_running == 2
@@ -190,7 +172,7 @@ async def test_a_page_of_an_unknown_engine_is_logged(caplog: pytest.LogCaptureFi
     """Once, with its address."""
     engine, heard = Engine(), Heard()
     engine.text = "other_thing 1\n"
-    async with engine.serving() as port, reading(f"http://127.0.0.1:{port}", heard):
+    async with serving(engine.application()) as url, reading(url, heard):
         await until(lambda: "the page is of no known engine" in caplog.text)
         await asyncio.sleep(0.1)
     assert heard.now is None

@@ -1,6 +1,7 @@
 """Other tools' files, with the keys that they have: what they say, what they do not say, what is refused."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,37 +12,11 @@ from prober.results.result import Result
 from prober.results.result_file import from_json, to_json
 from prober.results.strict_json import Unreadable
 
-VLLM: dict[str, Any] = {
-    "date": "20261120-101500",
-    "endpoint_type": "openai-chat",
-    "backend": "openai-chat",
-    "label": None,
-    "model_id": "org/model-7b",
-    "tokenizer_id": "org/model-7b",
-    "num_prompts": 4,
-    "request_rate": 2.0,
-    "burstiness": 1.0,
-    "max_concurrency": None,
-    "duration": 2.0,
-    "completed": 3,
-    "failed": 1,
-    "total_input_tokens": 60,
-    "total_output_tokens": 9,
-    "request_throughput": 1.5,
-    "request_goodput": 1.0,
-    "output_throughput": 4.5,
-    "total_token_throughput": 34.5,
-    "mean_ttft_ms": 60.0,
-    "median_ttft_ms": 50.0,
-    "std_ttft_ms": 10.0,
-    "p99_ttft_ms": 80.0,
-    "mean_tpot_ms": 10.0,
-    "median_tpot_ms": 10.0,
-    "std_tpot_ms": 0.0,
-    "p99_tpot_ms": 12.0,
-    "median_itl_ms": 10.0,
-    "p99_itl_ms": 11.0,
-}
+# As the tools write them.
+VLLM, SGLANG, LLMPERF, LLMPERF_ROWS, GENAI_PERF, AIPERF = (
+    json.loads((Path(__file__).parent / "tool_results" / f"{name}.json").read_text())
+    for name in ("vllm", "sglang", "llmperf", "llmperf_rows", "genai_perf", "aiperf")
+)
 DETAILED = VLLM | {
     "input_lens": [10, 20, 30, 40],
     "output_lens": [3, 3, 3, 0],
@@ -52,138 +27,10 @@ DETAILED = VLLM | {
     "errors": ["", "", "", "Connection refused"],
     "generated_texts": ["a", "b", "c", ""],
 }
-SGLANG: dict[str, Any] = {
-    "tag": None,
-    "backend": "sglang",
-    "dataset_name": "random",
-    "request_rate": 4.0,
-    "max_concurrency": None,
-    "random_input_len": 1024,
-    "random_output_len": 128,
-    "random_range_ratio": 0.5,
-    "duration": 10.0,
-    "completed": 40,
-    "total_input_tokens": 4000,
-    "total_output_tokens": 2000,
-    "total_output_tokens_retokenized": 1990,
-    "request_throughput": 4.0,
-    "input_throughput": 400.0,
-    "output_throughput": 200.0,
-    "total_throughput": 600.0,
-    "mean_e2e_latency_ms": 900.0,
-    "median_e2e_latency_ms": 800.0,
-    "p99_e2e_latency_ms": 1900.0,
-    "mean_ttft_ms": 50.0,
-    "median_ttft_ms": 45.0,
-    "p99_ttft_ms": 90.0,
-    "median_tpot_ms": 11.0,
-    "p99_tpot_ms": 14.0,
-    "median_itl_ms": 10.0,
-    "p95_itl_ms": 12.0,
-    "p99_itl_ms": 15.0,
-    "max_itl_ms": 60.0,
-    "concurrency": 3.6,
-    "accept_length": None,
-    "server_info": None,
-}
-LLMPERF: dict[str, Any] = {
-    "version": "2023-08-31",
-    "name": "model_550_150_summary",
-    "model": "org/model-7b",
-    "mean_input_tokens": 550,
-    "stddev_input_tokens": 150,
-    "mean_output_tokens": 150,
-    "stddev_output_tokens": 80,
-    "num_concurrent_requests": 4,
-    "results_inter_token_latency_s_quantiles_p50": 0.03,
-    "results_ttft_s_quantiles_p50": 0.2,
-    "results_ttft_s_quantiles_p99": 0.6,
-    "results_ttft_s_max": 0.7,
-    "results_end_to_end_latency_s_quantiles_p50": 3.0,
-    "results_end_to_end_latency_s_quantiles_p99": 6.0,
-    "results_number_input_tokens_mean": 551.0,
-    "results_number_output_tokens_mean": 150.0,
-    "results_num_requests_started": 101,
-    "results_number_errors": 1,
-    "results_mean_output_throughput_token_per_s": 150.0,
-    "results_num_completed_requests": 100,
-    "timestamp": 1_700_000_000,
-}
-LLMPERF_ROWS: list[dict[str, Any]] = [
-    {
-        "error_code": None,
-        "error_msg": "",
-        "inter_token_latency_s": 0.05,
-        "ttft_s": 0.2,
-        "end_to_end_latency_s": 1.0,
-        "number_input_tokens": 500,
-        "number_output_tokens": 17,
-    },
-    {
-        "error_code": 429,
-        "error_msg": "slow down",
-        "inter_token_latency_s": 0,
-        "ttft_s": 0,
-        "end_to_end_latency_s": 0,
-        "number_input_tokens": 510,
-        "number_output_tokens": 0,
-    },
-]
 
 
 def metric(unit: str, **values: float) -> dict[str, Any]:
     return {"unit": unit, **values}
-
-
-GENAI_PERF: dict[str, Any] = {
-    "request_throughput": metric("requests/sec", avg=2.0),
-    "request_latency": metric("ms", avg=1000.0, p50=950.0, p99=1800.0, min=500.0, max=2000.0, std=99.0),
-    "time_to_first_token": metric("ms", avg=60.0, p50=55.0, p99=120.0, max=130.0),
-    "inter_token_latency": metric("ms", avg=10.0, p50=9.5, p99=14.0),
-    "output_token_throughput": metric("tokens/sec", avg=200.0),
-    "output_sequence_length": metric("tokens", avg=100.0),
-    "input_sequence_length": metric("tokens", avg=550.0),
-    "request_count": metric("count", avg=100.0),
-    "input_config": {
-        "model": ["org/model-7b"],
-        "backend": "vllm",
-        "endpoint_type": "chat",
-        "concurrency": 2,
-        "request_rate": None,
-        "synthetic_input_tokens_mean": 550,
-        "synthetic_input_tokens_stddev": 0,
-        "random_seed": 0,
-    },
-}
-AIPERF: dict[str, Any] = {
-    "schema_version": "1.4",
-    "aiperf_version": "0.13.0",
-    "benchmark_id": "abc",
-    "start_time": "2026-11-20T10:00:00+00:00",
-    "end_time": "2026-11-20T10:01:00+00:00",
-    "was_cancelled": False,
-    "input_config": {
-        "models": {"items": [{"name": "org/model-7b"}]},
-        "endpoint": {"urls": ["http://me:secret@llm:8000/v1?key=secret"], "type": "chat"},
-        "datasets": [{"name": "main", "prompts": {"isl": {"mean": 550.0, "stddev": 50.0}, "osl": {"mean": 51.0}}}],
-        "phases": [
-            {"name": "warmup", "kind": "warmup", "type": "poisson", "rate": 1.0},
-            {"name": "profiling", "kind": "profiling", "type": "poisson", "rate": 5.0},
-        ],
-    },
-    "run_info": {"random_seed": 42, "cli_command": "aiperf profile --model org/model-7b"},
-    "warmup_metrics": {"request_count": metric("requests", avg=10.0)},
-    "request_count": metric("requests", avg=300.0),
-    "error_request_count": metric("requests", avg=3.0),
-    "request_throughput": metric("requests/sec", avg=5.0),
-    "benchmark_duration": metric("sec", avg=60.0),
-    "request_latency": metric("ms", avg=900.0, p50=880.0, p99=1700.0, max=1750.0, count=300),
-    "time_to_first_token": metric("ms", avg=50.0, p50=48.0, p99=90.0, max=95.0, count=300),
-    "inter_token_latency": metric("ms", avg=10.0, p50=9.0, p99=12.0, count=300),
-    "inter_chunk_latency": metric("us", avg=10_000.0, p50=9_500.0, p99=20_000.0, count=15_000),
-    "total_isl": metric("tokens", avg=165_000.0),
-    "total_osl": metric("tokens", avg=15_300.0),
-}
 
 
 def record(start_ns: int, phase: str = "profiling", error: Any = None) -> dict[str, Any]:
