@@ -14,7 +14,7 @@ The answer begins with the first text behind the closing mark that is not white 
 """
 
 import re
-from enum import Enum
+from typing import Literal
 
 # Sources: SGLang's and vLLM's reasoning parsers, llama.cpp's chat templates, Google's `thought_tag_marker`.
 MARKS = {
@@ -33,14 +33,6 @@ _MAX_MARK_CHARS = max(map(len, (*MARKS, *MARKS.values())))
 _QUOTES = frozenset({'""', "''", "()", "[]", "“”", "‘’", "«»", "„“"})
 
 
-class _Phase(Enum):
-    START = "white space, or a part of an opening mark"
-    UNMARKED = "text without a mark"
-    REASONING = "behind an opening mark"
-    CLOSED = "behind a closing mark, before the answer"
-    DECIDED = "the rest is the answer"
-
-
 class ReasoningMarks:
     """Follows the text of one answer.
 
@@ -49,7 +41,8 @@ class ReasoningMarks:
 
     def __init__(self) -> None:
         self.has_reasoning = False
-        self._phase = _Phase.START
+        # Before the first text; text without a mark; behind an opening mark; behind a closing mark; the rest is the answer.
+        self._phase: Literal["start", "unmarked", "reasoning", "closed", "decided"] = "start"
         self._closing = ""
         self._tail = ""  # the end of the text before, in which a mark may have begun
         self._backticks = 0
@@ -57,28 +50,28 @@ class ReasoningMarks:
     def feed(self, text: str) -> tuple[bool, str]:
         """Take the next text. Returns (whether all text before it was reasoning or a mark, the end of it that is answer)."""
         window = self._tail + text
-        if self._phase is _Phase.START:
+        if self._phase == "start":
             window = window.lstrip()
             opening = next((mark for mark in MARKS if window.startswith(mark)), None)
             if opening is not None:
-                self._phase, self._closing, self._tail, self.has_reasoning = _Phase.REASONING, MARKS[opening], "", True
+                self._phase, self._closing, self._tail, self.has_reasoning = "reasoning", MARKS[opening], "", True
                 return True, self.feed(window[len(opening) :])[1]
             if any(mark.startswith(window) for mark in MARKS):
                 self._tail = window
                 return False, text
-            self._phase = _Phase.UNMARKED
-        if self._phase is _Phase.REASONING:
+            self._phase = "unmarked"
+        if self._phase == "reasoning":
             _, mark, behind = window.partition(self._closing)
             self._tail = window[1 - len(self._closing) :]
             return (True, self._close(behind)) if mark else (False, "")
-        if self._phase is _Phase.CLOSED:
+        if self._phase == "closed":
             return False, self._close(text)
-        if self._phase is _Phase.UNMARKED:
+        if self._phase == "unmarked":
             self._backticks += text.count("`")
             self._tail = window[-1 - _MAX_MARK_CHARS :]
             match = _ANY_MARK.search(window)
             if match is not None and match.end() < len(window):
-                self._phase = _Phase.DECIDED
+                self._phase = "decided"
                 if match[0] not in MARKS and not self._is_quoted(window, *match.span()):
                     return True, self._close(window[match.end() :])
         return False, text
@@ -86,7 +79,7 @@ class ReasoningMarks:
     def _close(self, behind: str) -> str:
         """Take the text behind a closing mark. Returns the answer in it."""
         answer = behind.lstrip()
-        self._phase, self.has_reasoning = _Phase.DECIDED if answer else _Phase.CLOSED, True
+        self._phase, self.has_reasoning = "decided" if answer else "closed", True
         return answer
 
     def _is_quoted(self, window: str, begin: int, end: int) -> bool:

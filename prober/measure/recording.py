@@ -505,10 +505,8 @@ class Recording:
         if self.first_ns is None and self.streamed:
             self.first_ns = stamps[0]
         joined = texts[0] if len(texts) == 1 else "".join(texts)
-        self._generated_bytes += sum(
-            len(text) if text.isascii() else MAX_CHARACTER_BYTES * len(text)
-            for text in ((joined,) if joined.isascii() else texts)
-        )
+        non_ascii_chars = 0 if joined.isascii() else sum(len(text) for text in texts if not text.isascii())
+        self._generated_bytes += len(joined) + (MAX_CHARACTER_BYTES - 1) * non_ascii_chars
         if self._text_chars < MAX_TEXT_CHARS:
             self._texts.append(joined[:MAX_TEXT_CHARS])
             self._text_chars += len(joined)

@@ -6,7 +6,7 @@ estimated: without usage there is no TPOT, without a stream no TTFT, and without
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from typing import ClassVar, Literal
 
@@ -76,23 +76,12 @@ class Timeline:
 
     def shifted(self, offset_ns: int) -> "Timeline":
         """The same on a clock that is ahead by `offset_ns`: all stamps move, no duration changes."""
-
-        def moved(at_ns: int | None) -> int | None:
-            return None if at_ns is None else at_ns + offset_ns
-
+        stamps = {name: getattr(self, name) for name in _STAMPS}
         return replace(
             self,
-            intended_ns=self.intended_ns + offset_ns,
             connection=None if self.connection is None else self.connection.shifted(offset_ns),
-            sent_ns=moved(self.sent_ns),
-            headers_ns=moved(self.headers_ns),
-            first_ns=moved(self.first_ns),
-            first_answer_ns=moved(self.first_answer_ns),
-            end_ns=moved(self.end_ns),
             content_ns=array("q", (at_ns + offset_ns for at_ns in self.content_ns)),
-            cut_ns=moved(self.cut_ns),
-            call_ns=moved(self.call_ns),
-            arguments_ns=moved(self.arguments_ns),
+            **{name: at_ns + offset_ns for name, at_ns in stamps.items() if at_ns is not None},
         )
 
     @property
@@ -250,3 +239,6 @@ class Timeline:
             return max(1, sum(self.content_tokens[:chunks]))
         is_one_token = chunks == 1 and (self.call_ns is None or self.call_ns != self.first_ns)
         return chunks if is_one_token or self._is_token_per_chunk(n) else None
+
+
+_STAMPS = [part.name for part in fields(Timeline) if part.name.endswith("_ns") and part.name != "content_ns"]

@@ -43,14 +43,8 @@ class Reasoning:
             parts.append(f"{reasoning} reasoning and {answer} answer tokens each in the mean{of}")
         else:
             parts.append("the server does not tell how many of their tokens are reasoning")
-        shown = [quantile for quantile in self.ttft_answer if quantile.q in (0.5, 0.99)]
-        if shown:
-            times = (
-                f"p{100 * quantile.q:.4g} {format_duration(quantile.estimate)}"
-                f"{'' if quantile.has_enough_samples or quantile.q == 0.5 else '*'}"
-                for quantile in shown
-            )
-            parts.append(f"first token of the answer after {', '.join(times)}")
+        if times := median_and_p99_text(self.ttft_answer):
+            parts.append(f"first token of the answer after {times}")
         if self.unanswered:
             parts.append(f"{self.unanswered:,} reached their length before the answer")
         return "; ".join((*parts, *self.unknown))
@@ -96,3 +90,13 @@ def _is_unanswered(timeline: Timeline) -> bool:
     is_hidden = usage is not None and (usage.reasoning_tokens or 0) < (usage.completion_tokens or 0)
     shows_reasoning = timeline.first_ns is None or timeline.streams_reasoning
     return timeline.first_answer_ns is None and (shows_reasoning or not is_hidden)
+
+
+def median_and_p99_text(values: Iterable[Quantile]) -> str:
+    """`p50 310 ms, p99 1.2 s*`, as far as they are among these; "" if neither is."""
+    return ", ".join(f"p{100 * value.q:.4g} {quantile_text(value)}" for value in values if value.q in (0.5, 0.99))
+
+
+def quantile_text(quantile: Quantile) -> str:
+    """The estimate, of seconds; a star marks one of too few samples, but for the median."""
+    return f"{format_duration(quantile.estimate)}{'' if quantile.has_enough_samples or quantile.q == 0.5 else '*'}"
