@@ -144,9 +144,7 @@ def _content(block: Any) -> Chunk:
 
 def _usage(holder: dict[str, Any]) -> Usage | None:
     """Tokens of the prompt, those read from and written to the cache included, and of the answer so far."""
-    usage = holder.get("usage")
-    if not isinstance(usage, dict):
-        return None
+    usage: Any = holder.get("usage")
     cached, created = count(usage, "cache_read_input_tokens"), count(usage, "cache_creation_input_tokens")
     fresh = count(usage, "input_tokens")
     prompt = None if fresh is None else fresh + (cached or 0) + (created or 0)

@@ -151,9 +151,7 @@ def _output(items: list[Any]) -> tuple[str, str]:
 
 
 def _usage(response: dict[str, Any]) -> Usage | None:
-    usage = response.get("usage")
-    if not isinstance(usage, dict):
-        return None
+    usage: Any = response.get("usage")
     prompt, completion = count(usage, "input_tokens"), count(usage, "output_tokens")
     if not prompt and not completion:
         return None
