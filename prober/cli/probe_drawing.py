@@ -32,7 +32,7 @@ def draw(result: ProbeResult) -> None:
     rows = [("connect", connect)] if connect else []
     rows += [("TTFT", format_duration(timeline.ttft_s))] if timeline.ttft_s is not None else []
     if timeline.first_answer_ns != timeline.first_ns:
-        rows.append(("TTFT answer", format_duration(timeline.ttft_answer_s)))
+        rows.append(("TTFT answer", timeline.why_no_ttft_answer or format_duration(timeline.ttft_answer_s)))
     if timeline.calls:
         times = f"first after {format_duration(timeline.ttft_call_s)}, its arguments after {format_duration(timeline.arguments_s)}"
         rows.append(("tool calls", f"{timeline.calls}: {times}"))
@@ -44,7 +44,13 @@ def draw(result: ProbeResult) -> None:
         rows.append(("gaps", f"{len(gaps)}: min {low}, median {median}, max {high}"))
     if usage:
         asked = f" ({result.requested_prompt_tokens} words sent)" if result.has_asked_length else ""
-        rows.append(("tokens", f"{usage.prompt_tokens} prompt{asked}, {usage.completion_tokens} completion"))
+        prompt, completion = ("unknown" if count is None else count for count in usage[:2])
+        reasoned = (
+            f", {usage.reasoning_tokens} of reasoning among them"
+            if usage.reasoning_tokens and usage.completion_tokens
+            else ""
+        )
+        rows.append(("tokens", f"{prompt} prompt{asked}, {completion} completion{reasoned}"))
     elif timeline.content_ns:
         rows.append(("tokens", "the server sent no usage"))
     for name, value in rows:

@@ -51,7 +51,6 @@ from prober.features.capacity.sweep_result import result_of
 from prober.features.capacity.sweep_runner import SweepRunner, Unmeasurable
 from prober.features.engines.page_reader import PageReader
 from prober.measure.objective import Slo
-from prober.measure.timeline_text import format_duration
 from prober.net.clock import Clock
 from prober.net.endpoint import BadEndpoint
 from prober.probing.calibration import calibrate
@@ -62,6 +61,7 @@ from prober.results import cost
 from prober.results.capacity import words
 from prober.results.context import sentences as context_sentences
 from prober.results.prompt_tokens import pooled
+from prober.results.reasoning import quantile_text
 from prober.results.result import CONTENT_AT_ONCE, Result
 from prober.results.result_file import to_json
 from prober.results.stop_reason import ending
@@ -323,12 +323,7 @@ def _draw_stages(console: Terminal, result: Result) -> None:
     for stage in result.stages:
         ttft = [stage.quantile("ttft", q) for q in (0.5, 0.99)]
         tpot = stage.quantile("tpot", 0.5)
-        marks = [
-            f"{format_duration(quantile.estimate)}{'' if quantile.has_enough_samples or quantile.q == 0.5 else '*'}"
-            if quantile
-            else "–"
-            for quantile in (*ttft, tpot)
-        ]
+        marks = [quantile_text(quantile) if quantile else "–" for quantile in (*ttft, tpot)]
         demand = "–" if stage.demand_per_s is None else f"{stage.demand_per_s:.2f}"
         tokens = "–" if stage.output_tokens_per_s is None else f"{stage.output_tokens_per_s:.0f}"
         cells = "".join(f"{mark:>10}" for mark in marks)

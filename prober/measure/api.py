@@ -1,7 +1,7 @@
 """The APIs of a target: path, request, events and end of an answer."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from prober.measure import chat, messages, responses
@@ -41,13 +41,8 @@ CHAT = Api(
     chat.parse_answer,
     can_force_length=True,
 )
-COMPLETIONS = Api(
-    "completions",
-    "completions",
-    partial(chat.request_body, is_chat=False),
-    chat.parse_event,
-    chat.parse_answer,
-    can_force_length=True,
+COMPLETIONS = replace(
+    CHAT, name="completions", path="completions", request_body=partial(chat.request_body, is_chat=False)
 )
 RESPONSES = Api(
     "responses",

@@ -40,8 +40,7 @@ def is_held_back(timeline: Timeline) -> bool | None:
     if not starts:
         return None
     if len(starts) == 1:
-        tokens = (timeline.usage.completion_tokens if timeline.usage else None) or 0
-        return True if max(len(stamps), tokens) >= MIN_TOKENS_AT_ONCE else None
+        return True if max(len(stamps), timeline.streamed_tokens or 0) >= MIN_TOKENS_AT_ONCE else None
     sizes = sorted(timeline.flush_sizes)
     if sizes[len(sizes) // 2] < MIN_CHUNKS:
         return False

@@ -74,6 +74,8 @@ class Chunk(NamedTuple):
     is_end: the API ends its answers with this event
     calls: pieces of tool calls
     is_whole: of a whole answer, which a stream has sent in pieces before
+    begins_reasoning: a block of reasoning begins here, which may stay without text
+    hides_reasoning: tells of reasoning that is encrypted, redacted, a summary, or signed, whose text may be a summary
     """
 
     has_content: bool = False
@@ -87,6 +89,8 @@ class Chunk(NamedTuple):
     is_end: bool = False
     calls: tuple[CallPiece, ...] = ()
     is_whole: bool = False
+    begins_reasoning: bool = False
+    hides_reasoning: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +199,7 @@ def _chunk(document: dict[str, Any]) -> Chunk:
         False,
         tuple(_call_pieces(message, is_complete=is_whole)) if has_calls else (),
         is_whole,
+        hides_reasoning=_hides_reasoning(message),
     )
 
 
@@ -243,6 +248,15 @@ def _content(message: dict[str, Any]) -> tuple[str, str]:
     return answer, reasoning
 
 
+def _hides_reasoning(message: dict[str, Any]) -> bool:
+    """Whether OpenRouter's details or LiteLLM's blocks tell of reasoning whose tokens are not the text beside them."""
+    details = message.get("reasoning_details") or message.get("thinking_blocks")
+    return type(details) is list and any(
+        isinstance(detail, dict) and (bool(detail.get("signature")) or detail.get("type") in _HIDDEN)
+        for detail in details
+    )
+
+
 def _parts(parts: list[Any]) -> tuple[str, str]:
     """Returns (answer text, reasoning text) of content in parts, as Mistral sends it."""
     texts: tuple[list[str], list[str]] = ([], [])
@@ -257,6 +271,7 @@ def _parts(parts: list[Any]) -> tuple[str, str]:
 
 # Keys of tool calls and parts that identify them and are no generated text.
 _IDENTIFIERS = frozenset({"id", "type", "index", "object", "expires_at", "format"})
+_HIDDEN = frozenset({"reasoning.summary", "reasoning.encrypted", "redacted_thinking"})
 
 
 def _texts(value: Any, depth: int = 0) -> str:
@@ -282,6 +297,9 @@ def _usage(document: dict[str, Any]) -> Usage | None:
             cached = count(details, "cached_tokens")
         if details := usage.get("completion_tokens_details"):
             reasoning = count(details, "reasoning_tokens")
+            parts = (prompt or 0, completion or 0, reasoning or 0)
+            if reasoning and count(usage, "total_tokens") == sum(parts):
+                completion = parts[1] + reasoning  # xAI counts reasoning beside the completion, all others in it
         return Usage(prompt, completion, cached, reasoning)
     timings = document.get("timings")
     if isinstance(timings, dict):

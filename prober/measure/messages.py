@@ -55,7 +55,9 @@ def parse_event(event_name: bytes, payload: bytes) -> Chunk:
             return content
         case "content_block_start":
             block = document.get("content_block")
-            return _content(block)._replace(calls=_calls(block, _index(document)))
+            content = _content(block)
+            begins_reasoning = not content.has_content and _is_thinking(block)
+            return content._replace(calls=_calls(block, _index(document)), begins_reasoning=begins_reasoning)
         case "content_block_stop":
             # A tool without input has no deltas.
             return Chunk(calls=(CallPiece(_index(document), rest="{}"),))
@@ -104,7 +106,13 @@ def _message(message: dict[str, Any]) -> Chunk:
         shown_name(message.get("model")),
         calls=tuple(piece for number, block in enumerate(blocks) for piece in _calls(block, number, is_complete=True)),
         is_whole=True,
+        begins_reasoning=not reasoning and any(map(_is_thinking, blocks)),
     )
+
+
+def _is_thinking(block: Any) -> bool:
+    """Whether a content block is of thinking; it has no text if it is redacted, or if its display is omitted."""
+    return isinstance(block, dict) and block.get("type") in ("thinking", "redacted_thinking")
 
 
 def _index(document: dict[str, Any]) -> int | None:
@@ -130,18 +138,19 @@ def _content(block: Any) -> Chunk:
     for text in (block.get("text"), block.get("partial_json"), block.get("name") if is_tool else None):
         if isinstance(text, str) and text:
             return Chunk(True, True, text)
-    return Chunk()
+    # The text of Claude 4's thinking is a summary, which its signature does not tell from that of Claude 3.7.
+    return Chunk(hides_reasoning=True) if block.get("type") == "signature_delta" and block.get("signature") else Chunk()
 
 
 def _usage(holder: dict[str, Any]) -> Usage | None:
     """Tokens of the prompt, those read from and written to the cache included, and of the answer so far."""
-    usage = holder.get("usage")
-    if not isinstance(usage, dict):
-        return None
+    usage: Any = holder.get("usage")
     cached, created = count(usage, "cache_read_input_tokens"), count(usage, "cache_creation_input_tokens")
     fresh = count(usage, "input_tokens")
     prompt = None if fresh is None else fresh + (cached or 0) + (created or 0)
     completion = count(usage, "output_tokens")
     if not prompt and not completion:
         return None
-    return Usage(prompt or None, completion or None, cached)
+    return Usage(
+        prompt or None, completion or None, cached, count(usage.get("output_tokens_details"), "thinking_tokens")
+    )

@@ -76,6 +76,7 @@ class ObservedEnd:
     answer: the text, only if the answer is checked
     calls: the tool calls of the answer
     stray_text: first words of the server that are no part of an answer
+    hides_reasoning: the model reasoned in tokens that the server did not send
     """
 
     transport_verdict: Verdict | None = None
@@ -90,6 +91,7 @@ class ObservedEnd:
     answer: str = ""
     calls: Sequence[ToolCall] = ()
     stray_text: str = ""
+    hides_reasoning: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,13 +170,19 @@ def _server_failure(end: ObservedEnd, engine: str) -> Verdict | None:
 
 def _content_verdict(end: ObservedEnd, expected: ExpectedAnswer) -> Verdict:
     """The verdict on an answer that ended properly."""
-    if not end.content_chunks:
-        return Verdict(Outcome.EMPTY, "the answer ended properly but had no content")
+    has_only_reasoned = end.hides_reasoning and not end.content_chunks
+    if not end.content_chunks and not (has_only_reasoned and end.finish_reason in finish_reason.LENGTH):
+        reasoned = ", only hidden reasoning" if has_only_reasoned else ""
+        return Verdict(Outcome.EMPTY, f"the answer ended properly but had no content{reasoned}")
     if expected.forced and (short := _shortfall(end, expected.tokens)):
         return Verdict(Outcome.SHORT, short)
     received = max(end.completion_tokens or 0, end.content_chunks)
     if expected.tokens is not None and received > FAR_MORE * expected.tokens:
         return Verdict(Outcome.OK, f"at least {received} tokens although {expected.tokens} were requested")
+    if has_only_reasoned:
+        return Verdict(
+            Outcome.OK, "hidden reasoning used up the limit of tokens before an answer; request more output tokens"
+        )
     return Verdict(Outcome.OK)
 
 
@@ -183,7 +191,8 @@ def checked(verdict: Verdict, end: ObservedEnd, problem: str) -> Verdict:
     if not problem:
         return verdict
     is_cut = end.finish_reason in finish_reason.LENGTH
-    return Verdict(Outcome.WRONG_ANSWER, f"{problem} (the answer reached its limit of tokens)" if is_cut else problem)
+    why = (verdict.detail or "the answer reached its limit of tokens") if is_cut else ""
+    return Verdict(Outcome.WRONG_ANSWER, f"{problem} ({why})" if why else problem)
 
 
 def _shortfall(end: ObservedEnd, tokens: int | None) -> str | None:

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import accumulate, islice
 from operator import sub
 
 from prober.measure import chat
@@ -22,9 +22,10 @@ from prober.measure.payload import (
     json_object,
 )
 from prober.measure.quality import CHECKED_CHARS_PER_TOKEN, MIN_CHECKED_CHARS
+from prober.measure.reasoning_marks import ReasoningMarks
 from prober.measure.sse import STRAY, LineTooLong, SseDecoder, SseEvent, is_done
 from prober.measure.templates import Templates
-from prober.measure.timeline import Timeline
+from prober.measure.timeline import HiddenTokens, Timeline
 from prober.measure.tool_calls import ToolCall, ToolCalls
 
 MAX_CHUNKS = 100_000
@@ -63,6 +64,7 @@ class Recording:
     keep_answer: collect the text without reasoning in `answer`
     ended_ns: arrival of the event that ended the answer; None without one
     stray_text: first words of the server that are no part of an answer: a line that is no event, or an unknown object; "" if none
+    streams_reasoning: reasoning was received, in its own fields or between marks
     """
 
     streamed: bool = True
@@ -81,6 +83,12 @@ class Recording:
     answered_model: str = ""
     stray_text: str = ""
     has_urgent_work: bool = False
+    streams_reasoning: bool = False
+    _marks: ReasoningMarks = field(default_factory=ReasoningMarks)
+    _hidden_tokens: HiddenTokens = (
+        ""  # by the blocks of the answer; the last block of reasoning hides its own until its text comes
+    )
+    _hidden_before_block: HiddenTokens = ""
     _calls: ToolCalls = field(default_factory=ToolCalls)
     _texts: list[str] = field(default_factory=list)
     _text_chars: int = 0
@@ -245,12 +253,7 @@ class Recording:
             if not self.streamed:
                 if kind != JSON and not is_json_object(body):
                     raise Malformed(f"expected {JSON}, got {kind}: {words!r}")
-                chunk = self.api.parse_answer(body)
-                if chunk.has_content:
-                    self._stamps.append(self.last_ns or 0)
-                for piece in chunk.calls:
-                    self._calls.add(self.last_ns or 0, piece)
-                self._record_metadata(chunk)
+                self._record(self.last_ns or 0, self.api.parse_answer(body))
                 return
             self._finish_event()
         except (LineTooLong, Malformed) as problem:
@@ -278,15 +281,21 @@ class Recording:
         steps = array("q", map(sub, self._totals, (0, *self._totals))) if has_totals else None
         call = self.calls[0] if self.calls and self.streamed else None
         is_object = call is not None and call.closed_ns is not None and is_json_object(call.arguments.encode())
+        shows_answer = self.streams_reasoning or self._hidden_tokens or not self._hides_reasoning
+        hidden_tokens: HiddenTokens = self._hidden_tokens or ("before" if self._hides_reasoning else "")
+        if not hidden_tokens and self.usage and (self.usage.completion_tokens or 0) > self._generated_bytes:
+            hidden_tokens = "some"
         return replace(
             timeline,
             first_ns=self.first_ns if self.streamed else None,
-            first_answer_ns=self.first_answer_ns if self.streamed else None,
+            first_answer_ns=self.first_answer_ns if self.streamed and shows_answer else None,
             content_ns=self._stamps[:] if self.streamed else (),  # an array takes a fifth of the memory of a tuple
             content_tokens=steps,
             usage=self.usage,
             finish_reason=self.finish_reason,
             answered_model=self.answered_model,
+            streams_reasoning=self.streams_reasoning,
+            hidden_tokens=hidden_tokens,
             calls=self._calls.count,
             call_ns=call.first_ns if call else None,
             arguments_ns=call.closed_ns if call and is_object else None,
@@ -306,22 +315,33 @@ class Recording:
             done=self.done,
             content_chunks=self.content_chunks,
             completion_tokens=self.usage.completion_tokens if self.usage else None,
+            hides_reasoning=self._hides_reasoning,
             answer=self.answer,
             calls=self.calls,
             stray_text=self.stray_text,
         )
 
+    @property
+    def _hides_reasoning(self) -> bool:
+        """Whether the model reasoned in tokens that were not sent: a block without text, or a usage beside no reasoning, says so."""
+        is_counted = self.usage is not None and bool(self.usage.reasoning_tokens)
+        return self._hidden_tokens != "" or (is_counted and not self.streams_reasoning)
+
     def refuse_impossible_usage(self, request_bytes: int) -> str:
         """Drop a usage that this answer cannot have had. Returns a sentence that says so, "" if there is none.
 
-        A token that a client receives has a byte at least, and the others (special tokens, hidden reasoning) are bounded by the length
+        Of one that counts more tokens of reasoning than of the answer, which include them, the latter are dropped. A token that a
+        client receives has a byte at least, and the others (special tokens, hidden reasoning) are bounded by the length
         that was asked for; a prompt has fewer tokens than the request has bytes, but for what a server adds.
         """
         usage = self.usage
         if usage is None:
             return ""
         completion, prompt = usage.completion_tokens or 0, usage.prompt_tokens or 0
-        if completion > USAGE_SLACK * max(self.tokens, self._generated_bytes) + FREE_COMPLETION_TOKENS:
+        if usage.completion_tokens is not None and (usage.reasoning_tokens or 0) > completion:
+            self.usage = usage._replace(completion_tokens=None)
+            claim = f"{usage.reasoning_tokens} tokens of reasoning among {completion} tokens of the answer"
+        elif completion > USAGE_SLACK * max(self.tokens, self._generated_bytes) + FREE_COMPLETION_TOKENS:
             self.usage, claim = None, f"{completion} tokens, in an answer of {self._generated_bytes} bytes"
         elif prompt > request_bytes + FREE_PROMPT_TOKENS:
             self.usage, claim = None, f"{prompt} prompt tokens, for a request of {request_bytes} bytes"
@@ -418,13 +438,11 @@ class Recording:
                 chunk = self._end_of_pieces(chunk, payload)
             if (chunk.has_content or chunk.finish_reason is not None) and not self._is_of_answer(chunk):
                 return
-            if chunk.has_content:
-                self._record_content(at_ns, chunk)
-                if self.templates is not None:
-                    self.templates.learn(event.name, event.data)
-            for piece in chunk.calls:
-                self._calls.add(at_ns, piece)
-            self._record_metadata(chunk)
+            if chunk.has_content and len(self._stamps) >= MAX_CHUNKS:
+                raise Malformed(f"more than {MAX_CHUNKS} content chunks in one stream")
+            self._record(at_ns, chunk)
+            if chunk.has_content and self.templates is not None:
+                self.templates.learn(event.name, event.data)
             if (
                 not chunk.has_content
                 and chunk == NOTHING
@@ -441,6 +459,7 @@ class Recording:
         if self._choice and chunk.choice == 0 and chunk.has_content:
             self._choice, self.finish_reason, self._calls = 0, None, ToolCalls()
             self._texts, self._text_chars, self._answers, self._answer_chars = [], 0, [], 0
+            self._marks = ReasoningMarks()
         if self._choice is None:
             self._choice = chunk.choice
         return chunk.choice == self._choice
@@ -449,21 +468,17 @@ class Recording:
         """What an event with the whole answer says besides the answer. Raises Malformed unless pieces of it came before."""
         if chunk.has_content and not self._stamps:
             raise Malformed(f"expected an answer in pieces, got the whole answer in one event: {excerpt(payload)}")
-        return chunk._replace(has_content=False, is_answer=False, text="", calls=())
+        return chunk._replace(has_content=False, is_answer=False, text="", calls=(), begins_reasoning=False)
 
-    def _record_content(self, at_ns: int, chunk: chat.Chunk) -> None:
-        stamps = self._stamps
-        if len(stamps) >= MAX_CHUNKS:
-            self.malformed = f"more than {MAX_CHUNKS} content chunks in one stream"
-            return
-        stamps.append(at_ns)
-        self.last_ns = at_ns
-        if self.first_ns is None:
-            self.first_ns = at_ns
-        if self.first_answer_ns is None and chunk.is_answer:
-            self.first_answer_ns = at_ns
-        if chunk.usage is not None and chunk.usage.completion_tokens:
-            self._totals.append(chunk.usage.completion_tokens)
+    def _record(self, at_ns: int, chunk: chat.Chunk) -> None:
+        """Record an event, or an answer that is not streamed."""
+        if chunk.has_content:
+            self._record_content(chunk, (at_ns,), (chunk.text,))
+            if chunk.usage is not None and chunk.usage.completion_tokens:
+                self._totals.append(chunk.usage.completion_tokens)
+        for piece in chunk.calls:
+            self._calls.add(at_ns, piece)
+        self._record_metadata(chunk)
 
     def _record_metadata(self, chunk: chat.Chunk) -> None:
         if chunk.error is not None:
@@ -475,24 +490,46 @@ class Recording:
             self.finish_reason = chunk.finish_reason
         if chunk.model and not self.answered_model:
             self.answered_model = shown_name(chunk.model)
-        if chunk.text:
-            self._record_texts((chunk.text,), is_answer=chunk.is_answer)
+        if chunk.begins_reasoning:
+            self._hidden_before_block = self._hidden_tokens
+            self._hidden_tokens = (
+                "before" if self.first_answer_ns is None and self._hidden_tokens != "within" else "within"
+            )
+        elif chunk.hides_reasoning:
+            self._hidden_tokens = self._hidden_before_block = self._hidden_tokens or "before"
 
-    def _record_texts(self, texts: Sequence[str], *, is_answer: bool) -> None:
+    def _record_content(self, chunk: chat.Chunk, stamps: Sequence[int], texts: Sequence[str]) -> None:
+        """Record pieces of content, alike but for their times and texts, each of shape (pieces,)."""
+        self._stamps.extend(stamps)
+        self.last_ns = stamps[-1]
+        if self.first_ns is None and self.streamed:
+            self.first_ns = stamps[0]
         joined = texts[0] if len(texts) == 1 else "".join(texts)
-        self._generated_bytes += sum(
-            len(text) if text.isascii() else MAX_CHARACTER_BYTES * len(text)
-            for text in ((joined,) if joined.isascii() else texts)
-        )
-        for text in texts:
-            if self._text_chars >= MAX_TEXT_CHARS:
-                break
-            self._texts.append(text[:MAX_TEXT_CHARS])
-            self._text_chars += len(text)
-        for text in texts if self.keep_answer and is_answer else ():
-            if self._answer_chars <= self._max_answer_chars:
-                self._answers.append(text)
-                self._answer_chars += len(text)
+        non_ascii_chars = 0 if joined.isascii() else sum(len(text) for text in texts if not text.isascii())
+        self._generated_bytes += len(joined) + (MAX_CHARACTER_BYTES - 1) * non_ascii_chars
+        if self._text_chars < MAX_TEXT_CHARS:
+            self._texts.append(joined[:MAX_TEXT_CHARS])
+            self._text_chars += len(joined)
+        if not chunk.is_answer:
+            self.streams_reasoning = True
+            if not chunk.hides_reasoning:
+                self._hidden_tokens = self._hidden_before_block
+            return
+        answer = joined
+        if not chunk.calls and (self._marks.has_reasoning or not self.streams_reasoning):
+            was_reasoning, answer = self._marks.feed(joined)
+            if was_reasoning:
+                self.streams_reasoning = True
+                self.first_answer_ns, self._answers, self._answer_chars = None, [], 0
+        if self.first_answer_ns is None and (answer or not joined):
+            ends = accumulate(map(len, texts))
+            begin = len(joined) - len(answer)
+            self.first_answer_ns = next(
+                (at_ns for at_ns, end in zip(stamps, ends, strict=True) if end > begin), stamps[-1]
+            )
+        if answer and self.keep_answer and self._answer_chars <= self._max_answer_chars:
+            self._answers.append(answer)
+            self._answer_chars += len(answer)
 
     def _is_caught_up(self) -> bool:
         """Whether the next piece begins an event and all before it is parsed, which is done here if it is little."""
@@ -514,14 +551,8 @@ class Recording:
         if work > self._max_work:
             return 0
         self._work = work
-        stamps = [at_ns for at_ns, _ in pieces[:number]]
-        self._stamps.extend(stamps)
+        self._record_content(chunk, [at_ns for at_ns, _ in pieces[:number]], read.texts)
         self._totals.extend(read.totals)
-        self._fed_ns = self.last_ns = stamps[-1]
-        if self.first_ns is None:
-            self.first_ns = stamps[0]
-        if self.first_answer_ns is None and chunk.is_answer:
-            self.first_answer_ns = stamps[0]
-        self._record_metadata(chunk._replace(text=""))
-        self._record_texts(read.texts, is_answer=chunk.is_answer)
+        self._fed_ns = pieces[number - 1][0]
+        self._record_metadata(chunk)
         return number

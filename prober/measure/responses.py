@@ -54,7 +54,8 @@ def parse_event(event_name: bytes, payload: bytes) -> Chunk:
             text = text and "[audio]"
         piece = CallPiece(_position(document, document.get("item_id")), arguments=text)
         calls = (piece,) if kind == "response.function_call_arguments.delta" else ()
-        return Chunk(text != "", text != "" and "reasoning" not in kind, text, calls=calls)
+        is_answer = text != "" and "reasoning" not in kind
+        return Chunk(text != "", is_answer, text, calls=calls, hides_reasoning="summary" in kind)
     if kind in ENDS:
         response = document.get("response")
         if not isinstance(response, dict):
@@ -64,11 +65,11 @@ def parse_event(event_name: bytes, payload: bytes) -> Chunk:
         return _end(document, shown_name(document.get("status")))
     if kind == "response.output_item.added":
         item = document.get("item")
+        fields = item if isinstance(item, dict) else {}
         # A tool call begins with the name of the tool, which the model generates.
-        tool = (
-            shown_name(item.get("name")) if isinstance(item, dict) and str(item.get("type")).endswith("_call") else ""
-        )
-        return Chunk(tool != "", tool != "", tool, calls=tuple(_call_pieces(item, _position(document, None))))
+        tool = shown_name(fields.get("name")) if str(fields.get("type")).endswith("_call") else ""
+        begun = tuple(_call_pieces(item, _position(document, None)))
+        return Chunk(tool != "", tool != "", tool, calls=begun, begins_reasoning=fields.get("type") == "reasoning")
     if kind == "response.function_call_arguments.done":
         arguments = document.get("arguments")
         rest = arguments if isinstance(arguments, str) else ""
@@ -126,7 +127,11 @@ def _end(response: dict[str, Any], status: str) -> Chunk:
     answer, reasoning = _output(items)
     text = answer or reasoning
     calls = tuple(piece for number, item in enumerate(items) for piece in _call_pieces(item, number))
-    return Chunk(text != "", answer != "", text, finish_reason, usage, None, model, 0, True, calls, is_whole=True)
+    return Chunk(
+        *(text != "", answer != "", text, finish_reason, usage, None, model, 0, True, calls),
+        is_whole=True,
+        begins_reasoning=not reasoning and any(isinstance(it, dict) and it.get("type") == "reasoning" for it in items),
+    )
 
 
 def _output(items: list[Any]) -> tuple[str, str]:
@@ -146,9 +151,7 @@ def _output(items: list[Any]) -> tuple[str, str]:
 
 
 def _usage(response: dict[str, Any]) -> Usage | None:
-    usage = response.get("usage")
-    if not isinstance(usage, dict):
-        return None
+    usage: Any = response.get("usage")
     prompt, completion = count(usage, "input_tokens"), count(usage, "output_tokens")
     if not prompt and not completion:
         return None

@@ -6,13 +6,15 @@ estimated: without usage there is no TPOT, without a stream no TTFT, and without
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from prober.measure import chat
 from prober.measure.finish_reason import LENGTH
 from prober.measure.flushes import flush_starts
+
+HiddenTokens = Literal["", "before", "within", "some"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +39,15 @@ class Timeline:
     """Timestamps of one probe.
 
     intended_ns: due time of the probe; latencies are measured from it
-    first_ns: first content of any kind; first_answer_ns: first content that is not reasoning
+    first_ns: first content of any kind; first_answer_ns: first content that is not reasoning, None if the answer does not show where
+        its reasoning ends
     content_ns: arrival of each chunk with content, shape (chunks,)
     cut_ns: when the prober cancelled the request in flight
     content_tokens: tokens in each of these chunks, shape (chunks,), or None unless the engine reported usage in all of them
     answered_model: id of the model that answered, as the answer itself says; "" if it does not
+    streams_reasoning: reasoning was streamed, in its own fields or between marks
+    hidden_tokens: tokens that the server counts and did not stream: reasoning `before` the answer or `within` it (encrypted, redacted,
+        a summary, or only in the usage), or `some`, more than the text has bytes; "": the answer tells of none
     calls: number of tool calls
     call_ns: first piece of the first tool call, name or arguments
     arguments_ns: the piece that completed its arguments; None unless they are a JSON object
@@ -59,6 +65,8 @@ class Timeline:
     usage: chat.Usage | None = None
     finish_reason: str | None = None
     answered_model: str = ""
+    streams_reasoning: bool = False
+    hidden_tokens: HiddenTokens = ""
     cut_ns: int | None = None
     calls: int = 0
     call_ns: int | None = None
@@ -68,23 +76,12 @@ class Timeline:
 
     def shifted(self, offset_ns: int) -> "Timeline":
         """The same on a clock that is ahead by `offset_ns`: all stamps move, no duration changes."""
-
-        def moved(at_ns: int | None) -> int | None:
-            return None if at_ns is None else at_ns + offset_ns
-
+        stamps = {name: getattr(self, name) for name in _STAMPS}
         return replace(
             self,
-            intended_ns=self.intended_ns + offset_ns,
             connection=None if self.connection is None else self.connection.shifted(offset_ns),
-            sent_ns=moved(self.sent_ns),
-            headers_ns=moved(self.headers_ns),
-            first_ns=moved(self.first_ns),
-            first_answer_ns=moved(self.first_answer_ns),
-            end_ns=moved(self.end_ns),
             content_ns=array("q", (at_ns + offset_ns for at_ns in self.content_ns)),
-            cut_ns=moved(self.cut_ns),
-            call_ns=moved(self.call_ns),
-            arguments_ns=moved(self.arguments_ns),
+            **{name: at_ns + offset_ns for name, at_ns in stamps.items() if at_ns is not None},
         )
 
     @property
@@ -114,6 +111,15 @@ class Timeline:
     def ttft_answer_s(self) -> float | None:
         """First content that is not reasoning − intended."""
         return None if self.first_answer_ns is None else (self.first_answer_ns - self.intended_ns) / 1e9
+
+    @property
+    def why_no_ttft_answer(self) -> str:
+        """Why content has no TTFT of the answer; "" if it has, or if there is no content."""
+        if self.first_ns is None or self.first_answer_ns is not None:
+            return ""
+        if self.streams_reasoning:
+            return "all content is reasoning"
+        return "not measurable here: the usage counts reasoning, and the stream does not show where it ends"
 
     @property
     def ttft_call_s(self) -> float | None:
@@ -162,12 +168,35 @@ class Timeline:
         return [gap / max(1, sum(tokens[a:b])) for gap, (a, b) in zip(gaps, later_flushes, strict=True)]
 
     @property
-    def tpot_s(self) -> float | None:
-        """(last content − first content) ÷ (n − tokens of the first flush), where n is the server's `completion_tokens`.
+    def has_reasoning(self) -> bool:
+        """Whether the answer shows or counts reasoning."""
+        is_counted = self.usage is not None and bool(self.usage.reasoning_tokens)
+        return self.streams_reasoning or is_counted or self.hidden_tokens in ("before", "within")
 
-        None if the tokens of the first flush are not known, see `_first_flush_tokens`.
+    @property
+    def streamed_tokens(self) -> int | None:
+        """Tokens of the answer that were streamed: the server's `completion_tokens` without hidden ones. None if that is not known.
+
+        Beside hidden tokens it is known if no reasoning is within the answer, and each chunk is one token by a count of the server:
+        that of all tokens, or that without the reasoning which the stream does not show.
         """
-        n, starts = self._completion_tokens, self.flush_starts
+        tokens = self.usage.completion_tokens if self.usage else None
+        if tokens is None or not self.hidden_tokens:
+            return tokens
+        hidden = 0 if self.streams_reasoning or not self.usage else self.usage.reasoning_tokens or 0
+        is_known = self._is_token_per_chunk(tokens) or self._is_token_per_chunk(tokens - hidden)
+        return len(self.content_ns) if is_known and self.hidden_tokens != "within" else None
+
+    @property
+    def tpot_s(self) -> float | None:
+        """(last content − first content) ÷ (n − tokens of the first flush), where n is the number of streamed tokens.
+
+        None if either is not known, see `streamed_tokens` and `_first_flush_tokens`.
+        """
+        starts = self.flush_starts
+        # Where each chunk has a count, the tokens before the first one are in its count, and need not be known.
+        is_counted = self.content_tokens is not None and self.hidden_tokens
+        n = sum(self.content_tokens or ()) if is_counted else self.streamed_tokens
         if n is None or len(starts) < 2:
             return None
         first = self._first_flush_tokens(n, starts[1])
@@ -178,33 +207,38 @@ class Timeline:
     @property
     def why_no_tpot(self) -> str:
         """Why content has no TPOT; "" if it has, or if there is no content. Where all of it came at once, there is no ITL either."""
-        n, starts = self._completion_tokens, self.flush_starts
+        n, starts = self.streamed_tokens, self.flush_starts
         if not starts or self.tpot_s is not None:
             return ""
         if n is not None and n < 2:
             return "the answer has fewer than two tokens"
         if len(starts) < 2:
             return "not measurable here: all content arrived at once, so its TTFT is the time of the whole answer"
-        if n is None:
+        if self.usage is None:
             return "the server sent no usage"
+        if self.usage.completion_tokens is None:
+            return "the server's usage has no valid number of the answer's tokens"
+        if n is None:
+            return "not measurable here: the usage counts tokens that were not streamed, such as hidden reasoning, and not how many"
         return "not measurable here: the tokens after the first flush are not known"
 
-    @property
-    def _completion_tokens(self) -> int | None:
-        return self.usage.completion_tokens if self.usage else None
+    def _is_token_per_chunk(self, n: int) -> bool:
+        """Whether each chunk is one of n tokens: there are as many, or one fewer beside the stop token, which has no content."""
+        without_content = n - len(self.content_ns)
+        has_stop_token = self.finish_reason is not None and self.finish_reason not in LENGTH
+        return without_content == 0 or (without_content == 1 and has_stop_token)
 
     def _first_flush_tokens(self, n: int, chunks: int) -> int | None:
         """Tokens in the first flush, which has this many chunks; n: tokens of the answer. None if they are not known.
 
         Without usage in each chunk, a first chunk that came alone is one token, since a prefill makes one; not one of a tool call,
         before which an engine may have generated tokens that it does not send, such as `<tool_call>`. Several chunks are their
-        number of tokens only if every chunk of the answer must be one token: each has at least one, and there are n of them, or
-        n − 1 beside the stop token, which has no content.
+        number of tokens only if every chunk of the answer is one token.
         """
         if self.content_tokens is not None:
             return max(1, sum(self.content_tokens[:chunks]))
-        without_content = n - len(self.content_ns)
-        has_stop_token = self.finish_reason is not None and self.finish_reason not in LENGTH
-        is_known = without_content == 0 or (without_content == 1 and has_stop_token)
         is_one_token = chunks == 1 and (self.call_ns is None or self.call_ns != self.first_ns)
-        return chunks if is_one_token or is_known else None
+        return chunks if is_one_token or self._is_token_per_chunk(n) else None
+
+
+_STAMPS = [part.name for part in fields(Timeline) if part.name.endswith("_ns") and part.name != "content_ns"]

@@ -165,17 +165,7 @@ class SimulatedService:
         self.page.settle(now_ns)
         state = self._engine.state
         return self.page.render(
-            Gauges(
-                running=state.running,
-                waiting=state.waiting,
-                kv_usage_ratio=state.kv_usage_ratio,
-                preemptions=state.preemptions,
-                prefix_queries=state.prefix_queries,
-                prefix_hits=state.prefix_hits,
-                prompt_tokens=state.prompt_tokens,
-                generation_tokens=state.generation_tokens,
-                kv_blocks=self._parameters.kv_blocks,
-            )
+            Gauges._make((*(getattr(state, name) for name in Gauges._fields[:-1]), self._parameters.kv_blocks))
         )
 
     def _tick(self) -> None:

@@ -313,11 +313,11 @@ class Flight:
 
     async def _judge(self, identity: Identity) -> Verdict:
         exchange, spec = self._exchange, self._target.spec
+        impossible = self._recording.refuse_impossible_usage(len(self._request))
         lag = self._exchange_times().send_lag_s
         if lag is not None and lag > spec.max_send_lag:
             detail = f"sent {lag * 1e3:.1f} ms late by the prober itself (max_send_lag {spec.max_send_lag * 1e3:g} ms)"
             return Verdict(Outcome.INVALID, detail)
-        impossible = self._recording.refuse_impossible_usage(len(self._request))
         failed = exchange.status is not None and exchange.status >= 300
         ending = self._recording.observed_end(
             transport_verdict=exchange.broken,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from prober.measure.outcome import ANSWERED
 from prober.measure.result import ProbeResult
-from prober.measure.timeline_text import format_duration
+from prober.results.reasoning import median_and_p99_text
 from prober.statistics.quantiles import MIN_SAMPLES_BY_QUANTILE, Quantile, quantiles
 
 
@@ -29,9 +29,8 @@ class ToolCalls:
         """Answers with calls, and the times of the first one, as a sentence."""
         parts = [f"{self.calling:,} of {self.answers:,} answers call tools ({self.calls:,} calls)"]
         for name, values in (("first call", self.ttft_call), ("its complete arguments", self.arguments)):
-            shown = [value for value in values if value.q in (0.5, 0.99)]
-            if shown:
-                parts.append(f"{name} after {', '.join(map(_quantile_text, shown))}")
+            if times := median_and_p99_text(values):
+                parts.append(f"{name} after {times}")
         incomplete = self.calling - (self.arguments[0].count if self.arguments else 0)
         if self.ttft_call and incomplete:  # of answers that are not streamed there are no times
             parts.append(f"{incomplete:,} of them without complete arguments")
@@ -40,27 +39,20 @@ class ToolCalls:
 
 def tool_calls_of(probes: Iterable[ProbeResult]) -> ToolCalls | None:
     """Tool calls of these probes; None if no answer has one and none was to be checked for one."""
-    answered = [
-        probe
+    timelines = [
+        probe.timeline
         for probe in probes
         if probe.outcome in ANSWERED
-        and not probe.warm_up
-        and not probe.cached
+        and not (probe.warm_up or probe.cached)
         and (probe.check == "tool_call" or probe.timeline.calls > 0)
     ]
-    if not answered:
+    if not timelines:
         return None
-    timelines = [probe.timeline for probe in answered]
     qs = (*MIN_SAMPLES_BY_QUANTILE, 1.0)
     return ToolCalls(
-        len(answered),
+        len(timelines),
         sum(timeline.calls > 0 for timeline in timelines),
         sum(timeline.calls for timeline in timelines),
         tuple(quantiles([s for timeline in timelines if (s := timeline.ttft_call_s) is not None], qs)),
         tuple(quantiles([s for timeline in timelines if (s := timeline.arguments_s) is not None], qs)),
     )
-
-
-def _quantile_text(quantile: Quantile) -> str:
-    mark = "" if quantile.has_enough_samples or quantile.q == 0.5 else "*"
-    return f"p{100 * quantile.q:.4g} {format_duration(quantile.estimate)}{mark}"

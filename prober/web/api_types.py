@@ -294,6 +294,7 @@ class ProbeAnswer(EndedProbe):
 
     answered_model: the model that the answer names; empty if it names none
     why_no_tpot: why there is content and no TPOT, else empty; content that arrived at once has no ITL either
+    why_no_ttft_answer: why there is content and no TTFT of the answer, else empty
     """
 
     model: str
@@ -310,6 +311,7 @@ class ProbeAnswer(EndedProbe):
     ttft_call_s: float | None = _at("timeline", "ttft_call_s")
     arguments_s: float | None = _at("timeline", "arguments_s")
     why_no_tpot: str = _at("timeline", "why_no_tpot")
+    why_no_ttft_answer: str = _at("timeline", "why_no_ttft_answer")
     send_lag_s: float | None = _at("timeline", "send_lag_s")
     itl_s: list[float] = _at("timeline", "itls_s")
     chunk_gaps_s: list[float] = _at("timeline", "chunk_gaps_s")

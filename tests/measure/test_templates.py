@@ -23,6 +23,7 @@ TEXTS = st.one_of(
     st.sampled_from(
         ["", " a", "\n", '"', "\\", '\\"', "é", "😀", "\x7f", "\x00", "[DONE]", "error", 'x"}', "\ud83d", "\udc00", "0"]
     ),
+    st.sampled_from(["<think>", "</think>", "</thi", "nk>", "`"]),
     st.text(max_size=6),
 )
 COUNTS = st.sampled_from([0, 1, 9, 10, 63, 10**9 - 1, 10**9, 10**9 + 1, -1, 2.0, 2.5, None, "7", 2**70])

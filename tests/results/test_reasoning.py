@@ -64,6 +64,20 @@ def test_tokens_that_the_server_does_not_tell_are_not_estimated() -> None:
     assert reasoning_of([probe(100, Usage(10, 40))]) is None
 
 
+def test_hidden_reasoning_is_told_with_what_it_leaves_unknown() -> None:
+    """Answers that count reasoning and do not show it: their number, and why they have neither TPOT nor a TTFT of the answer."""
+    hidden = replace(probe(None, Usage(10, 60, None, 40)).timeline, content_ns=(MS, 31 * MS), hidden_tokens="before")
+    used_up = replace(hidden, first_ns=None, content_ns=(), usage=Usage(10, 60, None, 60))
+    found = reasoning_of(replace(probe(500, None), timeline=timeline) for timeline in (hidden, hidden, used_up))
+    assert found is not None
+    assert (found.requests, found.hidden, found.unanswered, found.answer_tokens) == (3, 3, 1, 40)
+    assert found.text().startswith(
+        "3 answers began with reasoning, which 3 of them hide; 46.67 reasoning and 13.33 answer"
+    )
+    for sentence in ("no TPOT of 2: not measurable", "no TTFT of the answer of 2: not measurable"):
+        assert sentence in found.text()
+
+
 @pytest.mark.virtual_time
 @pytest.mark.parametrize("field", ["reasoning", "reasoning_content"])
 async def test_an_engine_that_reasons(field: str) -> None:

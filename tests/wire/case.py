@@ -76,6 +76,8 @@ class Case:
         completion: Completion tokens; None: absent; `ANY`: not decided; several: either of them.
         finish: The finish reason as the server wrote it; empty: not checked.
         tokens_after_first: Tokens after the first flush, over which TPOT is taken; None: TPOT must be absent; `ANY`: not checked.
+        why_no_tpot: A text that the reason for an absent TPOT must contain.
+        why_no_ttft_answer: A text that the reason for an absent TTFT of the answer must contain; empty: it is not absent.
         detail: A text that the detail of the outcome must contain, ignoring case.
     """
 
@@ -95,6 +97,8 @@ class Case:
     completion: int | tuple[int | None, ...] | None = ANY
     finish: str = ""
     tokens_after_first: int | None = ANY
+    why_no_tpot: str = ""
+    why_no_ttft_answer: str = ""
     detail: str = ""
 
     @property

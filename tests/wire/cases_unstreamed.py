@@ -20,6 +20,8 @@ CASES = (
     Case("a completion that is reset", "reset", (head("200 OK", JSON, "content-length: 400"), compact(message("Hello there", "stop", tokens_used(4))).encode()[:90], 0.02, RST), "reset", stream=False, engine=""),
     Case("an answer 0.6 s later, past the first-token limit, where none is streamed", "ok", (0.6, *body("200 OK", message("Hello there", "stop", tokens_used(4)))), "there is no first token to wait for", stream=False, engine="", limits=Limits(first_token=0.4, total=2.0)),
     plain("a chat completion with finish reason error", "error_in_stream|malformed|truncated", message("Hel", "error", tokens_used(1)), "a named failure", detail="error"),
+    plain("a chat completion of hidden reasoning only", "ok", message(None, "length", tokens_used(4, completion_tokens_details={"reasoning_tokens": 4})), "the limit is the prober's", completion=4, detail="hidden reasoning used up the limit"),
+    plain("a chat completion with marks of reasoning", "wrong_answer", message("<think>is it 42?</think>No", "stop", tokens_used(4)), "reasoning is no answer", engine="", golden="42"),
     plain("a chat completion of reasoning only", "ok", message(None, "length", tokens_used(4), reasoning_content="Hmm"), "reasoning is content", completion=4),
     plain("an error object with 200", "error_in_stream|malformed", {"error": {"message": "engine is asleep"}}, "an error object inside a 200", detail="engine is asleep"),
     plain("an empty list of choices", "malformed", {"id": "x", "choices": [], "usage": tokens_used(0)}, "no answer"),

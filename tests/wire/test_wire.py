@@ -103,6 +103,10 @@ def number_problems(case: Case, seen: Seen) -> list[str]:
         found.append(f"{tokens} completion tokens, not {case.completion}")
     if case.finish and timeline.finish_reason != case.finish:
         found.append(f"finish reason {timeline.finish_reason!r}, not {case.finish!r}")
+    if case.why_no_tpot not in timeline.why_no_tpot:
+        found.append(f"no TPOT because {timeline.why_no_tpot!r}, not {case.why_no_tpot!r}")
+    if case.why_no_ttft_answer not in timeline.why_no_ttft_answer or (timeline.why_no_ttft_answer and ANSWER in stamps):
+        found.append(f"no TTFT of the answer because {timeline.why_no_ttft_answer!r}, not {case.why_no_ttft_answer!r}")
     if case.tokens_after_first is None and timeline.tpot_s is not None:
         found.append(f"TPOT {timeline.tpot_s} s where none can be measured")
     if case.tokens_after_first not in (None, ANY):
@@ -118,7 +122,7 @@ def time_problems(case: Case, seen: Seen) -> list[str]:
     measured = {FIRST: timeline.first_ns, ANSWER: timeline.first_answer_ns} if case.stream else {}
     if outcome is Outcome.OK:
         measured[END] = timeline.end_ns
-        if case.stream:
+        if case.stream and timeline.content_ns:
             measured[LAST] = timeline.content_ns[-1]
     found = [
         f"{mark.value} at {at_ns}, the server's is {stamps[mark]}"

@@ -67,11 +67,6 @@ def _sweep_capacity(bound: str) -> str:
     return f'min(llmslo_capacity_requests_per_second{{{TARGET},bound="{bound}"}})'
 
 
-def _capacity(bound: str) -> str:
-    """Capacity in production's requests per second."""
-    return f"{_sweep_capacity(bound)} * max(llmslo_capacity_shape_ratio{{{TARGET}}})"
-
-
 def _capacity_tokens(bound: str) -> str:
     return f'min(llmslo_capacity_tokens_per_second{{{TARGET},bound="{bound}"}})'
 
@@ -178,7 +173,7 @@ def _requests() -> Panel:
         "reqps",
         Query(_demand("requests"), "demand"),
         "capacity in requests of users",
-        {bound: _capacity(bound) for bound in BOUNDS},
+        {bound: f"{_sweep_capacity(bound)} * max(llmslo_capacity_shape_ratio{{{TARGET}}})" for bound in BOUNDS},
     )
 
 

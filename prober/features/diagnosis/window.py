@@ -173,9 +173,8 @@ def _gaps(probes: Sequence[ProbeResult]) -> tuple[list[float], bool]:
     flushes = tokens = 0
     for probe in probes[::stride]:
         gaps += probe.timeline.itls_s
-        usage = probe.timeline.usage
         flushes += len(probe.timeline.flush_sizes)
-        tokens += max(usage.completion_tokens or 0 if usage else 0, len(probe.timeline.content_ns))
+        tokens += max(probe.timeline.streamed_tokens or 0, len(probe.timeline.content_ns))
     return gaps, 0.95 * tokens <= flushes
 
 

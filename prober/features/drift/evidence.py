@@ -19,7 +19,6 @@ from prober.features.drift.baseline import Baseline, scores
 # Shifts as multiples of the material change, with their weights. A shift counts from half of the smallest one.
 # Multiples, weights and guards were chosen by simulation (`bench/drift.py`) for delay at a measured rate of false alarms.
 SHIFT_MULTIPLES = ((0.5, 0.15), (1.0, 0.30), (2.0, 0.20), (4.0, 0.10))
-MATERIAL_INDEX = 1  # of the material change
 IMPROVEMENT_INDEX = 2  # of the shift that the bet on an improvement uses: an improvement costs the baseline
 MIN_SHIFT_SDS, MAX_SHIFT_SDS = 0.2, 2.5  # a learned level is no finer; ranks are bounded
 TAILS = ((0.99, 0.04, 0.08), (0.998, 0.03, 0.17))  # (quantile, share above it with a heavier tail, weight)

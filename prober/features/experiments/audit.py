@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from prober.results.conditions import lines
 from prober.results.context import NO_GPU, disagreement_text, label
-from prober.results.result import OPEN_LOOP, Result, Stage
+from prober.results.result import OPEN_LOOP, Result
 from prober.statistics.quantiles import MIN_SAMPLES_BY_QUANTILE
 
 MIN_RATES = 3
@@ -83,7 +83,11 @@ def _rates(result: Result) -> Answer:
 def _duration(result: Result) -> Answer:
     """Length of every stage with latencies: one that is too short for a queue looks faster than it is."""
     stages = [stage for stage in result.stages if stage.latencies]
-    known = [(sent_s, stage.quantile("e2e", 0.5)) for stage in stages if (sent_s := _sending_s(stage)) is not None]
+    known = [  # waiting for the last answers, in `duration_s`, is no load
+        (sent_s, stage.quantile("e2e", 0.5))
+        for stage in stages
+        if (sent_s := stage.duration_s if stage.sending_s is None else stage.sending_s) is not None
+    ]
     if not known:
         return None, "the file does not tell how long was sent"
     span = f"{min(sent_s for sent_s, _ in known):,.3g} to {max(sent_s for sent_s, _ in known):,.3g} s"
@@ -101,19 +105,10 @@ def _duration(result: Result) -> Answer:
     )
 
 
-def _sending_s(stage: Stage) -> float | None:
-    """Duration of sending; waiting for the last answers afterwards is no load."""
-    return stage.sending_s if stage.sending_s is not None else stage.duration_s
-
-
 def _hardware(result: Result) -> Answer:
     if result.context.gpu == NO_GPU:
         return _known(result, ("cpu", "host_ram"), all_of=True)
     return _known(result, ("gpu", "gpu_count", "driver"), all_of=True)
-
-
-def _precision(result: Result) -> Answer:
-    return _known(result, ("precision", "quantization"), all_of=False)
 
 
 def _batch(result: Result) -> Answer:
@@ -153,7 +148,7 @@ _CHECKS: tuple[tuple[str, Callable[[Result], Answer]], ...] = (
     ("several rates", _rates),
     ("duration", _duration),
     ("hardware", _hardware),
-    ("precision", _precision),
+    ("precision", lambda result: _known(result, ("precision", "quantization"), all_of=False)),
     ("batch", _batch),
     ("both phases", _phases),
 )

@@ -157,8 +157,10 @@ class TargetSlos(TargetObserver):
                 continue
             events, bad = count_events(count.slo, result)
             if result.outcome in ANSWERED:
-                is_decode = count.slo.signal in ("tpot", "itl")
-                count.why_no_event = result.timeline.why_no_tpot if is_decode and not events else ""
+                whys = {"ttft_answer": result.timeline.why_no_ttft_answer} | dict.fromkeys(
+                    ("tpot", "itl"), result.timeline.why_no_tpot
+                )
+                count.why_no_event = "" if events else whys.get(count.slo.signal, "")
             if events:
                 count.window.add(self._monitor.now().monotonic_ns, events, bad)
                 self._monitor.registry.value(series.SLO_EVENTS, self.name, workload, slo_name).inc(events)

@@ -53,6 +53,7 @@ class Flat:
     def result(self, exported_objects: list[ExportedObject], load: Load) -> Result:
         """Result with one stage per run; its settings are those of the first run."""
         first = exported_objects[0]
+        backend = first.text("backend")  # `openai` is the protocol alone
         pairs = [self.stage(exported, index) for index, exported in enumerate(exported_objects)]
         seconds = sum(stage.duration_s or 0.0 for stage, _ in pairs)
         ended = first.unix_s("date")
@@ -65,7 +66,7 @@ class Flat:
             tool=self.tool,
             target=Target(
                 model=first.text("model_id"),
-                engine=_engine(first.text("backend")),
+                engine=None if backend is None or backend.startswith("openai") else backend,
                 api=_api(first.text("endpoint_type")),
             ),
             load=load,
@@ -130,11 +131,6 @@ def _request(row: ExportedObject, stage: int, start_s: float | None) -> Request:
         prompt_tokens=row.count("input_lens"),
         output_tokens=output,
     )
-
-
-def _engine(backend: str | None) -> str | None:
-    """The client's backend, unless it is the protocol alone."""
-    return None if backend is None or backend.startswith("openai") else backend
 
 
 def _api(endpoint: str | None) -> str | None:

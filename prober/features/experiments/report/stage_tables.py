@@ -25,6 +25,7 @@ def latencies(result: Result) -> Table | None:
         for latency in LATENCIES:
             bounds = {quantile.q: quantile for quantile in stage.at_least.get(latency, ())}
             quantiles = bounds | {quantile.q: quantile for quantile in stage.latencies.get(latency, ())}
+            moments = mean_and_deviation(latency, requests)
             if quantiles:
                 count = max(quantile.count for quantile in quantiles.values())
                 rows.append(
@@ -34,7 +35,7 @@ def latencies(result: Result) -> Table | None:
                         f"{count:,}" if count else UNKNOWN,
                         *(_quantile(quantiles.get(q), is_bound=q in bounds) for q in _QS),
                         number(stage.tail_ratio(latency)),
-                        *_moments(mean_and_deviation(latency, requests)),
+                        *([UNKNOWN] * 2 if moments is None else map(format_duration, moments)),
                     ]
                 )
                 anchor = ""
@@ -44,6 +45,7 @@ def latencies(result: Result) -> Table | None:
 
 
 _QS = (0.5, 0.75, 0.9, 0.95, 0.99, 0.999, 1.0)
+_FEW_QS = (0.5, 0.9, 0.95, 0.99)
 LATENCY_NOTE = (
     "In brackets the distribution-free 95% interval, ? where the samples give no bound. * marks too few samples: under 1,000 "
     "for p99, 200 for p95, 100 for p90, 100,000 for p99.9; nothing should rest on those. The gaps of one answer are alike, so "
@@ -53,8 +55,8 @@ LATENCY_NOTE = (
 )
 
 
-def _moments(moments: tuple[float, float] | None) -> Row:
-    return [UNKNOWN, UNKNOWN] if moments is None else [format_duration(seconds) for seconds in moments]
+def _quantiles(quantiles: Sequence[Quantile], qs: Sequence[float] = _FEW_QS) -> list[Cell]:
+    return [_quantile(next((quantile for quantile in quantiles if quantile.q == q), None)) for q in qs]
 
 
 def _quantile(quantile: Quantile | None, *, is_bound: bool = False) -> Cell:
@@ -119,11 +121,8 @@ def tool_calls(result: Result) -> Table | None:
             f"{calls.answers:,}",
             f"{calls.calling:,}",
             f"{calls.calls:,}",
-            *(
-                _quantile(next((value for value in values if value.q == q), None))
-                for values in (calls.ttft_call, calls.arguments)
-                for q in (0.5, 0.99)
-            ),
+            *_quantiles(calls.ttft_call, (0.5, 0.99)),
+            *_quantiles(calls.arguments, (0.5, 0.99)),
         ]
         for stage in result.stages
         if (calls := stage.tool_calls) is not None
@@ -148,7 +147,7 @@ def series(result: Result) -> Table | None:
             stage.name,
             part.name,
             f"{part.requests:,}",
-            *(_quantile(next((quantile for quantile in part.ttft if quantile.q == q), None)) for q in _FEW_QS),
+            *_quantiles(part.ttft),
             f"{part.cached_tokens / part.prompt_tokens * 100:.3g}%" if part.prompt_tokens else UNKNOWN,
         ]
         for stage in result.stages
@@ -158,25 +157,19 @@ def series(result: Result) -> Table | None:
     return Table(head, rows) if rows else None
 
 
-_FEW_QS = (0.5, 0.9, 0.95, 0.99)
-
-
 def reasoning(result: Result) -> Table | None:
     """Tokens of reasoning and of the answer, and the time to the first token of the answer, of each stage with reasoning."""
-    rows: list[Row] = []
-    for stage in result.stages:
-        if (part := stage.reasoning) is not None:
-            by_q = {quantile.q: quantile for quantile in part.ttft_answer}
-            tokens = (part.reasoning_tokens, part.answer_tokens)
-            rows.append(
-                [
-                    stage.name,
-                    f"{part.requests:,}",
-                    *(number(count / part.counted) if part.counted else UNKNOWN for count in tokens),
-                    *(_quantile(by_q.get(q)) for q in _FEW_QS),
-                    f"{part.unanswered:,}",
-                ]
-            )
+    rows: list[Row] = [
+        [
+            stage.name,
+            f"{part.requests:,}",
+            *(number(n / part.counted if part.counted else None) for n in (part.reasoning_tokens, part.answer_tokens)),
+            *_quantiles(part.ttft_answer),
+            f"{part.unanswered:,}",
+        ]
+        for stage in result.stages
+        if (part := stage.reasoning) is not None
+    ]
     head = ["stage", "#answers with reasoning", "#reasoning tokens, mean", "#answer tokens, mean"]
     head += [*(f"#first answer token p{q * 100:g}" for q in _FEW_QS), "#ended before the answer"]
     return Table(head, rows) if rows else None
