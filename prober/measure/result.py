@@ -20,7 +20,7 @@ class ProbeResult:
     check: how the answer is checked (text, regex, json_schema, tool_call), None if it is not
     on_request: the probe was started by a user: it is shown, but not counted
     worker: number of the process that sent it, from 1; 0: the prober itself
-    rate_limit: the `x-ratelimit-remaining-*` headers of the response
+    rate_limit: what the headers of the response say is left, by kind
     retry_after_s: pause that a failed answer asks for, from its end on
     cert_expiry_unix_s: when the server's certificate expires
     adapter: name of the model that was asked in place of the target's `model`; "" for the target's

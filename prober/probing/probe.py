@@ -34,6 +34,13 @@ CROSSING_NS = (
     10_000_000  # and the time of a round trip: so soon after the request, a server closes for what was before it
 )
 MAX_HEADER_DIGITS = 15  # of a number in a header: more are no count of requests or tokens
+RATE_LIMITS = {  # kinds of `llmslo_rate_limit_remaining` by header
+    **{f"x-ratelimit-remaining-{kind}": kind for kind in ("requests", "tokens")},
+    **{
+        f"anthropic-ratelimit-{kind}-remaining": kind.replace("-", "_")
+        for kind in ("requests", "tokens", "input-tokens", "output-tokens")
+    },
+}
 
 
 class ProbeRun(Protocol):
@@ -386,8 +393,8 @@ class Flight:
             self._calibrate(draw.sample_words, verdict, usage.prompt_tokens if usage else None)
         left = {
             kind: value
-            for kind in ("requests", "tokens")
-            if (value := header_number(self._exchange.headers, f"x-ratelimit-remaining-{kind}")) is not None
+            for header, kind in RATE_LIMITS.items()
+            if (value := header_number(self._exchange.headers, header)) is not None
         }
         return replace(
             result_of(draw, self._id, self._unix_s, target, verdict, timeline),

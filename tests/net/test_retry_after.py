@@ -66,3 +66,28 @@ def test_a_date_of_the_answer_that_is_none_is_ignored() -> None:
     """The prober's wall clock is left."""
     headers = {"retry-after": "Sun, 06 Nov 1994 08:50:07 GMT", "date": "now"}
     assert requested_pause_s(headers, NOW_S) == 30.0
+
+
+RESETS = [
+    ({"requests": ("0", "1994-11-06T08:50:07Z")}, 30.0),
+    ({"input-tokens": ("0", "1994-11-06T08:50:07.5+00:00"), "output-tokens": ("0", "1994-11-06T08:49:47Z")}, 30.5),
+    ({"requests": ("0", "1994-11-06T08:49:47Z"), "tokens": ("9000", "1994-11-06T09:49:37Z")}, 10.0),
+    ({"tokens": ("0", "1994-11-06T08:49:07Z")}, 0.0),
+    ({"tokens": ("12", "1994-11-06T08:50:07Z")}, None),
+    ({"tokens": ("0", "1996-11-06T08:50:07Z")}, None),
+    ({"tokens": ("0", "1994-11-06T08:50:07")}, None),
+    ({"tokens": ("0", "soon"), "requests": ("\u0660", "1994-11-06T08:50:07Z")}, None),
+    ({"bananas": ("0", "1994-11-06T08:50:07Z")}, None),
+]
+
+
+@pytest.mark.parametrize(("limits", "pause_s"), RESETS)
+def test_an_exhausted_limit_asks_for_a_pause_until_it_is_filled_again(
+    limits: dict[str, tuple[str, str]], pause_s: float | None
+) -> None:
+    """Until the last of those of which nothing is left; `Retry-After` says more, also where it cannot be read."""
+    headers = {f"anthropic-ratelimit-{limit}-remaining": left for limit, (left, _) in limits.items()}
+    headers |= {f"anthropic-ratelimit-{limit}-reset": reset for limit, (_, reset) in limits.items()}
+    assert requested_pause_s(headers, NOW_S) == pause_s
+    assert requested_pause_s(headers | {"retry-after": "7"}, NOW_S) == 7
+    assert requested_pause_s(headers | {"retry-after": "later"}, NOW_S) is None
