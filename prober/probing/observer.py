@@ -1,7 +1,8 @@
 """Observers of a target: each feature has one observer for each target, which keeps the feature's state of it."""
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from functools import partialmethod
 from typing import Protocol, TypeVar
 
 from prober.config.target import TargetSpec
@@ -116,49 +117,18 @@ class ObservedTarget(TargetObserver):
         self.target = target
         self.configured()
 
-    def configured(self) -> None:
-        self._tell(lambda observer: observer.configured())
-
-    def probe_ended(self, result: ProbeResult) -> None:
-        self._tell(lambda observer: observer.probe_ended(result))
-
-    def started(self) -> None:
-        self._tell(lambda observer: observer.started())
-
-    def stopped(self) -> None:
-        self._tell(lambda observer: observer.stopped())
-
-    def state_seen(self, state: TargetState, starting_until_unix_s: float | None) -> None:
-        self._tell(lambda observer: observer.state_seen(state, starting_until_unix_s))
-
-    def page_read(self, reading: PageReading | None) -> None:
-        self._tell(lambda observer: observer.page_read(reading))
-
-    def page_changed(self) -> None:
-        self._tell(lambda observer: observer.page_changed())
-
-    def budget_spent(self) -> None:
-        self._tell(lambda observer: observer.budget_spent())
-
-    def gpus_read(self, devices: Sequence[GpuReading], driver: str) -> None:
-        self._tell(lambda observer: observer.gpus_read(devices, driver))
-
-    def engine_changed(self, change: EngineChange) -> None:
-        self._tell(lambda observer: observer.engine_changed(change))
-
-    def drifted(self, workload: str, signal: str, *, active: bool) -> None:
-        self._tell(lambda observer: observer.drifted(workload, signal, active=active))
-
-    def paused(self) -> None:
-        self._tell(lambda observer: observer.paused())
-
     def removed(self) -> None:
-        self._tell(lambda observer: observer.removed())
+        self._tell("removed")
         self._observers = []
 
-    def _tell(self, call: Callable[[TargetObserver], None]) -> None:
+    def _tell(self, method: str, *values: object, **named: object) -> None:
         for observer in self._observers:
             try:
-                call(observer)
+                getattr(observer, method)(*values, **named)
             except Exception:
                 log.exception("target=%s: %s failed; please report this", self.name, type(observer).__name__)
+
+
+for _name in vars(TargetObserver):
+    if _name not in vars(ObservedTarget) and not _name.startswith("_"):
+        setattr(ObservedTarget, _name, partialmethod(ObservedTarget._tell, _name))
