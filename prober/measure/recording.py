@@ -135,6 +135,16 @@ class Recording:
         return len(self._stamps)
 
     @property
+    def has_totals(self) -> bool:
+        """Every content chunk had a running total of tokens, which gives the tokens of each; one usage at the end does not."""
+        return len(self._totals) == len(self._stamps) > 0
+
+    @property
+    def max_received_tokens(self) -> int:
+        """Upper bound of the tokens received so far: each has a byte at least."""
+        return max(self.content_chunks, self._generated_bytes)
+
+    @property
     def text(self) -> str:
         """The first MAX_TEXT_CHARS of the generated text, reasoning included."""
         return joined_surrogates("".join(self._texts))[:MAX_TEXT_CHARS]
@@ -276,9 +286,7 @@ class Recording:
 
     def complete(self, timeline: Timeline) -> Timeline:
         """Return `timeline` with the fields that this recording measured."""
-        # Running totals give tokens per chunk only if every content chunk had one; one usage at the end does not.
-        has_totals = len(self._totals) == len(self._stamps) > 0
-        steps = array("q", map(sub, self._totals, (0, *self._totals))) if has_totals else None
+        steps = array("q", map(sub, self._totals, (0, *self._totals))) if self.has_totals else None
         call = self.calls[0] if self.calls and self.streamed else None
         is_object = call is not None and call.closed_ns is not None and is_json_object(call.arguments.encode())
         shows_answer = self.streams_reasoning or self._hidden_tokens or not self._hides_reasoning

@@ -51,6 +51,7 @@ class Timeline:
     calls: number of tool calls
     call_ns: first piece of the first tool call, name or arguments
     arguments_ns: the piece that completed its arguments; None unless they are a JSON object
+    charged_tokens: prompt and output tokens that a budget is charged
     """
 
     intended_ns: int
@@ -71,6 +72,7 @@ class Timeline:
     calls: int = 0
     call_ns: int | None = None
     arguments_ns: int | None = None
+    charged_tokens: tuple[int, int] = (0, 0)
     _flush_starts: Sequence[int] | None = field(default=None, init=False, repr=False, compare=False)
     _latest: ClassVar["tuple[Timeline, list[float]] | None"] = None  # the timeline asked for its ITLs last, and these
 

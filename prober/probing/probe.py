@@ -176,16 +176,15 @@ class Flight:
         except Exception as problem:
             if not self._exchange.received:
                 raise
-            return self._unreadable(target.unreadable("the answer of a probe", problem))
+            sent = Timeline(self._due_ns, self._connection, self._exchange.sent_ns, self._exchange.headers_ns)
+            verdict = target.unreadable("the answer of a probe", problem)
+            sent = replace(sent, charged_tokens=self._charged_tokens())
+            return result_of(draw, self._id, self._unix_s, target, verdict, sent)
+        except asyncio.CancelledError:
+            self._exchange.read()
+            raise
         finally:
-            self._recording.refuse_impossible_usage(len(self._request))
-            usage = self._recording.usage
-            if usage:
-                # No claim of a server charges more than the answer that was asked for and the request that was sent.
-                prompt = min(usage.prompt_tokens or 0, max(draw.prompt_tokens, len(self._request)))
-                target.settle(reserved, prompt, min(usage.completion_tokens or 0, draw.output_tokens))
-            elif self._exchange.sent_ns is None:
-                target.settle(reserved, 0, 0)
+            target.settle(reserved, *self._charged_tokens())
 
     async def _reserved(self) -> ProbeResult:
         """The probe once its budget is set aside. It leaves neither slot, connection nor task behind."""
@@ -368,7 +367,12 @@ class Flight:
     def _timeline(self) -> Timeline:
         timeline = self._recording.complete(self._exchange_times())
         redact, reason, model = self._target.endpoint.redactor.redact, timeline.finish_reason, timeline.answered_model
-        return replace(timeline, finish_reason=None if reason is None else redact(reason), answered_model=redact(model))
+        return replace(
+            timeline,
+            finish_reason=None if reason is None else redact(reason),
+            answered_model=redact(model),
+            charged_tokens=self._charged_tokens(),
+        )
 
     def _exchange_times(self) -> Timeline:
         """The timeline without what the answer itself tells."""
@@ -410,6 +414,27 @@ class Flight:
             cert_expiry_unix_s=cert_expiry(self._exchange),
         )
 
+    def _charged_tokens(self) -> tuple[int, int]:
+        """Prompt and output tokens that a budget is charged: those of `usage`, else the most that the answer may have cost.
+
+        An answer without content, usage and finish reason costs nothing, nor does a request that was not sent. One that was cut costs
+        its prompt and what was received; one that ended without usage what was asked for. No claim of a server charges more than the
+        answer that was asked for and the request that was sent.
+        """
+        exchange, recording, draw = self._exchange, self._recording, self._draw
+        recording.refuse_impossible_usage(len(self._request))
+        usage, received, has_ended = recording.usage, recording.max_received_tokens, recording.finish_reason is not None
+        is_refused = exchange.end_ns is not None or (exchange.status or 0) >= 300
+        if exchange.sent_ns is None or (is_refused and usage is None and not received and not has_ended):
+            return 0, 0
+        prompt, output = (None, None) if usage is None else (usage.prompt_tokens, usage.completion_tokens)
+        if not has_ended and not recording.has_totals:
+            output = max(output or 0, received)
+        return (
+            min(draw.prompt_tokens if prompt is None else prompt, max(draw.prompt_tokens, len(self._request))),
+            min(draw.output_tokens if output is None else output, draw.output_tokens),
+        )
+
     def _calibrate(self, words: int, verdict: Verdict, prompt_tokens: int | None) -> None:
         """Count the tokens of a sample prompt. One that the target refuses is not sent again."""
         calibration = self._target.prompt_calibration
@@ -417,12 +442,6 @@ class Flight:
             calibration.answered(words, prompt_tokens)
         elif calibration is not None and verdict.outcome is Outcome.REJECTED:
             calibration.stop(f"the server refused a prompt of {words} words: {verdict.detail}")
-
-    def _unreadable(self, verdict: Verdict) -> ProbeResult:
-        """The result where the prober failed to read what was received: nothing of the answer is used."""
-        exchange = self._exchange
-        timeline = Timeline(self._due_ns, self._connection, exchange.sent_ns, exchange.headers_ns)
-        return result_of(self._draw, self._id, self._unix_s, self._target, verdict, timeline)
 
 
 # Begins a probe: `Flight` in this process, `Workers.launch` in another one.

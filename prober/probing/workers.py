@@ -281,11 +281,8 @@ class WorkerFlight:
             await self._cut()
             raise
         finally:
-            usage = self._timeline.usage
-            if usage is not None:
-                target.settle(reserved, usage.prompt_tokens or 0, usage.completion_tokens or 0)
-            elif not self._may_be_sent and self._timeline.sent_ns is None:
-                target.settle(reserved, 0, 0)
+            if not self._may_be_sent:
+                target.settle(reserved, *self._timeline.charged_tokens)
 
     def end(self, result: ProbeResult | Timeline) -> None:
         """The worker reports the result, or what a request delivered before it was cut."""

@@ -48,6 +48,9 @@ LAST = (
 )
 
 
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
+
+
 class Engine:
     """An engine that records its requests. chunks_per_s: of an answer
 
@@ -59,6 +62,7 @@ class Engine:
         self.requests: list[tuple[str, int]] = []
         self.connections = self.open = self.peak = 0
         self.cut_s: list[float] = []
+        self.refusal = b""  # instead of an answer
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
@@ -75,8 +79,8 @@ class Engine:
         self.requests.append((text.partition("] ")[2], tokens))
         gone = asyncio.create_task(reader.read())
         try:
-            writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n")
-            for _ in range(tokens):
+            writer.write(self.refusal or HEAD)
+            for _ in range(0 if self.refusal else tokens):
                 await asyncio.wait([gone], timeout=self.pause_s)
                 if gone.done():
                     self.cut_s.append(time.monotonic())
@@ -84,7 +88,7 @@ class Engine:
                 writer.write(CHUNK)
             else:
                 prompt = len(text.split()) - 1  # without the nonce
-                writer.write(LAST % (prompt, tokens, prompt + tokens))
+                writer.write(b"" if self.refusal else LAST % (prompt, tokens, prompt + tokens))
         finally:  # also where a test fails meanwhile
             self.open -= 1
             gone.cancel()
@@ -192,7 +196,7 @@ async def test_results_of_workers_are_merged_exactly() -> None:
 
 
 async def test_a_daily_budget_holds_for_the_sum_of_the_workers() -> None:
-    """Nothing is sent beyond it, and what was set aside becomes what the server counted."""
+    """Nothing is sent beyond it, and what was set aside becomes what the server counted; a refusal costs nothing."""
     engine = Engine()
     limit = 5_000.0
     async with serving(engine) as url, targeted(url) as target, open_workers(2) as workers:
@@ -201,11 +205,19 @@ async def test_a_daily_budget_holds_for_the_sum_of_the_workers() -> None:
             workers.launch, target, schedule(target, 200, 400.0), Workload("w", Uniform(90, 110), Uniform(3, 9))
         )
         spent = target.budgets["tokens"].spent(target.clock.now_ns())
+        answered = len(engine.requests)
+        engine.refusal = b"HTTP/1.1 529 Overloaded\r\nContent-Length: 0\r\n\r\n"
+        target.budgets = {"tokens": Budget(limit, 119.0)}
+        refused = await sent(
+            workers.launch, target, schedule(target, 10, 400.0), Workload("w", Uniform(90, 110), Uniform(3, 9))
+        )
+        assert target.budgets["tokens"].spent(target.clock.now_ns()) == 0
+    assert {result.outcome for result in refused} == {Outcome.HTTP_5XX}
     outcomes = Counter(result.outcome for result in results)
     usage = [result.timeline.usage for result in results if result.timeline.usage is not None]
     used = sum((use.prompt_tokens or 0) + (use.completion_tokens or 0) for use in usage)
     assert set(outcomes) == {Outcome.OK, Outcome.OVER_BUDGET}, outcomes
-    assert len(engine.requests) == outcomes[Outcome.OK]
+    assert answered == outcomes[Outcome.OK]
     assert limit - 119 < used == spent <= limit
 
 

@@ -1,0 +1,131 @@
+"""A budget is charged what a request used; where the server does not say, what it may have used."""
+
+import asyncio
+from typing import Any
+
+import orjson
+import pytest
+
+from prober.config.load import load
+from prober.measure.engines import DIALECTS
+from prober.measure.result import ProbeResult
+from prober.probing.target import Target
+from prober.workload.budget import Budget
+from tests.probing.test_probe import HEAD, chunked, send, serving
+from tests.virtual import make_clock
+
+pytestmark = pytest.mark.virtual_time
+
+
+def target(port: int, api: str = "chat") -> Target:
+    """A target with two budgets, whose requests ask for 64 tokens to a prompt of 9."""
+    text = f"""
+workloads: {{w: {{prompt_tokens: 9, output_tokens: 64}}}}
+targets:
+  - {{name: t, url: 'http://127.0.0.1:{port}/v1', api: {api}, model: m, engine: openai, probes: [{{workload: w}}], warmup: 0,
+      budget: {{tokens_per_day: 100M, cost_per_day: 1000, price_per_million: {{prompt: 1, completion: 2}}}}}}
+"""
+    return Target(
+        load(text, source="c", engines=DIALECTS, environment={}, read=lambda path: path).targets[0], make_clock()
+    )
+
+
+def answer(status: str, message: str, headers: str = "") -> bytes:
+    body = orjson.dumps({"type": "error", "error": {"type": "some_error", "message": message}})
+    return (
+        f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\n{headers}Content-Length: {len(body)}\r\n\r\n".encode()
+        + body
+    )
+
+
+def event(**fields: Any) -> bytes:
+    return chunked(b"data: " + orjson.dumps(fields) + b"\n\n")
+
+
+def content(text: str) -> bytes:
+    return event(choices=[{"delta": {"content": text}}])
+
+
+USAGE = event(choices=[], usage={"prompt_tokens": 20, "completion_tokens": 2})
+STOP = event(choices=[{"delta": {}, "finish_reason": "stop"}])
+DONE = chunked(b"data: [DONE]\n\n") + b"0\r\n\r\n"
+WORD = b"event: content_block_delta\ndata: " + orjson.dumps(
+    {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "four"}}
+)
+MESSAGE = HEAD + chunked(
+    b"event: message_start\ndata: "
+    + orjson.dumps({"type": "message_start", "message": {"usage": {"input_tokens": 20, "output_tokens": 1}}})
+    + b"\n\n"
+)
+# Answers to a request of 9 and 64 tokens, and what a budget is charged for them: tokens of the prompt and of the answer.
+CHARGES = {
+    "401": (answer("401 Unauthorized", "no such key"), (0, 0)),
+    "400": (answer("400 Bad Request", "no such field"), (0, 0)),
+    "404": (answer("404 Not Found", "no such model"), (0, 0)),
+    "429": (answer("429 Too Many Requests", "slow down"), (0, 0)),
+    "500": (answer("500 Internal Server Error", "oops"), (0, 0)),
+    "529": (answer("529 Overloaded", "overloaded"), (0, 0)),
+    "429, then a reset": (answer("429 Too Many Requests", "slow down")[:-9], (0, 0)),
+    "no content": (b"HTTP/1.1 204 No Content\r\n\r\n", (0, 0)),
+    "a login page": (b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 4\r\n\r\n<a/>", (0, 0)),
+    "an error in the stream": (HEAD + event(error={"message": "overloaded"}) + DONE, (0, 0)),
+    "an error after content": (HEAD + content("four") + event(error={"message": "overloaded"}) + DONE, (9, 4)),
+    "an answer with usage": (
+        HEAD + content("four") + STOP + USAGE + DONE,
+        (20, 2),
+    ),
+    "an answer without usage": (HEAD + content("four") + STOP + DONE, (9, 64)),
+    "an answer of hidden tokens without usage": (HEAD + STOP + DONE, (9, 64)),
+    "a reset before the answer": (b"", (9, 0)),
+    "a stream that is cut": (HEAD + content("four") + content("five5"), (9, 9)),
+    "a long stream that is cut": (HEAD + content("word " * 40), (9, 64)),
+    "a message that is cut": (MESSAGE + chunked(WORD + b"\n\n"), (20, 4)),
+    "a message that is cut before its content": (MESSAGE, (20, 1)),
+}
+
+
+@pytest.mark.parametrize("name", CHARGES)
+async def test_a_budget_is_charged_what_an_answer_used_or_may_have_used(name: str) -> None:
+    """Usage, else an upper bound; an answer without content, usage and finish reason is free. Nothing stays reserved."""
+    raw, charged = CHARGES[name]
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(raw)
+        await writer.drain()
+        writer.transport.abort() if not raw.endswith(b"0\r\n\r\n") else writer.close()
+
+    async with serving(handle) as port:
+        found = target(port, "messages" if "message" in name else "chat")
+        result = await send(found)
+        spent = [budget.spent(found.clock.now_ns()) for budget in found.budgets.values()]
+        found.clock.close()
+    assert result.timeline.charged_tokens == charged
+    assert spent == [sum(charged), pytest.approx(found.amounts(*charged)[1])]
+
+
+async def test_what_is_in_flight_is_reserved_and_given_back_when_it_is_refused_or_cancelled() -> None:
+    """Two requests fit: a third one is over budget while they are in flight, and is sent once they were refused."""
+    release = asyncio.Event()
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        await release.wait()
+        writer.write(answer("401 Unauthorized", "no such key"))
+        writer.close()
+
+    async with serving(handle) as port:
+        found = target(port)
+        found.budgets["tokens"] = Budget(150)
+        flights = [asyncio.ensure_future(send(found)) for _ in range(3)]
+        await asyncio.sleep(1)
+        assert found.budgets["tokens"].spent(found.clock.now_ns()) == 2 * 73
+        flights[0].cancel()
+        release.set()
+        _, refused, over = await asyncio.gather(*flights, return_exceptions=True)
+        again = await send(found)
+        assert found.budgets["tokens"].spent(found.clock.now_ns()) == 9  # of the prompt that was cancelled
+        found.clock.close()
+    assert isinstance(refused, ProbeResult)
+    assert isinstance(over, ProbeResult)
+    assert [result.outcome for result in (refused, over, again)] == ["rejected", "over_budget", "rejected"]
