@@ -219,6 +219,7 @@ def _facts(target: TargetAnswer, now_unix_s: float) -> list[Text]:
         lines.append(Text("SLO       ") + _mark(kind, f"{slo_name(slo)}: {words}"))
     if not target.slos:
         lines.append(Text("SLO       none is configured"))
+    lines += [_mark("few", one_line(workload.detail)) for workload in target.no_data]
     lines.append(Text("drift     ") + _mark(*drift_words(target.drift, now_unix_s)))
     lines.append(Text("headroom  ") + _mark(*headroom_words(target)))
     if target.buffered:

@@ -99,6 +99,7 @@ def summary(watched: Watched) -> list[str]:
     for target, fact in by_trouble(snapshot):
         story = watched.story(target)
         lines += [status(target, fact), f"  probes: {outcomes(target)}"]
+        lines += [f"  {one_line(workload.detail)}" for workload in target.no_data]
         lines += [f"  SLO {slo_name(slo)}: {slo_words(slo, snapshot.time)[1]}" for slo in target.slos]
         lines += [f"  drift: {drift_words(target.drift, snapshot.time)[1]}", f"  headroom: {headroom_words(target)[1]}"]
         if story.not_ok:

@@ -165,6 +165,11 @@ def probe_increase(counter: str, window: str, selector: str) -> str:
     return f"sum by (target, workload) (increase({counter}{{{selector}}}[{window}]))"
 
 
+def no_data(reason: str, selector: str) -> str:
+    """Workloads of which every probe ends so, however seldom they are probed."""
+    return f'max by (target, workload) (llmslo_no_data{{{selector},reason="{reason}"}}) == 1'
+
+
 def of_present(expr: str, series: str) -> str:
     """`expr` of targets that have `series` now: a window reaches back to targets that have been removed or renamed."""
     return f"{expr}\nand on (target)\ngroup by (target) ({series})\n"

@@ -1,6 +1,6 @@
 """Alerts on the targets and their answers."""
 
-from prober.exposition.alerting import Alert, Link, of_present, probe_increase, top_failure_template
+from prober.exposition.alerting import Alert, Link, no_data, of_present, probe_increase, top_failure_template
 
 VANTAGE = "{{ with $labels.vantage }}vantage {{ . }}{{ else }}the prober without a vantage{{ end }}"
 OF_WORKLOAD = Link("target", ("target", "workload"))
@@ -42,11 +42,13 @@ def alerts(selector: str) -> tuple[Alert, ...]:
         Alert(
             "LLMProbeRejected",
             "warning",
-            of_present(f"{rejected} >= 3", f"llmslo_probes_neutral_total{{{selector}}}"),
+            of_present(
+                f"({rejected} >= 3\nor\n{no_data('rejected', selector)})", f"llmslo_probes_neutral_total{{{selector}}}"
+            ),
             "5m",
             "{{ $labels.target }} rejects the probes",
-            "{{ $value | humanize }} probes of workload {{ $labels.workload }} were rejected in 15 minutes: the server does "
-            "not accept the token, the model name or the request. Rejected probes count in no SLO, so they measure nothing.",
+            "Every probe of workload {{ $labels.workload }} is rejected, or three in 15 minutes were: the server does not accept the "
+            "token, the model name or the request. Rejected probes count in no SLO, so they measure nothing.",
             link=OF_WORKLOAD,
         ),
         Alert(

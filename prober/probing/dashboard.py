@@ -370,9 +370,13 @@ def not_counted() -> list[Panel]:
         series(
             "Excluded from SLIs, by reason",
             "Due times that do not count for any SLI: delayed by the prober, over budget, cancelled, rejected. "
-            "Bad: rejected (check token, model and request) and over_budget; such probes measure nothing.",
+            "Bad: rejected (check token, model and request) and over_budget; such probes measure nothing. Without data: all end so.",
             "short",
             Query(increase("llmslo_probes_neutral_total", "reason"), "{{reason}}"),
+            Query(
+                f"sum by (reason) (max by (target, workload, reason) (llmslo_no_data{{{PROBES}}}))",
+                "workloads without data: {{reason}}",
+            ),
             bars=True,
             width=12,
         ),

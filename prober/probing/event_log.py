@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection
 
 from prober.config.units import counted, first_names
 from prober.measure.event import TargetEvent
-from prober.measure.target_state import TargetState
+from prober.measure.target_state import SILENT_STATES, TargetState
 
 MAX_EVENTS = 500  # of all targets together
 MAX_TOLD_APART = 10  # targets with an event each; the same of more of them is one event
@@ -38,7 +38,7 @@ class FirstAnswers:
 
     def include(self, key: str, name: str, state: TargetState) -> bool:
         """Follow the state of a target; True if this change is a part of the event."""
-        if key not in self._waiting or state not in (TargetState.READY, TargetState.FAILING):
+        if key not in self._waiting or state is TargetState.PENDING or state in SILENT_STATES:
             return False
         self._waiting.discard(key)
         if state is TargetState.READY:

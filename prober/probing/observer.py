@@ -9,7 +9,7 @@ from prober.config.target import TargetSpec
 from prober.measure.engine_signals import EngineChange, PageReading
 from prober.measure.gpu_reading import GpuReading
 from prober.measure.result import ProbeResult
-from prober.measure.target_state import TargetState
+from prober.measure.target_state import TargetState, WorkloadState
 from prober.probing.target import Target
 
 Observer = TypeVar("Observer", bound="TargetObserver")
@@ -46,10 +46,13 @@ class TargetObserver:
     def stopped(self) -> None:
         """No more probes are begun; those under way still end."""
 
-    def state_seen(self, state: TargetState, starting_until_unix_s: float | None) -> None:
+    def state_seen(
+        self, state: TargetState, starting_until_unix_s: float | None, workloads: Iterable[WorkloadState]
+    ) -> None:
         """The target is in this state, which may be the one before.
 
         starting_until_unix_s: when a target that has never answered begins to count as failing, None for others
+        workloads: states of its workloads
         """
 
     def page_read(self, reading: PageReading | None) -> None:

@@ -96,7 +96,7 @@ async def run_probe(
     result = await flight.fly()
     if result.timeline.headers_ns is not None:
         target.has_answered = True
-    target.ended(result.outcome)
+    target.ended(result)
     target.refresh_identity()
     return result
 

@@ -1,10 +1,12 @@
 """Series of the probes, and the recorder that fills them."""
 
+from collections.abc import Iterable
+
 from prober.exposition.buckets import COARSE, MEDIUM, bounds
 from prober.exposition.families import Histogram, Registry, Series
 from prober.measure.outcome import ANSWERED, BAD, NEUTRAL, Outcome
 from prober.measure.result import ProbeResult
-from prober.measure.target_state import TargetState
+from prober.measure.target_state import NO_DATA_STATES, TargetState, WorkloadState
 from prober.measure.timeline import Timeline
 from prober.probing import series
 from prober.probing.observer import NamedSpec, ObservedTarget, TargetObserver
@@ -84,8 +86,13 @@ class TargetProbes(TargetObserver):
                 registry.value(series.QUALITY_FAILURES, *key, result.check).inc(wrong)
             self._success(result)
 
-    def state_seen(self, state: TargetState, starting_until_unix_s: float | None) -> None:
-        self._registry.show_one(series.STATE, state, series.STATES, self._name)
+    def state_seen(
+        self, state: TargetState, starting_until_unix_s: float | None, workloads: Iterable[WorkloadState]
+    ) -> None:
+        self._registry.show_one(series.STATE, state, TargetState, self._name)
+        for known in workloads:
+            if known.workload in self._bounds:
+                self._registry.show_one(series.NO_DATA, known.state, sorted(NO_DATA_STATES), self._name, known.workload)
         self._registry.show(series.STARTING_UNTIL, starting_until_unix_s, self._name)
 
     def _success(self, result: ProbeResult) -> None:

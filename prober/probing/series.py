@@ -1,7 +1,6 @@
 """Series of the probes."""
 
 from prober.exposition.families import AnySeries, Series, counter, gauge, histogram
-from prober.measure.target_state import TargetState
 
 _PROBE = ("target", "workload")
 PROBES = counter("llmslo_probes_total", "Due times of the schedule, sent or shed, without the neutral ones.", *_PROBE)
@@ -15,6 +14,12 @@ CACHED = counter(
 USAGE_MISSING = counter("llmslo_usage_missing_total", "Successful probes without token counts by the server.", *_PROBE)
 COLD_START = gauge("llmslo_cold_start_ttft_seconds", "TTFT of the latest first success on a cold engine.", *_PROBE)
 STATE = gauge("llmslo_target_state", "1 for the state the target is in.", "target", "state")
+NO_DATA = gauge(
+    "llmslo_no_data",
+    "1 while every probe ends so, without data: rejected, or over_budget and not sent.",
+    *_PROBE,
+    "reason",
+)
 BUFFERED = gauge(
     "llmslo_target_buffered",
     "1 if most of the last answers arrived all at once or several tokens at a time, 0 if few did.",
@@ -63,7 +68,6 @@ TASK_FAILURES = counter(
     "Tasks of the prober that failed and were started again: a fault of the prober, which its log describes.",
     "task",
 )
-STATES = tuple(state.value for state in TargetState)
 TASKS = (
     *(
         "schedule",

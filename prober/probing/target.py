@@ -11,12 +11,21 @@ from typing import Protocol
 
 from prober.config.target import TargetSpec
 from prober.measure.api import APIS
+from prober.measure.burn_rate_windows import promql
 from prober.measure.chat import Dialect
 from prober.measure.engines import DIALECTS, GENERIC, detect
 from prober.measure.names import MAX_NAME_CHARS, shown_name
-from prober.measure.outcome import ANSWERED, BAD, Outcome, Verdict, classify_status, reader_failure_verdict
+from prober.measure.outcome import Outcome, Verdict, classify_status, reader_failure_verdict
 from prober.measure.payload import error_message, json_object
-from prober.measure.target_state import SILENT_STATES, TargetState
+from prober.measure.result import ProbeResult
+from prober.measure.target_state import (
+    IN_A_ROW,
+    NO_DATA_STATES,
+    SILENT_STATES,
+    STATE_OF_OUTCOME,
+    TargetState,
+    WorkloadState,
+)
 from prober.measure.templates import Templates
 from prober.measure.warmup import DEFAULT_IDLE_NS, WarmUp
 from prober.net.clock import Clock
@@ -32,7 +41,6 @@ HEALTH_TIMEOUT_S = 2.0
 MODELS_TIMEOUT_S = 10.0
 FIRST_PROBE_DELAY_S = 2.0  # by a look-up for the dialect only: after that a configured model is probed without it
 MIN_LOOK_UP_PAUSE_NS, MAX_LOOK_UP_PAUSE_NS = 10**9, 600 * 10**9  # between two look-ups beside the probes
-FAILING_AFTER = 3
 MAX_HEALTH_BYTES, MAX_MODELS_BYTES = 64 << 10, 256 << 10
 log = logging.getLogger(__name__)
 
@@ -71,8 +79,14 @@ class Identity:
         return shown_name(self.shown or self.model)
 
 
-class Keeps(Protocol):
-    """Keeps what is spent where a restart finds it."""
+class BudgetKeeper(Protocol):
+    """Keeps what targets spend of their budgets where a restart finds it."""
+
+    def enter(self, target: "Target") -> None:
+        """Count what this target has spent before, and keep what it spends."""
+
+    def leave(self, target: "Target") -> None:
+        """The target is gone."""
 
     def needs_checkpoint(self, key: str) -> None:
         """The marks of this target are no longer far enough ahead."""
@@ -90,6 +104,7 @@ class Target:
         None where they always are failures, as in a single experiment
     has_answered: it has answered an HTTP request, with whatever status; also one of an earlier process, if that is in the store
     is_refusing: `starting`, because it refuses connections and has never answered
+    reason: of the state, as the latest probe that made it ended, or as its health page says; "" if it is `ready`
     is_ending: somebody is ending its server and has said so; its state is `draining`, and what fails is no failure of it
     worker: number of this process if it is a worker; 0: the prober itself
     prompt_calibration: its first requests are sample prompts that tell how its server counts tokens; None: none are sent, and a word
@@ -103,7 +118,13 @@ class Target:
         self.worker = 0
         self.identity: Identity | None = None
         self.unidentified: Verdict | None = None
-        self.state = TargetState.PENDING
+        self.state, self.reason = TargetState.PENDING, ""
+        self.workloads = {name: WorkloadState(name) for probe in spec.probes for name in probe.workload.series}
+        # By schedule: the workloads of which probes are sent whatever is refused, so no later turns of sessions.
+        self._leading_workloads = [
+            {name for name, part, _ in probe.workload.shares() if part.sessions is None or name == part.series[0]}
+            for probe in spec.probes
+        ]
         self.paused_unix_s: float | None = None  # since when nobody may probe or sweep it
         self.in_flight = 0
         self.check_turn = asyncio.Lock()  # held by the check of an answer
@@ -120,7 +141,7 @@ class Target:
         if spec.budget and spec.budget.cost_per_day:
             self.budgets["cost"] = Budget(spec.budget.cost_per_day, cost)
         self.protected_demand: Mapping[str, BudgetDemand] = {}  # by budget, not available to requests
-        self.ledger: Keeps | None = None
+        self.ledger: BudgetKeeper | None = None
         self._bad_in_a_row = 0
         self._last_outcome: Outcome | None = None
         self._was_ready = False
@@ -148,10 +169,15 @@ class Target:
     def end(self, is_ending: bool) -> None:
         """Its server is being ended, or is not after all."""
         self.is_ending = is_ending
-        self.state = TargetState.DRAINING if is_ending else TargetState.PENDING
+        self.state, self.reason = TargetState.PENDING, ""
+        if is_ending:
+            self.state, self.reason = TargetState.DRAINING, "its server is being ended"
 
-    def inherit_start(self, before: "Target") -> None:
+    def inherit(self, before: "Target") -> None:
         """Take over what its server has shown so far from the same target before a reload, unless its address is another."""
+        if self.spec.url == before.spec.url:
+            self.state, self.reason, self.is_ending = before.state, before.reason, before.is_ending
+            self.workloads |= {name: before.workloads[name] for name in self.workloads.keys() & before.workloads}
         if (self.endpoint.host, self.endpoint.port) == (before.endpoint.host, before.endpoint.port):
             self.waiting_since_ns, self.has_answered = before.waiting_since_ns, before.has_answered
             self.is_refusing = before.is_refusing and self.state == TargetState.STARTING
@@ -161,6 +187,7 @@ class Target:
         """A copy for a probe outside the schedule, which takes no slot here and changes neither state nor warm-up here."""
         other = copy(self)
         other.in_flight, other.warm_up = 0, WarmUp(0)
+        other.workloads = {}
         other._identifying = other._asking = other._preparing = None
         other.prompt_calibration = self.settled_calibration
         other.identity, other._is_doubtful = self.probed_identity, False  # nothing is looked up beside its probe
@@ -213,12 +240,12 @@ class Target:
     async def awake(self) -> bool:
         """False while the engine says that it is loading or shutting down, or has not begun to listen.
 
-        Nothing is asked of a target that answers well. One that fails is asked beside its probes, which do not wait for it;
-        one that is new, loading or draining is asked first, since nothing is measured of it yet.
+        Nothing is asked of a target that answers, if only with a refusal. One that fails is asked beside its probes, which do not wait
+        for it; one that is new, loading or draining is asked first, since nothing is measured of it yet.
         """
         if self.is_ending:
             return False
-        if self.state == TargetState.READY and not self._bad_in_a_row:
+        if (self.state is TargetState.READY or self.state in NO_DATA_STATES) and not self._bad_in_a_row:
             return True
         if self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(self._ask_health())
@@ -226,26 +253,54 @@ class Target:
             await asyncio.shield(self._asking)
         return self.state not in SILENT_STATES
 
-    def ended(self, outcome: Outcome) -> None:
-        """A probe ended; the state follows, unless the server is being ended."""
-        if self.is_ending:
+    def ended(self, result: ProbeResult) -> None:
+        """A scheduled probe ended; the state follows, unless the server is being ended.
+
+        The target gives no data while none of its workloads does. Once it answers again, those that shared its state are in doubt.
+        """
+        outcome, state = result.outcome, STATE_OF_OUTCOME.get(result.outcome)
+        if self.is_ending or state is None:
             return
-        if outcome in ANSWERED:
+        reason = result.detail if state in NO_DATA_STATES else f"{outcome}: {result.detail}"
+        if outcome is Outcome.CONNECT_REFUSED and self.has_answered:
+            reason += "; it has answered before, so this is an outage and no start"
+        workload = self.workloads.setdefault(result.workload, WorkloadState(result.workload))
+        workload.ended(state, "" if state is TargetState.READY else reason)
+        if state is TargetState.READY:
             if self.state is TargetState.FAILING:
                 self._look_up_pause_ns = MIN_LOOK_UP_PAUSE_NS
-            self._bad_in_a_row, self._was_ready, self.state = 0, True, TargetState.READY
-        elif outcome in BAD and outcome is not Outcome.SHED:
-            self._bad_in_a_row += 1
-            if outcome in (Outcome.CONNECT_REFUSED, Outcome.RESET):
-                self.warm_up.restarted()  # it went away: what answers next may be a cold engine
-            if self._bad_in_a_row >= FAILING_AFTER:
-                if self.state is not TargetState.FAILING:
-                    self._doubt_identity(is_new=True)  # it may return with another model
-                self.state = TargetState.FAILING
-                self.warm_up.restarted()
-            if outcome is Outcome.HTTP_404:
-                self._doubt_identity(is_new=self._last_outcome is not Outcome.HTTP_404)
+            for workload in self.workloads.values() if self.state is not TargetState.READY else ():
+                if workload.state is self.state:
+                    workload.doubt()
+            self._bad_in_a_row, self._was_ready, self.state, self.reason = 0, True, TargetState.READY, ""
+        elif state is TargetState.FAILING:
+            self._failed(outcome)
+        elif (no_data_state := self._no_data_state()) is not None:
+            self._bad_in_a_row, self.state = 0, no_data_state
+        if state is not TargetState.READY and self.state in (state, TargetState.PENDING):
+            self.reason = reason
         self._last_outcome = outcome
+
+    def _no_data_state(self) -> TargetState | None:
+        """The worst state of the workloads if no schedule gives data, else None. Workloads that are `pending` may be rare."""
+        schedules = [
+            {self.workloads[name].state for name in names} - {TargetState.PENDING} for names in self._leading_workloads
+        ]
+        if not schedules or not all(states and states <= NO_DATA_STATES for states in schedules):
+            return None
+        return TargetState.REJECTED if TargetState.REJECTED in set().union(*schedules) else TargetState.OVER_BUDGET
+
+    def _failed(self, outcome: Outcome) -> None:
+        self._bad_in_a_row += 1
+        if outcome in (Outcome.CONNECT_REFUSED, Outcome.RESET):
+            self.warm_up.restarted()  # it went away: what answers next may be a cold engine
+        if self._bad_in_a_row >= IN_A_ROW:
+            if self.state is not TargetState.FAILING:
+                self._doubt_identity(is_new=True)  # it may return with another model
+            self.state = TargetState.FAILING
+            self.warm_up.restarted()
+        if outcome is Outcome.HTTP_404:
+            self._doubt_identity(is_new=self._last_outcome is not Outcome.HTTP_404)
 
     def closed_idle(self, idle_ns: int) -> None:
         """The server closed a connection that was idle before its probe was due."""
@@ -366,28 +421,17 @@ class Target:
             return
         if now - self._health_ns >= HEALTH_EVERY_NS:
             self._health_ns = now
-            self._heard(
-                await (self._connect_only() if path is None else self._get(path, HEALTH_TIMEOUT_S, MAX_HEALTH_BYTES))
-            )
+            self._heard(await self._get(path, HEALTH_TIMEOUT_S, MAX_HEALTH_BYTES))
 
-    async def _connect_only(self) -> Answer:
-        """Connect and disconnect: whether an engine without a health page listens."""
-        exchange = Exchange(None, self.clock)
-        try:
-            await connect(self.endpoint, exchange, min(HEALTH_TIMEOUT_S, self.spec.timeouts.connect))
-        except Broken as broken:
-            return Answer(0, {}, b"", broken.verdict, False, broken.is_refused)
-        finally:
-            exchange.abort()
-        return Answer(0, {}, b"", None)
-
-    async def _get(self, path: str, timeout_s: float, max_bytes: int) -> Answer:
-        """GET a path of the server, with the target's own headers, token, certificates and proxy."""
+    async def _get(self, path: str | None, timeout_s: float, max_bytes: int) -> Answer:
+        """GET a path of the server, with the target's own headers, token, certificates and proxy. None: only connect."""
         exchange = Exchange(None, self.clock, max_bytes)
         timeouts = self.spec.timeouts.model_copy(update={"total": timeout_s})
         token = self.endpoint.token()
         try:
             await connect(self.endpoint, exchange, min(timeout_s, timeouts.connect))
+            if path is None:
+                return Answer(0, {}, b"", None)
             head = self.endpoint.head(
                 "GET", path, length=0, request_id=f"slo-probe-{self.clock.now_ns():x}", token=token
             )
@@ -403,9 +447,7 @@ class Target:
             exchange.abort()
         self.has_answered = self.has_answered or exchange.status is not None
         body = bytes(exchange.body)
-        if exchange.broken is not None:
-            return Answer(exchange.status or 0, exchange.headers, body, exchange.broken)
-        return Answer(exchange.status or 0, exchange.headers, body, None)
+        return Answer(exchange.status or 0, exchange.headers, body, exchange.broken)
 
     def _health_path(self) -> str | None:
         dialect = self.identity.dialect if self.identity else DIALECTS.get(self.spec.engine or "", None)
@@ -424,15 +466,17 @@ class Target:
         dialect = self.identity.dialect if self.identity else DIALECTS.get(self.spec.engine or "", GENERIC)
         self.is_refusing = answer.is_refused and self.starting_until_ns is not None
         if self.is_refusing:
-            self.state = TargetState.STARTING
+            limit = promql(self.spec.starting_timeout)
+            reason = f"refuses connections; counted as failures after {limit} (starting_timeout)"
+            self.state, self.reason = TargetState.STARTING, reason
         elif answer.status == 503 and any(word in body for word in ("draining", "shutting down", "shutdown")):
-            self.state = TargetState.DRAINING
+            self.state, self.reason = TargetState.DRAINING, "its health page says so"
         elif (answer.status == 503 and ("loading" in body or "starting" in body)) or (
             answer.status == 503 and dialect.listens_while_loading and not self._was_ready
         ):
-            self.state = TargetState.STARTING
+            self.state, self.reason = TargetState.STARTING, "its health page says so"
         elif self.state in SILENT_STATES:
-            self.state = TargetState.PENDING
+            self.state, self.reason = TargetState.PENDING, ""
             self.warm_up.restarted()
 
     async def _identify(self, timeout_s: float) -> Verdict | None:

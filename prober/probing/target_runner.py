@@ -8,15 +8,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from random import Random
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from prober.config.target import ProbeSpec, TargetSpec
-from prober.measure.burn_rate_windows import promql
 from prober.measure.event import TargetEvent
 from prober.measure.gpu_reading import GpuReading
 from prober.measure.outcome import BAD, NEUTRAL, Outcome
 from prober.measure.result import ProbeResult
-from prober.measure.target_state import TargetState
+from prober.measure.target_state import NO_DATA_STATES, TargetState
 from prober.measure.timeline import Timeline
 from prober.net.clock import Clock
 from prober.probing.event_log import EventLog, FirstAnswers
@@ -24,7 +23,7 @@ from prober.probing.observer import Feature, ObservedTarget, TargetObserver
 from prober.probing.pacer import due_times, pace
 from prober.probing.probe import run_probe
 from prober.probing.supervisor import Supervisor
-from prober.probing.target import Target
+from prober.probing.target import BudgetKeeper, Target
 from prober.probing.trust import Trust
 from prober.workload.arrivals import derive_seed
 from prober.workload.prompt_length import PromptCalibration
@@ -41,19 +40,6 @@ MAX_MODELS = 10  # by which a target without a name of its own goes in turn, as 
 FIRST_ANSWER_INTERVAL_S = 2.0  # how often a target is asked that refuses connections and has never answered
 Observer = TypeVar("Observer", bound=TargetObserver)
 log = logging.getLogger(__name__)
-
-
-class BudgetKeeper(Protocol):
-    """Keeps what targets spend of their budgets."""
-
-    def enter(self, target: Target) -> None:
-        """Count what this target has spent before, and keep what it spends."""
-
-    def leave(self, target: Target) -> None:
-        """The target is gone."""
-
-    async def written(self, within_s: float) -> bool:
-        """Return after the next write; False if nothing can be kept, or not in time."""
 
 
 class Names:
@@ -117,6 +103,7 @@ class TargetRunner:
         self._context = context
         self._observed: ObservedTarget | None = None
         self._logged_state, self._logged_token_problem = self.target.state, ""
+        self._logged_workloads: dict[str, TargetState] = {}  # those that differed from their target
         self._models: set[str] = set()  # that its server named, MAX_MODELS + 1 at most
         self.first_answers: FirstAnswers | None = None  # if the first answer is told with those of other targets
         self._is_started = False
@@ -187,8 +174,7 @@ class TargetRunner:
         if unix_s is not None and self._observed is not None:
             self._observed.paused()
         text = "paused on request" if unix_s is not None else "resumed on request"
-        log.info("target=%s %s", self.name or UNNAMED, text)
-        self._context.events.append(TargetEvent(self._context.clock.unix_s(), self.name or UNNAMED, "state", text))
+        self._tell(text, text)
 
     def end(self, is_ending: bool) -> None:
         """Its server is being ended: send nothing from now on, and count no failure of what is under way. Or it is not after all."""
@@ -262,9 +248,8 @@ class TargetRunner:
             self.target.warm_up = replace(before.target.warm_up, count=self.target.spec.warmup)
             if self.target.spec.model == before.target.spec.model and before.target.prompt_calibration is not None:
                 self.target.prompt_calibration = before.target.prompt_calibration
-            self.target.state, self.target.is_ending = before.target.state, before.target.is_ending
-            self._logged_state = self.target.state
-        self.target.inherit_start(before.target)
+            self._logged_state, self._logged_workloads = before.target.state, before._logged_workloads
+        self.target.inherit(before.target)
 
     def _take_name(self, name: str) -> None:
         """Go by this name; under a new one the target is observed from the beginning."""
@@ -302,7 +287,7 @@ class TargetRunner:
     def _show_state(self) -> None:
         if self._observed is not None:
             start = self.starting_since_and_until_unix_s()
-            self._observed.state_seen(self.target.state, start[1] if start else None)
+            self._observed.state_seen(self.target.state, start[1] if start else None, self.target.workloads.values())
 
     async def _await_first_answer(self) -> None:
         """Ask a target that refuses connections since its start every few seconds, and probe it as soon as it answers."""
@@ -388,24 +373,34 @@ class TargetRunner:
             )
 
     def _log_changes(self, result: ProbeResult | None) -> None:
-        """Log a change of the state, and of what is wrong with the token file."""
-        if self.target.state != self._logged_state:
-            before, self._logged_state = self._logged_state, self.target.state
-            if self.target.is_refusing:
-                limit = promql(self.target.spec.starting_timeout)
-                detail = f": refuses connections; counted as failures after {limit} (starting_timeout)"
-            else:
-                detail = f": {result.outcome} ({result.detail})" if result and result.detail else ""
-                if result and result.outcome is Outcome.CONNECT_REFUSED and self.target.has_answered:
-                    detail += "; it has answered before, so this is an outage and no start"
-            name, group, text = self.name or UNNAMED, self.first_answers, f"{self.target.state}, was {before}{detail}"
-            if group is None or not group.include(self.target.spec.key, name, self.target.state):
-                log.info("target=%s is %s", name, text)
-                self._context.events.append(TargetEvent(self._context.clock.unix_s(), name, "state", text))
-        problem = self.target.endpoint.secret.problem if self.target.endpoint.secret else ""
+        """Log changes of the state and of workloads without data, and what is wrong with the token file.
+
+        A workload has a line of its own once another one is answered or fails: if all of them give no data, the state says so.
+        """
+        name, target = self.name or UNNAMED, self.target
+        if target.state != self._logged_state:
+            text = f"{target.state}, was {self._logged_state}: {target.reason}".removesuffix(": ")
+            self._logged_state, group = target.state, self.first_answers
+            if group is None or not group.include(target.spec.key, name, target.state):
+                self._tell(f"is {text}", text)
+        is_beside = result is not None and result.outcome not in NEUTRAL
+        for known in target.workloads.values():
+            before, state = self._logged_workloads.get(known.workload, TargetState.READY), known.state
+            begins = is_beside and state in NO_DATA_STATES and state not in (before, target.state)
+            if begins or (before in NO_DATA_STATES and state in (TargetState.READY, TargetState.FAILING)):
+                self._logged_workloads[known.workload] = state
+                text = f"workload {known.workload} is {state}, was {before}: {known.reason}".removesuffix(": ")
+                self._tell(text, text)
+        problem = target.endpoint.secret.problem if target.endpoint.secret else ""
         if problem != self._logged_token_problem:
             self._logged_token_problem = problem
             log.warning("target=%s: %s", self.name, problem or "the token file is readable again")
+
+    def _tell(self, line: str, text: str) -> None:
+        """Log a line of the target, and remember its event."""
+        name = self.name or UNNAMED
+        log.info("target=%s %s", name, line)
+        self._context.events.append(TargetEvent(self._context.clock.unix_s(), name, "state", text))
 
 
 def _unsent(probe: ProbeSpec, due_ns: int, outcome: Outcome, detail: str) -> ProbeResult:

@@ -140,6 +140,15 @@ class HeadroomAnswer(Answer):
     upper: float | None
 
 
+class NoDataAnswer(Answer):
+    """A workload of which every probe ends without data. state: rejected or over_budget; reason: how the last one ended."""
+
+    workload: str
+    state: str
+    reason: str
+    detail: str = _at("text")
+
+
 class StartingAnswer(Answer):
     """A target that refuses connections and has never answered. since: first probe; until: from then on this is a failure."""
 
@@ -206,6 +215,8 @@ class TargetAnswer(Answer):
     paused: when it was paused; capacity: result of the last sweep with a capacity, in words
     last_sweep: the last one that ended, which may have found no capacity
     buffered: most of its last answers arrived all at once or several tokens at a time; null until enough were seen
+    reason: of the state; empty if it is `ready`
+    no_data: workloads without data; all of them while the state is `rejected` or `over_budget`
     starting: null unless the state is `starting` because it refuses connections
     labels: those that all its series have, by name, from the configuration or its discovery
     """
@@ -217,6 +228,8 @@ class TargetAnswer(Answer):
     other_model: str
     engine: str
     state: str
+    reason: str
+    no_data: list[NoDataAnswer]
     starting: StartingAnswer | None
     buffered: bool | None = _at("buffering", "is_buffered")
     paused: float | None = _at("paused_unix_s")

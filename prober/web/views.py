@@ -22,6 +22,7 @@ from prober.features.slo.compliance import SloStatus, slo_status
 from prober.features.slo.monitor import TargetSlos
 from prober.measure.buffering import Buffering
 from prober.measure.result import ProbeResult
+from prober.measure.target_state import NO_DATA_STATES
 from prober.probing.buffering import TargetBuffering
 from prober.probing.fleet import Fleet
 from prober.probing.history import TargetHistory, latest_first
@@ -223,7 +224,8 @@ class Views:
         target, spec, identity = runner.target, runner.spec, runner.target.identity
         name = runner.name or UNNAMED
         now_ns = self._fleet.context.clock.now_ns()
-        start = runner.starting_since_and_until_unix_s()
+        times = runner.starting_since_and_until_unix_s()
+        start = Starting(*times) if times else None
         history, drift, diagnosis = runner.find(TargetHistory), runner.find(TargetDrift), runner.find(TargetDiagnosis)
         sweeps, observed_engine = runner.find(TargetSweeps), runner.find(TargetEngine)
         buffering = runner.find(TargetBuffering)
@@ -235,6 +237,7 @@ class Views:
             engine=identity.dialect.name if identity else spec.engine or "",
             other_model=observed_engine.other_model if observed_engine else "",
             state=target.state,
+            no_data=[known for known in target.workloads.values() if known.state in NO_DATA_STATES],
             paused_unix_s=target.paused_unix_s,
             outcomes=dict(history.outcomes.most_common()) if history else {},
             standings=self._slo_statuses(runner),
@@ -250,7 +253,8 @@ class Views:
             sweeping=sweeps.progress() if sweeps else None,
             sweeps=sweeps.latest() if sweeps else [],
             sweepable=spec.sweep is not None,
-            starting=Starting(*start) if start else None,
+            reason=start.text if start else target.reason,
+            starting=start,
             buffering=buffering.buffering if buffering else Buffering(),
             labels={label: value for label, value in sorted(spec.labels.items()) if value},
             workloads=list(dict.fromkeys(probe.workload.name for probe in spec.probes)),

@@ -23,12 +23,6 @@ SIZES = ((80, 24), (120, 40), (40, 12), (20, 5), (300, 100))
 NO_LATENCY = "No latency samples yet."
 
 
-def rejected() -> list[TargetView]:
-    """The token has expired."""
-    probe = scenes.probe(5, Random(1), outcome=Outcome.REJECTED, detail="HTTP 401: invalid api key")
-    return [replace(scenes.target(), probes=[probe, *scenes.target().probes], outcomes={"ok": 1_400, "rejected": 1})]
-
-
 def draining() -> list[TargetView]:
     """The engine shuts down."""
     return [replace(scenes.target(), state=TargetState.DRAINING, standings=())]
@@ -41,7 +35,7 @@ def few() -> list[TargetView]:
 
 STATES: tuple[Callable[[], list[TargetView]], ...] = (
     *(scenes.healthy, scenes.slow, scenes.drifting, scenes.full, scenes.down, scenes.nothing, scenes.starting),
-    *(scenes.paused, scenes.buffered, rejected, draining, few),
+    *(scenes.paused, scenes.buffered, scenes.rejected, scenes.refused_workload, draining, few),
 )
 
 
@@ -111,7 +105,15 @@ def test_the_screen_fits_its_size(scene: Callable[[], list[TargetView]], width: 
         (scenes.paused, ["? paused"], ["no problem"]),
         (scenes.buffered, ["▲ buffered: something on the way, such as a gateway, holds tokens back"], []),
         (
-            rejected,
+            scenes.refused_workload,
+            [
+                "▲ no data of long: rejected (HTTP 400: the context has 4096 tokens)",
+                "▲ no data of workload large: over_budget: the budget of the last 24 hours is used up",
+            ],
+            ["no problem"],
+        ),
+        (
+            scenes.rejected,
             [
                 "✗ rejects the probes (HTTP 401: invalid api key)",
                 "rejected: HTTP 401: invalid api key (not counted as a failure)",

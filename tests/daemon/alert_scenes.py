@@ -54,6 +54,10 @@ def neutral(reason: str, values: str) -> Series:
     return series_of("probes_neutral_total", values, PROBE, reason=reason)
 
 
+def no_data(reason: str, values: str) -> Series:
+    return neutral(reason, "0+0x60") | series_of("no_data", values, PROBE, reason=reason)
+
+
 def quality(checks: str, failures: str) -> Series:
     totals = {"checks": checks, "failures": failures}.items()
     return {f'llmslo_quality_{kind}_total{{{GOLDEN},check="regex"}}': values for kind, values in totals}
@@ -386,6 +390,8 @@ SCENES: dict[str, list[Scene]] = {
         fires("rejected all the time", 30, neutral("rejected", "0+12x60"), workload="probe"),
         silent("removed a minute ago", 22, neutral("rejected", "0+12x20 stale")),
         silent("two rejected", 30, neutral("rejected", "0+0x19 2+0x40")),
+        fires("every one is, once in ten minutes", 30, no_data("rejected", "0+0x9 1+0x40"), workload="probe"),
+        silent("an answer has ended that", 30, no_data("rejected", "0+0x9 1+0x9 0+0x40")),
         fires("three rejected, the minimum", 10, neutral("rejected", "0 1 2 3+0x40"), workload="probe"),
     ],
     "LLMQualityDegraded": [
@@ -396,6 +402,7 @@ SCENES: dict[str, list[Scene]] = {
     "LLMProbeBudgetExhausted": [
         fires("one not sent", 18, neutral("over_budget", "0+0x9 1+0x40"), workload="probe"),
         silent("an hour ago", 60, neutral("over_budget", "0+0x9 1+0x60")),
+        fires("none is sent, once an hour", 60, no_data("over_budget", "0+0x9 1+0x60"), workload="probe"),
     ],
     "LLMProberDown": [
         fires("scrape fails", 16, up("1+0x9 0+0x20", "1+0x9 stale"), instance="a"),

@@ -120,7 +120,7 @@ async def test_a_reload_keeps_the_shorter_lead_of_the_same_server() -> None:
             await send(target, LEAD_S)
         for url, is_kept in ((target.spec.url, True), ("http://127.0.0.1:1", False)):
             reloaded = Target(target.spec.model_copy(update={"url": url}), target.clock)
-            reloaded.inherit_start(target)
+            reloaded.inherit(target)
             assert (reloaded.connect_lead.learnt_ns(target.clock.now_ns()) is not None) is is_kept
 
 

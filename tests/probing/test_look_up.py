@@ -14,7 +14,7 @@ from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import TargetState
 from prober.probing.target import FIRST_PROBE_DELAY_S, MODELS_TIMEOUT_S, Identity, Target
-from tests.probing.test_probe import HEAD, chunked, good_answer, known, resets, send, serving, spec
+from tests.probing.test_probe import HEAD, chunked, ended, good_answer, known, resets, send, serving, spec
 from tests.virtual import make_clock
 
 pytestmark = pytest.mark.virtual_time
@@ -201,7 +201,7 @@ async def test_a_look_up_after_an_outage_is_beside_the_probes() -> None:
         await send(target)
         engine.page_delay_s = 2.0
         for _ in range(3):
-            target.ended(Outcome.CONNECT_REFUSED)
+            target.ended(ended(Outcome.CONNECT_REFUSED))
         await asyncio.sleep(60)
         assert target.state is TargetState.FAILING
         before = len(engine.look_ups)
@@ -254,7 +254,7 @@ async def test_a_failed_look_up_keeps_what_was_known() -> None:
         for page in (USELESS["500"], models("m", "n"), HANG):
             engine.page = page
             for outcome in (Outcome.HTTP_404, Outcome.RESET):
-                target.ended(outcome)
+                target.ended(ended(outcome))
             await asyncio.sleep(5)
             assert (await send(target)).outcome is Outcome.OK
             await asyncio.sleep(15)

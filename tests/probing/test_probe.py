@@ -24,6 +24,7 @@ from prober.measure.outcome import Outcome
 from prober.measure.quality import Expectation
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import TargetState
+from prober.measure.timeline import Timeline
 from prober.mock.delays import Constant
 from prober.mock.engine import Behaviour
 from prober.mock.settings import Settings
@@ -47,6 +48,11 @@ def spec(url: str, **changes: Any) -> TargetSpec:
     text = f"targets: [{{name: t, url: '{url}', connect_lead: 100ms, max_send_lag: 5s}}]"
     found = load(text, source="c", engines=DIALECTS, environment={}, read=lambda path: path).targets[0]
     return found.model_copy(update={"timeouts": PATIENT} | changes)
+
+
+def ended(outcome: Outcome, workload: str = "probe", detail: str = "") -> ProbeResult:
+    """A probe as a target hears of its end."""
+    return ProbeResult("", workload, "", 0.0, outcome, detail, Timeline(0))
 
 
 async def send(target: Target, lead_s: float = 0.05) -> ProbeResult:
@@ -455,7 +461,7 @@ async def test_an_outage_of_the_target_is_its_failure_and_not_the_prober_s() -> 
         under_way = asyncio.create_task(send(target))
         await came.wait()
         for _ in range(3):
-            target.ended(Outcome.CONNECT_REFUSED)
+            target.ended(ended(Outcome.CONNECT_REFUSED))
         assert target.identity == Identity("m", DIALECTS["vllm"], "/v1"), "the last known one is probed on"
         result = await under_way
     clock.close()
@@ -697,6 +703,7 @@ def test_a_header_s_number_is_ascii_digits_or_absent(text: str, number: float | 
 async def test_a_header_that_is_no_number_is_absent_and_the_probe_is_ok() -> None:
     """A superscript two in `x-ratelimit-remaining-requests` spoils neither the result nor the header beside it."""
     limits = "x-ratelimit-remaining-requests: \xb2\r\nx-ratelimit-remaining-tokens: 12\r\nRetry-After: \xb2\r\n"
+    limits += "anthropic-ratelimit-input-tokens-remaining: 3000\r\nanthropic-ratelimit-output-tokens-remaining: 1e3\r\n"
     head = b"HTTP/1.1 200 OK\r\n" + STREAM + limits.encode("latin-1") + b"\r\n"
     async with raw(lambda n: head + good_answer(n) + b"data: [DONE]\n\n", closes) as port:
         clock, target = known(f"http://127.0.0.1:{port}")
@@ -704,7 +711,7 @@ async def test_a_header_that_is_no_number_is_absent_and_the_probe_is_ok() -> Non
         result = await flight.fly()
         clock.close()
     assert result.outcome is Outcome.OK, result.detail
-    assert result.rate_limit == {"tokens": 12.0}
+    assert result.rate_limit == {"tokens": 12.0, "input_tokens": 3000.0}
     assert result.retry_after_s is None
 
 

@@ -131,7 +131,7 @@ def test_a_removed_target_leaves_nothing_and_takes_nothing() -> None:
     """Series of what is gone are gone, and a late result does not bring them back."""
     recorder, families = declared()
     recorder.probe_ended(GOOD)
-    recorder.state_seen(TargetState.READY, None)
+    recorder.state_seen(TargetState.READY, None, ())
     recorder.removed()
     families.remove("t")
     recorder.probe_ended(GOOD)

@@ -18,7 +18,7 @@ from prober.measure.event import TargetEvent
 from prober.measure.objective import Slo
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
-from prober.measure.target_state import TargetState
+from prober.measure.target_state import TargetState, WorkloadState
 from prober.measure.timeline import Connection, Timeline
 from prober.results.capacity import Capacity
 from prober.statistics.quantiles import Quantile, quantiles
@@ -212,11 +212,34 @@ def down() -> list[TargetView]:
         replace(
             target(),
             state=TargetState.FAILING,
+            reason=f"connect_refused: {message}",
             standings=standings("missed", "met", "missed"),
             probes=probes,
             outcomes=outcomes,
         )
     ]
+
+
+def rejected() -> list[TargetView]:
+    """Its key has stopped working."""
+    refused = probe(5, Random(1), outcome=Outcome.REJECTED, detail="HTTP 401: invalid api key")
+    return [
+        replace(
+            target(),
+            state=TargetState.REJECTED,
+            reason=refused.detail,
+            no_data=[WorkloadState("chat", TargetState.REJECTED, refused.detail)],
+            probes=[refused, *target().probes],
+            outcomes={"ok": 1_400, "rejected": 1},
+        )
+    ]
+
+
+def refused_workload() -> list[TargetView]:
+    """One of its workloads is refused, another one has used up the budget, and the others are answered."""
+    refused = WorkloadState("long", TargetState.REJECTED, "HTTP 400: the context has 4096 tokens")
+    unsent = WorkloadState("large", TargetState.OVER_BUDGET, "the budget of the last 24 hours is used up")
+    return [replace(target(), no_data=[refused, unsent])]
 
 
 def nothing() -> list[TargetView]:
@@ -237,7 +260,8 @@ def nothing() -> list[TargetView]:
 
 def starting() -> list[TargetView]:
     """An engine that has refused connections since the prober started to probe it six minutes ago."""
-    return [replace(nothing()[0], state=TargetState.STARTING, starting=Starting(NOW - 360, NOW + 840))]
+    start = Starting(NOW - 360, NOW + 840)
+    return [replace(nothing()[0], state=TargetState.STARTING, starting=start, reason=start.text)]
 
 
 def paused() -> list[TargetView]:
@@ -338,7 +362,7 @@ def events(targets: Sequence[TargetView]) -> list[TargetEvent]:
     name = targets[0].name
     return [
         TargetEvent(
-            NOW - 60, name, "state", "failing, was ready: connect_refused (127.0.0.1:8000 refused the connection)"
+            NOW - 60, name, "state", "failing, was ready: connect_refused: 127.0.0.1:8000 refused the connection"
         ),
         TargetEvent(
             NOW - 900,

@@ -589,7 +589,7 @@ def test_latencies_of_a_failing_target_are_marked_as_of_before() -> None:
     (down,) = (replace(view, quantiles=target().quantiles) for view in SCENES["down"]())
     caption = r"<caption>(.*?)</caption>"
     marked = [Read(text).text for text in re.findall(caption, html([down, target("up")]), re.S) if "of before" in text]
-    assert [" ".join(text.split()) for text in marked] == ["chat: ? of before it fails every probe now"]
+    assert [" ".join(text.split()) for text in marked] == ["chat: ? of before it answers no probe now"]
 
 
 def test_another_model_than_the_requested_one_is_shown() -> None:

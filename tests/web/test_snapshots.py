@@ -10,7 +10,7 @@ import pytest
 
 from prober import __version__
 from prober.measure.event import TargetEvent
-from prober.measure.outcome import Outcome
+from prober.measure.target_state import TargetState
 from prober.probing.event_log import EventLog
 from prober.web.api_types import EndedProbe, ProbeAnswer, Snapshot, TargetAnswer, dumped
 from prober.web.page.view import Problem, TargetView
@@ -19,7 +19,7 @@ from tests.web import scenes
 
 STATES = (
     *(scenes.healthy, scenes.slow, scenes.drifting, scenes.full, scenes.down, scenes.nothing, scenes.starting),
-    *(scenes.paused, scenes.buffered),
+    *(scenes.paused, scenes.buffered, scenes.rejected, scenes.refused_workload),
 )
 
 
@@ -101,16 +101,13 @@ async def test_the_sentences_are_those_of_the_page() -> None:
 
 
 async def test_a_target_that_rejects_the_probes_is_not_well() -> None:
-    """A rejected probe says nothing of the latency, but nothing is measured either; an older rejection is over."""
-    rng = Random(1)
-    rejected = scenes.probe(5, rng, outcome=Outcome.REJECTED, detail="HTTP 401: no such key")
-    answered = scenes.probe(12, rng)
-    rig = Rig(replace(scenes.target(), probes=[rejected, answered]))
+    """A rejected probe says nothing of the latency, but nothing is measured either; one among others is no state."""
+    rig = Rig(*scenes.rejected())
     concern = (await rig.take())["concerns"][0]
     assert (concern["kind"], concern["text"], concern["detail"]) == (
         "bad",
         "rejects the probes",
-        "HTTP 401: no such key",
+        "HTTP 401: invalid api key",
     )
-    rig.views = [replace(scenes.target(), probes=[replace(answered, unix_s=scenes.NOW), rejected])]
+    rig.views = [replace(scenes.rejected()[0], state=TargetState.READY, reason="", no_data=[])]
     assert (await rig.take())["concerns"][0]["kind"] == "good"

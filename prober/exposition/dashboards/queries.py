@@ -18,7 +18,8 @@ RECORDED_SIGNALS = ("ttft", "itl")
 RECORDED = "target_workload_slo:llmslo_slo"
 BUDGET_LEFT = f"{RECORDED}_error_budget_remaining:ratio"
 SLO_STATE = f"{RECORDED}_state:window"
-STATES = ("ready", "pending", "starting", "draining", "failing")  # of targets, by increasing severity
+# Of targets, by increasing severity.
+STATES = ("ready", "pending", "starting", "draining", "over_budget", "rejected", "failing")
 MIN_P99_SAMPLES = 1000
 WHOLE_GPUS = (
     f'group by (target, gpu) (llmslo_gpu_info{{{TARGET},gpu!~".+:.+"}})'  # a partition is listed beside its GPU
@@ -73,8 +74,9 @@ def tiles(kind: str, by: str) -> str:
 
 
 def answering(expr: str) -> str:
-    """`expr` without targets that fail every probe: their last latencies describe the past."""
-    return f'{expr} unless on (target) max by (target) (llmslo_target_state{{{TARGET},state="failing"}}) == 1'
+    """`expr` without targets that answer no probe: their last latencies describe the past."""
+    states = "over_budget|rejected|failing"
+    return f'{expr} unless on (target) max by (target) (llmslo_target_state{{{TARGET},state=~"{states}"}}) == 1'
 
 
 def buckets(histogram: str, select: str = PROBES) -> str:

@@ -4,12 +4,11 @@ from typing import Any
 
 from prober.exposition.dashboards.board import to_target
 from prober.exposition.dashboards.panels import Column
+from prober.exposition.dashboards.queries import STATES
 from prober.exposition.dashboards.style import GREEN, GREY, ORANGE, RED, YELLOW, Steps, index_mapping
 
 # In the order of queries.target_state and queries.slo_state.
-TARGET_STATES = index_mapping(
-    ("ready", GREEN), ("pending", GREY), ("starting", YELLOW), ("draining", YELLOW), ("failing", RED)
-)
+TARGET_STATES = index_mapping(*zip(STATES, (GREEN, GREY, YELLOW, YELLOW, ORANGE, ORANGE, RED), strict=True))
 SLO_STATES = index_mapping(("met", GREEN), ("no data", GREY), ("no rules", ORANGE), ("missed", RED))
 YES_NO = index_mapping(("no", RED), ("yes", GREEN))
 SEVERITIES = {"critical": RED, "warning": ORANGE, "info": GREY}

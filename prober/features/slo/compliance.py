@@ -71,7 +71,7 @@ def slo_status(
     """Judge `bad` of `events` in the window of the SLO.
 
     quiet_s: seconds since the last event, None if unknown
-    why_no_event: why the last answer was no event, "" if it was one or the reason is unknown
+    why_no_event: why the last probe was no event, "" if it was one or the reason is unknown
 
     An SLO can be missed before there are enough events for met: as soon as the bad ones exceed the budget of all needed events.
     """
@@ -84,7 +84,7 @@ def slo_status(
     elif quiet_s is not None and quiet_s > silence_s([use]):
         why = f"no event for {quiet_s:.0f} s{reason}"
     elif events < needed and bad <= slo.error_budget_ratio * needed:
-        why = f"{events:,} of the {needed:,} events needed"
+        why = f"{events:,} of the {needed:,} events needed{reason}"
     state: Compliance = "no_data" if why else "missed" if bad > slo.error_budget_ratio * events else "met"
     return SloStatus(slo, use.workload, events, bad, since_unix_s, state, why)
 

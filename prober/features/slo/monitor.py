@@ -17,6 +17,7 @@ from prober.measure.objective import JudgedStream, Slo
 from prober.measure.outcome import ANSWERED
 from prober.measure.result import ProbeResult
 from prober.measure.slo_events import count_events
+from prober.measure.target_state import NO_DATA_STATES, STATE_OF_OUTCOME
 from prober.probing.event_log import MAX_NAMES, MAX_TOLD_APART, EventLog
 from prober.probing.observer import NamedSpec, TargetObserver
 from prober.storage.elapsed import Moment, moment_now, moment_of
@@ -99,7 +100,7 @@ def _saved_counts(now: Moment, data: bytes) -> dict[str, tuple[int, Any]]:
 class _Count:
     """Events of one SLO in one workload.
 
-    why_no_event: why the last answer was no event of TPOT or ITL, "" if it was one
+    why_no_event: why the last probe or its answer was no event, "" if it was one or that is not known
     """
 
     slo: Slo
@@ -161,6 +162,8 @@ class TargetSlos(TargetObserver):
                     ("tpot", "itl"), result.timeline.why_no_tpot
                 )
                 count.why_no_event = "" if events else whys.get(count.slo.signal, "")
+            elif STATE_OF_OUTCOME.get(result.outcome) in NO_DATA_STATES:
+                count.why_no_event = f"the last probe was {result.outcome}: {result.detail}"
             if events:
                 count.window.add(self._monitor.now().monotonic_ns, events, bad)
                 self._monitor.registry.value(series.SLO_EVENTS, self.name, workload, slo_name).inc(events)

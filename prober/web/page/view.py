@@ -14,9 +14,8 @@ from prober.measure.buffering import Buffering
 from prober.measure.burn_rate_windows import promql
 from prober.measure.event import TargetEvent
 from prober.measure.objective import format_percent
-from prober.measure.outcome import BAD, Outcome
 from prober.measure.result import ProbeResult
-from prober.measure.target_state import TargetState
+from prober.measure.target_state import UNANSWERED_STATES, TargetState, WorkloadState
 from prober.results.capacity import Capacity
 from prober.results.result import Result
 from prober.statistics.quantiles import Quantile
@@ -24,6 +23,7 @@ from prober.web.recent_probes import ALL, ProbeFilter
 
 Kind = Literal["good", "bad", "few", "unknown"]
 SIGNALS = {"ttft": "TTFT", "ttft_answer": "TTFT of the answer", "tpot": "TPOT", "itl": "ITL", "e2e": "E2E"}
+RUNBOOKS = {TargetState.REJECTED: "LLMProbeRejected", TargetState.OVER_BUDGET: "LLMProbeBudgetExhausted"}
 DRIFT_RUNBOOKS = {"ttft": "LLMTTFTP99Drift", "itl": "LLMITLP99Drift"}
 RECENT = 40  # probes of a target that are drawn
 AT_ONCE = 100  # targets on one page
@@ -118,6 +118,8 @@ class TargetView:
     probes: the last RECENT, latest first
     sweeps: the last results, latest first
     sweepable: the configuration has a sweep for it
+    reason: of the state; "" if it is ready
+    no_data: workloads without data while others may have some
     starting: only while it refuses connections after the start
     buffering: whether its answers arrive held back
     labels: those that the configuration or its discovery gives it, by name
@@ -130,6 +132,8 @@ class TargetView:
     model: str
     engine: str
     state: TargetState
+    reason: str = ""
+    no_data: Sequence[WorkloadState] = ()
     other_model: str = ""
     outcomes: Mapping[str, int] = field(default_factory=dict)
     standings: Sequence[SloStatus] = ()
@@ -149,6 +153,11 @@ class TargetView:
     buffering: Buffering = Buffering()
     labels: Mapping[str, str] = field(default_factory=dict)
     workloads: Sequence[str] = ()
+
+    @property
+    def is_unanswered(self) -> bool:
+        """No probe is answered now: what was measured describes the past."""
+        return self.state in UNANSWERED_STATES
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,8 +231,6 @@ def _cause(regimes: Sequence[str]) -> str:
 
 def concern(view: TargetView) -> Concern:
     """The most important fact about a target."""
-    failure = next((probe for probe in view.probes if probe.outcome in BAD), None)
-    last_failure = f"{failure.outcome.value}: {failure.detail}" if failure is not None else ""
     missed = [standing for standing in view.standings if standing.state == "missed"]
     without_data = [standing for standing in view.standings if standing.state == "no_data"]
     drifted = [drift for drift in view.drifts if drift.verdict.active]
@@ -231,14 +238,20 @@ def concern(view: TargetView) -> Concern:
     if view.paused_unix_s is not None:
         return Concern(5, "unknown", "paused", "no probes and no sweeps start until it is resumed")
     if view.state is TargetState.FAILING:
-        return Concern(0, "bad", "failing", last_failure, "LLMTargetFailing")
-    if view.probes and view.probes[0].outcome is Outcome.REJECTED:
-        return Concern(0, "bad", "rejects the probes", view.probes[0].detail, "LLMProbeRejected")
+        return Concern(0, "bad", "failing", view.reason, "LLMTargetFailing")
+    if view.state is TargetState.REJECTED:
+        return Concern(0, "bad", "rejects the probes", view.reason, RUNBOOKS[view.state])
     if missed:
         worst = max(missed, key=lambda standing: standing.bad / max(1, standing.events))
         share = f"{worst.bad / max(1, worst.events):.2%} bad, {format_percent(worst.slo.error_budget_ratio)} allowed"
         detail = "; ".join(filter(None, (share, cause)))
         return Concern(1, "bad", f"SLO missed: {_slo_names(missed)}", detail, "LLMErrorBudgetBurn")
+    if view.state is TargetState.OVER_BUDGET:
+        return Concern(2, "few", "no data: over budget", view.reason, RUNBOOKS[view.state])
+    if view.no_data:
+        first = view.no_data[0]
+        names = ", ".join(workload.workload for workload in view.no_data if workload.state is first.state)
+        return Concern(2, "few", f"no data of {names}: {first.state}", first.reason, RUNBOOKS[first.state])
     if drifted:
         signals = ", ".join(dict.fromkeys(SIGNALS.get(drift.signal, drift.signal) for drift in drifted))
         return Concern(
@@ -247,7 +260,7 @@ def concern(view: TargetView) -> Concern:
     if view.diagnosis is not None:
         return Concern(3, "few", f"slow, {cause}", view.diagnosis.means)
     if view.state is not TargetState.READY:
-        return Concern(4, "unknown", view.state, view.starting.text if view.starting else last_failure)
+        return Concern(4, "unknown", view.state, view.reason)
     if without_data:
         words = f"no verdict on SLO: {_slo_names(without_data)}"
         return Concern(6, "unknown", words, without_data[0].why, "LLMSLONoData")
