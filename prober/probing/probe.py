@@ -417,15 +417,15 @@ class Flight:
     def _charged_tokens(self) -> tuple[int, int]:
         """Prompt and output tokens that a budget is charged: those of `usage`, else the most that the answer may have cost.
 
-        An answer without content, usage and finish reason costs nothing, nor does a request that was not sent. One that was cut costs
-        its prompt and what was received; one that ended without usage what was asked for. No claim of a server charges more than the
-        answer that was asked for and the request that was sent.
+        An answer without content and usage costs nothing, nor does a request that was not sent. One that was cut costs its prompt and
+        what was received; one that ended without usage what was asked for. No claim of a server charges more than the answer that was
+        asked for and the request that was sent.
         """
         exchange, recording, draw = self._exchange, self._recording, self._draw
         recording.refuse_impossible_usage(len(self._request))
         usage, received, has_ended = recording.usage, recording.max_received_tokens, recording.finish_reason is not None
-        is_refused = exchange.end_ns is not None or (exchange.status or 0) >= 300
-        if exchange.sent_ns is None or (is_refused and usage is None and not received and not has_ended):
+        is_whole = exchange.end_ns is not None or (exchange.status or 0) >= 300
+        if exchange.sent_ns is None or (is_whole and usage is None and not received):
             return 0, 0
         prompt, output = (None, None) if usage is None else (usage.prompt_tokens, usage.completion_tokens)
         if not has_ended and not recording.has_totals:

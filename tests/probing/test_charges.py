@@ -75,7 +75,7 @@ CHARGES = {
         (20, 2),
     ),
     "an answer without usage": (HEAD + content("four") + STOP + DONE, (9, 64)),
-    "an answer of hidden tokens without usage": (HEAD + STOP + DONE, (9, 64)),
+    "an empty answer without usage": (HEAD + STOP + DONE, (0, 0)),
     "a reset before the answer": (b"", (9, 0)),
     "a stream that is cut": (HEAD + content("four") + content("five5"), (9, 9)),
     "a long stream that is cut": (HEAD + content("word " * 40), (9, 64)),
@@ -86,7 +86,7 @@ CHARGES = {
 
 @pytest.mark.parametrize("name", CHARGES)
 async def test_a_budget_is_charged_what_an_answer_used_or_may_have_used(name: str) -> None:
-    """Usage, else an upper bound; an answer without content, usage and finish reason is free. Nothing stays reserved."""
+    """Usage, else an upper bound; an answer without content and usage is free. Nothing stays reserved."""
     raw, charged = CHARGES[name]
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
