@@ -117,6 +117,11 @@ class Exchange:
         assert isinstance(messages, list)
         return "\n".join(_words(message["content"]) for message in messages)
 
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of the prompt, as this server counts them: its words, and seven of a template."""
+        return len(self.prompt.split()) + 7
+
     def continues(self, earlier: Exchange) -> bool:
         return len(self.prompt) > len(earlier.prompt) and self.prompt.startswith(earlier.prompt)
 

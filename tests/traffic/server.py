@@ -60,7 +60,7 @@ class Server:
         assert task is not None
         self._tasks.add(task)
         try:
-            with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
                 await self._serve(reader, writer)
         finally:
             self._tasks.discard(task)
@@ -91,7 +91,7 @@ class Server:
                 b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
                 b"transfer-encoding: chunked\r\nconnection: close\r\n\r\n"
             )
-            for event, piece in WRITERS[api](reply, exchange, len(exchange.prompt.split()) + 7):
+            for event, piece in WRITERS[api](reply, exchange, exchange.prompt_tokens):
                 if piece is not None:
                     await asyncio.sleep(play.pause_s)
                     exchange.stamps.append((piece, clock()))

@@ -23,12 +23,12 @@ class Verdict:
         ttft_answer: `answer`: the time of the first piece of the answer; `none`: no data; `either`: one of the two; `any`: not judged.
         tpot: `pace`: that of the streamed tokens; `pace or reason`: that, or no data and a reason; `none`: no data.
         calls: number of tool calls.
-        says, never: regular expressions that the output must, and must not, contain.
+        says, never: regular expressions that the output must, and must not, contain, in any case.
     """
 
     outcome: str = "ok"
     ttft: bool = True
-    ttft_answer: Literal["answer", "none", "either", "any"] = "none"
+    ttft_answer: Literal["answer", "none", "either", "any"] = "either"
     tpot: Literal["pace", "pace or reason", "none"] = "pace"
     calls: int | None = None
     says: str = ""
@@ -105,8 +105,8 @@ Case = ProbeCase | RunCase | BudgetCase
 
 # --- words of the tables
 
-REASON = "(?i)reason|thinking"
-UNCHECKED = r"(?i)unchecked|not checked|cannot be checked|can't be checked|no check"
+REASON = "reason|thinking"
+UNCHECKED = r"unchecked|not checked|cannot be checked|can't be checked|no check"
 PARIS = "Paris is it, I am sure"
 ANSWER = say("Par|is| is| it|, I| am| sure")
 
@@ -249,7 +249,7 @@ def nothing(exchanges: Sequence[Exchange]) -> tuple[float, float]:
 def as_counted(exchanges: Sequence[Exchange]) -> tuple[float, float]:
     """The usage of all answers; those still under way are charged with more."""
     counted = [e for e in exchanges if isinstance(e.reply, Answer) and e.ended_s is not None]
-    total = sum(e.reply.tokens + len(e.prompt.split()) + 7 for e in counted if isinstance(e.reply, Answer))
+    total = sum(e.reply.tokens + e.prompt_tokens for e in counted if isinstance(e.reply, Answer))
     return total, total + 300 * (len(exchanges) - len(counted))
 
 
