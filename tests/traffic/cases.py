@@ -651,7 +651,7 @@ CASES: list[Case] = [
         from_turn(2, Answer(say("a| b"), error="engine died"), SHORT),
         (0, 1, 4),
         truth=failure_ends_session,
-        rows={"rate": "8/s", "duration": "3s", "accept": ["success:80%"]},
+        rows={"rate": "8/s", "duration": "10s", "accept": ["success:80%"]},
         workload=TALK | {"sessions": {"turns": 4, "think_time": "10ms"}},
         pause_s=0.005,
     ),

@@ -248,7 +248,7 @@ def responses(answer: Answer, exchange: Exchange, prompt_tokens: int) -> Events:
     elif answer.stop is not None:
         usage: _Fields = {
             "input_tokens": prompt_tokens,
-            "input_tokens_details": {"cached_tokens": 0},
+            "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
             "output_tokens": answer.tokens,
             "output_tokens_details": {"reasoning_tokens": answer.reasoning_tokens if answer.counts_reasoning else 0},
             "total_tokens": prompt_tokens + answer.tokens,
