@@ -557,7 +557,7 @@ CASES: list[Case] = [
         (4,),
         says="refused|rejected",
         pause_s=0.005,
-        then=("plan --sweep {out} --peak 100/s", (1,)),
+        then=("plan --sweep {out} --peak 100/s", (1,), ""),
     ),
     RunCase(
         "matrix: max_tokens is unsupported, max_completion_tokens from the next request on",

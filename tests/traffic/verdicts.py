@@ -67,7 +67,7 @@ class RunCase:
         command: its name and flags; `{url}` is the server, `{b}` a second, healthy one, `{config}` and `{rows}` are files.
         exits: right exit codes.
         truth: raises if the requests that the server had are wrong.
-        then: another command that reads `{out}` afterwards, and its right exit codes.
+        then: another command that reads `{out}` afterwards, its right exit codes, and what it must say.
     """
 
     name: str
@@ -82,7 +82,7 @@ class RunCase:
     workload: dict[str, Any] = field(default_factory=dict)
     owner: str = "traffic"
     pause_s: float = PAUSE_S
-    then: tuple[str, tuple[int, ...]] | None = None
+    then: tuple[str, tuple[int, ...], str] | None = None
 
 
 @dataclass(frozen=True)
