@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 TOOLS := $(CURDIR)/.tools
 DIR ?= $(TOOLS)/engines
 
-.PHONY: help install demo test test-slow check generated bench audit test-cluster test-image test-engines test-ray test-node lock clean
+.PHONY: help install demo test test-slow check generated bench audit test-cluster test-image test-engines test-ray test-clients test-node lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-14s %s\n", $$1, $$2}'
@@ -63,6 +63,9 @@ test-engines: install ## real vLLM and llama.cpp on the CPU, probed; DIR=… kee
 
 test-ray: ## workers on the nodes of a real Ray cluster, of which one is killed (minutes; 400 MB)
 	PYTHON=$(PYTHON) tests/ray/run.sh $(TOOLS)/ray $(ARGS)
+
+test-clients: ## the official clients of OpenAI and Anthropic read the streams that the cases of tests/traffic are about (80 MB)
+	PYTHON=$(PYTHON) tests/traffic/clients/run.sh $(TOOLS)/clients
 
 test-node: install ## image, sidecar and fleet on a real Kubernetes node, fault by fault; root; builds Kubernetes first (10 minutes, then 40)
 	tests/node/run.sh $(TOOLS)/node $(ARGS)
