@@ -7,9 +7,9 @@ adapters loads each one only once, so that later first uses cost nothing there.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 from prober.measure.outcome import ANSWERED, BAD, NEUTRAL
 from prober.measure.result import ProbeResult
@@ -101,19 +101,13 @@ def kinds_of_use(probes: Iterable[ProbeResult]) -> KindsOfUse:
 
 def adapter_use_of(probes: Iterable[ProbeResult]) -> AdapterUse | None:
     """First uses and loaded adapters of a stage; None if it has fewer than two adapters."""
-    by_adapter: dict[str, list[ProbeResult]] = {}
-    for probe in probes:
-        if probe.adapter and not probe.warm_up:
-            by_adapter.setdefault(probe.adapter, []).append(probe)
-    if len(by_adapter) < 2:
+    sent = [probe for probe in probes if probe.adapter and not probe.warm_up]
+    counts = Counter(probe.adapter for probe in sent)
+    if len(counts) < 2:
         return None
-    use = kinds_of_use(chain.from_iterable(by_adapter.values()))
-    failed = (
-        (adapter, len(sent), *most_often(probe for probe in sent if probe.outcome not in ANSWERED))
-        for adapter, sent in sorted(by_adapter.items())
-    )
+    use, unanswered = kinds_of_use(sent), [probe for probe in sent if probe.outcome not in ANSWERED]
     return AdapterUse(
-        len(by_adapter),
+        len(counts),
         len(use.first),
         len(use.loaded),
         len(use.neither),
@@ -122,7 +116,10 @@ def adapter_use_of(probes: Iterable[ProbeResult]) -> AdapterUse | None:
         _quantiles(use.first),
         _quantiles(use.loaded),
         ttft_ratios(use.loaded, use.first),
-        tuple(failure for failure in failed if failure[2]),
+        tuple(
+            (adapter, counts[adapter], *most_often(probe for probe in unanswered if probe.adapter == adapter))
+            for adapter in sorted({probe.adapter for probe in unanswered})
+        ),
     )
 
 
