@@ -61,7 +61,7 @@ def drawn(seed: int) -> SimulatedTarget:
     slots = round(log_uniform(rng, 16, 256))
     budget = max(slots, round(log_uniform(rng, 256, 1_024) if flat else log_uniform(rng, 512, 8_192)))
     mean = prompt.mean() + output.mean()
-    longest = max(prompt.high + output.high, other.prompt.high + other.output.high)
+    longest = max(prompt.maximum + output.maximum, other.prompt.maximum + other.output.maximum)
     tokens = max(2.0 * longest, mean * log_uniform(rng, 8, 400))
     parameters = Parameters(
         step_s=0.0085 * log_uniform(rng, 0.5, 2),
@@ -231,8 +231,10 @@ def described(here: SimulatedTarget) -> dict[str, Any]:
                 *("max_batched_tokens", "max_sequences", "kv_blocks"),
             )
         },
-        "own": [[each.median, each.sigma, each.low, each.high] for each in (here.own.prompt, here.own.output)],
-        "others": [[each.median, each.sigma, each.low, each.high] for each in (here.others.prompt, here.others.output)],
+        "own": [[each.median, each.sigma, each.low, each.maximum] for each in (here.own.prompt, here.own.output)],
+        "others": [
+            [each.median, each.sigma, each.low, each.maximum] for each in (here.others.prompt, here.others.output)
+        ],
         "threshold_s": here.threshold_s,
         "others_per_s": here.others_per_s,
     }

@@ -7,7 +7,7 @@ from contextlib import aclosing
 from random import Random
 
 from prober.cli.gpus import read_gpus
-from prober.cli.session import Session, unsent
+from prober.cli.session import LATE, Session
 from prober.config.rows import Row
 from prober.config.target import TargetSpec
 from prober.features.capacity.load_guard import LoadGuard
@@ -15,7 +15,7 @@ from prober.features.experiments.matrix import as_sent, due_times, warming
 from prober.measure.engine_signals import EngineSignals, PageReading
 from prober.measure.gpu_reading import GpuReading
 from prober.measure.outcome import ANSWERED, Outcome
-from prober.measure.result import ProbeResult
+from prober.measure.result import ProbeResult, unsent
 from prober.measure.warmup import WarmUpLength
 from prober.net.clock import Clock
 from prober.net.endpoint import endpoint
@@ -24,7 +24,8 @@ from prober.probing.probe import Flight, Launch, ProbeRun, run_probe
 from prober.probing.target import Target
 from prober.results.disturbance import Disturbance, disturbance_of
 from prober.results.result import WarmUp
-from prober.workload.workloads import Drawer, FollowUp, RequestGenerator
+from prober.workload.workloads import Drawer, RequestGenerator
+from prober.workload.workloads import Session as Conversation
 
 GUARD_INTERVAL_S = 0.25  # between judgements of a load by the requests in flight
 RETRY_PAUSE_S = 0.1  # of a closed loop after an unanswered request, to spare a target that is down
@@ -78,7 +79,7 @@ class Sending:
         self._session, self._row, self._rng, self._on_request = session, row, rng, on_request
         self._clock = session.clock
         self._target = with_headers(session.target, row.headers)
-        self._pending: dict[ProbeRun, None] = {}
+        self._pending: dict[ProbeRun, int] = {}  # with their due times
         self._drawer = RequestGenerator(row.workload, rng)
         self._started = 0
         self.begin_ns: int | None = None
@@ -120,7 +121,8 @@ class Sending:
 
     def max_wait_s(self) -> float:
         """Longest TTFT of the requests in flight, or time waited for it, in seconds; 0 without any."""
-        return max((flight.waited_s() for flight in self._pending), default=0.0)
+        waited_ns = ((flight.first_ns() or self._clock.now_ns()) - due_ns for flight, due_ns in self._pending.items())
+        return max(waited_ns, default=0) / 1e9
 
     def sending_s(self, *, is_complete: bool) -> float:
         """Time during which requests were sent, in seconds. is_complete: the row was not interrupted."""
@@ -138,7 +140,10 @@ class Sending:
             def launch(due_ns: int) -> None:
                 in_flight.create_task(self._converse(due_ns))
 
-            await pace(due_times(self._row, self._rng, self.begin_ns), self._clock, lead_ns, launch, self._missed)
+            def missed(due_ns: int) -> None:
+                self.results.append(unsent(due_ns, Outcome.INVALID, LATE))
+
+            await pace(due_times(self._row, self._rng, self.begin_ns), self._clock, lead_ns, launch, missed)
 
     async def _closed_loop(self) -> None:
         self.begin_ns = self._clock.now_ns()
@@ -147,43 +152,45 @@ class Sending:
                 in_flight.create_task(self._send_serially(self.begin_ns))
 
     async def _send_serially(self, begin_ns: int) -> None:
-        while self._has_more(begin_ns):
+        row, end_ns = self._row, begin_ns + (self._row.duration or 0.0) * 1e9
+        while self._started < row.requests if row.requests is not None else self._clock.now_ns() < end_ns:
             self._started += 1
-            result, _ = await self._send(self._clock.now_ns(), self._drawer)
+            result, _ = await self._send(self._clock.now_ns(), self._drawer, math.inf)
             if result is None or result.outcome not in ANSWERED:
                 await asyncio.sleep(RETRY_PAUSE_S)
 
-    def _has_more(self, begin_ns: int) -> bool:
-        """Whether a closed loop sends one more request."""
-        if self._row.requests is not None:
-            return self._started < self._row.requests
-        return self._clock.now_ns() < begin_ns + (self._row.duration or 0.0) * 1e9
-
     async def _converse(self, due_ns: int) -> None:
-        """Send one request, and the turns that follow its answer until the row ends. A turn without an answer ends the session."""
+        """Send one request, and the turns that follow their answers after a think time until the row ends.
+
+        A connection that the think time is too short for is in no latency, for as long as every request has for its connection.
+        """
         lead_ns = round(self._session.spec.connect_lead * 1e9)
         end_ns = math.inf if self._row.duration is None else (self.begin_ns or 0) + self._row.duration * 1e9
         drawer: Drawer = self._drawer
+        latest_ns = due_ns
         while True:
-            result, follow_up = await self._send(due_ns, drawer)
-            if follow_up is None or result is None or result.outcome not in (*ANSWERED, Outcome.INVALID):
+            result, session = await self._send(due_ns, drawer, latest_ns)
+            if result is None or session is None or session.think_s is None or not session.turns_left:
                 return
-            answered_ns = result.timeline.end_ns
-            if answered_ns is None:
-                return
-            due_ns = max(answered_ns + round(follow_up.think_s * 1e9), self._clock.now_ns() + lead_ns)
+            now_ns = self._clock.now_ns()
+            due_ns = max((result.timeline.end_ns or now_ns) + round(session.think_s * 1e9), now_ns)
             if due_ns >= end_ns:
                 return
+            drawer, latest_ns = session, max(due_ns, now_ns + lead_ns)
             await self._clock.sleep_until(due_ns - lead_ns)
-            drawer = follow_up
 
-    async def _send(self, due_ns: int, drawer: Drawer) -> tuple[ProbeResult | None, FollowUp | None]:
-        """Send one request; its result, None while the engine is loading, and the next turn of its session."""
+    async def _send(
+        self, due_ns: int, drawer: Drawer, latest_ns: float
+    ) -> tuple[ProbeResult | None, Conversation | None]:
+        """Send one request; its result, None while the engine is loading, and its session.
+
+        latest_ns: until then its due time waits for its connection
+        """
         flights: list[ProbeRun] = []
 
         def begun(flight: ProbeRun) -> None:
             flights.append(flight)
-            self._pending[flight] = None
+            self._pending[flight] = due_ns
 
         try:
             result = await run_probe(self._target, drawer, due_ns, begun, self._session.launch)
@@ -197,12 +204,9 @@ class Sending:
         if result is None:
             self.loading += 1
         else:
-            self.results.append(as_sent(result) if self._row.closed else result)
+            self.results.append(as_sent(result, latest_ns))
         self._on_request()
-        return result, flights[0].follow_up if flights else None
-
-    def _missed(self, due_ns: int) -> None:
-        self.results.append(unsent(due_ns))
+        return result, flights[0].drawn.session if flights else None
 
 
 class Load:

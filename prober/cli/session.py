@@ -9,8 +9,7 @@ from prober.config.target import TargetSpec
 from prober.features.engines.page_reader import PageReader
 from prober.measure.engine_signals import EngineChange, EngineSignals, PageReading
 from prober.measure.outcome import ANSWERED, Outcome
-from prober.measure.result import ProbeResult
-from prober.measure.timeline import Timeline
+from prober.measure.result import ProbeResult, unsent
 from prober.measure.warmup import WarmUpLength
 from prober.net.clock import Clock
 from prober.probing.calibration import calibrate
@@ -101,8 +100,10 @@ class Session:
             started.put_nowait(asyncio.create_task(run_probe(self.target, drawer, due_ns, launch=self.launch)))
 
         def missed(due_ns: int) -> None:
-            drawer.draw("", self.target.prompt_calibration)  # keeps the next request the same
-            started.put_nowait(asyncio.create_task(_missed(due_ns)))
+            drawn = drawer.draw("", self.target.prompt_calibration)  # keeps the next request the same
+            if drawn.session is not None:
+                drawn.session.end_turn(None, None)
+            started.put_nowait(asyncio.create_task(asyncio.sleep(0, unsent(due_ns, Outcome.INVALID, LATE))))
 
         async def send() -> None:
             await pace(due_times, self.clock, self._lead_ns, launch, missed)
@@ -125,12 +126,3 @@ class Session:
     @property
     def _lead_ns(self) -> int:
         return round(self.spec.connect_lead * 1e9)
-
-
-def unsent(due_ns: int, outcome: Outcome = Outcome.INVALID, detail: str = LATE) -> ProbeResult:
-    """The result of a request that was not sent."""
-    return ProbeResult("", "", "", 0.0, outcome, detail, Timeline(intended_ns=due_ns))
-
-
-async def _missed(due_ns: int) -> ProbeResult:
-    return unsent(due_ns)

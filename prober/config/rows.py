@@ -117,10 +117,7 @@ class Row(Shape):
                     mistakes.add(key, "comes with `workload`; remove it here, or that")
                 elif self.named is None and getattr(self, key) is None and key in ("prompt_tokens", "output_tokens"):
                     mistakes.add(key, "needed: a number of tokens or a distribution")
-            if self.workload.has_think_time and self.requests is not None:
-                mistakes.add("requests", "sessions with a think time are sent for a time; write `duration`")
-            if self.workload.has_think_time and self.concurrency is not None:
-                mistakes.add("concurrency", "sessions with a think time begin by a schedule; write `rate`")
+            self._check_sessions(mistakes)
             if any(slo.signal == "quality" for slo in self.accept) and not self.workload.checks:
                 mistakes.add("accept", "`quality` judges answers that are checked; name a `workload` with golden prompts, tools or a "
                                        "`response_format`")  # fmt: skip
@@ -134,6 +131,15 @@ class Row(Shape):
                     if getattr(self, key) is not None:
                         mistakes.add(key, "a row `beside` another has `rate` and `duration`; remove this")
         return self
+
+    def _check_sessions(self, mistakes: Mistakes) -> None:
+        counts = [part.sessions.count for _, part, _ in self.workload.shares() if part.sessions is not None]
+        if self.workload.has_think_time and self.requests is not None:
+            mistakes.add("requests", "sessions with a think time are sent for a time; write `duration`")
+        if self.workload.has_think_time and self.concurrency is not None:
+            mistakes.add("concurrency", "sessions with a think time begin by a schedule; write `rate`")
+        elif self.concurrency is not None and (fewest := min(counts, default=self.concurrency)) < self.concurrency:
+            mistakes.add("concurrency", f"is more than `sessions.count` ({fewest}); raise that, or lower it")
 
     @field_validator("accept")
     @classmethod

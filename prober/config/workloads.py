@@ -150,7 +150,8 @@ def _think_time(value: object, info: ValidationInfo) -> LengthDistribution:
 
 class SessionsSpec(Block):
     count: Annotated[int, Field(ge=1, le=1_000)] | None = Field(
-        None, description="sessions at a time; the time between two turns of one is count ÷ rate"
+        None,
+        description="sessions at a time; two turns of one are about count ÷ rate apart, and never before its answer",
     )
     think_time: (
         Annotated[

@@ -30,6 +30,12 @@ class Slo:
         """The ratio of events that may be bad."""
         return 1 - self.objective
 
+    @property
+    def text(self) -> str:
+        """As it is written on the command line: ttft<0.5s:99%."""
+        threshold = "" if self.threshold_s is None else f"<{self.threshold_s:g}s"
+        return f"{self.signal}{threshold}:{format_percent(self.objective)}"
+
 
 @dataclass(frozen=True, slots=True)
 class JudgedStream:

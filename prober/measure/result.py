@@ -60,3 +60,8 @@ class ProbeResult:
         named = self.timeline.answered_model
         is_other = named != shown_name(self.adapter) and (named == self.model or named in adapters)
         return named if self.adapter and self.outcome in ANSWERED and is_other else ""
+
+
+def unsent(due_ns: int, outcome: Outcome, detail: str, workload: str = "") -> ProbeResult:
+    """The result of a request that was not sent."""
+    return ProbeResult("", workload, "", 0.0, outcome, detail, Timeline(intended_ns=due_ns))

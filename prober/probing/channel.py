@@ -52,10 +52,11 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """From a worker: the result of a request, or what it delivered before it was cut."""
+    """From a worker: the result of a request, or what it delivered before it was cut. answer: see `Flight.answer`."""
 
     request_id: str
     result: ProbeResult | Timeline
+    answer: str | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,4 +35,9 @@ class ConnectLead:
         """The shorter lead; None while none is learnt."""
         if len(self._closed) < 2 or now_ns - self._closed[0][0] > REMEMBERED_NS:
             return None
-        return min(idle_ns for _, idle_ns in self._closed) // 2 + SET_UP_MARGIN * max(self._set_ups_ns, default=0)
+        return min(idle_ns for _, idle_ns in self._closed) // 2 + self.set_up_ns
+
+    @property
+    def set_up_ns(self) -> int:
+        """Time in which a connection is set up, with a margin; 0 before the first one."""
+        return SET_UP_MARGIN * max(self._set_ups_ns, default=0)

@@ -22,27 +22,21 @@ class Leadership(Protocol):
 
     def held(self) -> int | None:
         """Fencing token while the lease is held, else None; check it before each action."""
-        ...
 
     def claimed(self, key: str) -> float:
         """Last number claimed for `key` by any holder; 0 for none."""
-        ...
 
     async def claim(self, key: str, number: float) -> int | None:
         """Record a claim before acting on it; returns the fencing token, None if the lease is lost."""
-        ...
 
     def listen(self, lost: Listener, won: Listener) -> None:
         """Register callbacks for loss and acquisition of the lease."""
-        ...
 
     async def run(self) -> None:
         """Acquire and renew the lease forever."""
-        ...
 
     async def close(self) -> None:
         """Release the lease."""
-        ...
 
 
 class Alone:

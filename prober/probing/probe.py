@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from prober.measure.api import APIS
-from prober.measure.chat import Dialect, Request
+from prober.measure.chat import Request
 from prober.measure.outcome import ANSWERED, ExpectedAnswer, ObservedEnd, Outcome, Verdict, checked, classify
 from prober.measure.payload import error_message
 from prober.measure.printable import printable
@@ -23,7 +23,7 @@ from prober.net.retry_after import requested_pause_s
 from prober.probing.answer_checks import CheckUnavailable, answer_checks
 from prober.probing.connect_lead import MIN_IDLE_NS
 from prober.probing.target import Identity, Target
-from prober.workload.workloads import Drawer, DrawnRequest, FollowUp
+from prober.workload.workloads import Drawer, DrawnRequest
 
 CACHED_SHARE = 0.10
 HELD_UP = 10  # times max_send_lag: the event loop this late at any time of a probe, and its stamps are not the target's
@@ -33,6 +33,7 @@ MAX_RECONNECTIONS = 4  # of a probe whose connections are closed before its requ
 CROSSING_NS = (
     10_000_000  # and the time of a round trip: so soon after the request, a server closes for what was before it
 )
+SESSION_OVER = "its session ends: the answer calls a tool, or is far longer than asked for"
 MAX_HEADER_DIGITS = 15  # of a number in a header: more are no count of requests or tokens
 RATE_LIMITS = {  # kinds of `llmslo_rate_limit_remaining` by header
     **{f"x-ratelimit-remaining-{kind}": kind for kind in ("requests", "tokens")},
@@ -50,14 +51,12 @@ class ProbeRun(Protocol):
     def request_id(self) -> str: ...
 
     @property
-    def requested_tokens(self) -> tuple[int, int]: ...
+    def drawn(self) -> DrawnRequest: ...
 
     @property
-    def follow_up(self) -> FollowUp | None: ...
+    def answer(self) -> str | None: ...
 
     def first_ns(self) -> int | None: ...
-
-    def waited_s(self) -> float: ...
 
     def delivered(self) -> Timeline: ...
 
@@ -91,9 +90,10 @@ async def run_probe(
     due_ns = await target.prepare(due_ns)
     if target.state in SILENT_STATES:
         return None
-    flight = (launch or Flight)(target, drawer, due_ns, always)
+    launch = launch or Flight
+    flight = await in_turn(launch(target, drawer, due_ns, always), launch, target, due_ns, always)
     begun(flight)
-    result = await flight.fly()
+    result = await fly(flight)
     if result.timeline.headers_ns is not None:
         target.has_answered = True
     target.ended(result)
@@ -101,11 +101,51 @@ async def run_probe(
     return result
 
 
+async def in_turn(run: ProbeRun, launch: "Launch", target: Target, due_ns: int, may: Callable[[], bool]) -> ProbeRun:
+    """The probe itself. One whose sessions are busy begins once one is ready, if a connection can still be set up in time."""
+    pool, latest_ns = run.drawn.busy, due_ns - target.connect_lead.set_up_ns
+    if pool is None or target.clock.now_ns() >= latest_ns:
+        return run
+    woken = asyncio.Event()
+    alarm = target.clock.call_at(latest_ns, woken.set)
+    try:
+        while run.drawn.busy is not None and target.clock.now_ns() < latest_ns:
+            woken.clear()
+            pool.waiting[woken] = woken.set
+            await woken.wait()
+            run = launch(target, pool, due_ns, may)
+        return run
+    finally:
+        alarm.cancel()
+        pool.waiting.pop(woken, None)
+
+
+async def fly(run: ProbeRun) -> ProbeResult:
+    """Send the probe and return its result. Its session goes on with the answer, or is over without one.
+
+    So it is after an answer that calls a tool: there is no result of the tool to send.
+    """
+    answer: str | None = None
+    tokens: int | None = None
+    try:
+        result = await run.fly()
+        if result.outcome in ANSWERED:
+            answer, usage = run.answer, result.timeline.usage
+            if usage is not None and usage.completion_tokens is not None:
+                tokens = usage.completion_tokens - (usage.reasoning_tokens or 0)
+            if answer is None and run.drawn.keeps_answer:
+                result = replace(result, detail="; ".join(filter(None, (result.detail, SESSION_OVER))))
+        return result
+    finally:
+        if run.drawn.session is not None:
+            run.drawn.session.end_turn(answer, tokens)
+
+
 class Flight:
     """The probe while it is under way.
 
     may: asked when the request is to leave; if not, it never does
-    request_id: "" for a new one
+    request_id: value of the header `X-Request-Id`; "" for a new one
     """
 
     def __init__(
@@ -114,15 +154,15 @@ class Flight:
         self._target, self._may = target, may
         self._due_ns = due_ns
         self._unix_s = target.clock.unix_s() + (due_ns - target.clock.now_ns()) / 1e9
-        self._id = request_id or new_request_id()
-        self._draw: DrawnRequest = drawer.draw(nonce_of(self._id), target.prompt_calibration)
+        self.request_id = request_id or new_request_id()
+        self.drawn: DrawnRequest = drawer.draw(nonce_of(self.request_id), target.prompt_calibration)
         self._api = APIS[target.spec.api]
         self._recording = Recording(
             target.spec.stream,
             self._api,
-            self._draw.output_tokens,
+            self.drawn.output_tokens,
             target.templates,
-            keep_answer=self._draw.expectation is not None,
+            keep_answer=self.drawn.expectation is not None or self.drawn.keeps_answer,
         )
         self._exchange = Exchange(self._recording, target.clock)
         self._identity: Identity | None = None
@@ -133,28 +173,14 @@ class Flight:
         self._shed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @property
-    def request_id(self) -> str:
-        """Value of the header `X-Request-Id`."""
-        return self._id
-
-    @property
-    def requested_tokens(self) -> tuple[int, int]:
-        """Prompt and output tokens, as requested."""
-        return self._draw.prompt_tokens, self._draw.output_tokens
-
-    @property
-    def follow_up(self) -> FollowUp | None:
-        """The next turn of its session."""
-        return self._draw.follow_up
+    def answer(self) -> str | None:
+        """The answer's text as the next turn of its session contains it; None if it calls a tool, or is too long to be kept."""
+        recording = self._recording
+        return None if recording.calls or recording.length_problem else recording.answer
 
     def first_ns(self) -> int | None:
         """Time of the first content; None before it. Parses everything received: not to be called for every chunk."""
         return self._exchange.first_ns()
-
-    def waited_s(self) -> float:
-        """TTFT, or the time waited for it so far; parses as `first_ns`."""
-        first_ns = self.first_ns()
-        return ((self._target.clock.now_ns() if first_ns is None else first_ns) - self._due_ns) / 1e9
 
     def delivered(self) -> Timeline:
         """Timeline of the answer so far, also of a request that was cut. Parses everything received."""
@@ -166,8 +192,10 @@ class Flight:
 
         Raises what failed inside the prober before anything of the answer was received.
         """
-        target, draw = self._target, self._draw
+        target, draw = self._target, self.drawn
         self._began_ns = target.clock.now_ns()
+        if draw.busy is not None:
+            return self._result(Verdict(Outcome.SHED, draw.busy.busy_text))
         reserved = target.reserve(draw.prompt_tokens, draw.output_tokens)
         if reserved is None:
             return self._result(Verdict(Outcome.OVER_BUDGET, "the budget of the last 24 hours is used up"))
@@ -176,10 +204,16 @@ class Flight:
         except Exception as problem:
             if not self._exchange.received:
                 raise
-            sent = Timeline(self._due_ns, self._connection, self._exchange.sent_ns, self._exchange.headers_ns)
-            verdict = target.unreadable("the answer of a probe", problem)
-            sent = replace(sent, charged_tokens=self._charged_tokens())
-            return result_of(draw, self._id, self._unix_s, target, verdict, sent)
+            # Nothing of the answer is used.
+            exchange, verdict = self._exchange, target.unreadable("the answer of a probe", problem)
+            sent = Timeline(
+                self._due_ns,
+                self._connection,
+                exchange.sent_ns,
+                exchange.headers_ns,
+                charged_tokens=self._charged_tokens(),
+            )
+            return result_of(draw, self.request_id, self._unix_s, target, verdict, sent)
         except asyncio.CancelledError:
             self._exchange.read()
             raise
@@ -255,7 +289,7 @@ class Flight:
         body = self._body(identity)
         path = f"{identity.base_path}/{self._api.path}"
         head = target.endpoint.head(
-            "POST", path, length=len(body), request_id=self._id, token=token, headers=self._api.headers
+            "POST", path, length=len(body), request_id=self.request_id, token=token, headers=self._api.headers
         )
         verdict = await self._connect_and_send(head + body)
         for _ in range(MAX_RECONNECTIONS):
@@ -304,21 +338,21 @@ class Flight:
         return is_unsent
 
     def _body(self, identity: Identity) -> bytes:
-        draw, spec = self._draw, self._target.spec
+        draw, spec = self.drawn, self._target.spec
         request = Request(
             draw.adapter or identity.model,
             draw.messages,
             draw.output_tokens,
             spec.stream,
             draw.sampling,
-            salt=None if draw.warm else self._id,
+            salt=None if draw.warm else self.request_id,
             user="llm-slo-prober",
             is_length_forced=draw.is_length_forced,
         )
         return self._api.request_body(identity.dialect, request)
 
     async def _judge(self, identity: Identity) -> Verdict:
-        exchange, spec = self._exchange, self._target.spec
+        exchange, spec, draw, dialect = self._exchange, self._target.spec, self.drawn, identity.dialect
         impossible = self._recording.refuse_impossible_usage(len(self._request))
         lag = self._exchange_times().send_lag_s
         if lag is not None and lag > spec.max_send_lag:
@@ -330,9 +364,16 @@ class Flight:
             status=exchange.status,
             status_detail=error_message(bytes(exchange.body)) if failed else "",
         )
-        verdict = classify(ending, self._expected(identity.dialect))
-        if verdict.outcome is Outcome.OK and self._draw.expectation is not None:
-            verdict = await self._checked(verdict, ending, self._draw.expectation)
+        expected = ExpectedAnswer(
+            streamed=spec.stream,
+            sends_done=dialect.sends_done or self._api.has_end_event,
+            engine=dialect.name,
+            tokens=draw.output_tokens,
+            forced=self._api.can_force_length and "ignore_eos" in dialect.force_length and draw.is_length_forced,
+        )
+        verdict = classify(ending, expected)
+        if verdict.outcome is Outcome.OK and draw.expectation is not None:
+            verdict = await self._checked(verdict, ending, draw.expectation)
         return replace(verdict, detail="; ".join(filter(None, (verdict.detail, impossible))))
 
     async def _checked(self, verdict: Verdict, end: ObservedEnd, expectation: Expectation) -> Verdict:
@@ -345,16 +386,6 @@ class Flight:
             except CheckUnavailable as unavailable:
                 return Verdict(Outcome.INVALID, f"the prober could not check the answer: {unavailable}")
         return checked(verdict, end, problem)
-
-    def _expected(self, dialect: Dialect) -> ExpectedAnswer:
-        draw = self._draw
-        return ExpectedAnswer(
-            streamed=self._target.spec.stream,
-            sends_done=dialect.sends_done or self._api.has_end_event,
-            engine=dialect.name,
-            tokens=draw.output_tokens,
-            forced=self._api.can_force_length and "ignore_eos" in dialect.force_length and draw.is_length_forced,
-        )
 
     def _held_up(self) -> Verdict | None:
         """Stopped, or kept from its loop: what it stamped, and what it missed, says nothing of the target."""
@@ -386,7 +417,7 @@ class Flight:
         )
 
     def _result(self, verdict: Verdict) -> ProbeResult:
-        target, draw = self._target, self._draw
+        target, draw = self._target, self.drawn
         timeline = self._timeline()
         identity = self._identity
         ok = verdict.outcome in ANSWERED
@@ -401,7 +432,7 @@ class Flight:
             if (value := header_number(self._exchange.headers, header)) is not None
         }
         return replace(
-            result_of(draw, self._id, self._unix_s, target, verdict, timeline),
+            result_of(draw, self.request_id, self._unix_s, target, verdict, timeline),
             model=identity.name if identity else "",
             engine=identity.dialect.name if identity else "",
             warm_up=ok and (is_sample or target.warm_up.record_success(target.clock.now_ns())),
@@ -421,7 +452,7 @@ class Flight:
         what was received; one that ended without usage what was asked for. No claim of a server charges more than the answer that was
         asked for and the request that was sent.
         """
-        exchange, recording, draw = self._exchange, self._recording, self._draw
+        exchange, recording, draw = self._exchange, self._recording, self.drawn
         recording.refuse_impossible_usage(len(self._request))
         usage, received, has_ended = recording.usage, recording.max_received_tokens, recording.finish_reason is not None
         is_whole = exchange.end_ns is not None or (exchange.status or 0) >= 300

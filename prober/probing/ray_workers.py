@@ -150,13 +150,13 @@ class RayWorker(WorkerProcess):
 
     def _on_our_clock(self, message: Any) -> Any:
         match message:
-            case Ended(request_id=request_id, result=result) if (
+            case Ended(request_id=request_id, result=result, answer=answer) if (
                 dealt := self._dealt.pop(request_id, None)
             ) is not None:
                 if isinstance(result, Timeline):
                     return message
                 error_s, result = dealt.offset.error_ns / 1e9, replace(result, unix_s=dealt.unix_s)
-                return Ended(request_id, checked_clock(result, error_s, dealt.max_send_lag_s, self.node))
+                return Ended(request_id, checked_clock(result, error_s, dealt.max_send_lag_s, self.node), answer)
             case Beat(first_ns=first_ns):
                 known = ((request_id, at_ns, self._dealt.get(request_id)) for request_id, at_ns in first_ns)
                 return Beat(

@@ -446,8 +446,7 @@ class Target:
         finally:
             exchange.abort()
         self.has_answered = self.has_answered or exchange.status is not None
-        body = bytes(exchange.body)
-        return Answer(exchange.status or 0, exchange.headers, body, exchange.broken)
+        return Answer(exchange.status or 0, exchange.headers, bytes(exchange.body), exchange.broken)
 
     def _health_path(self) -> str | None:
         dialect = self.identity.dialect if self.identity else DIALECTS.get(self.spec.engine or "", None)

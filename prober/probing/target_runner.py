@@ -14,9 +14,8 @@ from prober.config.target import ProbeSpec, TargetSpec
 from prober.measure.event import TargetEvent
 from prober.measure.gpu_reading import GpuReading
 from prober.measure.outcome import BAD, NEUTRAL, Outcome
-from prober.measure.result import ProbeResult
+from prober.measure.result import ProbeResult, unsent
 from prober.measure.target_state import NO_DATA_STATES, TargetState
-from prober.measure.timeline import Timeline
 from prober.net.clock import Clock
 from prober.probing.event_log import EventLog, FirstAnswers
 from prober.probing.observer import Feature, ObservedTarget, TargetObserver
@@ -325,7 +324,7 @@ class TargetRunner:
             trust.missed(clock.now_ns())
             late_s = (clock.now_ns() - due_ns) / 1e9
             detail = f"the prober woke {late_s:.1f} s after the due time and did not send"
-            self._take(_unsent(probe, due_ns, Outcome.INVALID, detail))
+            self._take(unsent(due_ns, Outcome.INVALID, detail, probe.workload.series[0]))
 
         self._launches[probe.workload.name] = launch
         await pace(schedule, clock, round(self.target.spec.connect_lead * 1e9), launch, missed)
@@ -335,13 +334,13 @@ class TargetRunner:
         try:
             result = await run_probe(self.target, drawer, due_ns)
         except asyncio.CancelledError:
-            result = _unsent(probe, due_ns, Outcome.CANCELLED, "the prober ended it")
+            result = unsent(due_ns, Outcome.CANCELLED, "the prober ended it", probe.workload.series[0])
         except Exception:
             # `invalid` for this target only: the prober is not late, so it still trusts the results of other targets.
             log.exception("target=%s: a probe failed inside the prober; please report this", self.name or UNNAMED)
             is_fault = True
             detail = "a fault inside the prober; please report it with the trace in the log"
-            result = _unsent(probe, due_ns, Outcome.INVALID, detail)
+            result = unsent(due_ns, Outcome.INVALID, detail, probe.workload.series[0])
         self._take(await self._unless_ended(result), is_fault=is_fault)
 
     async def _unless_ended(self, result: ProbeResult | None) -> ProbeResult | None:
@@ -401,7 +400,3 @@ class TargetRunner:
         name = self.name or UNNAMED
         log.info("target=%s %s", name, line)
         self._context.events.append(TargetEvent(self._context.clock.unix_s(), name, "state", text))
-
-
-def _unsent(probe: ProbeSpec, due_ns: int, outcome: Outcome, detail: str) -> ProbeResult:
-    return ProbeResult("", probe.workload.series[0], "", 0.0, outcome, detail, Timeline(intended_ns=due_ns))

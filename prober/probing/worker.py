@@ -22,23 +22,10 @@ from prober.net.parent_death import end_with_parent
 from prober.probing.channel import Beat, Channel, Cut, Ended, NewTarget, Send
 from prober.probing.probe import Flight
 from prober.probing.target import Target
-from prober.workload.prompt_length import PromptCalibration
-from prober.workload.workloads import DrawnRequest
 
 BEAT_S = 0.1
 MAX_SILENT_BEATS = 10  # without a message of the prober; then its requests are cut, as nobody guards the target
 log = logging.getLogger(__name__)
-
-
-class DealtRequest:
-    """A generator of one request, which was drawn before."""
-
-    def __init__(self, drawn: DrawnRequest) -> None:
-        self._drawn = drawn
-
-    def draw(self, nonce: str, calibration: PromptCalibration | None, /) -> DrawnRequest:
-        """The request."""
-        return self._drawn
 
 
 class Worker:
@@ -46,8 +33,8 @@ class Worker:
 
     def __init__(self, number: int, clock: Clock) -> None:
         self._number, self._clock = number, clock
-        self.channel = Channel(self._receive, self._close)
-        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.closed = asyncio.Event()
+        self.channel = Channel(self._receive, self.closed.set)
         self._targets: dict[int, Target] = {}
         self._flights: dict[str, Flight] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -67,10 +54,6 @@ class Worker:
                 self._has_first.add(request_id)
                 first_ns.append((request_id, at_ns))
         self.channel.send(Beat(tuple(first_ns)))
-
-    def _close(self) -> None:
-        if not self.closed.done():
-            self.closed.set_result(None)
 
     def _receive(self, message: Any) -> None:
         self._silent_beats = 0
@@ -103,11 +86,13 @@ class Worker:
         handed_s = (self._clock.now_ns() - message.launched_ns) / 1e9
         timeline = Timeline(message.due_ns)
         result: ProbeResult | Timeline = timeline
+        answer: str | None = None
         try:
-            flight = Flight(target, DealtRequest(message.drawn), message.due_ns, request_id=request_id)
+            flight = Flight(target, message.drawn, message.due_ns, request_id=request_id)
             self._flights[request_id] = flight
             try:
                 result = checked(await flight.fly(), handed_s, target.spec.max_send_lag)
+                answer = flight.answer if message.drawn.keeps_answer else None
             except asyncio.CancelledError:
                 result = flight.delivered()
         except Exception as problem:
@@ -117,7 +102,7 @@ class Worker:
         finally:
             self._flights.pop(request_id, None)
             self._has_first.discard(request_id)
-            self.channel.send(Ended(request_id, _on_prober_clock(result, message.clock_ns)))
+            self.channel.send(Ended(request_id, _on_prober_clock(result, message.clock_ns), answer))
 
 
 def checked(result: ProbeResult, handed_s: float, max_send_lag_s: float) -> ProbeResult:
@@ -148,9 +133,10 @@ async def serve(number: int, channel_socket: socket.socket) -> None:
     gc.collect()
     gc.freeze()  # as in the daemon: the collector must not delay timestamps
     gc.set_threshold(50_000, 20, 20)
-    while not worker.closed.done():
+    while not worker.closed.is_set():
         worker.beat()
-        await asyncio.wait([worker.closed], timeout=BEAT_S)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(worker.closed.wait(), BEAT_S)
 
 
 def main(arguments: list[str]) -> None:

@@ -26,8 +26,7 @@ from prober.measure.timeline import Timeline
 from prober.probing.channel import Beat, Channel, Cut, Ended, NewTarget, Send
 from prober.probing.probe import Flight, ProbeRun, always, new_request_id, nonce_of, result_of
 from prober.probing.target import Identity, Target
-from prober.probing.worker import DealtRequest
-from prober.workload.workloads import Drawer, DrawnRequest, FollowUp
+from prober.workload.workloads import Drawer, DrawnRequest
 
 BEAT_S = 0.25
 MAX_SILENT_BEATS = 8  # without a message of a worker; then it is killed
@@ -146,13 +145,13 @@ class Workers:
         self._processes = []
 
     def launch(self, target: Target, drawer: Drawer, due_ns: int, may: Callable[[], bool] = always) -> "ProbeRun":
-        """Begin a probe. Sample prompts, which calibrate the target here, are sent from here."""
+        """Begin a probe. Sample prompts, which calibrate the target here, are sent from here, and what has no session is not sent."""
         if not self.count or target.probed_identity is None:
             return Flight(target, drawer, due_ns, may)
         request_id = new_request_id()
         drawn = drawer.draw(nonce_of(request_id), target.prompt_calibration)
-        if drawn.sample_words is not None:
-            return Flight(target, DealtRequest(drawn), due_ns, may, request_id)
+        if drawn.sample_words is not None or drawn.busy is not None:
+            return Flight(target, drawn, due_ns, may, request_id)
         return WorkerFlight(self, target, drawn, due_ns, may, request_id)
 
     def deal(self, flight: "WorkerFlight", target: Target) -> tuple[WorkerProcess, int] | None:
@@ -187,9 +186,9 @@ class Workers:
     def _receive(self, process: WorkerProcess, message: Any) -> None:
         process.silent_beats = 0
         match message:
-            case Ended(request_id=request_id, result=result):
+            case Ended(request_id=request_id, result=result, answer=answer):
                 if (flight := process.flights.pop(request_id, None)) is not None:
-                    flight.end(result)
+                    flight.end(result, answer)
             case Beat(first_ns=first_ns):
                 process.started.set()
                 for request_id, at_ns in first_ns:
@@ -232,33 +231,18 @@ class WorkerFlight:
         may: Callable[[], bool],
         request_id: str,
     ) -> None:
-        self._workers, self._target, self._drawn, self._may = workers, target, drawn, may
-        self._due_ns, self._id = due_ns, request_id
+        self._workers, self._target, self.drawn, self._may = workers, target, drawn, may
+        self._due_ns, self.request_id = due_ns, request_id
         self._unix_s = target.clock.unix_s() + (due_ns - target.clock.now_ns()) / 1e9
         self._process: WorkerProcess | None = None
         self._ended: asyncio.Future[ProbeResult | Timeline] = asyncio.get_running_loop().create_future()
         self._timeline = Timeline(due_ns)
         self._may_be_sent = False
         self.first_content_ns: int | None = None
-
-    @property
-    def request_id(self) -> str:
-        return self._id
-
-    @property
-    def requested_tokens(self) -> tuple[int, int]:
-        return self._drawn.prompt_tokens, self._drawn.output_tokens
-
-    @property
-    def follow_up(self) -> FollowUp | None:
-        return self._drawn.follow_up
+        self.answer: str | None = None
 
     def first_ns(self) -> int | None:
         return self.first_content_ns
-
-    def waited_s(self) -> float:
-        first_ns = self.first_content_ns
-        return ((self._target.clock.now_ns() if first_ns is None else first_ns) - self._due_ns) / 1e9
 
     def delivered(self) -> Timeline:
         return self._timeline
@@ -266,7 +250,7 @@ class WorkerFlight:
     async def fly(self) -> ProbeResult:
         target = self._target
         launched_ns = target.clock.now_ns()
-        reserved = target.reserve(*self.requested_tokens)
+        reserved = target.reserve(*self.drawn.requested_tokens)
         if reserved is None:
             return self._unsent(Outcome.OVER_BUDGET, "the budget of the last 24 hours is used up")
         try:
@@ -284,8 +268,9 @@ class WorkerFlight:
             if not self._may_be_sent:
                 target.settle(reserved, *self._timeline.charged_tokens)
 
-    def end(self, result: ProbeResult | Timeline) -> None:
-        """The worker reports the result, or what a request delivered before it was cut."""
+    def end(self, result: ProbeResult | Timeline, answer: str | None) -> None:
+        """The worker reports the result and the answer, or what a request delivered before it was cut."""
+        self.answer = answer
         self._timeline = result if isinstance(result, Timeline) else result.timeline
         self.first_content_ns = self._timeline.first_ns
         if not self._ended.done():
@@ -303,17 +288,17 @@ class WorkerFlight:
             self.lose("no worker is left")
             return
         self._process, number = dealt
-        drawn = replace(self._drawn, follow_up=None) if self._drawn.follow_up is not None else self._drawn
-        self._process.send(Send(self._id, number, drawn, self._due_ns, launched_ns))
+        drawn = replace(self.drawn, session=None) if self.drawn.session is not None else self.drawn
+        self._process.send(Send(self.request_id, number, drawn, self._due_ns, launched_ns))
 
     async def _cut(self) -> None:
         """Let the worker cancel the request, and wait for what it has delivered."""
-        if self._process is None or self._id not in self._process.flights:
+        if self._process is None or self.request_id not in self._process.flights:
             return
         self._ended = asyncio.get_running_loop().create_future()
-        self._process.send(Cut(self._id))
+        self._process.send(Cut(self.request_id))
         await asyncio.wait([self._ended], timeout=CUT_S)
-        if self._process.flights.pop(self._id, None) is not None:
+        if self._process.flights.pop(self.request_id, None) is not None:
             self._may_be_sent = self._due_ns <= self._target.clock.now_ns()
 
     def _completed(self, result: ProbeResult) -> ProbeResult:
@@ -331,7 +316,7 @@ class WorkerFlight:
 
     def _unsent(self, outcome: Outcome, detail: str) -> ProbeResult:
         verdict = Verdict(outcome, detail)
-        return result_of(self._drawn, self._id, self._unix_s, self._target, verdict, self._timeline)
+        return result_of(self.drawn, self.request_id, self._unix_s, self._target, verdict, self._timeline)
 
 
 @asynccontextmanager

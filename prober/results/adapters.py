@@ -7,13 +7,15 @@ adapters loads each one only once, so that later first uses cost nothing there.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from prober.measure.outcome import BAD, NEUTRAL
+from prober.measure.outcome import ANSWERED, BAD, NEUTRAL
 from prober.measure.result import ProbeResult
 from prober.measure.timeline_text import format_duration
 from prober.results.disturbance import BLOCK_S, QS, Ratio, ratios_text, ttft_blocks, ttft_ratios
+from prober.results.series import most_often
 from prober.statistics.quantiles import MIN_SAMPLES_BY_QUANTILE, Quantile, quantiles
 
 
@@ -34,6 +36,7 @@ class AdapterUse:
     failed_first_uses, failed_loaded: of them; they count as slower than all others
     first_ttft, loaded_ttft: quantiles in seconds with enough samples
     ratios: first uses ÷ loaded, of the quantiles with enough samples of both
+    unanswered: (adapter, requests, those that were not answered, their most frequent outcome and why) of each that has some
     """
 
     adapters: int
@@ -45,23 +48,28 @@ class AdapterUse:
     first_ttft: tuple[Quantile, ...]
     loaded_ttft: tuple[Quantile, ...]
     ratios: tuple[Ratio, ...]
+    unanswered: tuple[tuple[str, int, int, str], ...] = ()
 
     def text(self) -> str:
         """The comparison as a sentence without a full stop at the end."""
         first = _phrase(self.first_uses, "first uses", self.failed_first_uses, self.first_ttft)
         if not self.loaded:
-            return f"{self.adapters} adapters: TTFT of {first}, of no request to a loaded adapter{self._unclear()}"
+            return f"{self.adapters} adapters: TTFT of {first}, of no request to a loaded adapter{self._others()}"
         loaded = _phrase(self.loaded, "requests to loaded adapters", self.failed_loaded, self.loaded_ttft)
         if self.ratios:
             ratios = f"first uses relative to loaded: {ratios_text(self.ratios)}"
         else:
             ratios = f"no ratio: too few requests, too few blocks of {BLOCK_S:g} s, or too many failed"
-        return f"{self.adapters} adapters: TTFT of {first}, of {loaded}; {ratios}{self._unclear()}"
+        return f"{self.adapters} adapters: TTFT of {first}, of {loaded}; {ratios}{self._others()}"
 
-    def _unclear(self) -> str:
-        if not self.unclear:
-            return ""
-        return f"; {self.unclear:,} are neither (due before the adapter had answered, or after some other adapters)"
+    def _others(self) -> str:
+        why = "due before the adapter had answered, or after some other adapters"
+        unclear = (f"; {self.unclear:,} are neither ({why})",) if self.unclear else ()
+        failures = (
+            f"; {adapter}: {count:,} of {sent:,} not answered, most often {reason}"
+            for adapter, sent, count, reason in self.unanswered
+        )
+        return "".join((*unclear, *failures))
 
 
 def kinds_of_use(probes: Iterable[ProbeResult]) -> KindsOfUse:
@@ -93,12 +101,13 @@ def kinds_of_use(probes: Iterable[ProbeResult]) -> KindsOfUse:
 
 def adapter_use_of(probes: Iterable[ProbeResult]) -> AdapterUse | None:
     """First uses and loaded adapters of a stage; None if it has fewer than two adapters."""
-    use = kinds_of_use(probes)
-    adapters = {probe.adapter for probe in (*use.first, *use.loaded, *use.neither)}
-    if len(adapters) < 2:
+    sent = [probe for probe in probes if probe.adapter and not probe.warm_up]
+    counts = Counter(probe.adapter for probe in sent)
+    if len(counts) < 2:
         return None
+    use, unanswered = kinds_of_use(sent), [probe for probe in sent if probe.outcome not in ANSWERED]
     return AdapterUse(
-        len(adapters),
+        len(counts),
         len(use.first),
         len(use.loaded),
         len(use.neither),
@@ -107,6 +116,10 @@ def adapter_use_of(probes: Iterable[ProbeResult]) -> AdapterUse | None:
         _quantiles(use.first),
         _quantiles(use.loaded),
         ttft_ratios(use.loaded, use.first),
+        tuple(
+            (adapter, counts[adapter], *most_often(probe for probe in unanswered if probe.adapter == adapter))
+            for adapter in sorted({probe.adapter for probe in unanswered})
+        ),
     )
 
 

@@ -8,7 +8,7 @@ Percentiles over different lengths, models, engines or SLOs mean nothing: their 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
-from prober.measure.objective import Slo, format_percent
+from prober.measure.objective import Slo
 from prober.results.facts import Context
 from prober.results.result import Result, Stage
 
@@ -52,7 +52,7 @@ def conditions(result: Result, stage: Stage) -> Conditions:
         "sampling": None if load.sampling is None else _settings(load.sampling),
         "arrivals": load.arrivals,
         **{name.replace("_", " "): getattr(result.context, name) for name in _SERVING},
-        "SLOs": "; ".join(sorted(_describe(slo) for slo in contracted(result, stage))),
+        "SLOs": "; ".join(sorted(slo.text for slo in contracted(result, stage))),
     }
 
 
@@ -83,8 +83,3 @@ def differing(drawn: Sequence[Line]) -> list[str]:
 
 def _settings(values: Mapping[str, object]) -> str:
     return ", ".join(f"{key}={values[key]}" for key in sorted(values))
-
-
-def _describe(slo: Slo) -> str:
-    threshold = "" if slo.threshold_s is None else f"<{slo.threshold_s:g}s"
-    return f"{slo.signal}{threshold}:{format_percent(slo.objective)}"

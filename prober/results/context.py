@@ -74,7 +74,8 @@ def with_context(
     version = settled.get(ENGINE_VERSION)
     context = Context(**{name: fact.value for name, fact in settled.items() if name != ENGINE_VERSION})
     is_disputed = "gpu_count" in disagreements
-    gpus = None if is_disputed else _count(context.gpu_count)
+    is_number = re.fullmatch(r"[1-9][0-9]{0,5}", context.gpu_count or "")
+    gpus = int(is_number[0]) if is_number and not is_disputed else None
     return replace(
         result,
         target=replace(
@@ -158,10 +159,6 @@ def _decode_limit(model: DecodeModel | None, gpu: str | None, gpus: int | None) 
     if isinstance(bandwidth, UnknownFigure):
         return None
     return DecodeLimit(gpu, gpus, bandwidth, model.active_parameters * model.bytes_per_weight)
-
-
-def _count(text: str | None) -> int | None:
-    return int(text) if text is not None and re.fullmatch(r"[1-9][0-9]{0,5}", text) else None
 
 
 def _number(text: str) -> float | None:

@@ -9,8 +9,6 @@ text.
     quantiles 0: 10, 0.5: 100, 1: 900
 """
 
-from collections.abc import Iterable
-
 from prober.results.result import Load
 from prober.workload.shapes import Empirical, Exponential, Fixed, LengthDistribution, Lognormal, Uniform
 from prober.workload.workloads import Mix, Workload
@@ -34,17 +32,13 @@ def describe_lengths(shape: LengthDistribution) -> str:
 
 def has_varied_prompts(workload: Workload | Mix) -> bool:
     """Whether the requests of one stage have prompts of different lengths (`Load.varied`)."""
-    if isinstance(workload, Mix):
-        return len({_prompt_lengths(part) for part, _ in workload.parts}) > 1 or any(
-            has_varied_prompts(part) for part, _ in workload.parts
-        )
-    return len(_prompt_lengths(workload)) > 1
+    lengths = {_prompt_lengths(part) for _, part, _ in workload.shares()}
+    return len(lengths) > 1 or any(len(of_part) > 1 for of_part in lengths)
 
 
 def describe_load(workload: Workload | Mix, *, arrivals: str, max_in_flight: int | None = None) -> Load:
     """The load of one workload. Parts of a mix are separated by `; `."""
     parts = [part for part, _ in workload.parts] if isinstance(workload, Mix) else [workload]
-    first = parts[0]
     return Load(
         workload=workload.name,
         prompt_tokens="; ".join(_prompt_text(part) for part in parts),
@@ -52,8 +46,8 @@ def describe_load(workload: Workload | Mix, *, arrivals: str, max_in_flight: int
         varied=has_varied_prompts(workload),
         arrivals=arrivals,
         max_in_flight=max_in_flight,
-        sampling=dict(first.sampling),
-        dataset="trace" if first.trace else "file" if first.prompts else "generated",
+        sampling=dict(parts[0].sampling),
+        dataset="trace" if parts[0].trace else "file" if parts[0].prompts else "generated",
     )
 
 
@@ -61,10 +55,8 @@ def _prompt_lengths(workload: Workload) -> frozenset[object]:
     """At least two members if the lengths of its prompts differ."""
     if workload.trace:
         return frozenset(workload.trace.prompt_tokens)
-    if workload.prompts:
-        return frozenset(_words(content for _, content in prompt) for prompt in workload.prompts)
-    if workload.golden:
-        return frozenset(_words([golden.prompt]) for golden in workload.golden)
+    if words := workload.prompt_words:
+        return frozenset(words)
     if workload.sessions:
         return frozenset(workload.series)
     shape = workload.prompt_tokens
@@ -83,7 +75,3 @@ def _prompt_text(workload: Workload) -> str:
     if len(names) == 1:
         return f"{text}, model {names[0]}"
     return f"{text}, {len(names)} adapters in turn, {turn} request{'' if turn == 1 else 's'} each"
-
-
-def _words(texts: Iterable[str]) -> int:
-    return sum(len(text.split()) for text in texts)

@@ -1,5 +1,6 @@
 """The parts of a stage that differ in shape: turns of sessions, warm and cold prefixes, workloads of a mix."""
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -11,10 +12,13 @@ from prober.statistics.quantiles import MIN_SAMPLES_BY_QUANTILE, Quantile, quant
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Answered requests of one series (`chat_turn2`, `rag_warm`) without warm-ups and cold prompts that were cached.
+    """Requests of one series (`chat_turn2`, `rag_warm`) without warm-ups and cold prompts that were cached.
 
+    requests: with an answer
     ttft: quantiles in seconds
     prompt_tokens, cached_tokens: totals over the answers for which the server tells both
+    unanswered: requests that failed, were refused or were not sent
+    reason: most frequent outcome of these, and why
     """
 
     name: str
@@ -22,6 +26,8 @@ class Series:
     ttft: tuple[Quantile, ...]
     prompt_tokens: int
     cached_tokens: int
+    unanswered: int = 0
+    reason: str = ""
 
     def text(self) -> str:
         """TTFT and share of the cached prompt, as a phrase."""
@@ -32,19 +38,27 @@ class Series:
         )
         ttft = f"TTFT {', '.join(times)}" if shown else "no TTFT"
         cached = f", {self.cached_tokens / self.prompt_tokens:.0%} of the prompt cached" if self.prompt_tokens else ""
-        return f"{self.name} {ttft} of {self.requests:,}{cached}"
+        failed = f", {self.unanswered:,} not answered, most often {self.reason}" if self.unanswered else ""
+        return f"{self.name} {ttft} of {self.requests:,}{cached}{failed}"
 
 
 def series_of(probes: Iterable[ProbeResult]) -> tuple[Series, ...]:
     """The series of these probes by name; empty if there is one only."""
     by_name: dict[str, list[ProbeResult]] = {}
     for probe in probes:
-        if probe.outcome in ANSWERED and not probe.warm_up and not probe.cached:
+        if probe.workload and not probe.warm_up and not probe.cached:
             by_name.setdefault(probe.workload, []).append(probe)
     return tuple(_series(name, by_name[name]) for name in sorted(by_name)) if len(by_name) > 1 else ()
 
 
-def _series(name: str, probes: list[ProbeResult]) -> Series:
+def most_often(probes: Iterable[ProbeResult]) -> tuple[int, str]:
+    """Number of these probes, and the most frequent outcome with its detail; 0 and "" without any."""
+    reasons = Counter(": ".join(filter(None, (probe.outcome.value, probe.detail))) for probe in probes)
+    return reasons.total(), next((reason for reason, _ in reasons.most_common(1)), "")
+
+
+def _series(name: str, sent: list[ProbeResult]) -> Series:
+    probes = [probe for probe in sent if probe.outcome in ANSWERED]
     usages = [usage for probe in probes if (usage := probe.timeline.usage) is not None]
     counts = [(u.prompt_tokens, u.cached_tokens) for u in usages]
     known = [(prompt, cached) for prompt, cached in counts if prompt is not None and cached is not None]
@@ -55,4 +69,5 @@ def _series(name: str, probes: list[ProbeResult]) -> Series:
         tuple(quantiles(ttfts_s, (*MIN_SAMPLES_BY_QUANTILE, 1.0))),
         sum(prompt for prompt, _ in known),
         sum(cached for _, cached in known),
+        *most_often(probe for probe in sent if probe.outcome not in ANSWERED),
     )

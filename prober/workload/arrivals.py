@@ -6,6 +6,7 @@ Times are accumulated as floats of nanoseconds since `start_ns` and rounded indi
 import hashlib
 import math
 from collections.abc import Iterator, Sequence
+from itertools import count
 from random import Random
 
 
@@ -24,11 +25,8 @@ def poisson(rate_per_s: float, rng: Random, start_ns: int) -> Iterator[int]:
 
 
 def constant(rate_per_s: float, start_ns: int) -> Iterator[int]:
-    """Yields due times with equal gaps of 1/rate."""
-    count = 0
-    while True:
-        count += 1
-        yield start_ns + round(count * 1e9 / rate_per_s)
+    """Due times with equal gaps of 1/rate."""
+    return (start_ns + round(number * 1e9 / rate_per_s) for number in count(1))
 
 
 def gamma(rate_per_s: float, shape: float, rng: Random, start_ns: int) -> Iterator[int]:

@@ -39,63 +39,51 @@ class Fixed:
 
 @dataclass(frozen=True, slots=True)
 class Uniform:
-    """Integers from `low` to `high`, both included."""
+    """Integers from `low` to `maximum`, both included."""
 
     low: int
-    high: int
+    maximum: int
 
     def draw(self, rng: Random) -> int:
-        return rng.randint(self.low, self.high)
+        return rng.randint(self.low, self.maximum)
 
     def mean(self) -> float:
-        return (self.low + self.high) / 2
-
-    @property
-    def maximum(self) -> int:
-        return self.high
+        return (self.low + self.maximum) / 2
 
 
 @dataclass(frozen=True, slots=True)
 class Exponential:
-    """Exponential, clipped at `high`. scale: its mean without that"""
+    """Exponential, clipped at `maximum`. scale: its mean without that"""
 
     scale: float
-    high: int
+    maximum: int
 
     def draw(self, rng: Random) -> int:
-        return min(self.high, round(rng.expovariate(1 / self.scale)))
+        return min(self.maximum, round(rng.expovariate(1 / self.scale)))
 
     def mean(self) -> float:
-        return self.scale * -math.expm1(-self.high / self.scale)
-
-    @property
-    def maximum(self) -> int:
-        return self.high
+        return self.scale * -math.expm1(-self.maximum / self.scale)
 
 
 @dataclass(frozen=True, slots=True)
 class Lognormal:
-    """exp(N(ln median, sigma²)), clipped to [low, high]."""
+    """exp(N(ln median, sigma²)), clipped to [low, maximum]."""
 
     median: float
     sigma: float
     low: int
-    high: int
+    maximum: int
 
     def draw(self, rng: Random) -> int:
-        return min(self.high, max(self.low, round(self.median * math.exp(self.sigma * rng.gauss(0.0, 1.0)))))
+        return min(self.maximum, max(self.low, round(self.median * math.exp(self.sigma * rng.gauss(0.0, 1.0)))))
 
     def mean(self) -> float:
         """low·P(X≤low) + high·P(X≥high) + the partial expectation between them (Johnson, Kotz, Balakrishnan, ch. 14)."""
         if self.sigma == 0:
-            return min(self.high, max(self.low, self.median))
-        a, b = ((math.log(bound / self.median)) / self.sigma for bound in (self.low, self.high))
+            return min(self.maximum, max(self.low, self.median))
+        a, b = ((math.log(bound / self.median)) / self.sigma for bound in (self.low, self.maximum))
         inner = self.median * math.exp(self.sigma**2 / 2) * (_phi(b - self.sigma) - _phi(a - self.sigma))
-        return self.low * _phi(a) + self.high * (1 - _phi(b)) + inner
-
-    @property
-    def maximum(self) -> int:
-        return self.high
+        return self.low * _phi(a) + self.maximum * (1 - _phi(b)) + inner
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,10 @@
 """Workloads: named distributions of requests, and the generator of concrete requests."""
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from random import Random
+from statistics import fmean
 from typing import Any, Protocol
 
 from prober.measure.quality import Check, Expectation
@@ -33,7 +34,8 @@ class Prefix:
 class Sessions:
     """Conversations of several turns: the prompt of a turn is all earlier ones, their answers, and a new message.
 
-    count: sessions at a time. Requests continue them in rotation, so the time between two turns of a session is count ÷ rate
+    count: sessions at a time. Requests continue those that are ready in rotation, so the time between two turns of a session is about
+        count ÷ rate
     turns: of each session; then a new one begins
     think_time: in ms, from the end of an answer until the next turn is due. Then the schedule begins sessions, at its rate ÷ turns,
         and `count` is 0. None: requests continue the sessions in rotation
@@ -103,25 +105,19 @@ class Workload:
 
         Cold and warm requests have different ones, and so has each turn of sessions, and the first request of an adapter's turn.
         """
-        if self.sessions is not None:
-            return tuple(f"{self.name}_turn{turn}" for turn in range(1, self.sessions.turns + 1))
-        if self._has_first_uses:
-            return (self.name, f"{self.name}_first")
-        if self.prefix is None or self.prefix.reuse in (0.0, 1.0):
-            return (self.name,)
-        return (self.name, f"{self.name}_warm")
+        return tuple(name for name, _, _ in self.shares())
 
     def shares(self) -> tuple[tuple[str, "Workload", float], ...]:
         """(series, workload, share of the requests) of each series."""
         if self.sessions is not None:
-            return tuple((name, self, 1 / self.sessions.turns) for name in self.series)
-        if self.adapters is not None and self._has_first_uses:
-            first = 1 / self.adapters.turn
-            return ((self.series[0], self, 1 - first), (self.series[1], self, first))
-        if len(self.series) == 1:
+            turns = self.sessions.turns
+            return tuple((f"{self.name}_turn{turn}", self, 1 / turns) for turn in range(1, turns + 1))
+        suffix, share = "warm", self.prefix.reuse if self.prefix is not None else 0.0
+        if self.adapters is not None and len(self.adapters.names) > 1 and self.adapters.turn > 1:
+            suffix, share = "first", 1 / self.adapters.turn
+        if share in (0.0, 1.0):
             return ((self.name, self, 1.0),)
-        assert self.prefix is not None
-        return ((self.series[0], self, 1 - self.prefix.reuse), (self.series[1], self, self.prefix.reuse))
+        return ((self.name, self, 1 - share), (f"{self.name}_{suffix}", self, share))
 
     @property
     def has_think_time(self) -> bool:
@@ -129,26 +125,22 @@ class Workload:
         return self.sessions is not None and self.sessions.think_time is not None
 
     @property
-    def _has_first_uses(self) -> bool:
-        """Some of its requests are the first of an adapter's turn, and some are not."""
-        return self.adapters is not None and len(self.adapters.names) > 1 and self.adapters.turn > 1
-
-    @property
     def max_output_tokens(self) -> int:
         """The maximum number of requested output tokens."""
         return max(self.trace.output_tokens) if self.trace else self.output_tokens.maximum
 
+    @property
+    def prompt_words(self) -> tuple[int, ...]:
+        """Words of each prompt that is golden or from a file; empty for others."""
+        golden = ((("user", golden.prompt),) for golden in self.golden)
+        return tuple(sum(len(text.split()) for _, text in prompt) for prompt in (*golden, *(self.prompts or ())))
+
     def mean_tokens(self) -> tuple[float, float]:
         """Mean prompt and output tokens of a request; for golden prompts the limit of the output tokens."""
-        if self.golden:
-            words = sum(len(golden.prompt.split()) for golden in self.golden)
-            return words / len(self.golden), self.output_tokens.mean()
         if self.trace:
-            count = len(self.trace.offsets_ns)
-            return sum(self.trace.prompt_tokens) / count, sum(self.trace.output_tokens) / count
-        if self.prompts:
-            words = sum(len(content.split()) for prompt in self.prompts for _, content in prompt)
-            return words / len(self.prompts), self.output_tokens.mean()
+            return fmean(self.trace.prompt_tokens), fmean(self.trace.output_tokens)
+        if words := self.prompt_words:
+            return fmean(words), self.output_tokens.mean()
         message, answer = self.prompt_tokens.mean(), self.output_tokens.mean()
         if self.sessions is not None:
             turns = self.sessions.turns
@@ -162,7 +154,7 @@ class Mix:
 
     name: str
     parts: tuple[tuple[Workload, float], ...]
-    has_think_time = False
+    has_think_time, sessions = False, None
 
     @property
     def series(self) -> tuple[str, ...]:
@@ -190,33 +182,11 @@ class Mix:
         return sum(w * m[0] for w, m in means), sum(w * m[1] for w, m in means)
 
 
-@dataclass(slots=True)
-class Session:
-    """A conversation under way. turns_left: before a new one begins; prompt_tokens: of `messages`, as asked for."""
-
-    turns_left: int
-    messages: tuple[Message, ...] = ()
-    prompt_tokens: int = 0
-    turn: int = 0
-
-
 class Drawer(Protocol):
     """A source of requests."""
 
     def draw(self, nonce: str, calibration: PromptCalibration | None, /) -> "DrawnRequest":
         """Draws the next request; see `RequestGenerator.draw`."""
-
-
-@dataclass(frozen=True, slots=True)
-class FollowUp:
-    """The next turn of a session with think time.
-
-    think_s: from the end of the answer until it is due
-    draw: draws its request, once
-    """
-
-    think_s: float
-    draw: Callable[[str, PromptCalibration | None], "DrawnRequest"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +201,9 @@ class DrawnRequest:
     has_asked_length: the prompt was composed to have `prompt_tokens` tokens
     sample_words: words of a sample prompt, whose tokens calibrate the length of the others; None for others
     adapter: name of the model that is asked, in place of the target's; "" for the target's
-    follow_up: the next turn of its session; None without think time, or after the last turn
+    session: the conversation of which it is a turn; None for other requests
+    keeps_answer: the next turn of its session contains the answer
+    busy: no session is ready for it, so it cannot be sent unless a turn ends in time; None: it can be sent
     """
 
     workload: str
@@ -245,7 +217,99 @@ class DrawnRequest:
     has_asked_length: bool = False
     sample_words: int | None = None
     adapter: str = ""
-    follow_up: FollowUp | None = None
+    session: "Session | None" = None
+    keeps_answer: bool = False
+    busy: "SessionPool | None" = None
+
+    @property
+    def requested_tokens(self) -> tuple[int, int]:
+        """Prompt and output tokens, as requested."""
+        return self.prompt_tokens, self.output_tokens
+
+    def draw(self, nonce: str, calibration: PromptCalibration | None, /) -> "DrawnRequest":
+        """The request itself, which is drawn already."""
+        return self
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """A conversation: each turn is drawn after the end of the one before it, and contains its answer.
+
+    rng: of its own, so that the order of answers changes no session
+    turns_left: turns that are not drawn yet
+    prompt_tokens: of `messages`, as asked for; those of answers as the server counts them, where it tells
+    think_s: think time after the answer to the turn that was drawn last; None: the session is continued in rotation
+    """
+
+    pool: "SessionPool"
+    rng: Random
+    turns_left: int
+    messages: tuple[Message, ...] = ()
+    prompt_tokens: int = 0
+    answer_tokens: int = 0
+    think_s: float | None = None
+
+    def draw(self, nonce: str, calibration: PromptCalibration | None = None, /) -> DrawnRequest:
+        """Draws the next turn. It may hit the prefix cache, so it has no salt; the nonce keeps sessions apart."""
+        part, rng, turn = self.pool.part, self.rng, len(self.messages) // 2
+        length = calibration.length or UNCALIBRATED if calibration is not None else UNCALIBRATED
+        message, self.answer_tokens = max(1, part.prompt_tokens.draw(rng)), max(1, part.output_tokens.draw(rng))
+        words = length.words(message if turn else max(1.0, message - length.constant_tokens))
+        text = filler_pool().words(max(1, round(words)), rng.randrange(1 << 13))
+        if self.pool.think_time is not None:
+            self.think_s = self.pool.think_time.draw(rng) / 1e3
+        self.messages = (*self.messages, ("user", text if turn else f"[{nonce}] {text}"))
+        self.prompt_tokens, self.turns_left = self.prompt_tokens + message, self.turns_left - 1
+        drawn = DrawnRequest(
+            *(part.series[turn], self.prompt_tokens, self.answer_tokens, self.messages, True, part.sampling),
+            has_asked_length=True,
+            adapter=part.adapters.names[0] if part.adapters is not None else "",
+            session=self,
+            keeps_answer=self.turns_left > 0,
+        )
+        return _checked(drawn, part)
+
+    def end_turn(self, answer: str | None, tokens: int | None) -> None:
+        """The turn has ended. answer: its text; None ends the session; tokens: of the answer, None if they are not known."""
+        if answer is None:
+            self.turns_left = 0
+        else:
+            self.messages = (*self.messages, ("assistant", answer))
+            self.prompt_tokens += self.answer_tokens if tokens is None else tokens
+        self.pool.turn_ended(self)
+
+
+class SessionPool:
+    """The sessions of a workload. Requests continue those that are ready, the one that waits longest first.
+
+    With think time each request begins a session, and its later turns are drawn from the session itself.
+
+    waiting: callbacks of requests for which no session is ready; the first one is called, once, when a turn ends
+    """
+
+    def __init__(self, part: Workload, sessions: Sessions, rng: Random) -> None:
+        self.part, self.think_time, self._turns, self._rng = part, sessions.think_time, sessions.turns, rng
+        self.waiting: dict[object, Callable[[], None]] = {}
+        # Sessions, or numbers of turns of those that have not begun. The first ones are shorter, so that not all are at the same turn.
+        self._ready: deque[Session | int] = deque(self._turns - at % self._turns for at in range(sessions.count))
+        self.busy_text = f"all {sessions.count} sessions of {part.name} waited for an answer (sessions.count)"
+
+    def draw(self, nonce: str, calibration: PromptCalibration | None = None, /) -> DrawnRequest:
+        """Draws the next turn of a session that is ready. If none is, the request only tells so, as a first turn."""
+        if self.think_time is None and not self._ready:
+            prompt, output = map(round, self.part.mean_tokens())
+            return DrawnRequest(self.part.series[0], prompt, output, (), True, self.part.sampling, busy=self)
+        session = self._turns if self.think_time is not None else self._ready.popleft()
+        if isinstance(session, int):
+            session = Session(self, Random(self._rng.getrandbits(64)), session)
+        return session.draw(nonce, calibration)
+
+    def turn_ended(self, session: Session) -> None:
+        """A turn of this session has ended; in its place, or that of its successor, the next request may be sent."""
+        if self.think_time is None:
+            self._ready.append(session if session.turns_left else self._turns)
+        if self.waiting:
+            self.waiting.pop(next(iter(self.waiting)))()
 
 
 class RequestGenerator:
@@ -259,7 +323,12 @@ class RequestGenerator:
         # The prefix of one workload must not warm up that of another.
         self._prefix_at = {part.name: derive_seed("prefix", part.name) for part, _ in self._parts}
         self._next = dict.fromkeys((part.name for part, _ in self._parts), 0)
-        self._sessions: dict[tuple[str, int], Session] = {}
+        # With a random generator of their own, so that the order of answers changes nothing else.
+        self._pools = {
+            part.name: SessionPool(part, part.sessions, Random(rng.getrandbits(64)))
+            for part, _ in self._parts
+            if part.sessions is not None
+        }
         self._turns = dict.fromkeys(self._next, 0)
 
     def draw(self, nonce: str, calibration: PromptCalibration | None = None) -> DrawnRequest:
@@ -274,6 +343,8 @@ class RequestGenerator:
         sample_words = calibration.next_sample_words() if calibration is not None and is_sized else None
         if sample_words is not None:
             return _checked(self._sample(part, sample_words, nonce), part)
+        if part.name in self._pools:
+            return self._pools[part.name].draw(nonce, calibration)
         drawn = _checked(self._drawn(part, nonce, calibration), part)
         return drawn if part.adapters is None else self._adapted(drawn, part, part.adapters)
 
@@ -281,7 +352,7 @@ class RequestGenerator:
         """The request for the adapter whose turn it is."""
         turn, at = divmod(self._turns[part.name], adapters.turn)
         self._turns[part.name] += 1
-        is_first = at == 0 and len(part.series) > 1 and part.sessions is None
+        is_first = at == 0 and len(part.series) > 1
         name = part.series[-1] if is_first else drawn.workload
         return replace(drawn, workload=name, adapter=adapters.names[turn % len(adapters.names)])
 
@@ -290,9 +361,6 @@ class RequestGenerator:
         length = calibration.length or UNCALIBRATED if calibration is not None else UNCALIBRATED
         if part.trace is not None:
             return self._replayed(part, part.trace, nonce, length)
-        if part.sessions is not None and part.sessions.think_time is not None:
-            own_rng = Random(rng.getrandbits(64))  # so that the order of answers changes no session
-            return self._thoughtful_turn(part, Session(part.sessions.turns), own_rng, nonce, calibration)
         output = max(1, part.output_tokens.draw(rng))
         if part.golden:
             return self._golden(part, output, length)
@@ -302,8 +370,6 @@ class RequestGenerator:
             messages = ((role, f"[{nonce}] {content}"), *rest)
             return DrawnRequest(part.name, tokens, output, messages, False, part.sampling)
         prompt = max(1, part.prompt_tokens.draw(rng))
-        if part.sessions is not None:
-            return self._turn(part, part.sessions, prompt, output, nonce, length)
         warm = part.prefix is not None and rng.random() < part.prefix.reuse
         words = prompt if length is UNCALIBRATED else length.prompt_words(prompt, rng)
         text = f"[{nonce}] "
@@ -319,54 +385,6 @@ class RequestGenerator:
         output = min(SAMPLE_OUTPUT_TOKENS, part.max_output_tokens)
         messages = (("user", f"[{nonce}] {self._pool.words(words, 0)}"),)
         return DrawnRequest(part.series[0], max(1, words), output, messages, False, part.sampling, sample_words=words)
-
-    def _turn(
-        self, part: Workload, sessions: Sessions, message: int, output: int, nonce: str, length: PromptLength
-    ) -> DrawnRequest:
-        """The next turn of the next session. It may hit the prefix cache, so it has no salt; the nonce keeps sessions apart."""
-        number = self._next[part.name] % sessions.count
-        self._next[part.name] += 1
-        # The first sessions are shorter, so that not all are at the same turn.
-        session = self._sessions.get((part.name, number)) or Session(sessions.turns - number % sessions.turns)
-        if session.turns_left == 0:
-            session = Session(sessions.turns)
-        self._sessions[part.name, number] = session
-        return self._next_turn(part, session, message, output, nonce, length, self._rng)
-
-    def _thoughtful_turn(
-        self, part: Workload, session: Session, rng: Random, nonce: str, calibration: PromptCalibration | None
-    ) -> DrawnRequest:
-        """The next turn of a session with think time."""
-        assert part.sessions is not None
-        assert part.sessions.think_time is not None
-        length = calibration.length or UNCALIBRATED if calibration is not None else UNCALIBRATED
-        message, output = max(1, part.prompt_tokens.draw(rng)), max(1, part.output_tokens.draw(rng))
-        drawn = _checked(self._next_turn(part, session, message, output, nonce, length, rng), part)
-        adapter = part.adapters.names[0] if part.adapters is not None else ""
-        follow_up = None
-        if session.turns_left:
-            think_s = part.sessions.think_time.draw(rng) / 1e3
-            follow_up = FollowUp(think_s, partial(self._thoughtful_turn, part, session, rng))
-        return replace(drawn, adapter=adapter, follow_up=follow_up)
-
-    def _next_turn(
-        self,
-        part: Workload,
-        session: Session,
-        message: int,
-        output: int,
-        nonce: str,
-        length: PromptLength,
-        rng: Random,
-    ) -> DrawnRequest:
-        tokens = message if session.turn else max(1.0, message - length.constant_tokens)
-        text = self._pool.words(max(1, round(length.words(tokens))), rng.randrange(1 << 13))
-        answer = self._pool.words(max(1, round(length.words(output))), rng.randrange(1 << 13))
-        messages = (*session.messages, ("user", text if session.turn else f"[{nonce}] {text}"))
-        prompt, name = session.prompt_tokens + message, part.series[session.turn]
-        session.turn, session.turns_left = session.turn + 1, session.turns_left - 1
-        session.messages, session.prompt_tokens = (*messages, ("assistant", answer)), prompt + output
-        return DrawnRequest(name, prompt, output, messages, True, part.sampling, has_asked_length=True)
 
     def _golden(self, part: Workload, output: int, length: PromptLength) -> DrawnRequest:
         at = self._next[part.name]
@@ -415,17 +433,15 @@ def sample_lengths(workload: Workload | Mix, rng: Random, count: int) -> tuple[t
     """Draws (prompt, output) tokens of about `count` requests, without composing texts."""
     lengths: list[tuple[int, int]] = []
     for name, part, share in workload.shares():
+        words = part.prompt_words
         for at in range(max(1, round(count * share))):
             if part.trace is not None:
                 row = at % len(part.trace.offsets_ns)
                 lengths.append((part.trace.prompt_tokens[row], part.trace.output_tokens[row]))
                 continue
             output = max(1, part.output_tokens.draw(rng))
-            if part.golden:
-                lengths.append((len(part.golden[at % len(part.golden)].prompt.split()), output))
-            elif part.prompts:
-                prompt = part.prompts[at % len(part.prompts)]
-                lengths.append((sum(len(content.split()) for _, content in prompt), output))
+            if words:
+                lengths.append((words[at % len(words)], output))
             else:
                 turn = part.series.index(name) if part.sessions is not None else 0
                 earlier = sum(part.prompt_tokens.draw(rng) + part.output_tokens.draw(rng) for _ in range(turn))

@@ -1,6 +1,7 @@
 """The file of a workload matrix."""
 
 import re
+from contextlib import nullcontext
 from decimal import Decimal
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 
 from prober.config.load import load, load_workloads
 from prober.config.problems import ConfigError
-from prober.config.rows import load_rows
+from prober.config.rows import Row, load_rows
 from prober.workload.shapes import Exponential, Fixed, LengthDistribution, Lognormal, Uniform
 from prober.workload.workloads import Adapters, Mix, Prefix, Sessions, Workload
 
@@ -289,6 +290,19 @@ def test_a_wrong_think_time_is_refused(sessions: str, message: str) -> None:
     with pytest.raises(ConfigError) as raised:
         load_workloads(config, source="c", read=str)
     assert str(raised.value).startswith(f"c:1: {message}")
+
+
+@pytest.mark.parametrize(("concurrency", "is_refused"), [(2, False), (3, True)])
+def test_a_closed_loop_needs_as_many_sessions_as_requests_in_flight(concurrency: int, is_refused: bool) -> None:
+    """Else a request would wait for a session, or a turn be sent before the answer to the one before it."""
+    talk = Workload("talk", Fixed(5), Fixed(5), sessions=Sessions(2, 3))
+    row = {"name": "a", "workload": talk, "concurrency": concurrency, "requests": 9, "accept": ["success:50%"]}
+    with (
+        pytest.raises(ValueError, match=r"is more than `sessions.count` .2.; raise that, or lower it")
+        if is_refused
+        else nullcontext()
+    ):
+        Row.model_validate(row)
 
 
 def test_think_time_is_refused_where_nothing_follows_an_answer() -> None:

@@ -31,7 +31,7 @@ from prober.measure.engines import DIALECTS
 from prober.measure.gpu_reading import GpuReading, ThrottleReason
 from prober.measure.outcome import BAD, Outcome
 from prober.measure.recording import Recording
-from prober.measure.result import ProbeResult
+from prober.measure.result import ProbeResult, unsent
 from prober.measure.target_state import TargetState
 from prober.mock.delays import Constant
 from prober.mock.engine import Behaviour
@@ -50,7 +50,7 @@ from prober.probing.probe import Flight
 from prober.probing.recorder import ProbeRecorder, TargetProbes
 from prober.probing.supervisor import Supervisor
 from prober.probing.target import Target
-from prober.probing.target_runner import UNNAMED, Names, RunnerContext, TargetRunner, _unsent
+from prober.probing.target_runner import UNNAMED, Names, RunnerContext, TargetRunner
 from prober.probing.trust import Trust
 from prober.results.prompt_tokens import prompt_tokens_of
 from prober.storage.saved_rows import SavedRows
@@ -652,7 +652,7 @@ async def test_real_lateness_still_takes_trust_away() -> None:
         await until(lambda: seen.probes("a") >= 1)
         line = seen.fleet.runners["a"]
         line.pause(0.0)
-        invalid = _unsent(line.target.spec.probes[0], 0, Outcome.INVALID, "")
+        invalid = unsent(0, Outcome.INVALID, "", "probe")
         for _ in range(1_000):
             line.record(invalid, is_fault=True)
         assert seen.trust.trusted(seen.clock.now_ns())

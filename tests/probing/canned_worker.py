@@ -11,7 +11,7 @@ from prober.measure.timeline import Connection, Timeline
 from prober.probing import worker
 from prober.probing.probe import always, new_request_id, nonce_of
 from prober.probing.target import Target
-from prober.workload.workloads import Drawer, FollowUp
+from prober.workload.workloads import Drawer, DrawnRequest
 
 OUTCOMES = (Outcome.OK, Outcome.OK, Outcome.OK, Outcome.HTTP_5XX, Outcome.TRUNCATED)
 
@@ -29,28 +29,18 @@ class CannedFlight:
     ) -> None:
         self.request_id = request_id or new_request_id()
         self._worker = target.worker
-        self._drawn, self._due_ns = drawer.draw(nonce_of(self.request_id), None), due_ns
-
-    @property
-    def requested_tokens(self) -> tuple[int, int]:
-        return self._drawn.prompt_tokens, self._drawn.output_tokens
-
-    @property
-    def follow_up(self) -> FollowUp | None:
-        return self._drawn.follow_up
+        self.drawn: DrawnRequest = drawer.draw(nonce_of(self.request_id), None)
+        self.answer, self._due_ns = None, due_ns
 
     def first_ns(self) -> int | None:
         return None
-
-    def waited_s(self) -> float:
-        return 0.0
 
     def delivered(self) -> Timeline:
         return Timeline(self._due_ns)
 
     async def fly(self) -> ProbeResult:
         await asyncio.sleep(0)
-        prompt, output = self.requested_tokens
+        prompt, output = self.drawn.requested_tokens
         first_ns = self._due_ns + 1_000_003 * prompt
         content_ns = [first_ns + number * (3_000_000 + 7_919 * output) for number in range(output)]
         timeline = Timeline(
@@ -65,7 +55,7 @@ class CannedFlight:
         outcome = OUTCOMES[(prompt + output) % len(OUTCOMES)]
         detail = "" if outcome is Outcome.OK else "as canned"
         return ProbeResult(
-            *("", self._drawn.workload, self.request_id, 0.0, outcome, detail, timeline),
+            *("", self.drawn.workload, self.request_id, 0.0, outcome, detail, timeline),
             requested_prompt_tokens=prompt,
             requested_output_tokens=output,
             has_asked_length=True,

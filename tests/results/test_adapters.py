@@ -87,3 +87,12 @@ def test_without_several_adapters_there_is_nothing_to_compare() -> None:
     """Neither the model of the target nor a single adapter has first uses."""
     assert adapter_use_of([probe("", 1), probe("", 2)]) is None
     assert adapter_use_of([probe("a", 1), probe("a", 2)]) is None
+
+
+def test_an_adapter_that_never_answers_does_not_vanish() -> None:
+    """It is named with how many were not answered, and the most frequent reason; refused requests are no uses, but they are told."""
+    refused = replace(probe("b", 9), outcome=Outcome.REJECTED, detail="HTTP 400: no such model")
+    use = adapter_use_of([probe("a", 1), probe("a", 2), refused, replace(refused, detail="other"), refused])
+    assert use is not None
+    assert use.unanswered == (("b", 3, 3, "rejected: HTTP 400: no such model"),)
+    assert use.text().endswith("; b: 3 of 3 not answered, most often rejected: HTTP 400: no such model")

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import add, sub
 from random import Random
 from types import MappingProxyType
 
@@ -17,7 +18,7 @@ from prober.measure.gpu_reading import GpuReading
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.probing.page_source import OpenPage, PageSource
-from prober.probing.probe import Flight, Launch, ProbeRun
+from prober.probing.probe import Flight, Launch, ProbeRun, fly, in_turn
 from prober.probing.target import Target
 from prober.workload.arrivals import poisson
 from prober.workload.budget import BudgetDemand
@@ -108,7 +109,7 @@ class SweepRunner:
         self._sweep: Sweep | None = None
         self._stop_reason: str | None = None  # of a stop before the machine began
         self._quiet_until_s = 0.0
-        self._launched = (0, 0, 0)  # requests, prompt tokens, output tokens
+        self._launched: tuple[int, ...] = (0, 0, 0)  # requests, prompt tokens, output tokens
         self._began_s = self._now_s()
         self._flights: dict[asyncio.Task[None], ProbeRun] = {}
         self._probes: list[tuple[int, ProbeResult]] = []
@@ -262,9 +263,7 @@ class SweepRunner:
 
     def _launch(self, sweep: Sweep, due_ns: int) -> None:
         flight = self._launch_flight(self._target, self._requests, due_ns, self._is_allowed)
-        requests, prompt_tokens, output_tokens = self._launched
-        prompt, output = flight.requested_tokens
-        launched = (requests + 1, prompt_tokens + prompt, output_tokens + output)
+        launched = tuple(map(add, self._launched, (1, *flight.drawn.requested_tokens)))
         share, limit = self._plan.limits.used(*launched)
         if share > 1:
             task = asyncio.create_task(self._end_at_limit(sweep, limit, due_ns))
@@ -281,19 +280,27 @@ class SweepRunner:
 
     async def _send(self, sweep: Sweep, flight: ProbeRun, due_ns: int) -> None:
         """Send one request, and report how it ended."""
-        flying = asyncio.create_task(flight.fly())
+        if flight.drawn.busy is not None:
+            planned = flight.drawn.requested_tokens
+            flight = await in_turn(flight, self._launch_flight, self._target, due_ns, self._is_allowed)
+            change = (0, *map(sub, flight.drawn.requested_tokens, planned))
+            self._launched = tuple(map(add, self._launched, change))
+            task = asyncio.current_task()
+            assert task is not None
+            self._flights[task] = flight
+        flying, tokens = asyncio.create_task(fly(flight)), flight.drawn.requested_tokens
         stage = None
         try:
             await self._clock.sleep_until(due_ns)
             if flying.done() and flying.result().outcome is Outcome.OVER_BUDGET:
-                budget = self._target.lacking(*flight.requested_tokens) or next(iter(self._target.budgets), "tokens")
+                budget = self._target.lacking(*tokens) or next(iter(self._target.budgets), "tokens")
                 detail = "; the rest of the target's daily budget is for its probes"
                 sweep.limit_reached(BUDGET_REASONS[budget], self._now_s(), detail)
                 self._cut_unless_sending(sweep)
                 return
             if isinstance(sweep.action, Run):
                 stage = sweep.action.stage  # at its due time, as the machine counts it
-            sweep.sent(flight.request_id, due_ns / 1e9, *flight.requested_tokens)
+            sweep.sent(flight.request_id, due_ns / 1e9, *tokens)
             self._cut_unless_sending(sweep)
             result = await flying
         except asyncio.CancelledError:
@@ -335,7 +342,7 @@ class SweepRunner:
 
 def _cut_result(flight: ProbeRun, cut_ns: int, max_send_lag_s: float) -> ProbeResult:
     """The result of a request that was cut; one that the prober sent late has no time of the cut, as its times do not count."""
-    prompt_tokens, output_tokens = flight.requested_tokens
+    prompt_tokens, output_tokens = flight.drawn.requested_tokens
     timeline = flight.delivered()
     if (timeline.send_lag_s or 0.0) <= max_send_lag_s:
         timeline = replace(timeline, cut_ns=cut_ns)

@@ -19,16 +19,17 @@ from random import Random
 from typing import Any, Literal
 
 from prober.config.rows import Row
+from prober.config.units import counted
 from prober.features.experiments.cost_target import CostFinding
 from prober.features.experiments.gate import Finding, Question, slo_question
-from prober.measure.objective import Slo, format_percent
 from prober.measure.outcome import BAD, NEUTRAL, Outcome
 from prober.measure.result import ProbeResult
 from prober.results.load_description import describe_load, has_varied_prompts
 from prober.results.result import Decision, Load, Request
+from prober.results.series import most_often
 from prober.statistics.sequential_test import ERROR, Evidence
 from prober.workload.arrivals import poisson
-from prober.workload.workloads import Mix, Sessions, Workload, unchecked_formats
+from prober.workload.workloads import Mix, Workload, unchecked_formats
 
 State = Literal["accepted", "rejected", "not_enough_data"]
 CLOSED_LOOP = (
@@ -77,7 +78,8 @@ def judge(
             question.close_block()
     findings = tuple(question.finding(ERROR, error) for _, question in questions)
     if interrupted:
-        return Verdict(stage_name(row), "not_enough_data", f"interrupted after {_requests(len(results))}", findings)
+        why = f"interrupted after {counted(len(results), 'request')}"
+        return Verdict(stage_name(row), "not_enough_data", why, findings)
     texts = [
         (f"{objective}: {_observed(finding)}", finding)
         for (objective, _), finding in zip(questions, findings, strict=True)
@@ -145,8 +147,9 @@ def due_times(row: Row, rng: Random, start_ns: int) -> Iterator[int]:
     With think time, of the first turns of its sessions.
     """
     assert row.rate is not None, "a closed loop has no schedule"
-    sessions = _with_think_time(row)
-    times = poisson(row.rate if sessions is None else row.rate / sessions.turns, rng, start_ns)
+    sessions = row.workload.sessions
+    turns = sessions.turns if sessions is not None and sessions.think_time is not None else 1
+    times = poisson(row.rate / turns, rng, start_ns)
     if row.requests is not None:
         return islice(times, row.requests)
     assert row.duration is not None
@@ -179,28 +182,22 @@ def wrong_answers(quality: tuple[int, int], requests: Iterable[Request]) -> str:
     return f"{quality[1]:,} of {quality[0]:,} checked answers wrong{often}"
 
 
-def _with_think_time(row: Row) -> Sessions | None:
-    """The row's sessions whose turns follow their answers; None if it has none."""
-    return row.workload.sessions if isinstance(row.workload, Workload) and row.workload.has_think_time else None
-
-
 def _sent_share(row: Row) -> float:
     """Share of the requests of the row's rate that are due within its duration, without the time of answers."""
-    sessions = _with_think_time(row)
+    sessions = row.workload.sessions
     if sessions is None or sessions.think_time is None or not row.duration:
         return 1.0
     think_s = sessions.think_time.mean() / 1e3
     return sum(max(0.0, 1 - turn * think_s / row.duration) for turn in range(sessions.turns)) / sessions.turns
 
 
-def as_sent(result: ProbeResult) -> ProbeResult:
-    """A result of a closed loop, with latencies counted from when the request was sent on its open connection."""
+def as_sent(result: ProbeResult, latest_ns: float) -> ProbeResult:
+    """The result with latencies counted from when the request was sent on its open connection, but from `latest_ns` at the latest."""
     timeline = result.timeline
-    return (
-        result
-        if timeline.sent_ns is None
-        else replace(result, timeline=replace(timeline, intended_ns=timeline.sent_ns))
-    )
+    due_ns = min(timeline.sent_ns or timeline.intended_ns, latest_ns)
+    if due_ns <= timeline.intended_ns:
+        return result
+    return replace(result, timeline=replace(timeline, intended_ns=int(due_ns)))
 
 
 def warming(workload: Workload | Mix) -> Workload | Mix:
@@ -228,7 +225,7 @@ def loop(row: Row) -> str:
 
 def amount(row: Row) -> str:
     """Number of requests or duration as text."""
-    return _requests(row.requests) if row.requests is not None else f"{row.duration or 0:g} s"
+    return counted(row.requests, "request") if row.requests is not None else f"{row.duration or 0:g} s"
 
 
 def stage_name(row: Row) -> str:
@@ -267,18 +264,13 @@ def _questions(row: Row) -> list[tuple[str, Question]]:
     kinds = workload.shares() if isinstance(workload, Mix) else ((None, workload, 1.0),)
     return [
         (
-            _objective(slo) + (f" of {name}" if name is not None else ""),
+            slo.text + (f" of {name}" if name is not None else ""),
             slo_question(slo, part.max_output_tokens, part.mean_tokens()[1], name, share),
         )
         for slo in row.accept
         for name, part, share in kinds
         if slo.signal != "quality" or part.checks
     ]
-
-
-def _objective(slo: Slo) -> str:
-    threshold = "" if slo.threshold_s is None else f"<{slo.threshold_s:g}s"
-    return f"{slo.signal}{threshold}:{format_percent(slo.objective)}"
 
 
 def _observed(finding: Finding) -> str:
@@ -299,7 +291,7 @@ def _uncounted(results: Sequence[ProbeResult], loading: int) -> Iterator[str]:
     if text := _most_often(results, NEUTRAL, "not counted"):
         yield text
     if loading:
-        yield f"{_requests(loading)} not sent: the engine said that it is loading or shutting down"
+        yield f"{counted(loading, 'request')} not sent: the engine said that it is loading or shutting down"
 
 
 def _failed(results: Sequence[ProbeResult]) -> Iterator[str]:
@@ -310,19 +302,8 @@ def _failed(results: Sequence[ProbeResult]) -> Iterator[str]:
 
 def _most_often(results: Sequence[ProbeResult], outcomes: Collection[Outcome], became: str) -> str:
     """Number of results with these outcomes and the most frequent reason as text; "" without any."""
-    reasons = Counter(
-        f"{result.outcome.value}: {result.detail}" if result.detail else result.outcome.value
-        for result in results
-        if result.outcome in outcomes
-    )
-    if not reasons:
-        return ""
-    ((reason, _),) = reasons.most_common(1)
-    return f"{reasons.total()} of {_requests(len(results))} {became}, most often {reason}"
-
-
-def _requests(count: int) -> str:
-    return f"{count:,} request{'' if count == 1 else 's'}"
+    count, reason = most_often(result for result in results if result.outcome in outcomes)
+    return f"{count} of {counted(len(results), 'request')} {became}, most often {reason}" if count else ""
 
 
 def _lengths_of(row: Row) -> tuple[str, str]:

@@ -1,5 +1,6 @@
 """The requests of a row, and the verdict on their results."""
 
+import math
 from dataclasses import replace
 from decimal import Decimal
 from random import Random
@@ -161,12 +162,19 @@ def test_due_times_end_with_the_number_or_the_time() -> None:
 
 
 def test_a_closed_loop_is_timed_from_when_the_request_left() -> None:
-    """It has no intended time: to connect is not in its TTFT; what was not sent stays as it is."""
+    """It has no intended time: to connect is not in its TTFT; what was not sent stays as it is.
+
+    So is a turn whose think time is shorter than the set-up of its connection, for the lead that each request has for it.
+    """
     timeline = Timeline(0, Connection(0, 3 * S), sent_ns=3 * S, first_ns=4 * S, end_ns=5 * S)
-    sent = as_sent(replace(result(), timeline=timeline)).timeline
+    sent = as_sent(replace(result(), timeline=timeline), math.inf).timeline
     assert (sent.ttft_s, sent.e2e_s, sent.send_lag_s) == (1.0, 2.0, 0.0)
+    bounded = as_sent(replace(result(), timeline=timeline), 1 * S).timeline
+    assert (bounded.ttft_s, bounded.e2e_s) == (3.0, 4.0)
+    on_time = replace(result(), timeline=timeline)
+    assert as_sent(on_time, timeline.intended_ns) is on_time
     refused = result(outcome=Outcome.CONNECT_REFUSED)
-    assert as_sent(refused) is refused
+    assert as_sent(refused, math.inf) is refused
 
 
 def test_a_closed_loop_is_called_one_wherever_it_is_seen() -> None:

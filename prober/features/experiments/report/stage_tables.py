@@ -149,11 +149,13 @@ def series(result: Result) -> Table | None:
             f"{part.requests:,}",
             *_quantiles(part.ttft),
             f"{part.cached_tokens / part.prompt_tokens * 100:.3g}%" if part.prompt_tokens else UNKNOWN,
+            f"{part.unanswered:,}: {part.reason}" if part.unanswered else "0",
         ]
         for stage in result.stages
         for part in stage.series
     ]
-    head = ["stage", "part", "#answers", *(f"#TTFT p{q * 100:g}" for q in _FEW_QS), "#prompt tokens cached"]
+    quantiles = (f"#TTFT p{q * 100:g}" for q in _FEW_QS)
+    head = ["stage", "part", "#answers", *quantiles, "#prompt tokens cached", "not answered"]
     return Table(head, rows) if rows else None
 
 

@@ -615,7 +615,7 @@ def test_a_result_whose_content_came_at_once_says_so() -> None:
 def test_parts_reasoning_and_a_load_beside_a_stage_are_shown() -> None:
     """With their samples; a share that nobody counted is unknown, and too few samples are marked."""
     p50, p99 = Quantile(0.5, 0.1, 0.09, 0.11, 1200), Quantile(0.99, 0.4, 0.3, None, 300)
-    turns = (Series("chat_turn1", 1200, (p50,), 1000, 0), Series("chat_turn2", 300, (p99,), 0, 0))
+    turns = (Series("chat_turn1", 1200, (p50,), 1000, 0), Series("chat_turn2", 300, (p99,), 0, 0, 7, "http_5xx: no"))
     recovery = Recovery("recovered", 98, 0, 11.0, 12.0)
     beside = Disturbance("overload", 60.0, 90.0, "", "ttft", 30, 20, (60, 30), (Ratio(0.5, 8.0, 6.0, 9.0),), recovery)
     reasoning = Reasoning(40, 3, 20, 2000, 400, (p50,))
@@ -629,9 +629,9 @@ def test_parts_reasoning_and_a_load_beside_a_stage_are_shown() -> None:
     text = markdown([replace(plain, stages=stages)])
     parts = section(text, "Parts of the load")
     assert row(parts, "1/s", "chat_turn1")[2:4] == ["1,200", "100 ms \\[90 ms, 110 ms\\]"]
-    assert row(parts, "1/s", "chat_turn1")[-1] == "0%"
-    assert row(parts, "1/s", "chat_turn2")[-2].startswith("*400 ms \\**")
-    assert row(parts, "1/s", "chat_turn2")[-1] == "*unknown*"
+    assert row(parts, "1/s", "chat_turn1")[-2:] == ["0%", "0"]
+    assert row(parts, "1/s", "chat_turn2")[-3].startswith("*400 ms \\**")
+    assert row(parts, "1/s", "chat_turn2")[-2:] == ["*unknown*", "7: http_5xx: no"]
     assert row(parts, "1/s", "40")[2:4] == ["100", "20"]
     assert row(parts, "1/s", "40")[-1] == "3"
     compared = section(text, "Comparisons within the run")

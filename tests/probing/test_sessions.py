@@ -1,0 +1,341 @@
+"""Conversations by the record of a server that checks what it gets: each turn follows the whole answer before it, and has it."""
+
+import asyncio
+import json
+import re
+import socket
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager, suppress
+from random import Random
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from prober.cli.sending import Sending, Watched
+from prober.cli.session import Session
+from prober.config.load import load
+from prober.config.rows import Row
+from prober.config.target import TargetSpec
+from prober.features.capacity import sweep_runner
+from prober.features.capacity.estimate_process import EstimateFailed
+from prober.features.capacity.sweep_plan import plan_of
+from prober.features.capacity.sweep_runner import SweepRunner
+from prober.features.engines.page_reader import PageReader
+from prober.measure.engines import DIALECTS
+from prober.measure.outcome import ANSWERED, Outcome
+from prober.measure.result import ProbeResult
+from prober.measure.warmup import WarmUpLength
+from prober.probing.probe import Flight, Launch
+from prober.probing.target import Target
+from prober.probing.worker import Worker
+from prober.probing.workers import WorkerProcess, Workers
+from prober.results.stage import stage_of
+from prober.workload.arrivals import poisson
+from prober.workload.shapes import Fixed
+from prober.workload.workloads import RequestGenerator, Sessions, Workload
+from tests.daemon.test_fleet import watched
+from tests.virtual import make_clock
+
+pytestmark = pytest.mark.virtual_time
+COUNT, TURNS, TOKENS, SECONDS = 4, 4, 6, 24.0
+ROTATION = Sessions(COUNT, TURNS)
+NONCE = re.compile(r"\[(\d{20})\] ")
+REFUSED = {"500": "500 Internal Server Error", "400": "400 Bad Request"}
+
+
+class Engine:
+    """A server that keeps each conversation by the nonce of its first message, and writes down what is wrong with a request.
+
+    answer_s: length of an answer; failing: how turn 2 fails (a status, `cut` amid the stream, or a `call` of a tool), "" if it does not
+    arrivals: when each turn of a conversation arrived; ends: when its answers had ended
+    """
+
+    def __init__(self, answer_s: float, failing: str = "") -> None:
+        self.answer_s, self.failing = answer_s, failing
+        self.wrong: list[str] = []
+        self.arrivals: dict[str, list[float]] = defaultdict(list)
+        self.ends: dict[str, list[float]] = defaultdict(list)
+        self._said: dict[str, list[dict[str, str]]] = defaultdict(list)
+        self._over: set[str] = set()
+        self.tasks: set[asyncio.Task[Any]] = set()
+
+    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self.tasks.add(task)
+        with suppress(asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+            head = await reader.readuntil(b"\r\n\r\n")
+            if head.startswith(b"POST"):
+                length = re.search(rb"(?i)content-length: (\d+)", head)
+                assert length is not None
+                await self._answer(json.loads(await reader.readexactly(int(length[1])))["messages"], writer)
+            else:
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}")
+        writer.close()
+        with suppress(ConnectionError, asyncio.CancelledError):
+            await writer.wait_closed()
+        self.tasks.discard(task)
+
+    async def _answer(self, messages: list[dict[str, str]], writer: asyncio.StreamWriter) -> None:
+        now_s, nonce = asyncio.get_running_loop().time(), NONCE.match(messages[0]["content"])
+        if nonce is None:
+            return self.wrong.append(f"no nonce: {messages[0]['content'][:40]}")
+        key, turn = nonce[1], len(messages) // 2 + 1
+        arrivals, ends, said = self.arrivals[key], self.ends[key], self._said[key]
+        if messages[:-1] != said or messages[-1]["role"] != "user":
+            self.wrong.append(f"turn {turn} of {key} has {messages[:-1]}, and the conversation is {said}")
+        if turn != len(arrivals) + 1 or len(ends) != len(arrivals) or key in self._over:
+            self.wrong.append(f"turn {turn} of {key} comes after {len(arrivals)} turns and {len(ends)} answers")
+        arrivals.append(now_s)
+        if turn == 2 and self.failing:
+            self._over.add(key)
+            if self.failing in REFUSED:
+                head = f"HTTP/1.1 {REFUSED[self.failing]}\r\nContent-Length: 26\r\nConnection: close\r\n\r\n"
+                return writer.write(head.encode() + b'{"error":{"message":"no"}}')
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n")
+        words = [f"{key[-6:]}/{turn}.{number}é " for number in range(TOKENS)]
+        for number, word in enumerate(words):
+            await asyncio.sleep(self.answer_s / TOKENS)
+            if turn == 2 and self.failing == "cut" and number == 3:
+                return None
+            call = {"index": 0, "id": "c", "function": {"name": "look", "arguments": "{}"}}
+            is_call = turn == 2 and self.failing == "call" and number == 3
+            writer.write(event({"delta": {"content": word} | ({"tool_calls": [call]} if is_call else {})}))
+        writer.write(event({"delta": {}, "finish_reason": "length"}) + b"data: [DONE]\n\n")
+        await writer.drain()
+        ends.append(asyncio.get_running_loop().time())
+        said += [*messages[len(said) :], {"role": "assistant", "content": "".join(words)}]
+        return None
+
+    def turns(self) -> Counter[int]:
+        """How many requests came for each turn."""
+        return Counter(turn for arrivals in self.arrivals.values() for turn in range(1, len(arrivals) + 1))
+
+    def thought_s(self) -> list[float]:
+        """Times between the end of an answer and the next turn."""
+        return [
+            later - end
+            for key, arrivals in self.arrivals.items()
+            for end, later in zip(self.ends[key], arrivals[1:], strict=False)
+        ]
+
+
+def event(choice: dict[str, Any]) -> bytes:
+    return b"data: " + json.dumps({"model": "m", "choices": [{"index": 0} | choice]}).encode() + b"\n\n"
+
+
+class InProcess(WorkerProcess):
+    """A worker in this process, so that virtual time is also its own."""
+
+    async def _open(self, module: str) -> None:
+        ours, theirs = socket.socketpair()
+        loop, worker = asyncio.get_running_loop(), Worker(self.number, make_clock())
+        await loop.create_connection(lambda: worker.channel, sock=theirs)
+        await loop.create_connection(lambda: self.channel, sock=ours)
+        self.beating = asyncio.create_task(self._beat(worker))
+
+    async def _beat(self, worker: Worker) -> None:
+        while not worker.closed.is_set():
+            worker.beat()
+            await asyncio.sleep(0.1)
+        worker._clock.close()
+
+    async def end(self, timeout_s: float) -> str:
+        await super().end(timeout_s)
+        await self.beating
+        return "ended"
+
+
+@asynccontextmanager
+async def launching(workers: int) -> AsyncIterator[Launch]:
+    """Begins requests in so many workers; here if there is one."""
+    if workers == 1:
+        yield Flight
+        return
+    processes = Workers()
+    await processes.start(workers, make=InProcess)
+    try:
+        yield processes.launch
+    finally:
+        await processes.close()
+
+
+@asynccontextmanager
+async def serving(engine: Engine) -> AsyncIterator[str]:
+    server = await asyncio.start_server(engine.handle, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+    finally:
+        server.close()
+        for task in engine.tasks:
+            task.cancel()
+        await asyncio.gather(*engine.tasks)
+
+
+def loaded(url: str, rate: str = "1/s") -> TargetSpec:
+    """A target whose probes and sweep continue the sessions of ROTATION."""
+    text = f"""
+defaults: {{warmup: 0, max_in_flight: 200}}
+workloads: {{talk: {{prompt_tokens: 5, output_tokens: {TOKENS}, sessions: {{turns: {TURNS}, count: {COUNT}}}}}}}
+targets: [{{name: t, url: '{url}', model: m, engine: vllm, probes: [{{workload: talk, rate: {rate}}}],
+            sweep: {{workload: talk, mode: grid, rates: [3/s], step: 15s, limits: {{requests: 60}}}}}}]
+slos: {{good: {{signal: ttft, threshold: 5s, objective: 50%}}}}
+"""
+    return load(text, source="c", engines=DIALECTS, environment={}, read=lambda path: path).targets[0]
+
+
+async def row(url: str, sessions: Sessions, launch: Launch, **load: Any) -> list[ProbeResult]:
+    """A row of `prober matrix`."""
+    clock = make_clock()
+    session = Watched(loaded(url), clock, launch)
+    session.target.prompt_calibration = None
+    spec = Row.model_validate(
+        {
+            "name": "a",
+            "workload": Workload("talk", Fixed(5), Fixed(TOKENS), sessions=sessions),
+            "accept": ["success:50%"],
+        }
+        | load
+    )
+    try:
+        await session.target.identify()
+        sending = Sending(session, spec, Random(3), WarmUpLength(2, None), lambda: None)
+        await sending.run()
+        return sending.results
+    finally:
+        clock.close()
+
+
+async def matrix(url: str, sessions: Sessions, launch: Launch) -> list[ProbeResult]:
+    return await row(url, sessions, launch, rate=3.0, duration=SECONDS)
+
+
+async def closed(url: str, sessions: Sessions, launch: Launch) -> list[ProbeResult]:
+    return await row(url, sessions, launch, concurrency=COUNT, requests=60)
+
+
+async def daemon(url: str, sessions: Sessions, _: Launch) -> list[ProbeResult]:
+    async with watched() as seen:
+        await seen.reconcile([loaded(url, "3/s")], 1.0)
+        await asyncio.sleep(SECONDS)
+        await seen.fleet.stop(10.0)
+        return seen.recent("t")
+
+
+async def gate(url: str, sessions: Sessions, launch: Launch) -> list[ProbeResult]:
+    """As `gate` and `compare` send."""
+    clock = make_clock()
+    try:
+        session = Session(loaded(url), clock, launch)
+        drawer = RequestGenerator(Workload("talk", Fixed(5), Fixed(TOKENS), sessions=sessions), Random(5))
+        times = poisson(3.0, Random(5), clock.now_ns() + 10**9)
+        async with aclosing(session.ordered(drawer, (next(times) for _ in range(70)))) as ordered:
+            return [result async for result in ordered if result is not None]
+    finally:
+        clock.close()
+
+
+async def sweep(url: str, sessions: Sessions, launch: Launch) -> list[ProbeResult]:
+    clock, spec = make_clock(), loaded(url)
+    assert spec.sweep is not None
+    try:
+        runner = SweepRunner(
+            *(Target(spec, clock), spec.sweep.workload, plan_of(spec.sweep, spec), Random(2), PageReader),
+            lambda _: None,
+            launch=launch,
+        )
+        # Fitting a capacity takes longer than all the rest.
+        with patch.object(sweep_runner, "estimate_in_process", side_effect=EstimateFailed("not wanted")):
+            return [probe for _, probe in (await runner.run()).probes]
+    finally:
+        clock.close()
+
+
+WAYS: list[Callable[[str, Sessions, Launch], Awaitable[list[ProbeResult]]]] = [matrix, closed, daemon, gate, sweep]
+
+
+@pytest.mark.parametrize(
+    ("way", "workers"),
+    [*((way, 1) for way in WAYS), (matrix, 2), (sweep, 2)],
+    ids=lambda value: getattr(value, "__name__", str(value)),
+)
+@pytest.mark.parametrize("answer_s", [0.05, 0.8, 3.0])
+async def test_a_turn_follows_the_whole_answer_before_it(way: Any, workers: int, answer_s: float) -> None:
+    """And contains it. A due time for which no session is ready is not sent, and says so: shed, which no rate can hide."""
+    engine = Engine(answer_s)
+    async with serving(engine) as url, launching(workers) as launch:
+        results = await way(url, ROTATION, launch)
+    assert engine.wrong == []
+    turns = engine.turns()
+    assert set(turns) == {1, 2, 3, 4} or (way is sweep and answer_s == 3.0)  # its guards end it
+    outcomes = Counter(result.outcome for result in results)
+    assert set(outcomes) - {Outcome.CANCELLED} <= {Outcome.OK, Outcome.SHED}
+    shed = [result for result in results if result.outcome is Outcome.SHED]
+    assert {result.detail for result in shed} <= {"all 4 sessions of talk waited for an answer (sessions.count)"}
+    assert all(result.timeline.sent_ns is None and result.workload.startswith("talk_turn") for result in shed)
+    # Four sessions at three a second are busy for 15%, 60% and 225% of their time.
+    assert len(shed) / len(results) < {0.05: 0.01, 0.8: 0.5, 3.0: 0.9}[answer_s]
+    assert bool(shed) is (answer_s == 3.0 and way is not closed) or answer_s == 0.8  # then by chance
+    for result in results:
+        if result.outcome in ANSWERED and way is not closed:
+            assert (result.timeline.sent_ns or 0) - result.timeline.intended_ns < 20_000_000, "no request is delayed"
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+@pytest.mark.parametrize("failing", ["500", "400", "cut"])
+async def test_a_failed_turn_ends_its_session(way: Any, failing: str) -> None:
+    """Another one begins: turns 3 and 4 are only sent of sessions that have them without turn 2. The stage shows why turn 2 failed."""
+    engine = Engine(0.05, failing)
+    async with serving(engine) as url, launching(1) as launch:
+        results = await way(url, ROTATION, launch)
+    assert engine.wrong == []
+    turns = engine.turns()
+    assert set(turns) == {1, 2}
+    outcome = {"500": Outcome.HTTP_5XX, "400": Outcome.REJECTED, "cut": Outcome.TRUNCATED}[failing]
+    second = [result for result in results if result.workload == "talk_turn2" and result.timeline.sent_ns]
+    assert {result.outcome for result in second} == {outcome}
+    stage, _ = stage_of("s", 3.0, results, index=0, origin_ns=0, begin_ns=0, sending_s=SECONDS)
+    first, failed = stage.series
+    assert (first.name, first.unanswered) == ("talk_turn1", 0)
+    assert (failed.name, failed.requests, failed.unanswered) == ("talk_turn2", 0, len(second))
+    assert failed.reason.startswith(outcome.value)
+    assert f"talk_turn2 no TTFT of 0, {len(second)} not answered, most often {outcome.value}" in failed.text()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("think_s", [0.0, 0.2, 1.0, 5.0])
+async def test_a_think_time_is_honoured_exactly(think_s: float, workers: int) -> None:
+    """Also one that is shorter than the lead of a connection: the server gets the turn that long after its answer ended."""
+    engine = Engine(0.8)
+    async with serving(engine) as url, launching(workers) as launch:
+        results = await matrix(url, Sessions(0, TURNS, Fixed(round(think_s * 1e3))), launch)
+    assert engine.wrong == []
+    assert engine.turns()[4] >= 3
+    assert engine.thought_s() == pytest.approx([think_s] * len(engine.thought_s()), abs=0.002)
+    assert {result.outcome for result in results} == {Outcome.OK}
+
+
+@pytest.mark.parametrize("failing", ["500", "400", "cut"])
+async def test_a_failed_turn_ends_its_session_with_a_think_time(failing: str) -> None:
+    """Nothing follows it; new sessions begin at their due times."""
+    engine = Engine(0.05, failing)
+    async with serving(engine) as url, launching(1) as launch:
+        await matrix(url, Sessions(0, TURNS, Fixed(300)), launch)
+    assert engine.wrong == []
+    turns = engine.turns()
+    assert turns[1] > 10
+    assert set(turns) == {1, 2}
+
+
+async def test_an_answer_that_calls_a_tool_ends_its_session() -> None:
+    """There is no result of the tool to send, and no text takes its place; the result says that the session ends."""
+    engine = Engine(0.05, "call")
+    async with serving(engine) as url:
+        results = await matrix(url, ROTATION, Flight)
+    assert engine.wrong == []
+    assert set(engine.turns()) == {1, 2}
+    second = {(result.outcome, result.detail) for result in results if result.workload == "talk_turn2"}
+    assert (Outcome.OK, "its session ends: the answer calls a tool, or is far longer than asked for") in second
+    assert {outcome for outcome, _ in second} == {Outcome.OK}
