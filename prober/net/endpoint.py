@@ -1,8 +1,8 @@
 """Endpoint of a target: address, proxy, certificates and request head."""
 
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
 from prober import __version__
@@ -15,13 +15,6 @@ from prober.storage.watched_file import Secret
 
 class BadEndpoint(ValueError):
     """The endpoint cannot be used as configured; the message has the key and the remedy."""
-
-
-class TlsSettings(Protocol):
-    """TLS settings of a client."""
-
-    def context(self) -> ssl.SSLContext:
-        """Context for the next connection."""
 
 
 @dataclass(slots=True)
@@ -40,7 +33,7 @@ class Endpoint:
     port: int
     base_path: str
     headers: tuple[tuple[str, str], ...] = ()
-    trust: TlsSettings | None = None
+    trust: Callable[[], ssl.SSLContext] | None = None
     server_name: str = ""
     proxy: tuple[str, int] | None = None
     proxy_authorization: str = ""
@@ -59,7 +52,7 @@ class Endpoint:
     @property
     def tls(self) -> ssl.SSLContext | None:
         """TLS context for the next connection; None for http."""
-        return self.trust.context() if self.trust else None
+        return self.trust() if self.trust else None
 
     def token(self) -> str | None:
         """Current token or key, None without one. It is registered for redaction."""
@@ -110,17 +103,14 @@ class Endpoint:
 def endpoint(spec: TargetSpec) -> Endpoint:
     """Endpoint of a target. Raises BadEndpoint for unusable certificates."""
     parts = urlsplit(spec.url)
-    proxy, authorization = None, ""
+    proxy, authorization = proxy_of(spec.proxy_url) if spec.proxy_url else (None, "")
     redactor = Redactor()
     for value in spec.headers.values():
         redactor.add(value)
-    if spec.metrics and spec.metrics.url:
-        redactor.add_url(spec.metrics.url)
-    if spec.proxy_url:
-        redactor.add_url(spec.proxy_url)
-        proxy, authorization = proxy_of(spec.proxy_url)
+    for url in (spec.metrics and spec.metrics.url, spec.proxy_url):
+        redactor.add_url(url or "")
     try:
-        trust = client_tls(spec.tls or TlsSpec()) if parts.scheme == "https" else None
+        trust = client_tls(spec.tls or TlsSpec()).context if parts.scheme == "https" else None
     except BadCertificate as problem:
         raise BadEndpoint(f"{spec.url}: {problem}") from None
     return Endpoint(

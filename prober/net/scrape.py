@@ -90,16 +90,6 @@ class _LoopTime:
         return round(self._loop.time() * 1e9)
 
 
-@dataclass(frozen=True, slots=True)
-class _Trust:
-    """TLS settings that do not change."""
-
-    tls: ssl.SSLContext
-
-    def context(self) -> ssl.SSLContext:
-        return self.tls
-
-
 @cache
 def _system_trust() -> ClientTls:
     """Trust in the system's CAs, loaded once: that takes milliseconds."""
@@ -118,7 +108,7 @@ def _endpoint(parts: SplitResult, tls: ssl.SSLContext | None, proxy: str | None,
         host,
         parts.port or (443 if is_secured else 80),
         "",
-        trust=(_Trust(tls) if tls is not None else _system_trust()) if is_secured else None,
+        trust=((lambda: tls) if tls is not None else _system_trust().context) if is_secured else None,
         server_name=host,
         proxy=through,
         proxy_authorization=authorization,

@@ -254,7 +254,7 @@ class Target:
             lead_s = (self.connect_lead.learnt_ns(now_ns) or 0) / 1e9
             log.info(
                 "target=%s: its server closes idle connections (after %.3g s); for an hour probes connect %.3g s before they are due",
-                self.spec.name or self.spec.url,
+                self.spec.key,
                 idle_ns / 1e9,
                 lead_s,
             )
@@ -307,9 +307,7 @@ class Target:
         trace = type(problem).__name__
         with suppress(Exception):
             trace = self.endpoint.redactor.redact("".join(format_exception(problem)))
-        log.error(
-            "target=%s: %s could not be read; please report this: %s", self.spec.name or self.spec.url, sent, trace
-        )
+        log.error("target=%s: %s could not be read; please report this: %s", self.spec.key, sent, trace)
         return reader_failure_verdict(problem)
 
     def amounts(self, prompt_tokens: int, output_tokens: int) -> tuple[float, float]:
@@ -356,8 +354,8 @@ class Target:
 
     def _log_fault(self, look_up: asyncio.Task[Verdict | None]) -> None:
         if not look_up.cancelled() and (problem := look_up.exception()) is not None:
-            name = self.spec.name or self.spec.url
-            log.error("target=%s: a look-up failed inside the prober; please report this", name, exc_info=problem)
+            text = "target=%s: a look-up failed inside the prober; please report this"
+            log.error(text, self.spec.key, exc_info=problem)
 
     async def _ask_health(self) -> None:
         now = self.clock.now_ns()
@@ -366,28 +364,17 @@ class Target:
             return
         if now - self._health_ns >= HEALTH_EVERY_NS:
             self._health_ns = now
-            self._heard(
-                await (self._connect_only() if path is None else self._get(path, HEALTH_TIMEOUT_S, MAX_HEALTH_BYTES))
-            )
+            self._heard(await self._get(path, HEALTH_TIMEOUT_S, MAX_HEALTH_BYTES))
 
-    async def _connect_only(self) -> Answer:
-        """Connect and disconnect: whether an engine without a health page listens."""
-        exchange = Exchange(None, self.clock)
-        try:
-            await connect(self.endpoint, exchange, min(HEALTH_TIMEOUT_S, self.spec.timeouts.connect))
-        except Broken as broken:
-            return Answer(0, {}, b"", broken.verdict, False, broken.is_refused)
-        finally:
-            exchange.abort()
-        return Answer(0, {}, b"", None)
-
-    async def _get(self, path: str, timeout_s: float, max_bytes: int) -> Answer:
-        """GET a path of the server, with the target's own headers, token, certificates and proxy."""
+    async def _get(self, path: str | None, timeout_s: float, max_bytes: int) -> Answer:
+        """GET a path of the server, with the target's own headers, token, certificates and proxy. None: connect only."""
         exchange = Exchange(None, self.clock, max_bytes)
         timeouts = self.spec.timeouts.model_copy(update={"total": timeout_s})
         token = self.endpoint.token()
         try:
             await connect(self.endpoint, exchange, min(timeout_s, timeouts.connect))
+            if path is None:
+                return Answer(0, {}, b"", None)
             head = self.endpoint.head(
                 "GET", path, length=0, request_id=f"slo-probe-{self.clock.now_ns():x}", token=token
             )
@@ -472,7 +459,7 @@ class Target:
                     self._is_told_of_models = True
                     log.warning(
                         "target=%s: the list of models is not read: %s; set `model` and `engine`",
-                        self.spec.name or self.spec.url,
+                        self.spec.key,
                         verdict.detail,
                     )
                 break
