@@ -19,7 +19,7 @@ class Api:
     urgent_marks: bytes that every event has which ends the answer or is an error; generated text may contain them too
     has_end_event: an event of its own ends the answer, whether or not the engine sends `[DONE]`
     can_force_length: engines that can be forced to a length can be so with this API
-    headers: names and values that every request needs
+    headers: names in small letters and values that every request needs, also the look-up of models
     """
 
     name: str

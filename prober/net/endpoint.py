@@ -8,6 +8,7 @@ from urllib.parse import unquote, urlsplit
 from prober import __version__
 from prober.config.server import Auth, TlsSpec
 from prober.config.target import TargetSpec
+from prober.measure.api import APIS
 from prober.net.certificates import BadCertificate, client_tls
 from prober.net.redaction import Redactor, basic
 from prober.storage.watched_file import Secret
@@ -21,6 +22,7 @@ class BadEndpoint(ValueError):
 class Endpoint:
     """The server of a target.
 
+    headers: of every request: those of the API, unless the target sets them, and those of the target.
     query: sent with every request, with its question mark; "" without one.
     auth: how the secret is sent; None without one.
     trust: TLS settings, None for http.
@@ -65,18 +67,8 @@ class Endpoint:
         """The header that carries the token or key; empty without one."""
         return dict((self.auth.credential(token),)) if self.auth is not None and token is not None else {}
 
-    def head(
-        self,
-        method: str,
-        path: str,
-        *,
-        length: int,
-        request_id: str,
-        token: str | None,
-        headers: tuple[tuple[str, str], ...] = (),
-    ) -> bytes:
-        """Request line and headers, with `headers` that those of the target replace. Every request uses a new connection that is
-        closed afterwards."""
+    def head(self, method: str, path: str, *, length: int, request_id: str, token: str | None) -> bytes:
+        """Request line and headers. Every request uses a new connection that is closed afterwards."""
         target = path + self.query
         extra = ""
         if self.proxy and self.scheme == "http":
@@ -93,10 +85,7 @@ class Endpoint:
         ]
         if method == "POST":
             lines += ["Content-Type: application/json", f"Content-Length: {length}"]
-        own = (*self.credential(token).items(), *self.headers)
-        configured = {name.lower() for name, _ in own}
-        lines += [f"{name}: {value}" for name, value in headers if name.lower() not in configured]
-        lines += [f"{name}: {value}" for name, value in own]
+        lines += [f"{name}: {value}" for name, value in (*self.credential(token).items(), *self.headers)]
         return ("\r\n".join(lines) + f"\r\n{extra}\r\n").encode()
 
 
@@ -118,7 +107,7 @@ def endpoint(spec: TargetSpec) -> Endpoint:
         parts.hostname or "",
         parts.port or (443 if parts.scheme == "https" else 80),
         parts.path.rstrip("/"),
-        tuple(spec.headers.items()),
+        (*(own for own in APIS[spec.api].headers if own[0] not in map(str.lower, spec.headers)), *spec.headers.items()),
         trust,
         (spec.tls.server_name if spec.tls else None) or parts.hostname or "",
         proxy,

@@ -248,9 +248,7 @@ class Flight:
             return Verdict(Outcome.REJECTED, secret.problem)
         body = self._body(identity)
         path = f"{identity.base_path}/{self._api.path}"
-        head = target.endpoint.head(
-            "POST", path, length=len(body), request_id=self._id, token=token, headers=self._api.headers
-        )
+        head = target.endpoint.head("POST", path, length=len(body), request_id=self._id, token=token)
         verdict = await self._connect_and_send(head + body)
         for _ in range(MAX_RECONNECTIONS):
             if verdict is not None or not self._was_closed_idle():
