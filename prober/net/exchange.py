@@ -407,6 +407,11 @@ class Exchange(asyncio.Protocol):
         self._arrived_ns = at_ns
         if self.status is None and self._read_bytes and problem is None:
             self._break(Outcome.TRUNCATED, "the connection was closed inside the head of the answer")
+        elif self.status is None and isinstance(problem, ssl.SSLError) and "ALERT" in (problem.reason or ""):
+            # TLS 1.3 judges the client's certificate after the handshake of the client has ended.
+            reason = problem.reason.lower().replace("_", " ")
+            remedy = "; see `tls.cert_file` and `tls.key_file` of the target" if "certificate" in reason else ""
+            self._break(Outcome.TLS, f"the server ended the connection: {reason}{remedy}")
         elif self.status is None:
             sent = "before any answer" if self.sent_ns else "before the request was sent"
             self._break(Outcome.RESET, f"the connection was closed {sent}{f' ({problem})' if problem else ''}")

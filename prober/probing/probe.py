@@ -281,7 +281,8 @@ class Flight:
         The lead learns it, also where the request crossed the end of the connection, which is the target's outcome all the same.
         """
         exchange, now_ns = self._exchange, self._target.clock.now_ns()
-        if exchange.status not in (None, IDLE_TIMEOUT) or (exchange.status is None and exchange.received):
+        is_refused = exchange.broken is not None and exchange.broken.outcome is Outcome.TLS
+        if exchange.status not in (None, IDLE_TIMEOUT) or (exchange.status is None and exchange.received) or is_refused:
             return False
         assert self._connection is not None
         is_unsent = exchange.sent_ns is None
