@@ -9,7 +9,6 @@ from typing import Protocol
 from prober.measure.api import APIS
 from prober.measure.chat import Dialect, Request
 from prober.measure.outcome import ANSWERED, ExpectedAnswer, ObservedEnd, Outcome, Verdict, checked, classify
-from prober.measure.payload import error_message
 from prober.measure.printable import printable
 from prober.measure.quality import Expectation
 from prober.measure.recording import Recording
@@ -317,11 +316,8 @@ class Flight:
         if lag is not None and lag > spec.max_send_lag:
             detail = f"sent {lag * 1e3:.1f} ms late by the prober itself (max_send_lag {spec.max_send_lag * 1e3:g} ms)"
             return Verdict(Outcome.INVALID, detail)
-        failed = exchange.status is not None and exchange.status >= 300
         ending = self._recording.observed_end(
-            transport_verdict=exchange.broken,
-            status=exchange.status,
-            status_detail=error_message(bytes(exchange.body)) if failed else "",
+            transport_verdict=exchange.broken, status=exchange.status, status_detail=exchange.refusal
         )
         verdict = classify(ending, self._expected(identity.dialect))
         if verdict.outcome is Outcome.OK and self._draw.expectation is not None:
@@ -342,8 +338,9 @@ class Flight:
     def _expected(self, dialect: Dialect) -> ExpectedAnswer:
         draw = self._draw
         return ExpectedAnswer(
-            streamed=self._target.spec.stream,
-            sends_done=dialect.sends_done or self._api.has_end_event,
+            end_mark=(self._api.end_event or ("[DONE]" if dialect.sends_done else ""))
+            if self._target.spec.stream
+            else "",
             engine=dialect.name,
             tokens=draw.output_tokens,
             forced=self._api.can_force_length and "ignore_eos" in dialect.force_length and draw.is_length_forced,

@@ -15,7 +15,7 @@ from prober.measure.chat import Dialect
 from prober.measure.engines import DIALECTS, GENERIC, detect
 from prober.measure.names import MAX_NAME_CHARS, shown_name
 from prober.measure.outcome import ANSWERED, BAD, Outcome, Verdict, classify_status, reader_failure_verdict
-from prober.measure.payload import error_message, json_object
+from prober.measure.payload import json_object
 from prober.measure.target_state import SILENT_STATES, TargetState
 from prober.measure.templates import Templates
 from prober.measure.warmup import DEFAULT_IDLE_NS, WarmUp
@@ -43,6 +43,7 @@ class Answer:
 
     is_connected: the connection was set up
     is_refused: see `Broken`
+    refusal: see `Exchange`
     """
 
     status: int
@@ -51,6 +52,7 @@ class Answer:
     verdict: Verdict | None
     is_connected: bool = True
     is_refused: bool = False
+    refusal: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,10 +391,9 @@ class Target:
         finally:
             exchange.abort()
         self.has_answered = self.has_answered or exchange.status is not None
-        body = bytes(exchange.body)
-        if exchange.broken is not None:
-            return Answer(exchange.status or 0, exchange.headers, body, exchange.broken)
-        return Answer(exchange.status or 0, exchange.headers, body, None)
+        return Answer(
+            exchange.status or 0, exchange.headers, bytes(exchange.body), exchange.broken, refusal=exchange.refusal
+        )
 
     def _health_path(self) -> str | None:
         dialect = self.identity.dialect if self.identity else DIALECTS.get(self.spec.engine or "", None)
@@ -445,7 +446,7 @@ class Target:
         base, verdict = self.endpoint.base_path, None
         for path in dict.fromkeys((base, f"{base}/v1" if not base.endswith("/v1") else base)):
             answer = await self._get(f"{path}/models", timeout_s, MAX_MODELS_BYTES)
-            verdict = answer.verdict or classify_status(answer.status, error_message(answer.body))
+            verdict = answer.verdict or classify_status(answer.status, answer.refusal)
             if verdict is None:
                 try:
                     identity = self._read(answer, path)

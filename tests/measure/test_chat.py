@@ -142,31 +142,34 @@ def test_content_and_answer_are_recognised(delta: dict[str, Any], has_content: b
 
 
 @pytest.mark.parametrize(
-    "error",
+    ("error", "kinds"),
     [
-        {"error": {"message": "died", "code": "500"}},
-        {"type": "error", "error": {"type": "overloaded_error", "message": "died"}},
-        {"error": {"error": {"message": "died"}}},
-        {"error": ["died"]},
-        {"detail": "died"},
-        {"detail": [{"loc": ["body"], "msg": "died", "type": "value_error"}]},
-        {"message": "died", "__type": "ThrottlingException"},
-        {"Message": "died", "code": "AccessDenied"},
-        {"success": False, "errors": [{"code": 7003, "message": "died"}], "result": None},
-        {"type": "about:blank", "title": "Busy", "status": 503, "detail": "died"},
-        {"fault": {"faultstring": "died", "detail": {"errorcode": "x"}}},
-        {"base_resp": {"status_code": 1004, "status_msg": "died"}},
-        {"error_code": 18, "error_msg": "died"},
-        {"choices": [{"index": 0, "delta": {"content": ""}, "error": {"code": 502, "message": "died"}}]},
-        {"error": {"code": 500, "message": "died", "type": "server_error"}, "choices": []},
-        {"error": "died"},
-        {"object": "error", "message": "died"},
+        ({"error": {"message": "died", "code": "500"}}, "500"),
+        ({"type": "error", "error": {"type": "overloaded_error", "message": "died"}}, "overloaded_error"),
+        ({"error": {"error": {"message": "died"}}}, ""),
+        ({"error": ["died"]}, ""),
+        ({"detail": "died"}, ""),
+        ({"detail": [{"loc": ["body"], "msg": "died", "type": "value_error"}]}, "value_error"),
+        ({"message": "died", "__type": "ThrottlingException"}, "ThrottlingException"),
+        ({"Message": "died", "code": "AccessDenied"}, "AccessDenied"),
+        ({"success": False, "errors": [{"code": 7003, "message": "died"}], "result": None}, "7003"),
+        ({"type": "about:blank", "title": "Busy", "status": 503, "detail": "died"}, "503"),
+        ({"fault": {"faultstring": "died", "detail": {"errorcode": "x"}}}, ""),
+        ({"base_resp": {"status_code": 1004, "status_msg": "died"}}, "1004"),
+        ({"error_code": 18, "error_msg": "died"}, "18"),
+        ({"choices": [{"index": 0, "delta": {"content": ""}, "error": {"code": 502, "message": "died"}}]}, "502"),
+        ({"error": {"code": 500, "message": "died", "type": "server_error"}, "choices": []}, "server_error, 500"),
+        ({"error": {"code": "died", "message": "died", "type": "died"}}, ""),
+        ({"error": {"code": "a b\u202e", "message": "died", "type": True}}, ""),
+        ({"error": "died"}, ""),
+        ({"error": "died", "code": 503}, "503"),
+        ({"object": "error", "message": "died"}, ""),
     ],
 )
-def test_an_error_object_is_recognised_in_every_form(error: dict[str, Any]) -> None:
-    """An error is an object, a string or the document itself; in a stream, a complete answer and an error response."""
-    payload = json.dumps(error).encode()
-    assert parse_chunk(payload).error == parse_answer(payload).error == error_message(payload) == "died"
+def test_an_error_object_is_recognised_in_every_form(error: dict[str, Any], kinds: str) -> None:
+    """An error is an object, a string or the document itself, in a stream, an answer or a refusal; its type and code are shown."""
+    payload, words = json.dumps(error).encode(), f"died ({kinds})" if kinds else "died"
+    assert parse_chunk(payload).error == parse_answer(payload).error == error_message(payload) == words
 
 
 def test_a_null_error_is_no_error() -> None:
