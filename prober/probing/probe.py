@@ -1,13 +1,14 @@
 """A probe: from its due time to its result."""
 
 import asyncio
+import re
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Protocol
 
-from prober.measure.api import APIS
-from prober.measure.chat import Dialect, Request
+from prober.measure.api import APIS, CHAT
+from prober.measure.chat import OTHER_LIMIT, Dialect, Request
 from prober.measure.outcome import ANSWERED, ExpectedAnswer, ObservedEnd, Outcome, Verdict, checked, classify
 from prober.measure.printable import printable
 from prober.measure.quality import Expectation
@@ -302,7 +303,7 @@ class Flight:
             draw.messages,
             draw.output_tokens,
             spec.stream,
-            draw.sampling,
+            {**draw.sampling, **dict.fromkeys(self._target.refused_fields)},
             salt=None if draw.warm else self._id,
             user="llm-slo-prober",
             is_length_forced=draw.is_length_forced,
@@ -322,7 +323,16 @@ class Flight:
         verdict = classify(ending, self._expected(identity.dialect))
         if verdict.outcome is Outcome.OK and self._draw.expectation is not None:
             verdict = await self._checked(verdict, ending, self._draw.expectation)
-        return replace(verdict, detail="; ".join(filter(None, (verdict.detail, impossible))))
+        remedy = self._remedy(exchange.refusal) if verdict.outcome is Outcome.REJECTED else ""
+        return replace(verdict, detail="; ".join(filter(None, (verdict.detail, impossible, remedy))))
+
+    def _remedy(self, refusal: str) -> str:
+        """What to write so that a request is not refused for a field that the server names; "" if it names none."""
+        if self._api is CHAT and OTHER_LIMIT.search(refusal):
+            return "the next request has that instead; `max_tokens: null` in `sampling` does it from the first one on"
+        sent = (name for name, value in self._draw.sampling.items() if value is not None)
+        named = [f"`{name}: null`" for name in sent if re.search(rf"\b{re.escape(name)}\b", refusal)]
+        return f"{', '.join(named)} in `sampling` leaves it out" if named else ""
 
     async def _checked(self, verdict: Verdict, end: ObservedEnd, expectation: Expectation) -> Verdict:
         """The verdict with the check of the answer. The checks of a target wait for each other, so that none fills the queue of all."""
@@ -378,7 +388,8 @@ class Flight:
         usage = timeline.usage
         cached = usage.cached_tokens if usage else None
         is_sample = draw.sample_words is not None
-        if draw.sample_words is not None:
+        is_lesson = verdict.outcome is Outcome.REJECTED and target.learn_refusal(verdict.detail)
+        if draw.sample_words is not None and not is_lesson:
             self._calibrate(draw.sample_words, verdict, usage.prompt_tokens if usage else None)
         left = {
             kind: value

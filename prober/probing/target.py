@@ -10,8 +10,8 @@ from traceback import format_exception
 from typing import Protocol
 
 from prober.config.target import TargetSpec
-from prober.measure.api import APIS
-from prober.measure.chat import Dialect
+from prober.measure.api import APIS, CHAT
+from prober.measure.chat import OTHER_LIMIT, Dialect
 from prober.measure.engines import DIALECTS, GENERIC, detect
 from prober.measure.names import MAX_NAME_CHARS, shown_name
 from prober.measure.outcome import ANSWERED, BAD, Outcome, Verdict, classify_status, reader_failure_verdict
@@ -93,6 +93,7 @@ class Target:
     has_answered: it has answered an HTTP request, with whatever status; also one of an earlier process, if that is in the store
     is_refusing: `starting`, because it refuses connections and has never answered
     is_ending: somebody is ending its server and has said so; its state is `draining`, and what fails is no failure of it
+    refused_fields: fields of requests that the target has refused and null removes; copies (`beside`) share them
     worker: number of this process if it is a worker; 0: the prober itself
     prompt_calibration: its first requests are sample prompts that tell how its server counts tokens; None: none are sent, and a word
         counts as a token
@@ -103,6 +104,7 @@ class Target:
         self.endpoint: Endpoint = endpoint(spec)
         self.clock = clock
         self.worker = 0
+        self.refused_fields: set[str] = set()
         self.identity: Identity | None = None
         self.unidentified: Verdict | None = None
         self.state = TargetState.PENDING
@@ -248,6 +250,17 @@ class Target:
             if outcome is Outcome.HTTP_404:
                 self._doubt_identity(is_new=self._last_outcome is not Outcome.HTTP_404)
         self._last_outcome = outcome
+
+    def learn_refusal(self, words: str) -> bool:
+        """Whether a refused request tells that the next one needs another field for its limit. All later ones have it."""
+        is_meant = self.spec.api == CHAT.name and OTHER_LIMIT.search(words) is not None
+        is_new = is_meant and "max_tokens" not in self.refused_fields
+        if is_new and not self.worker:
+            self.refused_fields.add("max_tokens")
+            log.warning(
+                "target=%s: it refuses max_tokens; from now on requests have max_completion_tokens", self.spec.key
+            )
+        return is_new
 
     def closed_idle(self, idle_ns: int) -> None:
         """The server closed a connection that was idle before its probe was due."""

@@ -260,8 +260,9 @@ class TargetRunner:
         if before.target.spec.url == self.target.spec.url:
             self._models = before._models
             self.target.warm_up = replace(before.target.warm_up, count=self.target.spec.warmup)
-            if self.target.spec.model == before.target.spec.model and before.target.prompt_calibration is not None:
-                self.target.prompt_calibration = before.target.prompt_calibration
+            if self.target.spec.model == before.target.spec.model:
+                self.target.refused_fields = before.target.refused_fields
+                self.target.prompt_calibration = before.target.prompt_calibration or self.target.prompt_calibration
             self.target.state, self.target.is_ending = before.target.state, before.target.is_ending
             self._logged_state = self.target.state
         self.target.inherit_start(before.target)

@@ -306,7 +306,8 @@ class WorkerFlight:
             self.lose("no worker is left")
             return
         self._process, number = dealt
-        drawn = replace(self._drawn, follow_up=None) if self._drawn.follow_up is not None else self._drawn
+        sampling = {**self._drawn.sampling, **dict.fromkeys(self._target.refused_fields)}
+        drawn = replace(self._drawn, follow_up=None, sampling=sampling)
         self._process.send(Send(self._id, number, drawn, self._due_ns, launched_ns))
 
     async def _cut(self) -> None:
@@ -322,7 +323,9 @@ class WorkerFlight:
     def _completed(self, result: ProbeResult) -> ProbeResult:
         """The result of the worker with what only the prober knows."""
         target = self._target
-        if result.outcome is Outcome.SHED:
+        if result.outcome is Outcome.REJECTED:
+            target.learn_refusal(result.detail)
+        elif result.outcome is Outcome.SHED:
             cap = target.spec.max_in_flight
             detail = f"worker {result.worker} had its share of {cap} probes in flight already (max_in_flight)"
             result = replace(result, detail=detail)

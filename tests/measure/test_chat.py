@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from prober.measure.api import MESSAGES, RESPONSES
+from prober.measure.api import CHAT, COMPLETIONS, MESSAGES, RESPONSES, Api
 from prober.measure.chat import Dialect, Request, Usage, parse_answer, parse_chunk, request_body
 from prober.measure.engines import DIALECTS, GENERIC, detect
 from prober.measure.payload import Malformed, error_message
@@ -268,3 +268,27 @@ def test_bodies_of_the_other_apis() -> None:
         "max_tokens": 9,
         "metadata": {"user_id": "u"},
     }
+
+
+@pytest.mark.parametrize(
+    ("api", "sampling", "absent", "present"),
+    [
+        (CHAT, {"user": None, "stream_options": None}, {"user", "stream_options"}, {"max_tokens": 9, "stream": True}),
+        (CHAT, {"temperature": None, "user": "mine"}, {"temperature"}, {"user": "mine"}),
+        (CHAT, {"max_tokens": None}, {"max_tokens"}, {"max_completion_tokens": 9, "ignore_eos": True, "min_tokens": 9}),
+        (CHAT, {"max_completion_tokens": 5, "max_tokens": None}, {"max_tokens"}, {"max_completion_tokens": 9}),
+        (CHAT, dict.fromkeys(("model", "stream", "messages", "ignore_eos")), set(), {"model": "m", "ignore_eos": True}),
+        (COMPLETIONS, {"max_tokens": None}, {"max_completion_tokens"}, {"max_tokens": 9, "prompt": "b"}),
+        (RESPONSES, {"store": None, "max_output_tokens": None}, {"store"}, {"max_output_tokens": 9, "user": "u"}),
+        (MESSAGES, {"metadata": None, "max_tokens": None}, {"metadata"}, {"max_tokens": 9}),
+    ],
+)
+def test_null_in_sampling_removes_a_field_that_the_prober_can_do_without(
+    api: Api, sampling: dict[str, Any], absent: set[str], present: dict[str, Any]
+) -> None:
+    """Whoever has set it; model, prompt, stream, the forced length and the limit stay, the limit of chat under its other name."""
+    request = Request("m", (("user", "b"),), 9, stream=True, sampling=sampling, salt="n", user="u")
+    document = json.loads(api.request_body(DIALECTS["vllm"], request))
+    assert not absent & document.keys()
+    assert document.items() >= present.items()
+    assert None not in document.values()
