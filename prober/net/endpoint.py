@@ -25,7 +25,7 @@ class Endpoint:
     headers: of every request: those of the API, unless the target sets them, and those of the target.
     query: sent with every request, with its question mark; "" without one.
     auth: how the secret is sent; None without one.
-    trust: TLS settings, None for http.
+    trust: returns the TLS context for the next connection; None for http.
     server_name: expected name in the certificate.
     proxy: (host, port) of a forward proxy.
     """
