@@ -46,7 +46,9 @@ class EndpointOptions:
     """Model, API, credentials and headers of the requests to an endpoint."""
 
     model: Annotated[str, typer.Option(help="Name of the model; auto: ask /v1/models.")] = "auto"
-    api: Annotated[str, typer.Option(help="chat, completions, responses or messages.")] = "chat"
+    api: Annotated[
+        str, typer.Option(help="chat, completions, responses or messages; default: by the end of the URL, else chat.")
+    ] = ""
     engine: Annotated[str, typer.Option(help=f"auto, or {', '.join(DIALECTS)}.")] = "auto"
     bearer_token_file: Annotated[str, typer.Option(help="File with the bearer token.")] = ""
     ca_file: Annotated[str, typer.Option(help="File with the certificate authorities to trust.")] = ""

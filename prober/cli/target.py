@@ -61,7 +61,7 @@ def target(
             "url": url,
             "name": command,
             "model": endpoint.model,
-            "api": endpoint.api,
+            "api": endpoint.api or None,
             "engine": endpoint.engine,
             "auth": {"bearer_token_file": endpoint.bearer_token_file} if endpoint.bearer_token_file else None,
             "tls": {"ca_file": endpoint.ca_file} if endpoint.ca_file else None,

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 from prober.config.fields import Block, Mistakes, mistake
 from prober.config.problems import mask_secrets
 from prober.config.variables import expand, expand_url
+from prober.measure.api import APIS, Api
 
 OWN_HEADERS = re.compile(
     "accept|accept-encoding|connection|content-length|content-type|expect|host|transfer-encoding|upgrade|user-agent|x-request-id"
@@ -17,6 +18,8 @@ OWN_HEADERS = re.compile(
 
 
 _API_VERSION = re.compile(r"api-version=[A-Za-z0-9._-]+")
+# The URL of an API itself, such as http://host/v1/messages: base URL and path of the API.
+_API_URL = re.compile(rf"([a-zA-Z]+://[^/?#]+[^?#]*?)/({'|'.join(api.path for api in APIS.values())})/*")
 
 
 class Auth(Block):
@@ -158,7 +161,7 @@ def server_problem(url: str, example: str) -> str:
 
 
 def base_url(text: str) -> str:
-    """URL without a slash at the end of its path; without a path, with /v1. Raises a mistake.
+    """URL without a slash at the end of its path and without the path of an API there; without a path, with /v1. Raises a mistake.
 
     `?api-version=…` stays: Azure wants it with every request, and it is no secret. Other parameters may be, and are refused.
     """
@@ -168,5 +171,12 @@ def base_url(text: str) -> str:
     if (parts.query and not _API_VERSION.fullmatch(parts.query)) or parts.fragment:
         raise mistake("has a query or fragment; give the base address only")
     base, question, query = text.partition("?")
-    path = base.rstrip("/") if parts.path.strip("/") else f"{base.rstrip('/')}/v1"
+    api_url = _API_URL.fullmatch(base)
+    path = (api_url[1] if api_url else base).rstrip("/") if parts.path.strip("/") else f"{base.rstrip('/')}/v1"
     return f"{path}{question if query else ''}{query}"
+
+
+def api_of(url: object) -> Api | None:
+    """The API whose path ends a URL; None for a base URL."""
+    api_url = _API_URL.fullmatch(url.partition("?")[0]) if isinstance(url, str) else None
+    return next((api for api in APIS.values() if api_url and api.path == api_url[2]), None)

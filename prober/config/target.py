@@ -35,7 +35,7 @@ from prober.config.fields import (
 )
 from prober.config.labels import UserLabels
 from prober.config.problems import no_such
-from prober.config.server import Auth, Headers, TlsSpec, base_url, http_url
+from prober.config.server import Auth, Headers, TlsSpec, api_of, base_url, http_url
 from prober.config.serving import DecodeBoundSpec, GpusSpec, MetricsSpec
 from prober.config.sweep import SweepSpec
 from prober.config.workloads import THINK_TIME_REFUSED
@@ -219,7 +219,9 @@ class Template(Overridable):
 
     model: Auto = Field(None, description="name of the model; auto: from /v1/models")
     api: Literal["chat", "completions", "responses", "messages"] = Field(
-        "chat", description="API to probe: OpenAI's chat, completions and responses, or Anthropic's messages"
+        "chat",
+        description="API to probe: OpenAI's chat, completions and responses, or Anthropic's messages; absent: that of the URL, if it "
+        "ends in the path of one",
     )
     stream: bool = Field(True, description="false: measure E2E only")
     engine: Annotated[Auto, AfterValidator(_engine)] = Field(
@@ -324,12 +326,26 @@ class TargetSpec(Template):
     """A target. url: base URL without a slash at its end; name, model, engine: None if the daemon detects them."""
 
     url: Annotated[str, AfterValidator(base_url)] = Field(
-        description="base URL; without a path, /v1 is added; `?api-version=…` is sent with every request"
+        description="base URL, or that of the API itself, such as http://host/v1/messages; without a path, /v1 is added; "
+        "`?api-version=…` is sent with every request"
     )
     name: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
         None,
         description="label `target`; absent: POD_NAMESPACE/POD_WORKLOAD, the model, the host, or the model of the server",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_api_of_url(cls, value: Any) -> Any:
+        """Set `api` by the URL."""
+        api = api_of(value.get("url")) if isinstance(value, dict) else None
+        if api is None:
+            return value
+        if (named := value.get("api") or api.name) != api.name:
+            raise mistake(
+                f"is {named}, but the URL ends in /{api.path}, which is {api.name}; remove one of the two", "api"
+            )
+        return {**value, "api": api.name}
 
     @property
     def key(self) -> str:

@@ -254,8 +254,9 @@ class WorkloadSpec(Shape):
 
     sampling: dict[str, Any] | None = Field(
         None,
-        description="request fields ({temperature: 0}), as the API names them; never `seed`. With `tools` or a format, such as "
-        "`response_format` or `structured_outputs`, the answers are checked, and output_tokens limits them and is not forced",
+        description="request fields ({temperature: 0}), as the API names them; null removes one of the prober's own, such as `user`; "
+        "never `seed`. With `tools` or a format, such as `response_format` or `structured_outputs`, the answers are checked, and "
+        "output_tokens limits them and is not forced",
     )
     prompts: PromptsFile | None = Field(None, description="prompts from a file instead of generated ones")
     trace: TraceFile | None = Field(None, description="lengths, prefixes and times from a recorded trace")

@@ -17,9 +17,9 @@ class Api:
     parse_event: event name and data to a chunk; raises Malformed
     parse_answer: body of an answer that is not streamed to a chunk; raises Malformed
     urgent_marks: bytes that every event has which ends the answer or is an error; generated text may contain them too
-    has_end_event: an event of its own ends the answer, whether or not the engine sends `[DONE]`
+    end_event: the event that ends the answer, whether or not the engine sends `[DONE]`; "" without one
     can_force_length: engines that can be forced to a length can be so with this API
-    headers: names and values that every request needs
+    headers: names in small letters and values that every request needs, also the look-up of models
     """
 
     name: str
@@ -28,7 +28,7 @@ class Api:
     parse_event: Callable[[bytes, bytes], Chunk]
     parse_answer: Callable[[bytes], Chunk]
     urgent_marks: tuple[bytes, ...] = (DONE, b"error")
-    has_end_event: bool = False
+    end_event: str = ""
     can_force_length: bool = False
     headers: tuple[tuple[str, str], ...] = ()
 
@@ -51,7 +51,7 @@ RESPONSES = Api(
     responses.parse_event,
     responses.parse_answer,
     urgent_marks=(DONE, b"error", *(kind.encode() for kind in sorted(responses.ENDS))),
-    has_end_event=True,
+    end_event="response.completed",
 )
 MESSAGES = Api(
     "messages",
@@ -60,7 +60,7 @@ MESSAGES = Api(
     messages.parse_event,
     messages.parse_answer,
     urgent_marks=(DONE, b"error", b"message_stop"),
-    has_end_event=True,
+    end_event="message_stop",
     headers=messages.HEADERS,
 )
 APIS = {api.name: api for api in (CHAT, COMPLETIONS, RESPONSES, MESSAGES)}

@@ -3,6 +3,7 @@
 One tolerant parser serves all engines. Only the request and the proper end of a stream depend on the `Dialect`.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -99,6 +100,7 @@ class Request:
 
     messages: (role, content) of each
     salt: unique text that keeps the prompt out of the prefix cache; None allows the prefix cache
+    sampling: fields beside those that the prober needs; it replaces the optional ones of the prober, and null removes one
     is_length_forced: force the answer to exactly `max_tokens` where API and engine support it; otherwise `max_tokens` is a limit
     """
 
@@ -113,28 +115,38 @@ class Request:
 
 
 def request_body(dialect: Dialect, request: Request, *, is_chat: bool) -> bytes:
-    """Returns the JSON body of a request.
+    """Returns the JSON body of a request. Where null in `sampling` removes `max_tokens`, chat has `max_completion_tokens` instead.
 
     A `seed` is never sent: with a temperature and a long prompt it has crashed a real engine.
     """
     max_tokens, stream = request.max_tokens, request.stream
-    body: dict[str, Any] = {"model": request.model, **request.sampling, "max_tokens": max_tokens, "stream": stream}
+    is_renamed = is_chat and request.sampling.get("max_tokens", max_tokens) is None
+    needed: dict[str, Any] = {"max_completion_tokens" if is_renamed else "max_tokens": max_tokens, "stream": stream}
     if is_chat:
-        body["messages"] = [{"role": role, "content": content} for role, content in request.messages]
+        needed["messages"] = [{"role": role, "content": content} for role, content in request.messages]
     else:
-        body["prompt"] = "\n".join(content for _, content in request.messages)
+        needed["prompt"] = "\n".join(content for _, content in request.messages)
+    optional: dict[str, Any] = {"user": request.user} if dialect.user else {}
     if stream and dialect.stream_options:
-        body["stream_options"] = {"include_usage": True}
+        optional["stream_options"] = {"include_usage": True}
         if dialect.continuous_usage:
-            body["stream_options"]["continuous_usage_stats"] = True
-    if dialect.user:
-        body["user"] = request.user
+            optional["stream_options"]["continuous_usage_stats"] = True
     for key, value in dialect.force_length.items() if request.is_length_forced else ():
-        body[key] = max_tokens if value == Dialect.TOKENS else value
+        needed[key] = max_tokens if value == Dialect.TOKENS else value
     if request.salt is not None:
         for key, value in dialect.cache_bypass.items():
-            body[key] = request.salt if value == Dialect.SALT else value
-    return orjson.dumps(body)
+            needed[key] = request.salt if value == Dialect.SALT else value
+    return encoded(request, needed, optional)
+
+
+def encoded(request: Request, needed: Mapping[str, Any], optional: Mapping[str, Any]) -> bytes:
+    """The JSON of a request with these fields of the prober and those of `sampling`."""
+    chosen = {name: value for name, value in {**optional, **request.sampling}.items() if value is not None}
+    return orjson.dumps({"model": request.model, **chosen, **needed})
+
+
+# Words with which OpenAI and others refuse `max_tokens` to models that reason.
+OTHER_LIMIT = re.compile(r"\buse\b.{0,30}\bmax_completion_tokens\b", re.IGNORECASE)
 
 
 def parse_event(event_name: bytes, payload: bytes) -> Chunk:

@@ -28,6 +28,7 @@ FAILURES = {
     "insufficient_system_resource": "the engine ran out of resources",
     "model_context_window_exceeded": "the context of the model was full",
     "network_error": "a connection inside the server failed",
+    "pause_turn": "the server paused the turn, and the answer goes on in another request",
     "refusal": "a classifier stopped the answer",
     "server_error": "the engine failed",
     "timeout": "a time limit of the server passed",

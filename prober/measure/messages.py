@@ -6,9 +6,7 @@ here, and lengths are limits.
 
 from typing import Any
 
-import orjson
-
-from prober.measure.chat import Chunk, Dialect, Request, Usage
+from prober.measure.chat import Chunk, Dialect, Request, Usage, encoded
 from prober.measure.names import shown_name
 from prober.measure.payload import (
     Malformed,
@@ -27,18 +25,14 @@ HEADERS = (("anthropic-version", "2023-06-01"),)
 
 def request_body(dialect: Dialect, request: Request) -> bytes:
     """Returns the JSON body of a request. System messages go to their own field."""
-    body: dict[str, Any] = {
-        "model": request.model,
-        **request.sampling,
+    needed: dict[str, Any] = {
         "messages": [{"role": role, "content": content} for role, content in request.messages if role != "system"],
         "max_tokens": request.max_tokens,
         "stream": request.stream,
     }
     if system := "\n".join(content for role, content in request.messages if role == "system"):
-        body["system"] = system
-    if dialect.user:
-        body["metadata"] = {"user_id": request.user}
-    return orjson.dumps(body)
+        needed["system"] = system
+    return encoded(request, needed, {"metadata": {"user_id": request.user}} if dialect.user else {})
 
 
 def parse_event(event_name: bytes, payload: bytes) -> Chunk:

@@ -98,13 +98,12 @@ class ObservedEnd:
 class ExpectedAnswer:
     """Requirements of a complete answer.
 
-    sends_done: the stream ends with `[DONE]`, or with the event that ends answers of its API
+    end_mark: what ends the stream: `[DONE]`, or the event that ends answers of its API; "" if nothing does, or none was requested
     engine: whose finish reasons are expected
     tokens: requested length, None if unknown; forced: the engine was told to generate exactly that many
     """
 
-    streamed: bool = True
-    sends_done: bool = True
+    end_mark: str = "[DONE]"
     engine: str = ""
     tokens: int | None = None
     forced: bool = False
@@ -112,11 +111,9 @@ class ExpectedAnswer:
 
 def classify_status(status: int, detail: str) -> Verdict | None:
     """Returns the verdict that an HTTP status alone implies, None for 2xx."""
-    text = f"HTTP {status}" + (f": {detail}" if detail else "")
     if 200 <= status < 300:
         return None
-    if 300 <= status < 400:
-        text += ": redirects are not followed; set the target's url to the new location"
+    text = f"HTTP {status}" + (f": {detail}" if detail else "")
     return Verdict(STATUSES.get(status, Outcome.HTTP_5XX if status >= 500 else Outcome.REJECTED), text)
 
 
@@ -147,10 +144,11 @@ def classify(end: ObservedEnd, expected: ExpectedAnswer) -> Verdict:
     ):
         return _with_stray_text(end.transport_verdict, end)
     if end.finish_reason is None:
-        detail = f"the stream ended without a finish reason after {end.content_chunks} content chunks"
+        missing = "a finish reason" if end.done or expected.end_mark in ("", "[DONE]") else expected.end_mark
+        detail = f"the stream ended without {missing} after {end.content_chunks} content chunks"
         return _with_stray_text(Verdict(Outcome.TRUNCATED, detail), end)
-    if not has_ended and expected.sends_done and expected.streamed:
-        return Verdict(Outcome.TRUNCATED, f"finish reason {end.finish_reason!r}, but no [DONE]")
+    if not has_ended and expected.end_mark:
+        return Verdict(Outcome.TRUNCATED, f"finish reason {end.finish_reason!r}, but no {expected.end_mark}")
     return _content_verdict(end, expected)
 
 

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 import orjson
@@ -14,6 +15,7 @@ MAX_SERVER_TEXT_CHARS = 300  # of an error message or a finish reason
 MAX_VALUES = 100_000  # of one document: each takes up to 60 bytes of memory, an empty list for two bytes of JSON
 MAX_UNCOUNTED_BYTES = 64 << 10  # in which there cannot be so many that it matters
 MAX_ERROR_DEPTH = 4  # of objects that wrap the object with the message
+MAX_ERROR_NAMES = 3  # of the type and the code of an error that are shown
 # Keys under which servers put the words of an error, the most telling first: OpenAI, FastAPI, AWS, Google, problem details,
 # Apigee, and others.
 _MESSAGES = (
@@ -29,6 +31,8 @@ _MESSAGES = (
 )
 _WRAPPERS = ("error", "errors", "detail", "Error", "fault", "base_resp")
 _CODES = ("code", "status", "status_code", "statusCode")
+_NAMES = ("type", "__type", "error_code", *_CODES)  # keys of the kind of an error
+_NAME = re.compile(r"\w[\w.#-]{0,59}", re.ASCII)
 _NO_TEXT = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")  # control characters that are in no text
 _FAILED = frozenset({"error", "fail", "failed", "failure"})
 _REQUEST_IDS = frozenset({"requestId", "request_id", "RequestId", "id", "trace_id"})
@@ -128,22 +132,36 @@ def count(table: Any, key: str) -> int | None:
 
 
 def error_of(document: Mapping[str, Any]) -> str | None:
-    """The message of an error object; None if `document` is none.
+    """The message of an error object, with the names of its type and code; None if `document` is none."""
+    error = _error_in(document)
+    return None if error is None else _message(error)
+
+
+def error_message(payload: bytes, status: int = 0) -> str:
+    """The message of a response with this HTTP status: that of its error object, else the beginning of the body."""
+    with suppress(Malformed):
+        document = _loaded(payload)
+        if isinstance(document, list) and document:
+            document = document[0]
+        if isinstance(document, dict):
+            return _message(_error_in(document) or document, status)
+    return _on_one_line(_binary(payload) or payload[: 4 * MAX_SERVER_TEXT_CHARS].decode("utf-8", "replace"))
+
+
+def _error_in(document: Mapping[str, Any]) -> Any:
+    """The part of an object that tells of an error; None if none does.
 
     An object is an error if it has an `error`, says by its type that it is one, or has none of the content of an answer and tells of a
     failure. OpenRouter puts the error into the choice.
     """
     if error := document.get("error"):
-        is_flag = not isinstance(error, str | dict | list)
-        return _message({key: value for key, value in document.items() if key != "error"} if is_flag else error)
+        return error if isinstance(error, dict | list) else document
     if document.get("object") == "error" or document.get("type") == "error":
-        return _message(document)
+        return document
     if choices := document.get("choices"):
         first = choices[0] if isinstance(choices, list) else None
-        return _message(first["error"]) if isinstance(first, dict) and first.get("error") else None
-    if document.get("usage"):
-        return None
-    return _message(document) if _tells_of_failure(document) else None
+        return (first.get("error") or None) if isinstance(first, dict) else None
+    return document if not document.get("usage") and _tells_of_failure(document) else None
 
 
 def _tells_of_failure(document: Mapping[str, Any]) -> bool:
@@ -169,35 +187,28 @@ def _is_failure(code: str) -> bool:
     return code.lower() in _FAILED or code[:1].isupper() or (code.isascii() and code.isdigit() and int(code[:9]) >= 400)
 
 
-def error_message(payload: bytes, limit: int = MAX_SERVER_TEXT_CHARS) -> str:
-    """The message of an error response: that of the error object, else the beginning of the body."""
-    try:
-        document = _loaded(payload)
-        if isinstance(document, list) and document:
-            document = document[0]
-        message = error_of(document) if isinstance(document, dict) else None
-        if message is None and isinstance(document, dict):
-            message = next(_words(document, 0), None)
-    except Malformed:
-        message = None
-    text = message if message is not None else _binary(payload) or payload[: 4 * limit].decode("utf-8", "replace")
+def _message(error: Any, status: int = 0) -> str:
+    words, names = next(_words(error, 0), None) or (text_of(error), ())
+    kinds = [name for name in dict.fromkeys(names) if name != str(status) and name.lower() not in words.lower()]
+    beside = f" ({', '.join(kinds[:MAX_ERROR_NAMES])})" if kinds else ""
+    return _on_one_line(words, MAX_SERVER_TEXT_CHARS - len(beside)) + beside
+
+
+def _on_one_line(text: str, limit: int = MAX_SERVER_TEXT_CHARS) -> str:
     return shortened(" ".join(joined_surrogates(text).split()), limit)
 
 
-def _message(error: Any) -> str:
-    words = next(_words(error, 0), None)
-    return shortened(joined_surrogates(words if words is not None else text_of(error)))
-
-
-def _words(error: Any, depth: int) -> Iterator[str]:
-    """Texts that tell of an error, the most telling first."""
+def _words(error: Any, depth: int, names: tuple[str, ...] = ()) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Texts that tell of an error, the most telling first, each with the names of the type and the code beside it."""
     if isinstance(error, str):
         if error:
-            yield error
+            yield error, names
     elif depth < MAX_ERROR_DEPTH and isinstance(error, list):
         for item in error[:3]:
-            yield from _words(item, depth + 1)
+            yield from _words(item, depth + 1, names)
     elif depth < MAX_ERROR_DEPTH and isinstance(error, dict):
+        own = tuple(str(error[key]) for key in _NAMES if type(error.get(key)) in (int, str))
+        names = tuple(name for name in own if _NAME.fullmatch(name) and name.lower() not in _FAILED) or names
         for key in (*_WRAPPERS, *_MESSAGES):
             if error.get(key):
-                yield from _words(error[key], depth + 1)
+                yield from _words(error[key], depth + 1, names)

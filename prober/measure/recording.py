@@ -385,7 +385,7 @@ class Recording:
                 events, too_long = self._sse.feed(piece), None
             except LineTooLong as problem:
                 events, too_long = problem.events, str(problem)
-            is_usual = self._has_event and not self.api.has_end_event
+            is_usual = self._has_event and not self.api.end_event
             for event in events:
                 if is_usual and event.data[:1] == b"{":
                     self._events.append((at_ns, event))
@@ -416,7 +416,7 @@ class Recording:
         self._has_event = self._has_event or event.name != STRAY
         self._events.append((at_ns, event))
         self._pending_bytes += len(data)
-        return self.api.has_end_event and self._ends_answer(event)
+        return bool(self.api.end_event) and self._ends_answer(event)
 
     def _ends_answer(self, event: SseEvent) -> bool:
         """Whether the event is the last one of its API; only one that contains a mark is parsed for this."""
@@ -455,7 +455,7 @@ class Recording:
                 not chunk.has_content
                 and chunk == NOTHING
                 and not self.stray_text
-                and not self.api.has_end_event
+                and not self.api.end_event
                 and b'"choices"' not in payload
             ):
                 self.stray_text = first_line(payload, MAX_STRAY_CHARS)

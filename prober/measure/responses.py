@@ -7,9 +7,7 @@ events". Engines offer no field that forces a length here, and lengths are limit
 from collections.abc import Iterator
 from typing import Any
 
-import orjson
-
-from prober.measure.chat import Chunk, Dialect, Request, Usage
+from prober.measure.chat import Chunk, Dialect, Request, Usage, encoded
 from prober.measure.names import shown_name
 from prober.measure.payload import (
     Malformed,
@@ -28,19 +26,14 @@ ENDS = frozenset({"response.completed", "response.incomplete", "response.failed"
 
 def request_body(dialect: Dialect, request: Request) -> bytes:
     """Returns the JSON body of a request. Nothing is stored by the server."""
-    body: dict[str, Any] = {
-        "model": request.model,
-        **request.sampling,
+    needed: dict[str, Any] = {
         "input": [{"role": role, "content": content} for role, content in request.messages],
         "max_output_tokens": request.max_tokens,
         "stream": request.stream,
-        "store": False,
     }
-    if dialect.user:
-        body["user"] = request.user
     if request.salt is not None:
-        body |= {key: request.salt for key, value in dialect.cache_bypass.items() if value == Dialect.SALT}
-    return orjson.dumps(body)
+        needed |= {key: request.salt for key, value in dialect.cache_bypass.items() if value == Dialect.SALT}
+    return encoded(request, needed, {"store": False} | ({"user": request.user} if dialect.user else {}))
 
 
 def parse_event(event_name: bytes, payload: bytes) -> Chunk:

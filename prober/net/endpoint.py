@@ -1,13 +1,14 @@
 """Endpoint of a target: address, proxy, certificates and request head."""
 
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
 from prober import __version__
 from prober.config.server import Auth, TlsSpec
 from prober.config.target import TargetSpec
+from prober.measure.api import APIS
 from prober.net.certificates import BadCertificate, client_tls
 from prober.net.redaction import Redactor, basic
 from prober.storage.watched_file import Secret
@@ -17,20 +18,14 @@ class BadEndpoint(ValueError):
     """The endpoint cannot be used as configured; the message has the key and the remedy."""
 
 
-class TlsSettings(Protocol):
-    """TLS settings of a client."""
-
-    def context(self) -> ssl.SSLContext:
-        """Context for the next connection."""
-
-
 @dataclass(slots=True)
 class Endpoint:
     """The server of a target.
 
+    headers: of every request: those of the API, unless the target sets them, and those of the target.
     query: sent with every request, with its question mark; "" without one.
     auth: how the secret is sent; None without one.
-    trust: TLS settings, None for http.
+    trust: returns the TLS context for the next connection; None for http.
     server_name: expected name in the certificate.
     proxy: (host, port) of a forward proxy.
     """
@@ -40,7 +35,7 @@ class Endpoint:
     port: int
     base_path: str
     headers: tuple[tuple[str, str], ...] = ()
-    trust: TlsSettings | None = None
+    trust: Callable[[], ssl.SSLContext] | None = None
     server_name: str = ""
     proxy: tuple[str, int] | None = None
     proxy_authorization: str = ""
@@ -59,7 +54,7 @@ class Endpoint:
     @property
     def tls(self) -> ssl.SSLContext | None:
         """TLS context for the next connection; None for http."""
-        return self.trust.context() if self.trust else None
+        return self.trust() if self.trust else None
 
     def token(self) -> str | None:
         """Current token or key, None without one. It is registered for redaction."""
@@ -72,18 +67,8 @@ class Endpoint:
         """The header that carries the token or key; empty without one."""
         return dict((self.auth.credential(token),)) if self.auth is not None and token is not None else {}
 
-    def head(
-        self,
-        method: str,
-        path: str,
-        *,
-        length: int,
-        request_id: str,
-        token: str | None,
-        headers: tuple[tuple[str, str], ...] = (),
-    ) -> bytes:
-        """Request line and headers, with `headers` that those of the target replace. Every request uses a new connection that is
-        closed afterwards."""
+    def head(self, method: str, path: str, *, length: int, request_id: str, token: str | None) -> bytes:
+        """Request line and headers. Every request uses a new connection that is closed afterwards."""
         target = path + self.query
         extra = ""
         if self.proxy and self.scheme == "http":
@@ -100,27 +85,21 @@ class Endpoint:
         ]
         if method == "POST":
             lines += ["Content-Type: application/json", f"Content-Length: {length}"]
-        own = (*self.credential(token).items(), *self.headers)
-        configured = {name.lower() for name, _ in own}
-        lines += [f"{name}: {value}" for name, value in headers if name.lower() not in configured]
-        lines += [f"{name}: {value}" for name, value in own]
+        lines += [f"{name}: {value}" for name, value in (*self.credential(token).items(), *self.headers)]
         return ("\r\n".join(lines) + f"\r\n{extra}\r\n").encode()
 
 
 def endpoint(spec: TargetSpec) -> Endpoint:
     """Endpoint of a target. Raises BadEndpoint for unusable certificates."""
     parts = urlsplit(spec.url)
-    proxy, authorization = None, ""
+    proxy, authorization = proxy_of(spec.proxy_url) if spec.proxy_url else (None, "")
     redactor = Redactor()
     for value in spec.headers.values():
         redactor.add(value)
-    if spec.metrics and spec.metrics.url:
-        redactor.add_url(spec.metrics.url)
-    if spec.proxy_url:
-        redactor.add_url(spec.proxy_url)
-        proxy, authorization = proxy_of(spec.proxy_url)
+    for url in (spec.metrics and spec.metrics.url, spec.proxy_url):
+        redactor.add_url(url or "")
     try:
-        trust = client_tls(spec.tls or TlsSpec()) if parts.scheme == "https" else None
+        trust = client_tls(spec.tls or TlsSpec()).context if parts.scheme == "https" else None
     except BadCertificate as problem:
         raise BadEndpoint(f"{spec.url}: {problem}") from None
     return Endpoint(
@@ -128,7 +107,7 @@ def endpoint(spec: TargetSpec) -> Endpoint:
         parts.hostname or "",
         parts.port or (443 if parts.scheme == "https" else 80),
         parts.path.rstrip("/"),
-        tuple(spec.headers.items()),
+        (*(own for own in APIS[spec.api].headers if own[0] not in map(str.lower, spec.headers)), *spec.headers.items()),
         trust,
         (spec.tls.server_name if spec.tls else None) or parts.hostname or "",
         proxy,

@@ -26,8 +26,10 @@ from typing import Concatenate, ParamSpec, cast
 
 import httptools
 
+from prober.config.problems import mask_secrets
 from prober.config.target import Timeouts
 from prober.measure.outcome import Outcome, Verdict
+from prober.measure.payload import error_message, shortened
 from prober.measure.recording import Recording
 from prober.net.clock import Clock
 from prober.net.turns import turns
@@ -170,6 +172,18 @@ class Exchange(asyncio.Protocol):
     def received(self) -> bool:
         """Whether the server has sent any bytes."""
         return self._received > 0
+
+    @property
+    def refusal(self) -> str:
+        """Words of an answer that is no success: those of the server, and where a redirect leads. "" for a success."""
+        if self.status is None or self.status < 300:
+            return ""
+        words = error_message(bytes(self.body[:MAX_ERROR_BYTES]), self.status)
+        if self.status < 400:
+            place = shortened(mask_secrets(self.headers.get("location", "")))
+            where = f" (to {place})" if place else ""
+            words += f"{words and ': '}redirects are not followed{where}; set the url to the new location"
+        return words
 
     # -- calls of the prober --------------------------------------------------------------------------------------------
 
@@ -407,6 +421,11 @@ class Exchange(asyncio.Protocol):
         self._arrived_ns = at_ns
         if self.status is None and self._read_bytes and problem is None:
             self._break(Outcome.TRUNCATED, "the connection was closed inside the head of the answer")
+        elif self.status is None and isinstance(problem, ssl.SSLError) and "ALERT" in (problem.reason or ""):
+            # TLS 1.3 judges the client's certificate after the handshake of the client has ended.
+            reason = problem.reason.lower().replace("_", " ")
+            remedy = "; see `tls.cert_file` and `tls.key_file` of the target" if "certificate" in reason else ""
+            self._break(Outcome.TLS, f"the server ended the connection: {reason}{remedy}")
         elif self.status is None:
             sent = "before any answer" if self.sent_ns else "before the request was sent"
             self._break(Outcome.RESET, f"the connection was closed {sent}{f' ({problem})' if problem else ''}")

@@ -3,19 +3,18 @@
 import math
 from collections.abc import Collection
 from typing import Any
+from urllib.parse import urlencode
 
-import aiohttp
 import orjson
 
 from prober.config.problems import mask_secrets
-from prober.net.connector import connector
+from prober.measure.payload import error_message
 from prober.net.redaction import Redactor
+from prober.net.scrape import UnreadablePage, fetch
 
 TIMEOUT_S = 20.0
 MAX_RESPONSE_BYTES = 8 << 20
-MAX_MESSAGE_CHARS = 500  # of an error message of Prometheus
 HOUR_S = 3600
-_CHUNK_BYTES = 1 << 16
 
 
 class QueryFailed(Exception):
@@ -78,28 +77,20 @@ async def _rows(url: str, path: str, parameters: dict[str, str]) -> list[Any]:
     redactor = Redactor()
     redactor.add_url(url)
     try:
-        async with (
-            aiohttp.ClientSession(
-                connector=connector(), timeout=aiohttp.ClientTimeout(TIMEOUT_S), auto_decompress=False
-            ) as session,
-            session.post(
-                f"{url}/api/v1/{path}", data=parameters, headers={"Accept-Encoding": "identity"}, allow_redirects=False
-            ) as answer,
-        ):
-            if 300 <= answer.status < 400:
-                raise QueryFailed(
-                    f"{mask_secrets(url)}: HTTP {answer.status}: redirects are not followed; configure the final address"
-                )
-            document: Any = orjson.loads(await _read_body(answer, MAX_RESPONSE_BYTES))
+        page = await fetch(
+            f"{url}/api/v1/{path}",
+            headers={},
+            form=urlencode(parameters),
+            timeout_s=TIMEOUT_S,
+            limit=MAX_RESPONSE_BYTES,
+        )
+        document: Any = orjson.loads(page.body)
         if document["status"] != "success":
-            raise QueryFailed(
-                f"{mask_secrets(url)}: {redactor.redact(str(document.get('error', document))[:MAX_MESSAGE_CHARS])}"
-            )
+            raise QueryFailed(f"{mask_secrets(url)}: {redactor.redact(error_message(page.body))}")
         rows: list[Any] = document["data"]["result"]
         return rows
-    except (TimeoutError, aiohttp.ClientError, OSError) as problem:
-        reason = redactor.redact(str(problem))  # may contain the start of a response that is not HTTP
-        raise QueryFailed(f"{mask_secrets(url)}: {mask_secrets(reason) or type(problem).__name__}") from None
+    except UnreadablePage as problem:  # may contain the start of a response that is not HTTP
+        raise QueryFailed(redactor.redact(str(problem))) from None
     except (KeyError, TypeError, ValueError) as problem:
         raise QueryFailed(f"{mask_secrets(url)}: not an answer of Prometheus: {problem!r}; check the URL") from None
 
@@ -107,16 +98,3 @@ async def _rows(url: str, path: str, parameters: dict[str, str]) -> list[Any]:
 def _quoted(value: str) -> str:
     escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{escaped}"'
-
-
-async def _read_body(answer: aiohttp.ClientResponse, limit: int) -> bytes:
-    """Read a body of at most `limit` bytes. Compressed bodies are refused: they may unpack to any size. Raises ValueError."""
-    coding = answer.headers.get("Content-Encoding", "identity").strip().lower()
-    if coding not in ("", "identity"):
-        raise ValueError(f"compressed ({coding[:20]!r}), although identity was requested")
-    body = bytearray()
-    async for piece in answer.content.iter_chunked(_CHUNK_BYTES):
-        body += piece
-        if len(body) > limit:
-            raise ValueError(f"longer than {limit:,} bytes")
-    return bytes(body)

@@ -1,4 +1,4 @@
-"""HTTP GET of metrics and other pages, with time and size limits, on a new connection.
+"""HTTP GET of metrics and other pages, and POST of a form, with time and size limits, on a new connection.
 
 By `Exchange`, as the probes: a command that reads a page loads no second HTTP client, and a long page is read in turns.
 """
@@ -45,14 +45,15 @@ async def fetch(
     url: str,
     *,
     headers: dict[str, str],
+    form: str = "",
     tls: ssl.SSLContext | None = None,
     proxy: str | None = None,
     timeout_s: float = 4.0,
     limit: int = MAX_BODY_BYTES,
     allow_link_local: bool = False,
 ) -> Fetched:
-    """GET `url`. Redirects, compressed responses and refused addresses (also with a proxy) raise UnreadablePage, and more than
-    `limit` bytes PageTooLong.
+    """GET `url`, or POST an encoded form. Redirects, compressed responses and refused addresses (also with a proxy) raise
+    UnreadablePage, and more than `limit` bytes PageTooLong.
     """
     where = mask_secrets(url)
     exchange = Exchange(None, cast(Clock, _LoopTime()), max_body_bytes=limit)
@@ -60,7 +61,7 @@ async def fetch(
     try:
         parts = urlsplit(url)
         endpoint = _endpoint(parts, tls, proxy, allow_link_local=allow_link_local)
-        request = _request(parts, endpoint, headers)
+        request = _request(parts, endpoint, headers, form)
         await connect(endpoint, exchange, timeout_s)
         exchange.send(request, Deadlines(start_ns, Timeouts(total=timeout_s)))
         await exchange.ended
@@ -69,10 +70,8 @@ async def fetch(
     finally:
         exchange.abort()
     status = exchange.status
-    if status is not None and 300 <= status < 400:
-        raise UnreadablePage(f"{where}: HTTP {status}: redirects are not followed; configure the final address")
     if status not in (None, 200):
-        raise UnreadablePage(f"{where}: HTTP {status}")
+        raise UnreadablePage(": ".join(filter(None, (where, f"HTTP {status}", mask_secrets(exchange.refusal)))))
     if exchange.is_too_long:
         raise PageTooLong(f"{where}: longer than {limit:,} bytes")
     if exchange.broken is not None:
@@ -88,16 +87,6 @@ class _LoopTime:
 
     def now_ns(self) -> int:
         return round(self._loop.time() * 1e9)
-
-
-@dataclass(frozen=True, slots=True)
-class _Trust:
-    """TLS settings that do not change."""
-
-    tls: ssl.SSLContext
-
-    def context(self) -> ssl.SSLContext:
-        return self.tls
 
 
 @cache
@@ -118,7 +107,7 @@ def _endpoint(parts: SplitResult, tls: ssl.SSLContext | None, proxy: str | None,
         host,
         parts.port or (443 if is_secured else 80),
         "",
-        trust=(_Trust(tls) if tls is not None else _system_trust()) if is_secured else None,
+        trust=((lambda: tls) if tls is not None else _system_trust().context) if is_secured else None,
         server_name=host,
         proxy=through,
         proxy_authorization=authorization,
@@ -126,8 +115,8 @@ def _endpoint(parts: SplitResult, tls: ssl.SSLContext | None, proxy: str | None,
     )
 
 
-def _request(parts: SplitResult, endpoint: Endpoint, headers: dict[str, str]) -> bytes:
-    """Request line and headers. User and password of the URL become a header. Raises ValueError."""
+def _request(parts: SplitResult, endpoint: Endpoint, headers: dict[str, str], form: str) -> bytes:
+    """The request. User and password of the URL become a header. Raises ValueError."""
     target = quote(parts.path or "/", safe=_UNQUOTED)
     if parts.query:
         target += "?" + quote(parts.query, safe=_UNQUOTED + "?")
@@ -136,6 +125,8 @@ def _request(parts: SplitResult, endpoint: Endpoint, headers: dict[str, str]) ->
         target = f"http://{endpoint.authority}{target}"
         proxy_authorization = endpoint.proxy_authorization
     sent = {"Host": endpoint.authority, "User-Agent": f"llm-slo-prober/{__version__}", "Accept": "*/*"}
+    if form:
+        sent |= {"Content-Type": "application/x-www-form-urlencoded", "Content-Length": str(len(form))}
     if parts.username is not None:
         sent["Authorization"] = f"Basic {basic(unquote(parts.username), unquote(parts.password or ''))}"
     replaced = {name.lower() for name in headers} | {"accept-encoding", "connection"}
@@ -147,4 +138,4 @@ def _request(parts: SplitResult, endpoint: Endpoint, headers: dict[str, str]) ->
     if any(sign in text for line in lines for text in line for sign in "\r\n\0"):
         raise ValueError("a header contains a line break or a NUL")
     text = "".join(f"{name}: {value}\r\n" for name, value in lines)
-    return f"GET {target} HTTP/1.1\r\n{text}{proxy_authorization}\r\n".encode()
+    return f"{'POST' if form else 'GET'} {target} HTTP/1.1\r\n{text}{proxy_authorization}\r\n{form}".encode()

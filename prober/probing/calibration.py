@@ -2,7 +2,7 @@
 
 from random import Random
 
-from prober.measure.outcome import ANSWERED
+from prober.measure.outcome import ANSWERED, Outcome
 from prober.probing.probe import run_probe
 from prober.probing.target import Target
 from prober.workload.prompt_length import PromptCalibration
@@ -20,5 +20,5 @@ async def calibrate(target: Target) -> None:
         result = await run_probe(target, drawer, target.clock.now_ns() + LEAD_NS)
         if result is None:
             calibration.stop("the engine is loading or shutting down")
-        elif result.outcome not in ANSWERED:
+        elif result.outcome not in (*ANSWERED, Outcome.REJECTED):  # the probe itself stops at what is refused
             calibration.stop(f"a sample prompt was not answered ({result.outcome.value})")

@@ -1,15 +1,15 @@
 """A probe: from its due time to its result."""
 
 import asyncio
+import re
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Protocol
 
-from prober.measure.api import APIS
-from prober.measure.chat import Request
+from prober.measure.api import APIS, CHAT
+from prober.measure.chat import OTHER_LIMIT, Dialect, Request
 from prober.measure.outcome import ANSWERED, ExpectedAnswer, ObservedEnd, Outcome, Verdict, checked, classify
-from prober.measure.payload import error_message
 from prober.measure.printable import printable
 from prober.measure.quality import Expectation
 from prober.measure.recording import Recording
@@ -288,9 +288,7 @@ class Flight:
             return Verdict(Outcome.REJECTED, secret.problem)
         body = self._body(identity)
         path = f"{identity.base_path}/{self._api.path}"
-        head = target.endpoint.head(
-            "POST", path, length=len(body), request_id=self.request_id, token=token, headers=self._api.headers
-        )
+        head = target.endpoint.head("POST", path, length=len(body), request_id=self.request_id, token=token)
         verdict = await self._connect_and_send(head + body)
         for _ in range(MAX_RECONNECTIONS):
             if verdict is not None or not self._was_closed_idle():
@@ -323,7 +321,8 @@ class Flight:
         The lead learns it, also where the request crossed the end of the connection, which is the target's outcome all the same.
         """
         exchange, now_ns = self._exchange, self._target.clock.now_ns()
-        if exchange.status not in (None, IDLE_TIMEOUT) or (exchange.status is None and exchange.received):
+        is_refused = exchange.broken is not None and exchange.broken.outcome is Outcome.TLS
+        if exchange.status not in (None, IDLE_TIMEOUT) or (exchange.status is None and exchange.received) or is_refused:
             return False
         assert self._connection is not None
         is_unsent = exchange.sent_ns is None
@@ -344,7 +343,7 @@ class Flight:
             draw.messages,
             draw.output_tokens,
             spec.stream,
-            draw.sampling,
+            {**draw.sampling, **dict.fromkeys(self._target.refused_fields)},
             salt=None if draw.warm else self.request_id,
             user="llm-slo-prober",
             is_length_forced=draw.is_length_forced,
@@ -352,29 +351,28 @@ class Flight:
         return self._api.request_body(identity.dialect, request)
 
     async def _judge(self, identity: Identity) -> Verdict:
-        exchange, spec, draw, dialect = self._exchange, self._target.spec, self.drawn, identity.dialect
+        exchange, spec = self._exchange, self._target.spec
         impossible = self._recording.refuse_impossible_usage(len(self._request))
         lag = self._exchange_times().send_lag_s
         if lag is not None and lag > spec.max_send_lag:
             detail = f"sent {lag * 1e3:.1f} ms late by the prober itself (max_send_lag {spec.max_send_lag * 1e3:g} ms)"
             return Verdict(Outcome.INVALID, detail)
-        failed = exchange.status is not None and exchange.status >= 300
         ending = self._recording.observed_end(
-            transport_verdict=exchange.broken,
-            status=exchange.status,
-            status_detail=error_message(bytes(exchange.body)) if failed else "",
+            transport_verdict=exchange.broken, status=exchange.status, status_detail=exchange.refusal
         )
-        expected = ExpectedAnswer(
-            streamed=spec.stream,
-            sends_done=dialect.sends_done or self._api.has_end_event,
-            engine=dialect.name,
-            tokens=draw.output_tokens,
-            forced=self._api.can_force_length and "ignore_eos" in dialect.force_length and draw.is_length_forced,
-        )
-        verdict = classify(ending, expected)
-        if verdict.outcome is Outcome.OK and draw.expectation is not None:
-            verdict = await self._checked(verdict, ending, draw.expectation)
-        return replace(verdict, detail="; ".join(filter(None, (verdict.detail, impossible))))
+        verdict = classify(ending, self._expected(identity.dialect))
+        if verdict.outcome is Outcome.OK and self.drawn.expectation is not None:
+            verdict = await self._checked(verdict, ending, self.drawn.expectation)
+        remedy = self._remedy(exchange.refusal) if verdict.outcome is Outcome.REJECTED else ""
+        return replace(verdict, detail="; ".join(filter(None, (verdict.detail, impossible, remedy))))
+
+    def _remedy(self, refusal: str) -> str:
+        """What to write so that a request is not refused for a field that the server names; "" if it names none."""
+        if self._api is CHAT and OTHER_LIMIT.search(refusal):
+            return "the next request has that instead; `max_tokens: null` in `sampling` does it from the first one on"
+        sent = (name for name, value in self.drawn.sampling.items() if value is not None)
+        named = [f"`{name}: null`" for name in sent if re.search(rf"\b{re.escape(name)}\b", refusal)]
+        return f"{', '.join(named)} in `sampling` leaves it out" if named else ""
 
     async def _checked(self, verdict: Verdict, end: ObservedEnd, expectation: Expectation) -> Verdict:
         """The verdict with the check of the answer. The checks of a target wait for each other, so that none fills the queue of all."""
@@ -386,6 +384,17 @@ class Flight:
             except CheckUnavailable as unavailable:
                 return Verdict(Outcome.INVALID, f"the prober could not check the answer: {unavailable}")
         return checked(verdict, end, problem)
+
+    def _expected(self, dialect: Dialect) -> ExpectedAnswer:
+        draw = self.drawn
+        return ExpectedAnswer(
+            end_mark=(self._api.end_event or ("[DONE]" if dialect.sends_done else ""))
+            if self._target.spec.stream
+            else "",
+            engine=dialect.name,
+            tokens=draw.output_tokens,
+            forced=self._api.can_force_length and "ignore_eos" in dialect.force_length and draw.is_length_forced,
+        )
 
     def _held_up(self) -> Verdict | None:
         """Stopped, or kept from its loop: what it stamped, and what it missed, says nothing of the target."""
@@ -424,7 +433,8 @@ class Flight:
         usage = timeline.usage
         cached = usage.cached_tokens if usage else None
         is_sample = draw.sample_words is not None
-        if draw.sample_words is not None:
+        is_lesson = verdict.outcome is Outcome.REJECTED and target.learn_refusal(verdict.detail)
+        if draw.sample_words is not None and not is_lesson:
             self._calibrate(draw.sample_words, verdict, usage.prompt_tokens if usage else None)
         left = {
             kind: value

@@ -10,13 +10,13 @@ from traceback import format_exception
 from typing import Protocol
 
 from prober.config.target import TargetSpec
-from prober.measure.api import APIS
+from prober.measure.api import APIS, CHAT
 from prober.measure.burn_rate_windows import promql
-from prober.measure.chat import Dialect
+from prober.measure.chat import OTHER_LIMIT, Dialect
 from prober.measure.engines import DIALECTS, GENERIC, detect
 from prober.measure.names import MAX_NAME_CHARS, shown_name
 from prober.measure.outcome import Outcome, Verdict, classify_status, reader_failure_verdict
-from prober.measure.payload import error_message, json_object
+from prober.measure.payload import json_object
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import (
     IN_A_ROW,
@@ -51,6 +51,7 @@ class Answer:
 
     is_connected: the connection was set up
     is_refused: see `Broken`
+    refusal: see `Exchange`
     """
 
     status: int
@@ -59,6 +60,7 @@ class Answer:
     verdict: Verdict | None
     is_connected: bool = True
     is_refused: bool = False
+    refusal: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,7 @@ class Target:
     is_refusing: `starting`, because it refuses connections and has never answered
     reason: of the state, as the latest probe that made it ended, or as its health page says; "" if it is `ready`
     is_ending: somebody is ending its server and has said so; its state is `draining`, and what fails is no failure of it
+    refused_fields: fields of requests that the target has refused and null removes; copies (`beside`) share them
     worker: number of this process if it is a worker; 0: the prober itself
     prompt_calibration: its first requests are sample prompts that tell how its server counts tokens; None: none are sent, and a word
         counts as a token
@@ -116,6 +119,7 @@ class Target:
         self.endpoint: Endpoint = endpoint(spec)
         self.clock = clock
         self.worker = 0
+        self.refused_fields: set[str] = set()
         self.identity: Identity | None = None
         self.unidentified: Verdict | None = None
         self.state, self.reason = TargetState.PENDING, ""
@@ -302,6 +306,17 @@ class Target:
         if outcome is Outcome.HTTP_404:
             self._doubt_identity(is_new=self._last_outcome is not Outcome.HTTP_404)
 
+    def learn_refusal(self, words: str) -> bool:
+        """Whether a refused request tells that the next one needs another field for its limit. All later ones have it."""
+        is_meant = self.spec.api == CHAT.name and OTHER_LIMIT.search(words) is not None
+        is_new = is_meant and "max_tokens" not in self.refused_fields
+        if is_new and not self.worker:
+            self.refused_fields.add("max_tokens")
+            log.warning(
+                "target=%s: it refuses max_tokens; from now on requests have max_completion_tokens", self.spec.key
+            )
+        return is_new
+
     def closed_idle(self, idle_ns: int) -> None:
         """The server closed a connection that was idle before its probe was due."""
         now_ns = self.clock.now_ns()
@@ -309,7 +324,7 @@ class Target:
             lead_s = (self.connect_lead.learnt_ns(now_ns) or 0) / 1e9
             log.info(
                 "target=%s: its server closes idle connections (after %.3g s); for an hour probes connect %.3g s before they are due",
-                self.spec.name or self.spec.url,
+                self.spec.key,
                 idle_ns / 1e9,
                 lead_s,
             )
@@ -362,9 +377,7 @@ class Target:
         trace = type(problem).__name__
         with suppress(Exception):
             trace = self.endpoint.redactor.redact("".join(format_exception(problem)))
-        log.error(
-            "target=%s: %s could not be read; please report this: %s", self.spec.name or self.spec.url, sent, trace
-        )
+        log.error("target=%s: %s could not be read; please report this: %s", self.spec.key, sent, trace)
         return reader_failure_verdict(problem)
 
     def amounts(self, prompt_tokens: int, output_tokens: int) -> tuple[float, float]:
@@ -411,8 +424,8 @@ class Target:
 
     def _log_fault(self, look_up: asyncio.Task[Verdict | None]) -> None:
         if not look_up.cancelled() and (problem := look_up.exception()) is not None:
-            name = self.spec.name or self.spec.url
-            log.error("target=%s: a look-up failed inside the prober; please report this", name, exc_info=problem)
+            text = "target=%s: a look-up failed inside the prober; please report this"
+            log.error(text, self.spec.key, exc_info=problem)
 
     async def _ask_health(self) -> None:
         now = self.clock.now_ns()
@@ -424,7 +437,7 @@ class Target:
             self._heard(await self._get(path, HEALTH_TIMEOUT_S, MAX_HEALTH_BYTES))
 
     async def _get(self, path: str | None, timeout_s: float, max_bytes: int) -> Answer:
-        """GET a path of the server, with the target's own headers, token, certificates and proxy. None: only connect."""
+        """GET a path of the server, with the target's own headers, token, certificates and proxy. None: connect only."""
         exchange = Exchange(None, self.clock, max_bytes)
         timeouts = self.spec.timeouts.model_copy(update={"total": timeout_s})
         token = self.endpoint.token()
@@ -446,7 +459,9 @@ class Target:
         finally:
             exchange.abort()
         self.has_answered = self.has_answered or exchange.status is not None
-        return Answer(exchange.status or 0, exchange.headers, bytes(exchange.body), exchange.broken)
+        return Answer(
+            exchange.status or 0, exchange.headers, bytes(exchange.body), exchange.broken, refusal=exchange.refusal
+        )
 
     def _health_path(self) -> str | None:
         dialect = self.identity.dialect if self.identity else DIALECTS.get(self.spec.engine or "", None)
@@ -501,7 +516,7 @@ class Target:
         base, verdict = self.endpoint.base_path, None
         for path in dict.fromkeys((base, f"{base}/v1" if not base.endswith("/v1") else base)):
             answer = await self._get(f"{path}/models", timeout_s, MAX_MODELS_BYTES)
-            verdict = answer.verdict or classify_status(answer.status, error_message(answer.body))
+            verdict = answer.verdict or classify_status(answer.status, answer.refusal)
             if verdict is None:
                 try:
                     identity = self._read(answer, path)
@@ -515,7 +530,7 @@ class Target:
                     self._is_told_of_models = True
                     log.warning(
                         "target=%s: the list of models is not read: %s; set `model` and `engine`",
-                        self.spec.name or self.spec.url,
+                        self.spec.key,
                         verdict.detail,
                     )
                 break

@@ -245,8 +245,9 @@ class TargetRunner:
         if before.target.spec.url == self.target.spec.url:
             self._models = before._models
             self.target.warm_up = replace(before.target.warm_up, count=self.target.spec.warmup)
-            if self.target.spec.model == before.target.spec.model and before.target.prompt_calibration is not None:
-                self.target.prompt_calibration = before.target.prompt_calibration
+            if self.target.spec.model == before.target.spec.model:
+                self.target.refused_fields = before.target.refused_fields
+                self.target.prompt_calibration = before.target.prompt_calibration or self.target.prompt_calibration
             self._logged_state, self._logged_workloads = before.target.state, before._logged_workloads
         self.target.inherit(before.target)
 

@@ -288,7 +288,8 @@ class WorkerFlight:
             self.lose("no worker is left")
             return
         self._process, number = dealt
-        drawn = replace(self.drawn, session=None) if self.drawn.session is not None else self.drawn
+        sampling = {**self.drawn.sampling, **dict.fromkeys(self._target.refused_fields)}
+        drawn = replace(self.drawn, session=None, sampling=sampling)
         self._process.send(Send(self.request_id, number, drawn, self._due_ns, launched_ns))
 
     async def _cut(self) -> None:
@@ -304,7 +305,9 @@ class WorkerFlight:
     def _completed(self, result: ProbeResult) -> ProbeResult:
         """The result of the worker with what only the prober knows."""
         target = self._target
-        if result.outcome is Outcome.SHED:
+        if result.outcome is Outcome.REJECTED:
+            target.learn_refusal(result.detail)
+        elif result.outcome is Outcome.SHED:
             cap = target.spec.max_in_flight
             detail = f"worker {result.worker} had its share of {cap} probes in flight already (max_in_flight)"
             result = replace(result, detail=detail)

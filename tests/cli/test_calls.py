@@ -290,7 +290,7 @@ def test_a_group_of_options_becomes_one_option_a_field() -> None:
 
     parameters = inspect.signature(command).parameters
     assert list(parameters) == ["url", *(field.name for field in fields(EndpointOptions)), "count"]
-    assert parameters["api"].default == "chat"
+    assert parameters["model"].default == "auto"
     defaults = {name: parameter.default for name, parameter in parameters.items()} | {
         "url": NOBODY,
         "api": "completions",

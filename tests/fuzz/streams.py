@@ -85,7 +85,7 @@ class Promise(NamedTuple):
 
 PROMISES = (
     Promise(),
-    Promise(ExpectedAnswer(sends_done=False)),
+    Promise(ExpectedAnswer(end_mark="")),
     Promise(ExpectedAnswer(tokens=16, forced=True)),
     Promise(expectation=Expectation("text", "word")),
     Promise(expectation=Expectation("regex", r"\bword\b")),

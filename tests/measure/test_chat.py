@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from prober.measure.api import MESSAGES, RESPONSES
+from prober.measure.api import CHAT, COMPLETIONS, MESSAGES, RESPONSES, Api
 from prober.measure.chat import Dialect, Request, Usage, parse_answer, parse_chunk, request_body
 from prober.measure.engines import DIALECTS, GENERIC, detect
 from prober.measure.payload import Malformed, error_message
@@ -142,31 +142,34 @@ def test_content_and_answer_are_recognised(delta: dict[str, Any], has_content: b
 
 
 @pytest.mark.parametrize(
-    "error",
+    ("error", "kinds"),
     [
-        {"error": {"message": "died", "code": "500"}},
-        {"type": "error", "error": {"type": "overloaded_error", "message": "died"}},
-        {"error": {"error": {"message": "died"}}},
-        {"error": ["died"]},
-        {"detail": "died"},
-        {"detail": [{"loc": ["body"], "msg": "died", "type": "value_error"}]},
-        {"message": "died", "__type": "ThrottlingException"},
-        {"Message": "died", "code": "AccessDenied"},
-        {"success": False, "errors": [{"code": 7003, "message": "died"}], "result": None},
-        {"type": "about:blank", "title": "Busy", "status": 503, "detail": "died"},
-        {"fault": {"faultstring": "died", "detail": {"errorcode": "x"}}},
-        {"base_resp": {"status_code": 1004, "status_msg": "died"}},
-        {"error_code": 18, "error_msg": "died"},
-        {"choices": [{"index": 0, "delta": {"content": ""}, "error": {"code": 502, "message": "died"}}]},
-        {"error": {"code": 500, "message": "died", "type": "server_error"}, "choices": []},
-        {"error": "died"},
-        {"object": "error", "message": "died"},
+        ({"error": {"message": "died", "code": "500"}}, "500"),
+        ({"type": "error", "error": {"type": "overloaded_error", "message": "died"}}, "overloaded_error"),
+        ({"error": {"error": {"message": "died"}}}, ""),
+        ({"error": ["died"]}, ""),
+        ({"detail": "died"}, ""),
+        ({"detail": [{"loc": ["body"], "msg": "died", "type": "value_error"}]}, "value_error"),
+        ({"message": "died", "__type": "ThrottlingException"}, "ThrottlingException"),
+        ({"Message": "died", "code": "AccessDenied"}, "AccessDenied"),
+        ({"success": False, "errors": [{"code": 7003, "message": "died"}], "result": None}, "7003"),
+        ({"type": "about:blank", "title": "Busy", "status": 503, "detail": "died"}, "503"),
+        ({"fault": {"faultstring": "died", "detail": {"errorcode": "x"}}}, ""),
+        ({"base_resp": {"status_code": 1004, "status_msg": "died"}}, "1004"),
+        ({"error_code": 18, "error_msg": "died"}, "18"),
+        ({"choices": [{"index": 0, "delta": {"content": ""}, "error": {"code": 502, "message": "died"}}]}, "502"),
+        ({"error": {"code": 500, "message": "died", "type": "server_error"}, "choices": []}, "server_error, 500"),
+        ({"error": {"code": "died", "message": "died", "type": "died"}}, ""),
+        ({"error": {"code": "a b\u202e", "message": "died", "type": True}}, ""),
+        ({"error": "died"}, ""),
+        ({"error": "died", "code": 503}, "503"),
+        ({"object": "error", "message": "died"}, ""),
     ],
 )
-def test_an_error_object_is_recognised_in_every_form(error: dict[str, Any]) -> None:
-    """An error is an object, a string or the document itself; in a stream, a complete answer and an error response."""
-    payload = json.dumps(error).encode()
-    assert parse_chunk(payload).error == parse_answer(payload).error == error_message(payload) == "died"
+def test_an_error_object_is_recognised_in_every_form(error: dict[str, Any], kinds: str) -> None:
+    """An error is an object, a string or the document itself, in a stream, an answer or a refusal; its type and code are shown."""
+    payload, words = json.dumps(error).encode(), f"died ({kinds})" if kinds else "died"
+    assert parse_chunk(payload).error == parse_answer(payload).error == error_message(payload) == words
 
 
 def test_a_null_error_is_no_error() -> None:
@@ -265,3 +268,27 @@ def test_bodies_of_the_other_apis() -> None:
         "max_tokens": 9,
         "metadata": {"user_id": "u"},
     }
+
+
+@pytest.mark.parametrize(
+    ("api", "sampling", "absent", "present"),
+    [
+        (CHAT, {"user": None, "stream_options": None}, {"user", "stream_options"}, {"max_tokens": 9, "stream": True}),
+        (CHAT, {"temperature": None, "user": "mine"}, {"temperature"}, {"user": "mine"}),
+        (CHAT, {"max_tokens": None}, {"max_tokens"}, {"max_completion_tokens": 9, "ignore_eos": True, "min_tokens": 9}),
+        (CHAT, {"max_completion_tokens": 5, "max_tokens": None}, {"max_tokens"}, {"max_completion_tokens": 9}),
+        (CHAT, dict.fromkeys(("model", "stream", "messages", "ignore_eos")), set(), {"model": "m", "ignore_eos": True}),
+        (COMPLETIONS, {"max_tokens": None}, {"max_completion_tokens"}, {"max_tokens": 9, "prompt": "b"}),
+        (RESPONSES, {"store": None, "max_output_tokens": None}, {"store"}, {"max_output_tokens": 9, "user": "u"}),
+        (MESSAGES, {"metadata": None, "max_tokens": None}, {"metadata"}, {"max_tokens": 9}),
+    ],
+)
+def test_null_in_sampling_removes_a_field_that_the_prober_can_do_without(
+    api: Api, sampling: dict[str, Any], absent: set[str], present: dict[str, Any]
+) -> None:
+    """Whoever has set it; model, prompt, stream, the forced length and the limit stay, the limit of chat under its other name."""
+    request = Request("m", (("user", "b"),), 9, stream=True, sampling=sampling, salt="n", user="u")
+    document = json.loads(api.request_body(DIALECTS["vllm"], request))
+    assert not absent & document.keys()
+    assert document.items() >= present.items()
+    assert None not in document.values()

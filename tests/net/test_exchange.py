@@ -118,7 +118,7 @@ class Answer:
         async with asyncio.timeout(5):
             await self.exchange.ended
         ending = self.recording.observed_end(transport_verdict=self.exchange.broken, status=self.exchange.status)
-        return classify(ending, ExpectedAnswer(self.recording.streamed))
+        return classify(ending, ExpectedAnswer(end_mark="[DONE]" if self.recording.streamed else ""))
 
     @property
     def timeline(self) -> Timeline:

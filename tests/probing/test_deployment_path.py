@@ -7,9 +7,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
+from prober.cli.options import EndpointOptions
+from prober.cli.target import target as cli_target
 from prober.config.load import load
 from prober.config.problems import ConfigError
 from prober.config.target import TargetSpec
@@ -24,6 +27,7 @@ from prober.workload.workloads import RequestGenerator
 KEY = "k3y-of-the-deployment"
 PATH = "/openai/deployments/large"
 QUERY = "?api-version=2024-10-21"
+SURROUNDINGS: dict[str, Any] = {"engines": DIALECTS, "environment": {}, "read": lambda path: path}
 CHUNKS = (
     '{"choices":[],"model":"","prompt_filter_results":[{"prompt_index":0}]}',
     '{"choices":[{"index":0,"delta":{"role":"assistant","content":""}}],"model":"large-2024-08-06"}',
@@ -70,7 +74,7 @@ async def listening(api: Api) -> AsyncIterator[str]:
 
 def spec(target: str) -> TargetSpec:
     text = f"targets: [{{name: t, connect_lead: 50ms, max_send_lag: 5s, metrics: {{url: none}}, {target}}}]"
-    return load(text, source="c", engines=DIALECTS, environment={}, read=lambda path: path).targets[0]
+    return load(text, source="c", **SURROUNDINGS).targets[0]
 
 
 async def probed(target_spec: TargetSpec) -> ProbeResult:
@@ -203,3 +207,49 @@ def test_a_key_in_a_header_is_for_targets_only() -> None:
     text = "grafana: {url: http://g, auth: {header: a, key_file: k}}\ntargets: [{url: http://h}]"
     with pytest.raises(ConfigError, match=r"grafana\.auth\.header: is for targets only; use bearer_token_file"):
         load(text, source="c", engines=DIALECTS, environment={}, read=lambda path: path)
+
+
+@pytest.mark.parametrize(
+    ("url", "base", "api"),
+    [
+        ("https://api.anthropic.com/v1/messages", "https://api.anthropic.com/v1", "messages"),
+        ("https://api.openai.com/v1/chat/completions/", "https://api.openai.com/v1", "chat"),
+        ("https://api.openai.com/v1/responses", "https://api.openai.com/v1", "responses"),
+        ("http://h:8000/v1/completions", "http://h:8000/v1", "completions"),
+        ("http://h/chat/completions", "http://h", "chat"),
+        (f"http://h{PATH}/chat/completions{QUERY}", f"http://h{PATH}{QUERY}", "chat"),
+        (f"http://h/openai/responses{QUERY}", f"http://h/openai{QUERY}", "responses"),
+        ("http://messages", "http://messages/v1", "chat"),
+        ("http://h/v1/messages-of-today", "http://h/v1/messages-of-today", "chat"),
+        ("http://h/v1", "http://h/v1", "chat"),
+    ],
+)
+def test_a_url_of_an_api_is_its_base_and_names_the_api(url: str, base: str, api: str) -> None:
+    """As documentation shows it; the same API may be named as well, and a base URL is that of chat unless `api` says more."""
+    assert [(found.url, found.api) for found in (spec(f"url: '{url}'"), spec(f"url: '{url}', api: {api}"))] == [
+        (base, api)
+    ] * 2
+    assert cli_target("once", url, EndpointOptions()).api == api
+
+
+def test_an_api_that_contradicts_the_url_is_named() -> None:
+    """By its key or its option."""
+    text = "is messages, but the URL ends in /chat/completions, which is chat; remove one of the two"
+    with pytest.raises(ConfigError) as problem:
+        spec("url: http://h/v1/chat/completions, api: messages")
+    assert str(problem.value) == f"c:1: targets[0].api: {text}"
+    with pytest.raises(ConfigError) as problem:
+        cli_target("once", "http://h/v1/chat/completions", EndpointOptions(api="messages"))
+    assert str(problem.value) == f"prober once: --api: {text}"
+
+
+async def test_a_url_of_an_api_is_probed_there(key_file: Path) -> None:
+    """And nowhere else."""
+    api = Api()
+    async with listening(api) as server:
+        auth = f"auth: {{header: api-key, key_file: {key_file}}}"
+        result = await probed(spec(f"url: '{server}{PATH}/chat/completions{QUERY}', model: large, {auth}"))
+    assert result.outcome is Outcome.OK, result.detail
+    assert [line for line, _ in api.requests if line.startswith("POST")] == [
+        f"POST {PATH}/chat/completions{QUERY} HTTP/1.1"
+    ]

@@ -59,10 +59,12 @@ class Engine:
     health_delay_s: float = 0.0
     requests: list[dict[str, Any]] = field(default_factory=list)
     look_ups: list[float] = field(default_factory=list)  # times at which the list of models was asked for
+    heads: list[bytes] = field(default_factory=list)  # of all requests
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             head = await reader.readuntil(b"\r\n\r\n")
+            self.heads.append(head)
             if head.startswith(b"GET /health"):
                 await asyncio.sleep(self.health_delay_s)
                 writer.write(answer("200 OK"))
@@ -303,3 +305,23 @@ async def test_a_target_without_health_page_that_answered_a_probe_has_answered()
         assert target.starting_until_ns is not None
         await send(target)
         assert target.starting_until_ns is None
+
+
+@pytest.mark.parametrize(
+    ("api", "headers", "versions"),
+    [
+        ("messages", {}, [b"anthropic-version: 2023-06-01"]),
+        ("messages", {"Anthropic-Version": "2099-01-01"}, [b"Anthropic-Version: 2099-01-01"]),
+        ("chat", {}, []),
+    ],
+)
+async def test_a_look_up_has_the_headers_of_the_api_as_a_probe_has(
+    api: str, headers: dict[str, str], versions: list[bytes]
+) -> None:
+    """Anthropic refuses a list of models without its version; the header of a target replaces that of the API."""
+    engine = Engine(models("m"))
+    async with probing(engine, api=api, headers=headers) as target:
+        await send(target)
+        asked, sent = (next(head for head in engine.heads if head.startswith(verb)) for verb in (b"GET /v1/m", b"POST"))
+    for head in (asked, sent):
+        assert [line for line in head.splitlines() if line.lower().startswith(b"anthropic-version")] == versions

@@ -5,12 +5,15 @@ import base64
 import contextlib
 import gzip
 import json
+import logging
 import socket
+import socketserver
 import ssl
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -308,15 +311,42 @@ async def test_a_page_and_the_answer_of_a_prometheus_are_bounded(
 # --- who we are
 
 
-@asynccontextmanager
-async def asking_for_certificates(authority: trustme.CA, name: str = "127.0.0.1") -> AsyncIterator[str]:
+def wanting_certificates(authority: trustme.CA, name: str, version: ssl.TLSVersion) -> ssl.SSLContext:
+    """Settings of a server that wants a certificate of this authority."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert(name).configure_cert(context)
     authority.configure_trust(context)
     context.verify_mode = ssl.CERT_REQUIRED
-    context.maximum_version = ssl.TLSVersion.TLSv1_2  # so that the handshake itself says no
-    async with running(QUICK, tls=context) as url:
+    context.maximum_version = version
+    return context
+
+
+@asynccontextmanager
+async def asking_for_certificates(
+    authority: trustme.CA, name: str = "127.0.0.1", version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3
+) -> AsyncIterator[str]:
+    async with running(QUICK, tls=wanting_certificates(authority, name, version)) as url:
         yield url
+
+
+@contextmanager
+def refusing_certificates(authority: trustme.CA, version: ssl.TLSVersion) -> Iterator[str]:
+    """A server that says why it ends a handshake, as OpenSSL does on a plain socket; servers on asyncio close without a word."""
+    context = wanting_certificates(authority, "127.0.0.1", version)
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with self.request.dup() as plain, contextlib.suppress(OSError):
+                with contextlib.suppress(ssl.SSLError):
+                    context.wrap_socket(self.request, server_side=True)
+                plain.shutdown(socket.SHUT_WR)
+                while plain.recv(4096):
+                    pass
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield f"https://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
 
 
 def certificate_files(folder: Path, authority: trustme.CA) -> TlsSpec:
@@ -327,19 +357,30 @@ def certificate_files(folder: Path, authority: trustme.CA) -> TlsSpec:
     return TlsSpec(ca_file=str(folder / "ca.pem"), cert_file=str(folder / "tls.crt"), key_file=str(folder / "tls.key"))
 
 
-async def test_a_client_certificate_is_shown_to_the_target_and_to_its_page(tmp_path: Path) -> None:
-    """Without one the handshake fails."""
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+async def test_a_client_certificate_is_shown_to_the_target_and_to_its_page(
+    tmp_path: Path, version: ssl.TLSVersion, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without one, or with one of another authority, the outcome is `tls`: of the handshake, or in TLS 1.3 of the first read, which is
+    not taken for the end of an idle connection.
+    """
+    monkeypatch.setattr("prober.probing.probe.MIN_IDLE_NS", 0)
+    caplog.set_level(logging.INFO)
     authority = trustme.CA()
-    tls = certificate_files(tmp_path, authority)
-    async with asking_for_certificates(authority) as url:
+    (tmp_path / "other").mkdir()
+    tls, other = certificate_files(tmp_path, authority), certificate_files(tmp_path / "other", trustme.CA())
+    async with asking_for_certificates(authority, version=version) as url:
         result = await probe(spec(url, tls=tls, model=None))
         assert result.outcome is Outcome.OK, result.detail
-        without = await probe(
-            spec(url, tls=tls.model_copy(update={"cert_file": None, "key_file": None})), identified=False
-        )
-        assert without.outcome in (Outcome.TLS, Outcome.RESET)
         page = await fetch(f"{url}/metrics", headers={}, tls=ClientTls(tls).context())
         assert b"vllm" in page.body
+    with refusing_certificates(authority, version) as url:
+        for certificate, why in ((None, "certificate required; see `tls.cert_file`"), (other, "unknown ca")):
+            files = {name: getattr(certificate, name, None) for name in ("cert_file", "key_file")}
+            refused = await probe(spec(url, tls=tls.model_copy(update=files)), identified=False)
+            assert refused.outcome is Outcome.TLS, refused.detail
+            assert version is ssl.TLSVersion.TLSv1_2 or why in refused.detail
+    assert "idle" not in caplog.text
 
 
 async def test_the_name_in_the_certificate_can_be_another_one(tmp_path: Path) -> None:

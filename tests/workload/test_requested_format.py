@@ -47,6 +47,7 @@ D = r"\d{4}-[\d]{2}"
         ({"tools": [ANTHROPIC], "tool_choice": {"type": "any"}}, CALLS),
         ({"tools": [NESTED]}, BY_CHOICE),
         ({"tools": [NESTED], "tool_choice": "auto"}, BY_CHOICE),
+        ({"tools": [NESTED], "tool_choice": None, "response_format": None}, BY_CHOICE),
         ({"tools": [ANTHROPIC], "tool_choice": {"type": "auto"}}, BY_CHOICE),
         ({"tools": [NESTED], "tool_choice": "none"}, NO_CALL),
         ({"tools": [ANTHROPIC], "tool_choice": {"type": "none"}}, NO_CALL),

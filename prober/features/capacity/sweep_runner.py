@@ -99,7 +99,7 @@ class SweepRunner:
         self._target = Target(spec, target.clock)
         self._target.budgets, self._target.ledger, self._target.protected_demand = target.budgets, target.ledger, needs
         self._target.identity, self._target.state = target.identity, target.state
-        self._target.connect_lead = target.connect_lead
+        self._target.connect_lead, self._target.refused_fields = target.connect_lead, target.refused_fields
         self._target.prompt_calibration = target.settled_calibration
         self._clock = target.clock
         self._requests, self._plan, self._rng, self._on_action = RequestGenerator(workload, rng), plan, rng, on_action
@@ -206,7 +206,7 @@ class SweepRunner:
         if metrics is None:
             return None
         spec = metrics.model_copy(update={"interval": PAGE_S})
-        name = self._target.spec.name or self._target.spec.url
+        name = self._target.spec.key
         return asyncio.create_task(self._read(self._open_page(self._target, spec, self._clock, self, lambda: name)))
 
     async def _read(self, page: PageSource) -> None:
