@@ -95,7 +95,16 @@ SWEEP_PERIOD = gauge(
     "Longest time between two scheduled sweeps that are allowed to start; absent without a schedule.",
     "target",
 )
-SWEEP_VERDICTS = ("found", "not_reached", "below_lowest", "not_enough_data", "no_estimate", "void", "failed")
+SWEEP_VERDICTS = (
+    "found",
+    "not_reached",
+    "below_lowest",
+    "not_enough_data",
+    "not_judged",
+    "no_estimate",
+    "void",
+    "failed",
+)
 SWEEP_REFUSALS: tuple[str, ...] = get_args(RefusalReason)
 
 ALL: tuple[AnySeries, ...] = tuple(value for value in globals().copy().values() if isinstance(value, Series))
