@@ -17,6 +17,7 @@ from prober.exposition.alerting import RuleOptions
 from prober.measure.engine_signals import EngineTable
 from prober.measure.engines import DIALECTS, TABLES
 from prober.web.api import openapi
+from tests import refusals
 from tests.wire.table import markdown, read_cases
 
 DOCS = Path(__file__).parent
@@ -112,6 +113,7 @@ def files() -> dict[Path, str]:
         ("configuration.md", "dialects", engines_table()),
         ("configuration.md", "pages", pages_table()),
         ("verdicts.md", "cases", markdown(read_cases())),
+        ("methods.md", "refused requests", refusals.table()),
     )
     wanted: dict[Path, str] = {}
     for name, block, table in blocks:

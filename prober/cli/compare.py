@@ -55,6 +55,7 @@ from prober.features.experiments.compare import (
     reservations,
     risks,
     rounds_of,
+    stored_refused,
     stored_rounds,
 )
 from prober.features.experiments.compare import compare as judge
@@ -68,9 +69,10 @@ from prober.measure.warmup import WarmUpLength
 from prober.net.clock import Clock
 from prober.net.endpoint import BadEndpoint
 from prober.probing.workers import Workers, WorkersUnavailable, open_workers
-from prober.results.comparison import Comparison, Side, risk_sentences, to_json
+from prober.results.comparison import Comparison, Side, risk_sentences, to_json, with_refused
 from prober.results.cost import Gpus, gpus_of
 from prober.results.load_description import describe_load
+from prober.results.refused_requests import refused_requests
 from prober.results.result import Request
 from prober.results.result import Target as Described
 from prober.results.stage import quality_of, request_of, use_of
@@ -85,6 +87,10 @@ MIN_WIDTH_COLUMNS = 110  # in a narrower terminal lines wrap, so that no figure 
 
 class UnansweredSide(Exception):
     """A side does not answer. The message names the side and the reason."""
+
+
+class RefusingSide(Exception):
+    """A side refuses the requests of its warm-up. The message names the side and the reason."""
 
 
 @dataclass(slots=True)
@@ -167,9 +173,11 @@ def compare(
     workers: WorkerOptions,
     as_json: AsJson = False,
 ) -> None:
-    """Compare two endpoints or two results. Exit codes: 0 compared, 1 cannot be compared, 2 wrong call."""
+    """Compare two endpoints or two results. Exit codes: 0 compared, 1 cannot be compared, 2 wrong call, 4 not judged, as too many
+    requests were refused."""
     with (
         exit_on(UnansweredSide, WorkersUnavailable, command="compare", code=ExitCode.FAILED),
+        exit_on(RefusingSide, command="compare", code=ExitCode.NOT_JUDGED),
         exit_on(ConfigError, BadEndpoint, OSError, ValueError, command="compare"),
     ):
         level = share("--error", error)
@@ -242,6 +250,8 @@ def compare(
         echo(json.dumps({**asdict(comparison), "risks": states}))
     else:
         _draw(comparison)
+    if comparison.not_judged:
+        sys.exit(ExitCode.NOT_JUDGED)
     sys.exit(ExitCode.OK if comparison.compared else ExitCode.FAILED)
 
 
@@ -292,6 +302,9 @@ def _stored(
     comparison = _comparison(result_a.target, result_b.target, error, time.time())
     if reasons := incomparable(result_a.load, result_b.load):
         return replace(comparison, said=tuple(reasons)), [], gpus
+    refused = stored_refused(result_a, result_b)
+    if (unjudged := with_refused(replace(comparison, load=result_a.load), refused)).not_judged:
+        return unjudged, [], gpus
     pairs = stored_rounds(result_a, result_b, rounds)
     compared = judge(pairs, error, slos)
     starts = (result_a.started_unix_s, result_b.started_unix_s)
@@ -304,7 +317,7 @@ def _stored(
     comparison = replace(
         comparison, load=result_a.load, compared=tuple(compared), said=tuple(remarks), configuration=configuration
     )
-    return comparison, pairs, gpus
+    return with_refused(comparison, refused), pairs, gpus
 
 
 def _comparison(a: Described, b: Described, error: float, started_s: float) -> Comparison:
@@ -334,7 +347,9 @@ async def _measured(
     worker_processes: int | None,
     ray: str,
 ) -> tuple[Comparison, list[Round]]:
-    """The comparison, and its rounds, sent with so many workers. Raises WorkersUnavailable, UnansweredSide."""
+    """The comparison, and its rounds, sent with so many workers. Raises WorkersUnavailable, UnansweredSide,
+    RefusingSide.
+    """
     async with open_workers(worker_processes, ray=ray) as workers:
         return await _take_turns(specs, halves, pause_s, warm_up, error, slos, workers)
 
@@ -362,6 +377,7 @@ async def _take_turns(
             await session.start()
         measured: dict[Half, Sequence[Request]] = {}
         answers: dict[Side, list[ProbeResult]] = {"a": [], "b": []}
+        by_rate: dict[str, list[ProbeResult]] = {}
         warm_ups: list[int] = []
         for number, half in enumerate(halves):
             if number:
@@ -369,6 +385,7 @@ async def _take_turns(
             session, begin_ns = sessions[half.side], clock.now_ns()
             measured[half], answered, warmed = await _turn(session, half, warm_up)
             answers[half.side] += answered
+            by_rate.setdefault(f"{half.side.upper()} at {half.rate_per_s:g}/s", []).extend(answered)
             warm_ups.append(warmed)
             pages[half.side] += [signals for at_ns, signals in session.readings if at_ns >= begin_ns]
             local = session if session.gpus else sessions["b" if half.side == "a" else "a"]
@@ -389,7 +406,10 @@ async def _take_turns(
         fields = [json.dumps(describe_load(spec.probes[0].workload, arrivals="").sampling) for spec in specs]
         apart = (("request fields", *fields),) if fields[0] != fields[1] else ()
         differs = (*comparison.differs, *apart)
-        return replace(comparison, compared=tuple(compared), differs=differs, said=tuple(remarks)), rounds
+        comparison = replace(comparison, compared=tuple(compared), differs=differs, said=tuple(remarks))
+        refused = {place: part for place, results in by_rate.items() if (part := refused_requests(results)).refused}
+        comparison = with_refused(comparison, refused)
+        return comparison, rounds if comparison.compared else []
     finally:
         for session in sessions.values():
             await session.stop()
@@ -448,6 +468,8 @@ async def _turn(session: Session, half: Half, warm_up: WarmUpLength) -> tuple[li
     is_answered = any(result is not None and result.outcome in ANSWERED for result in warm)
     if warm and not is_answered and half.round == 0:
         last = warm[-1]
+        if (refused := refused_requests(result for result in warm if result is not None)).is_too_many:
+            raise RefusingSide(f"{half.side.upper()} ({session.spec.url}): {refused}")
         why = f"{last.outcome.value}: {last.detail}" if last is not None else "it says it is loading or shutting down"
         raise UnansweredSide(f"{half.side.upper()} ({session.spec.url}) answers nothing: {why}")
     start_ns = session.clock.now_ns() + round(session.spec.connect_lead * 1e9)

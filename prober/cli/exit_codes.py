@@ -22,14 +22,20 @@ class ExitCode(IntEnum):
     """An argument is missing, unknown or has a wrong value. Nothing was sent."""
     DEGRADED = 3
     """`gate`: the target answers, but misses an objective or is slower than the baseline."""
-    NOT_ENOUGH_DATA = 4
-    """`gate`, `matrix`, `sweep`: the measurement shows neither a good nor a bad result, or the target cannot be measured now."""
+    NOT_JUDGED = 4
+    """Nothing is judged: the measurement shows neither a good nor a bad result, too many requests were refused, or the target cannot
+    be measured now."""
     CHANGES_PENDING = 5
     """`dashboards push --dry-run`: Grafana differs from what a push would leave."""
     NO_ESTIMATE = 6
     """`sweep`: what was measured is there, but the process that estimates failed, for example out of memory."""
     INTERRUPTED = 130
     """Ended at once by Ctrl-C: 128 + SIGINT, as shells report it."""
+
+    @property
+    def colour(self) -> str:
+        """The colour of a verdict with this code on the terminal."""
+        return {ExitCode.OK: "green", ExitCode.FAILED: "red"}.get(self, "yellow")
 
 
 def fail(message: str, code: ExitCode) -> NoReturn:

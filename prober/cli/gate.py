@@ -70,9 +70,9 @@ EXIT: dict[State, ExitCode] = {
     "ready": ExitCode.OK,
     "not_ready": ExitCode.FAILED,
     "degraded": ExitCode.DEGRADED,
-    "not_enough_data": ExitCode.NOT_ENOUGH_DATA,
+    "not_enough_data": ExitCode.NOT_JUDGED,
+    "not_judged": ExitCode.NOT_JUDGED,
 }
-COLOUR: dict[State, str] = {"ready": "green", "not_ready": "red", "degraded": "yellow", "not_enough_data": "yellow"}
 PAGE_INTERVAL_S = 10.0
 MAX_IN_FLIGHT = 256  # far above need, so that a slow target shows as slow instead of shedding requests
 
@@ -111,7 +111,8 @@ def gate(
     context: ContextOptions,
     as_json: AsJson = False,
 ) -> None:
-    """Decide: ready (exit code 0), not_ready (1), degraded (3) or not_enough_data (4). Exit code 2: wrong call."""
+    """Decide: ready (exit code 0), not_ready (1), degraded (3), not_enough_data or not_judged, as
+    too many requests were refused (4). Exit code 2: wrong call."""
     with exit_on(ConfigError, BadEndpoint, OSError, ValueError, command="gate"):
         objectives, sent = parse_objectives(slo or []), workload(workload_options)
         warm = warm_up_length(warm_up)
@@ -144,26 +145,27 @@ def gate(
         verdict, result = uvloop.run(_ask(spec, judge, warm))
         if max_cost is not None:
             verdict = with_cost(verdict, judge_cost(result.stages[0], result.requests, result.prices, max_cost))
-        result = replace(result, decision=decision(verdict, spec.context.rollback), stop_detail=verdict.why)
+        decided = decision(verdict, spec.context.rollback)
+        result = replace(result, decision=decided, stop_detail=verdict.why, refused=verdict.refused)
         if before is not None and before.target.model != result.target.model:
             remarks.append(f"the baseline is of model {before.target.model!r}, this is {result.target.model!r}")
         if save:
             Path(save).write_text(to_json(result), encoding="utf-8")
             remarks += _as_baseline(result, save)
     stage = result.stages[0]
-    prompts, reasoning = stage.prompt_lengths, stage.reasoning
     if as_json:
         document = {**asdict(verdict), "exit_code": EXIT[verdict.state], "reservations": remarks}
-        document["cost"] = asdict(price) if (price := stage_cost(stage, result.prices)) is not None else None
-        document |= {"target": asdict(result.target), "rate_per_s": probe.rate, "workload": sent.name}
-        document |= {"prompt_lengths": asdict(prompts) if prompts else None}
-        document["reasoning"] = asdict(reasoning) if reasoning else None
-        document["tool_calls"] = asdict(stage.tool_calls) if stage.tool_calls else None
-        document["series"] = [asdict(series) for series in stage.series]
-        document["warm_up"] = asdict(result.warm_up) if result.warm_up is not None else None
+        price, of_stage, of_result = (
+            stage_cost(stage, result.prices),
+            asdict(stage),
+            asdict(replace(result, requests=())),
+        )
+        document |= {"cost": price and asdict(price), "rate_per_s": probe.rate, "workload": sent.name}
+        document |= {name: of_stage[name] for name in ("prompt_lengths", "reasoning", "tool_calls", "series")}
+        document |= {name: of_result[name] for name in ("target", "warm_up")}
         echo(json.dumps(document))
     else:
-        lengths = [f"Prompts: {prompts.text()}."] if prompts else []
+        lengths = [f"Prompts: {stage.prompt_lengths.text()}."] if stage.prompt_lengths else []
         _draw(verdict, result, [*remarks, *stage.sentences(), *lengths, *stage_sentences(result, stage)])
     sys.exit(EXIT[verdict.state])
 
@@ -200,6 +202,9 @@ def _references(
     if probe.rate not in rates.values():
         known = ", ".join(f"{rate:g}/s" for rate in rates.values() if rate is not None) or "no rate that is known"
         raise ValueError(f"--baseline {source} is of {known}, not of {probe.rate:g}/s: say --rate accordingly")
+    for place, rate in rates.items():
+        if rate == probe.rate and (refused := before.stages[place].refused).is_too_many:
+            raise ValueError(f"--baseline {source}: {refused}: its latencies are those of the others; keep another one")
     rows: list[Request] = [request for request in before.requests if rates.get(request.stage) == probe.rate]
     references: list[Reference] = []
     remarks: list[str] = []
@@ -304,7 +309,7 @@ async def _fed(
 
 def _draw(verdict: Verdict, result: Result, remarks: Sequence[str]) -> None:
     console, table = Terminal(highlight=False, soft_wrap=True), Table(box=None, pad_edge=False)
-    console.print(f"[bold {COLOUR[verdict.state]}]{verdict.state}[/]  {verdict.requests} requests")
+    console.print(f"[bold {EXIT[verdict.state].colour}]{verdict.state}[/]  {verdict.requests} requests")
     console.print(verdict.why, markup=False)
     for column in ("question", "evidence", "bad", "of", "share", "allowed", "error at most"):
         table.add_column(column, justify="left" if column in ("question", "evidence") else "right")

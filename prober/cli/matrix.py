@@ -81,10 +81,15 @@ from prober.storage.watched_file import read_text
 EXIT: dict[State, ExitCode] = {
     "accepted": ExitCode.OK,
     "rejected": ExitCode.FAILED,
-    "not_enough_data": ExitCode.NOT_ENOUGH_DATA,
+    "not_enough_data": ExitCode.NOT_JUDGED,
+    "not_judged": ExitCode.NOT_JUDGED,
 }
-COLOUR = {"accepted": "green", "rejected": "red", "not_enough_data": "yellow", "not_judged": ""}
 PAGE_INTERVAL_S = 0.5
+# Fields of a stage that --json prints of its row.
+OF_STAGE = {
+    *("sent", "answered", "outcomes", "refused", "prompt_lengths", "quality", "reasoning", "tool_calls"),
+    *("series", "disturbance", "adapters", "contrast", "latencies"),
+}
 
 
 class UnidentifiedTarget(Exception):
@@ -106,8 +111,8 @@ def matrix(
     context: ContextOptions,
     as_json: AsJson = False,
 ) -> None:
-    """Send and judge each row; Ctrl-C keeps what was measured. Exit codes: 0 all accepted, 1 a row rejected, 4 not enough data,
-    2 wrong call."""
+    """Send and judge each row; Ctrl-C keeps what was measured. Exit codes: 0 all accepted, 1 a row rejected, 4 not judged: not
+    enough data, or too many requests refused, 2 wrong call."""
     with exit_on(ConfigError, ValueError, command="matrix"):
         text, warm = _read(file), warm_up_length(warm_up)
         rows = load_rows(text, source=str(file), workloads=known_workloads(config_file), environ=os.environ)
@@ -146,7 +151,7 @@ def run_rows(
         worker_processes = workers.count()
     with (
         exit_on(BadEndpoint, command=command),
-        exit_on(UnidentifiedTarget, WorkersUnavailable, command=command, code=ExitCode.NOT_ENOUGH_DATA),
+        exit_on(UnidentifiedTarget, WorkersUnavailable, command=command, code=ExitCode.NOT_JUDGED),
         only_load(command, spec.url),
     ):
         measured = uvloop.run(_measure(spec, rows, warm, worker_processes, workers.ray))
@@ -342,7 +347,12 @@ def _result(spec: TargetSpec, rows: Sequence[Row], measured: Measured, configura
         )
         load, other = shape_of(sent.row, spec.max_in_flight), by_name.get(sent.row.against or "")
         contrast = None
-        if other is not None and sent.is_complete and other.is_complete:
+        if (
+            other is not None
+            and sent.is_complete
+            and other.is_complete
+            and "not_judged" not in (sent.verdict.state, other.verdict.state)
+        ):
             contrast = contrast_of(sending.results, other.sending.results, name=other.row.name)
         stages.append(replace(stage, load=load, disturbance=sent.disturbance, contrast=contrast))
         requests += stage_requests
@@ -376,7 +386,8 @@ def _result(spec: TargetSpec, rows: Sequence[Row], measured: Measured, configura
 def _object(rows: Sequence[Row], verdicts: Sequence[Verdict], result: Result) -> dict[str, Any]:
     """The object that --json prints."""
     state = overall(verdicts)
-    stages: list[Stage | None] = [*result.stages, *[None] * (len(rows) - len(result.stages))]
+    not_begun_stage = Stage("", None, None, None, None, sent=0, answered=0)
+    stages = [*result.stages, *[not_begun_stage] * (len(rows) - len(result.stages))]
     return {
         "state": state,
         "exit_code": EXIT[state],
@@ -389,20 +400,7 @@ def _object(rows: Sequence[Row], verdicts: Sequence[Verdict], result: Result) ->
                 "loop": "closed" if row.closed else "open",
                 "rate_per_s": row.rate,
                 "concurrency": row.concurrency,
-                "sent": stage.sent if stage else 0,
-                "answered": stage.answered if stage else 0,
-                "outcomes": stage.outcomes if stage else {},
-                "prompt_lengths": asdict(stage.prompt_lengths) if stage and stage.prompt_lengths else None,
-                "quality": stage.quality if stage else None,
-                "reasoning": asdict(stage.reasoning) if stage and stage.reasoning else None,
-                "tool_calls": asdict(stage.tool_calls) if stage and stage.tool_calls else None,
-                "series": [asdict(series) for series in stage.series] if stage else [],
-                "disturbance": asdict(stage.disturbance) if stage and stage.disturbance else None,
-                "adapters": asdict(stage.adapters) if stage and stage.adapters else None,
-                "contrast": asdict(stage.contrast) if stage and stage.contrast else None,
-                "latencies": {name: [asdict(q) for q in quantiles] for name, quantiles in stage.latencies.items()}
-                if stage
-                else {},
+                **{name: value for name, value in asdict(stage).items() if name in OF_STAGE},
             }
             for row, verdict, stage in zip(rows, verdicts, stages, strict=True)
         ],
@@ -420,7 +418,9 @@ def _draw(rows: Sequence[Row], verdicts: Sequence[Verdict], result: Result) -> N
         stage = result.stages[place] if place < len(result.stages) else None
         counts = (stage.answered, stage.sent) if stage else ("–", "–")
         line = Text(f"{row.name:{width}}  {loop(row):{width}}  ")
-        line.append(f"{verdict.state.replace('_', ' '):15}", COLOUR[verdict.state])
+        line.append(
+            f"{verdict.state.replace('_', ' '):15}", "" if verdict.state == "load" else EXIT[verdict.state].colour
+        )
         line.append("".join(f"{count:>7}" for count in counts))
         line.append("".join(f"{latency:>11}" for latency in _latencies(stage)))
         console.print(line)

@@ -14,13 +14,15 @@ from prober.cli.target import target
 from prober.cli.target import workload as workload_of
 from prober.config.problems import ConfigError
 from prober.config.target import TargetSpec
-from prober.measure.outcome import Outcome
+from prober.measure.outcome import NEUTRAL, Outcome
 from prober.measure.result import ProbeResult
 from prober.net.clock import Clock
 from prober.net.endpoint import BadEndpoint
 from prober.probing.probe import run_probe
 from prober.probing.target import Target
 from prober.workload.workloads import RequestGenerator, unchecked_formats
+
+EXIT = dict.fromkeys(Outcome, ExitCode.FAILED) | dict.fromkeys(NEUTRAL, ExitCode.NOT_JUDGED) | {Outcome.OK: ExitCode.OK}
 
 
 @expand_options
@@ -30,7 +32,8 @@ def once(
     endpoint: EndpointOptions,
     as_json: AsJson = False,
 ) -> None:
-    """Send one probe and draw its timeline. Exit code: 0 if the outcome is ok."""
+    """Send one probe and draw its timeline. Exit codes: 0 the outcome is ok, 1 the target fails, 2 wrong call, 4 not judged: it says
+    nothing of the target, such as a request that is refused."""
     with exit_on(ConfigError, BadEndpoint, ValueError, command="once"):
         spec = target("once", url, endpoint, probes=[{"workload": workload_of(workload_options)}])
         result = uvloop.run(_send(spec))
@@ -46,7 +49,7 @@ def once(
         from prober.cli.probe_drawing import draw  # here, as the probe needs no tables
 
         draw(result)
-    sys.exit(ExitCode.OK if result.outcome is Outcome.OK else ExitCode.FAILED)
+    sys.exit(EXIT[result.outcome])
 
 
 async def _send(spec: TargetSpec) -> ProbeResult | None:

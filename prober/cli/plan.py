@@ -57,7 +57,8 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Size a deployment for a peak by the lower bound of the capacity of one instance at all SLOs. Exit codes: 0 sized, 1 it
-    cannot be sized (with the reason) or a file cannot be read, 2 wrong call."""
+    cannot be sized (with the reason) or a file cannot be read, 2 wrong call, 4 no sweep
+    is judged, as too many of its requests were refused."""
     results = results_of(sweep)
     with exit_on(ValueError, command="plan"):
         demand = Demand(
@@ -89,7 +90,9 @@ def plan(
         echo(json.dumps({"demand": asdict(demand), "plans": rows}))
     else:
         _draw(demand, offers, answers)
-    sys.exit(ExitCode.OK if any(isinstance(answer, Size) for answer in answers) else ExitCode.FAILED)
+    if any(isinstance(answer, Size) for answer in answers):
+        sys.exit(ExitCode.OK)
+    sys.exit(ExitCode.NOT_JUDGED if all(result.refused.is_too_many for result in results) else ExitCode.FAILED)
 
 
 def _known_price(result: Result) -> float | None:

@@ -23,6 +23,7 @@ from prober.probing.pacer import pace
 from prober.probing.probe import Flight, Launch, ProbeRun, run_probe
 from prober.probing.target import Target
 from prober.results.disturbance import Disturbance, disturbance_of
+from prober.results.refused_requests import refused_requests
 from prober.results.result import WarmUp
 from prober.workload.workloads import Drawer, RequestGenerator
 from prober.workload.workloads import Session as Conversation
@@ -234,8 +235,12 @@ class Load:
         return self._guard.harm
 
     def disturbance(self) -> Disturbance | None:
-        """The effect on the other row, which must have ended; None if the load was not sent to its end, or to a guard."""
+        """The effect on the other row, which must have ended; None if the load was not sent to its end, or to a guard, or if too
+        many requests of either were refused.
+        """
         if self._host.begin_ns is None or self.sending.begin_ns is None or self._end_ns is None:
+            return None
+        if any(refused_requests(sending.results).is_too_many for sending in (self._host, self.sending)):
             return None
         return disturbance_of(
             self._slo,

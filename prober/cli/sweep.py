@@ -58,7 +58,6 @@ from prober.probing.result_context import completed
 from prober.probing.target import Target
 from prober.probing.workers import WorkersUnavailable, open_workers
 from prober.results import cost
-from prober.results.capacity import words
 from prober.results.context import sentences as context_sentences
 from prober.results.prompt_tokens import pooled
 from prober.results.reasoning import quantile_text
@@ -71,11 +70,12 @@ EXIT = {
     "found": ExitCode.OK,
     "not_reached": ExitCode.OK,
     "below_lowest": ExitCode.FAILED,
-    "not_enough_data": ExitCode.NOT_ENOUGH_DATA,
-    "void": ExitCode.NOT_ENOUGH_DATA,
+    "not_enough_data": ExitCode.NOT_JUDGED,
+    "not_judged": ExitCode.NOT_JUDGED,
+    "void": ExitCode.NOT_JUDGED,
     "no_estimate": ExitCode.NO_ESTIMATE,
 }
-WORST_FIRST = (ExitCode.FAILED, ExitCode.NO_ESTIMATE, ExitCode.NOT_ENOUGH_DATA, ExitCode.OK)  # of several sweeps
+WORST_FIRST = (ExitCode.FAILED, ExitCode.NO_ESTIMATE, ExitCode.NOT_JUDGED, ExitCode.OK)  # of several sweeps
 DEFAULT_CLOSED_STEP = "30s"
 DEFAULT_SLO = "ttft<500ms:99%"
 OF_RATES = ("min_rate", "max_rate")
@@ -120,10 +120,11 @@ def sweep(
     call: typer.Context,
 ) -> None:
     """Sweep, report, and keep what was measured on Ctrl-C. Exit codes: 0 a knee was estimated or a rate was shown to hold,
-    1 an SLO fails at the lowest rate, 2 wrong call, 4 not enough data, 6 the process of the estimate failed."""
+    1 an SLO fails at the lowest rate, 2 wrong call, 4 not judged: not enough data, or too many requests refused,
+    6 the process of the estimate failed."""
     with (
         exit_on(ConfigError, BadEndpoint, ValueError, command="sweep"),
-        exit_on(Unmeasurable, WorkersUnavailable, command="sweep", code=ExitCode.NOT_ENOUGH_DATA),
+        exit_on(Unmeasurable, WorkersUnavailable, command="sweep", code=ExitCode.NOT_JUDGED),
     ):
         _check_combination(call, concurrency, rates)
         slos = parse_objectives(slo or [DEFAULT_SLO])
@@ -352,7 +353,10 @@ def _sentences(result: Result) -> Iterator[str]:
         yield from stage.sentences()
     if prompts := pooled(stage.prompt_lengths for stage in result.stages):
         yield f"Prompts: {prompts.text()}."
-    yield f"{words(result.capacities)}."
+    yield f"{result.capacity_words()}."
+    for stage in () if result.refused.is_too_many else result.stages:
+        if stage.refused.is_too_many:
+            yield f"{stage.name} is not judged: {stage.refused}."
     yield from cost.sentences(result)
     yield from context_sentences(result)
     yield f"It ended: {ending(result.stop, result.stop_detail).rstrip('.')}."

@@ -210,5 +210,5 @@ def only_load(command: str, url: str) -> Iterator[None]:
         fail(
             f"prober {command}: {url} is loaded by {other} on this machine, and each would disturb the other's "
             "measurement; wait until it ends",
-            ExitCode.NOT_ENOUGH_DATA,
+            ExitCode.NOT_JUDGED,
         )

@@ -1,9 +1,10 @@
 """The stored comparison of two targets: differences, and limits of the figures."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from prober.results.refused_requests import RefusedRequests
 from prober.results.result import Load, Target
 from prober.results.result_file import KEY
 from prober.results.strict_json import Reader, Unreadable, dumps
@@ -87,6 +88,7 @@ class Comparison:
     error: largest probability that any claim is wrong
     differs: (property, value of A, value of B) of engine and model
     said: limits of the figures, in sentences
+    refused: refused requests, by side with rate or stage; if too many are, nothing is compared
     shares: output tokens/s of B against A per GPU and per dollar, in sentences
     risks: of both moves, for each axis; rollback: needs and losses of going back to A, as stated by a person
     configuration: of the command, as JSON
@@ -107,6 +109,19 @@ class Comparison:
     shares: tuple[str, ...] = ()
     risks: tuple[Risk, ...] = ()
     rollback: str | None = None
+    refused: Mapping[str, RefusedRequests] = field(default_factory=dict)
+
+    @property
+    def not_judged(self) -> list[str]:
+        """Sides and stages with too many refused requests, as text; empty if the sides are compared."""
+        return [f"{place}: {refused}" for place, refused in self.refused.items() if refused.is_too_many]
+
+
+def with_refused(comparison: Comparison, refused: Mapping[str, RefusedRequests]) -> Comparison:
+    """The comparison with its refused requests, which leave no figure if they are too many."""
+    said = (*comparison.said, *(f"{place}: {part}" for place, part in refused.items()))
+    comparison = replace(comparison, refused=refused, said=said)
+    return replace(comparison, compared=()) if comparison.not_judged else comparison
 
 
 def risk_sentences(comparison: Comparison) -> Iterator[str]:

@@ -15,6 +15,9 @@ requests of the sweep: consecutive spans count every token once, in whole number
     goodput             = rate × share of its requests that were answered and good by every SLO, which falls with the rate
     tokens/s            = answered requests/s × mean tokens of a request of the workload, as the server counts them
 
+A refused request was offered, and is not answered. If more than `MAX_REFUSED_RATIO` are, the tokens of those that are answered are
+not the mean of the workload, as long prompts are refused sooner, and tokens/s are not known.
+
 The planned rate stands for the number of arrivals, and the mean of the workload for the lengths of the draws, because both are
 dice of the prober and not of the target. It is claimed only if there is evidence that the target keeps up with the rate:
 
@@ -38,9 +41,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from prober.measure.objective import Slo
-from prober.measure.outcome import ANSWERED, NEUTRAL, Outcome
+from prober.measure.outcome import ANSWERED, Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.slo_events import count_events
+from prober.results.refused_requests import NOT_COUNTED, refused_requests
 from prober.results.result import Delivered, Throughput
 
 SETTLED_SHARE = 0.9  # of the answers
@@ -91,8 +95,9 @@ class Deliveries:
             share = self._good_shares.get(rate_per_s) if _share(probes, self._is_good) is not None else None
             good_per_s = None if share is None else rate_per_s * share
         if rate_per_s is not None and answered is not None:
+            is_sample = not refused_requests(probes).is_too_many
             tokens_per_s = [
-                None if ratio is None else rate_per_s * answered * mean * ratio
+                None if ratio is None or not is_sample else rate_per_s * answered * mean * ratio
                 for mean, ratio in zip(self.mean_tokens, self.ratios, strict=True)
             ]
             if keeps_up or self._has_delivered(*tokens_per_s):
@@ -108,12 +113,12 @@ class Deliveries:
         )
 
     def _counted(self, begin_ns: int, end_ns: int) -> list[ProbeResult]:
-        """Requests that were due in a span and characterise the target, with those that were cut."""
+        """Requests that were due in a span and were offered to the target, with those that were cut."""
         return [
             probe
             for probe in self.probes
             if begin_ns <= probe.timeline.intended_ns < end_ns
-            and (probe.outcome not in NEUTRAL or probe.outcome is Outcome.CANCELLED)
+            and probe.outcome not in NOT_COUNTED - {Outcome.CANCELLED}
         ]
 
     def _is_good(self, probe: ProbeResult) -> bool | None:

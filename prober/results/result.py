@@ -9,12 +9,13 @@ from typing import Any, Literal
 
 from prober.measure.objective import Slo
 from prober.results.adapters import AdapterUse
-from prober.results.capacity import Capacity
+from prober.results.capacity import Capacity, words
 from prober.results.contrast import Contrast
 from prober.results.disturbance import Disturbance
 from prober.results.facts import Context
 from prober.results.prompt_tokens import PromptTokens
 from prober.results.reasoning import Reasoning
+from prober.results.refused_requests import RefusedRequests
 from prober.results.series import Series
 from prober.results.tool_calls import ToolCalls
 from prober.statistics.quantiles import Quantile
@@ -176,6 +177,7 @@ class Stage:
     contrast: the stage compared with an earlier one; None: not asked for
     quality: (answers that were checked, wrong ones); None if none was to be checked
     prompt_lengths: prompt tokens asked and counted; None if no request had a length to reach
+    refused: its refused requests; of another tool none
     """
 
     name: str
@@ -207,6 +209,7 @@ class Stage:
     contrast: Contrast | None = None
     series: tuple[Series, ...] = ()
     delivered: Delivered | None = None
+    refused: RefusedRequests = RefusedRequests()
     at_least: Mapping[str, tuple[Quantile, ...]] = field(default_factory=dict)
 
     def quantile(self, latency: str, q: float) -> Quantile | None:
@@ -347,6 +350,7 @@ class Result:
     configuration: of the experiment, as text
     capacities: of a sweep, one for each SLO
     stop, stop_detail: reason of the end, by name, and its detail
+    refused: of a sweep or gate, its refused requests; of a gate with those of the warm-up
     repeats: number of measurements at every rate
     context_sources: sources of the facts of the context, by name
     disagreements: facts of the context of which two sources give different values
@@ -371,6 +375,7 @@ class Result:
     capacities: tuple[Capacity, ...] = ()
     stop: str | None = None
     stop_detail: str = ""
+    refused: RefusedRequests = RefusedRequests()
     repeats: int = 1
     prices: Prices = Prices()
     context: Context = Context()
@@ -382,6 +387,12 @@ class Result:
     decision: Decision | None = None
     differs: tuple[str, ...] = ()
     requests: tuple[Request, ...] = ()
+
+    def capacity_words(self) -> str:
+        """The capacities in a sentence, with the refused requests."""
+        if self.refused.is_too_many:
+            return f"not judged: {self.refused}"
+        return "; ".join(filter(None, (words(self.capacities), str(self.refused))))
 
     @property
     def content_came_at_once(self) -> bool:

@@ -16,6 +16,7 @@ from prober.results.adapters import adapter_use_of
 from prober.results.delivery import Deliveries, deliveries, is_good
 from prober.results.prompt_tokens import prompt_tokens_of
 from prober.results.reasoning import reasoning_of
+from prober.results.refused_requests import refused_requests
 from prober.results.result import LATENCIES, Request, Stage, Use
 from prober.results.series import series_of
 from prober.results.tool_calls import tool_calls_of
@@ -91,6 +92,7 @@ def stage_of(
         tool_calls=tool_calls_of(probes),
         series=series_of(probes),
         adapters=adapter_use_of(probes),
+        refused=refused_requests(probes),
     )
     return stage, requests
 

@@ -9,6 +9,7 @@ _TEXTS = {  # with the place of the detail
     "sustained": "the run at the knee ended after {}",
     "smoke_failed": "the first requests failed: {}",
     "failed": "too many requests failed: {}",
+    "refused": "too many requests were refused: {}",
     "slow": "far too slow: {}",
     "saturated": "saturated: {}",
     "prober_late": "the prober itself was late in {}",

@@ -194,7 +194,10 @@ class CapacityAnswer(Answer):
 
 
 class SweepAnswer(Answer):
-    """A sweep's result without its requests and stages."""
+    """A sweep's result without its requests and stages.
+
+    refused: requests that the server refused, with its reason; empty if none
+    """
 
     id: str
     kind: str
@@ -203,6 +206,7 @@ class SweepAnswer(Answer):
     ended: float = _at("ended_unix_s")
     stop: str | None
     stop_detail: str
+    refused: Annotated[str, BeforeValidator(str)]
     requests: Annotated[
         int, BeforeValidator(lambda it: it if isinstance(it, int) else sum(stage.sent for stage in it))
     ] = _at("stages")

@@ -67,9 +67,9 @@ def test_a_literal_exit_code_is_noticed(line: str) -> None:
 
 def test_an_error_ends_the_command_with_its_message(capsys: pytest.CaptureFixture[str]) -> None:
     """The command is named, unless the error names its source; other errors pass."""
-    with pytest.raises(SystemExit) as ended, exit_on(ValueError, command="gate", code=ExitCode.NOT_ENOUGH_DATA):
+    with pytest.raises(SystemExit) as ended, exit_on(ValueError, command="gate", code=ExitCode.NOT_JUDGED):
         raise ValueError("too few")
-    assert (ended.value.code, capsys.readouterr().err) == (ExitCode.NOT_ENOUGH_DATA, "prober gate: too few\n")
+    assert (ended.value.code, capsys.readouterr().err) == (ExitCode.NOT_JUDGED, "prober gate: too few\n")
     with pytest.raises(SystemExit) as ended, exit_on(ConfigError, command="gate"):
         raise ConfigError("prober.yaml: wrong")
     assert (ended.value.code, capsys.readouterr().err) == (ExitCode.WRONG_CALL, "prober.yaml: wrong\n")

@@ -249,7 +249,7 @@ async def test_an_overload_beside_a_row_shows_what_it_does_and_the_time_to_recov
         code, out, err = await matrix(url, "--file", str(path), "--output", str(saved), "--json", "--warm-up", "3")
     assert out, (code, err)
     steady, overload = json.loads(out)["rows"]
-    assert (overload["state"], overload["disturbance"]) == ("not_judged", None)
+    assert (overload["state"], overload["disturbance"]) == ("load", None)
     assert steady["sent"] == len([row for row in read(saved.read_text(), "r").requests if row.stage == 0])
     effect = steady["disturbance"]
     assert (effect["name"], effect["ended"], effect["slo"]) == ("overload", "", "ttft")

@@ -7,6 +7,7 @@ from prober.features.capacity.stop_conditions import VOID, EngineCondition
 from prober.features.capacity.sweep_plan import LimitReason
 from prober.features.capacity.sweep_record import Phase, Record, Stage
 from prober.results.capacity import Capacity, Verdict, binding
+from prober.results.refused_requests import RefusedRequests
 
 Reason = (
     Literal[
@@ -17,6 +18,7 @@ Reason = (
         "sustained",  # the run at the knee is over
         "smoke_failed",  # the first requests failed, so nothing can be measured
         "failed",  # too many of a stage's requests
+        "refused",  # too many requests
         "slow",  # a TTFT far above its threshold
         "saturated",  # completions fall behind arrivals, or as many in flight as the plan allows
         "prober_late",  # the prober delayed requests
@@ -75,9 +77,11 @@ class Finished:
     """End of the sweep: stop sending and cancel requests in flight.
 
     reason: why the sending ended; detail: explains it
-    capacities: one an SLO; empty if the sweep has no answer: it is void, as the target changed meanwhile, or has no estimate
+    capacities: one an SLO; empty if the sweep has no answer: it is void, as the target changed meanwhile, has no estimate, or too
+        many of its requests were refused
     ramp_reason, ramp_detail: why the ramp ended, where a run at the knee or `no_estimate` followed
     others: the background load; None: unknown, and rates are those of the sweep alone
+    refused: without the warm-up, unless nothing else was answered
     """
 
     reason: Reason
@@ -87,6 +91,7 @@ class Finished:
     ramp_reason: Reason | None = None
     ramp_detail: str = ""
     others: OtherLoad | None = None
+    refused: RefusedRequests = RefusedRequests()
 
     @property
     def binding(self) -> Capacity | None:
@@ -94,10 +99,12 @@ class Finished:
         return binding(self.capacities)
 
     @property
-    def verdict(self) -> Verdict | Literal["void", "no_estimate"]:
+    def verdict(self) -> Verdict | Literal["void", "not_judged", "no_estimate"]:
         """Verdict over all SLOs: `not_enough_data` if it is the verdict on one of them, unless another one fails at the lowest rate."""
         if self.reason in VOID:
             return "void"
+        if self.refused.is_too_many:
+            return "not_judged"
         if self.reason == "no_estimate":
             return "no_estimate"
         verdicts = {capacity.verdict for capacity in self.capacities} or {"not_enough_data"}

@@ -377,7 +377,7 @@ def _ended() -> Panel:
     return counts(
         "Sweeps by result",
         "Sweeps that ended in this range, by verdict and by stop reason, and refused sweeps. "
-        "Bad: void, no_estimate, failed, or refused repeatedly: the capacity becomes outdated.",
+        "Bad: void, not_judged, no_estimate, failed, or refused repeatedly: the capacity becomes outdated.",
         now(of("llmslo_sweeps_total", "verdict"), "{{verdict}}"),
         now(of("llmslo_sweep_stops_total", "reason"), "stopped by {{reason}}"),
         now(of("llmslo_sweeps_refused_total", "reason"), "refused: {{reason}}"),

@@ -98,7 +98,7 @@ def _by_stage(record: Record, slo: Slo) -> dict[int, list[RequestRecord]]:
         for request in record.requests
         if request.valid
         and slo.name in request.events
-        and (not record.stages or record.stages[request.stage].phase not in UNJUDGED)
+        and (not record.stages or record.stages[request.stage].is_judged)
     ]
     by_stage: dict[int, list[RequestRecord]] = {stage.number: [] for stage in record.stages} if judged else {}
     for request in judged:
@@ -123,7 +123,7 @@ def _capacity(record: Record, slo: Slo, model: Fit | None, rng: Random, effort: 
     samples = sum(map(len, by_stage.values()))
     if not samples or record.spoilt:
         return Capacity(slo.name, "not_enough_data", samples=samples), None
-    stages = [stage for stage in record.stages if stage.phase not in UNJUDGED]
+    stages = [stage for stage in record.stages if stage.is_judged]
     levels = [_rate_events(slo, stage, by_stage[stage.number]) for stage in stages]
     failed_per_s = _failed_lowest_rate(slo, stages, levels)
     if failed_per_s is not None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from prober.features.capacity.actions import OtherLoad
 from prober.features.capacity.request_record import RequestRecord
@@ -36,14 +37,12 @@ class RequestLog:
         self.requests[request_id] = self.open[request_id] = request
         self.prompt_tokens += request.prompt_tokens
         self.output_tokens += request.output_tokens
-        self.count(request.stage, sent=1)
+        self.count(request.stage, "sent")
 
-    def count(self, number: int, *, sent: int = 0, answered: int = 0, failed: int = 0) -> None:
-        """Add to the counts of a stage."""
+    def count(self, number: int, kind: Literal["sent", "answered", "failed", "refused"]) -> None:
+        """Add a request to the counts of a stage."""
         stage = self.stages[number]
-        self.stages[number] = replace(
-            stage, sent=stage.sent + sent, answered=stage.answered + answered, failed=stage.failed + failed
-        )
+        self.stages[number] = replace(stage, **{kind: getattr(stage, kind) + 1})
 
     def others_per_s(self) -> float:
         """Approximate background load, for stop conditions and the run at the knee."""

@@ -25,7 +25,7 @@ class RequestRecord:
     tpot_s: as measured; None without usage
     gap_s, gap_most_s: median and largest gap between chunks
     held_back: its tokens arrived all at once or several at a time
-    valid: it characterises the target: it was not late, cut too early or rejected
+    valid: it characterises the target: it was not late, cut too early or refused
     failed: it ended badly
     events: (events, bad events) by SLO; an SLO without a known event is absent
     breached: it breaches an SLO

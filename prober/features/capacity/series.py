@@ -4,6 +4,7 @@ from typing import get_args
 
 from prober.exposition.families import AnySeries, Series, counter, gauge
 from prober.features.capacity.refusal import RefusalReason
+from prober.results.capacity import Verdict
 
 CAPACITY = gauge(
     "llmslo_capacity_requests_per_second",
@@ -95,7 +96,7 @@ SWEEP_PERIOD = gauge(
     "Longest time between two scheduled sweeps that are allowed to start; absent without a schedule.",
     "target",
 )
-SWEEP_VERDICTS = ("found", "not_reached", "below_lowest", "not_enough_data", "no_estimate", "void", "failed")
+SWEEP_VERDICTS: tuple[str, ...] = (*get_args(Verdict), "not_judged", "no_estimate", "void", "failed")
 SWEEP_REFUSALS: tuple[str, ...] = get_args(RefusalReason)
 
 ALL: tuple[AnySeries, ...] = tuple(value for value in globals().copy().values() if isinstance(value, Series))

@@ -36,6 +36,8 @@ from prober.measure.engine_signals import EngineSignals
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.results.capacity import Capacity, binding, words
+from prober.results.refused_requests import MAX_REFUSED_RATIO, RefusedRequests, refused_requests
+from prober.statistics.sequential_test import Observations, evidence
 
 # Sending ends when half of the last judged requests breach. Of a grid more are judged: one burst does not end it.
 JUDGED_REQUESTS, JUDGED_REQUESTS_GRID = 8, 32
@@ -72,6 +74,7 @@ class Sweep:
         self._began_s = at_s
         self._log = RequestLog()
         self._breached: dict[int, int] = {}  # requests by stage
+        self._ended: list[tuple[int, ProbeResult]] = []  # with their stage
         self._judged_requests = JUDGED_REQUESTS_GRID if plan.mode == "grid" else JUDGED_REQUESTS
         self._changed_readings = 0
         self._late: dict[int, deque[bool]] = {}  # by process that sends, so that many others do not hide a late one
@@ -122,7 +125,10 @@ class Sweep:
         if request is None or not isinstance(self._action, Run):
             return  # requests that were cut at the end of the sending say nothing more
         request.finished(result, at_s, self._plan.slos)
-        log.count(request.stage, answered=not request.failed and request.valid, failed=request.failed)
+        is_refused = result.outcome is Outcome.REJECTED
+        if request.valid or is_refused:
+            log.count(request.stage, "failed" if request.failed else "refused" if is_refused else "answered")
+        self._ended.append((request.stage, result))
         self._judge(request, at_s, is_final=True)
         judged = self._late.setdefault(result.worker, deque(maxlen=LATE_RESULTS))
         judged.append(result.outcome is Outcome.INVALID)
@@ -133,8 +139,8 @@ class Sweep:
         elif stage.failed > 1 and stage.failed > guards.failed_ratio * stage.sent:
             reason: Reason = "smoke_failed" if stage.phase == "warm_up" and not stage.answered else "failed"
             self._end_sending(reason, at_s, f"{stage.failed} of {stage.sent}: {result.outcome.value}: {result.detail}")
-        elif result.outcome is Outcome.REJECTED and stage.phase == "warm_up" and not stage.answered:
-            self._end_sending("smoke_failed", at_s, f"{result.outcome.value}: {result.detail}")
+        elif is_refused and (self._refuses_too_many() if stage.phase != "warm_up" else not stage.answered):
+            self._end_sending("refused", at_s, f"{result.outcome.value}: {result.detail}")
 
     def page(self, at_s: float, signals: EngineSignals) -> None:
         """The engine's page was read. Readings from before the sweep show the load that was there already."""
@@ -240,6 +246,18 @@ class Sweep:
         return tuple(self._log.stages)
 
     # -- requests
+
+    def _refuses_too_many(self) -> bool:
+        """Whether it is shown that too many requests are refused."""
+        stages = [stage for stage in self._log.stages if stage.phase != "warm_up"]
+        refused = sum(stage.refused for stage in stages)
+        others = sum(stage.answered + stage.failed for stage in stages)
+        return evidence(Observations({1.0: refused, 0.0: others}), MAX_REFUSED_RATIO) == "fails"
+
+    def _refused(self) -> RefusedRequests:
+        """The refused requests; those of the warm-up if nothing else has ended."""
+        ended = [result for stage, result in self._ended if self._log.stages[stage].phase != "warm_up"]
+        return refused_requests(ended or [result for _, result in self._ended])
 
     def _judge(self, request: RequestRecord, at_s: float, *, is_final: bool) -> None:
         """Count a breach by what is known of a request so far; end the sending for harm, or for enough breaches."""
@@ -376,7 +394,9 @@ class Sweep:
             self._finish(reason, detail)
         elif isinstance(self._action, Run):
             self._log.stages[-1] = replace(self._log.stages[-1], ended_s=at_s)
-            if reason == "smoke_failed":
+            if self._refused().is_too_many:
+                self._finish(reason, detail)
+            elif reason == "smoke_failed":
                 self._capacities = tuple(Capacity(slo.name, "not_enough_data") for slo in self._plan.slos)
                 self._finish(reason, detail)
             elif reason in UNREACHED and self._capacities and self._action.phase in ("rest", "climb"):
@@ -393,7 +413,8 @@ class Sweep:
 
     def _finish(self, reason: Reason, detail: str) -> None:
         stages = self._log.settled()
-        has_answer = reason not in VOID and reason != "no_estimate"
+        refused = self._refused()
+        has_answer = reason not in VOID and reason != "no_estimate" and not refused.is_too_many
         capacities = self._capacities if has_answer else ()
         ramp = self._ramp_reason, self._ramp_detail
-        self._action = Finished(reason, detail, capacities, stages, *ramp, self._log.others())
+        self._action = Finished(reason, detail, capacities, stages, *ramp, self._log.others(), refused)

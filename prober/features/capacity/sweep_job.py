@@ -21,7 +21,6 @@ from prober.measure.target_state import TargetState
 from prober.probing.leadership import claimed_as
 from prober.probing.result_context import completed
 from prober.probing.workers import Workers, WorkersUnavailable, open_workers
-from prober.results.capacity import words
 from prober.results.result import Result
 from prober.results.stop_reason import ending
 from prober.storage.lock import Lock, LockHeld
@@ -158,7 +157,7 @@ class SweepJob:
             self._target.demand.show_capacity(result.capacities)
             self._series.capacity_time(result.ended_unix_s)
         self._series.stages(self._target.last_curve())
-        text = f"sweep: {finished.verdict}, {words(result.capacities)}; why it ended: {ending(result.stop, result.stop_detail)}"
+        text = f"sweep: {finished.verdict}, {result.capacity_words()}; why it ended: {ending(result.stop, result.stop_detail)}"
         log.info("target=%s %s (%s)", name, text, finished.reason)
         self._context.events.append(TargetEvent(result.ended_unix_s, name, "sweep", text))
 

@@ -15,6 +15,7 @@ from prober.measure.engine_signals import EngineSignals
 from prober.measure.objective import Slo
 from prober.measure.slo_events import max_events_per_probe
 from prober.results.capacity import MIN_RATE_S
+from prober.results.refused_requests import RefusedRequests
 from prober.statistics.sequential_test import Observations
 
 Phase = Literal["warm_up", "ramp", "rest", "climb", "grid", "sustain"]
@@ -28,7 +29,7 @@ class Stage:
     """A completed stage of constant rate.
 
     rate_per_s: intended rate of the sweep's own requests
-    sent, answered, failed: numbers of requests so far
+    sent, answered, failed, refused: numbers of requests so far
     events: (events, bad events) by SLO
     other_per_s: background load; None if unknown
     """
@@ -43,6 +44,13 @@ class Stage:
     failed: int = 0
     events: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     other_per_s: float | None = None
+    refused: int = 0
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether its requests measure the rate, and few enough of them were refused."""
+        refused = RefusedRequests(self.refused, self.answered + self.failed + self.refused)
+        return self.phase not in UNJUDGED and not refused.is_too_many
 
     @property
     def total_per_s(self) -> float:

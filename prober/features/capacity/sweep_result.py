@@ -96,6 +96,7 @@ def result_of(
         capacities=finished.capacities,
         stop=finished.reason,
         stop_detail=_stop_detail(finished),
+        refused=finished.refused,
         prices=_prices(spec),
         context=_context(devices),
         interference=_interference(finished.others, probes_per_s, ended_unix_s - started_unix_s),

@@ -14,10 +14,11 @@ from statistics import fmean, median
 from typing import Literal
 
 from prober.measure.objective import Slo
-from prober.measure.outcome import ANSWERED, NEUTRAL, Outcome
+from prober.measure.outcome import ANSWERED, NEUTRAL
 from prober.results.comparison import Compared, Risk, Side
 from prober.results.cost import Gpus
-from prober.results.result import NO_REQUESTS, Load, Request, Result, Target
+from prober.results.refused_requests import NOT_COUNTED, RefusedRequests
+from prober.results.result import NO_REQUESTS, Load, Request, Result, Stage, Target
 from prober.results.stage import quantiles_of
 from prober.statistics.binomial import share_bounds
 from prober.statistics.paired_test import hodges_lehmann, holm_adjusted, wilcoxon_p_value
@@ -33,8 +34,7 @@ NO_GPUS = Gpus(None, None)
 _MOVES: tuple[tuple[Literal["adopt", "go_back"], int], ...] = (("adopt", 1), ("go_back", -1))
 MIN_BLOCK_REQUESTS = 10  # requests of a stored result that make a round
 _ANSWERED = frozenset(outcome.value for outcome in ANSWERED)
-_NOT_COUNTED = frozenset(outcome.value for outcome in NEUTRAL - {Outcome.REJECTED})
-_FAILED = frozenset(outcome.value for outcome in Outcome) - _ANSWERED - _NOT_COUNTED
+_NEUTRAL = frozenset(outcome.value for outcome in NEUTRAL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +129,17 @@ def stored_rounds(a: Result, b: Result, rounds: int) -> list[Round]:
             f"{MIN_BLOCK_REQUESTS}); A has {_counts(a)}, B {_counts(b)}"
         )
     return stored
+
+
+def stored_refused(a: Result, b: Result) -> dict[str, RefusedRequests]:
+    """Refused requests of two stored results at the rates that both have, by side and stage."""
+    rates = [{(_workload(stage), stage.rate_per_s) for stage in result.stages} for result in (a, b)]
+    return {
+        f"{side}, {stage.name}": stage.refused
+        for side, result in (("A", a), ("B", b))
+        for stage in result.stages
+        if stage.refused.refused and (_workload(stage), stage.rate_per_s) in rates[0] & rates[1]
+    }
 
 
 def compare(rounds: Sequence[Round], error: float = 0.05, slos: Sequence[Slo] = ()) -> list[Compared]:
@@ -233,7 +244,7 @@ def reservations(a: Target, b: Target, rounds: Sequence[Round], results: Sequenc
                 f"A counts {mean_of_a:.4g} {tokens} a request, B {mean_of_b:.4g}: {affected} are not of the same work"
             )
     for name, requests in (("A", requests_of_a), ("B", requests_of_b)):
-        if not_counted := sum(request.outcome in _NOT_COUNTED for request in requests):
+        if not_counted := sum(request.outcome in NOT_COUNTED for request in requests):
             sentences.append(
                 f"{not_counted} of {len(requests)} requests to {name} were late by the prober itself, or cut, and do not count"
             )
@@ -361,8 +372,8 @@ def _judged(is_bad: Callable[[Request], bool | None], requests: Requests) -> lis
 
 
 def _is_failed(request: Request) -> bool | None:
-    """Whether it failed. A rejected request is a failed one: it serves no user."""
-    return None if request.outcome in _NOT_COUNTED else request.outcome in _FAILED
+    """Whether it failed; None for one that is late, cut or refused."""
+    return None if request.outcome in _NEUTRAL else request.outcome not in _ANSWERED
 
 
 def _breaches(slo: Slo) -> Callable[[Request], bool | None]:
@@ -426,9 +437,13 @@ def _by_rate(result: Result) -> dict[tuple[str, float], list[Request]]:
     for number, stage in enumerate(result.stages):
         if stage.rate_per_s is not None:
             requests = [request for request in result.requests if request.stage == number]
-            workload = (stage.load.workload or stage.name) if stage.load is not None else ""
-            by_rate.setdefault((workload, stage.rate_per_s), []).extend(requests)
+            by_rate.setdefault((_workload(stage), stage.rate_per_s), []).extend(requests)
     return by_rate
+
+
+def _workload(stage: Stage) -> str:
+    """Name of the stage's own workload; "" if it is that of the result."""
+    return (stage.load.workload or stage.name) if stage.load is not None else ""
 
 
 def _counts(result: Result) -> str:

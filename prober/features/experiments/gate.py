@@ -11,9 +11,10 @@ has to expect, whatever came before, is on one side of the budget. A block is ha
 
 ready: every question holds, each with an error of at most `error`, which also bounds the error of "ready"
 degraded: a question fails, with an error of `error` shared among all questions, and nothing says that too many requests fail
-not_ready: more than the tolerated share fails, with the same error: failures of every kind, rejected requests (such as 401: no SLO
-    counts them, but they serve no user), and "loading" or "shutting down"
+not_ready: more than the tolerated share fails, with the same error: failures of every kind, and "loading" or "shutting down"
 not_enough_data: the requests are used up without a decision
+not_judged: too many requests were refused (`results.refused_requests`), shown with an error of at most `error`, or when the requests
+    are used up. Until then nothing is decided while too many are
 """
 
 import math
@@ -30,6 +31,7 @@ from prober.measure.objective import JudgedStream, Slo
 from prober.measure.outcome import ANSWERED, BAD, Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.slo_events import count_events, max_events_per_probe, mean_events_per_probe
+from prober.results.refused_requests import MAX_REFUSED_RATIO, NOT_COUNTED, RefusedRequests, refused_requests
 from prober.results.result import Decision, Request
 from prober.statistics.quantiles import quantiles
 from prober.statistics.sequential_test import (
@@ -43,7 +45,8 @@ from prober.statistics.sequential_test import (
     min_observations,
 )
 
-State = Literal["ready", "degraded", "not_ready", "not_enough_data"]
+State = Literal["ready", "degraded", "not_ready", "not_enough_data", "not_judged"]
+UNDECIDED: frozenset[State] = frozenset({"not_enough_data", "not_judged"})
 Latency = Literal["ttft", "tpot"]
 # Events; bad events counted when showing that they are few, and when showing that they are many.
 Judged = tuple[int, float, float]
@@ -109,7 +112,8 @@ class Verdict:
 
     requests: sent so far
     not_counted: of them, sent late by the prober or cancelled
-    error: largest probability that the state is wrong; None for not_enough_data, which claims nothing
+    error: largest probability that the state is wrong; None for not_enough_data and not_judged, which claim nothing
+    refused: the refused ones
     """
 
     state: State
@@ -118,6 +122,7 @@ class Verdict:
     not_counted: int
     error: float | None
     findings: tuple[Finding, ...]
+    refused: RefusedRequests = RefusedRequests()
 
 
 class Question:
@@ -156,6 +161,11 @@ class Question:
         self._events, self._bad = self._events + events, self._bad + bad
         for_holds, for_fails = (self.budget + (number - self.budget * events) / scale for number in (bad, surely_bad))
         self._block.append((for_holds, for_fails))
+
+    @property
+    def is_over_budget(self) -> bool:
+        """Whether the observed share of bad events is above the budget, shown or not."""
+        return self._bad > self.budget * self._events
 
     def close_block(self) -> None:
         """End the open block: its mean is the next observation. A block without events is none."""
@@ -248,14 +258,14 @@ class Gate:
         Raises ValueError if so many requests can never show that the target is ready.
         """
         self._answers = Question(ANSWERS, failures, _answered)
+        self._refusals = Question("refused", MAX_REFUSED_RATIO, _refused)
+        self._results: list[ProbeResult | None] = []
         self._objectives = [
             *_slo_questions(slos),
             *(Question(limits.name, round(1 - limits.q, 6), _slower(limits)) for limits in baseline),
         ]
         self._error = error
         self._fails_error = error / (1 + len(self._objectives))
-        self._requests = self._not_counted = 0
-        self._failures: Counter[str] = Counter()
         self.block_s = burst_s / BLOCKS_PER_BURST
         self._first_s, self._block_end_s = math.inf, -math.inf
         per_block = rate_per_s * self.block_s
@@ -288,40 +298,33 @@ class Gate:
             state = self._closed_block()
             self._first_s = min(at_s, self._first_s)
             self._block_end_s = at_s + self.block_s - math.fmod(at_s - self._first_s, self.block_s or 1.0)
-        self._requests += 1
-        self._count_failure(result)
-        for question in self._questions:
+        self._results.append(result)
+        for question in (*self._questions, self._refusals):
             question.take(result)
         if not self.block_s:
             state = self._closed_block()
         if state != "not_enough_data":
             return self._verdict(state)
-        return self.verdict() if self._requests >= self.most else None
+        return self.verdict() if len(self._results) >= self.most else None
 
     def verdict(self) -> Verdict:
         """Verdict if no more results follow."""
         state = self._state()
-        if state == "not_enough_data" and "fails" in map(self._evidence, self._objectives):
+        if self._refusals.is_over_budget:
+            state = "not_judged"
+        elif state == "not_enough_data" and "fails" in map(self._evidence, self._objectives):
             state = "degraded"
         return self._verdict(state)
 
     def _closed_block(self) -> State:
         """Close the open block; returns the state that the evidence shows."""
-        for question in self._questions:
+        for question in (*self._questions, self._refusals):
             question.close_block()
         return self._state()
 
     @property
     def _questions(self) -> list[Question]:
         return [self._answers, *self._objectives]
-
-    def _count_failure(self, result: ProbeResult | None) -> None:
-        if result is None:
-            self._failures["loading or shutting down"] += 1
-        elif result.outcome in BAD or result.outcome is Outcome.REJECTED:
-            self._failures[f"{result.outcome.value}: {result.detail}" if result.detail else result.outcome.value] += 1
-        elif result.outcome not in ANSWERED:
-            self._not_counted += 1
 
     def _evidence(self, question: Question) -> Evidence:
         return question.evidence(self._error, self._fails_error)
@@ -330,6 +333,10 @@ class Gate:
         """State that the evidence shows. A target that does not answer fails the objectives too: while failures may be the cause,
         their question is decided first.
         """
+        if self._evidence(self._refusals) == "fails":
+            return "not_judged"
+        if self._refusals.is_over_budget:
+            return "not_enough_data"
         answers = self._evidence(self._answers)
         if answers == "fails":
             return "not_ready"
@@ -348,11 +355,21 @@ class Gate:
         elif state == "degraded":
             failing = [question for question in self._objectives if self._evidence(question) == "fails"]
             error = len(self._questions) * min(question.error("fails") for question in failing)
-        return Verdict(state, self._why(state, findings), self._requests, self._not_counted, error, findings)
+        sent = [result for result in self._results if result is not None]
+        refused, not_counted = refused_requests(sent), sum(result.outcome in NOT_COUNTED for result in sent)
+        why = "; ".join(filter(None, (self._why(state, findings, not_counted), str(refused))))
+        return Verdict(state, why, len(self._results), not_counted, error, findings, refused)
 
-    def _why(self, state: State, findings: Sequence[Finding]) -> str:
+    def _why(self, state: State, findings: Sequence[Finding], not_counted: int) -> str:
         if state == "not_ready":
-            ((failure, _),) = self._failures.most_common(1)
+            failures = Counter(
+                "loading or shutting down"
+                if result is None
+                else ": ".join(filter(None, (result.outcome.value, result.detail)))
+                for result in self._results
+                if result is None or result.outcome in BAD
+            )
+            ((failure, _),) = failures.most_common(1)
             return f"{findings[0].bad} of {findings[0].events} requests failed, most often: {failure}"
         if state == "degraded":
             return "fails: " + "; ".join(
@@ -360,14 +377,16 @@ class Gate:
             )
         if state == "ready":
             return "; ".join(f"{finding.name}: {observed_share(finding)}" for finding in findings)
+        if state == "not_judged":
+            return ""
         undecided = "; ".join(_undecided(finding) for finding in findings if finding.evidence == "undecided")
-        late = f"; {self._not_counted} of {self._requests} were not counted" if self._not_counted else ""
-        return f"undecided after {self._requests} requests: {undecided}{late}"
+        late = f"; {not_counted} of {len(self._results)} were not counted" if not_counted else ""
+        return f"undecided after {len(self._results)} requests: {undecided}{late}"
 
 
 def decision(verdict: Verdict, rollback_risk: str | None) -> Decision | None:
     """Decision for the stored result; None if nothing is decided."""
-    if verdict.state == "not_enough_data":
+    if verdict.state in UNDECIDED:
         return None
     return Decision(verdict.state == "ready", verdict.why, rollback_risk)
 
@@ -463,9 +482,14 @@ def _requests_per_block(mean: float, share: float = 1.0) -> float:
 
 
 def _answered(result: ProbeResult | None) -> Judged:
-    if result is None or result.outcome in BAD or result.outcome is Outcome.REJECTED:
+    if result is None or result.outcome in BAD:
         return 1, 1, 1
     return (1, 0, 0) if result.outcome in ANSWERED else (0, 0, 0)
+
+
+def _refused(result: ProbeResult | None) -> Judged:
+    is_refused = result is not None and result.outcome is Outcome.REJECTED
+    return (0, 0, 0) if result is None or result.outcome in NOT_COUNTED else (1, is_refused, is_refused)
 
 
 def _slower(limits: Reference) -> Callable[[ProbeResult | None], Judged]:

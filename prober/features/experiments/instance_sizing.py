@@ -96,6 +96,8 @@ def _check(demand: Demand) -> None:
 
 def _per_instance(result: Result) -> tuple[str, float, bool] | Refused:
     """(SLO, requests per second, knee was found) of the SLO with the lowest capacity."""
+    if result.refused.is_too_many:
+        return Refused(f"the sweep is not judged ({result.refused}): sweep with requests that the target accepts")
     if not result.capacities:
         why = f" ({ending(result.stop, result.stop_detail)})" if result.stop_detail else ""
         return Refused(

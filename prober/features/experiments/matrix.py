@@ -3,6 +3,7 @@
 accepted: every objective holds, each with an error of at most `ERROR`; so "accepted" is wrong with at most that probability
 rejected: an objective fails, with an error of `ERROR` shared among all objectives of all rows
 not_enough_data: the requests show neither, or the row was interrupted, as the cancelled requests would be the slow ones
+not_judged: too many requests were refused (`results.refused_requests`)
 
 "All rows are accepted" and "a row is rejected" are each wrong with a probability of at most `ERROR`, for any number of rows.
 The test is that of the gate (`statistics.sequential_test`): a request is one observation, with any number of gaps.
@@ -22,21 +23,23 @@ from prober.config.rows import Row
 from prober.config.units import counted
 from prober.features.experiments.cost_target import CostFinding
 from prober.features.experiments.gate import Finding, Question, slo_question
-from prober.measure.outcome import BAD, NEUTRAL, Outcome
+from prober.measure.outcome import BAD, Outcome
 from prober.measure.result import ProbeResult
 from prober.results.load_description import describe_load, has_varied_prompts
+from prober.results.refused_requests import NOT_COUNTED, refused_requests
 from prober.results.result import Decision, Load, Request
 from prober.results.series import most_often
 from prober.statistics.sequential_test import ERROR, Evidence
 from prober.workload.arrivals import poisson
 from prober.workload.workloads import Mix, Workload, unchecked_formats
 
-State = Literal["accepted", "rejected", "not_enough_data"]
+State = Literal["accepted", "rejected", "not_enough_data", "not_judged"]
 CLOSED_LOOP = (
     "a closed loop asks a slow target less, so that its queue is not seen (coordinated omission): to compare with other tools, "
     "not what users feel"
 )
 
+UNDECIDED: frozenset[State] = frozenset({"not_enough_data", "not_judged"})
 THINK_TIME = (
     "sessions begin by the schedule, at the rate ÷ their turns, whatever the target does; a later turn is due its think time after "
     "the answer before it, so a slow target gets later turns later"
@@ -47,11 +50,11 @@ THINK_TIME = (
 class Verdict:
     """Verdict on a row. name: of its stage; why: the observed figures; findings: one per objective.
 
-    state: "not_judged" of a row that is the load beside another
+    state: "load" of a row that is the load beside another
     """
 
     name: str
-    state: State | Literal["not_judged"]
+    state: State | Literal["load"]
     why: str
     findings: tuple[Finding, ...]
 
@@ -69,27 +72,34 @@ def judge(
     error: see `fails_error`
     loading: requests that were not sent because the engine said that it is loading or shutting down
     """
+    refused = refused_requests(results)
     if row.beside is not None:
-        return Verdict(stage_name(row), "not_judged", f"load beside {row.beside}", ())
+        return Verdict(stage_name(row), "load", _joined(f"load beside {row.beside}", str(refused)), ())
     questions = _questions(row)
     for _, question in questions:
         for result in results:
             question.take(result)
             question.close_block()
     findings = tuple(question.finding(ERROR, error) for _, question in questions)
+    if refused.is_too_many:
+        return Verdict(stage_name(row), "not_judged", str(refused), findings)
     if interrupted:
-        why = f"interrupted after {counted(len(results), 'request')}"
+        why = _joined(f"interrupted after {counted(len(results), 'request')}", str(refused))
         return Verdict(stage_name(row), "not_enough_data", why, findings)
     texts = [
         (f"{objective}: {_observed(finding)}", finding)
         for (objective, _), finding in zip(questions, findings, strict=True)
     ]
     if failing := [text for text, finding in texts if finding.evidence == "fails"]:
-        return Verdict(stage_name(row), "rejected", "; ".join([*failing, *_failed(results)]), findings)
+        return Verdict(
+            stage_name(row), "rejected", _joined(*failing, _most_often(results, BAD, "failed"), str(refused)), findings
+        )
     if undecided := [f"{text}, {_bounds(finding)}" for text, finding in texts if finding.evidence == "undecided"]:
-        why = "; ".join([*undecided, *_uncounted(results, loading)])
+        uncounted = _most_often(results, NOT_COUNTED, "not counted")
+        loading_text = f"{counted(loading, 'request')} not sent: the engine said that it is loading or shutting down"
+        why = _joined(*undecided, uncounted, loading_text if loading else "", str(refused))
         return Verdict(stage_name(row), "not_enough_data", why, findings)
-    return Verdict(stage_name(row), "accepted", "; ".join(text for text, _ in texts), findings)
+    return Verdict(stage_name(row), "accepted", _joined(*(text for text, _ in texts), str(refused)), findings)
 
 
 def with_cost(verdict: Verdict, cost: CostFinding) -> Verdict:
@@ -104,14 +114,15 @@ def with_cost(verdict: Verdict, cost: CostFinding) -> Verdict:
 def not_begun(row: Row) -> Verdict:
     """Verdict on a row that was not started because of an interruption."""
     if row.beside is not None:
-        return Verdict(stage_name(row), "not_judged", "not begun", ())
+        return Verdict(stage_name(row), "load", "not begun", ())
     return Verdict(stage_name(row), "not_enough_data", "not begun", ())
 
 
 def overall(verdicts: Sequence[Verdict]) -> State:
-    """State of all rows: rejected if any row is, accepted if all are."""
-    states = {verdict.state for verdict in verdicts} - {"not_judged"}
-    return "rejected" if "rejected" in states else "accepted" if states == {"accepted"} else "not_enough_data"
+    """State of all rows: that of one row that is not accepted, in this order; accepted if all are."""
+    states = {verdict.state for verdict in verdicts}
+    order: tuple[State, ...] = ("rejected", "not_judged", "not_enough_data")
+    return next((state for state in order if state in states), "accepted")
 
 
 def sentences(verdicts: Sequence[Verdict]) -> str:
@@ -122,7 +133,7 @@ def sentences(verdicts: Sequence[Verdict]) -> str:
 def decision(verdicts: Sequence[Verdict]) -> Decision | None:
     """Decision for the stored result; None if nothing is decided."""
     state = overall(verdicts)
-    return None if state == "not_enough_data" else Decision(state == "accepted", sentences(verdicts))
+    return None if state in UNDECIDED else Decision(state == "accepted", sentences(verdicts))
 
 
 def reservations(row: Row) -> list[str]:
@@ -286,24 +297,14 @@ def _bounds(finding: Finding) -> str:
     return f"in truth {100 * finding.lower:.2g}% to {100 * finding.upper:.2g}%{more}"
 
 
-def _uncounted(results: Sequence[ProbeResult], loading: int) -> Iterator[str]:
-    """Phrases on the results that are no events, with the reasons."""
-    if text := _most_often(results, NEUTRAL, "not counted"):
-        yield text
-    if loading:
-        yield f"{counted(loading, 'request')} not sent: the engine said that it is loading or shutting down"
-
-
-def _failed(results: Sequence[ProbeResult]) -> Iterator[str]:
-    """A phrase on the results that failed, with the reason."""
-    if text := _most_often(results, BAD, "failed"):
-        yield text
-
-
 def _most_often(results: Sequence[ProbeResult], outcomes: Collection[Outcome], became: str) -> str:
     """Number of results with these outcomes and the most frequent reason as text; "" without any."""
     count, reason = most_often(result for result in results if result.outcome in outcomes)
     return f"{count} of {counted(len(results), 'request')} {became}, most often {reason}" if count else ""
+
+
+def _joined(*texts: str) -> str:
+    return "; ".join(filter(None, texts))
 
 
 def _lengths_of(row: Row) -> tuple[str, str]:

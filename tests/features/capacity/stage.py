@@ -150,11 +150,11 @@ async def until(true: Callable[[], Any], seconds: float = 600.0) -> None:
 
 @asynccontextmanager
 async def behind_a_gateway(
-    answered: int, headers: dict[str, str] | None = None
+    answered: int, headers: dict[str, str] | None = None, status: int = 429
 ) -> AsyncIterator[tuple[str, list[str]]]:
     """URL of SLOTS behind a gateway, and the ids of the requests that reached it.
 
-    answered: requests that it lets through, before it answers 429 with `headers`
+    answered: requests that it lets through, before it answers with this status and `headers`
     """
     received: list[str] = []
 
@@ -163,7 +163,7 @@ async def behind_a_gateway(
         if request.path == "/v1/chat/completions":
             received.append(request.headers["X-Request-Id"])
             if len(received) > answered:
-                return web.Response(status=429, headers=headers)
+                return web.Response(status=status, headers=headers)
         response: web.StreamResponse = await handler(request)
         return response
 

@@ -569,7 +569,7 @@ def test_a_rejected_warm_up_measures_nothing() -> None:
     hand.answered(0.1, outcome=Outcome.REJECTED)
     order = hand.sweep.action
     assert isinstance(order, Finished)
-    assert (order.reason, order.capacities[0].verdict) == ("smoke_failed", "not_enough_data")
+    assert (order.reason, order.verdict, order.capacities) == ("refused", "not_judged", ())
     assert order.detail.startswith("rejected: ")
 
 

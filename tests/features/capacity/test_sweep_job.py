@@ -36,6 +36,22 @@ from tests.virtual import running
 pytestmark = pytest.mark.virtual_time
 
 
+async def test_a_sweep_that_is_refused_changes_no_headroom_and_says_why() -> None:
+    """An earlier capacity stays with its time; the count, the event and the end of the sweep have the reason."""
+    async with behind_a_gateway(25, status=400) as (url, _), staged(url) as stage:
+        earlier = Capacity("quick", "found", 5.0, 6.0, 7.0)
+        stage.demand.show_capacity((earlier,))
+        stage.sweeps.start("t")
+        await until(stage.is_swept)
+        assert stage.value("llmslo_sweeps_total", "not_judged") == 1
+        assert stage.value("llmslo_sweep_stops_total", "refused") == 1
+        assert stage.value("llmslo_capacity_requests_per_second", "quick", "estimate") == 6.0
+        assert stage.value("llmslo_sweep_last_success_timestamp_seconds") == 0
+        (result,) = stage.sweeps.results("t")
+        assert (result.capacities, result.refused.is_too_many) == ((), True)
+        assert f"not judged: {result.refused}" in stage.events.latest("t")[0].text
+
+
 async def test_a_sweep_finds_the_knee_and_a_restart_restores_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -144,12 +144,14 @@ def test_failures_are_an_axis_and_a_reservation() -> None:
     assert any("B fails more often" in each for each in said)
 
 
-def test_rejected_is_failed_and_late_is_neither() -> None:
-    """Requests that the prober itself spoilt are in no share, and are counted; a rejected token is a failure to serve."""
-    good, late, rejected = (Request(0, 0.0, outcome=outcome, ttft_s=0.1) for outcome in ("ok", "invalid", "rejected"))
-    made = [Round(1.0, [good, good, late], [good, rejected, good])] * 12
+def test_late_and_refused_requests_are_in_no_share() -> None:
+    """Requests that the prober itself spoilt are counted apart from those that the server refused."""
+    good, late, failed, refused = (
+        Request(0, 0.0, outcome=outcome, ttft_s=0.1) for outcome in ("ok", "invalid", "http_5xx", "rejected")
+    )
+    made = [Round(1.0, [good, good, late], [good, failed, refused])] * 12
     found = by_axis(compare(made))["failures"]
-    assert found.effect == pytest.approx(1 / 3)
+    assert found.effect == pytest.approx(1 / 2)
     assert found.better == "a"
     said = reservations(Target(), Target(), made, [])
     assert said == ["12 of 36 requests to A were late by the prober itself, or cut, and do not count"]

@@ -94,10 +94,9 @@ def test_slow_answers_are_degraded() -> None:
 
 
 def test_failures_are_not_ready_and_soon() -> None:
-    """Refused connections, rejected tokens, loading: all of them nobody is served by; with what was seen most."""
+    """Refused connections, and loading: nobody is served by them; with what was seen most."""
     for draw in (
         lambda _: result(outcome=Outcome.CONNECT_REFUSED),
-        lambda _: result(outcome=Outcome.REJECTED, detail="HTTP 401"),
         lambda _: None,
     ):
         verdict = run(alone(TTFT), draw)
@@ -108,7 +107,7 @@ def test_failures_are_not_ready_and_soon() -> None:
     assert "loading" in verdict.why
 
 
-@pytest.mark.parametrize("kind", [Outcome.REJECTED, Outcome.HTTP_429, Outcome.SHED, Outcome.HTTP_5XX])
+@pytest.mark.parametrize("kind", [Outcome.HTTP_429, Outcome.SHED, Outcome.HTTP_5XX])
 def test_half_of_the_requests_is_never_ready(kind: Outcome) -> None:
     """Nor degraded: in 200 runs of random halves, of whatever kind they are."""
     rng = Random(1)

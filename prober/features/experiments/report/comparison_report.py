@@ -99,7 +99,8 @@ def _sections(comparison: Comparison) -> list[Section]:
 def _verdict(comparison: Comparison) -> Iterator[str]:
     """Sentences on the axes in which a side is better, and on those without a difference that is shown."""
     if not comparison.compared:
-        yield "The two sides do not compare."
+        why = "; ".join(comparison.not_judged)
+        yield f"Not judged: {why}." if why else "The two sides do not compare."
         return
     for side in ("a", "b"):
         if better := [axis for axis in comparison.compared if axis.better == side]:

@@ -164,7 +164,7 @@ def _sentences(result: Result) -> Iterator[str]:
     if result.decision is not None:
         yield f"{'Accepted' if result.decision.accepted else 'Rejected'}: {result.decision.why.rstrip('.')}."
         yield f"Rollback: {(result.decision.rollback_risk or 'its needs and risks are not stated').rstrip('.')}."
-    if result.capacities:
+    if result.capacities or result.refused.is_too_many:
         yield _answer(result)
     first = binding(result.capacities)
     open_slos = undecided(result.capacities)
@@ -188,7 +188,7 @@ def _answer(result: Result) -> str:
     highest_per_s = _highest_rate(result)
     is_beyond = any(0 < highest_per_s < (c.estimate or 0) for c in result.capacities)
     beyond = f" No rate above {highest_per_s:.3g}/s was sent: a knee above it is an extrapolation." if is_beyond else ""
-    return f"{words(result.capacities)}.{beyond}"
+    return f"{result.capacity_words()}.{beyond}"
 
 
 def _highest_rate(result: Result) -> float:

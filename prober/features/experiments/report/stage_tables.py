@@ -231,13 +231,21 @@ def shapes(result: Result) -> Table | None:
 
 
 def outcomes(result: Result) -> Table | None:
-    """Number of requests by outcome, and share of unanswered ones."""
+    """Number of requests by outcome, the refused ones with their reason, and share of unanswered ones."""
     if not any(stage.outcomes for stage in result.stages):
         return None
     rows: list[Row] = [
         [
             stage.name,
-            ", ".join(f"{count:,} {outcome}" for outcome, count in stage.outcomes.items()) or "none",
+            "; ".join(
+                filter(
+                    None,
+                    (
+                        ", ".join(f"{n:,} {outcome}" for outcome, n in stage.outcomes.items()) or "none",
+                        str(stage.refused),
+                    ),
+                )
+            ),
             f"{(stage.sent - stage.answered) / stage.sent * 100:.3g}%" if stage.sent else UNKNOWN,
         ]
         for stage in result.stages

@@ -1,0 +1,85 @@
+"""Refused requests, and the one rule on what they count as in everything that judges.
+
+A refused request (`Outcome.REJECTED`: a redirect, 400, 401, 413 and the like) may be the fault of the prober or of the target. So it
+is an event of no SLO. It was offered and not answered, and throughput and goodput count it as that. It is never left unsaid. If more
+than `MAX_REFUSED_RATIO` of the requests are refused, nothing is judged: those that are answered are no sample of what is offered.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from prober.measure.outcome import NEUTRAL, Outcome
+from prober.measure.result import ProbeResult
+from prober.statistics.sequential_test import ERROR
+
+MAX_REFUSED_RATIO = 0.05
+# Outcomes that say nothing of the target: the prober was late or over its budget, or ended the request.
+NOT_COUNTED = NEUTRAL - {Outcome.REJECTED}
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedRequests:
+    """The refused ones of some requests, as text; "" if none is.
+
+    requests: those with an outcome that is not in NOT_COUNTED
+    reason: the server's words, the most frequent ones
+    place: where requests are refused, if not everywhere: `from turn 6`, `only in rag_cold`, `only for adapter sql`
+    """
+
+    refused: int = 0
+    requests: int = 0
+    reason: str = ""
+    place: str = ""
+
+    @property
+    def is_too_many(self) -> bool:
+        """Whether nothing is judged."""
+        return self.refused > MAX_REFUSED_RATIO * self.requests
+
+    def __str__(self) -> str:
+        if not self.refused:
+            return ""
+        place = f", {self.place}" if self.place else ""
+        return f"{self.refused:,} of {self.requests:,} requests refused: {self.reason}{place}"
+
+
+def refused_requests(probes: Iterable[ProbeResult]) -> RefusedRequests:
+    """The refused ones of these requests."""
+    counted = [probe for probe in probes if probe.outcome not in NOT_COUNTED]
+    refused = [probe for probe in counted if probe.outcome is Outcome.REJECTED]
+    if not refused:
+        return RefusedRequests(0, len(counted))
+    by_kind: dict[str, list[str]] = {}  # words that differ in their numbers only are of one kind
+    for probe in refused:
+        by_kind.setdefault(re.sub(r"(?<!HTTP )\b\d+", "0", probe.detail), []).append(probe.detail.rstrip("."))
+    most = max(by_kind.values(), key=len)
+    reason = f"{'most often ' if len(by_kind) > 1 else ''}{most[0] or 'no reason given'}"
+    return RefusedRequests(len(refused), len(counted), reason, _place(refused, counted))
+
+
+def _place(refused: Sequence[ProbeResult], counted: Sequence[ProbeResult]) -> str:
+    """The turn from which requests are refused, else their series; and their adapters. "" where chance explains it."""
+
+    def only(relation: str, name: Callable[[ProbeResult], str]) -> Iterator[str]:
+        names = {name(probe) for probe in refused}
+        if all(names) and _is_apart(refused, [probe for probe in counted if name(probe) in names], counted):
+            yield f"only {relation} {', '.join(sorted(names))}"
+
+    first = min(map(_turn, refused))
+    places = (
+        [f"from turn {first}"] if _is_apart(refused, [p for p in counted if _turn(p) >= first > 1], counted) else []
+    )
+    places += () if places else only("in", lambda probe: probe.workload)
+    return ", ".join((*places, *only("for adapter", lambda probe: probe.adapter)))
+
+
+def _is_apart(refused: Sequence[ProbeResult], within: Sequence[ProbeResult], counted: Sequence[ProbeResult]) -> bool:
+    """Whether chance alone would seldom refuse requests `within` only, where all the refused ones are."""
+    return bool(within) and (len(within) / len(counted)) ** len(refused) <= ERROR
+
+
+def _turn(probe: ProbeResult) -> int:
+    """The turn of its session; 0 of a request without one."""
+    match = re.search(r"_turn(\d+)$", probe.workload)
+    return int(match[1]) if match else 0
