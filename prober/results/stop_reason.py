@@ -19,6 +19,7 @@ _TEXTS = {  # with the place of the detail
     "request_budget": "its request budget is spent: {}",
     "token_budget": "its token budget is spent: {}",
     "cost_budget": "its cost budget is spent: {}",
+    "session_count": "its workload has too few sessions for a higher rate: {}",
     "guard": "stopped by an external condition: {}",
     "lease_lost": "it lost its lease: {}",
     "no_estimate": "no estimate could be made: {}",

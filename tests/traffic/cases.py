@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from tests.traffic.answers import Answer, Piece, Refusal, both, call, hide, say, summarise, tag, think
 from tests.traffic.verdicts import (
     ANSWER,
@@ -557,7 +559,7 @@ CASES: list[Case] = [
         (4,),
         says="refused|rejected",
         pause_s=0.005,
-        then=("plan --sweep {out} --peak 100/s", (1,), ""),
+        then=("plan --sweep {out} --peak 100/s", (4,), "refused"),
     ),
     RunCase(
         "matrix: max_tokens is unsupported, max_completion_tokens from the next request on",
@@ -598,7 +600,7 @@ CASES: list[Case] = [
         always(SLOW),
         (0, 1, 4),
         truth=turns_follow,
-        rows={"concurrency": 4, "requests": 30, "accept": ["ttft<5s:80%"]},
+        rows={"concurrency": 2, "requests": 30, "accept": ["ttft<5s:80%"]},
         workload=TALK,
     ),
     RunCase(
@@ -609,7 +611,7 @@ CASES: list[Case] = [
         always(SLOW),
         (0, 1, 4),
         truth=turns_follow,
-        workload=TALK,
+        workload=TALK | {"sessions": {"count": 30, "turns": 5}},
     ),
     RunCase(
         "sessions: the second turn fails with 503, chat at a rate",
@@ -684,6 +686,6 @@ CASES: list[Case] = [
         "chat",
         refuses_field("max_tokens", MAX_TOKENS, SHORT),
         lambda exchanges: (1, 600 * len(exchanges)),
-        completion_tokens_after_refusal,
+        partial(completion_tokens_after_refusal, lead_s=1.0),  # `connect_lead`
     ),
 ]

@@ -226,11 +226,11 @@ def failure_ends_session(exchanges: Sequence[Exchange]) -> None:
     assert len(first) == len(set(first)) >= 3
 
 
-def completion_tokens_after_refusal(exchanges: Sequence[Exchange]) -> None:
-    """Requests after the first refusal have `max_completion_tokens`, and nothing refuses them."""
+def completion_tokens_after_refusal(exchanges: Sequence[Exchange], lead_s: float = 0.05) -> None:
+    """Requests that are made after the first refusal, `lead_s` before they are sent, have `max_completion_tokens`."""
     refused = next(e for e in exchanges if isinstance(e.reply, Refusal))
     assert refused.ended_s is not None
-    later = [e for e in exchanges if e.received_s > refused.ended_s + 0.05]
+    later = [e for e in exchanges if e.received_s > refused.ended_s + lead_s]
     assert later, "nothing was sent after the refusal"
     for exchange in later:
         assert "max_tokens" not in exchange.body, exchange.number

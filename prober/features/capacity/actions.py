@@ -37,7 +37,7 @@ UNREACHED: frozenset[Reason] = frozenset(
     {
         *("highest_rate", "sustained", "prober_late", "page_lost", "retry_after"),
         *("guard", "production_ttft", "lease_lost"),
-        *("request_budget", "token_budget", "time_budget", "cost_budget"),
+        *("request_budget", "token_budget", "time_budget", "cost_budget", "session_count"),
     }
 )
 

@@ -13,7 +13,7 @@ from prober.workload.workloads import sample_lengths
 WARM_UP = 3  # requests of a scheduled sweep's warm-up
 DRAWN_LENGTHS = 3_000  # of the workload: the knee rests on the longest requests
 Mode = Literal["adaptive", "gentle", "grid"]
-LimitReason = Literal["request_budget", "token_budget", "cost_budget"]
+LimitReason = Literal["request_budget", "token_budget", "cost_budget", "session_count"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -298,6 +298,10 @@ class SweepRunner:
                 sweep.limit_reached(BUDGET_REASONS[budget], self._now_s(), detail)
                 self._cut_unless_sending(sweep)
                 return
+            if flight.drawn.busy is not None:
+                sweep.limit_reached("session_count", self._now_s(), f"; {flight.drawn.busy.busy_text}")
+                self._cut_unless_sending(sweep)
+                return
             if isinstance(sweep.action, Run):
                 stage = sweep.action.stage  # at its due time, as the machine counts it
             sweep.sent(flight.request_id, due_ns / 1e9, *tokens)
