@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 from _pytest.mark import ParameterSet
 
+from tests.traffic import cases, more_cases
 from tests.traffic.answers import Answer, Exchange
-from tests.traffic.cases import CASES
 from tests.traffic.play import once, run, spend
 from tests.traffic.verdicts import BudgetCase, ProbeCase, RunCase, Verdict
+
+CASES = [*cases.CASES, *more_cases.CASES]
 
 
 @pytest.fixture
