@@ -29,7 +29,7 @@ from tests.observed import StoppedClock
 from tests.probing.test_probe import HEAD, chunked, ended, good_answer, serving
 
 pytestmark = pytest.mark.virtual_time
-KEY = "HTTP 401: invalid x-api-key"
+KEY = "HTTP 401: invalid x-api-key (some_error)"
 OUTCOMES = {
     "+": Outcome.OK,
     "-": Outcome.REJECTED,
@@ -228,7 +228,7 @@ async def test_a_workload_that_is_refused_beside_another_is_no_data_of_its_own(
 ) -> None:
     """The target is ready: the other workload is answered. The page, the API, `watch`, the event and the log name the workload."""
     caplog.set_level(logging.INFO)
-    refusal = "HTTP 400: max_tokens: 64 > 32"
+    refusal = "HTTP 400: max_tokens: 64 > 32 (some_error)"
     gateway = Gateway({'"max_tokens":64': answer("400 Bad Request", "max_tokens: 64 > 32")})
     async with probed(gateway) as seen:
         await asyncio.sleep(6.5)

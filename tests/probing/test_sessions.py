@@ -269,7 +269,8 @@ async def test_a_turn_follows_the_whole_answer_before_it(way: Any, workers: int,
         results = await way(url, ROTATION, launch)
     assert engine.wrong == []
     turns = engine.turns()
-    assert set(turns) == {1, 2, 3, 4} or (way is sweep and answer_s == 3.0)  # its guards end it
+    ends_early = way is sweep and answer_s > 0.05  # with the first due time for which no session is ready
+    assert set(turns) == {1, 2, 3, 4} or ends_early
     outcomes = Counter(result.outcome for result in results)
     assert set(outcomes) - {Outcome.CANCELLED} <= {Outcome.OK, Outcome.SHED}
     shed = [result for result in results if result.outcome is Outcome.SHED]
@@ -277,7 +278,7 @@ async def test_a_turn_follows_the_whole_answer_before_it(way: Any, workers: int,
     assert all(result.timeline.sent_ns is None and result.workload.startswith("talk_turn") for result in shed)
     # Four sessions at three a second are busy for 15%, 60% and 225% of their time.
     assert len(shed) / len(results) < {0.05: 0.01, 0.8: 0.5, 3.0: 0.9}[answer_s]
-    assert bool(shed) is (answer_s == 3.0 and way is not closed) or answer_s == 0.8  # then by chance
+    assert bool(shed) is (answer_s == 3.0 and way is not closed and not ends_early) or answer_s == 0.8  # then by chance
     for result in results:
         if result.outcome in ANSWERED and way is not closed:
             assert (result.timeline.sent_ns or 0) - result.timeline.intended_ns < 20_000_000, "no request is delayed"
