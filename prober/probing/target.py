@@ -191,7 +191,7 @@ class Target:
         """A copy for a probe outside the schedule, which takes no slot here and changes neither state nor warm-up here."""
         other = copy(self)
         other.in_flight, other.warm_up = 0, WarmUp(0)
-        other.workloads = {}
+        other.workloads, other._leading_workloads = {}, []
         other._identifying = other._asking = other._preparing = None
         other.prompt_calibration = self.settled_calibration
         other.identity, other._is_doubtful = self.probed_identity, False  # nothing is looked up beside its probe

@@ -152,7 +152,7 @@ async def test_a_prometheus_that_does_not_answer_is_told(mock_port: int) -> None
     labels = {"target": 'a"b', "workload": "w"}
     for url, message in (
         (f"http://127.0.0.1:{free_port()}", "onnect"),
-        (f"http://127.0.0.1:{mock_port}", "not an answer of Prometheus"),
+        (f"http://127.0.0.1:{mock_port}", "HTTP 404"),
     ):
         with pytest.raises(QueryFailed, match=message):
             await hourly_histograms(url, "llmslo_ttft_seconds", labels, time.time(), 3)
