@@ -152,7 +152,7 @@ def rivals(row: Row) -> dict[str, Any]:
     if not row.provisional and not null.daily and not null.wander:
         figures["oracle"] = {change: in_minutes(oracle(null, change, 1_000, ARL, row.seed)) for change in row.changes}
     if not row.provisional and row.null in ("independent", "daily cycle", "AR 0.6"):
-        # The usual one, and the one that `prober rules --stateless-drift` writes, on the 1,000 samples that a p99 takes.
+        # The usual one, on the 1,000 samples that a p99 takes.
         figures["rules"] = {f"{hours} h": rule(row.null, row.changes, row.seed, hours * HOUR) for hours in (1, 2)}
     return figures
 

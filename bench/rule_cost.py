@@ -4,7 +4,7 @@ A real Prometheus reads a block of counters that grow at a sample every 15 s, ma
 and answers each expression of a group as the rule manager would, one after the other; the sum is the group's evaluation. Recorded
 series that other rules of the group read are made as well. What pages is also measured with labels of targets and clusters apart
 (`prober rules --group-label`), which make keys and joins longer. A block holds no more than its group reaches back: six hours for what
-pages, three days for what can wait, 30 days of tiles, two hours of the buckets of latencies. At 1,000 targets the slow groups are
+pages, 30 days of tiles for what can wait, two hours of the buckets of latencies. At 1,000 targets the slow groups are
 reckoned from 100, as their cost is proportional to targets: at 20 and 100 that is measured.
 """
 
@@ -33,7 +33,7 @@ from tests.processes import free_port
 END_S = 1_700_000_000
 SCRAPE_S = 15
 SLO = Slo("ok", "success", None, Decimal("0.99"), 30 * 86_400.0)
-REACHES_S = {"llm-slo-ok": 6 * 3_600, "llm-slo-ok-slow": 3 * 86_400}
+REACHES_S = {"llm-slo-ok": 6 * 3_600}
 LATENCY, LATENCY_REACH_S = "llm-slo-latency", 2 * 3_600
 TILE_STEP_S = 240
 REPEATS = 3
@@ -42,7 +42,6 @@ LABELLED = RuleOptions(group_labels=("cluster",), target_labels=("env", "team", 
 MEASURED = {
     "llm-slo-ok": (20, 100, 1_000),
     "llm-slo-ok-slow": (20, 100),
-    "llm-slo-ok-budget": (20, 100),
     LATENCY: (20, 100),
 }
 
@@ -114,10 +113,10 @@ def _write(file: TextIO, group: str, targets: int, more: str) -> None:
 def _write_recorded(file: TextIO, group: str, targets: int, more: str) -> None:
     """What other rules of the group have recorded."""
     for target in range(targets):
-        for window in ("1h", "2h", "6h", "1d", "3d"):
-            name = f"target_workload_slo:llmslo_slo_events:increase{window}"
-            file.write(f'{name}{{target="{target}",workload="w"{more},slo="ok"}} 720 {END_S}\n')
-    for kind in ("events", "bad_events") if group.endswith("-budget") else ():
+        for window in ("1h", "6h", "1d", "3d"):
+            labels = f'target="{target}",workload="w"{more},slo="ok",long="{window}"'
+            file.write(f"target_workload_slo:llmslo_slo_burn_rate:min{{{labels}}} 0.7 {END_S}\n")
+    for kind in ("events", "bad_events") if group.endswith("-slow") else ():
         for target in range(targets):
             name = f'target_workload_slo:llmslo_slo_{kind}:tile4m{{target="{target}",workload="w"{more},slo="ok"}}'
             for at_s in range(END_S - 30 * 86_400, END_S + 1, TILE_STEP_S):
@@ -184,7 +183,7 @@ def prometheus(folder: str) -> Iterator[str]:
 
 def _reads_counters(rule: Rule) -> bool:
     return "vantage" not in rule["expr"] and any(
-        part in rule.get("record", "") for part in (":ratio_rate", ":increase", ":tile", "_2h")
+        part in rule.get("record", "") for part in (":burn_rate", ":tile", "_2h")
     )
 
 

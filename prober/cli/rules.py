@@ -53,12 +53,6 @@ def rules(
     slow_interval: Annotated[
         str, typer.Option(help="Between evaluations of long windows and budgets; less than 5m.")
     ] = f"{DEFAULT.slow_s}s",
-    stateless_drift: Annotated[
-        bool,
-        typer.Option(
-            "--stateless-drift", help="Add a drift alert in PromQL alone, which is slower and less sensitive."
-        ),
-    ] = False,
 ) -> None:
     """Write rules whose alerts can all fire, but not on one bad probe; otherwise print what to change."""
     from prober.daemon.configuration_file import read_config
@@ -81,7 +75,6 @@ def rules(
         _labels(label or []),
         runbook_url.rstrip("/"),
         dashboard_url.rstrip("/"),
-        stateless_drift,
         prober_url.rstrip("/"),
         _slow_s(slow_interval),
         _group_labels(group_label or []),

@@ -102,7 +102,7 @@ SCENES = {
     ),
     "upgraded": Scene(
         f"another version takes its place, in which each step takes {SLOWDOWN_RATIO} times as long",
-        "an event of the engine; TPOT misses its SLO; LLMEngineChanged, LLMErrorBudgetBurn",
+        "an event of the engine; TPOT misses its SLO; LLMErrorBudgetBurn",
         Engine(
             (*LIGHT_LOAD, "--duration", "{trouble:g}s"),
             successor=(*LIGHT_LOAD, "--engine-version", "0.33.0", "--fault", f"{SLOWDOWN}@0s-"),

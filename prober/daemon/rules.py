@@ -32,8 +32,6 @@ def groups(uses: Mapping[Slo, Sequence[JudgedStream]], options: RuleOptions) -> 
         slo_rules.stale_alert(selector),
     ]
     rules = [*(alert.as_rule(options) for alert in alerts), *gpu_alerts.records(selector)]
-    if options.stateless_drift:
-        rules.append(drift_alerts.stateless_alert(selector).as_rule(options))
     latency = {"name": "llm-slo-latency", "interval": options.slow, "rules": list(latency_rules.records(selector))}
     found = [*slo_rules.groups(uses, options), latency, {"name": "llm-slo-prober", "rules": rules}]
     return [group | {"rules": [with_group_labels(rule, options) for rule in group["rules"]]} for group in found]
@@ -52,5 +50,5 @@ def as_operator(rule_groups: list[Rule], name: str = "llm-slo-prober") -> Rule:
 def example_rules() -> Iterator[Rule]:
     """Rules of one SLO and everything else: every recorded name with its labels, and every alert."""
     slo = Slo("ttft", "ttft", 0.5, Decimal("0.99"), 30 * 86_400.0)
-    for group in groups({slo: [JudgedStream("t", "w", 0.2, 32.0, 48)]}, RuleOptions(stateless_drift=True)):
+    for group in groups({slo: [JudgedStream("t", "w", 0.2, 32.0, 48)]}, RuleOptions()):
         yield from group["rules"]

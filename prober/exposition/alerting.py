@@ -10,9 +10,10 @@ from prober.exposition.dashboards.board import UIDS
 from prober.exposition.dashboards.place import PLACE
 
 Rule = dict[str, Any]
+Severity = Literal["critical", "warning"]
 _GROUPING = re.compile(r"\b((?:by|on) )\(([^()]*)\)")
 _UNGROUPED = re.compile(r"\b(sum|min|max|avg|count|group)\(")
-_LOOKUP = re.compile(r'printf "((?:[^"\\]|\\.)*)"((?: \$labels\.\w+)+)')
+_LOOKUP = re.compile(r'printf "((?:[^"\\]|\\.)*)"((?: [$.][\w.]+)+)')
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,6 @@ class RuleOptions:
     labels: tuple[tuple[str, str], ...] = ()
     runbook_url: str = "http://llm-slo-prober:9742/runbooks"
     dashboard_url: str = "http://grafana:3000"
-    stateless_drift: bool = False
     prober_url: str = "http://llm-slo-prober:9742"
     slow_s: int = 240
     group_labels: tuple[str, ...] = ()
@@ -73,7 +73,7 @@ class Alert:
     """
 
     name: str
-    severity: Literal["critical", "warning", "info"]
+    severity: Severity
     expr: str
     wait_for: str
     summary: str
@@ -109,8 +109,6 @@ def with_group_labels(rule: Rule, options: RuleOptions) -> Rule:
 
     def grouped(match: re.Match[str]) -> str:
         own = [name.strip() for name in match[2].split(",") if name.strip()]
-        if own == ["slo"]:  # an objective of the rules themselves, which is the same everywhere
-            return match[0]
         more = (*apart, *(of_target if "target" in own else ()))
         return f"{match[1]}({', '.join((*own, *(name for name in more if name not in own)))})"
 
@@ -133,6 +131,11 @@ def with_group_labels(rule: Rule, options: RuleOptions) -> Rule:
 def escaped(selector: str) -> str:
     """`selector` inside a quoted string of a template."""
     return selector.replace('"', '\\"')
+
+
+def firing(alert: str, more: str = "") -> str:
+    """Selector of alerts that fire. alert: name, or several with `|` between them; more: matchers"""
+    return f'ALERTS{{alertname{"=~" if "|" in alert else "="}"{alert}",alertstate="firing"{more}}}'
 
 
 def likely_cause_template(selector: str) -> str:

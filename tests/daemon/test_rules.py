@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from prober.daemon.rules import example_rules
 from tests.commands import prober
 from tests.daemon.promtool import TARGET, case, run, run_cases, slo
 
@@ -37,10 +38,10 @@ def test_the_operator_format_holds_the_same_groups() -> None:
 
 
 def test_objectives_are_exact() -> None:
-    """Thresholds have no float rounding errors: 14.4 x 0.1% is 0.0144."""
+    """Thresholds have no float rounding errors: 14.4 x 0.5% is 0.072."""
     text = rules().stdout
-    assert "> 0.144\n" in text
-    assert "> 0.072\n" in text  # 14.4 x 0.5%
+    assert "> bool 0.144)" in text
+    assert "> bool 0.072)" in text
     assert "0.0719" not in text
     assert "00000" not in text
 
@@ -59,6 +60,14 @@ def test_options_reach_every_rule() -> None:
                 assert {"team": "a", "tier": "gold"}.items() <= rule["labels"].items()
                 assert rule["annotations"]["runbook_url"] == f"https://r/{rule['alert']}"
                 assert rule["annotations"]["dashboard_url"].startswith("https://d/d/")
+
+
+def test_one_slo_takes_at_most_20_recording_rules() -> None:
+    """With those of latencies and GPUs; and one alert of each name and severity."""
+    records = [rule for rule in example_rules() if "record" in rule]
+    alerts = [(rule["alert"], rule["labels"]["severity"]) for rule in example_rules() if "alert" in rule]
+    assert len(records) <= 20
+    assert len(alerts) == len(set(alerts))
 
 
 def test_a_malformed_label_is_an_error() -> None:
@@ -93,12 +102,12 @@ def test_the_rules_are_valid_in_prometheus_2_and_3(
     """promtool accepts the rules and a burn alert fires in both versions."""
     promtool: Path = request.getfixturevalue(release)
     everything = tmp_path / "all.yaml"
-    everything.write_text(rules("--stateless-drift").stdout)
+    everything.write_text(rules().stdout)
     run(promtool, "check", everything)
     expected = {
         "expr": 'count(ALERTS{alertname="LLMErrorBudgetBurn",alertstate="firing",severity="critical"})',
         "eval_time": "20m",
-        "exp_samples": [{"labels": "{}", "value": 2}],
+        "exp_samples": [{"labels": "{}", "value": 1}],
     }
     run_cases(promtool, tmp_path, everything, [case(slo("ttft", "0+12x30", "0+6x30"), promql_expr_test=[expected])])
 

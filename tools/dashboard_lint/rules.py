@@ -67,6 +67,8 @@ def labels_of_series(series: Iterable[AnySeries], rules: Iterable[Json]) -> Seri
     for rule in rules:
         if "record" in rule:
             by = rule["record"].partition(":")[0].split("_")
+            if aggregated := re.match(r"\w+ by \(([^)]*)\)", rule["expr"]):
+                by += aggregated[1].split(", ")
             labels_of[rule["record"]] = frozenset(by) | frozenset(rule.get("labels", ())) | frozenset(PLACE)
     return labels_of
 

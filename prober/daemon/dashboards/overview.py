@@ -17,6 +17,7 @@ from prober.exposition.dashboards.panels import (
 from prober.exposition.dashboards.queries import (
     ALERTING,
     BUDGET_LEFT,
+    DECLARED,
     FIRING,
     MIN_P99_SAMPLES,
     NOW,
@@ -66,7 +67,6 @@ from prober.exposition.dashboards.vocabulary import (
     target_column,
 )
 from prober.features.diagnosis.dashboard import CAUSE_WORDS
-from prober.features.slo.rules import RULE_OBJECTIVE
 from prober.probing.dashboard import FAILURE_WORDS
 
 ANY_IS_BAD = ((None, GREEN), (1, RED))
@@ -81,10 +81,10 @@ SLOW_STEP = "4m"  # of what the rules record every few minutes
 STATE_STEP = "2m"
 EACH_SLO = "target, workload, slo"
 FEW = ((None, ORANGE), (MIN_P99_SAMPLES, "transparent"))
-ALERT = "severity, alertname, target, workload, slo, cause"  # one alert may fire over several windows
+ALERT = "severity, alertname, target, workload, slo, cause"
 # 0 wherever there is a target, and wherever rules are loaded: a band without events. Of few series, as they are read at each step.
 KNOWN = f'0 * group(llmslo_target_state{{{TARGET},state="ready"}})'
-RULES = f'0 * group({RULE_OBJECTIVE}{{slo!=""}})'
+RULES = f"0 * group({DECLARED}{{{TARGET}}})"
 PROBER = 'ALERTS{alertname=~"LLMProber.+",alertstate="firing"}'
 
 

@@ -18,6 +18,8 @@ RECORDED_SIGNALS = ("ttft", "itl")
 RECORDED = "target_workload_slo:llmslo_slo"
 BUDGET_LEFT = f"{RECORDED}_error_budget_remaining:ratio"
 SLO_STATE = f"{RECORDED}_state:window"
+BURN_RATE = f"{RECORDED}_burn_rate:min"  # of the two windows of a pair, which its labels name
+DECLARED = f"{RECORDED}_objective:ratio"
 # Of targets, by increasing severity.
 STATES = ("ready", "pending", "starting", "draining", "over_budget", "rejected", "failing")
 MIN_P99_SAMPLES = 1000

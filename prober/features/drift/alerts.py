@@ -43,22 +43,3 @@ def _drift(signal: str, name: str, selector: str) -> Alert:
         f"{{{{ range {load} }}}}{causes}{{{{ end }}}}" + likely_cause_template(selector),
         link=Link("drift", ("target", "workload"), "1d"),
     )
-
-
-def stateless_alert(selector: str) -> Alert:
-    """PromQL-only alternative for a prober without storage: p99 of 2 hours against p99 of the 3 days before."""
-
-    def p99(window: str) -> str:
-        rate = f"rate(llmslo_ttft_seconds_bucket{{{selector}}}{window})"
-        return f"histogram_quantile(0.99, sum by (target, workload, le) ({rate}))"
-
-    return Alert(
-        "LLMTTFTP99DriftStateless",
-        "warning",
-        f"{p99('[2h]')}\n> 1.3 *\n{p99('[3d] offset 2h')}\nand\n"
-        f"sum by (target, workload) (increase(llmslo_ttft_seconds_count{{{selector}}}[2h])) >= 1000\n",
-        "10m",
-        "{{ $labels.target }}: p99 TTFT is over 1.3 times that of the last three days",
-        "p99 TTFT of workload {{ $labels.workload }} over the last 2 hours is {{ $value | humanizeDuration }}.",
-        link=Link("target", ("target", "workload"), "3d"),
-    )

@@ -2,7 +2,7 @@
 
 from prober.exposition.dashboards.board import Board
 from prober.exposition.dashboards.panels import Column, Panel, Query, now, row, series, stat, states, table
-from prober.exposition.dashboards.queries import BUDGET_LEFT, FIRING, PROBES, RECORDED, increase, slo_state
+from prober.exposition.dashboards.queries import BUDGET_LEFT, BURN_RATE, FIRING, PROBES, increase, slo_state
 from prober.exposition.dashboards.style import GREEN, ORANGE, RED, SYMLOG, YELLOW, dashed, text_mapping
 from prober.exposition.dashboards.vocabulary import BUDGET_STEPS, SEVERITIES, SLO_STATES, target_column
 from prober.measure.burn_rate_windows import WORKBOOK_PAIRS
@@ -13,14 +13,6 @@ BURNS = (
     (None, GREEN),
     *zip(sorted(float(pair.burn) for pair in WORKBOOK_PAIRS), (YELLOW, ORANGE, RED, "dark-red"), strict=True),
 )
-
-
-def burn(by: str) -> str:
-    """Burn rates over every window that the rules record; the largest for each set of the labels `by`."""
-    ratios = f'{{__name__=~"{RECORDED}_bad_events:ratio_rate.+",{SLOS}}}'
-    named = f'label_replace({ratios}, "window", "$1", "__name__", ".+:ratio_rate(.+)")'
-    allowed = f"(1 - max by ({LEVEL}) (llmslo_slo_objective_ratio{{{SLOS}}}))"
-    return f"max by ({by}) ({named} / on ({LEVEL}) group_left () {allowed})"
 
 
 def board() -> Board:
@@ -115,10 +107,11 @@ def _left() -> Panel:
 def _rates() -> Panel:
     return series(
         "Burn rate of $slo, by window",
-        "Burn rate over each window, of the worst selected target. Bad: a long window "
-        "and its short one (1h and 5m, 6h and 30m, 1d and 2h, 3d and 6h of a 30-day SLO) both above 14.4, 6, 3 or 1.",
+        "Burn rate of the worst selected target over each window, or over its short one (5m of 1h, 30m of 6h, 2h of 1d, 6h of 3d) "
+        "where that is lower; no line: too few events. Bad: 1h above 14.4 or 6h above 6, which page, 1d above 3 or 3d above 1 (of an "
+        "SLO of 30 days).",
         "none",
-        Query(burn("window"), "{{window}}"),
+        Query(f"max by (long) ({BURN_RATE}{{{SLOS}}})", "{{long}}"),
         low=None,
         decimals=1,
         steps=BURNS,
@@ -141,7 +134,7 @@ def _fastest() -> Panel:
         target_column(),
         Column(source="workload", name="Workload", width=100),
         Column(source="slo", name="SLO", width=90),
-        Column(source="window", name="Window", width=75),
+        Column(source="long", name="Window", width=75),
         Column(source="Value #A", name="Burn rate", unit="none", steps=BURNS, width=90, decimals=1),
         Column(source="Value", name="Burn rate", unit="none", steps=BURNS, width=90, decimals=1),
     ]
@@ -150,7 +143,7 @@ def _fastest() -> Panel:
         "The twenty highest burn rates over any window. Bad: above 1, the budget does not last for the SLO window; "
         "above 6, a critical alert may follow.",
         columns,
-        row(f"topk(20, {burn(f'{LEVEL}, window')})"),
+        row(f"topk(20, max by ({LEVEL}, long) ({BURN_RATE}{{{SLOS}}}))"),
         sort="-Burn rate",
         width=12,
         height=9,
@@ -164,7 +157,6 @@ def _firing() -> Panel:
         Column(source="alertname", name="Alert", width=190),
         Column(source="workload", name="Workload", width=90, empty="–"),
         Column(source="slo", name="SLO", width=80, empty="–"),
-        Column(source="long", name="Window", width=70, empty="–"),
     ]
     labels = ", ".join(column.source for column in columns)
     budgets = FIRING.replace("LLM.+", "LLMErrorBudgetBurn|LLMPercentileSLOBreach|LLMSLONoData")

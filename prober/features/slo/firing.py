@@ -69,11 +69,11 @@ def _check(slo: Slo, use: JudgedStream, pair: Pair, least: int) -> FiringCheck:
     probes = [use.rate_per_s * seconds for seconds in (pair.short_s, pair.long_s)]
     events_per_probe = mean_events_per_probe(slo, use.mean_tokens)
     min_probes = math.ceil(least / events_per_probe)  # probes that give the guard's events
+    above = (
+        CHANCE_Z * math.sqrt(max(0.0, float(share * (1 - share))) / probes[1]) if pair.severity == "warning" else 0.0
+    )
     # More than this share of all probes; at least two, since the guard excludes a single one.
-    bad_short, bad_long = (max(1, math.floor(float(share) * expected) + 1) for expected in probes)
-    if pair.severity == "warning":
-        chance_probes = CHANCE_Z * math.sqrt(max(0.0, float(share * (1 - share))) * probes[1])
-        bad_long = math.floor(float(share) * probes[1] + chance_probes) + 1
+    bad_short, bad_long = (max(1, math.floor((float(share) + above) * expected) + 1) for expected in probes)
     bad_long = max(bad_long, 2)
     problem = ""
     if share >= 1:

@@ -1,32 +1,85 @@
-"""Templates of what a burn alert says about the present. Each expands to a sentence, or to nothing where it is not known."""
+"""Templates of what an alert on an SLO says about the present. Each expands to a sentence or a part of one, or to nothing where it is
+not known."""
+
+import re
+from collections.abc import Callable, Sequence
 
 from prober.exposition.alerting import escaped
-from prober.measure.burn_rate_windows import Pair, promql
+from prober.exposition.dashboards.queries import BUDGET_LEFT, RECORDED
+from prober.measure.burn_rate_windows import promql
 from prober.measure.objective import Slo
 
 HISTOGRAMS = {"ttft", "ttft_answer", "tpot", "itl", "e2e"}
+OF_STREAM = ("target", "workload")
+
+Selector = Callable[[str, str], str]  # of the name of a series of the SLO, and further matchers
 
 
-def budget(slo: Slo, recorded: str, pair: Pair) -> str:
-    """What is left of the budget, and when it is used up at the share of bad events that is the alert's value.
+def matchers(labels: Sequence[str] = OF_STREAM) -> str:
+    """Matchers of these labels of the alert, each after a comma; the values are the first arguments of `printf`."""
+    return "".join(f",{label}=%[{place}]q" for place, label in enumerate(labels, 1))
+
+
+def query(expr: str, *more: str, labels: Sequence[str] = OF_STREAM) -> str:
+    """Pipeline of a template that runs `expr`. more: arguments of `printf` after the values of the labels"""
+    text, values = escaped(re.sub(r"\s+", " ", expr)), " ".join((*(f"$labels.{label}" for label in labels), *more))
+    return f'printf "{text}" {values} | query'
+
+
+def bad_share(exported: Selector, labels: Sequence[str] = OF_STREAM) -> str:
+    """Shares of bad events in the windows of the template's variables $long and $short, and the number of events.
+
+    exported: of the SLO's series of the probers
+    """
+    window = f"[%[{len(labels) + 1}]s]"
+    bad, events = (
+        f"sum(increase({exported(f'{kind}_total', matchers(labels))}{window}))" for kind in ("bad_events", "events")
+    )
+
+    def share(of: str) -> str:
+        value = query(f"{bad} / {events}", of, labels=labels)
+        return f"{{{{ range {value} }}}}{{{{ .Value | humanizePercentage }}}}{{{{ end }}}}"
+
+    return (
+        f"{share('$long')} of about {{{{ range {query(events, '$long', labels=labels)} }}}}{{{{ printf `%.0f` .Value }}}}{{{{ end }}}} "
+        f"events of workload {{{{ $labels.workload }}}} in the last {data_window(exported, '$long', labels)} were bad"
+        f"{{{{ if {_is_full(exported, '$short', labels)} }}}}, and {share('$short')} of those in the last {{{{ $short }}}}{{{{ end }}}}"
+    )
+
+
+def data_window(exported: Selector, window: str, labels: Sequence[str] = OF_STREAM) -> str:
+    """The window, or the age of the data where that is less. window: variable of the template, a PromQL duration"""
+    events = exported("events_total", matchers(labels))
+    age = query(f"time() - min(min_over_time(timestamp({events})[%[{len(labels) + 1}]s:1m]))", window, labels=labels)
+    return (
+        f"{{{{ if {_is_full(exported, window, labels)} }}}}{{{{ {window} }}}}{{{{ else }}}}"
+        f"{{{{ range {age} }}}}{{{{ .Value | humanizeDuration }}}}{{{{ end }}}}{{{{ end }}}}"
+    )
+
+
+def _is_full(exported: Selector, window: str, labels: Sequence[str]) -> str:
+    """Whether events were counted already when the window began."""
+    counter = exported("events_total", matchers(labels))
+    return query(f"{counter} offset %[{len(labels) + 1}]s", window, labels=labels)
+
+
+def budget(slo: Slo, recorded: Selector, exported: Selector, short: str) -> str:
+    """What is left of the budget, and when it is used up at the burn rate that is the alert's value.
 
     By the events that were counted, as the overview has it: after a day they are those of a day, not of the whole window.
 
-    recorded: PromQL of the remaining share, the events of the SLO's window, and those of the long window: {}, with %q for target and
-        workload
+    short: PromQL duration over which the rate of events is taken
     """
-    left, of_window, of_long = (
-        f'printf "{recorded.format(name)}" $labels.target $labels.workload | query'
-        for name in ("error_budget_remaining:ratio", "events:window", f"events:increase{promql(pair.long_s)}")
-    )
-    # remaining share × budget × events of the window ÷ bad events a second
-    span_s = f"{float(slo.error_budget_ratio) * pair.long_s:g}"
-    gone = f'printf "%f * %f * {span_s} / (%f * %f)" $left $all .Value $value | query'
+    chosen = matchers()
+    left, events = (recorded(name, chosen) for name in (BUDGET_LEFT, f"{RECORDED}_events:window"))
+    by = f"({', '.join((*OF_STREAM, 'slo'))})"
+    counted = f"sum by {by} (rate({exported('events_total', chosen)}[{short}]))"
+    lasts = query(f"{left} * {events} / on {by} (%[3]f * {counted})", "$value")
     return (
-        f"{{{{ range {left} }}}}{{{{ $left := .Value }}}} Of the budget for {promql(slo.window_s)}, by the events counted so far, "
-        f"{{{{ if gt $left 0.0 }}}}{{{{ $left | humanizePercentage }}}} is left{{{{ range {of_window} }}}}{{{{ $all := .Value }}}}"
-        f"{{{{ range {of_long} }}}}{{{{ range {gone} }}}}, at this rate for {{{{ .Value | humanizeDuration }}}}"
-        "{{ end }}{{ end }}{{ end }}{{ else }}nothing is left{{ end }}.{{ end }}"
+        f"{{{{ range {query(left)} }}}} Of the budget for {promql(slo.window_s)}, by the events counted so far, "
+        f"{{{{ if gt .Value 0.0 }}}}{{{{ .Value | humanizePercentage }}}} is left"
+        f"{{{{ range {lasts} }}}}, at this rate for {{{{ .Value | humanizeDuration }}}}{{{{ end }}}}"
+        "{{ else }}nothing is left{{ end }}.{{ end }}"
     )
 
 

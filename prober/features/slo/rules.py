@@ -1,14 +1,15 @@
 """Recording rules and alerts of the SLOs, from the declaration that also drives the run-time counters.
 
-Ratios are ratios of sums over all replicas of the prober, never means of ratios. Without events there is no ratio, so an SLO
-without data is neither met nor missed. Burn-rate windows: prober.measure.burn_rate_windows.
+Events are summed over all replicas of the prober before they are divided: no mean of ratios. Without events there is no ratio, so an
+SLO without data is neither met nor missed. Burn-rate windows: prober.measure.burn_rate_windows.
 
-Every alert is joined with the declaration: rules look back over hours and days, and a target or SLO that is no longer declared must
-alert nobody.
+One trouble is one alert. The pairs of windows of one severity are alternatives of one alert, whose labels do not say which of them
+it is. A page silences the tickets of its SLO, and LLMTargetFailing all of them, as far back as they count. Every alert is joined with
+the declaration: a target or SLO that is no longer declared must alert nobody.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 
 from prober.exposition.alerting import (
@@ -16,22 +17,25 @@ from prober.exposition.alerting import (
     Link,
     Rule,
     RuleOptions,
-    escaped,
+    Severity,
+    firing,
     likely_cause_template,
     top_failure_template,
 )
+from prober.exposition.dashboards.queries import BUDGET_LEFT, BURN_RATE, DECLARED, RECORDED, SLO_STATE
 from prober.features.slo import messages
 from prober.features.slo.compliance import compliance_queries, percentile_events, silence_s
 from prober.features.slo.firing import chance, guard, percentile_window
 from prober.measure.burn_rate_windows import Pair, pairs, promql
 from prober.measure.objective import JudgedStream, Slo, format_percent
 
+BURN = "LLMErrorBudgetBurn"
+FAILING = "LLMTargetFailing"
 GROUP_LABELS = "target, workload, slo"
-LEVEL = "target_workload_slo"
-VANTAGE_LABELS = "target, workload, vantage, slo"
-VANTAGE_LEVEL = "target_workload_vantage_slo"
-RULE_OBJECTIVE = "slo:llmslo_rule_objective:ratio"
 MIN_FLIPS = 4  # changes of "fails every probe" in 15 minutes; an outage has two
+PAGES = ',severity="critical"'
+EVERY_VANTAGE = ',vantage!=""'  # no series of probers without one
+TICKET_WAIT = "15m"  # what becomes a page within this time opens no ticket
 SIGNAL_NAMES = {
     "ttft": "TTFT",
     "ttft_answer": "TTFT of the answer",
@@ -44,49 +48,20 @@ SIGNAL_NAMES = {
 
 
 def groups(uses: Mapping[Slo, Sequence[JudgedStream]], options: RuleOptions) -> list[Rule]:
-    """Three rule groups per SLO, in the format of Prometheus rule files: what pages, what can wait, and the whole window.
+    """Two rule groups per SLO, in the format of Prometheus rule files: what pages, and what can wait.
 
     They are apart because of their cost, which `bench.rule_cost` measures.
     """
-    slo_groups = []
-    for slo, streams in uses.items():
-        paging, waiting = (
-            [pair for pair in pairs(slo.window_s) if pair.severity == severity] for severity in ("critical", "warning")
-        )
-        percentile = percentile_window(slo, streams)
-        counted = {pair.long_s for pair in (*paging, *waiting)} | ({percentile[0]} if percentile else set())
-        soon = _lengths(paging)
-        later = (_lengths(waiting) | counted) - soon  # a window of both is recorded once
-        pages = [*_declared(slo, options), *_windows(slo, soon, counted, options), *_by_vantage(slo, paging, options)]
-        pages += _states(slo, streams, options)
-        alerts = [_burn(slo, pair, streams, options) for pair in paging]
-        alerts += [_burn_from_vantage(slo, pair, streams) for pair in paging]
-        alerts.append(_no_data(slo, streams, options))
-        pages += [alert.as_rule(options) for alert in alerts]
-        slow = list(_windows(slo, later, counted, options))
-        slow += [_burn(slo, pair, streams, options).as_rule(options) for pair in waiting]
-        if percentile:
-            slow.append(_percentile(slo, *percentile, options).as_rule(options))
-        whole = [*_tiles(slo, options), *_whole_window(slo, options)]
-        slo_groups += [
-            {"name": f"llm-slo-{slo.name}", "rules": pages},
-            {"name": f"llm-slo-{slo.name}-slow", "interval": options.slow, "rules": slow},
-            {"name": f"llm-slo-{slo.name}-budget", "interval": options.slow, "rules": whole},
-        ]
-    return slo_groups
-
-
-def _lengths(chosen: Sequence[Pair]) -> set[int]:
-    return {window for pair in chosen for window in (pair.short_s, pair.long_s)}
+    return [group for slo, streams in uses.items() for group in _SloRules(slo, streams, options).groups()]
 
 
 def stale_alert(selector: str) -> Alert:
     """Rules that were written from another declaration than the prober has, or from none."""
-    declared = f"max by (target, workload, slo) (llmslo_slo_objective_ratio{{{selector}}})"
+    declared = f"max by ({GROUP_LABELS}) (llmslo_slo_objective_ratio{{{selector}}})"
     return Alert(
         "LLMRulesStale",
         "warning",
-        f"{declared} unless on (slo) {RULE_OBJECTIVE}\nor\n{declared} != on (slo) group_left () max by (slo) ({RULE_OBJECTIVE})\n",
+        f"{declared} unless {DECLARED}\nor\n{declared} != {DECLARED}\n",
         "15m",  # a prober reads its configuration again before the rules written from it are loaded
         "The rules for SLO {{ $labels.slo }} of {{ $labels.target }} are missing or out of date",
         "The prober judges {{ $value | humanizePercentage }} of the events of workload {{ $labels.workload }}; Prometheus has no rules "
@@ -95,290 +70,259 @@ def stale_alert(selector: str) -> Alert:
     )
 
 
-def _ratio_name(window_s: int, slo: Slo, level: str = LEVEL) -> str:
-    return f'{level}:llmslo_slo_bad_events:ratio_rate{promql(window_s)}{{slo="{slo.name}"}}'
+@dataclass(frozen=True, slots=True)
+class _SloRules:
+    """The rules of one SLO. uses: the streams that it judges"""
 
+    slo: Slo
+    uses: Sequence[JudgedStream]
+    options: RuleOptions
 
-def _count_name(window_s: int, slo: Slo, level: str = LEVEL) -> str:
-    return f'{level}:llmslo_slo_events:increase{promql(window_s)}{{slo="{slo.name}"}}'
-
-
-def _selected(series: str, slo: Slo, options: RuleOptions) -> str:
-    return f'{series}{{{options.selector},slo="{slo.name}"}}'
-
-
-def _declared(slo: Slo, options: RuleOptions) -> Iterator[Rule]:
-    """The objective of every declared SLO, and that of these rules, by which LLMRulesStale compares both.
-
-    A declaration outlives a prober that is not scraped by five minutes, so that its restart ends no alert. One that disappears while
-    its prober is scraped is gone.
-    """
-    objective = _selected("llmslo_slo_objective_ratio", slo, options)
-    alive = f"up{{{options.selector}}} == 1"
-    yield {
-        "record": f"{LEVEL}:llmslo_slo_objective:ratio",
-        "expr": f"max by ({GROUP_LABELS}) ({objective} or (last_over_time({objective}[5m]) unless on (instance) {alive}))\n",
-        "labels": {"slo": slo.name},
-    }
-    yield {"record": RULE_OBJECTIVE, "expr": f"vector({_number(slo.objective)})\n", "labels": {"slo": slo.name}}
-
-
-def _declaration(slo: Slo, options: RuleOptions) -> str:
-    return f"max by ({GROUP_LABELS}) ({_selected('llmslo_slo_objective_ratio', slo, options)})"
-
-
-def _is_declared(slo: Slo) -> str:
-    return f'{LEVEL}:llmslo_slo_objective:ratio{{slo="{slo.name}"}}'
-
-
-def _windows(
-    slo: Slo,
-    windows: Collection[int],
-    counted: Collection[int],
-    options: RuleOptions,
-    labels: str = GROUP_LABELS,
-    level: str = LEVEL,
-) -> Iterator[Rule]:
-    """Shares of bad events over these windows; of some also the number of events."""
-    for window_s in sorted(windows):
-        yield from _window(slo, window_s, options, labels, level, is_counted=window_s in counted)
-
-
-def _by_vantage(slo: Slo, paging: Sequence[Pair], options: RuleOptions) -> Iterator[Rule]:
-    """What the pages need of each vantage; no series of probers without one."""
-    named = replace(options, selector=f'{options.selector},vantage!=""')
-    counted = {pair.long_s for pair in paging}
-    return _windows(slo, _lengths(paging), counted, named, VANTAGE_LABELS, VANTAGE_LEVEL)
-
-
-def _window(
-    slo: Slo,
-    window_s: int,
-    options: RuleOptions,
-    group_labels: str,
-    level: str,
-    *,
-    is_counted: bool,
-) -> Iterator[Rule]:
-    """Share of bad events over a window; if it is counted, also its events, which then are read once for both."""
-    window = promql(window_s)
-    bad, events = (_selected(f"llmslo_slo_{kind}_total", slo, options) for kind in ("bad_events", "events"))
-    bad, events = (f"sum by ({group_labels}) (increase({series}[{window}]))" for series in (bad, events))
-    labels = {"slo": slo.name}  # two rules of a file must differ in their labels
-    if is_counted:
-        yield {"record": f"{level}:llmslo_slo_events:increase{window}", "expr": f"{events}\n", "labels": labels}
-        events = _count_name(window_s, slo, level)
-    share = f"{bad}\n/\n({events} > 0)\n"
-    yield {"record": f"{level}:llmslo_slo_bad_events:ratio_rate{window}", "expr": share, "labels": labels}
-
-
-def _tiles(slo: Slo, options: RuleOptions) -> Iterator[Rule]:
-    """Events of a few minutes, every few minutes: their sums are those of the whole window, for a tenth of the samples."""
-    for kind in ("events", "bad_events"):
-        counter = _selected(f"llmslo_slo_{kind}_total", slo, options)
-        yield {
-            "record": f"{LEVEL}:llmslo_slo_{kind}:tile{options.slow}",
-            "expr": f"sum by ({GROUP_LABELS}) (increase({counter}[{options.slow}]))\n",
-            "labels": {"slo": slo.name},
-        }
-
-
-def _whole_window(slo: Slo, options: RuleOptions) -> Iterator[Rule]:
-    """Events of the SLO's window, and what is left of its budget. Of declared SLOs only."""
-    labels, window = {"slo": slo.name}, promql(slo.window_s)
-    for kind in ("events", "bad_events"):
-        tiles = f'{LEVEL}:llmslo_slo_{kind}:tile{options.slow}{{slo="{slo.name}"}}'
-        yield {
-            "record": f"{LEVEL}:llmslo_slo_{kind}:window",
-            "expr": f"sum_over_time({tiles}[{window}])\nand\n{_declaration(slo, options)}\n",
-            "labels": labels,
-        }
-    events, bad = (_of_window(kind, slo) for kind in ("events", "bad_events"))
-    yield {
-        "record": f"{LEVEL}:llmslo_slo_error_budget_remaining:ratio",
-        "expr": f"1 - (\n  {bad}\n  /\n  ({events} > 0)\n) / {_number(slo.error_budget_ratio)}\n",
-        "labels": labels,
-    }
-
-
-def _of_window(kind: str, slo: Slo) -> str:
-    return f'{LEVEL}:llmslo_slo_{kind}:window{{slo="{slo.name}"}}'
-
-
-def _states(slo: Slo, uses: Sequence[JudgedStream], options: RuleOptions) -> Iterator[Rule]:
-    """The compliance with the SLO: exactly one of its words is 1.
-
-    A prober with llmslo_trusted 0 gives no data; too few events, and none for a while, are no data either.
-    """
-    record = f"{LEVEL}:llmslo_slo_state:window"
-    trusted = f"max by (instance) (llmslo_trusted{{{options.selector}}})"
-    events = f"increase({_selected('llmslo_slo_events_total', slo, options)}[{promql(silence_s(uses))}])"
-    seen = f"sum by ({GROUP_LABELS}) ({events} * on (instance) group_left () {trusted}) > 0"
-    queries = compliance_queries(slo, uses, _of_window("events", slo), _of_window("bad_events", slo))
-    for state, query in queries.items():
-        yield {
-            "record": record,
-            "expr": f"count by ({GROUP_LABELS}) ({query})\nand\n({seen})\nand\n{_is_declared(slo)}\n",
-            "labels": {"slo": slo.name, "state": state},
-        }
-    yield {
-        "record": record,
-        "expr": f'({_is_declared(slo)} > bool 0)\nunless ignoring (state) {record}{{slo="{slo.name}",state!="no_data"}}\n',
-        "labels": {"slo": slo.name, "state": "no_data"},
-    }
-
-
-def _burns(slo: Slo, pair: Pair, uses: Sequence[JudgedStream], level: str = LEVEL) -> str:
-    """Whether the budget burns in both windows, on enough events: of all vantages together, or of each.
-
-    What pages is far from the budget. What can wait is near it, so its share must be above it by more than chance.
-    """
-    share = _number(pair.burn * slo.error_budget_ratio)
-    count = _count_name(pair.long_s, slo, level)
-    above = share if pair.severity == "critical" else f"({share} + {chance(slo, pair, uses):.4g} / sqrt({count}))"
-    return "\nand\n".join(
-        (
-            f"{_ratio_name(pair.long_s, slo, level)} > {above}",
-            f"{_ratio_name(pair.short_s, slo, level)} > {share}",
-            f"{count} >= {guard(slo, pair, uses)}",
+    def groups(self) -> list[Rule]:
+        paging, waiting = (
+            [pair for pair in pairs(self.slo.window_s) if pair.severity == severity]
+            for severity in ("critical", "warning")
         )
-    )
+        soon = [self._declared(), *self._burn_rates(paging, self._increase), self._state()]
+        soon += [alert.as_rule(self.options) for alert in (self._page(paging), self._vantage(paging), self._no_data())]
+        later = [*self._tiles(), *self._budget(), *self._burn_rates(waiting, self._tile_sum)]
+        later.append(self._ticket(waiting).as_rule(self.options))
+        if percentile := percentile_window(self.slo, self.uses):
+            later.append(self._percentile(*percentile).as_rule(self.options))
+        name = f"llm-slo-{self.slo.name}"
+        return [
+            {"name": name, "rules": soon},
+            {"name": f"{name}-slow", "interval": self.options.slow, "rules": later},
+        ]
 
+    def _record(self, name: str, expr: str, **labels: str) -> Rule:
+        return {"record": name, "expr": f"{expr}\n", "labels": {"slo": self.slo.name, **labels}}
 
-def _burns_widely(slo: Slo, pair: Pair, uses: Sequence[JudgedStream]) -> str:
-    """Whether it burns as seen from more than half of the vantages now; without vantages whether it burns."""
-    share = _number(pair.burn * slo.error_budget_ratio)
-    now = _ratio_name(pair.short_s, slo, VANTAGE_LEVEL)
-    return (
-        f"{_burns(slo, pair, uses)}\nand\n{_is_declared(slo)}\n"
-        f"unless on (target, workload)\n(avg by (target, workload) ({now} > bool {share}) <= 0.5)"
-    )
+    def _declared(self) -> Rule:
+        """The objective of these rules wherever the SLO is declared; LLMRulesStale compares it with the declared one.
 
+        A declaration outlives a prober that is not scraped by five minutes, so that its restart ends no alert. One that disappears
+        while its prober is scraped is gone.
+        """
+        objective, alive = self._exported("objective_ratio"), f"up{{{self.options.selector}}} == 1"
+        declared = f"{objective} or (last_over_time({objective}[5m]) unless on (instance) {alive})"
+        return self._record(
+            DECLARED, f"{_number(self.slo.objective)} * (max by ({GROUP_LABELS}) ({declared}) > bool 0)"
+        )
 
-def _pages(slo: Slo, pair: Pair, uses: Sequence[JudgedStream], options: RuleOptions) -> str:
-    """A target that fails every probe has a page of its own, which stands for the bad events of that time too.
+    def _burn_rates(self, chosen: Sequence[Pair], count: Callable[[str, float], str]) -> Iterator[Rule]:
+        for pair in chosen:
+            windows = {"long": promql(pair.long_s), "short": promql(pair.short_s)}
+            yield self._record(BURN_RATE, self._burn_rate(pair, count), **windows)
 
-    Where the target answers now and then, that page comes and goes, and this one stays.
-    """
-    paged = f'ALERTS{{alertname="LLMTargetFailing",alertstate="firing"}}[{promql(pair.short_s)}]'
-    flips = f'changes(llmslo_target_state{{{options.selector},state="failing"}}[15m])'
-    return (
-        f"{_burns_widely(slo, pair, uses)}\nunless on (target)\n(max by (target) (max_over_time({paged}))\n"
-        f"unless on (target)\nmax by (target) ({flips}) >= {MIN_FLIPS})\n"
-        f"unless on (target, workload)\n({_only_one_prober(slo, pair, options)})"
-    )
+    def _burn_rate(self, pair: Pair, count: Callable[[str, float], str]) -> str:
+        """The lower burn rate of both windows, if the long one has enough events. count: of a kind of events in a window"""
+        long, short = (
+            f"({count('bad_events', window_s)}\n/\n({count('events', window_s)} {enough}))"
+            for window_s, enough in ((pair.long_s, f">= {guard(self.slo, pair, self.uses)}"), (pair.short_s, "> 0"))
+        )
+        return f"(\n{short}\n- clamp_min({short}\n- {long}, 0)) / {_number(self.slo.error_budget_ratio)}"
 
+    def _tiles(self) -> Iterator[Rule]:
+        """Events of a few minutes, every few minutes: their sums are those of a long window, for a tenth of the samples."""
+        for kind in ("events", "bad_events"):
+            yield self._record(f"{RECORDED}_{kind}:tile{self.options.slow}", self._increase(kind, self.options.slow_s))
 
-def _only_one_prober(slo: Slo, pair: Pair, options: RuleOptions) -> str:
-    """Whether a prober fails every probe that others do not, and the events of those others do not burn the budget."""
-    window = promql(pair.short_s)
-    odd = f'max by (target, instance) (max_over_time(ALERTS{{alertname="LLMProbersDisagree"}}[{window}]))'
-    bad, events = (
-        f"sum by (target, workload) (increase({_selected(f'llmslo_slo_{kind}_total', slo, options)}[{window}]) "
-        f"unless on (target, instance) {odd})"
-        for kind in ("bad_events", "events")
-    )
-    return f"{bad}\n/\n({events} > 0) <= {_number(pair.burn * slo.error_budget_ratio)}\nand on (target) {odd}"
+    def _budget(self) -> Iterator[Rule]:
+        """Events of the SLO's window, and what is left of its budget. Of declared SLOs only."""
+        for kind in ("events", "bad_events"):
+            count = self._tile_sum(kind, self.slo.window_s)
+            yield self._record(f"{RECORDED}_{kind}:window", f"{count}\nand\n{self._recorded(DECLARED)}")
+        events, bad = (self._recorded(f"{RECORDED}_{kind}:window") for kind in ("events", "bad_events"))
+        share = f"{bad} / ({events} > 0)"
+        yield self._record(BUDGET_LEFT, f"1 - {share} / {_number(self.slo.error_budget_ratio)}")
 
+    def _state(self) -> Rule:
+        """The compliance with the SLO: exactly one of its words is 1.
 
-def _burn_from_vantage(slo: Slo, pair: Pair, uses: Sequence[JudgedStream]) -> Alert:
-    share = pair.burn * slo.error_budget_ratio
-    long, short = promql(pair.long_s), promql(pair.short_s)
-    return Alert(
-        "LLMErrorBudgetBurnFromVantage",
-        "warning",
-        f"{_burns(slo, pair, uses, VANTAGE_LEVEL)}\nand on ({GROUP_LABELS})\n{_is_declared(slo)}\n"
-        f"unless on (target, workload)\n({_burns_widely(slo, pair, uses)})\n",
-        "5m",  # an outage is not noticed at the same time everywhere, and is a page
-        f"{{{{ $labels.target }}}} burns the error budget of SLO {slo.name} {_faster(pair.burn)} "
-        "from vantage {{ $labels.vantage }}",
-        "{{ $value | humanizePercentage }} of the events of workload {{ $labels.workload }} that this vantage recorded in the last "
-        f"{long} were bad, and over {format_percent(share)} of those in the last {short} ({judged(slo)}; "
-        f"budget {format_percent(slo.error_budget_ratio)}). All vantages together do not page: look at the way from this one first.",
-        (("slo", slo.name), ("long", long), ("short", short)),
-        link=Link("target", ("target", "workload"), promql(3 * pair.long_s)),
-    )
+        A prober with llmslo_trusted 0 gives no data; too few events, and none for a while, are no data either.
+        """
+        events, bad = (self._recorded(f"{RECORDED}_{kind}:window") for kind in ("events", "bad_events"))
+        words = "\nor\n".join(
+            f'label_replace({query}, "state", "{state}", "", "")'
+            for state, query in compliance_queries(self.slo, self.uses, events, bad).items()
+        )
+        trusted = f"max by (instance) (llmslo_trusted{{{self.options.selector}}})"
+        counted = f"increase({self._exported('events_total')}[{promql(silence_s(self.uses))}])"
+        heard = f"sum by ({GROUP_LABELS}) ({counted} * on (instance) group_left () {trusted}) > 0"
+        declared = self._recorded(DECLARED)
+        no_data = f'label_replace({declared}, "state", "no_data", "", "")'
+        judged = f"({words})\nand on ({GROUP_LABELS})\n({heard})\nand on ({GROUP_LABELS})\n{declared}"
+        return self._record(
+            SLO_STATE, f"count by ({GROUP_LABELS}, state) (\n{judged}\nor on ({GROUP_LABELS})\n{no_data}\n)"
+        )
 
+    def _page(self, chosen: Sequence[Pair]) -> Alert:
+        """A burn that more than half of the vantages see now, if there are any, and not one prober alone."""
+        burning = []
+        for pair in chosen:
+            share = _number(pair.burn * self.slo.error_budget_ratio)
+            bad, events = (self._from_vantages(kind, pair.short_s) for kind in ("bad_events", "events"))
+            burning.append(
+                f"{self._burns(pair)}\nunless on (target, workload)\n"
+                f"(avg by (target, workload) ({bad} / ({events} > 0) > bool {share}) <= 0.5)\n"
+                f"unless on (target, workload)\n({self._only_one_prober(pair, share)})\n{self._unless_failing(pair.short_s)}"
+            )
+        # Of a target that fails every probe, LLMTargetFailing comes first, and is the only page.
+        return self._burn("critical", "3m", chosen, burning)
 
-def _burn(slo: Slo, pair: Pair, uses: Sequence[JudgedStream], options: RuleOptions) -> Alert:
-    share = pair.burn * slo.error_budget_ratio
-    long, short = promql(pair.long_s), promql(pair.short_s)
-    is_page = pair.severity == "critical"
-    known = escaped(_count_name(pair.long_s, slo).replace("}", ",target=%q,workload=%q}"))
-    recorded = f'{LEVEL}:llmslo_slo_{{}}{{{{slo="{slo.name}",target=%q,workload=%q}}}}'
-    return Alert(
-        "LLMErrorBudgetBurn",
-        pair.severity,
-        f"{_pages(slo, pair, uses, options)}\n"
-        if is_page
-        else f"{_burns(slo, pair, uses)}\nand\n{_declaration(slo, options)}\n",
-        "3m"
-        if is_page
-        else "1m",  # of a target that fails every probe, LLMTargetFailing comes first, and is the only page
-        f"{{{{ $labels.target }}}} burns the error budget of SLO {slo.name} {_faster(pair.burn)}",
-        f'{{{{ $value | humanizePercentage }}}} of {{{{ range printf "{known}" $labels.target $labels.workload | query }}}}about '
-        "{{ printf `%.0f` .Value }}{{ else }}the{{ end }} recorded events of workload {{ $labels.workload }} in the last "
-        f"{long} were bad, and over {format_percent(share)} of those in the last {short} ({judged(slo)}; "
-        f"budget {format_percent(slo.error_budget_ratio)})."
-        f"{messages.budget(slo, escaped(recorded), pair)}{messages.latency(slo, options.selector)}"
-        f"{top_failure_template(options.selector, 'workload')}{messages.engine(options.selector)}"
-        f"{likely_cause_template(options.selector)}",
-        (("slo", slo.name), ("long", long), ("short", short)),
-        link=Link("slo", ("target", "workload", "slo"), promql(3 * pair.long_s)),
-    )
+    def _only_one_prober(self, pair: Pair, share: str) -> str:
+        """Whether a prober fails every probe that others do not, and the events of those others do not burn the budget."""
+        window = promql(pair.short_s)
+        odd = f'max by (target, instance) (max_over_time(ALERTS{{alertname="LLMProbersDisagree"}}[{window}]))'
+        bad, events = (
+            f"sum by (target, workload) (increase({self._exported(f'{kind}_total')}[{window}]) "
+            f"unless on (target, instance) {odd})"
+            for kind in ("bad_events", "events")
+        )
+        return f"{bad}\n/\n({events} > 0) <= {share}\nand on (target) {odd}"
 
+    def _ticket(self, chosen: Sequence[Pair]) -> Alert:
+        """What a page has told is no ticket as long as the short window reaches back to it."""
+        burning = [f"{self._burns(pair)}\n{self._unless_told(pair.short_s, PAGES)}" for pair in chosen]
+        return self._burn("warning", TICKET_WAIT, chosen, burning)
 
-def _faster(burn: Decimal) -> str:
-    return "faster than it allows" if burn == 1 else f"over {burn} times as fast as it allows"
+    def _burn(self, severity: Severity, wait_for: str, chosen: Sequence[Pair], burning: Sequence[str]) -> Alert:
+        """The alert on a burn over any of these pairs of windows. burning: the condition of each"""
+        any_pair, selector = "\nor\n".join(burning), self.options.selector
+        fired = messages.query(f"topk(1, {' or '.join(self._burns(pair, messages.matchers()) for pair in chosen)})")
+        return Alert(
+            BURN,
+            severity,
+            f"max by ({GROUP_LABELS}) (\n{any_pair}\n)\nand\n{self._recorded(DECLARED)}\n",
+            wait_for,
+            f"{{{{ $labels.target }}}} burns the error budget of SLO {self.slo.name} "
+            "{{ printf `%.1f` $value }} times as fast as it allows",
+            f"{{{{ range {fired} }}}}{{{{ $long := .Labels.long }}}}{{{{ $short := .Labels.short }}}}"
+            f"{messages.bad_share(self._exported)} ({self._judged()}).{{{{ end }}}}"
+            f"{messages.budget(self.slo, self._recorded, self._exported, promql(chosen[0].short_s))}"
+            f"{messages.latency(self.slo, selector)}{top_failure_template(selector, 'workload')}{messages.engine(selector)}"
+            f"{likely_cause_template(selector)}",
+            (("slo", self.slo.name),),
+            link=Link("slo", ("target", "workload", "slo"), promql(3 * chosen[0].long_s)),
+        )
 
+    def _burns(self, pair: Pair, matchers: str = "") -> str:
+        """Where the budget burns in both windows of the pair.
 
-def _percentile(slo: Slo, window_s: int, events: int, options: RuleOptions) -> Alert:
-    window = promql(window_s)
-    return Alert(
-        "LLMPercentileSLOBreach",
-        "warning",
-        f"{_ratio_name(window_s, slo)} > {_number(slo.error_budget_ratio)}\nand\n{_count_name(window_s, slo)} >= {events}\n"
-        f"and\n{_declaration(slo, options)}\n",
-        "",
-        f"{{{{ $labels.target }}}} misses the percentile of SLO {slo.name}",
-        f"{{{{ $value | humanizePercentage }}}} of the events of workload {{{{ $labels.workload }}}} in the last {window} were bad "
-        f"({judged(slo)}; budget {format_percent(slo.error_budget_ratio)}). "
-        f"The window has at least {percentile_events(slo):,} events, enough for this percentile."
-        f"{likely_cause_template(options.selector)}",
-        (("slo", slo.name),),
-        link=Link("slo", ("target", "workload", "slo"), promql(3 * window_s)),
-    )
+        What pages is far from the budget. What can wait is near it, so its share must be above it by more than chance.
+        """
+        needed = _number(pair.burn)
+        if pair.severity == "warning":
+            more = chance(self.slo, pair, self.uses) / float(self.slo.error_budget_ratio)
+            count = self._tile_sum("events", pair.long_s, matchers)
+            needed = f"on ({GROUP_LABELS}) group_left () ({needed} + {more:.4g} / sqrt({count}))"
+        of_pair = f',long="{promql(pair.long_s)}"{matchers}'
+        return f"{self._recorded(BURN_RATE, of_pair)} > {needed}"
 
+    def _vantage(self, chosen: Sequence[Pair]) -> Alert:
+        burning = []
+        for pair in chosen:
+            share, least = _number(pair.burn * self.slo.error_budget_ratio), guard(self.slo, pair, self.uses)
+            long, short = (
+                f"{self._from_vantages('bad_events', window_s)}\n/\n({self._from_vantages('events', window_s)} {enough}) > {share}"
+                for window_s, enough in ((pair.long_s, f">= {least}"), (pair.short_s, "> 0"))
+            )
+            burning.append(f"{long}\nand\n{short}")
+        labels, any_pair = (*messages.OF_STREAM, "vantage"), "\nor\n".join(burning)
+        windows = f'{{{{ $long := "{promql(chosen[0].long_s)}" }}}}{{{{ $short := "{promql(chosen[0].short_s)}" }}}}'
+        return Alert(
+            "LLMErrorBudgetBurnFromVantage",
+            "warning",
+            f"(\n{any_pair}\n)\nand on ({GROUP_LABELS})\n{self._recorded(DECLARED)}\n"
+            f"{self._unless_told(chosen[0].short_s, PAGES)}\n",
+            "5m",  # an outage is not noticed at the same time everywhere, and is a page
+            f"{{{{ $labels.target }}}} burns the error budget of SLO {self.slo.name} too fast from vantage {{{{ $labels.vantage }}}}",
+            f"By what this vantage recorded {windows}{messages.bad_share(self._exported, labels)} ({self._judged()}). "
+            "All vantages together do not page: look at the way from this one first.",
+            (("slo", self.slo.name),),
+            link=Link("target", ("target", "workload"), promql(3 * chosen[0].long_s)),
+        )
 
-def _no_data(slo: Slo, uses: Sequence[JudgedStream], options: RuleOptions) -> Alert:
-    window = promql(silence_s(uses))
-    objective = _selected("llmslo_slo_objective_ratio", slo, options)
-    events = _selected("llmslo_slo_events_total", slo, options)
-    slowest = min(use.rate_per_s for use in uses)
-    # While an engine that has never answered refuses connections it counts as starting, up to a limit; then LLMTargetFailing fires.
-    starting = f"max by (target) (llmslo_target_starting_until_timestamp_seconds{{{options.selector}}}) > time()"
-    wait = promql(
-        max(300, 60 * -(-5 // slowest // 60))
-    )  # the first successful probes after a start are warm-up and not events
-    return Alert(
-        "LLMSLONoData",
-        "warning",
-        f"(max by ({GROUP_LABELS}) ({objective}) > bool 0)\nunless\n(sum by ({GROUP_LABELS}) (increase({events}[{window}])) > 0)\n"
-        f"unless on (target)\n({starting})\n",
-        wait,
-        f"SLO {slo.name} of {{{{ $labels.target }}}} has no data",
-        f"No event of workload {{{{ $labels.workload }}}} in {window}; about {slowest * silence_s(uses):.0f} were due. "
-        "The SLO is neither met nor missed.",
-        (("slo", slo.name),),
-        link=Link("slo", ("target", "workload", "slo")),
-    )
+    def _percentile(self, window_s: int, least: int) -> Alert:
+        events, bad = (self._tile_sum(kind, window_s) for kind in ("events", "bad_events"))
+        return Alert(
+            "LLMPercentileSLOBreach",
+            "warning",
+            f"{bad} / {events} > {_number(self.slo.error_budget_ratio)}\nand\n{events} >= {least}\n"
+            f"and\n{self._recorded(DECLARED)}\n{self._unless_told(window_s)}\n",
+            TICKET_WAIT,
+            f"{{{{ $labels.target }}}} misses the percentile of SLO {self.slo.name}",
+            f'{{{{ $window := "{promql(window_s)}" }}}}{{{{ $value | humanizePercentage }}}} of the events of workload '
+            f"{{{{ $labels.workload }}}} in the last {messages.data_window(self._exported, '$window')} were bad ({self._judged()}). "
+            f"There were at least {percentile_events(self.slo):,}, enough for this percentile."
+            f"{likely_cause_template(self.options.selector)}",
+            (("slo", self.slo.name),),
+            link=Link("slo", ("target", "workload", "slo"), promql(3 * window_s)),
+        )
 
+    def _no_data(self) -> Alert:
+        objective, events = self._exported("objective_ratio"), self._exported("events_total")
+        window, slowest = silence_s(self.uses), min(use.rate_per_s for use in self.uses)
+        # While an engine that has never answered refuses connections it counts as starting, up to a limit; then LLMTargetFailing fires.
+        starting = f"llmslo_target_starting_until_timestamp_seconds{{{self.options.selector}}} > time()"
+        # The first successful probes after a start are warm-up and not events.
+        wait_for = promql(max(300, 60 * -(-5 // slowest // 60)))
+        return Alert(
+            "LLMSLONoData",
+            "warning",
+            f"(max by ({GROUP_LABELS}) ({objective}) > bool 0)\n"
+            f"unless\n(sum by ({GROUP_LABELS}) (increase({events}[{promql(window)}])) > 0)\n"
+            f"unless on (target)\n({starting})\nunless on (target)\n{firing(FAILING)}\n"
+            f"unless on (target, workload)\n{firing('LLMProbeRejected|LLMProbeBudgetExhausted')}\n",
+            wait_for,
+            f"SLO {self.slo.name} of {{{{ $labels.target }}}} has no data",
+            f"No event of workload {{{{ $labels.workload }}}} in {promql(window)}; about {slowest * window:.0f} were due. "
+            "The SLO is neither met nor missed.",
+            (("slo", self.slo.name),),
+            link=Link("slo", ("target", "workload", "slo")),
+        )
 
-def judged(slo: Slo) -> str:
-    """Description of a good event, such as `TTFT up to 500ms`."""
-    if slo.threshold_s is None:
-        return SIGNAL_NAMES[slo.signal]
-    return f"{SIGNAL_NAMES[slo.signal]} up to {slo.threshold_s * 1e3:g}ms"
+    def _unless_told(self, window_s: int, severity: str = "") -> str:
+        """Unless the bad events of the window are those of a burn, or of an outage, that has an alert of its own."""
+        burn = firing(BURN, f'{severity},slo="{self.slo.name}"')
+        return (
+            f"unless on (target, workload)\nmax_over_time({burn}[{promql(window_s)}])\n{self._unless_failing(window_s)}"
+        )
+
+    def _unless_failing(self, window_s: int) -> str:
+        """Unless LLMTargetFailing fired in the window, which stands for the bad events of that time too.
+
+        Where the target answers now and then, that page comes and goes, and the others stay.
+        """
+        flips = f'changes(llmslo_target_state{{{self.options.selector},state="failing"}}[15m])'
+        return (
+            f"unless on (target)\n(max_over_time({firing(FAILING)}[{promql(window_s)}])\n"
+            f"unless on (target)\n{flips} >= {MIN_FLIPS})"
+        )
+
+    def _exported(self, name: str, more: str = "") -> str:
+        """Selector of a series of the probers. more: matchers"""
+        return f'llmslo_slo_{name}{{{self.options.selector}{more},slo="{self.slo.name}"}}'
+
+    def _recorded(self, name: str, more: str = "") -> str:
+        return f'{name}{{slo="{self.slo.name}"{more}}}'
+
+    def _increase(self, kind: str, window_s: float) -> str:
+        return f"sum by ({GROUP_LABELS}) (increase({self._exported(f'{kind}_total')}[{promql(window_s)}]))"
+
+    def _from_vantages(self, kind: str, window_s: float, matchers: str = EVERY_VANTAGE) -> str:
+        counter = self._exported(f"{kind}_total", matchers)
+        return f"sum by (target, workload, vantage, slo) (increase({counter}[{promql(window_s)}]))"
+
+    def _tile_sum(self, kind: str, window_s: float, matchers: str = "") -> str:
+        tiles = self._recorded(f"{RECORDED}_{kind}:tile{self.options.slow}", matchers)
+        return f"sum_over_time({tiles}[{promql(window_s)}])"
+
+    def _judged(self) -> str:
+        """A good event, and how many may be bad, such as `TTFT up to 500ms; budget 1%`."""
+        limit = "" if self.slo.threshold_s is None else f" up to {self.slo.threshold_s * 1e3:g}ms"
+        return f"{SIGNAL_NAMES[self.slo.signal]}{limit}; budget {format_percent(self.slo.error_budget_ratio)}"
 
 
 def _number(value: Decimal) -> str:
