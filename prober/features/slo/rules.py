@@ -208,14 +208,15 @@ def _of_window(kind: str, slo: Slo) -> str:
 def _states(slo: Slo, uses: Sequence[JudgedStream], options: RuleOptions) -> Iterator[Rule]:
     """The compliance with the SLO: exactly one of its words is 1.
 
-    A prober with llmslo_trusted 0 gives no data; too few events, and none for a while, are no data either.
+    No latency is met by a prober with llmslo_trusted 0. Too few events, and none for a while, are no data.
     """
     record = f"{LEVEL}:llmslo_slo_state:window"
-    trusted = f"max by (instance) (llmslo_trusted{{{options.selector}}})"
+    trusted = f" * on (instance) group_left () max by (instance) (llmslo_trusted{{{options.selector}}})"
     events = f"increase({_selected('llmslo_slo_events_total', slo, options)}[{promql(silence_s(uses))}])"
-    seen = f"sum by ({GROUP_LABELS}) ({events} * on (instance) group_left () {trusted}) > 0"
     queries = compliance_queries(slo, uses, _of_window("events", slo), _of_window("bad_events", slo))
     for state, query in queries.items():
+        is_trusted = state == "met" and slo.threshold_s is not None
+        seen = f"sum by ({GROUP_LABELS}) ({events}{trusted if is_trusted else ''}) > 0"
         yield {
             "record": record,
             "expr": f"count by ({GROUP_LABELS}) ({query})\nand\n({seen})\nand\n{_is_declared(slo)}\n",
