@@ -79,6 +79,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._now_s
 
+    def stand_still(self, seconds: float) -> None:
+        """Stop the process for so long: time passes and nothing runs."""
+        self._now_s += seconds
+
     @contextmanager
     def real_network(self) -> Iterator[None]:
         """Connections to addresses that are not served in memory go to the real network, and time stands still."""
@@ -140,14 +144,14 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 class VirtualClock(Clock):
     """The prober's clock in the time of the loop. unix_s: wall clock at the start of the loop."""
 
-    def __init__(self, unix_s: float = 1_700_000_000.0) -> None:
+    def __init__(self, unix_s: float = 1_700_000_000.0, beat_ns: int = BEAT_NS) -> None:
         loop = asyncio.get_running_loop()
-        super().__init__(lambda: unix_s + loop.time() - START_S, lambda: round(loop.time() * 1e9), BEAT_NS)
+        super().__init__(lambda: unix_s + loop.time() - START_S, lambda: round(loop.time() * 1e9), beat_ns)
 
 
-def make_clock() -> Clock:
-    """The clock of the running loop: a virtual one, or the product's in a test in real time."""
-    return VirtualClock() if isinstance(asyncio.get_running_loop(), VirtualLoop) else Clock()
+def make_clock(beat_ns: int = BEAT_NS) -> Clock:
+    """The clock of the running loop: a virtual one, or the product's in a test in real time. beat_ns: of a virtual one"""
+    return VirtualClock(beat_ns=beat_ns) if isinstance(asyncio.get_running_loop(), VirtualLoop) else Clock()
 
 
 running = partial(mock_running, make_clock=make_clock)

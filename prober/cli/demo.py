@@ -79,7 +79,7 @@ STORY = f"""\
 Drift is not shown, since a baseline takes days (`--scene drift` simulates them), and GPUs are not, since mock engines have none.
 """
 ENDING = f"""\
-All of it shares this machine: a probe counts as invalid from {MAX_SEND_LAG_MS} ms of the prober's own lateness on (max_send_lag),
+All of it shares this machine: a probe has no latency from {MAX_SEND_LAG_MS} ms of the prober's own lateness on (max_send_lag),
 instead of the default of 10 ms.
 Ctrl-C ends it all."""
 

@@ -53,7 +53,7 @@ class EndpointOptions:
     bearer_token_file: Annotated[str, typer.Option(help="File with the bearer token.")] = ""
     ca_file: Annotated[str, typer.Option(help="File with the certificate authorities to trust.")] = ""
     header: Annotated[list[str] | None, typer.Option(help="'name: value' of a request header; repeatable.")] = None
-    max_send_lag: Annotated[str, typer.Option(help="Lateness of the prober above which a request does not count.")] = (
+    max_send_lag: Annotated[str, typer.Option(help="Lateness of the prober above which a request has no latency.")] = (
         "10ms"
     )
 

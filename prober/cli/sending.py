@@ -7,7 +7,7 @@ from contextlib import aclosing
 from random import Random
 
 from prober.cli.gpus import read_gpus
-from prober.cli.session import LATE, Session
+from prober.cli.session import Session
 from prober.config.rows import Row
 from prober.config.target import TargetSpec
 from prober.features.capacity.load_guard import LoadGuard
@@ -141,10 +141,10 @@ class Sending:
             def launch(due_ns: int) -> None:
                 in_flight.create_task(self._converse(due_ns))
 
-            def missed(due_ns: int) -> None:
-                self.results.append(unsent(due_ns, Outcome.INVALID, LATE))
+            def missed(due_ns: int, why: str) -> None:
+                self.results.append(unsent(due_ns, Outcome.INVALID, why, is_late=True))
 
-            await pace(due_times(self._row, self._rng, self.begin_ns), self._clock, lead_ns, launch, missed)
+            await pace(due_times(self._row, self._rng, self.begin_ns), self._clock, self._session.spec, launch, missed)
 
     async def _closed_loop(self) -> None:
         self.begin_ns = self._clock.now_ns()

@@ -21,7 +21,6 @@ from prober.workload.workloads import RequestGenerator
 
 PAGE_WAIT_S = 2.0
 MAX_WARM_UP_LEAD_NS = 100_000_000
-LATE = "the prober woke over a second after the due time and did not send"
 
 
 class Session:
@@ -85,7 +84,7 @@ class Session:
         """
         begin_ns, sent = self.clock.now_ns(), 0
         while not length.is_over(sent, (self.clock.now_ns() - begin_ns) / 1e9):
-            lead_ns = min(self._lead_ns, MAX_WARM_UP_LEAD_NS)
+            lead_ns = min(round(self.spec.connect_lead * 1e9), MAX_WARM_UP_LEAD_NS)
             result = await run_probe(target or self.target, drawer, self.clock.now_ns() + lead_ns, launch=self.launch)
             sent += 1
             yield None if result is None else replace(result, warm_up=result.outcome in ANSWERED)
@@ -99,14 +98,15 @@ class Session:
         def launch(due_ns: int) -> None:
             started.put_nowait(asyncio.create_task(run_probe(self.target, drawer, due_ns, launch=self.launch)))
 
-        def missed(due_ns: int) -> None:
+        def missed(due_ns: int, why: str) -> None:
             drawn = drawer.draw("", self.target.prompt_calibration)  # keeps the next request the same
             if drawn.session is not None:
                 drawn.session.end_turn(None, None)
-            started.put_nowait(asyncio.create_task(asyncio.sleep(0, unsent(due_ns, Outcome.INVALID, LATE))))
+            result = unsent(due_ns, Outcome.INVALID, why, is_late=True)
+            started.put_nowait(asyncio.create_task(asyncio.sleep(0, result)))
 
         async def send() -> None:
-            await pace(due_times, self.clock, self._lead_ns, launch, missed)
+            await pace(due_times, self.clock, self.spec, launch, missed)
             started.put_nowait(None)
 
         sending = asyncio.create_task(send())
@@ -122,7 +122,3 @@ class Session:
             for task in unfinished:
                 task.cancel()
             await asyncio.gather(sending, *unfinished, return_exceptions=True)
-
-    @property
-    def _lead_ns(self) -> int:
-        return round(self.spec.connect_lead * 1e9)

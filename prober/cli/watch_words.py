@@ -17,7 +17,7 @@ from prober.web.page.view import SIGNALS, Kind
 SHOWN = (0.5, 0.95, 0.99)  # percentiles
 LATENCIES = ("ttft", "itl")
 MAX_POINTS, MAX_NOT_OK = 4_096, 200
-UNTRUSTED = "The prober does not trust its own timing: it ran late in the last five minutes. No SLO is judged."
+UNTRUSTED = "The prober itself is late: its latencies are not judged. Failures are."
 TOO_FEW = "–: too few samples; " + ", ".join(f"p{q * 100:g} needs {MIN_SAMPLES_BY_QUANTILE[q]:,}" for q in SHOWN)
 # One character for each other one, so that nothing moves. Other characters become question marks.
 ASCII = str.maketrans("✓✗▲•│─┤└…–·×≤→", "+x!*|-|+~--x<>")

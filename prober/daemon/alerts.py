@@ -36,11 +36,11 @@ def alerts(selector: str) -> tuple[Alert, ...]:
         Alert(
             "LLMProberUntrusted",
             "warning",
-            f"llmslo_trusted{{{selector}}} == 0\n",
-            "10m",
-            "The measurements of prober {{ $labels.instance }} are not reliable",
-            "Over 5 minutes more than 1% of its probes were invalid, its event loop was late, or it missed due times. The usual cause "
-            "is a lack of CPU time. Its latencies may include its own delays; SLOs that only it measures are shown as no data.",
+            f"avg_over_time(llmslo_trusted{{{selector}}}[10m]) < 0.5\n",
+            "5m",
+            "The prober {{ $labels.instance }} is late: its latencies are not judged",
+            "In most of the last 10 minutes its event loop stood still for more than 1% of the time. The usual cause is a lack of CPU "
+            "time. Late probes have no latency, and latency SLOs that only it measures are not shown as met; failures count.",
             link=of_prober,
         ),
         Alert(

@@ -54,7 +54,6 @@ from prober.probing.buffering import BufferingMonitor
 from prober.probing.event_log import EventLog
 from prober.probing.fleet import Fleet
 from prober.probing.history import ProbeHistory
-from prober.probing.pacer import MISSED_NS
 from prober.probing.recorder import ProbeRecorder
 from prober.probing.shard import Shard
 from prober.probing.supervisor import Supervisor
@@ -594,8 +593,6 @@ class App:
         def beat(now_ns: int, late_s: float) -> None:
             lags.observe(late_s)
             self._trust.lag(now_ns, late_s)
-            if late_s * 1e9 > MISSED_NS:
-                self._trust.missed(now_ns)
             trusted.value = float(self._trust.trusted(now_ns))
 
         return beat

@@ -33,11 +33,11 @@ def is_held_back(timeline: Timeline) -> bool | None:
 
     The median, since a reader that is late now and then makes a few large flushes among many small ones. Chunks and not tokens are
     counted: an engine that puts several tokens into a chunk holds nothing back. None if a busy machine may have done it: few tokens
-    at once, or flushes that follow each other faster than MIN_FLUSH_GAP_NS.
+    at once, or flushes that follow each other faster than MIN_FLUSH_GAP_NS; or if the prober itself was late.
     """
     stamps = timeline.content_ns
     starts = timeline.flush_starts
-    if not starts:
+    if not starts or timeline.is_late:
         return None
     if len(starts) == 1:
         return True if max(len(stamps), timeline.streamed_tokens or 0) >= MIN_TOKENS_AT_ONCE else None

@@ -126,8 +126,8 @@ def reader_failure_verdict(problem: Exception) -> Verdict:
 
 
 def classify(end: ObservedEnd, expected: ExpectedAnswer) -> Verdict:
-    """Returns the verdict on a request that was sent in time. Lateness, budget and shedding are decided before sending, and the answer
-    is checked afterwards (`checked`).
+    """Returns the verdict on a request that was sent. Budget and shedding are decided before sending; the answer is checked (`checked`)
+    and the prober's own lateness is judged afterwards.
 
     Checks run in order of evidence: a status or an error object from the server explains a broken connection that follows it, and
     how the connection was closed does not matter once the stream has ended properly.

@@ -50,6 +50,11 @@ class ProbeResult:
     worker: int = 0
 
     @property
+    def has_prober_fault(self) -> bool:
+        """Whether the prober itself was late or failed, so that its times are not the target's."""
+        return self.outcome is Outcome.INVALID or self.timeline.is_late
+
+    @property
     def requested_tokens(self) -> tuple[int, int]:
         """Prompt and output tokens, as requested."""
         return self.requested_prompt_tokens, self.requested_output_tokens
@@ -62,6 +67,6 @@ class ProbeResult:
         return named if self.adapter and self.outcome in ANSWERED and is_other else ""
 
 
-def unsent(due_ns: int, outcome: Outcome, detail: str, workload: str = "") -> ProbeResult:
-    """The result of a request that was not sent."""
-    return ProbeResult("", workload, "", 0.0, outcome, detail, Timeline(intended_ns=due_ns))
+def unsent(due_ns: int, outcome: Outcome, detail: str, workload: str = "", *, is_late: bool = False) -> ProbeResult:
+    """The result of a request that was not sent. is_late: because the prober itself was late"""
+    return ProbeResult("", workload, "", 0.0, outcome, detail, Timeline(due_ns, is_late=is_late))

@@ -5,8 +5,8 @@
 `itl`: one event per ITL, of the first tokens up to the number requested, plus one bad event if the stream died after its first token.
 `quality`: one event per answer that is checked.
 
-Neutral outcomes contribute nothing. A success during warm-up, or whose cold prompt was in the prefix cache, contributes to
-`success` and `quality` only: its latency is not what a user would see.
+Neutral outcomes contribute nothing. A success during warm-up, whose cold prompt was in the prefix cache, or for which the prober
+itself was late, contributes to `success` and `quality` only: its latency is not what a user would see.
 """
 
 from prober.measure.objective import SIGNALS_WITHOUT_THRESHOLD, Slo

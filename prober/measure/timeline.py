@@ -52,6 +52,7 @@ class Timeline:
     call_ns: first piece of the first tool call, name or arguments
     arguments_ns: the piece that completed its arguments; None unless they are a JSON object
     charged_tokens: prompt and output tokens that a budget is charged
+    is_late: the prober itself was late in sending or stood still meanwhile, so that no duration is the target's: none is known
     """
 
     intended_ns: int
@@ -73,6 +74,7 @@ class Timeline:
     call_ns: int | None = None
     arguments_ns: int | None = None
     charged_tokens: tuple[int, int] = (0, 0)
+    is_late: bool = False
     _flush_starts: Sequence[int] | None = field(default=None, init=False, repr=False, compare=False)
     _latest: ClassVar["tuple[Timeline, list[float]] | None"] = None  # the timeline asked for its ITLs last, and these
 
@@ -107,12 +109,12 @@ class Timeline:
     @property
     def ttft_s(self) -> float | None:
         """First content of any kind − intended."""
-        return None if self.first_ns is None else (self.first_ns - self.intended_ns) / 1e9
+        return self._since_intended_s(self.first_ns)
 
     @property
     def ttft_answer_s(self) -> float | None:
         """First content that is not reasoning − intended."""
-        return None if self.first_answer_ns is None else (self.first_answer_ns - self.intended_ns) / 1e9
+        return self._since_intended_s(self.first_answer_ns)
 
     @property
     def why_no_ttft_answer(self) -> str:
@@ -126,22 +128,22 @@ class Timeline:
     @property
     def ttft_call_s(self) -> float | None:
         """First piece of the first tool call − intended."""
-        return None if self.call_ns is None else (self.call_ns - self.intended_ns) / 1e9
+        return self._since_intended_s(self.call_ns)
 
     @property
     def arguments_s(self) -> float | None:
         """Complete arguments of the first tool call − intended."""
-        return None if self.arguments_ns is None else (self.arguments_ns - self.intended_ns) / 1e9
+        return self._since_intended_s(self.arguments_ns)
 
     @property
     def e2e_s(self) -> float | None:
         """End of the answer − intended."""
-        return None if self.end_ns is None else (self.end_ns - self.intended_ns) / 1e9
+        return self._since_intended_s(self.end_ns)
 
     @property
     def chunk_gaps_s(self) -> list[float]:
         """Gaps between content chunks, not divided by tokens, shape (chunks − 1,)."""
-        return [(b - a) / 1e9 for a, b in pairwise(self.content_ns)]
+        return [] if self.is_late else [(b - a) / 1e9 for a, b in pairwise(self.content_ns)]
 
     @property
     def flush_sizes(self) -> list[int]:
@@ -152,6 +154,8 @@ class Timeline:
     @property
     def itls_s(self) -> list[float]:
         """Inter-token latencies, shape (flushes − 1,). Those asked for last are remembered, as each observer of a probe asks."""
+        if self.is_late:
+            return []
         if Timeline._latest is None or Timeline._latest[0] is not self:
             Timeline._latest = self, self._itls_s()
         return Timeline._latest[1][:]
@@ -199,7 +203,7 @@ class Timeline:
         # Where each chunk has a count, the tokens before the first one are in its count, and need not be known.
         is_counted = self.content_tokens is not None and self.hidden_tokens
         n = sum(self.content_tokens or ()) if is_counted else self.streamed_tokens
-        if n is None or len(starts) < 2:
+        if n is None or len(starts) < 2 or self.is_late:
             return None
         first = self._first_flush_tokens(n, starts[1])
         if first is None or first >= n:
@@ -212,6 +216,8 @@ class Timeline:
         n, starts = self.streamed_tokens, self.flush_starts
         if not starts or self.tpot_s is not None:
             return ""
+        if self.is_late:
+            return "the prober itself was late"
         if n is not None and n < 2:
             return "the answer has fewer than two tokens"
         if len(starts) < 2:
@@ -223,6 +229,9 @@ class Timeline:
         if n is None:
             return "not measurable here: the usage counts tokens that were not streamed, such as hidden reasoning, and not how many"
         return "not measurable here: the tokens after the first flush are not known"
+
+    def _since_intended_s(self, at_ns: int | None) -> float | None:
+        return None if at_ns is None or self.is_late else (at_ns - self.intended_ns) / 1e9
 
     def _is_token_per_chunk(self, n: int) -> bool:
         """Whether each chunk is one of n tokens: there are as many, or one fewer beside the stop token, which has no content."""

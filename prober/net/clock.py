@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-BEAT_NS = 250_000_000
+BEAT_NS = 20_000_000
 LATENESS_HISTORY_NS = 600 * 10**9  # longer than any probe takes
 MIN_RECORDED_LATENESS_NS = 1_000_000
 log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class Alarm:
 class Clock:
     """Time, alarms of the running event loop and their lateness. Call `close` when done.
 
-    The clock beats four times a second. A blocked loop or a stopped process misses beats, and timestamps taken then are
+    The clock beats fifty times a second. A blocked loop or a stopped process misses beats, and timestamps taken then are
     unreliable. on_beat: called with each beat as (now_ns, seconds late).
 
     now_ns: nanoseconds of the monotonic clock, for all timestamps
@@ -90,10 +90,11 @@ class Clock:
             alarm.cancel()
 
     def late_s(self, since_ns: int) -> float:
-        """Maximum lateness of an alarm since then, including one that is overdue now; underestimates by at most one beat."""
+        """Longest standstill of the loop after `since_ns`, also one until now; underestimates by at most one beat."""
         now = self.now_ns()
-        overdue = max(0, now - self._heap[0][2].due_ns) if self._heap else 0
-        return max(overdue, next((late for at, late in self._late if at >= since_ns), 0)) / 1e9
+        overdue = now - self._heap[0][2].due_ns if self._heap else 0
+        standstills = itertools.chain(((now, overdue),), self._late)
+        return max(0, *(min(late, at - since_ns) for at, late in standstills)) / 1e9
 
     def close(self) -> None:
         """Drop all alarms and release the timer."""

@@ -3,7 +3,6 @@
 from collections import deque
 from dataclasses import dataclass, replace
 
-from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 
 MAX_DRIFT_RATIO = 1e-3  # between two clocks: the kernel slews each by 500 ppm at most
@@ -43,12 +42,12 @@ def _aged(offset: Offset, age_ns: int) -> Offset:
 
 
 def checked_clock(result: ProbeResult, error_s: float, max_send_lag_s: float, node: str) -> ProbeResult:
-    """The result of a request; invalid if it may have been sent later than `max_send_lag` by the error of the node's clock."""
+    """The result of a request; late if it may have been sent later than `max_send_lag` by the error of the node's clock."""
     lag_s = result.timeline.send_lag_s
-    if lag_s is None or result.outcome is Outcome.INVALID or lag_s + error_s <= max_send_lag_s:
+    if lag_s is None or result.timeline.is_late or lag_s + error_s <= max_send_lag_s:
         return result
     detail = (
         f"sent {lag_s * 1e3:.1f} ms late by the clock of node {node}, which is known to {error_s * 1e3:.1f} ms "
         f"(max_send_lag {max_send_lag_s * 1e3:g} ms)"
     )
-    return replace(result, outcome=Outcome.INVALID, detail=detail)
+    return replace(result, detail=detail, timeline=replace(result.timeline, is_late=True))

@@ -464,12 +464,14 @@ def schedule() -> list[Panel]:
         ),
         series(
             "Excluded and shed probes",
-            "Probes excluded from the SLIs by reason, probes shed at max_in_flight (counted as failures), and cold probes that the "
-            "engine answered from its cache. Bad: invalid above 1%; shed: the target answers too slowly; rejected.",
+            "Probes excluded from the SLIs by reason, probes shed at max_in_flight (counted as failures), and those without a latency: "
+            "cold ones that the engine answered from its cache, and those of a late prober. Bad: invalid or late above 1%; shed: the "
+            "target answers too slowly; rejected.",
             "short",
             Query(f"{increase('llmslo_probes_neutral_total', 'target, reason')} > 0", "{{target}} {{reason}}"),
             Query(f"{shed} > 0", "{{target}} {{reason}}"),
             Query(f"{increase('llmslo_probes_cached_total', 'target')} > 0", "{{target}} cached"),
+            Query(f"{increase('llmslo_probes_late_total', 'target')} > 0", "{{target}} late"),
             Query(f"{increase('llmslo_usage_missing_total', 'target')} > 0", "{{target}} no token counts"),
             bars=True,
             width=8,

@@ -22,11 +22,17 @@ from prober.net.exchange import Deadlines, Exchange
 from prober.net.retry_after import requested_pause_s
 from prober.probing.answer_checks import CheckUnavailable, answer_checks
 from prober.probing.connect_lead import MIN_IDLE_NS
+from prober.probing.pacer import why_missed
 from prober.probing.target import Identity, Target
 from prober.workload.workloads import Drawer, DrawnRequest
 
 CACHED_SHARE = 0.10
-HELD_UP = 10  # times max_send_lag: the event loop this late at any time of a probe, and its stamps are not the target's
+MAX_STILL_S = 0.025  # or max_send_lag if that is longer: the event loop may stand still so long within a latency
+STOP_RATIO = 0.1  # of the shortest timeout: a longer standstill may be why a probe ended so
+STOPPED = {  # how probes end whose prober stands still; all else the server or its host has said
+    *(Outcome.DNS, Outcome.CONNECT_TIMEOUT, Outcome.TLS, Outcome.HTTP_408, Outcome.TRUNCATED, Outcome.RESET),
+    *(Outcome.TIMEOUT_FIRST_TOKEN, Outcome.TIMEOUT_STALL, Outcome.TIMEOUT_TOTAL),
+}
 DISK_NS = 1_000_000_000  # for so long a request waits for what it costs to be written down, while the disk works
 IDLE_TIMEOUT = 408  # status with which a server ends a connection on which no request came
 MAX_RECONNECTIONS = 4  # of a probe whose connections are closed before its request was written
@@ -146,12 +152,13 @@ class Flight:
 
     may: asked when the request is to leave; if not, it never does
     request_id: value of the header `X-Request-Id`; "" for a new one
+    handed_s: time that the prober took to hand it to this process, in a worker
     """
 
     def __init__(
         self, target: Target, drawer: Drawer, due_ns: int, may: Callable[[], bool] = always, request_id: str = ""
     ) -> None:
-        self._target, self._may = target, may
+        self._target, self._may, self.handed_s = target, may, 0.0
         self._due_ns = due_ns
         self._unix_s = target.clock.unix_s() + (due_ns - target.clock.now_ns()) / 1e9
         self.request_id = request_id or new_request_id()
@@ -170,7 +177,7 @@ class Flight:
         self._request = b""
         self._counted = False
         self._began_ns = 0
-        self._shed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._unsent: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()  # why it is not sent
 
     @property
     def answer(self) -> str | None:
@@ -185,7 +192,7 @@ class Flight:
     def delivered(self) -> Timeline:
         """Timeline of the answer so far, also of a request that was cut. Parses everything received."""
         self._exchange.read()
-        return self._timeline()
+        return replace(self._timeline(), is_late=self._late_s(Outcome.CANCELLED) > 0)
 
     async def fly(self) -> ProbeResult:
         """Connect, wait for the due time, send, and read the answer to its end.
@@ -227,14 +234,8 @@ class Flight:
         alarm: Alarm | None = None
         try:
             alarm = target.clock.call_at(self._due_ns, self._at_due_time)
-            await asyncio.wait((work, self._shed), return_when=asyncio.FIRST_COMPLETED)
-            if not work.done():
-                self._shed.result()
-                cap = target.spec.max_in_flight
-                verdict = Verdict(Outcome.SHED, f"{cap} probes were in flight already (max_in_flight)")
-            else:
-                verdict = work.result()
-            return self._result(self._held_up() or verdict)
+            await asyncio.wait((work, self._unsent), return_when=asyncio.FIRST_COMPLETED)
+            return self._result(work.result() if work.done() else self._unsent.result())
         finally:
             if alarm is not None:
                 alarm.cancel()
@@ -256,18 +257,21 @@ class Flight:
         try:
             self._on_due()
         except Exception as problem:
-            if not self._shed.done():
-                self._shed.set_exception(problem)
+            if not self._unsent.done():
+                self._unsent.set_exception(problem)
 
     def _on_due(self) -> None:
         """The intended time: take a slot or be shed, and send if the connection is ready."""
-        if self._target.in_flight >= self._target.spec.max_in_flight:
-            if not self._shed.done():
-                self._shed.set_result(None)
-            return
-        self._counted = True
-        self._target.in_flight += 1
-        self._send_if_ready()
+        target = self._target
+        cap, why = target.spec.max_in_flight, why_missed(self._due_ns, target.clock.now_ns(), target.spec.max_send_lag)
+        if why:
+            self._unsent.set_result(Verdict(Outcome.INVALID, why))
+        elif target.in_flight >= cap:
+            self._unsent.set_result(Verdict(Outcome.SHED, f"{cap} probes were in flight already (max_in_flight)"))
+        else:
+            self._counted = True
+            target.in_flight += 1
+            self._send_if_ready()
 
     def _send_if_ready(self) -> None:
         exchange = self._exchange
@@ -351,12 +355,8 @@ class Flight:
         return self._api.request_body(identity.dialect, request)
 
     async def _judge(self, identity: Identity) -> Verdict:
-        exchange, spec = self._exchange, self._target.spec
+        exchange = self._exchange
         impossible = self._recording.refuse_impossible_usage(len(self._request))
-        lag = self._exchange_times().send_lag_s
-        if lag is not None and lag > spec.max_send_lag:
-            detail = f"sent {lag * 1e3:.1f} ms late by the prober itself (max_send_lag {spec.max_send_lag * 1e3:g} ms)"
-            return Verdict(Outcome.INVALID, detail)
         ending = self._recording.observed_end(
             transport_verdict=exchange.broken, status=exchange.status, status_detail=exchange.refusal
         )
@@ -396,13 +396,30 @@ class Flight:
             forced=self._api.can_force_length and "ignore_eos" in dialect.force_length and draw.is_length_forced,
         )
 
-    def _held_up(self) -> Verdict | None:
-        """Stopped, or kept from its loop: what it stamped, and what it missed, says nothing of the target."""
-        target = self._target
-        late_s = target.clock.late_s(self._began_ns)
-        if late_s <= HELD_UP * target.spec.max_send_lag:
-            return None
-        return Verdict(Outcome.INVALID, f"the prober itself was held up for {late_s:.3f} s meanwhile")
+    def _late_s(self, outcome: Outcome) -> float:
+        """By how much the prober itself was late, in seconds: it sent late, or its event loop stood still. 0 within the limits.
+
+        A standstill before the due time matters only where the connection was not ready then, which makes the request late, and for
+        `shed`: answers that were not read yet held slots.
+        """
+        target, limit_s = self._target, self._target.spec.max_send_lag
+        ready_ns = self._connection.ready_ns if self._connection is not None else None
+        late_s = self._exchange_times().send_lag_s or 0.0
+        if ready_ns is None or ready_ns > self._due_ns or outcome is Outcome.SHED:
+            since_ns = begin_ns(target, self._due_ns, self._began_ns)
+            late_s = max(late_s, self.handed_s, target.clock.late_s(since_ns))
+        still_s = target.clock.late_s(self._due_ns)
+        return max(late_s if late_s > limit_s else 0.0, still_s if still_s > max(MAX_STILL_S, limit_s) else 0.0)
+
+    def _attributed(self, verdict: Verdict, late_s: float) -> Verdict:
+        """The verdict; `invalid` for what the prober's own lateness may have caused. What the server said is a fact all the same."""
+        outcome, spec = verdict.outcome, self._target.spec
+        is_stop = late_s > STOP_RATIO * min(seconds for _, seconds in spec.timeouts)
+        is_own = outcome is Outcome.SHED or (is_stop and outcome in STOPPED)
+        if not late_s or not (is_own or outcome in ANSWERED):
+            return verdict
+        why = f"no latency: the prober itself was {late_s * 1e3:.1f} ms late (max_send_lag {spec.max_send_lag * 1e3:g} ms)"
+        return Verdict(Outcome.INVALID if is_own else outcome, "; ".join(filter(None, (verdict.detail, why))))
 
     def _timeline(self) -> Timeline:
         timeline = self._recording.complete(self._exchange_times())
@@ -427,7 +444,8 @@ class Flight:
 
     def _result(self, verdict: Verdict) -> ProbeResult:
         target, draw = self._target, self.drawn
-        timeline = self._timeline()
+        late_s = self._late_s(verdict.outcome)
+        verdict, timeline = self._attributed(verdict, late_s), replace(self._timeline(), is_late=late_s > 0)
         identity = self._identity
         ok = verdict.outcome in ANSWERED
         usage = timeline.usage
@@ -504,6 +522,11 @@ def result_of(
         adapter=drawn.adapter,
         worker=target.worker,
     )
+
+
+def begin_ns(target: Target, due_ns: int, began_ns: int) -> int:
+    """When a probe that was begun at `began_ns` was to be begun: a `connect_lead` before its due time, unless that had passed."""
+    return due_ns - round(target.spec.connect_lead * 1e9) if began_ns < due_ns else due_ns
 
 
 def new_request_id() -> str:

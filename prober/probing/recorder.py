@@ -97,6 +97,7 @@ class TargetProbes(TargetObserver):
 
     def _success(self, result: ProbeResult) -> None:
         timeline, workload, key = result.timeline, result.workload, (self._name, result.workload)
+        self._registry.value(series.LATE, *key).inc(timeline.is_late)
         if timeline.usage is None or timeline.usage.completion_tokens is None:
             self._registry.value(series.USAGE_MISSING, *key).inc()
         if result.warm_up:
@@ -145,7 +146,7 @@ class TargetProbes(TargetObserver):
             self._registry.value(series.COST, self._name).inc((counts[0] * prompt + counts[1] * completion) / 1e6)
 
     def _connection(self, result: ProbeResult) -> None:
-        if (connection := result.timeline.connection) and result.outcome is not Outcome.INVALID:
+        if (connection := result.timeline.connection) and not result.timeline.is_late:
             for phase in series.PHASES:
                 seconds = getattr(connection, f"{phase}_s")
                 if seconds is not None:
@@ -184,7 +185,7 @@ class TargetProbes(TargetObserver):
             registry.value(series.FAILURES, *key, outcome.value)
         for outcome in sorted(NEUTRAL):
             registry.value(series.NEUTRAL, *key, outcome.value)
-        for declared in (series.PROBES, series.CACHED, series.USAGE_MISSING):
+        for declared in (series.PROBES, series.CACHED, series.LATE, series.USAGE_MISSING):
             registry.value(declared, *key)
         for kind in series.TOKEN_KINDS:
             registry.value(series.TOKENS, *key, kind)

@@ -185,11 +185,8 @@ class TargetRunner:
         self._show_state()
         self._log_changes(None)
 
-    def record(self, result: ProbeResult, *, is_fault: bool = False) -> None:
-        """Hand the result of a scheduled probe to all observers.
-
-        is_fault: an exception inside the prober ended the probe, which says nothing of how late the prober is
-        """
+    def record(self, result: ProbeResult) -> None:
+        """Hand the result of a scheduled probe to all observers."""
         identity = self.target.identity
         name = (
             self.target.spec.name or self._bounded(identity.name if identity else result.model) or self.name or UNNAMED
@@ -198,9 +195,6 @@ class TargetRunner:
             name = self.target.spec.key
         self._take_name(name)
         result = replace(result, target=name)
-        if not is_fault:
-            now_ns = self._context.clock.now_ns()
-            self._context.trust.probe(now_ns, invalid=result.outcome is Outcome.INVALID)
         assert self._observed is not None
         self._observed.probe_ended(result)
         self._show_state()
@@ -304,7 +298,7 @@ class TargetRunner:
                 launch(self._context.clock.now_ns() + lead_ns)
 
     async def _run(self, probe: ProbeSpec) -> None:
-        clock, trust = self._context.clock, self._context.trust
+        clock = self._context.clock
         rng = Random(derive_seed(self._context.instance, self.target.spec.key, probe.workload.name))
         drawer = RequestGenerator(probe.workload, rng)
         start = clock.now_ns()
@@ -319,30 +313,23 @@ class TargetRunner:
             self._probes.add(task)
             task.add_done_callback(self._probes.discard)
 
-        def missed(due_ns: int) -> None:
-            if self.target.paused_unix_s is not None:
-                return
-            trust.missed(clock.now_ns())
-            late_s = (clock.now_ns() - due_ns) / 1e9
-            detail = f"the prober woke {late_s:.1f} s after the due time and did not send"
-            self._take(unsent(due_ns, Outcome.INVALID, detail, probe.workload.series[0]))
+        def missed(due_ns: int, why: str) -> None:
+            if self.target.paused_unix_s is None:
+                self._take(unsent(due_ns, Outcome.INVALID, why, probe.workload.series[0], is_late=True))
 
         self._launches[probe.workload.name] = launch
-        await pace(schedule, clock, round(self.target.spec.connect_lead * 1e9), launch, missed)
+        await pace(schedule, clock, self.target.spec, launch, missed)
 
     async def _probe(self, probe: ProbeSpec, drawer: RequestGenerator, due_ns: int) -> None:
-        is_fault = False
         try:
             result = await run_probe(self.target, drawer, due_ns)
         except asyncio.CancelledError:
             result = unsent(due_ns, Outcome.CANCELLED, "the prober ended it", probe.workload.series[0])
         except Exception:
-            # `invalid` for this target only: the prober is not late, so it still trusts the results of other targets.
             log.exception("target=%s: a probe failed inside the prober; please report this", self.name or UNNAMED)
-            is_fault = True
             detail = "a fault inside the prober; please report it with the trace in the log"
             result = unsent(due_ns, Outcome.INVALID, detail, probe.workload.series[0])
-        self._take(await self._unless_ended(result), is_fault=is_fault)
+        self._take(await self._unless_ended(result))
 
     async def _unless_ended(self, result: ProbeResult | None) -> ProbeResult | None:
         """The result; `cancelled` if the probe failed because somebody ended the server, which may be told a moment later."""
@@ -356,11 +343,11 @@ class TargetRunner:
         detail = f"its server was being ended: {result.outcome} {result.detail}".rstrip()
         return replace(result, outcome=Outcome.CANCELLED, detail=detail)
 
-    def _take(self, result: ProbeResult | None, *, is_fault: bool = False) -> None:
+    def _take(self, result: ProbeResult | None) -> None:
         """Record a result, None if nothing was sent, and show the state. An exception is logged: the schedule goes on."""
         try:
             if result is not None:
-                self.record(result, is_fault=is_fault)
+                self.record(result)
             if self.target.is_refusing and self.name is None:
                 key = self.target.spec.key
                 self._take_name(UNNAMED if not self._context.names.is_taken(UNNAMED, key) else key)

@@ -83,15 +83,15 @@ class Worker:
     async def _send(self, message: Send) -> None:
         request_id = message.request_id
         target = self._targets[message.target]
-        handed_s = (self._clock.now_ns() - message.launched_ns) / 1e9
         timeline = Timeline(message.due_ns)
         result: ProbeResult | Timeline = timeline
         answer: str | None = None
         try:
             flight = Flight(target, message.drawn, message.due_ns, request_id=request_id)
+            flight.handed_s = (self._clock.now_ns() - message.launched_ns) / 1e9
             self._flights[request_id] = flight
             try:
-                result = checked(await flight.fly(), handed_s, target.spec.max_send_lag)
+                result = await flight.fly()
                 answer = flight.answer if message.drawn.keeps_answer else None
             except asyncio.CancelledError:
                 result = flight.delivered()
@@ -103,17 +103,6 @@ class Worker:
             self._flights.pop(request_id, None)
             self._has_first.discard(request_id)
             self.channel.send(Ended(request_id, _on_prober_clock(result, message.clock_ns), answer))
-
-
-def checked(result: ProbeResult, handed_s: float, max_send_lag_s: float) -> ProbeResult:
-    """The result of a request; invalid if its connection was not ready in time after it came late to this process."""
-    timeline = result.timeline
-    if timeline.connection is None or timeline.sent_ns is None or handed_s <= max_send_lag_s:
-        return result
-    if (timeline.connection.ready_ns or 0) <= timeline.intended_ns:
-        return result
-    detail = f"handed over in {handed_s * 1e3:.1f} ms by the prober itself (max_send_lag {max_send_lag_s * 1e3:g} ms)"
-    return replace(result, outcome=Outcome.INVALID, detail=detail)
 
 
 def _on_prober_clock(result: ProbeResult | Timeline, clock_ns: int) -> ProbeResult | Timeline:

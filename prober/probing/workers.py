@@ -24,7 +24,7 @@ from prober.measure.outcome import ANSWERED, Outcome, Verdict
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
 from prober.probing.channel import Beat, Channel, Cut, Ended, NewTarget, Send
-from prober.probing.probe import Flight, ProbeRun, always, new_request_id, nonce_of, result_of
+from prober.probing.probe import Flight, ProbeRun, always, begin_ns, new_request_id, nonce_of, result_of
 from prober.probing.target import Identity, Target
 from prober.workload.workloads import Drawer, DrawnRequest
 
@@ -249,7 +249,8 @@ class WorkerFlight:
 
     async def fly(self) -> ProbeResult:
         target = self._target
-        launched_ns = target.clock.now_ns()
+        now_ns = target.clock.now_ns()
+        launched_ns = now_ns - round(1e9 * target.clock.late_s(begin_ns(target, self._due_ns, now_ns)))
         reserved = target.reserve(*self.drawn.requested_tokens)
         if reserved is None:
             return self._unsent(Outcome.OVER_BUDGET, "the budget of the last 24 hours is used up")

@@ -41,7 +41,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from prober.measure.objective import Slo
-from prober.measure.outcome import ANSWERED, Outcome
+from prober.measure.outcome import ANSWERED, BAD, Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.slo_events import count_events
 from prober.results.refused_requests import NOT_COUNTED, refused_requests
@@ -118,6 +118,7 @@ class Deliveries:
             probe
             for probe in self.probes
             if begin_ns <= probe.timeline.intended_ns < end_ns
+            and (probe.outcome in BAD or not probe.timeline.is_late)
             and probe.outcome not in NOT_COUNTED - {Outcome.CANCELLED}
         ]
 

@@ -58,11 +58,12 @@ class Snapshots:
             "events": [dumped(EventAnswer.model_validate(event)) for event in self._new_events()],
         }
         concerns = [(view.key, view.name, fact) for view, fact in zip(views, facts, strict=True)]
+        trusted = self._context.trust.trusted(clock.now_ns())
         frame = Snapshot(
             time=round(clock.unix_s(), 3),
             prober=__version__,
-            trusted=self._context.trust.trusted(clock.now_ns()),
-            headline=headline(PageView(clock.unix_s(), (), concerns, len(views), len(views), (), ())).text,
+            trusted=trusted,
+            headline=headline(PageView(clock.unix_s(), (), concerns, len(views), len(views), (), (), trusted)).text,
             problems=[ProblemAnswer.model_validate(problem) for problem in self._views.problems.values()],
             **{name: [] for name in parts},
         )

@@ -656,7 +656,8 @@ STATES = [
     ("no_data", 60, slo("ttft", "0+12x60", "0+0.1x60"), "1+0x60"),  # too few events, and too few bad ones
     ("missed", 60, slo("ttft", "0+12x60", "0+1x60"), "1+0x60"),
     ("no_data", 60, slo("ttft", "0+12x10 120+0x60", "0+0x70"), "1+0x70"),
-    ("no_data", 60, slo("ttft", "0+12x60", "0+0x60"), "1+0x30 0+0x30"),
+    ("no_data", 60, slo("ttft", "0+20x60", "0+0x60"), "1+0x30 0+0x30"),
+    ("missed", 60, slo("ttft", "0+12x60", "0+1x60"), "1+0x30 0+0x30"),
 ]
 
 

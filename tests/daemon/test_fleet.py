@@ -2,8 +2,9 @@
 
 import asyncio
 import re
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar, copy_context
 from dataclasses import replace
 from functools import partial
@@ -29,16 +30,16 @@ from prober.features.gpu.monitor import GpuMonitor
 from prober.features.slo.monitor import SloMonitor, TargetSlos
 from prober.measure.engines import DIALECTS
 from prober.measure.gpu_reading import GpuReading, ThrottleReason
-from prober.measure.outcome import BAD, Outcome
+from prober.measure.outcome import BAD
 from prober.measure.recording import Recording
-from prober.measure.result import ProbeResult, unsent
+from prober.measure.result import ProbeResult
 from prober.measure.target_state import TargetState
 from prober.mock.delays import Constant
 from prober.mock.engine import Behaviour
 from prober.mock.settings import Settings
 from prober.mock.tokenizer import Tokenizer
 from prober.net import exchange
-from prober.net.clock import Alarm, Clock
+from prober.net.clock import BEAT_NS, Alarm, Clock
 from prober.net.endpoint import Endpoint
 from prober.net.exchange import Exchange
 from prober.probing.answered_targets import AnsweredTargets
@@ -54,6 +55,7 @@ from prober.probing.target_runner import UNNAMED, Names, RunnerContext, TargetRu
 from prober.probing.trust import Trust
 from prober.results.prompt_tokens import prompt_tokens_of
 from prober.storage.saved_rows import SavedRows
+from tests import virtual
 from tests.processes import free_port
 from tests.serving import until
 from tests.virtual import make_clock, running
@@ -80,9 +82,14 @@ def specs(*targets: str, slos: str = "") -> tuple[TargetSpec, ...]:
 class Watched:
     """A fleet with all its features, and what it has written."""
 
-    def __init__(self, saved: dict[str, bytes] | None = None, answered: dict[str, bytes] | None = None) -> None:
+    def __init__(
+        self,
+        saved: dict[str, bytes] | None = None,
+        answered: dict[str, bytes] | None = None,
+        beat_ns: int = virtual.BEAT_NS,
+    ) -> None:
         self.families: Registry = registry()
-        self.clock = make_clock()
+        self.clock = make_clock(beat_ns)
         self.events, self.trust, self.headroom = EventLog(), Trust(0.01), Headroom(self.families)
         self.engines = EngineMonitor(self.families, self.events, SavedRows(saved or {}))
         self.sweeps = Sweeps(self.families, self.events, self.headroom, self.trust, self.clock, None, PageReader)
@@ -155,9 +162,11 @@ class Watched:
 
 @asynccontextmanager
 async def watched(
-    saved: dict[str, bytes] | None = None, answered: dict[str, bytes] | None = None
+    saved: dict[str, bytes] | None = None,
+    answered: dict[str, bytes] | None = None,
+    beat_ns: int = virtual.BEAT_NS,
 ) -> AsyncIterator[Watched]:
-    found = Watched(saved, answered)
+    found = Watched(saved, answered, beat_ns)
     try:
         yield found
     finally:
@@ -540,7 +549,7 @@ PLACES = {
     ("Recording", "observed_end"): READING,
     ("Recording", "complete"): READING,
     ("Flight", "_judge"): READING,
-    ("Flight", "_held_up"): READING,
+    ("Flight", "_late_s"): READING,
     ("Flight", "_result"): READING,
 }
 CLASSES = {"Target": Target, "Endpoint": Endpoint, "Flight": Flight, "Exchange": Exchange, "Recording": Recording}
@@ -645,20 +654,65 @@ async def test_an_exception_in_an_observer_is_logged_and_the_others_still_hear(
         assert seen.trust.trusted(seen.clock.now_ns())
 
 
-async def test_real_lateness_still_takes_trust_away() -> None:
-    """An `invalid` probe that was late counts; one that a fault ended does not, and neither makes up for the other."""
-    async with running(QUICK) as url, watched() as seen:
-        await seen.reconcile(specs(f"name: a, url: '{url}'"), 1.0)
-        await until(lambda: seen.probes("a") >= 1)
-        line = seen.fleet.runners["a"]
-        line.pause(0.0)
-        invalid = unsent(0, Outcome.INVALID, "", "probe")
-        for _ in range(1_000):
-            line.record(invalid, is_fault=True)
-        assert seen.trust.trusted(seen.clock.now_ns())
-        for _ in range(1_000):
-            line.record(invalid)
-        assert not seen.trust.trusted(seen.clock.now_ns())
+async def every_second_is_429(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, count: "Counter[int]"
+) -> None:
+    """Answer after 0.2 s, in turn with four tokens and with 429; count: answers by status."""
+    with suppress(asyncio.IncompleteReadError):  # of a connection on which no request came
+        head = await reader.readuntil(b"\r\n\r\n")
+        status = 404 if head.startswith(b"GET") else 429 if count[200] > count[429] else 200
+        count[status] += 1
+        await asyncio.sleep(0.2)
+        if status == 200:
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n")
+            for _ in range(4):
+                writer.write(b'data: {"choices":[{"index":0,"delta":{"content":"a "}}]}\n\n')
+                await asyncio.sleep(0.005)
+            writer.write(b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"length"}]}\n\ndata: [DONE]\n\n')
+        else:
+            writer.write(b"HTTP/1.1 %d No\r\nContent-Length: 0\r\nConnection: close\r\n\r\n" % status)
+    writer.close()
+
+
+TIGHT = (
+    "{ttft: {signal: ttft, objective: 99%, threshold: 210ms}, itl: {signal: itl, objective: 99%, threshold: 6ms}, "
+    "success: {signal: success, objective: 99%}}"
+)
+
+
+@pytest.mark.parametrize("stop_s", [0.05, 0.3, 1.0, 5.0, 60.0])
+async def test_a_stop_of_the_prober_is_blamed_on_no_target_and_hides_no_failure(stop_s: float) -> None:
+    """Ten probes a second, of which four are in flight and five may be; thresholds just above the latencies of the engine.
+
+    A healthy target has no bad event of any SLO and nothing shed. Of one that refuses half of them every 429 is counted as that, unless
+    the stop was longer than the timeouts. A second later latencies are measured again.
+    """
+    engine = Settings(behaviour=Behaviour(ttft=Constant(0.2), itl=Constant(0.005)))
+    count: Counter[int] = Counter()
+    async with running(engine) as url, watched(beat_ns=BEAT_NS) as seen:
+        server = await asyncio.start_server(partial(every_second_is_429, count=count), "127.0.0.1", 0)
+        limited = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        load = "rate: 10/s, max_in_flight: 5, max_send_lag: 10ms, connect_lead: 1s"
+        load += ", probes: [{workload: probe, slos: [ttft, itl, success]}]"
+        both = f"name: well, url: '{url}', {load}", f"name: limited, url: '{limited}', model: m, engine: vllm, {load}"
+        await seen.reconcile(specs(*both, slos=TIGHT), 1.0)
+        for pause_s in (1.57, 1.213, 1.1):
+            await asyncio.sleep(pause_s)
+            asyncio.get_running_loop().stand_still(stop_s)  # type: ignore[attr-defined]
+        await asyncio.sleep(1.0)
+        measured = seen.count("llmslo_ttft_seconds", "well")
+        await asyncio.sleep(1.0)
+        assert seen.count("llmslo_ttft_seconds", "well") >= measured + 9
+        await seen.fleet.stop(5.0)
+        server.close()
+        assert {**seen.outcomes("well"), "ok": 0, "invalid": 0} == {"ok": 0, "invalid": 0}
+        assert seen.count("llmslo_slo_events_total", "well", "probe", "ttft") >= 20
+        assert seen.count("llmslo_slo_bad_events_total", "well") == 0
+        outcomes = seen.outcomes("limited")
+        assert set(outcomes) <= {"ok", "http_429", "invalid"}
+        assert outcomes["http_429"] >= (count[429] if stop_s < 30 else count[429] - 3 * 3) >= 10
+        for slo, bad in ("success", outcomes["http_429"]), ("ttft", outcomes["http_429"]), ("itl", 0):
+            assert seen.count("llmslo_slo_bad_events_total", "limited", "probe", slo) == bad
 
 
 async def test_complete_answers_on_connections_that_stay_open_shed_nobody(monkeypatch: pytest.MonkeyPatch) -> None:

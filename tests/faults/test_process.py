@@ -69,7 +69,7 @@ def endpoint() -> Iterator[Endpoint]:
 
 
 def test_a_prober_that_was_stopped_says_invalid_and_not_slow(shared: Endpoint, daemon: Daemon) -> None:
-    """SIGSTOP: what was under way or due is the prober's fault; no target looks slow or dead by it, and it says so of itself."""
+    """SIGSTOP: what was due is `invalid`, and what was under way has no latency; no target looks slow or dead by it, and it says so."""
     before = seen(daemon)
     shared.act = slowly
     until(lambda: seen(daemon).since(before).samples["itl"] >= 30, "answers that take their time")
@@ -82,7 +82,9 @@ def test_a_prober_that_was_stopped_says_invalid_and_not_slow(shared: Endpoint, d
     assert set(seen_since.outcomes) == {"ok", "invalid"}, [
         probe for probe in probes(daemon) if probe["outcome"] not in ("ok", "invalid")
     ]
-    assert seen_since.outcomes["invalid"] >= 20, "those under way, and those due meanwhile"
+    assert seen_since.outcomes["invalid"] >= 10, "those due meanwhile"
+    late = daemon.value("llmslo_probes_late_total")
+    assert late >= 3, "those under way"
     assert slow_samples(daemon, 2.0) == 0, "each answer under way had a gap of nearly 3 s"
     assert daemon.value("llmslo_trusted") == 0
     assert daemon.value("llmslo_target_state", state="ready") == 1

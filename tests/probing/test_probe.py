@@ -516,8 +516,8 @@ async def test_a_token_file_that_never_was_sends_nothing(tmp_path: Path) -> None
     assert "none" in result.detail
 
 
-async def test_a_lag_of_our_own_is_invalid(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A probe sent later than max_send_lag is kept out, whatever the target did: here the disk held the budget up."""
+async def test_a_lag_of_our_own_is_no_latency(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A probe sent later than max_send_lag has an answer but no latency, here because the disk held the budget up."""
 
     async def slow_disk(_ns: int) -> None:
         await asyncio.sleep(1)
@@ -529,8 +529,11 @@ async def test_a_lag_of_our_own_is_invalid(monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setattr(target, "covered", slow_disk)
         result = await send(target)
     clock.close()
-    assert result.outcome is Outcome.INVALID
+    timeline = result.timeline
+    assert result.outcome is Outcome.OK
     assert "max_send_lag" in result.detail
+    assert (timeline.ttft_s, timeline.tpot_s, timeline.e2e_s, timeline.itls_s) == (None, None, None, [])
+    assert timeline.why_no_tpot == "the prober itself was late"
 
 
 async def test_an_engine_that_loads_is_starting_and_then_warm_up() -> None:

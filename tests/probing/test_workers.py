@@ -22,12 +22,10 @@ from prober.config.target import TargetSpec
 from prober.measure.engines import DIALECTS
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
-from prober.measure.timeline import Connection, Timeline
 from prober.net.clock import Clock
 from prober.probing.channel import Send
 from prober.probing.probe import Flight, Launch, always
 from prober.probing.target import Identity, Target
-from prober.probing.worker import checked
 from prober.probing.workers import WorkerProcess, Workers, WorkersUnavailable, open_workers
 from prober.results.stage import stage_of
 from prober.workload.arrivals import poisson
@@ -349,17 +347,16 @@ async def test_without_ray_its_workers_are_an_error_that_says_what_to_install(mo
             raise AssertionError
 
 
-def test_a_request_that_came_late_to_its_worker_is_invalid_unless_its_connection_was_ready_in_time() -> None:
-    """Otherwise the delay would be part of its TTFT, as the target's."""
-    late, ready = Connection(0, ready_ns=1_200), Connection(0, ready_ns=900)
-    for handed_s, connection, is_valid in (
-        (0.02, late, False),
-        (0.02, ready, True),
-        (0.005, late, True),
-        (0.02, None, True),  # nothing was sent: the outcome is no matter of time
-    ):
-        result = ProbeResult("", "w", "id", 0.0, Outcome.OK, "", Timeline(1_000, connection, sent_ns=1_300))
-        assert (checked(result, handed_s, 0.01).outcome is Outcome.OK) is is_valid
+async def test_a_request_that_came_late_to_its_worker_is_late_unless_its_connection_was_ready_in_time() -> None:
+    """Otherwise the delay would be part of its TTFT, as the target's. The answer counts all the same."""
+    async with serving(Engine()) as url, targeted(url) as target:
+        for lead_s, handed_s, is_late in ((0.0, 6.0, True), (0.0, 4.0, False), (0.2, 6.0, False)):
+            due_ns = target.clock.now_ns() + round(lead_s * 1e9)
+            flight = Flight(target, RequestGenerator(WORKLOAD, Random(1)), due_ns)
+            flight.handed_s = handed_s
+            result = await flight.fly()
+            assert result.outcome is Outcome.OK
+            assert (result.timeline.is_late, result.timeline.ttft_s is None) == (is_late, is_late)
 
 
 async def test_one_worker_is_the_prober_itself_and_so_are_sample_prompts() -> None:

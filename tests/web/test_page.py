@@ -21,7 +21,7 @@ from prober.measure.timeline import Connection, Timeline
 from prober.results.capacity import Capacity, UndecidedEvents
 from prober.statistics.quantiles import Quantile
 from prober.storage.watched_file import runbooks
-from prober.web.page import drawings, layout
+from prober.web.page import drawings, layout, view
 from prober.web.page.environment import TEMPLATES, pieces
 from prober.web.page.filters import cut
 from prober.web.page.view import AT_ONCE, RECENT, Drifting, PageView, Room, TargetView, concern
@@ -569,10 +569,16 @@ def test_the_worst_fact_is_the_concern(scene: str, rank: int) -> None:
     assert concern(SCENES[scene]()[0]).rank == rank
 
 
-def test_the_prober_says_when_it_does_not_trust_itself() -> None:
-    """The banner is above all targets."""
-    assert "does not trust its own timing" in "".join(layout.page(replace(page_of(hundred()), trusted=False), "stamp"))
-    assert "does not trust its own timing" not in html(hundred())
+def test_the_prober_says_when_it_is_late() -> None:
+    """The banner is above all targets, and the headline blames none for it but says which are in trouble all the same."""
+    banner, scenes = "The prober itself is late", ("down", "slow", "drifting", "healthy")
+    targets = [target for scene in scenes for target in SCENES[scene]()]
+    late = replace(page_of(targets), trusted=False)
+    assert banner in "".join(layout.page(late, "stamp"))
+    assert banner not in html(targets)
+    words = "Prober late: latencies of all targets are not judged"
+    assert view.headline(late).text == f"{words}; 1 target fails; 2 targets were in trouble before"
+    assert view.headline(replace(page_of(SCENES["healthy"]()), trusted=False)).text == words
 
 
 def test_a_target_that_refuses_connections_says_since_when_and_until_when() -> None:

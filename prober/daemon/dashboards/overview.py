@@ -158,8 +158,7 @@ def _counts() -> list[Panel]:
         ),
         stat(
             "Probers trusted",
-            "Whether every prober sent its probes on time in the last 5 minutes. "
-            "Bad: no; latencies may include the prober's own delays.",
+            "Whether every prober was on time in the last 10 s. Bad: no; latencies are not judged.",
             "none",
             now('min(llmslo_trusted{instance!=""})'),
             mappings=YES_NO,

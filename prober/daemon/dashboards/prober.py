@@ -14,7 +14,7 @@ def health() -> list[Panel]:
     return [
         _yes_no(
             "Trusted",
-            "Whether each prober sent its probes on time in the last 5 minutes. Bad: no; usually it lacks CPU time.",
+            "Whether each prober was on time in the last 10 s. Bad: no, for minutes; usually it lacks CPU time.",
             "llmslo_trusted",
         ),
         _yes_no(
@@ -42,7 +42,7 @@ def health() -> list[Panel]:
         _lag(
             "Send lag, p99",
             "Delay of the prober in sending. Bad: above max_send_lag (10 ms unless configured), dashed; "
-            "such probes are invalid.",
+            "such probes have no latency.",
             quantile(0.99, "llmslo_send_lag_seconds", "instance, target", f"{PROBES},{INSTANCE}", STEP),
             "{{target}} at {{instance}}",
         ),

@@ -9,7 +9,7 @@ from collections import deque
 from prober.features.capacity.stop_conditions import StopConditions
 from prober.features.capacity.sweep_plan import Guards
 from prober.measure.engine_signals import EngineSignals
-from prober.measure.outcome import BAD, Outcome
+from prober.measure.outcome import BAD
 from prober.measure.result import ProbeResult
 from prober.measure.timeline_text import format_duration
 
@@ -45,7 +45,7 @@ class LoadGuard:
         failed = result.outcome in BAD
         self._ended += 1
         self._failed += failed
-        self._late.append(result.outcome is Outcome.INVALID)
+        self._late.append(result.has_prober_fault)
         late = sum(self._late)
         if self._failed > 1 and self._failed > self._guards.failed_ratio * self._ended and failed:
             self._end(f"{self._failed} of {self._ended} requests failed, the last with {result.outcome.value}")

@@ -78,7 +78,7 @@ class RequestRecord:
         if gaps := sorted(timeline.chunk_gaps_s):
             self.gap_s, self.gap_most_s = gaps[len(gaps) // 2], gaps[-1]
         self.failed = result.outcome in BAD
-        self.valid = result.outcome not in NEUTRAL
+        self.valid = result.outcome not in NEUTRAL and (self.failed or not timeline.is_late)
         self.events = {slo.name: counts for slo in slos if (counts := count_events(slo, result))[0]}
 
     def check_overdue(self, at_s: float, slos: Sequence[Slo]) -> bool:

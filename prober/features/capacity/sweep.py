@@ -131,7 +131,7 @@ class Sweep:
         self._ended.append((request.stage, result))
         self._judge(request, at_s, is_final=True)
         judged = self._late.setdefault(result.worker, deque(maxlen=LATE_RESULTS))
-        judged.append(result.outcome is Outcome.INVALID)
+        judged.append(result.has_prober_fault)
         late, stage = sum(judged), log.stages[request.stage]
         if late > 2 and late > guards.late_ratio * len(judged):
             source = f" of worker {result.worker}" if result.worker else ""

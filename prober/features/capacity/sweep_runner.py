@@ -312,7 +312,7 @@ class SweepRunner:
             flying.cancel()
             await asyncio.wait([flying])
             if stage is not None:
-                result = _cut_result(flight, cut_ns, self._target.spec.max_send_lag)
+                result = _cut_result(flight, cut_ns)
                 self._probes.append((stage, result))
                 sweep.result(result, self._now_s())  # otherwise the machine would wait for it in the next stages
             raise
@@ -344,11 +344,11 @@ class SweepRunner:
         return self._clock.now_ns() / 1e9
 
 
-def _cut_result(flight: ProbeRun, cut_ns: int, max_send_lag_s: float) -> ProbeResult:
-    """The result of a request that was cut; one that the prober sent late has no time of the cut, as its times do not count."""
+def _cut_result(flight: ProbeRun, cut_ns: int) -> ProbeResult:
+    """The result of a request that was cut; one of a late prober has no time of the cut, as its times do not count."""
     prompt_tokens, output_tokens = flight.drawn.requested_tokens
     timeline = flight.delivered()
-    if (timeline.send_lag_s or 0.0) <= max_send_lag_s:
+    if not timeline.is_late:
         timeline = replace(timeline, cut_ns=cut_ns)
     return ProbeResult(
         *("", "", flight.request_id, 0.0, Outcome.CANCELLED, "cut when the sweep ended", timeline),

@@ -18,7 +18,7 @@ from prober.measure.bandwidth_bound import DecodeModel, decode_bound_tokens_per_
 from prober.measure.buffering import is_held_back
 from prober.measure.engine_signals import EngineHistogram, EngineSignals
 from prober.measure.gpu_reading import GpuReading
-from prober.measure.outcome import ANSWERED, Outcome
+from prober.measure.outcome import ANSWERED
 from prober.measure.result import ProbeResult
 from prober.statistics.quantiles import MIN_SAMPLES_BY_QUANTILE, quantiles
 
@@ -51,7 +51,7 @@ def window_features(
     """Features of one window.
 
     probes: of one workload, including its series of warm prompts; percentiles of different shapes are never pooled. Latencies use
-        answered probes without warm-ups and without cold prompts that were cached; `late_ratio` uses invalid ones too.
+        answered probes without warm-ups and without cold prompts that were cached; `late_ratio` uses all.
     readings: (seconds of one clock, signals of the page) in the order of time.
     devices: readings of all GPUs.
     """
@@ -228,7 +228,7 @@ def _connect_s(probes: Iterable[ProbeResult]) -> float | None:
 
 
 def _late_ratio(probes: Sequence[ProbeResult]) -> float | None:
-    late = sum(probe.outcome is Outcome.INVALID for probe in probes)
+    late = sum(probe.has_prober_fault for probe in probes)
     return late / len(probes) if len(probes) >= MIN_SAMPLES_BY_QUANTILE[0.5] else None
 
 

@@ -74,17 +74,18 @@ def slo_status(
     why_no_event: why the last probe was no event, "" if it was one or the reason is unknown
 
     An SLO can be missed before there are enough events for met: as soon as the bad ones exceed the budget of all needed events.
+    While the prober does not trust its timing no latency is met; what is missed stays so, since no event of a late probe is counted.
     """
     needed = min_events(slo, [use])
     why, reason = "", f"; {why_no_event}" if why_no_event else ""
-    if not trusted:
-        why = "the prober's measurements are not reliable"
-    elif events == 0:
+    if events == 0:
         why = f"no event yet{reason}"
     elif quiet_s is not None and quiet_s > silence_s([use]):
         why = f"no event for {quiet_s:.0f} s{reason}"
     elif events < needed and bad <= slo.error_budget_ratio * needed:
         why = f"{events:,} of the {needed:,} events needed{reason}"
+    elif not trusted and slo.threshold_s is not None and bad <= slo.error_budget_ratio * events:
+        why = "the prober itself is late: latencies are not judged"
     state: Compliance = "no_data" if why else "missed" if bad > slo.error_budget_ratio * events else "met"
     return SloStatus(slo, use.workload, events, bad, since_unix_s, state, why)
 

@@ -140,16 +140,18 @@ class _SloRules:
     def _state(self) -> Rule:
         """The compliance with the SLO: exactly one of its words is 1.
 
-        A prober with llmslo_trusted 0 gives no data; too few events, and none for a while, are no data either.
+        No latency is met by a prober with llmslo_trusted 0. Too few events, and none for a while, are no data.
         """
         events, bad = (self._recorded(f"{RECORDED}_{kind}:window") for kind in ("events", "bad_events"))
-        words = "\nor\n".join(
-            f'label_replace({query}, "state", "{state}", "", "")'
-            for state, query in compliance_queries(self.slo, self.uses, events, bad).items()
-        )
-        trusted = f"max by (instance) (llmslo_trusted{{{self.options.selector}}})"
         counted = f"increase({self._exported('events_total')}[{promql(silence_s(self.uses))}])"
-        heard = f"sum by ({GROUP_LABELS}) ({counted} * on (instance) group_left () {trusted}) > 0"
+        trusted = (
+            f"{counted} * on (instance) group_left () max by (instance) (llmslo_trusted{{{self.options.selector}}})"
+        )
+        heard, heard_trusted = (f"sum by ({GROUP_LABELS}) ({part}) > 0" for part in (counted, trusted))
+        queries = compliance_queries(self.slo, self.uses, events, bad)
+        if self.slo.threshold_s is not None:
+            queries["met"] = f"({queries['met']})\nand on ({GROUP_LABELS})\n({heard_trusted})"
+        words = "\nor\n".join(f'label_replace({query}, "state", "{state}", "", "")' for state, query in queries.items())
         declared = self._recorded(DECLARED)
         no_data = f'label_replace({declared}, "state", "no_data", "", "")'
         judged = f"({words})\nand on ({GROUP_LABELS})\n({heard})\nand on ({GROUP_LABELS})\n{declared}"

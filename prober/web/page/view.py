@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from prober.config.target import Estimate
+from prober.config.units import counted
 from prober.features.capacity.sweep_progress import SweepProgress
 from prober.features.diagnosis.diagnosis import Diagnosis
 from prober.features.drift.state import DriftVerdict, Shift
@@ -288,6 +289,13 @@ def headline(view: PageView) -> Concern:
     if view.total == 0:
         return Concern(4, "unknown", "No target is configured")
     listed = listed_concerns(view)
+    if not view.trusted:
+        words, facts = "Prober late: latencies of all targets are not judged", [fact for _, _, fact in listed]
+        if failing := sum(fact.rank == 0 for fact in facts):
+            words += f"; {counted(failing, 'target')} {'fail' if failing > 1 else 'fails'}"
+        if slow := sum(fact.rank > 0 and fact.kind in ("bad", "few") for fact in facts):
+            words += f"; {counted(slow, 'target')} {'were' if slow > 1 else 'was'} in trouble before"
+        return Concern(0, "bad", words, "", "LLMProberUntrusted")
     if not listed:
         return Concern(9, "good", f"No problem found on any of {view.total} targets")
     worst = min((fact for _, _, fact in listed), key=lambda fact: ("bad", "few", "unknown").index(fact.kind))

@@ -243,8 +243,7 @@ async def test_a_sweep_ends_when_target_probes_or_prober_are_in_trouble(
                     slow = Timeline(due, first_ns=late, content_ns=(late,), end_ns=late)
                     stage.observed.probe_ended(ProbeResult("t", "probe", "id", 4e9, Outcome.OK, "", slow))
             case "untrusted":
-                for _ in range(20):
-                    stage.trust.missed(stage.clock.now_ns())
+                stage.trust.lag(stage.clock.now_ns(), 1.0)
         await until(lambda: stage.value("llmslo_sweep_stops_total", "guard"), 20)
 
 
