@@ -68,9 +68,8 @@ from prober.net.endpoint import BadEndpoint
 from prober.probing.probe import Launch
 from prober.probing.result_context import completed
 from prober.probing.workers import WorkersUnavailable, open_workers
-from prober.results.contrast import contrast_of
 from prober.results.cost import stage_sentences
-from prober.results.disturbance import Disturbance
+from prober.results.disturbance import Disturbance, contrast_of
 from prober.results.facts import Fact
 from prober.results.result import Request, Result, Stage, WarmUp
 from prober.results.result import Target as Described
