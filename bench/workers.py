@@ -26,7 +26,7 @@ from typing import Any
 
 from bench.report import goal, percentile, show
 from bench.stage import TICKS, free_port
-from prober.exposition.exponential import Exponential
+from prober.exposition.buckets import Exponential
 from prober.features.capacity.sweep import Sweep
 from prober.features.capacity.sweep_plan import Guards, Plan
 from prober.measure.chat import Usage

@@ -76,7 +76,7 @@ from prober.results.refused_requests import refused_requests
 from prober.results.result import Request
 from prober.results.result import Target as Described
 from prober.results.stage import quality_of, request_of, use_of
-from prober.results.tool_calls import tool_calls_of
+from prober.results.stage_parts import tool_calls_of
 from prober.statistics.paired_test import min_pairs
 from prober.workload.workloads import Mix, RequestGenerator, Workload
 

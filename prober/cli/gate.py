@@ -41,7 +41,6 @@ from prober.config.target import ProbeSpec, TargetSpec
 from prober.config.units import duration
 from prober.config.units import rate as parse_rate
 from prober.daemon.target_facts import read_facts
-from prober.features.experiments.cost_target import judge_cost
 from prober.features.experiments.gate import (
     COMPARED,
     Finding,
@@ -59,7 +58,7 @@ from prober.net.clock import Clock
 from prober.net.endpoint import BadEndpoint
 from prober.probing.pacer import due_times
 from prober.probing.result_context import completed
-from prober.results.cost import stage_cost, stage_sentences
+from prober.results.cost import judge_cost, stage_cost, stage_sentences
 from prober.results.load_description import describe_load
 from prober.results.result import NO_REQUESTS, Load, Request, Result, WarmUp
 from prober.results.result_file import to_json

@@ -39,7 +39,6 @@ from prober.config.problems import ConfigError
 from prober.config.rows import MAX_CONCURRENCY, Row, load_rows
 from prober.config.target import TargetSpec
 from prober.daemon.target_facts import read_facts
-from prober.features.experiments.cost_target import judge_cost
 from prober.features.experiments.matrix import (
     State,
     Verdict,
@@ -68,9 +67,8 @@ from prober.net.endpoint import BadEndpoint
 from prober.probing.probe import Launch
 from prober.probing.result_context import completed
 from prober.probing.workers import WorkersUnavailable, open_workers
-from prober.results.contrast import contrast_of
-from prober.results.cost import stage_sentences
-from prober.results.disturbance import Disturbance
+from prober.results.cost import judge_cost, stage_sentences
+from prober.results.disturbance import Disturbance, contrast_of
 from prober.results.facts import Fact
 from prober.results.result import Request, Result, Stage, WarmUp
 from prober.results.result import Target as Described

@@ -70,13 +70,22 @@ def rules(
     ]
     if problems:
         fail("\n".join(problems), ExitCode.FAILED)
+    try:
+        seconds = duration(slow_interval)
+    except UnitError as problem:
+        fail(f"--slow-interval: {problem}", ExitCode.WRONG_CALL)
+    if not 1 <= seconds < MAX_SLOW_S or seconds % 1:
+        fail(
+            f"--slow-interval {slow_interval}: write whole seconds from 1s to 299s, as Prometheus looks back 5m",
+            ExitCode.WRONG_CALL,
+        )
     options = RuleOptions(
         selector,
         _labels(label or []),
         runbook_url.rstrip("/"),
         dashboard_url.rstrip("/"),
         prober_url.rstrip("/"),
-        _slow_s(slow_interval),
+        int(seconds),
         _group_labels(group_label or []),
         configuration.label_names,
     )
@@ -89,19 +98,6 @@ def rules(
         output.write_text(text, encoding="utf-8")
     elif not output.exists() or output.read_text(encoding="utf-8") != text:
         fail(f"{output} is out of date with {config_file}; write it again without --check", ExitCode.FAILED)
-
-
-def _slow_s(text: str) -> int:
-    try:
-        seconds = duration(text)
-    except UnitError as problem:
-        fail(f"--slow-interval: {problem}", ExitCode.WRONG_CALL)
-    if not 1 <= seconds < MAX_SLOW_S or seconds % 1:
-        fail(
-            f"--slow-interval {text}: write whole seconds from 1s to 299s, as Prometheus looks back 5m",
-            ExitCode.WRONG_CALL,
-        )
-    return int(seconds)
 
 
 def _group_labels(names: list[str]) -> tuple[str, ...]:

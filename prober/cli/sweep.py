@@ -59,10 +59,9 @@ from prober.probing.target import Target
 from prober.probing.workers import WorkersUnavailable, open_workers
 from prober.results import cost
 from prober.results.context import sentences as context_sentences
-from prober.results.prompt_tokens import pooled
-from prober.results.reasoning import quantile_text
 from prober.results.result import CONTENT_AT_ONCE, Result
 from prober.results.result_file import to_json
+from prober.results.stage_parts import pooled, quantile_text
 from prober.results.stop_reason import ending
 from prober.workload.workloads import Mix, Workload
 

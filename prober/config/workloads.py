@@ -281,32 +281,30 @@ def resolve_workloads(
         if spec.mix is None:
             workloads[name] = _workload(name, spec, problems, document.read)
         else:
-            workloads[name] = _mix(name, spec, workloads, problems, document)
+            path = f"workloads.{name}.mix"
+            if own := sorted(spec.model_fields_set - {"mix"}):
+                problems.add(path, f"a mix has no {', '.join(own)} of its own; set them in its parts")
+            parts: list[tuple[Workload, float]] = []
+            for index, part in enumerate(spec.mix or ()):
+                workload = workloads.get(part.workload)
+                if document.is_broken("workloads", part.workload):
+                    document.broken.add(("workloads", name))
+                elif isinstance(workload, Workload):
+                    parts.append((workload, part.weight))
+                    if workload.has_think_time:
+                        problems.add(
+                            f"{path}[{index}].workload", "has a think time, which a mix cannot have; leave it out"
+                        )
+                else:
+                    problems.add(
+                        f"{path}[{index}].workload", no_such("workload that is no mix", part.workload, workloads)
+                    )
+            if not spec.mix:
+                problems.add(path, "needs at least one part, such as {workload: chat, weight: 2}")
+            workloads[name] = Mix(name, tuple(parts))
         if problems.count > before:
             document.broken.add(("workloads", name))
     return workloads
-
-
-def _mix(
-    name: str, spec: WorkloadSpec, known: Mapping[str, Workload | Mix], problems: "Problems", document: Document
-) -> Mix:
-    path = f"workloads.{name}.mix"
-    if own := sorted(spec.model_fields_set - {"mix"}):
-        problems.add(path, f"a mix has no {', '.join(own)} of its own; set them in its parts")
-    parts: list[tuple[Workload, float]] = []
-    for index, part in enumerate(spec.mix or ()):
-        workload = known.get(part.workload)
-        if document.is_broken("workloads", part.workload):
-            document.broken.add(("workloads", name))
-        elif isinstance(workload, Workload):
-            parts.append((workload, part.weight))
-            if workload.has_think_time:
-                problems.add(f"{path}[{index}].workload", "has a think time, which a mix cannot have; leave it out")
-        else:
-            problems.add(f"{path}[{index}].workload", no_such("workload that is no mix", part.workload, known))
-    if not spec.mix:
-        problems.add(path, "needs at least one part, such as {workload: chat, weight: 2}")
-    return Mix(name, tuple(parts))
 
 
 def _workload(name: str, spec: WorkloadSpec, problems: "Problems", read: Callable[[str], str]) -> Workload:

@@ -13,7 +13,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Generic, TypeVarTuple
 
-from prober.exposition.exponential import Exponential
+from prober.exposition.buckets import Exponential
 
 Labels = tuple[str, ...]
 ConstantLabels = tuple[tuple[str, str], ...]

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from struct import Struct
 
-from prober.exposition.exponential import ZERO_S, Exponential
+from prober.exposition.buckets import ZERO_S, Exponential
 from prober.exposition.families import Family, Histogram, Labels, Value
 
 _TYPES = {"counter": 0, "gauge": 1, "histogram": 4}

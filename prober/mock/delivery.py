@@ -47,7 +47,9 @@ class Delivery:
             due_ns = start_ns + offset_ns
             if due_ns > now():
                 if self._keepalive_ns:
-                    await self._keep_alive(due_ns)
+                    while self._last_ns + self._keepalive_ns < due_ns:
+                        await self._pacer.sleep_until(self._last_ns + self._keepalive_ns)
+                        await self.comment()
                 await until(due_ns)
             stamp_ns = now()
             if kind is Kind.CONTENT:
@@ -75,11 +77,6 @@ class Delivery:
 
     async def _until(self, known: Callable[[float | None], Awaitable[bool]]) -> None:
         while not await known(self._keepalive_ns / 1e9 or None):
-            await self.comment()
-
-    async def _keep_alive(self, due_ns: int) -> None:
-        while self._last_ns + self._keepalive_ns < due_ns:
-            await self._pacer.sleep_until(self._last_ns + self._keepalive_ns)
             await self.comment()
 
     async def _end(self, kind: Kind, stamp_ns: int) -> None:

@@ -104,10 +104,12 @@ class Page:
 
     def gauges(self, *, running: int, waiting: int) -> Gauges:
         """Values computed from the records, for an engine without counters of its own."""
+        served = (item for item in self._open.items() if item[0].started_ns is not None)
+        held = sum(record.prompt_tokens + sum(record.tokens[:index]) for record, index in served)
         return Gauges(
             running=running,
             waiting=waiting,
-            kv_usage_ratio=self._kv_usage(),
+            kv_usage_ratio=min(1.0, held / KV_CACHE_TOKENS),
             preemptions=0,
             prefix_queries=self.prefix_queries,
             prefix_hits=self.prefix_hits,
@@ -189,8 +191,3 @@ class Page:
             self.generation_tokens += record.tokens[index]
             index += 1
         self._open[record] = index
-
-    def _kv_usage(self) -> float:
-        served = (item for item in self._open.items() if item[0].started_ns is not None)
-        held = sum(record.prompt_tokens + sum(record.tokens[:index]) for record, index in served)
-        return min(1.0, held / KV_CACHE_TOKENS)

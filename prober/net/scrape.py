@@ -60,7 +60,22 @@ async def fetch(
     start_ns = exchange.now_ns()
     try:
         parts = urlsplit(url)
-        endpoint = _endpoint(parts, tls, proxy, allow_link_local=allow_link_local)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError("not an http or https URL")
+        host = parts.hostname if parts.hostname.isascii() else parts.hostname.encode("idna").decode()
+        is_secured = parts.scheme == "https"
+        through, authorization = proxy_of(proxy) if proxy else (None, "")
+        endpoint = Endpoint(
+            parts.scheme,
+            host,
+            parts.port or (443 if is_secured else 80),
+            "",
+            trust=((lambda: tls) if tls is not None else _system_trust().context) if is_secured else None,
+            server_name=host,
+            proxy=through,
+            proxy_authorization=authorization,
+            allow_link_local=allow_link_local,
+        )
         request = _request(parts, endpoint, headers, form)
         await connect(endpoint, exchange, timeout_s)
         exchange.send(request, Deadlines(start_ns, Timeouts(total=timeout_s)))
@@ -93,26 +108,6 @@ class _LoopTime:
 def _system_trust() -> ClientTls:
     """Trust in the system's CAs, loaded once: that takes milliseconds."""
     return client_tls(TlsSpec())
-
-
-def _endpoint(parts: SplitResult, tls: ssl.SSLContext | None, proxy: str | None, *, allow_link_local: bool) -> Endpoint:
-    """Server of a URL. Raises ValueError."""
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError("not an http or https URL")
-    host = parts.hostname if parts.hostname.isascii() else parts.hostname.encode("idna").decode()
-    is_secured = parts.scheme == "https"
-    through, authorization = proxy_of(proxy) if proxy else (None, "")
-    return Endpoint(
-        parts.scheme,
-        host,
-        parts.port or (443 if is_secured else 80),
-        "",
-        trust=((lambda: tls) if tls is not None else _system_trust().context) if is_secured else None,
-        server_name=host,
-        proxy=through,
-        proxy_authorization=authorization,
-        allow_link_local=allow_link_local,
-    )
 
 
 def _request(parts: SplitResult, endpoint: Endpoint, headers: dict[str, str], form: str) -> bytes:

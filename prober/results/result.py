@@ -10,14 +10,10 @@ from typing import Any, Literal
 from prober.measure.objective import Slo
 from prober.results.adapters import AdapterUse
 from prober.results.capacity import Capacity, words
-from prober.results.contrast import Contrast
-from prober.results.disturbance import Disturbance
+from prober.results.disturbance import Contrast, Disturbance
 from prober.results.facts import Context
-from prober.results.prompt_tokens import PromptTokens
-from prober.results.reasoning import Reasoning
 from prober.results.refused_requests import RefusedRequests
-from prober.results.series import Series
-from prober.results.tool_calls import ToolCalls
+from prober.results.stage_parts import PromptTokens, Reasoning, Series, ToolCalls
 from prober.statistics.quantiles import Quantile
 
 Kind = Literal["sweep", "grid", "compare", "gate", "run"]

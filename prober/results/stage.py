@@ -14,12 +14,9 @@ from prober.measure.result import ProbeResult
 from prober.measure.slo_events import count_events
 from prober.results.adapters import adapter_use_of
 from prober.results.delivery import Deliveries, deliveries, is_good
-from prober.results.prompt_tokens import prompt_tokens_of
-from prober.results.reasoning import reasoning_of
 from prober.results.refused_requests import refused_requests
 from prober.results.result import LATENCIES, Request, Stage, Use
-from prober.results.series import series_of
-from prober.results.tool_calls import tool_calls_of
+from prober.results.stage_parts import prompt_tokens_of, reasoning_of, series_of, tool_calls_of
 from prober.statistics.clustered_quantiles import clustered_quantiles
 from prober.statistics.quantiles import MIN_SAMPLES_BY_QUANTILE, Quantile, quantile_bounds, quantiles
 

@@ -5,6 +5,7 @@ clients that share a kubelet's address could otherwise make it kill the prober.
 """
 
 import asyncio
+import re
 import socket
 import time
 from collections.abc import Awaitable, Callable
@@ -14,11 +15,30 @@ from urllib.parse import urlsplit
 from aiohttp import BasicAuth, web
 
 from prober.config.hosts import ip_address
-from prober.web.host_name import host_name, is_private
 from prober.web.listener import Listener, client, is_reachable
 from prober.web.passwords import Busy, Passwords
 from prober.web.token_bucket import Rates, TooMany
 from prober.web.web_config import Loaded, WebFile
+
+# Names that cannot be registered publicly: reserved by RFC 6761, 6762 and 8375 or by ICANN, and `svc` of a cluster's short names.
+PRIVATE = (".corp", ".home", ".home.arpa", ".internal", ".local", ".localhost", ".svc", ".test")
+_HOST = re.compile(r"(?:\[(?P<ipv6>[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9._-]{1,253}))(?::[0-9]{0,5})?")
+
+
+def host_name(header: str) -> str | None:
+    """Name or address of a Host header, lower case, without port, brackets and trailing dot; None if malformed."""
+    match = _HOST.fullmatch(header)
+    if match is None:
+        return None
+    if match["ipv6"] is not None:
+        return match["ipv6"].lower() if ":" in match["ipv6"] and ip_address(match["ipv6"]) else None
+    return match["name"].lower().removesuffix(".") or None
+
+
+def is_private(name: str) -> bool:
+    """Whether it is an address, a name without a dot, or below PRIVATE: no public site can have it."""
+    return "." not in name or name.endswith(PRIVATE) or ip_address(name) is not None
+
 
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 MAX_SILENT_S = 10.0  # of the measuring process; then it is not healthy

@@ -21,8 +21,7 @@ from yarl import URL
 
 from prober.exposition.form import choose_form
 from prober.web.access_control import SAFE_METHODS, AccessControl
-from prober.web.deliveries import Deliveries
-from prober.web.lane import Answer, Lane
+from prober.web.lane import Answer, Deliveries, Lane
 from prober.web.listener import IDLE_TIMEOUT_S, Limits, Listener
 from prober.web.overflow import Overflow
 from prober.web.pieces import PiecewiseResponse

@@ -26,9 +26,8 @@ from aiohttp import web
 from prober.net.allocator import configure_malloc
 from prober.net.log_lines import Format, Level, log_to_stderr
 from prober.net.parent_death import end_with_parent
-from prober.web.access_control import AccessControl, origin_of
+from prober.web.access_control import AccessControl, host_name, origin_of
 from prober.web.front import Front
-from prober.web.host_name import host_name
 from prober.web.web_config import WebFile
 
 BEAT_S = 1.0

@@ -20,15 +20,13 @@ from prober.exposition.form import Form, choose_form
 from prober.features.capacity.monitor import Sweeps
 from prober.features.experiments.report.svg_chart import STYLE
 from prober.measure.outcome import Outcome
-from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
 from prober.probing.fleet import Fleet
 from prober.storage.watched_file import asset, runbooks
-from prober.web.access_control import SAFE_METHODS, AccessControl, Handler, origin_of, too_many_requests
+from prober.web.access_control import SAFE_METHODS, AccessControl, Handler, host_name, origin_of, too_many_requests
 from prober.web.api import Api
 from prober.web.front import Front
 from prober.web.front_process import FrontProcess, Settings, take
-from prober.web.host_name import host_name
 from prober.web.listener import Limits, listening_sockets
 from prober.web.page import layout
 from prober.web.pieces import PiecewiseResponse
@@ -166,7 +164,26 @@ class Site:
             outcome = str(result.outcome if result is not None else runner.target.state)
         except TimeoutError:
             outcome = Outcome.TIMEOUT_TOTAL.value
-        page_text = _probe_page(result, outcome, (now_ns() - began_ns) / 1e9)
+        duration_s = (now_ns() - began_ns) / 1e9
+        registry = CollectorRegistry()
+        timeline = result.timeline if result is not None else Timeline(0)
+        duration_s = duration_s if timeline.e2e_s is None else timeline.e2e_s
+        tokens = timeline.usage.completion_tokens if timeline.usage is not None else None
+        for name, text, value in (
+            ("probe_success", "1 if the answer ended properly.", outcome == Outcome.OK),
+            (
+                "probe_duration_seconds",
+                "End of the answer minus intended time; else how long the prober tried.",
+                duration_s,
+            ),
+            ("probe_ttft_seconds", "First content minus intended time.", timeline.ttft_s),
+            ("probe_tpot_seconds", "Time per output token.", timeline.tpot_s),
+            ("probe_completion_tokens", "Tokens as the server counts them.", tokens),
+        ):
+            if value is not None:
+                Gauge(name, text, registry=registry).set(value)
+        Gauge("probe_outcome", "1 for how the probe ended.", ["outcome"], registry=registry).labels(outcome).set(1)
+        page_text = text_page(registry)
         return web.Response(body=page_text, headers={"Content-Type": Form.TEXT.value})
 
     async def status(self, request: web.Request) -> web.StreamResponse:
@@ -304,26 +321,3 @@ async def _answer(request: web.Request, pieces: Iterable[bytes], headers: dict[s
 
 def _compressed(compressor: Any, pieces: Sequence[bytes]) -> list[bytes]:
     return [part for part in map(compressor.compress, pieces) if part]
-
-
-def _probe_page(result: ProbeResult | None, outcome: str, duration_s: float) -> bytes:
-    """The series of a probe. result: None if nothing was sent, or the limit passed outside the request"""
-    registry = CollectorRegistry()
-    timeline = result.timeline if result is not None else Timeline(0)
-    duration_s = duration_s if timeline.e2e_s is None else timeline.e2e_s
-    tokens = timeline.usage.completion_tokens if timeline.usage is not None else None
-    for name, text, value in (
-        ("probe_success", "1 if the answer ended properly.", outcome == Outcome.OK),
-        (
-            "probe_duration_seconds",
-            "End of the answer minus intended time; else how long the prober tried.",
-            duration_s,
-        ),
-        ("probe_ttft_seconds", "First content minus intended time.", timeline.ttft_s),
-        ("probe_tpot_seconds", "Time per output token.", timeline.tpot_s),
-        ("probe_completion_tokens", "Tokens as the server counts them.", tokens),
-    ):
-        if value is not None:
-            Gauge(name, text, registry=registry).set(value)
-    Gauge("probe_outcome", "1 for how the probe ended.", ["outcome"], registry=registry).labels(outcome).set(1)
-    return text_page(registry)

@@ -172,7 +172,18 @@ class Views:
         for runner in list(self._fleet.runners.values()):
             view = self._view(runner)
             fact = concern(view)
-            found.append(Ranked(view, fact, _searched(view, fact)))
+            words_ = (
+                view.name,
+                view.model,
+                view.other_model,
+                view.engine,
+                view.state,
+                fact.text,
+                "paused" if view.paused_unix_s is not None else "",
+                "buffered" if view.buffering.is_buffered else "",
+                *(f"{label}:{value}" for label, value in view.labels.items()),
+            )
+            found.append(Ranked(view, fact, " ".join(words_).lower()))
             await asyncio.sleep(0)
         found.sort(key=lambda shown: (shown.fact.rank, shown.view.name))
         await asyncio.sleep(0)
@@ -287,22 +298,6 @@ def _capacities(runner: TargetRunner) -> Capacities | None:
         demand.exhaustion_unix_s,
         demand.shape,
     )
-
-
-def _searched(view: TargetView, fact: Concern) -> str:
-    """The text of a card in which a filter looks for its words."""
-    words_ = (
-        view.name,
-        view.model,
-        view.other_model,
-        view.engine,
-        view.state,
-        fact.text,
-        "paused" if view.paused_unix_s is not None else "",
-        "buffered" if view.buffering.is_buffered else "",
-        *(f"{label}:{value}" for label, value in view.labels.items()),
-    )
-    return " ".join(words_).lower()
 
 
 async def _matching(filter_text: str, targets: Sequence[Ranked]) -> Sequence[Ranked]:

@@ -53,7 +53,7 @@ from prober.probing.supervisor import Supervisor
 from prober.probing.target import Target
 from prober.probing.target_runner import UNNAMED, Names, RunnerContext, TargetRunner
 from prober.probing.trust import Trust
-from prober.results.prompt_tokens import prompt_tokens_of
+from prober.results.stage_parts import prompt_tokens_of
 from prober.storage.saved_rows import SavedRows
 from tests import virtual
 from tests.processes import free_port

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prober.exposition.exponential import MAX_BUCKETS, SCHEMA, ZERO_S, Exponential
+from prober.exposition.buckets import MAX_BUCKETS, SCHEMA, ZERO_S, Exponential
 from prober.exposition.families import Histogram, histogram
 
 

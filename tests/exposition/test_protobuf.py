@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families as read_text
 
 from prober.daemon.registry import ALL
 from prober.exposition import families as classic
-from prober.exposition.exponential import MAX_BUCKETS, ZERO_S
+from prober.exposition.buckets import MAX_BUCKETS, ZERO_S
 from prober.exposition.families import Family, Series
 from prober.exposition.protobuf import page
 

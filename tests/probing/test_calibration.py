@@ -18,7 +18,7 @@ from prober.mock.wire import Wire
 from prober.probing.calibration import calibrate
 from prober.probing.probe import run_probe
 from prober.probing.target import Target
-from prober.results.prompt_tokens import PromptTokens, pooled, prompt_tokens_of
+from prober.results.stage_parts import PromptTokens, pooled, prompt_tokens_of
 from prober.workload.prompt_length import PromptCalibration, PromptLength
 from prober.workload.prompts import CYCLE_WORDS
 from prober.workload.shapes import Fixed, Lognormal

@@ -5,7 +5,7 @@ from random import Random
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
-from prober.results.contrast import contrast_of
+from prober.results.disturbance import contrast_of
 
 S = 1_000_000_000
 

@@ -16,7 +16,7 @@ from prober.mock.settings import Settings
 from prober.mock.wire import Wire
 from prober.probing.probe import run_probe
 from prober.probing.target import Target
-from prober.results.reasoning import reasoning_of
+from prober.results.stage_parts import reasoning_of
 from prober.workload.shapes import Fixed
 from prober.workload.workloads import RequestGenerator, Workload
 from tests.virtual import make_clock, running

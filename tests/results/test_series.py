@@ -6,7 +6,7 @@ from prober.measure.chat import Usage
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
-from prober.results.series import series_of
+from prober.results.stage_parts import series_of
 
 MS = 1_000_000
 

@@ -3,7 +3,7 @@
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
-from prober.results.tool_calls import tool_calls_of
+from prober.results.stage_parts import tool_calls_of
 
 MS = 1_000_000
 

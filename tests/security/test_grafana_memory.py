@@ -13,7 +13,7 @@ import pytest
 
 from prober.config.grafana import GrafanaSpec
 from prober.config.server import Auth
-from prober.features.grafana.client.sync import SyncRequest
+from prober.features.grafana.client.sync import REQUEST, SyncRequest
 
 CONTAINER_BYTES = 256 << 20
 DAEMON_BYTES = 120 << 20  # what a sidecar has taken at most
@@ -60,7 +60,11 @@ def test_a_bomb_ends_its_process_only(bomb: str, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("t")
     spec = GrafanaSpec(url=bomb, auth=Auth(bearer_token_file=str(tmp_path / "token")))
     done = subprocess.run(
-        [sys.executable, "-c", SYNCHRONISE], input=SyncRequest(spec, True).as_json(), capture_output=True, text=True, check=False
-    )  # fmt: skip
+        [sys.executable, "-c", SYNCHRONISE],
+        input=REQUEST.dump_json(SyncRequest(spec, True)).decode(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert "MemoryError" in done.stderr or json.loads(done.stdout)["failures"], done
     assert int(done.stderr.split()[-1]) * 1024 + DAEMON_BYTES < CONTAINER_BYTES

@@ -5,8 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from prober.web.deliveries import Deliveries
-from prober.web.lane import FRESH_S, MAX_WAITING, Answer, Lane
+from prober.web.lane import FRESH_S, MAX_WAITING, Answer, Deliveries, Lane
 from prober.web.token_bucket import TooMany
 
 pytestmark = pytest.mark.virtual_time

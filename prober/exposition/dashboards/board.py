@@ -128,12 +128,24 @@ class Board:
         # A target whose engine reports no model belongs to every choice of models.
         others = 'llmslo_engine_info{target!="",model!~"$model"}'
         of_models = f'group by (target) (llmslo_target_state{{target!=""}}) unless on (target) {others}'
+        options = [{"text": window, "value": window, "selected": window == DEFAULT_WINDOW} for window in WINDOWS]
         known = {
             "target": _targets("target", "Targets" if self.one_target else "Target", of_models, one=False),
             "workload": _labels("workload", "Workload", 'llmslo_probes_total{target=~"$target"}'),
             "slo": _labels("slo", "SLO", 'llmslo_slo_objective_ratio{target=~"$target"}'),
             "instance": _labels("instance", "Prober", 'llmslo_build_info{version!=""}'),
-            "window": _window(),
+            "window": {
+                "name": "window",
+                "label": "Quantiles over",
+                "description": "A p99 takes a thousand samples: two hours at 0.2 probes a second.",
+                "type": "custom",
+                "query": ",".join(WINDOWS),
+                "hide": 0,
+                "multi": False,
+                "includeAll": False,
+                "options": options,
+                "current": {"text": DEFAULT_WINDOW, "value": DEFAULT_WINDOW},
+            },
         }
         chosen = [known[name] for name in self.variables]
         if self.one_target:
@@ -294,19 +306,3 @@ def _targets(name: str, label: str, expr: str, *, one: bool) -> Json:
     return _query_variable(
         name, label, f"query_result({in_place(expr)})", '/target="([^"]+)"/', kind=QUERY_RESULT, one=one
     )
-
-
-def _window() -> Json:
-    options = [{"text": window, "value": window, "selected": window == DEFAULT_WINDOW} for window in WINDOWS]
-    return {
-        "name": "window",
-        "label": "Quantiles over",
-        "description": "A p99 takes a thousand samples: two hours at 0.2 probes a second.",
-        "type": "custom",
-        "query": ",".join(WINDOWS),
-        "hide": 0,
-        "multi": False,
-        "includeAll": False,
-        "options": options,
-        "current": {"text": DEFAULT_WINDOW, "value": DEFAULT_WINDOW},
-    }

@@ -235,11 +235,11 @@ def _source(spec: DiscoverySpec, discovered: DiscoveredTargets) -> Source:
     """Create the source; imports only the module that is used."""
     match spec.source:
         case FileSpec() as source:
-            from prober.features.discovery.sources.file import Files
+            from prober.features.discovery.sources.lists import Files
 
             return Files(source, spec.reads, discovered)
         case HttpSpec() as source:
-            from prober.features.discovery.sources.http import Http
+            from prober.features.discovery.sources.lists import Http
 
             return Http(source, spec.reads, discovered)
         case DnsSpec() as source:

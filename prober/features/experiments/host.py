@@ -13,7 +13,12 @@ SOURCE = "the prober's machine"
 
 def read_host(url: str) -> list[Fact]:
     """Facts for the context of a result; processor and memory of the engine's host only for a loopback URL."""
-    cpu = _cpu()
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    lines = _lines("/proc/cpuinfo")
+    model = next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine()
+    )
+    cpu = f"{count} × {model}"
     facts = [
         Fact(
             "prober_host",
@@ -31,16 +36,6 @@ def read_host(url: str) -> list[Fact]:
 def is_of_this_machine(url: str) -> bool:
     """Whether the URL names this machine. A forwarded port looks the same, so sources name the prober's machine."""
     return is_loopback(urlsplit(url).hostname or "")
-
-
-def _cpu() -> str:
-    """Number of processors that this process may use, and their model."""
-    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    lines = _lines("/proc/cpuinfo")
-    model = next(
-        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine()
-    )
-    return f"{count} × {model}"
 
 
 def _memory() -> str | None:

@@ -21,14 +21,14 @@ from typing import Any, Literal
 
 from prober.config.rows import Row
 from prober.config.units import counted
-from prober.features.experiments.cost_target import CostFinding
 from prober.features.experiments.gate import Finding, Question, slo_question
 from prober.measure.outcome import BAD, Outcome
 from prober.measure.result import ProbeResult
+from prober.results.cost import CostFinding
 from prober.results.load_description import describe_load, has_varied_prompts
 from prober.results.refused_requests import NOT_COUNTED, refused_requests
 from prober.results.result import Decision, Load, Request
-from prober.results.series import most_often
+from prober.results.stage_parts import most_often
 from prober.statistics.sequential_test import ERROR, Evidence
 from prober.workload.arrivals import poisson
 from prober.workload.workloads import Mix, Workload, unchecked_formats

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from prober.features.experiments.importers import aiperf, genai_perf, llmperf, sglang, vllm
+from prober.features.experiments.importers import flat, llmperf, nvidia
 from prober.features.experiments.importers.exported_object import ExportedObject
 from prober.results import comparison
 from prober.results.comparison import Comparison
@@ -43,17 +43,17 @@ def _read(text: str, source: str) -> Result | Comparison:
     if KEY in first:
         return from_object(first, source)
     exported_objects = [ExportedObject(source, values) for values in objects]
-    if sglang.SGLANG.recognises(first):
-        return sglang.read(exported_objects)
+    if flat.SGLANG.recognises(first):
+        return flat.read_sglang(exported_objects)
     if llmperf.recognises_row(first):
         return llmperf.rows(exported_objects)
-    if aiperf.recognises_line(first):
-        return aiperf.lines(exported_objects)
+    if nvidia.recognises_aiperf_line(first):
+        return nvidia.read_aiperf_lines(exported_objects)
     for recognises, reader in (
-        (vllm.VLLM.recognises, vllm.read),
+        (flat.VLLM.recognises, flat.read_vllm),
         (llmperf.recognises_summary, llmperf.summary),
-        (aiperf.recognises, aiperf.read),
-        (genai_perf.recognises, genai_perf.read),
+        (nvidia.recognises_aiperf, nvidia.read_aiperf),
+        (nvidia.recognises_genai_perf, nvidia.read_genai_perf),
     ):
         if recognises(first):
             return reader(exported_objects[0])

@@ -44,21 +44,16 @@ def _facts(library: Library, chosen: Collection[int | str] | None) -> list[Fact]
             handles.append(handle)
     if not handles:
         return []
+    version = library.query({}, "nvmlSystemGetDriverVersion")
+    cuda = library.query({}, "nvmlSystemGetCudaDriverVersion_v2")  # the highest supported: the engine's may be lower
     values = {
         "gpu": _joined([library.call("nvmlDeviceGetName", handle) for handle in handles]),
         "gpu_count": str(len(handles)) if chosen or len(handles) == 1 else None,
         "gpu_memory": _joined([_memory(library, handle) for handle in handles]),
         "interconnect": _joined([_interconnect(library, handle) for handle in handles]),
-        "driver": _driver(library),
+        "driver": f"{version}, for CUDA up to {cuda // 1000}.{cuda % 1000 // 10}" if version and cuda else version,
     }
     return [Fact(name, value, SOURCE) for name, value in values.items() if value]
-
-
-def _driver(library: Library) -> str | None:
-    """Version of the driver, with the highest CUDA that it supports: that of the engine may be lower."""
-    version = library.query({}, "nvmlSystemGetDriverVersion")
-    cuda = library.query({}, "nvmlSystemGetCudaDriverVersion_v2")
-    return f"{version}, for CUDA up to {cuda // 1000}.{cuda % 1000 // 10}" if version and cuda else version
 
 
 def _memory(library: Library, handle: Any) -> str | None:

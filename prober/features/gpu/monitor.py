@@ -76,7 +76,11 @@ class GpuMonitor:
                     self.show([], reader.driver)  # no outdated values while the driver hangs
                     self._log_once(f"GPUs: the driver has not answered for {STALE_S:g} s")
                 self.show(await reading, reader.driver)
-                self._log_problems(reader)
+                if reader.trouble:
+                    self._log_once(f"GPUs cannot be read: {reader.trouble}")
+                for uuid, refused in reader.refused.items():
+                    if refused:
+                        self._log_once(f"{uuid} does not answer, so these are absent: {', '.join(sorted(refused))}")
                 await asyncio.sleep(READ_INTERVAL_S)
         finally:
             if reader is not None:
@@ -95,14 +99,6 @@ class GpuMonitor:
                 if devices and not any(serves(device, (choice,)) for device in devices):
                     self._log_once(f"target={target.name} gpus.indices: there is no GPU {choice!r} here")
             target.gpus_read([device for device in devices if serves(device, chosen)], driver)
-
-    def _log_problems(self, reader: Reader) -> None:
-        """Log once why the GPUs cannot be read, and the calls that a GPU does not support."""
-        if reader.trouble:
-            self._log_once(f"GPUs cannot be read: {reader.trouble}")
-        for uuid, refused in reader.refused.items():
-            if refused:
-                self._log_once(f"{uuid} does not answer, so these are absent: {', '.join(sorted(refused))}")
 
     def _log_once(self, text: str) -> None:
         if text not in self._logged:

@@ -1,6 +1,7 @@
 """Synchronisation of dashboards and annotations with Grafana, each in a separate process (see client/sync)."""
 
 import asyncio
+import json
 import logging
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from prober.config.grafana import GrafanaSpec
 from prober.exposition.families import Registry
 from prober.features.grafana import series as grafana_series
 from prober.features.grafana.client.marks import Mark, mark_of
-from prober.features.grafana.client.sync import SyncRequest, SyncResult, parse_result
+from prober.features.grafana.client.sync import REQUEST, RESULT, SyncRequest, SyncResult
 from prober.measure.event import TargetEvent
 from prober.net.clock import Clock
 from prober.probing.event_log import EventLog
@@ -116,14 +117,6 @@ class Grafana:
         spec = self._spec
         if spec is None:
             return
-        self._collect_events(spec)
-        dashboards = spec.dashboards and self._first and now_s >= self._dashboards.due_s
-        marks = self._marks_within_limit(now_s) if now_s >= self._annotations.due_s else ()
-        if (dashboards or marks) and self._writes():
-            await self._sync(SyncRequest(spec, dashboards, marks), now_s)
-
-    def _collect_events(self, spec: GrafanaSpec) -> None:
-        """Queue marks for the events since the last call."""
         events = self._event_log.latest()
         new = list(takewhile(lambda event: event is not self._last, events))
         self._last = events[0] if events else None
@@ -131,6 +124,10 @@ class Grafana:
             self._marks.extend(
                 mark_of(event, self._began(event)) for event in reversed(new) if event.kind not in NOT_MARKED
             )
+        dashboards = spec.dashboards and self._first and now_s >= self._dashboards.due_s
+        marks = self._marks_within_limit(now_s) if now_s >= self._annotations.due_s else ()
+        if (dashboards or marks) and self._writes():
+            await self._sync(SyncRequest(spec, dashboards, marks), now_s)
 
     def _began(self, event: TargetEvent) -> float | None:
         """Start of the sweep of an event, Unix seconds; None for other events."""
@@ -176,7 +173,10 @@ class Grafana:
         if request.dashboards:
             self._record(self._dashboards, result, now_s, request.spec.interval)
         if request.marks and self._record(self._annotations, result, now_s, MARKS_INTERVAL_S):
-            self._marks_created(request.marks, now_s)
+            for mark in request.marks:
+                self._created_s.append(now_s)
+                if self._marks and self._marks[0] is mark:  # it may have been dropped as the oldest
+                    self._marks.popleft()
         if result.dashboards is not None:
             self._report(result.dashboards)
 
@@ -192,12 +192,6 @@ class Grafana:
             "grafana: synchronisation of %s failed, next try in %g s: %s", task.name, task.failed(now_s), reason
         )
         return False
-
-    def _marks_created(self, marks: Iterable[Mark], now_s: float) -> None:
-        for mark in marks:
-            self._created_s.append(now_s)
-            if self._marks and self._marks[0] is mark:  # it may have been dropped as the oldest
-                self._marks.popleft()
 
     def _report(self, dashboards: list[tuple[str, str, str]]) -> None:
         counts = self._families[grafana_series.GRAFANA_DASHBOARDS.name]
@@ -237,14 +231,14 @@ async def sync(module: str, request: SyncRequest) -> SyncResult:
             if cancelled.is_set():
                 process.kill()
             try:
-                out, err = process.communicate(request.as_json().encode(), SYNC_TIMEOUT_S)
+                out, err = process.communicate(REQUEST.dump_json(request), SYNC_TIMEOUT_S)
             except subprocess.TimeoutExpired:
                 process.kill()
                 raise TimeoutError(f"the process took longer than {SYNC_TIMEOUT_S:g} s") from None
         if process.returncode != 0:
             last = err.decode(errors="replace").strip().rpartition("\n")[2]
             raise OSError(f"the process exited with {process.returncode}: {last}")
-        return parse_result(out.decode())
+        return RESULT.validate_python(json.loads(out))
 
     try:
         return await asyncio.to_thread(run)

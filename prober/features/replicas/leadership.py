@@ -225,16 +225,12 @@ class KubernetesLeadership(_ObservedLease):
         if fence is not None:
             loop = asyncio.get_running_loop()
             self._alarm = loop.call_later(max(0.0, candidate.until_s - now) + TIMER_MARGIN_S, self._publish)
-        self._settle(fence)
-        self._notify(fence, candidate.record)
-
-    def _settle(self, fence: int | None) -> None:
-        """Answer the claims that are written, and all of them once the lease is lost."""
         for key, (number, waiting) in list(self._claims.items()):
             if fence is None or self.claimed(key) >= number:
                 del self._claims[key]
                 if not waiting.done():
                     waiting.set_result(fence)
+        self._notify(fence, candidate.record)
 
 
 class FileLeadership(_ObservedLease):

@@ -20,9 +20,8 @@ from prober.config.discovery import DnsSpec, FileSpec, HttpSpec, KubernetesSpec
 from prober.config.server import Auth
 from prober.features.discovery.sources.discovered_targets import DiscoveredTargets, Source
 from prober.features.discovery.sources.dns import Dns
-from prober.features.discovery.sources.file import Files
-from prober.features.discovery.sources.http import Http
 from prober.features.discovery.sources.kubernetes import Kubernetes
+from prober.features.discovery.sources.lists import Files, Http
 from prober.features.discovery.sources.objects import targets_of
 from prober.net.kubernetes import KubernetesApiError
 from tests.kubernetes.apiserver import ApiServer

@@ -12,9 +12,19 @@ import pytest
 import trustme
 
 from prober.daemon.dashboards import files
-from prober.features.grafana.client.compare import difference, fingerprint, fingerprint_in, message_of, normalized, same
 from prober.features.grafana.client.marks import Mark, annotate, mark_of
-from prober.features.grafana.client.push import PushOptions, Report, State, push
+from prober.features.grafana.client.push import (
+    PushOptions,
+    Report,
+    State,
+    difference,
+    fingerprint,
+    fingerprint_in,
+    message_of,
+    normalized,
+    push,
+    same,
+)
 from prober.features.grafana.client.server import GrafanaError, Server
 from prober.measure.event import TargetEvent
 from tests.features.grafana.grafana_server import (

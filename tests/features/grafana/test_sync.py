@@ -18,7 +18,7 @@ from prober.config.server import Auth
 from prober.daemon.configuration_file import read_config
 from prober.daemon.registry import registry
 from prober.features.grafana import series as grafana_series
-from prober.features.grafana.client.sync import SyncRequest, SyncResult, parse_request
+from prober.features.grafana.client.sync import REQUEST, SyncRequest, SyncResult
 from prober.features.grafana.sync import MARKS_INTERVAL_S, MAX_MARKS_PER_HOUR, MAX_PENDING_MARKS, MAX_RETRY_S, Grafana
 from prober.measure.event import TargetEvent
 from prober.net.clock import Clock
@@ -48,7 +48,7 @@ class Scene:
         self.part.configure(spec)
 
     async def _run_sync(self, request: SyncRequest) -> SyncResult:
-        assert parse_request(request.as_json()) == request
+        assert REQUEST.validate_json(REQUEST.dump_json(request)) == request
         self.requests.append(request)
         if isinstance(self.result, Exception):
             raise self.result

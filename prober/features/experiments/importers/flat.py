@@ -1,4 +1,8 @@
-"""Flat files of vLLM's and SGLang's clients: `p99_ttft_ms`, and lists with one value per request if they were requested."""
+"""Flat files of vLLM's and SGLang's clients: `p99_ttft_ms`, and lists with one value per request if they were requested.
+
+vLLM: `vllm bench serve --save-result`, with or without `--save-detailed`. SGLang: `python -m sglang.bench_serving --output-file`, one
+line per run.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -137,3 +141,84 @@ def _api(endpoint: str | None) -> str | None:
     if endpoint is None:
         return None
     return next((api for api in ("chat", "responses", "messages") if api in endpoint), "completions")
+
+
+SGLANG = Flat(
+    tool="sglang.bench_serving",
+    names={"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2e_latency"},
+    must=("input_throughput", "output_throughput", "mean_e2e_latency_ms", "completed"),
+    must_not=(),
+    differs=(
+        "TTFT and E2E count from when the request was sent, not from when it was due; its waits add up, so that fewer "
+        "requests are sent than asked for.",
+        "Some of its clients take a chunk with a role alone as the first token: TTFT is too low there.",
+        "A stream that was cut, or that carries an error inside a 200, counts as a success, with the length asked for.",
+    ),
+)
+
+
+def read_sglang(exported_objects: list[ExportedObject]) -> Result:
+    """Result with one stage per line."""
+    first = exported_objects[0]
+    rate, cap = first.number("request_rate"), first.count("max_concurrency")
+    ratio = first.number("random_range_ratio")
+    load = Load(
+        prompt_tokens=_most(first, "random_input_len"),
+        output_tokens=_most(first, "random_output_len"),
+        varied=ratio < 1.0 if ratio is not None else None,
+        arrivals="closed" if cap is not None else "poisson" if rate is not None else "all at once",
+        max_in_flight=cap,
+        dataset=first.text("dataset_name"),
+    )
+    return SGLANG.result(exported_objects, load)
+
+
+def _most(exported: ExportedObject, key: str) -> str | None:
+    highest = exported.text(key)
+    return f"at most {highest}" if highest is not None else None
+
+
+VLLM = Flat(
+    tool="vllm bench serve",
+    names={"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2el"},
+    must=("request_throughput", "total_input_tokens", "output_throughput", "model_id"),
+    must_not=("input_throughput",),
+    differs=(
+        "TTFT and E2E count from when the request was sent, not from when it was due.",
+        "In chat the first chunk counts as first token even if it carries a role alone: TTFT is too low there.",
+        "ITL is the gap between chunks, however many tokens a chunk carries.",
+        "A stream that was cut, or that carries an error inside a 200, counts as a success.",
+        "With a maximum concurrency requests wait in the client, and TTFT leaves that wait out.",
+        "Its date has no time zone: it is read as UTC.",
+    ),
+)
+
+
+def read_vllm(exported: ExportedObject) -> Result:
+    """Result of one run."""
+    rate, cap, burstiness = (
+        exported.number("request_rate"),
+        exported.count("max_concurrency"),
+        exported.number("burstiness"),
+    )
+    if cap is not None:
+        arrivals: str | None = "closed"
+    elif rate is None:
+        arrivals = "all at once" if exported.get("request_rate") == "inf" else None
+    else:
+        arrivals = "poisson" if burstiness in (None, 1.0) else "gamma"
+    lengths = exported.rows("input_lens")
+    load = Load(
+        prompt_tokens=_lengths(exported, "input_lens"),
+        output_tokens=_lengths(exported, "output_lens"),
+        varied=len(set(lengths)) > 1 if lengths else None,
+        arrivals=arrivals,
+        max_in_flight=cap,
+        dataset=exported.first(("dataset_name",), ("dataset",)),
+    )
+    return VLLM.result([exported], load)
+
+
+def _lengths(exported: ExportedObject, key: str) -> str | None:
+    lengths = exported.rows(key)
+    return f"{min(lengths):g}–{max(lengths):g}, as seen" if lengths else None

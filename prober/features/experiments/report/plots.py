@@ -5,9 +5,8 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from prober.features.experiments.report.axis import Scale, around
 from prober.features.experiments.report.document import Figure
-from prober.features.experiments.report.svg_chart import HEIGHT, WIDTH, Canvas, colour, shade
+from prober.features.experiments.report.svg_chart import HEIGHT, WIDTH, Canvas, Scale, around, colour, shade
 from prober.measure.timeline_text import format_duration
 from prober.results.capacity import Capacity, binding
 from prober.results.conditions import Line, contracted, lines
@@ -217,20 +216,18 @@ def _draw_line(canvas: Canvas, points: Sequence[_CurvePoint], latency: str, colo
     canvas.line(tail, colour)
     for point in points:
         for quantile in filter(None, (point.p50, point.tail)):
-            _draw_quantile(canvas, point, quantile, latency, colour)
+            if quantile.lower is not None and quantile.upper is not None:
+                canvas.whisker(point.rate_per_s, quantile.lower, quantile.upper, colour)
+            title = (
+                f"{point.stage.name}: {NAMES[latency]} p{quantile.q * 100:g} {format_duration(quantile.estimate)} "
+                f"of {quantile.count:,} samples"
+            )
+            is_uncertain = not quantile.has_enough_samples
+            canvas.dot(
+                point.rate_per_s, quantile.estimate, colour, title, hollow=is_uncertain, link=_link(canvas, point)
+            )
         if point.tail is None and point.tail_bound is not None:
             _draw_bound(canvas, point, point.tail_bound, latency, colour)
-
-
-def _draw_quantile(canvas: Canvas, point: _CurvePoint, quantile: Quantile, latency: str, colour: str) -> None:
-    if quantile.lower is not None and quantile.upper is not None:
-        canvas.whisker(point.rate_per_s, quantile.lower, quantile.upper, colour)
-    title = (
-        f"{point.stage.name}: {NAMES[latency]} p{quantile.q * 100:g} {format_duration(quantile.estimate)} "
-        f"of {quantile.count:,} samples"
-    )
-    is_uncertain = not quantile.has_enough_samples
-    canvas.dot(point.rate_per_s, quantile.estimate, colour, title, hollow=is_uncertain, link=_link(canvas, point))
 
 
 def _draw_bound(canvas: Canvas, point: _CurvePoint, bound: Quantile, latency: str, colour: str) -> None:

@@ -71,7 +71,15 @@ def _sections(results: NamedResults) -> list[Section]:
         Section("Verdict", [*_decisions(results), *_present(of_all(_capacities)), *([main] if main else [])]),
         _section("Changes and trade-offs", *map(Note, changes(results)), trade_offs(results), Note(TRADE_OFFS_NOTE)),
         Section("Throughput against latency", plots.frontiers(results)),
-        Section("Cost", _costs(results)),
+        Section(
+            "Cost",
+            [
+                Note(f"{name}: {sentence}" if len(results) > 1 else sentence)
+                for name, result in results
+                if result.prices.gpu_per_hour is not None or result.decode_limit
+                for sentence in cost.sentences(result)
+            ],
+        ),
         Section("Comparisons within the run", _comparisons(results)),
         _section(
             "Parts of the load",
@@ -121,15 +129,6 @@ def _section(title: str, *blocks: Table | Note | None) -> Section:
 
 def _present(*tables: Table | None) -> list[Table]:
     return [table for table in tables if table is not None]
-
-
-def _costs(results: NamedResults) -> list[Note]:
-    return [
-        Note(f"{name}: {sentence}" if len(results) > 1 else sentence)
-        for name, result in results
-        if result.prices.gpu_per_hour is not None or result.decode_limit
-        for sentence in cost.sentences(result)
-    ]
 
 
 def _comparisons(results: NamedResults) -> list[Note]:

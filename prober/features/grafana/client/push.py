@@ -1,13 +1,168 @@
 """Push of the dashboards to one Grafana: missing ones are created, outdated ones replaced, edited ones left alone."""
 
+import difflib
+import hashlib
+import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from prober.features.grafana.client.compare import difference, fingerprint, fingerprint_in, message_of, same
-from prober.features.grafana.client.server import ExistingDashboard, GrafanaError, Server
-from prober.features.grafana.client.sources import choose, with_source
+from prober import __version__
+from prober.config.problems import no_such
+from prober.features.grafana.client.server import ExistingDashboard, GrafanaError, Server, Source
+
+Json = dict[str, Any]
+
+_ASSIGNED_BY_GRAFANA = frozenset(("id", "version", "iteration"))
+_MESSAGE = re.compile(r"^llm-slo-prober \S+ ([0-9a-f]{16})$")
+_MAX_DIFF_LINES = 40
+_MAX_LINE_CHARS = 160
+
+
+def fingerprint(document: Json) -> str:
+    """16 hexadecimal digits of a hash of the dashboard."""
+    text = json.dumps(_without_assigned(document), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def message_of(document: Json) -> str:
+    """Version message for the history of the dashboard, with the fingerprint.
+
+    A save by anybody else creates a version with another message or none, so the newest message shows whether the dashboard was
+    edited. A mark inside the dashboard would be copied by such a save, and its content may change without an edit, because newer
+    releases of Grafana migrate it to their own schema.
+    """
+    return f"llm-slo-prober {__version__} {fingerprint(document)}"
+
+
+def fingerprint_in(message: str | None) -> str | None:
+    """Fingerprint in a version message of the prober; None in any other message."""
+    match = _MESSAGE.match(message or "")
+    return match[1] if match else None
+
+
+def same(present: Json, generated: Json) -> bool:
+    """Whether the dashboards are equal after normalisation."""
+    return normalized(present) == normalized(generated)
+
+
+def normalized(document: Json) -> Json:
+    """The dashboard without numbers that Grafana assigns, empty values and built-in annotations."""
+    parts = _without_empty(_without_assigned(document))
+    annotations = parts.get("annotations", {}).get("list", [])
+    own = [annotation for annotation in annotations if not annotation.get("builtIn")]
+    rest = {key: value for key, value in parts.items() if key != "annotations"}
+    return rest | ({"annotations": {"list": own}} if own else {})
+
+
+def difference(present: Json, generated: Json) -> list[str]:
+    """Unified diff, limited to _MAX_DIFF_LINES lines of _MAX_LINE_CHARS characters."""
+    one, two = (
+        json.dumps(normalized(document), indent=1, sort_keys=True, ensure_ascii=False)
+        for document in (present, generated)
+    )
+    lines = list(difflib.unified_diff(one.splitlines(), two.splitlines(), "in Grafana", "to be sent", lineterm="", n=2))
+    excerpt = [
+        line if len(line) <= _MAX_LINE_CHARS else line[: _MAX_LINE_CHARS - 1] + "…" for line in lines[:_MAX_DIFF_LINES]
+    ]
+    hidden = len(lines) - len(excerpt)
+    return excerpt + ([f"… {hidden} lines more"] if hidden else [])
+
+
+def _without_assigned(document: Json) -> Json:
+    return {key: value for key, value in document.items() if key not in _ASSIGNED_BY_GRAFANA}
+
+
+def _without_empty(value: Any) -> Any:
+    """`value` without keys that are null, false or empty."""
+    if isinstance(value, dict):
+        parts = {key: _without_empty(part) for key, part in value.items()}
+        return {key: part for key, part in parts.items() if part not in (None, "", [], {}) and part is not False}
+    return [_without_empty(part) for part in value] if isinstance(value, list) else value
+
+
+LISTED_TYPE = "prometheus"  # type that the dashboards' variable lists
+PROMQL_TYPES = (
+    LISTED_TYPE,
+    "grafana-amazonprometheus-datasource",
+    "grafana-azureprometheus-datasource",
+    "victoriametrics-metrics-datasource",
+    "victoriametrics-datasource",
+)
+
+
+def choose(server: Server, identity: str | None) -> tuple[Source | None, str]:
+    """(data source to preselect, note for people); None leaves the choice to Grafana.
+
+    identity: name or uid. Raises GrafanaError if no data source supports PromQL, or `identity` does not.
+    """
+    try:
+        sources = server.sources()
+    except GrafanaError as error:
+        if error.status != 403 or identity is not None:
+            raise
+        return None, "data source: not checked, the token may not read data sources (datasources:read)"
+    supported = [source for source in sources if source.type in PROMQL_TYPES]
+    if identity is not None:
+        return (chosen := _find(server, sources, supported, identity)), f"data source: {_describe(chosen)}"
+    if not supported:
+        raise GrafanaError(
+            f"{server.url}: no data source supports PromQL (there are: {_list(sources)}); add the Prometheus that scrapes the "
+            "prober"
+        )
+    listed = [source for source in supported if source.type == LISTED_TYPE]
+    if listed:
+        first = next((source for source in listed if source.default), listed[0])
+        hint = f"; {len(listed) - 1} more can be chosen on the dashboards" if len(listed) > 1 else ""
+        return None, f"data source: Grafana's choice, most likely {_describe(first)}{hint}"
+    first = next((source for source in supported if source.default), supported[0])
+    return first, f"data source: {_describe(first)}, as there is none of type {LISTED_TYPE}"
+
+
+def with_source(document: dict[str, Any], source: Source | None) -> dict[str, Any]:
+    """The dashboard with its data source variable set to `source` and its queries of that type."""
+    if source is None:
+        return document
+    changed: dict[str, Any] = _with_type(document, source.type)
+    for variable in changed["templating"]["list"]:
+        if variable["type"] == "datasource":
+            variable["query"] = source.type
+            variable["current"] = {"selected": True, "text": source.name, "value": source.uid}
+    return changed
+
+
+def _find(server: Server, sources: list[Source], supported: list[Source], identity: str) -> Source:
+    by_uid = {source.uid: source for source in sources}
+    by_name = {source.name: source for source in sources}
+    chosen = by_uid.get(identity) or by_name.get(identity)
+    if chosen is None:
+        raise GrafanaError(f"{server.url}: {no_such('data source', identity, [source.name for source in supported])}")
+    if chosen not in supported:
+        raise GrafanaError(
+            f"{server.url}: data source {chosen.name!r} is of type {chosen.type!r}, which does not support PromQL; "
+            f"those that do: {_list(supported)}"
+        )
+    return chosen
+
+
+def _with_type(value: Any, kind: str) -> Any:
+    if isinstance(value, list):
+        return [_with_type(part, kind) for part in value]
+    if not isinstance(value, dict):
+        return value
+    if value.get("type") == LISTED_TYPE and str(value.get("uid", "")).startswith("${"):
+        return {**value, "type": kind}
+    return {key: _with_type(part, kind) for key, part in value.items()}
+
+
+def _describe(source: Source) -> str:
+    return f"{source.name!r} ({source.type}, uid {source.uid})"
+
+
+def _list(sources: list[Source]) -> str:
+    return ", ".join(f"{source.name} of type {source.type}" for source in sources) or "none"
+
 
 State = Literal["unchanged", "created", "updated", "overwritten", "edited", "provisioned", "failed"]
 SENT: frozenset[State] = frozenset(("created", "updated", "overwritten"))  # in a dry run: would be sent
@@ -118,15 +273,12 @@ class _Pusher:
                     version=present.version if present is not None else None,
                 )
             except GrafanaError as error:
-                return self._not_saved(generated, error)
+                if "provisioned" in str(error):
+                    return PushResult(generated["uid"], generated["title"], "provisioned", str(error))
+                if error.status in (409, 412):
+                    return PushResult(generated["uid"], generated["title"], "edited", f"{error}: {_CONFLICT}")
+                raise error
         return PushResult(generated["uid"], generated["title"], state, difference=differs)
-
-    def _not_saved(self, generated: dict[str, Any], error: GrafanaError) -> PushResult:
-        if "provisioned" in str(error):
-            return PushResult(generated["uid"], generated["title"], "provisioned", str(error))
-        if error.status in (409, 412):
-            return PushResult(generated["uid"], generated["title"], "edited", f"{error}: {_CONFLICT}")
-        raise error
 
     def _folder(self) -> str:
         """uid of the folder: by uid, by title, else of a new folder with a uid from its title, by which it is found when renamed."""

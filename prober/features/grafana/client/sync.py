@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from prober.config.grafana import GrafanaSpec
 from prober.config.server import TlsSpec
 from prober.features.grafana.client.marks import Mark
@@ -30,11 +32,6 @@ class SyncRequest:
     dashboards: bool
     marks: tuple[Mark, ...] = ()
 
-    def as_json(self) -> str:
-        """JSON that `parse_request` reads."""
-        marks = [asdict(mark) for mark in self.marks]
-        return json.dumps({"spec": self.spec.model_dump(), "dashboards": self.dashboards, "marks": marks})
-
 
 @dataclass(frozen=True, slots=True)
 class SyncResult:
@@ -50,23 +47,7 @@ class SyncResult:
     failures: dict[str, str] = field(default_factory=dict)
 
 
-def parse_request(text: str) -> SyncRequest:
-    """Parse the JSON of a request."""
-    read: dict[str, Any] = json.loads(text)
-    marks = tuple(Mark(mark["time_ms"], mark["end_ms"], tuple(mark["tags"]), mark["text"]) for mark in read["marks"])
-    return SyncRequest(GrafanaSpec(**read["spec"]), read["dashboards"], marks)
-
-
-def parse_result(text: str) -> SyncResult:
-    """Parse the JSON of a result. Raises ValueError."""
-    try:
-        read: dict[str, Any] = json.loads(text)
-        dashboards = read["dashboards"]
-        return SyncResult(
-            None if dashboards is None else [tuple(state) for state in dashboards], read["marks"], read["failures"]
-        )
-    except (KeyError, TypeError) as problem:
-        raise ValueError(f"the result of the synchronisation process has an unexpected form: {problem!r}") from None
+REQUEST, RESULT = TypeAdapter(SyncRequest), TypeAdapter(SyncResult)  # their form in the pipes between both processes
 
 
 def sync(request: SyncRequest, dashboards: Callable[[], Iterable[Json]]) -> SyncResult:
@@ -109,4 +90,4 @@ def main(dashboards: Callable[[], Iterable[Json]]) -> None:
     signal.alarm(PROCESS_TIMEOUT_S)
     refuse_link_local()
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))  # limits a decompressed response
-    print(json.dumps(asdict(sync(parse_request(sys.stdin.read()), dashboards))))  # noqa: T201 - read by the parent process
+    print(json.dumps(asdict(sync(REQUEST.validate_json(sys.stdin.read()), dashboards))))  # noqa: T201 - read by the parent process

@@ -2,7 +2,7 @@
 
 import pytest
 
-from prober.features.experiments.report.axis import Scale, around
+from prober.features.experiments.report.svg_chart import Scale, around
 
 
 @pytest.mark.parametrize(

@@ -17,12 +17,10 @@ from prober.features.experiments.report import csv_export, plots
 from prober.features.experiments.report.report import html, markdown
 from prober.results.adapters import AdapterUse
 from prober.results.capacity import Capacity
-from prober.results.contrast import Contrast
-from prober.results.disturbance import Disturbance, Ratio, Recovery
-from prober.results.reasoning import Reasoning
+from prober.results.disturbance import Contrast, Disturbance, Ratio, Recovery
 from prober.results.result import Load, Result, Stage, Target, Use
-from prober.results.series import Series
 from prober.results.stage import stage_of_requests
+from prober.results.stage_parts import Reasoning, Series
 from prober.statistics.quantiles import Quantile
 from tests.results.samples import sweep
 

@@ -7,8 +7,7 @@ import pytest
 from prober.config.problems import ConfigError
 from prober.config.rows import load_rows
 from prober.features.experiments import gate, matrix
-from prober.features.experiments.cost_target import CostFinding, judge_cost
-from prober.results.cost import stage_cost
+from prober.results.cost import CostFinding, judge_cost, stage_cost
 from prober.results.result import Prices
 from prober.statistics.sequential_test import ERROR
 from tests.results.samples import sweep

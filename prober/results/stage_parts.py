@@ -1,0 +1,265 @@
+"""Parts of a stage that its sentences name: its series, the lengths of its prompts, its tool calls, its reasoning.
+
+A series is a part that differs in shape: turns of sessions, warm and cold prefixes, workloads of a mix.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from prober.measure.outcome import ANSWERED
+from prober.measure.result import ProbeResult
+from prober.measure.timeline import Timeline
+from prober.measure.timeline_text import format_duration
+from prober.statistics.quantiles import MIN_SAMPLES_BY_QUANTILE, Quantile, quantiles
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Requests of one series (`chat_turn2`, `rag_warm`) without warm-ups and cold prompts that were cached.
+
+    requests: with an answer
+    ttft: quantiles in seconds
+    prompt_tokens, cached_tokens: totals over the answers for which the server tells both
+    unanswered: requests that failed, were refused or were not sent
+    reason: most frequent outcome of these, and why
+    """
+
+    name: str
+    requests: int
+    ttft: tuple[Quantile, ...]
+    prompt_tokens: int
+    cached_tokens: int
+    unanswered: int = 0
+    reason: str = ""
+
+    def text(self) -> str:
+        """TTFT and share of the cached prompt, as a phrase."""
+        shown = [quantile for quantile in self.ttft if quantile.q in (0.5, 0.99)]
+        times = (
+            f"p{100 * quantile.q:.4g} {format_duration(quantile.estimate)}{'' if quantile.has_enough_samples else '*'}"
+            for quantile in shown
+        )
+        ttft = f"TTFT {', '.join(times)}" if shown else "no TTFT"
+        cached = f", {self.cached_tokens / self.prompt_tokens:.0%} of the prompt cached" if self.prompt_tokens else ""
+        failed = f", {self.unanswered:,} not answered, most often {self.reason}" if self.unanswered else ""
+        return f"{self.name} {ttft} of {self.requests:,}{cached}{failed}"
+
+
+def series_of(probes: Iterable[ProbeResult]) -> tuple[Series, ...]:
+    """The series of these probes by name; empty if there is one only."""
+    by_name: dict[str, list[ProbeResult]] = {}
+    for probe in probes:
+        if probe.workload and not probe.warm_up and not probe.cached:
+            by_name.setdefault(probe.workload, []).append(probe)
+    return tuple(_series(name, by_name[name]) for name in sorted(by_name)) if len(by_name) > 1 else ()
+
+
+def most_often(probes: Iterable[ProbeResult]) -> tuple[int, str]:
+    """Number of these probes, and the most frequent outcome with its detail; 0 and "" without any."""
+    reasons = Counter(": ".join(filter(None, (probe.outcome.value, probe.detail))) for probe in probes)
+    return reasons.total(), next((reason for reason, _ in reasons.most_common(1)), "")
+
+
+def _series(name: str, sent: list[ProbeResult]) -> Series:
+    probes = [probe for probe in sent if probe.outcome in ANSWERED]
+    usages = [usage for probe in probes if (usage := probe.timeline.usage) is not None]
+    counts = [(u.prompt_tokens, u.cached_tokens) for u in usages]
+    known = [(prompt, cached) for prompt, cached in counts if prompt is not None and cached is not None]
+    ttfts_s = [ttft_s for probe in probes if (ttft_s := probe.timeline.ttft_s) is not None]
+    return Series(
+        name,
+        len(probes),
+        tuple(quantiles(ttfts_s, (*MIN_SAMPLES_BY_QUANTILE, 1.0))),
+        sum(prompt for prompt, _ in known),
+        sum(cached for _, cached in known),
+        *most_often(probe for probe in sent if probe.outcome not in ANSWERED),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PromptTokens:
+    """Totals over answered requests whose prompts were composed to have a length.
+
+    requests: those with usage, or all of them if none has usage
+    asked, counted: tokens of these requests; counted is None without usage
+    """
+
+    requests: int
+    asked: int
+    counted: int | None
+
+    def text(self) -> str:
+        """Means of both and their difference, as text."""
+        asked = f"{self.asked / self.requests:,.4g} tokens asked"
+        if self.counted is None:
+            return f"{asked}; the server counts none (no usage), so their true length is unknown"
+        difference = self.counted / self.asked - 1
+        return f"{asked}, {self.counted / self.requests:,.4g} counted by the server ({difference:+.1%})"
+
+
+def prompt_tokens_of(probes: Iterable[ProbeResult]) -> PromptTokens | None:
+    """Prompt tokens of these probes; None if none of them was answered and asked for a length."""
+    sized = [probe for probe in probes if probe.has_asked_length and probe.outcome in ANSWERED]
+    if not sized:
+        return None
+    counts = [
+        (probe.requested_prompt_tokens, usage.prompt_tokens)
+        for probe in sized
+        if (usage := probe.timeline.usage) is not None and usage.prompt_tokens is not None
+    ]
+    if not counts:
+        return PromptTokens(len(sized), sum(probe.requested_prompt_tokens for probe in sized), None)
+    return PromptTokens(len(counts), sum(asked for asked, _ in counts), sum(counted for _, counted in counts))
+
+
+def pooled(parts: Iterable[PromptTokens | None]) -> PromptTokens | None:
+    """Prompt tokens of all parts; those without usage count only if none has usage."""
+    known = [part for part in parts if part is not None]
+    counted = [part for part in known if part.counted is not None] or known
+    if not counted:
+        return None
+    counts = [part.counted for part in counted if part.counted is not None]
+    return PromptTokens(
+        sum(part.requests for part in counted), sum(part.asked for part in counted), sum(counts) if counts else None
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCalls:
+    """Answered requests to a workload with tools, without warm-ups and cold prompts that were cached.
+
+    answers: number of them; calling: those with a call
+    calls: number of calls
+    ttft_call, arguments: quantiles in seconds up to the first piece of the first call, and up to its complete arguments, of those
+    that are a JSON object
+    """
+
+    answers: int
+    calling: int
+    calls: int
+    ttft_call: tuple[Quantile, ...] = ()
+    arguments: tuple[Quantile, ...] = ()
+
+    def text(self) -> str:
+        """Answers with calls, and the times of the first one, as a sentence."""
+        parts = [f"{self.calling:,} of {self.answers:,} answers call tools ({self.calls:,} calls)"]
+        for name, values in (("first call", self.ttft_call), ("its complete arguments", self.arguments)):
+            if times := median_and_p99_text(values):
+                parts.append(f"{name} after {times}")
+        incomplete = self.calling - (self.arguments[0].count if self.arguments else 0)
+        if self.ttft_call and incomplete:  # of answers that are not streamed there are no times
+            parts.append(f"{incomplete:,} of them without complete arguments")
+        return "; ".join(parts)
+
+
+def tool_calls_of(probes: Iterable[ProbeResult]) -> ToolCalls | None:
+    """Tool calls of these probes; None if no answer has one and none was to be checked for one."""
+    timelines = [
+        probe.timeline
+        for probe in probes
+        if probe.outcome in ANSWERED
+        and not (probe.warm_up or probe.cached)
+        and (probe.check == "tool_call" or probe.timeline.calls > 0)
+    ]
+    if not timelines:
+        return None
+    qs = (*MIN_SAMPLES_BY_QUANTILE, 1.0)
+    return ToolCalls(
+        len(timelines),
+        sum(timeline.calls > 0 for timeline in timelines),
+        sum(timeline.calls for timeline in timelines),
+        tuple(quantiles([s for timeline in timelines if (s := timeline.ttft_call_s) is not None], qs)),
+        tuple(quantiles([s for timeline in timelines if (s := timeline.arguments_s) is not None], qs)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Reasoning:
+    """Answered requests whose answers began with reasoning, without warm-ups.
+
+    requests: number of them
+    unanswered: those of them that reached their length before the answer began
+    counted: those of them for which the server reports reasoning tokens
+    reasoning_tokens, answer_tokens: totals over `counted`
+    ttft_answer: quantiles in seconds of the time to the first token of the answer, of those with an answer
+    hidden: number of answers that do not show their reasoning, or only a summary of it
+    unknown: what is not known of the hidden ones and why, a phrase each
+    """
+
+    requests: int
+    unanswered: int
+    counted: int
+    reasoning_tokens: int
+    answer_tokens: int
+    ttft_answer: tuple[Quantile, ...] = ()
+    hidden: int = 0
+    unknown: tuple[str, ...] = ()
+
+    def text(self) -> str:
+        """Tokens by kind and first answers, as a sentence."""
+        hidden = f", which {self.hidden:,} of them hide" if self.hidden else ""
+        parts = [f"{self.requests:,} answers began with reasoning{hidden}"]
+        if self.counted:
+            reasoning, answer = (f"{n / self.counted:,.4g}" for n in (self.reasoning_tokens, self.answer_tokens))
+            of = "" if self.counted == self.requests else f" (of {self.counted:,})"
+            parts.append(f"{reasoning} reasoning and {answer} answer tokens each in the mean{of}")
+        else:
+            parts.append("the server does not tell how many of their tokens are reasoning")
+        if times := median_and_p99_text(self.ttft_answer):
+            parts.append(f"first token of the answer after {times}")
+        if self.unanswered:
+            parts.append(f"{self.unanswered:,} reached their length before the answer")
+        return "; ".join((*parts, *self.unknown))
+
+
+def reasoning_of(probes: Iterable[ProbeResult]) -> Reasoning | None:
+    """Reasoning of these probes; None if no answer began with any."""
+    reasoned = [
+        probe
+        for probe in probes
+        if probe.outcome in ANSWERED
+        and not probe.warm_up
+        and (probe.timeline.has_reasoning or probe.timeline.first_answer_ns != probe.timeline.first_ns)
+    ]
+    if not reasoned:
+        return None
+    counts = [
+        (usage.reasoning_tokens, usage.completion_tokens - usage.reasoning_tokens)
+        for probe in reasoned
+        if (usage := probe.timeline.usage) is not None
+        and usage.reasoning_tokens is not None
+        and usage.completion_tokens is not None
+    ]
+    hidden = [probe.timeline for probe in reasoned if probe.timeline.hidden_tokens]
+    whys = [("TPOT", timeline.why_no_tpot) for timeline in hidden]
+    whys += [("TTFT of the answer", timeline.why_no_ttft_answer) for timeline in hidden]
+    first_answers_s = [s for probe in reasoned if (s := probe.timeline.ttft_answer_s) is not None]
+    return Reasoning(
+        len(reasoned),
+        sum(_is_unanswered(probe.timeline) for probe in reasoned),
+        len(counts),
+        sum(reasoning for reasoning, _ in counts),
+        sum(answer for _, answer in counts),
+        tuple(quantiles(first_answers_s, (*MIN_SAMPLES_BY_QUANTILE, 1.0))),
+        len(hidden),
+        tuple(f"no {name} of {n:,}: {why}" for (name, why), n in Counter(whys).most_common() if why),
+    )
+
+
+def _is_unanswered(timeline: Timeline) -> bool:
+    """Whether nothing but reasoning came. Where an answer does not show where its reasoning ends, the server's counts decide."""
+    usage = timeline.usage
+    is_hidden = usage is not None and (usage.reasoning_tokens or 0) < (usage.completion_tokens or 0)
+    shows_reasoning = timeline.first_ns is None or timeline.streams_reasoning
+    return timeline.first_answer_ns is None and (shows_reasoning or not is_hidden)
+
+
+def median_and_p99_text(values: Iterable[Quantile]) -> str:
+    """`p50 310 ms, p99 1.2 s*`, as far as they are among these; "" if neither is."""
+    return ", ".join(f"p{100 * value.q:.4g} {quantile_text(value)}" for value in values if value.q in (0.5, 0.99))
+
+
+def quantile_text(quantile: Quantile) -> str:
+    """The estimate, of seconds; a star marks one of too few samples, but for the median."""
+    return f"{format_duration(quantile.estimate)}{'' if quantile.has_enough_samples or quantile.q == 0.5 else '*'}"
