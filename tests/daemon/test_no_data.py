@@ -294,7 +294,7 @@ async def test_a_workload_that_is_refused_beside_another_is_no_data_of_its_own(
         assert at["slo"]["a"] == "7 of the 1,000 events needed"
         assert f"no data of workload b: rejected: {refusal}" in at["watch"]
         gateway.refused = {}
-        await asyncio.sleep(2)
+        await asyncio.sleep(4)
         after = await told(seen, caplog)
     assert after["events"][2:] == ["workload b is ready, was rejected"]
     assert (after["no data"], after["series"]) == ({}, set())
