@@ -23,7 +23,7 @@ def run(
     urls_or_file: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[FILE | URL...]",
+            metavar="[FILE or URL]...",
             help="YAML configuration, or targets to probe with the defaults; default: prober.yaml.",
         ),
     ] = None,

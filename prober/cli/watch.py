@@ -44,7 +44,7 @@ def watch(
     endpoint: EndpointOptions,
     urls_or_file: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[FILE | URL...]", help="YAML configuration, or targets to probe and to watch."),
+        typer.Argument(metavar="[FILE or URL]...", help="YAML configuration, or targets to probe and to watch."),
     ] = None,
     config_file: ConfigFile = "",
     probe_rate: Annotated[str, typer.Option("--rate", help="Probes of each URL, such as 1/s; default: 0.2/s.")] = "",
