@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Self
 
 import typer
 
+from prober.cli.daemon import split_file
 from prober.cli.exit_codes import ExitCode, exit_on, fail
 from prober.cli.options import ConfigFile
 from prober.cli.output import echo
@@ -26,7 +27,10 @@ MAX_NAMED_SHARDS = 10
 
 
 def check(
-    config_file: ConfigFile = "prober.yaml",
+    path: Annotated[
+        str, typer.Argument(metavar="[FILE]", help="YAML configuration; default: prober.yaml.", show_default=False)
+    ] = "",
+    config_file: ConfigFile = "",
     web_config_file: Annotated[
         str | None, typer.Option("--web.config.file", help="Also check this file with TLS and passwords of the pages.")
     ] = None,
@@ -52,6 +56,7 @@ def check(
 
         echo(json.dumps(json_schema(), indent=2, sort_keys=True))
         return
+    config_file = split_file("check", [*filter(None, [path])], config_file)[1] or "prober.yaml"
     from prober.cli.environment_warnings import missing_files, refused_addresses
     from prober.daemon.configuration_file import read_config
     from prober.web.web_config import read

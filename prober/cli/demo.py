@@ -36,10 +36,7 @@ SWEPT = (
 ENGINES = {
     "healthy": Engine(target=SWEPT, budget=SWEEP_BUDGET),
     "regressing": SCENES["slow"].engine,
-    # A cache of 6,080 tokens is at the edge for that load: it fills and recovers, but never for good. In four simulated hours of
-    # this seed 30% of the TTFTs are over 500 ms, 42% in the first five minutes, the longest 15 s; 10 of 240 minutes have none
-    # over a second.
-    "full": Engine(("--background", "1/s", "--kv-blocks", "380", "--seed", "3")),
+    "full": SCENES["full"].engine,
     "failing": SCENES["broken"].engine,
 }
 # Four probes per second give a p99 its thousand samples within minutes. A step takes 8.5 ms: TPOT is 9 ms, 15 ms after the
@@ -70,9 +67,9 @@ engines      {engines}
 What to expect:
 """
 STORY = f"""\
-  from the start      full        its KV cache is too small for its load: again and again requests wait or are preempted, and
-                                  TTFT is seconds; in between it recovers
   after {{after:12}}  regressing  each step takes {SLOWDOWN_RATIO} times as long: TPOT goes from 9 to 15 ms, and its SLO burns
+  after {{after:12}}  full        {SCENES["full"].trouble}:
+                                  {SCENES["full"].shown.partition(";")[0]}
   after {{after:12}}  failing     answers 503: it is failing within seconds, and an alert fires two minutes later
   after 5 minutes     all         a p99 has its thousand samples; until then the prober's page says that there are too few
   within 8 minutes    healthy     meets its SLOs; a gentle sweep every five minutes finds its capacity, and so its headroom

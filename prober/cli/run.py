@@ -7,9 +7,9 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from prober.cli.daemon import URL_OR_FILE, run_app, url_configuration, write_configuration
+from prober.cli.daemon import run_app, split_file, url_configuration, write_configuration
 from prober.cli.exit_codes import ExitCode, fail
-from prober.cli.options import ConfigFile, named_options
+from prober.cli.options import ConfigFile
 from prober.cli.output import echo
 from prober.config.units import count, duration
 from prober.net.log_lines import Format, Level, log_to_stderr
@@ -20,11 +20,14 @@ log = logging.getLogger(__name__)
 
 
 def run(
-    urls: Annotated[
+    urls_or_file: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[URL]...", help="Targets to probe with the defaults, instead of a configuration."),
+        typer.Argument(
+            metavar="[FILE or URL]...",
+            help="YAML configuration, or targets to probe with the defaults; default: prober.yaml.",
+        ),
     ] = None,
-    config_file: ConfigFile = "prober.yaml",
+    config_file: ConfigFile = "",
     listen_address: Annotated[str, typer.Option("--web.listen-address", help="host:port or :port.")] = ":9742",
     external_url: Annotated[str, typer.Option("--web.external-url", help="URL at which users reach the prober.")] = "",
     grafana_url: Annotated[
@@ -114,8 +117,7 @@ def run(
     call: typer.Context,
 ) -> None:
     """Probe the configured targets, or those of the URLs, until SIGTERM."""
-    if urls and named_options(call, ["config_file"]):
-        fail(f"prober run: {URL_OR_FILE}", ExitCode.WRONG_CALL)
+    urls, config_file = split_file("run", urls_or_file or (), config_file)
     log_to_stderr(log_level, log_format)
     front = call.obj  # of `main`: a FrontProcess or None
     if front is None:
@@ -144,7 +146,7 @@ def run(
         written = write_configuration("run", text)
         echo(f"# Configuration in use. Save it as prober.yaml, with slos:, to change it.\n{text.rstrip()}")
     options = Options(
-        written or config_file,
+        written or config_file or "prober.yaml",
         listen_address,
         external_url,
         grafana_url.rstrip("/"),

@@ -82,8 +82,11 @@ SCENES = {
     ),
     "full": Scene(
         "its KV cache shrinks to less than its load needs",
-        "requests wait or are preempted, TTFT is seconds and misses its SLO; LLMErrorBudgetBurn",
-        Engine(("--background", "1/s", "--kv-blocks", "2000", "--seed", "3", "--fault", "kv_lost:1620@{trouble:g}s-")),
+        "again and again requests wait or are preempted, and TTFT misses its SLO; LLMErrorBudgetBurn",
+        Engine(
+            ("--background", "0.6/s", "--kv-blocks", "2000", "--seed", "1", "--fault", "kv_lost:1620@{trouble:g}s-"),
+            "probes: [{workload: probe, slos: [ttft, success]}]",  # long prompts of others keep TPOT near its threshold
+        ),
     ),
     "loading": Scene(
         "its health says that it loads its model",

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from prober.cli.daemon import URL_OR_FILE, run_app, url_configuration, write_configuration
+from prober.cli.daemon import run_app, split_file, url_configuration, write_configuration
 from prober.cli.exit_codes import ExitCode, exit_on, fail
-from prober.cli.options import EndpointOptions, expand_options, named_options, quantity
+from prober.cli.options import ConfigFile, EndpointOptions, expand_options, named_options, quantity
 from prober.cli.output import echo
 from prober.config.problems import ConfigError
 from prober.config.units import duration, rate
@@ -42,8 +42,11 @@ LOG_LINES = 20  # of the daemon, that are shown at the end
 @expand_options
 def watch(
     endpoint: EndpointOptions,
-    urls: Annotated[list[str] | None, typer.Argument(metavar="[URL]...", help="Targets to probe and to watch.")] = None,
-    config_file: Annotated[str, typer.Option("--config.file", help="YAML configuration, instead of URLs.")] = "",
+    urls_or_file: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[FILE or URL]...", help="YAML configuration, or targets to probe and to watch."),
+    ] = None,
+    config_file: ConfigFile = "",
     probe_rate: Annotated[str, typer.Option("--rate", help="Probes of each URL, such as 1/s; default: 0.2/s.")] = "",
     slo: Annotated[list[str] | None, typer.Option(help="Objective such as 'ttft<500ms:99%'; repeatable.")] = None,
     interval: Annotated[
@@ -66,8 +69,9 @@ def watch(
 ) -> None:
     """Probe targets and show their state, latencies, failures, SLOs, drift and headroom in the terminal, until Ctrl-C."""
     of_urls = named_options(call, ("probe_rate", "slo", *asdict(endpoint)))
-    if bool(urls) == bool(config_file):
-        fail(f"prober watch: {URL_OR_FILE if urls else 'give a URL, or --config.file'}", ExitCode.WRONG_CALL)
+    urls, config_file = split_file("watch", urls_or_file or (), config_file)
+    if not urls and not config_file:
+        fail("prober watch: give a configuration file, or a URL", ExitCode.WRONG_CALL)
     if config_file and of_urls:
         fail(f"prober watch: {', '.join(of_urls)}: of URLs; write them into {config_file}", ExitCode.WRONG_CALL)
     is_screen = not as_json and sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in ("", "dumb")

@@ -198,8 +198,8 @@ def _concern(target: TargetAnswer, fact: ConcernAnswer) -> Text:
 def _percentile_table(target: TargetAnswer, story: Story, now_unix_s: float) -> list[Text]:
     workload = busiest_workload(target)
     if workload is None:
-        return [Text("No latency samples yet.")]
-    lines = [Text(" " * 5 + _columns(), "dim")]
+        return [Text(target.no_latency)]
+    lines = [Text("10min".ljust(5) + _columns(), "dim")]
     lines += [Text(SIGNALS[signal].ljust(5)) + Text(_values(target, signal)) for signal in LATENCIES]
     if story.answered_unix_s is not None:
         age_s = max(0.0, now_unix_s - story.answered_unix_s)

@@ -134,7 +134,7 @@ def concern_words(target: TargetAnswer, fact: ConcernAnswer) -> str:
     """The concern; of a target without one, what is known of it."""
     if fact.kind != "good":
         return one_line(fact.text)
-    return "no problem found" if target.quantiles else f"{target.state}, no latency measured yet"
+    return "no problem found" if target.quantiles else f"{target.state}. {target.no_latency}"
 
 
 def outcomes(target: TargetAnswer) -> str:

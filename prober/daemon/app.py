@@ -22,6 +22,7 @@ from prober import __version__
 from prober.config.configuration import Configuration
 from prober.config.hosts import is_loopback
 from prober.config.problems import ConfigError
+from prober.config.target import estimate_per_day
 from prober.config.units import counted
 from prober.daemon import series as own_series
 from prober.daemon.configuration_file import read_config_safely
@@ -84,6 +85,7 @@ NO_LEASE = (
     "sweeps and writes to Grafana are one at a time in this prober only, and a second one with this shard would do them too; "
     "give all of a shard the same lease"
 )
+START_S = 5.0  # in which a late event loop says nothing of the timing later
 END_NOTICE_S = 10.0  # from the end of one container of a pod to the hook of another: up to 6 s were seen on a busy node
 POD_END_LIMIT_S = 3600.0  # longer than pods are given to end
 log = logging.getLogger(__name__)
@@ -316,6 +318,11 @@ class App:
         site.ready = True
         pages = self._pages(web)
         log.info("probing %s%s, %s", counted(len(specs.targets), "target"), _discovered(specs), pages)
+        used = sum(estimate_per_day(spec).tokens for spec in specs.targets)
+        log.info(
+            "the probes use %s tokens a day; a lower `rate` or a `budget` uses less, `prober check` lists it",
+            f"{used:,.0f}",
+        )
         if shard.count > 1:
             log.info("shard %s has %d of them", shard, len(self._fleet.runners))
         await self._stopping.wait()
@@ -590,8 +597,12 @@ class App:
         lags = self._family(own_series.LOOP_LAG.name).histogram(COARSE)
         trusted = self._family(own_series.TRUSTED.name).value()
 
+        begun_s = asyncio.get_running_loop().time()
+
         def beat(now_ns: int, late_s: float) -> None:
             lags.observe(late_s)
+            if asyncio.get_running_loop().time() - begun_s < START_S:
+                return  # the prober itself starts; a probe that is late meanwhile is `invalid` all the same
             self._trust.lag(now_ns, late_s)
             trusted.value = float(self._trust.trusted(now_ns))
 

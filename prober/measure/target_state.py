@@ -1,6 +1,7 @@
 """States of a target and of its workloads."""
 
-from dataclasses import dataclass
+from collections import deque
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from prober.measure.outcome import ANSWERED, BAD, Outcome
@@ -15,13 +16,17 @@ class TargetState(StrEnum):
     DRAINING = "draining"  # its engine shuts down
     OVER_BUDGET = "over_budget"  # no data: its budget is used up, so that no probe is sent
     REJECTED = "rejected"  # no data: it refuses every probe
-    FAILING = "failing"  # several probes in a row failed
+    FAILING = "failing"  # every probe of some seconds failed
 
 
 SILENT_STATES = frozenset({TargetState.STARTING, TargetState.DRAINING})  # nothing is sent but health checks
 NO_DATA_STATES = frozenset({TargetState.OVER_BUDGET, TargetState.REJECTED})
 UNANSWERED_STATES = NO_DATA_STATES | {TargetState.FAILING}  # what was measured describes the past
-IN_A_ROW = 3  # probes with the same end that make a state; one among others makes none
+IN_A_ROW, MIN_NS = (
+    3,
+    2 * 10**9,
+)  # probes that make a state at least, and the time between the first and the last of them
+REMEMBERED = 30  # probes of which each with the same end makes it harder to be told from chance
 STATE_OF_OUTCOME = {
     **dict.fromkeys(ANSWERED, TargetState.READY),
     **dict.fromkeys(BAD - {Outcome.SHED}, TargetState.FAILING),
@@ -32,31 +37,54 @@ STATE_OF_OUTCOME = {
 
 @dataclass(slots=True)
 class WorkloadState:
-    """State of the probes of a workload: that of its latest answer, or of IN_A_ROW probes in a row since.
+    """State of the probes of a workload, or of all workloads, which does not follow each of them.
 
-    A first probe that gives no data is a state at once, as every probe so far ended so. reason: of the state, "" if it is `ready`
+    A state begins with IN_A_ROW probes in a row over MIN_NS, and one more for each of the same end among the REMEMBERED before them: of
+    a target that fails half of its probes, three failures in a row say nothing. It is over when IN_A_ROW more probes were answered
+    than were not, over MIN_NS. From `pending`, an answer and a first probe without data are a state at once.
+
+    reason: of the state, "" if it is `ready`; latest: the end of the latest probe
     """
 
     workload: str
     state: TargetState = TargetState.PENDING
     reason: str = ""
-    _latest: TargetState | None = None
+    latest: TargetState | None = None
     _in_a_row: int = 0
+    _since_ns: int = 0  # of those in a row
+    _before: deque[TargetState] = field(default_factory=lambda: deque(maxlen=REMEMBERED))  # that are remembered
+    _surplus: int = 0  # of answers
+    _surplus_since_ns: int = 0
 
     @property
     def text(self) -> str:
         """That there is no data, and why, in words."""
         return f"no data of workload {self.workload}: {self.state}: {self.reason}"
 
-    def ended(self, state: TargetState, reason: str) -> None:
-        """A probe ended. state: of its outcome"""
-        is_first, self._in_a_row = self._latest is None, self._in_a_row + 1 if state is self._latest else 1
-        self._latest = state
-        if state is TargetState.READY or self._in_a_row >= IN_A_ROW or (is_first and state in NO_DATA_STATES):
-            self.state = state
-        if state is self.state:
+    def ended(self, end: TargetState, reason: str, now_ns: int) -> None:
+        """A probe ended. end: the state that its outcome speaks for"""
+        is_answer, is_first = end is TargetState.READY, self.latest is None
+        if end is not self.latest:
+            if self.latest is not None and self.state in (TargetState.READY, TargetState.PENDING):
+                self._before.extend([self.latest] * min(self._in_a_row, REMEMBERED))
+            self.latest, self._in_a_row, self._since_ns = end, 0, now_ns
+        self._in_a_row += 1
+        if not self._surplus:
+            self._surplus_since_ns = now_ns
+        self._surplus = max(0, self._surplus + (1 if is_answer else -1))
+        if is_answer:
+            is_over = self._surplus >= IN_A_ROW and now_ns - self._surplus_since_ns >= MIN_NS
+            begins = is_over or self.state is TargetState.PENDING
+        else:
+            needed = IN_A_ROW + self._before.count(end)
+            begins = self._in_a_row >= needed and now_ns - self._since_ns >= MIN_NS
+            begins = begins or (is_first and end in NO_DATA_STATES)
+            self._surplus = 0 if begins else self._surplus
+        if begins:
+            self.state = end
+        if end is self.state:
             self.reason = reason
 
     def doubt(self) -> None:
-        """The state may be over: it takes IN_A_ROW probes again."""
+        """The state may be over: it takes as many probes as the first time."""
         self.state, self.reason, self._in_a_row = TargetState.PENDING, "", 0

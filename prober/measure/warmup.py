@@ -46,6 +46,11 @@ class WarmUp:
         """Start a new warm-up: the engine behind the target was restarted."""
         self._last_ns = None
 
+    @property
+    def done(self) -> int:
+        """Warm-up probes that were answered since the warm-up began."""
+        return self.count - self._remaining if self._last_ns is not None else 0
+
     def record_success(self, now_ns: int) -> bool:
         """Record a success at `now_ns`. Returns True if it is warm-up."""
         if self._last_ns is None or now_ns - self._last_ns > self.idle_ns:

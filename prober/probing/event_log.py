@@ -2,12 +2,14 @@
 
 from collections import deque
 from collections.abc import Callable, Collection
+from dataclasses import replace
 
 from prober.config.units import counted, first_names
 from prober.measure.event import TargetEvent
 from prober.measure.target_state import SILENT_STATES, TargetState
 
 MAX_EVENTS = 500  # of all targets together
+FOLD_S = 600.0
 MAX_TOLD_APART = 10  # targets with an event each; the same of more of them is one event
 MAX_NAMES = 3  # in an event of many targets
 
@@ -25,6 +27,19 @@ class EventLog:
     def latest(self, target: str | None = None) -> list[TargetEvent]:
         """The events of one target, or of all, latest first. Those of a removed target stay."""
         return [event for event in reversed(self._events) if target in (None, event.target)]
+
+    def folded(self, target: str | None = None) -> list[TargetEvent]:
+        """The same, with events of one text that are at most FOLD_S apart as one: the latest, how often, and since when."""
+        folded, places = list[TargetEvent](), dict[tuple[str, str, str], int]()
+        for event in self.latest(target):
+            same = (event.target, event.kind, event.text)
+            later = folded[places[same]] if same in places else None
+            if later is not None and (later.since_unix_s or later.unix_s) - event.unix_s <= FOLD_S:
+                folded[places[same]] = replace(later, times=later.times + 1, since_unix_s=event.unix_s)
+            else:
+                places[same] = len(folded)
+                folded.append(event)
+        return folded
 
 
 class FirstAnswers:

@@ -12,7 +12,8 @@ from prober.probing.observer import ObservedTarget, TargetObserver
 from prober.statistics.quantiles import Quantile, quantiles
 
 SAMPLES, SPARE = 4096, 512
-MARK_S = 300.0
+MARK_S, RECENT_S, LATEST_S = 300.0, 600.0, 60.0
+STEP_S = 10.0  # by which the recent ones are told apart
 FAILURE_FACTOR = 4  # as many times more failures than successes are kept: people come to look for failures
 MAX_RESULTS = 25_000  # of all targets together
 MAX_BYTES = 48 << 20  # of all targets together; the target with the most loses its oldest
@@ -25,8 +26,9 @@ class Samples:
     """The last `SAMPLES` values of one signal, in single precision."""
 
     _values: "array[float]" = field(default_factory=lambda: array("f"))
-    _quantiles: list[Quantile] | None = None  # of these values, after they were asked for
+    _quantiles: dict[int, list[Quantile]] = field(default_factory=dict)  # that were asked for, by the number of values
     _marks: deque[tuple[float, int]] = field(default_factory=deque)  # time, and values before it, MARK_S apart or more
+    _steps: deque[tuple[float, int]] = field(default_factory=deque)  # the same of RECENT_S, STEP_S apart or more
     _count: int = 0
     _latest_unix_s: float = 0.0
 
@@ -36,8 +38,12 @@ class Samples:
             return
         if not self._marks or abs(unix_s - self._marks[-1][0]) >= MARK_S:
             self._marks.append((unix_s, self._count))
+        if not self._steps or abs(unix_s - self._steps[-1][0]) >= STEP_S:
+            self._steps.append((unix_s, self._count))
+        while unix_s - self._steps[0][0] > RECENT_S:
+            self._steps.popleft()
         self._values.extend(values)
-        self._quantiles = None
+        self._quantiles.clear()
         self._count, self._latest_unix_s = self._count + len(values), unix_s
         if len(self._values) >= SAMPLES + SPARE:
             del self._values[:-SAMPLES]
@@ -48,11 +54,14 @@ class Samples:
         """Times of the oldest value, at most MARK_S too early, and of the latest; None without values."""
         return (self._marks[0][0], self._latest_unix_s) if self._marks else None
 
-    def quantiles(self) -> list[Quantile]:
-        """Quantiles with counts and intervals."""
-        if self._quantiles is None:
-            self._quantiles = quantiles(self._values[-SAMPLES:])
-        return self._quantiles
+    def quantiles(self, since_unix_s: float = 0.0) -> list[Quantile]:
+        """Quantiles with counts and intervals, of the values since a time of the last RECENT_S, or of all."""
+        marks = self._steps if since_unix_s else ()
+        first = next((before for unix_s, before in marks if unix_s >= since_unix_s), self._count if marks else 0)
+        number = min(SAMPLES, self._count - first)
+        if number and number not in self._quantiles:
+            self._quantiles[number] = quantiles(self._values[-number:])
+        return self._quantiles.get(number, [])
 
 
 class ProbeHistory:

@@ -19,7 +19,6 @@ from prober.measure.outcome import Outcome, Verdict, classify_status, reader_fai
 from prober.measure.payload import json_object
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import (
-    IN_A_ROW,
     NO_DATA_STATES,
     SILENT_STATES,
     STATE_OF_OUTCOME,
@@ -146,7 +145,7 @@ class Target:
             self.budgets["cost"] = Budget(spec.budget.cost_per_day, cost)
         self.protected_demand: Mapping[str, BudgetDemand] = {}  # by budget, not available to requests
         self.ledger: BudgetKeeper | None = None
-        self._bad_in_a_row = 0
+        self._answers = WorkloadState("")  # of all workloads: whether they are answered or fail
         self._last_outcome: Outcome | None = None
         self._was_ready = False
         self._is_doubtful = False  # the target did not tell the identity itself, or may have another one since
@@ -172,7 +171,7 @@ class Target:
 
     def end(self, is_ending: bool) -> None:
         """Its server is being ended, or is not after all."""
-        self.is_ending = is_ending
+        self.is_ending, self._answers = is_ending, WorkloadState("")
         self.state, self.reason = TargetState.PENDING, ""
         if is_ending:
             self.state, self.reason = TargetState.DRAINING, "its server is being ended"
@@ -181,6 +180,7 @@ class Target:
         """Take over what its server has shown so far from the same target before a reload, unless its address is another."""
         if self.spec.url == before.spec.url:
             self.state, self.reason, self.is_ending = before.state, before.reason, before.is_ending
+            self._answers = before._answers
             self.workloads |= {name: before.workloads[name] for name in self.workloads.keys() & before.workloads}
         if (self.endpoint.host, self.endpoint.port) == (before.endpoint.host, before.endpoint.port):
             self.waiting_since_ns, self.has_answered = before.waiting_since_ns, before.has_answered
@@ -191,7 +191,7 @@ class Target:
         """A copy for a probe outside the schedule, which takes no slot here and changes neither state nor warm-up here."""
         other = copy(self)
         other.in_flight, other.warm_up = 0, WarmUp(0)
-        other.workloads, other._leading_workloads = {}, []
+        other.workloads, other._leading_workloads, other._answers = {}, [], WorkloadState("")
         other._identifying = other._asking = other._preparing = None
         other.prompt_calibration = self.settled_calibration
         other.identity, other._is_doubtful = self.probed_identity, False  # nothing is looked up beside its probe
@@ -249,7 +249,9 @@ class Target:
         """
         if self.is_ending:
             return False
-        if (self.state is TargetState.READY or self.state in NO_DATA_STATES) and not self._bad_in_a_row:
+        if (self.state is TargetState.READY or self.state in NO_DATA_STATES) and (
+            self._answers.latest is not TargetState.FAILING
+        ):
             return True
         if self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(self._ask_health())
@@ -262,27 +264,44 @@ class Target:
 
         The target gives no data while none of its workloads does. Once it answers again, those that shared its state are in doubt.
         """
-        outcome, state = result.outcome, STATE_OF_OUTCOME.get(result.outcome)
-        if self.is_ending or state is None:
+        outcome, end = result.outcome, STATE_OF_OUTCOME.get(result.outcome)
+        if self.is_ending or end is None:
             return
-        reason = result.detail if state in NO_DATA_STATES else f"{outcome}: {result.detail}"
+        reason = result.detail if end in NO_DATA_STATES else f"{outcome}: {result.detail}"
         if outcome is Outcome.CONNECT_REFUSED and self.has_answered:
             reason += "; it has answered before, so this is an outage and no start"
+        reason, now_ns, before = "" if end is TargetState.READY else reason, self.clock.now_ns(), self.state
         workload = self.workloads.setdefault(result.workload, WorkloadState(result.workload))
-        workload.ended(state, "" if state is TargetState.READY else reason)
-        if state is TargetState.READY:
-            if self.state is TargetState.FAILING:
-                self._look_up_pause_ns = MIN_LOOK_UP_PAUSE_NS
-            for workload in self.workloads.values() if self.state is not TargetState.READY else ():
-                if workload.state is self.state:
-                    workload.doubt()
-            self._bad_in_a_row, self._was_ready, self.state, self.reason = 0, True, TargetState.READY, ""
-        elif state is TargetState.FAILING:
-            self._failed(outcome)
-        elif (no_data_state := self._no_data_state()) is not None:
-            self._bad_in_a_row, self.state = 0, no_data_state
-        if state is not TargetState.READY and self.state in (state, TargetState.PENDING):
+        workload.ended(end, reason, now_ns)
+        if end not in NO_DATA_STATES:
+            self._answers.ended(end, reason, now_ns)
+        if (no_data_state := self._no_data_state()) is not None:
+            self.state = no_data_state
+        elif self._answers.state is not TargetState.PENDING:
+            self.state = self._answers.state
+        if self.state is TargetState.READY:
+            self.reason = ""
+        elif end is not TargetState.READY and self.state in (end, TargetState.PENDING):
             self.reason = reason
+        if self.state is not before and self.state is TargetState.READY:
+            for workload in self.workloads.values():
+                if workload.state is before:
+                    workload.doubt()
+        elif self.state is not before and self.state in NO_DATA_STATES:
+            self._answers = WorkloadState("")
+        self._learn(outcome, end, before)
+
+    def _learn(self, outcome: Outcome, end: TargetState, before: TargetState) -> None:
+        """What the end of a probe tells of warm-up and identity. before: the state before it"""
+        if end is TargetState.READY:
+            self._was_ready = True
+            self._look_up_pause_ns = MIN_LOOK_UP_PAUSE_NS if before is TargetState.FAILING else self._look_up_pause_ns
+        if outcome in (Outcome.CONNECT_REFUSED, Outcome.RESET) or (end is self.state is TargetState.FAILING):
+            self.warm_up.restarted()  # it went away: what answers next may be a cold engine
+        is_new_404 = outcome is Outcome.HTTP_404 and self._last_outcome is not Outcome.HTTP_404
+        is_new_failure = self.state is TargetState.FAILING is not before  # it may return with another model
+        if outcome is Outcome.HTTP_404 or is_new_failure:
+            self._doubt_identity(is_new=is_new_404 or is_new_failure)
         self._last_outcome = outcome
 
     def _no_data_state(self) -> TargetState | None:
@@ -293,18 +312,6 @@ class Target:
         if not schedules or not all(states and states <= NO_DATA_STATES for states in schedules):
             return None
         return TargetState.REJECTED if TargetState.REJECTED in set().union(*schedules) else TargetState.OVER_BUDGET
-
-    def _failed(self, outcome: Outcome) -> None:
-        self._bad_in_a_row += 1
-        if outcome in (Outcome.CONNECT_REFUSED, Outcome.RESET):
-            self.warm_up.restarted()  # it went away: what answers next may be a cold engine
-        if self._bad_in_a_row >= IN_A_ROW:
-            if self.state is not TargetState.FAILING:
-                self._doubt_identity(is_new=True)  # it may return with another model
-            self.state = TargetState.FAILING
-            self.warm_up.restarted()
-        if outcome is Outcome.HTTP_404:
-            self._doubt_identity(is_new=self._last_outcome is not Outcome.HTTP_404)
 
     def learn_refusal(self, words: str) -> bool:
         """Whether a refused request tells that the next one needs another field for its limit. All later ones have it."""
@@ -492,6 +499,8 @@ class Target:
         elif self.state in SILENT_STATES:
             self.state, self.reason = TargetState.PENDING, ""
             self.warm_up.restarted()
+        if self.state in SILENT_STATES:
+            self._answers = WorkloadState("")
 
     async def _identify(self, timeout_s: float) -> Verdict | None:
         """Look the target up, and keep what was known of it if the answers tell nothing."""

@@ -162,7 +162,7 @@ class Api:
     @_operation("GET", "/api/v1/events", Reply(200, "the events", list[EventAnswer]), parameters=[_TARGET])
     async def events(self, request: web.Request) -> web.StreamResponse:
         """Events, latest first: changes of state and of the engine, drift, diagnoses, sweeps, pauses, changed SLOs."""
-        return _list(EventAnswer, self._fleet.context.events.latest(request.query.get("target")))
+        return _list(EventAnswer, self._fleet.context.events.folded(request.query.get("target")))
 
     @_action("POST", "/api/v1/pauses", Reply(200, "the target is paused", PausedAnswer), _NO_TARGET)
     async def pause(self, request: web.Request) -> web.Response:

@@ -219,6 +219,9 @@ class TargetAnswer(Answer):
     paused: when it was paused; capacity: result of the last sweep with a capacity, in words
     last_sweep: the last one that ended, which may have found no capacity
     buffered: most of its last answers arrived all at once or several tokens at a time; null until enough were seen
+    quantiles: of the last ten minutes, latest: of the last minute, both empty while no probe is answered
+    earlier: of all samples that are kept, the last 4,096
+    no_latency: why `quantiles` is empty, else empty
     reason: of the state; empty if it is `ready`
     no_data: workloads without data; all of them while the state is `rejected` or `over_budget`
     starting: null unless the state is `starting` because it refuses connections
@@ -240,6 +243,9 @@ class TargetAnswer(Answer):
     outcomes: dict[str, int]
     slos: list[SloAnswer] = _at("standings")
     quantiles: Annotated[list[QuantileAnswer], BeforeValidator(_quantiles)]
+    latest: Annotated[list[QuantileAnswer], BeforeValidator(_quantiles)] = Field(default_factory=list)
+    earlier: Annotated[list[QuantileAnswer], BeforeValidator(_quantiles)] = Field(default_factory=list)
+    no_latency: str = ""
     diagnosis: Annotated[dict[str, Any] | None, BeforeValidator(lambda it: asdict(it) if is_dataclass(it) else it)]
     capacity: Annotated[str | None, BeforeValidator(_capacity)]
     headroom: list[HeadroomAnswer] = Field(validation_alias=AliasPath("capacity", "rooms"), default_factory=list)
@@ -338,12 +344,17 @@ class ProbeAnswer(EndedProbe):
 
 
 class EventAnswer(Answer):
-    """An event. target: empty if it is of several. kind: state, engine, drift, diagnosis, slo or sweep."""
+    """An event. target: empty if it is of several. kind: state, engine, drift, diagnosis, slo or sweep.
+
+    times: how often the same has happened since `since_unix_s`, each within ten minutes of the one before
+    """
 
     unix_s: float
     target: str
     kind: str
     text: str
+    times: int = 1
+    since_unix_s: float | None = None
 
 
 class BegunAnswer(Answer):

@@ -25,7 +25,7 @@ from prober.measure.result import ProbeResult
 from prober.measure.target_state import NO_DATA_STATES
 from prober.probing.buffering import TargetBuffering
 from prober.probing.fleet import Fleet
-from prober.probing.history import TargetHistory, latest_first
+from prober.probing.history import LATEST_S, RECENT_S, TargetHistory, latest_first
 from prober.probing.target_runner import TargetRunner
 from prober.results.result import LATENCIES
 from prober.statistics.quantiles import Quantile, quantiles
@@ -131,7 +131,7 @@ class Views:
             concerns=ranking.concerns,
             total=len(targets),
             matching=matching,
-            events=fleet.context.events.latest(name)[:EVENTS],
+            events=fleet.context.events.folded(name)[:EVENTS],
             probes=await self._listed(ranking, one, probe_filter),
             probe_filter=probe_filter,
             trusted=fleet.context.trust.trusted(fleet.context.clock.now_ns()),
@@ -219,17 +219,19 @@ class Views:
 
     async def _measured(self, view: TargetView) -> TargetView:
         """The view with its quantiles, which cost the most."""
-        quantiles: dict[tuple[str, str], Sequence[Quantile]] = {}
+        recent, latest, earlier = (dict[tuple[str, str], Sequence[Quantile]]() for _ in range(3))
         sampled: dict[tuple[str, str], tuple[float, float]] = {}
+        now_s = self._fleet.context.clock.unix_s()
         runner = self._fleet.find(view.key)
         history = runner.find(TargetHistory) if runner is not None else None
         for key, samples in list(history.samples.items()) if history is not None else ():
-            if rows := samples.quantiles():
-                quantiles[key] = rows
+            for rows, since_s in ((recent, now_s - RECENT_S), (latest, now_s - LATEST_S), (earlier, 0.0)):
+                if (since_s == 0 or not view.is_unanswered) and (found := samples.quantiles(since_s)):
+                    rows[key] = found
+                await asyncio.sleep(0)
             if span := samples.span_unix_s():
                 sampled[key] = span
-            await asyncio.sleep(0)
-        return replace(view, quantiles=quantiles, sampled=sampled)
+        return replace(view, quantiles=recent, latest=latest, earlier=earlier, sampled=sampled)
 
     def _view(self, runner: TargetRunner) -> TargetView:
         target, spec, identity = runner.target, runner.spec, runner.target.identity
@@ -269,6 +271,7 @@ class Views:
             buffering=buffering.buffering if buffering else Buffering(),
             labels={label: value for label, value in sorted(spec.labels.items()) if value},
             workloads=list(dict.fromkeys(probe.workload.name for probe in spec.probes)),
+            warm_up=(min(target.warm_up.done, spec.warmup), spec.warmup),
         )
 
     def _slo_statuses(self, runner: TargetRunner) -> list[SloStatus]:

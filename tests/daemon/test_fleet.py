@@ -590,7 +590,7 @@ async def test_an_exception_in_the_code_of_one_target_is_its_own(
             patched.setattr(CLASSES[kind], function, sometimes)
             await until(lambda: FAULT in caplog.text)
             good, failed = seen.probes("good"), seen.count("llmslo_probe_failures_total", "bad")
-            bad.state, bad._bad_in_a_row = (TargetState.PENDING, 1) if function == "awake" else (TargetState.READY, 0)
+            bad.state = TargetState.PENDING if function == "awake" else TargetState.READY
             await until(lambda: seen.probes("good") >= good + 5)
             if outcome == READING:
                 await until(lambda: seen.count("llmslo_probe_failures_total", "bad", "probe", "malformed") >= 2)

@@ -2,10 +2,11 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
+from random import Random
 from typing import Any, cast
 
 import orjson
@@ -17,7 +18,7 @@ from prober.config.load import load
 from prober.config.target import TargetSpec
 from prober.measure.engines import DIALECTS
 from prober.measure.outcome import Outcome
-from prober.measure.target_state import NO_DATA_STATES, TargetState
+from prober.measure.target_state import MIN_NS, NO_DATA_STATES, TargetState
 from prober.net.clock import Clock
 from prober.probing.target import Target
 from prober.web.api_types import Snapshot
@@ -47,9 +48,9 @@ SEQUENCES = {
     "a$ b$ a~ b0": "over_budget over_budget over_budget",
     "a- b- a! b!": "rejected rejected rejected",
     "a- b- a! a! a!": "failing failing rejected",
-    "a- b- a+": "ready ready pending",
-    "a- b- a+ b- b-": "ready ready pending",
-    "a- b- a+ b- b- b-": "ready ready rejected",
+    "a- b- a+ a+": "rejected rejected rejected",
+    "a- b- a+ a+ a+ b- b-": "ready ready pending",
+    "a- b- a+ a+ a+ b- b- b-": "ready ready rejected",
     "a+ b+ a- a- b- b- a+ a- a- b+ b-": "ready ready ready",
     "a+ b+ a- a- a- b+ a-": "ready rejected ready",
     "a+ b+ a- a- a- b- b-": "ready rejected ready",
@@ -59,6 +60,9 @@ SEQUENCES = {
     "a+ b+ a! a! a! a- a- a- b- b- b-": "rejected rejected rejected",
     "a+ b+ a- b! a- b! a- b!": "failing rejected failing",
     "a! a- b- a-": "pending pending rejected",
+    "a! a! a+ a! a! a!": "ready ready pending",  # one more for each failure before
+    "a+ a+ a! a! a! a+ a! a+ a!": "failing failing pending",
+    "a+ a+ a! a! a! a+ a+ a! a+ a+": "ready ready pending",
 }
 
 
@@ -80,15 +84,60 @@ targets: [{{name: t, {keys}{more}}}, {{name: u, {keys}}}]
 
 @pytest.mark.parametrize("sequence", SEQUENCES)
 def test_a_state_is_that_of_every_probe_and_never_of_one_among_others(sequence: str) -> None:
-    """A target gives no data if none of its workloads does. A state takes three probes in a row, unless none ended otherwise before."""
-    target = Target(targets("http://127.0.0.1:9")[0], cast(Clock, StoppedClock()))
+    """A target gives no data if none of its workloads does. A state takes three probes in a row, unless none ended otherwise before.
+
+    It is over when three more probes were answered than were not.
+    """
+    clock = StoppedClock()
+    target = Target(targets("http://127.0.0.1:9")[0], cast(Clock, clock))
     for probe in sequence.split():
+        clock.ns += MIN_NS // 2
         target.ended(ended(OUTCOMES[probe[1]], probe[0], "why"))
     states = {name: known.state for name, known in target.workloads.items()}
     assert f"{target.state} {states['a']} {states['b']}" == SEQUENCES[sequence]
     reasons = {"ready": "", "failing": "http_5xx: why"}
     if target.state is not TargetState.PENDING:
         assert target.reason == reasons.get(target.state, "why")
+
+
+@pytest.mark.parametrize("per_s", [0.2, 1, 4, 20])
+@pytest.mark.parametrize("failing_share", [0.2, 0.5])
+def test_a_target_that_fails_some_of_its_probes_is_ready(failing_share: float, per_s: float) -> None:
+    """In 5,000 probes after an hour without a failure it is `failing` twice at most, and never for less than two seconds."""
+    clock, rng = StoppedClock(), Random(1)
+    target = Target(targets("http://127.0.0.1:9", workloads="a")[0], cast(Clock, clock))
+    changes = [(0, target.state)]
+    for number in range(5_100):
+        clock.ns += round(1e9 / per_s)
+        is_failure = number > 100 and rng.random() < failing_share
+        target.ended(ended(Outcome.HTTP_429 if is_failure else Outcome.OK, "a"))
+        if target.state is not changes[-1][1]:
+            changes.append((clock.ns, target.state))
+    assert len(changes) <= 6
+    assert all(after - before >= MIN_NS for (before, _), (after, _) in pairwise(changes[1:]))
+
+
+@pytest.mark.parametrize(("per_s", "seen_after_s"), [(0.2, 15), (1, 3), (4, 2.5), (50, 2.1)])
+def test_an_outage_is_seen_after_three_probes_and_within_three_seconds(per_s: float, seen_after_s: float) -> None:
+    """Also after one in fifty has failed; it is over as soon, and a single answer does not end it."""
+    clock = StoppedClock()
+    target = Target(targets("http://127.0.0.1:9", workloads="a")[0], cast(Clock, clock))
+
+    def end(is_answered: Callable[[int], bool], until: TargetState, probes: int = 1_000) -> float:
+        begun_ns = clock.ns
+        for number in range(probes):
+            clock.ns += round(1e9 / per_s)
+            target.ended(ended(Outcome.OK if is_answered(number) else Outcome.HTTP_5XX, "a"))
+            if number and target.state is until:
+                break
+        return (clock.ns - begun_ns) / 1e9
+
+    end(lambda number: number % 50 > 0, TargetState.FAILING)
+    assert str(target.state) == "ready"
+    assert end(lambda number: False, TargetState.FAILING) <= max(seen_after_s, 4 / per_s)
+    end(lambda number: number % 50 == 25, TargetState.READY)
+    assert str(target.state) == "failing"
+    assert end(lambda number: True, TargetState.READY) <= seen_after_s
 
 
 @pytest.mark.parametrize(
@@ -105,9 +154,11 @@ def test_a_workload_of_several_kinds_of_requests_is_no_data_if_all_that_are_stil
     workload: str, sequence: str, state: str, without_data: list[str]
 ) -> None:
     """A session whose first turn is refused has no others, though they were answered before. Rare answers make no state flap."""
-    target = Target(targets("http://127.0.0.1:9", workloads=workload)[0], cast(Clock, StoppedClock()))
+    clock = StoppedClock()
+    target = Target(targets("http://127.0.0.1:9", workloads=workload)[0], cast(Clock, clock))
     states = []
     for probe in sequence.split():
+        clock.ns += MIN_NS // 2
         target.ended(ended(OUTCOMES[probe[-1]], workload + probe[:-1]))
         states.append(target.state)
     assert states[-1] == state
@@ -243,7 +294,7 @@ async def test_a_workload_that_is_refused_beside_another_is_no_data_of_its_own(
         assert at["slo"]["a"] == "7 of the 1,000 events needed"
         assert f"no data of workload b: rejected: {refusal}" in at["watch"]
         gateway.refused = {}
-        await asyncio.sleep(2)
+        await asyncio.sleep(4)
         after = await told(seen, caplog)
     assert after["events"][2:] == ["workload b is ready, was rejected"]
     assert (after["no data"], after["series"]) == ({}, set())

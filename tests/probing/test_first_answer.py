@@ -84,7 +84,7 @@ async def test_a_reload_neither_begins_the_start_anew_nor_forgets_an_answer() ->
         before = seen.count("llmslo_probe_failures_total", "a", "probe", "connect_refused")
         await seen.reconcile(specs(changed), 1.0)
         await until(lambda: seen.count("llmslo_probe_failures_total", "a", "probe", "connect_refused") >= before + 3)
-        assert state(seen, "a") == TargetState.FAILING
+        await until(lambda: state(seen, "a") == TargetState.FAILING)
         await seen.reconcile(specs(f"name: a, url: 'http://127.0.0.1:{free_port()}'"), 1.0)
         assert state(seen, "a") == TargetState.PENDING, "nothing is known of another server yet"
         await until(lambda: state(seen, "a") == TargetState.STARTING)

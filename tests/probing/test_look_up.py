@@ -204,6 +204,7 @@ async def test_a_look_up_after_an_outage_is_beside_the_probes() -> None:
         engine.page_delay_s = 2.0
         for _ in range(3):
             target.ended(ended(Outcome.CONNECT_REFUSED))
+            await asyncio.sleep(1)
         await asyncio.sleep(60)
         assert target.state is TargetState.FAILING
         before = len(engine.look_ups)

@@ -554,11 +554,11 @@ async def test_an_engine_that_loads_is_starting_and_then_warm_up() -> None:
 
 
 async def test_three_failures_in_a_row_are_failing() -> None:
-    """One failure is none of the state's business; three are."""
+    """One failure is none of the state's business; three over two seconds are."""
     clock = make_clock()
     async with running(QUICK) as url:
         target = Target(spec(url, headers={"X-Mock-Fault": "http:500"}), clock)
-        states = [(await send(target), target.state)[1] for _ in range(3)]
+        states = [(await send(target, 1.0), target.state)[1] for _ in range(3)]
     clock.close()
     assert states == [TargetState.PENDING, TargetState.PENDING, "failing"]
 

@@ -284,7 +284,7 @@ async def test_a_probe_on_request_changes_nothing_of_its_target(url: str) -> Non
             warm_up = target.warm_up
             state = (
                 target.state,
-                target._bad_in_a_row,
+                target._answers.latest,
                 target._was_ready,
                 target.in_flight,
                 target.identity,

@@ -590,12 +590,13 @@ def test_a_target_that_refuses_connections_says_since_when_and_until_when() -> N
     assert text in Read(html([target(), view])).text
 
 
-def test_latencies_of_a_failing_target_are_marked_as_of_before() -> None:
-    """Its card does not show latencies from before the outage as if they were those of now; a neighbour's has no mark."""
-    (down,) = (replace(view, quantiles=target().quantiles) for view in SCENES["down"]())
-    caption = r"<caption>(.*?)</caption>"
-    marked = [Read(text).text for text in re.findall(caption, html([down, target("up")]), re.S) if "of before" in text]
-    assert [" ".join(text.split()) for text in marked] == ["chat: ? of before it answers no probe now"]
+def test_a_failing_target_shows_no_latency_as_of_now() -> None:
+    """Its card has none, its page only those of all samples that are kept; a neighbour's card has a table."""
+    (down,) = (replace(view, quantiles={}, latest={}, earlier=target().earlier) for view in SCENES["down"]())
+    assert html([down, target("up")]).count("No latency: no probe is answered now.") == 1
+    page = Read(html([replace(down, sampled=target().sampled)])).text
+    assert "No latency: no probe is answered now." in page
+    assert "since " in page
 
 
 def test_another_model_than_the_requested_one_is_shown() -> None:

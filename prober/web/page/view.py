@@ -113,8 +113,10 @@ class TargetView:
 
     key: its address on the page and in the API, known before its name is
     other_model: the model that answers name, several joined by `|`; empty if it is `model`
-    quantiles: by (workload, signal), in seconds
-    sampled: Unix seconds of the first and the last sample of these
+    quantiles: of the last ten minutes, by (workload, signal), in seconds; none while no probe is answered
+    latest: the same of the last minute; earlier: of all samples that are kept, which are those of `sampled`
+    sampled: Unix seconds of the first and the last sample
+    warm_up: how many warm-up probes were answered, and how many there are
     paused_unix_s: when it was paused; None if it is not
     probes: the last RECENT, latest first
     sweeps: the last results, latest first
@@ -139,7 +141,10 @@ class TargetView:
     outcomes: Mapping[str, int] = field(default_factory=dict)
     standings: Sequence[SloStatus] = ()
     quantiles: Mapping[tuple[str, str], Sequence[Quantile]] = field(default_factory=dict)
+    latest: Mapping[tuple[str, str], Sequence[Quantile]] = field(default_factory=dict)
+    earlier: Mapping[tuple[str, str], Sequence[Quantile]] = field(default_factory=dict)
     sampled: Mapping[tuple[str, str], tuple[float, float]] = field(default_factory=dict)
+    warm_up: tuple[int, int] = (0, 0)
     diagnosis: Diagnosis | None = None
     capacity: Capacities | None = None
     paused_unix_s: float | None = None
@@ -159,6 +164,19 @@ class TargetView:
     def is_unanswered(self) -> bool:
         """No probe is answered now: what was measured describes the past."""
         return self.state in UNANSWERED_STATES
+
+    @property
+    def no_latency(self) -> str:
+        """Why there is no current latency, in words; "" if there is one."""
+        if self.quantiles:
+            return ""
+        if self.is_unanswered:
+            return "No latency: no probe is answered now."
+        if self.earlier:
+            return "No latency was measured in the last 10 minutes."
+        done, count = self.warm_up
+        judging = ", judging from now" if done == count else ""
+        return f"{done} of {count} warm-up probes done{judging}." if count else "No latency samples yet."
 
 
 @dataclass(frozen=True, slots=True)
