@@ -29,6 +29,7 @@ from prober.cli.options import (
     WorkloadOptions,
     expand_options,
     quantity,
+    rare_option,
     share,
     warm_up_length,
 )
@@ -140,10 +141,10 @@ def compare(
     rate: Annotated[list[str] | None, typer.Option(help="Mean rate of the requests, such as 2/s; repeatable.")] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds at each rate; each side has one turn in a round.")] = 12,
     requests: Annotated[int, typer.Option(min=2, help="Requests in a turn.")] = 20,
-    cool_down: Annotated[str, typer.Option(help="Pause between turns.")] = "3s",
+    cool_down: Annotated[str, rare_option(help="Pause between turns.")] = "3s",
     warm_up: WarmUpOption = "2",
     error: Annotated[
-        str, typer.Option(help="Largest probability of reporting any difference where there is none.")
+        str, rare_option(help="Largest probability of reporting any difference where there is none.")
     ] = "5%",
     slo: Annotated[
         list[str] | None,
@@ -152,22 +153,22 @@ def compare(
     margin: Annotated[
         str, typer.Option(help="Worsening that does not matter, for the risk of adopting B or going back.")
     ] = "10%",
-    rollback: Annotated[str, typer.Option(help="Needs and losses of going back to A, for the report.")] = "",
+    rollback: Annotated[str, rare_option(help="Needs and losses of going back to A, for the report.")] = "",
     save: Annotated[str, typer.Option(help="File for the comparison, for `prober report`.")] = "",
     b_model: Annotated[str, typer.Option(help="Model of B, if its name differs.")] = "",
     b_sampling: Annotated[
         str,
-        typer.Option(
+        rare_option(
             help="Request fields of B beside those of A, such as response_format or tools: a JSON object, or @FILE of one. Lengths are "
             "not forced then."
         ),
     ] = "",
-    b_bearer_token_file: Annotated[str, typer.Option(help="Bearer token file of B, if it differs.")] = "",
+    b_bearer_token_file: Annotated[str, rare_option(help="Bearer token file of B, if it differs.")] = "",
     gpus: GpuCount = 0,
     gpu_price: GpuPrice = None,
-    b_gpus: Annotated[int, typer.Option(min=0, help="Number of GPUs of B, if it differs.")] = 0,
+    b_gpus: Annotated[int, rare_option(min=0, help="Number of GPUs of B, if it differs.")] = 0,
     b_gpu_price: Annotated[
-        float | None, typer.Option(min=0, help="Dollars per GPU and hour of B, if it differs.")
+        float | None, rare_option(min=0, help="Dollars per GPU and hour of B, if it differs.")
     ] = None,
     *,
     workers: WorkerOptions,

@@ -14,7 +14,15 @@ from rich.table import Table
 
 from prober.cli.console import Terminal
 from prober.cli.exit_codes import ExitCode, exit_on, fail
-from prober.cli.options import AddedWorkloadOptions, AsJson, EndpointOptions, MetricsUrl, Url, expand_options
+from prober.cli.options import (
+    AddedWorkloadOptions,
+    AsJson,
+    EndpointOptions,
+    MetricsUrl,
+    Url,
+    expand_options,
+    rare_option,
+)
 from prober.cli.output import echo
 from prober.cli.target import target, validated, workload
 from prober.config.fields import Document
@@ -51,10 +59,10 @@ def diagnose(
     tpot: Annotated[str, typer.Option(help="TPOT objective that is missed, such as 30ms.")] = "",
     metrics_url: MetricsUrl = "auto",
     model_config: Annotated[
-        str, typer.Option(help="config.json of the model, for the memory-bandwidth bound of decode.")
+        str, rare_option(help="config.json of the model, for the memory-bandwidth bound of decode.")
     ] = "",
-    gpu: Annotated[str, typer.Option(help="NVML name of the GPU, such as 'NVIDIA L4'.")] = "",
-    gpus: Annotated[int, typer.Option(min=1, help="Number of GPUs that share the weights.")] = 1,
+    gpu: Annotated[str, rare_option(help="NVML name of the GPU, such as 'NVIDIA L4'.")] = "",
+    gpus: Annotated[int, rare_option(min=1, help="Number of GPUs that share the weights.")] = 1,
     as_json: AsJson = False,
 ) -> None:
     """Send about 70 small probes, one at a time, and print the diagnosis, or the failures. Exit code: 0 if any was answered."""

@@ -28,6 +28,7 @@ from prober.cli.options import (
     WorkloadOptions,
     expand_options,
     quantity,
+    rare_option,
     share,
     warm_up_length,
 )
@@ -95,15 +96,13 @@ def gate(
             min=0, help="Most requests to send; 0: three times as many as 'ready' takes, within 1h, but 1,000."
         ),
     ] = 0,
-    error: Annotated[str, typer.Option(help="Largest probability of a wrong verdict.")] = "5%",
-    failures: Annotated[
-        str, typer.Option(help="Share of failed requests above which the target is not ready.")
-    ] = "10%",
+    error: Annotated[str, rare_option(help="Largest probability of a wrong verdict.")] = "5%",
+    failures: Annotated[str, rare_option(help="Share of failed requests above which the target is not ready.")] = "10%",
     baseline: Annotated[str, typer.Option(help="Result file to compare latencies with.")] = "",
     material: Annotated[str, typer.Option(help="Slowdown against the baseline that matters.")] = "20%",
     max_cost: Annotated[
         float | None,
-        typer.Option(min=0, help="Most dollars per million output tokens at this rate; needs --gpu-price."),
+        rare_option(min=0, help="Most dollars per million output tokens at this rate; needs --gpu-price."),
     ] = None,
     save: Annotated[str, typer.Option(help="File for the result, a baseline for later runs.")] = "",
     *,

@@ -6,28 +6,38 @@ import sys
 from collections.abc import Callable
 from functools import wraps
 from importlib import import_module
+from typing import Any
 
 from prober.cli.exit_codes import ExitCode, fail
 from prober.cli.output import echo, log_to_stderr
 
-COMMANDS = {
-    "run": "probe the configured targets and export what users experience to Prometheus",
-    "watch": "probe targets and show in the terminal what users experience, without Prometheus",
-    "drain": "tell the prober of this container that its pod is being ended, as a preStop hook",
-    "check": "check a configuration, its daily cost and its alerts",
-    "rules": "write recording rules and alerts for the SLOs, for Prometheus or its operator",
-    "dashboards": "write, check or push the Grafana dashboards",
-    "once": "send one probe to a URL and draw its timeline",
-    "sweep": "estimate once at which request rate each SLO gives way",
-    "diagnose": "find out why a target is slow, with a few probes of each shape",
-    "gate": "decide whether a target is ready, for a rollout or pipeline, in as few requests as possible",
-    "compare": "compare two endpoints with the same requests, in alternating rounds, or two results",
-    "matrix": "measure the rows of a workload matrix, with a verdict for each",
-    "report": "report results side by side, with charts; reads files of vLLM, SGLang, llmperf and NVIDIA tools too",
-    "plan": "compute how many instances a peak needs and what they cost",
-    "mock": "serve a mock OpenAI API with configurable latencies and faults",
-    "demo": "run mock engines, some of them with problems, the prober, and Prometheus if installed",
+GROUPS = {
+    "Every day": {
+        "run": "probe the configured targets and export what users experience to Prometheus",
+        "watch": "probe targets and show in the terminal what users experience, without Prometheus",
+        "check": "check a configuration, its daily cost and its alerts",
+        "rules": "write recording rules and alerts for the SLOs, for Prometheus or its operator",
+        "dashboards": "write, check or push the Grafana dashboards",
+        "once": "send one probe to a URL and draw its timeline",
+        "diagnose": "find out why a target is slow, with a few probes of each shape",
+    },
+    "Experiments": {
+        "sweep": "estimate once at which request rate each SLO gives way",
+        "gate": "decide whether a target is ready, for a rollout or pipeline, in as few requests as possible",
+        "compare": "compare two endpoints with the same requests, in alternating rounds, or two results",
+        "matrix": "measure the rows of a workload matrix, with a verdict for each",
+        "report": "report results side by side, with charts; reads files of vLLM, SGLang, llmperf and NVIDIA tools too",
+        "plan": "compute how many instances a peak needs and what they cost",
+    },
+    "Kubernetes": {
+        "drain": "tell the prober of this container that its pod is being ended, as a preStop hook",
+    },
+    "Testing": {
+        "mock": "serve a mock OpenAI API with configurable latencies and faults",
+        "demo": "run mock engines, some of them with problems, the prober, and Prometheus if installed",
+    },
 }
+COMMANDS = [command for group in GROUPS.values() for command in group]
 
 
 def hold_signals() -> None:
@@ -44,9 +54,9 @@ def main() -> None:
         echo(f"prober, version {__version__}")
         return
     if name not in COMMANDS:
-        echo("Usage: prober COMMAND [OPTIONS]\n\nCommands (prober COMMAND --help says more):")
-        for command, text in COMMANDS.items():
-            echo(f"  {command:12}{text}")
+        echo("Usage: prober COMMAND [OPTIONS]    (prober COMMAND --help lists the usual options, --help-all all)")
+        for group, commands in GROUPS.items():
+            echo("\n".join((f"\n{group}:", *(f"  {command:12}{text}" for command, text in commands.items()))))
         if name not in ("--help", "-h", "help"):
             fail(f"\nprober: no command {name!r}", ExitCode.WRONG_CALL)
         return
@@ -54,7 +64,7 @@ def main() -> None:
     front = None
     if name == "run":
         hold_signals()
-        if "--help" not in sys.argv:
+        if not {"--help", "--help-all"} & set(sys.argv):
             from prober.net.allocator import configure_malloc
             from prober.web.front_process import FrontProcess
 
@@ -69,7 +79,15 @@ def main() -> None:
     gc.freeze()  # the collector skips what was imported, so that it does not delay timestamps
     gc.enable()
     gc.set_threshold(50_000, 20, 20)
-    app(args=sys.argv[2:], prog_name=f"prober {name}", obj=front)
+    parser, arguments = typer.main.get_command(app), sys.argv[2:]
+    rare: list[Any] = [option for option in parser.params if getattr(option, "hidden", False)]
+    if "--help-all" in arguments:
+        arguments = ["--help"]
+        for option in rare:
+            option.hidden = False
+    elif rare:
+        parser.epilog = f"{len(rare)} more options: prober {name} --help-all"
+    parser(args=arguments, prog_name=f"prober {name}", obj=front)
 
 
 def _interruptible(command: Callable[..., None]) -> Callable[..., None]:

@@ -13,7 +13,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import MISSING, dataclass, fields, is_dataclass
-from functools import wraps
+from functools import partial, wraps
 from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
@@ -24,17 +24,18 @@ from prober.measure.warmup import WarmUpLength
 from prober.workload.workloads import BUILT_IN
 
 T = TypeVar("T")
+rare_option = partial(typer.Option, hidden=True)  # shown by --help-all only
 Url = Annotated[str, typer.Argument(help="Base URL, such as http://localhost:8000.")]
 ConfigFile = Annotated[str, typer.Option("--config.file", help="YAML configuration.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-MetricsUrl = Annotated[str, typer.Option(help="URL of the engine's metrics page; auto: find it; none: do not read it.")]
+MetricsUrl = Annotated[str, rare_option(help="URL of the engine's metrics page; auto: find it; none: do not read it.")]
 WorkloadName = Annotated[str, typer.Option(help=f"Workload to send: {', '.join(BUILT_IN)}, or one of --config.file.")]
 PromptTokens = Annotated[
     int, typer.Option(min=0, help="Fixed prompt length instead of a workload; needs --output-tokens.")
 ]
 WarmUpOption = Annotated[
     str,
-    typer.Option("--warm-up", help="Sent before what counts: a number of requests (50), or a time (20s); 0: nothing."),
+    rare_option("--warm-up", help="Sent before what counts: a number of requests (50), or a time (20s); 0: nothing."),
 ]
 OutputTokens = Annotated[
     int, typer.Option(min=0, help="Fixed output length instead of a workload; needs --prompt-tokens or --prompts.")
@@ -47,13 +48,13 @@ class EndpointOptions:
 
     model: Annotated[str, typer.Option(help="Name of the model; auto: ask /v1/models.")] = "auto"
     api: Annotated[
-        str, typer.Option(help="chat, completions, responses or messages; default: by the end of the URL, else chat.")
+        str, rare_option(help="chat, completions, responses or messages; default: by the end of the URL, else chat.")
     ] = ""
-    engine: Annotated[str, typer.Option(help=f"auto, or {', '.join(DIALECTS)}.")] = "auto"
+    engine: Annotated[str, rare_option(help=f"auto, or {', '.join(DIALECTS)}.")] = "auto"
     bearer_token_file: Annotated[str, typer.Option(help="File with the bearer token.")] = ""
-    ca_file: Annotated[str, typer.Option(help="File with the certificate authorities to trust.")] = ""
-    header: Annotated[list[str] | None, typer.Option(help="'name: value' of a request header; repeatable.")] = None
-    max_send_lag: Annotated[str, typer.Option(help="Lateness of the prober above which a request has no latency.")] = (
+    ca_file: Annotated[str, rare_option(help="File with the certificate authorities to trust.")] = ""
+    header: Annotated[list[str] | None, rare_option(help="'name: value' of a request header; repeatable.")] = None
+    max_send_lag: Annotated[str, rare_option(help="Lateness of the prober above which a request does not count.")] = (
         "10ms"
     )
 
@@ -69,17 +70,17 @@ class WorkloadOptions:
         str, typer.Option("--config.file", help="Configuration file whose workloads can be named.")
     ] = ""
     prompts: Annotated[
-        str, typer.Option(help="File of prompts (JSONL of messages, or ShareGPT's JSON); needs --output-tokens.")
+        str, rare_option(help="File of prompts (JSONL of messages, or ShareGPT's JSON); needs --output-tokens.")
     ] = ""
     trace: Annotated[
-        str, typer.Option(help="Trace (Mooncake JSONL or Azure CSV) whose lengths and prefixes are sent.")
+        str, rare_option(help="Trace (Mooncake JSONL or Azure CSV) whose lengths and prefixes are sent.")
     ] = ""
     golden: Annotated[
-        str, typer.Option(help="Workload of golden prompts in --config.file; one request in 20 is one of them.")
+        str, rare_option(help="Workload of golden prompts in --config.file; one request in 20 is one of them.")
     ] = ""
     sampling: Annotated[
         str,
-        typer.Option(
+        rare_option(
             help="Request fields beside those of the workload, such as tools or response_format: a JSON object, or @FILE of one."
         ),
     ] = ""
@@ -105,10 +106,10 @@ class WorkerOptions:
 
     workers: Annotated[
         str,
-        typer.Option(help="Processes that send; 1: this one; auto: one per core but one, with --ray of the cluster."),
+        rare_option(help="Processes that send; 1: this one; auto: one per core but one, with --ray of the cluster."),
     ] = "1"
     ray: Annotated[
-        str, typer.Option(help="Ray cluster whose nodes the workers run on: HOST:PORT, auto, or local to start one.")
+        str, rare_option(help="Ray cluster whose nodes the workers run on: HOST:PORT, auto, or local to start one.")
     ] = ""
 
     def count(self) -> int | None:

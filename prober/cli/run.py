@@ -9,7 +9,7 @@ import typer
 
 from prober.cli.daemon import run_app, split_file, url_configuration, write_configuration
 from prober.cli.exit_codes import ExitCode, fail
-from prober.cli.options import ConfigFile
+from prober.cli.options import ConfigFile, rare_option
 from prober.cli.output import echo
 from prober.config.units import count, duration
 from prober.net.log_lines import Format, Level, log_to_stderr
@@ -29,12 +29,12 @@ def run(
     ] = None,
     config_file: ConfigFile = "",
     listen_address: Annotated[str, typer.Option("--web.listen-address", help="host:port or :port.")] = ":9742",
-    external_url: Annotated[str, typer.Option("--web.external-url", help="URL at which users reach the prober.")] = "",
+    external_url: Annotated[str, rare_option("--web.external-url", help="URL at which users reach the prober.")] = "",
     grafana_url: Annotated[
         str,
-        typer.Option("--web.grafana-url", help="URL at which users reach Grafana; the page links to its dashboards."),
+        rare_option("--web.grafana-url", help="URL at which users reach Grafana; the page links to its dashboards."),
     ] = "",
-    route_prefix: Annotated[str, typer.Option("--web.route-prefix", help="Path prefix of all pages.")] = "",
+    route_prefix: Annotated[str, rare_option("--web.route-prefix", help="Path prefix of all pages.")] = "",
     admin_api: Annotated[
         bool,
         typer.Option(
@@ -49,18 +49,18 @@ def run(
     ] = None,
     keep_running: Annotated[
         bool,
-        typer.Option(
+        rare_option(
             "--keep-running",
             help="Wait for a valid configuration, address or web configuration instead of exiting, and keep state in memory "
             "while storage cannot be used. For a sidecar, which must not take its engine out of service.",
         ),
     ] = False,
     history_limit: Annotated[
-        int, typer.Option("--history.limit", min=1, help="Successful probes kept for each target.")
+        int, rare_option("--history.limit", min=1, help="Successful probes kept for each target.")
     ] = 100,
     shutdown_timeout: Annotated[
         str,
-        typer.Option(
+        rare_option(
             "--shutdown.timeout", help="Time for probes in flight after SIGTERM; a plain number is in seconds."
         ),
     ] = "20s",
@@ -70,7 +70,7 @@ def run(
     ] = None,
     storage_max_size: Annotated[
         str | None,
-        typer.Option("--storage.max-size", help="Bytes that --storage.path may take, such as 56M; default: no limit."),
+        rare_option("--storage.max-size", help="Bytes that --storage.path may take, such as 56M; default: no limit."),
     ] = None,
     shard: Annotated[
         str,
@@ -78,41 +78,41 @@ def run(
     ] = "0/1",
     vantage: Annotated[
         str,
-        typer.Option(
+        rare_option(
             "--vantage",
             help="Name of the place from which this prober probes, if several probe one target; a label of every series about targets.",
         ),
     ] = "",
     lease_name: Annotated[
         str | None,
-        typer.Option(
+        rare_option(
             "--lease.name",
             help="Kubernetes Lease whose holder sweeps and writes to Grafana; the shard is appended to the name.",
         ),
     ] = None,
     lease_namespace: Annotated[
-        str | None, typer.Option("--lease.namespace", help="Namespace of the Lease; default: that of the pod.")
+        str | None, rare_option("--lease.namespace", help="Namespace of the Lease; default: that of the pod.")
     ] = None,
     lease_api_server: Annotated[
         str | None,
-        typer.Option("--lease.api-server", help="URL of the API server; default: that of the pod's cluster."),
+        rare_option("--lease.api-server", help="URL of the API server; default: that of the pod's cluster."),
     ] = None,
     lease_token_file: Annotated[
-        str | None, typer.Option("--lease.token-file", help="Bearer token for --lease.api-server.")
+        str | None, rare_option("--lease.token-file", help="Bearer token for --lease.api-server.")
     ] = None,
     lease_ca_file: Annotated[
-        str | None, typer.Option("--lease.ca-file", help="Certificate authorities for --lease.api-server.")
+        str | None, rare_option("--lease.ca-file", help="Certificate authorities for --lease.api-server.")
     ] = None,
     lease_path: Annotated[
         str | None,
-        typer.Option("--lease.path", help="Directory for a lock file instead of a Lease, for replicas on one machine."),
+        rare_option("--lease.path", help="Directory for a lock file instead of a Lease, for replicas on one machine."),
     ] = None,
     lease_duration: Annotated[
         str,
-        typer.Option("--lease.duration", help="Time without a renewal after which another replica takes the lease."),
+        rare_option("--lease.duration", help="Time without a renewal after which another replica takes the lease."),
     ] = "15s",
     log_level: Annotated[Level, typer.Option("--log.level")] = Level.INFO,
-    log_format: Annotated[Format, typer.Option("--log.format")] = Format.LOGFMT,
+    log_format: Annotated[Format, rare_option("--log.format")] = Format.LOGFMT,
     *,
     call: typer.Context,
 ) -> None:

@@ -33,6 +33,7 @@ from prober.cli.options import (
     expand_options,
     named_options,
     quantity,
+    rare_option,
     warm_up_length,
 )
 from prober.cli.output import echo
@@ -93,7 +94,7 @@ def sweep(
     min_rate: Annotated[str, typer.Option(help="First rate.")] = "1/s",
     max_rate: Annotated[str, typer.Option(help="Highest rate.")] = "50/s",
     rates: Annotated[
-        str, typer.Option(help="Rates of a grid, rising, such as 1,2,5,8,10 per second; implies --mode grid.")
+        str, rare_option(help="Rates of a grid, rising, such as 1,2,5,8,10 per second; implies --mode grid.")
     ] = "",
     concurrency: Annotated[
         str,
@@ -101,15 +102,15 @@ def sweep(
             help="Instead of rates: requests kept in flight, such as 1,4,16. A closed loop, which hides queueing."
         ),
     ] = "",
-    step: Annotated[str, typer.Option(help="Length of a stage; default: 4s, in a grid 60s.")] = "",
+    step: Annotated[str, rare_option(help="Length of a stage; default: 4s, in a grid 60s.")] = "",
     warm_up: WarmUpOption = "20s",
-    sustain: Annotated[str, typer.Option(help="Length of the final run at the knee; 0s: none.")] = "5m",
+    sustain: Annotated[str, rare_option(help="Length of the final run at the knee; 0s: none.")] = "5m",
     max_in_flight: Annotated[
-        int, typer.Option(min=1, help="Requests in flight at which the target counts as saturated.")
+        int, rare_option(min=1, help="Requests in flight at which the target counts as saturated.")
     ] = 2_000,
     max_requests: Annotated[int, typer.Option(min=0, help="Most requests of one sweep; 0: no limit.")] = 0,
-    max_time: Annotated[str, typer.Option(help="Longest time that one sweep sends.")] = "1h",
-    repeat: Annotated[int, typer.Option(min=1, help="Number of sweeps, for the variance between runs.")] = 1,
+    max_time: Annotated[str, rare_option(help="Longest time that one sweep sends.")] = "1h",
+    repeat: Annotated[int, rare_option(min=1, help="Number of sweeps, for the variance between runs.")] = 1,
     output: Annotated[str, typer.Option(help="File for the result, for `prober report`.")] = "",
     metrics_url: MetricsUrl = "auto",
     *,

@@ -26,6 +26,18 @@ def test_an_unknown_option_of_any_command_exits_with_2(command: str) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_short_help_has_at_most_15_options_and_names_the_way_to_all(command: str) -> None:
+    """The help of a command fits a screen; --help-all has every option, and the short help names it where it leaves some out."""
+    shown, in_full = (prober(command, help_option).stdout for help_option in ("--help", "--help-all"))
+    short, everything = (
+        {line.split()[0] for line in text.splitlines() if line.startswith("  --")} for text in (shown, in_full)
+    )
+    assert len(short) <= 15
+    assert short <= everything
+    assert (f"{len(everything - short)} more options" in shown) == (short < everything)
+
+
 def test_an_unknown_command_is_a_wrong_call() -> None:
     """The commands are listed; here of a process, which exits with the code that the table says."""
     done = subprocess.run([sys.executable, "-m", "prober", "no-such-command"], capture_output=True, text=True)

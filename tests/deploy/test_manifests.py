@@ -297,7 +297,7 @@ def test_every_flag_exists(shipped: dict[str, list[Manifest]]) -> None:
         for _, container in containers(manifest)
         if "command" not in container
     }
-    helped = {command: prober(command, "--help").stdout.split() for command in {args[0] for args in commands}}
+    helped = {command: prober(command, "--help-all").stdout.split() for command in {args[0] for args in commands}}
     assert helped.keys() == {"run", "gate"}
     for args in commands:
         for word in args[1:]:
