@@ -18,7 +18,6 @@ from prober.measure.engine_signals import EngineTable
 from prober.measure.engines import DIALECTS, TABLES
 from prober.web.api import openapi
 from tests import refusals
-from tests.wire.table import markdown, read_cases
 
 DOCS = Path(__file__).parent
 DEPLOY = DOCS.parent / "deploy"
@@ -112,7 +111,6 @@ def files() -> dict[Path, str]:
         ("configuration.md", "keys", document()),
         ("configuration.md", "dialects", engines_table()),
         ("configuration.md", "pages", pages_table()),
-        ("verdicts.md", "cases", markdown(read_cases())),
         ("methods.md", "refused requests", refusals.table()),
     )
     wanted: dict[Path, str] = {}
