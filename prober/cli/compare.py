@@ -24,12 +24,12 @@ from prober.cli.exit_codes import ExitCode, exit_on
 from prober.cli.options import (
     AsJson,
     EndpointOptions,
+    RareOption,
     WarmUpOption,
     WorkerOptions,
     WorkloadOptions,
     expand_options,
     quantity,
-    rare_option,
     share,
     warm_up_length,
 )
@@ -141,11 +141,9 @@ def compare(
     rate: Annotated[list[str] | None, typer.Option(help="Mean rate of the requests, such as 2/s; repeatable.")] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds at each rate; each side has one turn in a round.")] = 12,
     requests: Annotated[int, typer.Option(min=2, help="Requests in a turn.")] = 20,
-    cool_down: Annotated[str, rare_option(help="Pause between turns.")] = "3s",
+    cool_down: Annotated[str, RareOption(help="Pause between turns.")] = "3s",
     warm_up: WarmUpOption = "2",
-    error: Annotated[
-        str, rare_option(help="Largest probability of reporting any difference where there is none.")
-    ] = "5%",
+    error: Annotated[str, RareOption(help="Largest chance of claiming a difference of equals.")] = "5%",
     slo: Annotated[
         list[str] | None,
         typer.Option(help="Objective such as 'ttft<500ms:99%'; the share that misses it is compared too; repeatable."),
@@ -153,23 +151,21 @@ def compare(
     margin: Annotated[
         str, typer.Option(help="Worsening that does not matter, for the risk of adopting B or going back.")
     ] = "10%",
-    rollback: Annotated[str, rare_option(help="Needs and losses of going back to A, for the report.")] = "",
+    rollback: Annotated[str, RareOption(help="Needs and losses of going back to A, for the report.")] = "",
     save: Annotated[str, typer.Option(help="File for the comparison, for `prober report`.")] = "",
     b_model: Annotated[str, typer.Option(help="Model of B, if its name differs.")] = "",
     b_sampling: Annotated[
         str,
-        rare_option(
+        RareOption(
             help="Request fields of B beside those of A, such as response_format or tools: a JSON object, or @FILE of one. Lengths are "
             "not forced then."
         ),
     ] = "",
-    b_bearer_token_file: Annotated[str, rare_option(help="Bearer token file of B, if it differs.")] = "",
+    b_bearer_token_file: Annotated[str, RareOption(help="Bearer token file of B, if it differs.")] = "",
     gpus: GpuCount = 0,
     gpu_price: GpuPrice = None,
-    b_gpus: Annotated[int, rare_option(min=0, help="Number of GPUs of B, if it differs.")] = 0,
-    b_gpu_price: Annotated[
-        float | None, rare_option(min=0, help="Dollars per GPU and hour of B, if it differs.")
-    ] = None,
+    b_gpus: Annotated[int, RareOption(min=0, help="Number of GPUs of B, if it differs.")] = 0,
+    b_gpu_price: Annotated[float | None, RareOption(min=0, help="Dollars per GPU and hour of B.")] = None,
     *,
     workers: WorkerOptions,
     as_json: AsJson = False,

@@ -6,15 +6,15 @@ from typing import Annotated, Any
 
 from pydantic import ValidationError
 
-from prober.cli.options import rare_option
+from prober.cli.options import RareOption
 from prober.config.context import ContextSpec
 from prober.config.document import BadYaml, parse
 from prober.config.fields import Document
 from prober.config.problems import ConfigError, below, explain
 from prober.storage.watched_file import read_text
 
-GpuCount = Annotated[int, rare_option("--gpus", min=0, help="Number of GPUs that serve the target; 0: as found out.")]
-GpuPrice = Annotated[float | None, rare_option(min=0, help="Dollars per GPU and hour, for the cost of tokens.")]
+GpuCount = Annotated[int, RareOption("--gpus", min=0, help="Number of GPUs that serve the target; 0: as found out.")]
+GpuPrice = Annotated[float | None, RareOption(min=0, help="Dollars per GPU and hour, for the cost of tokens.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +22,10 @@ class ContextOptions:
     """Facts about hardware, engine and model for the result, and the price of a GPU."""
 
     context: Annotated[
-        str, rare_option(help="YAML file with facts for the result, by the keys of `context` in the configuration.")
+        str, RareOption(help="YAML file with facts for the result, by the keys of `context` in the configuration.")
     ] = ""
     fact: Annotated[
-        list[str] | None, rare_option(help="Fact for the result, such as precision=bfloat16; repeatable.")
+        list[str] | None, RareOption(help="Fact for the result, such as precision=bfloat16; repeatable.")
     ] = None
     gpus: GpuCount = 0
     gpu_price: GpuPrice = None

@@ -19,9 +19,9 @@ from prober.cli.options import (
     AsJson,
     EndpointOptions,
     MetricsUrl,
+    RareOption,
     Url,
     expand_options,
-    rare_option,
 )
 from prober.cli.output import echo
 from prober.cli.target import target, validated, workload
@@ -58,11 +58,9 @@ def diagnose(
     ttft: Annotated[str, typer.Option(help="TTFT objective that is missed, such as 500ms.")] = "",
     tpot: Annotated[str, typer.Option(help="TPOT objective that is missed, such as 30ms.")] = "",
     metrics_url: MetricsUrl = "auto",
-    model_config: Annotated[
-        str, rare_option(help="config.json of the model, for the memory-bandwidth bound of decode.")
-    ] = "",
-    gpu: Annotated[str, rare_option(help="NVML name of the GPU, such as 'NVIDIA L4'.")] = "",
-    gpus: Annotated[int, rare_option(min=1, help="Number of GPUs that share the weights.")] = 1,
+    model_config: Annotated[str, RareOption(help="The model's config.json, for the bound of decode.")] = "",
+    gpu: Annotated[str, RareOption(help="NVML name of the GPU, such as 'NVIDIA L4'.")] = "",
+    gpus: Annotated[int, RareOption(min=1, help="Number of GPUs that share the weights.")] = 1,
     as_json: AsJson = False,
 ) -> None:
     """Send about 70 small probes, one at a time, and print the diagnosis, or the failures. Exit code: 0 if any was answered."""

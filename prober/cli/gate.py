@@ -23,12 +23,12 @@ from prober.cli.exit_codes import ExitCode, exit_on
 from prober.cli.options import (
     AsJson,
     EndpointOptions,
+    RareOption,
     Url,
     WarmUpOption,
     WorkloadOptions,
     expand_options,
     quantity,
-    rare_option,
     share,
     warm_up_length,
 )
@@ -96,13 +96,13 @@ def gate(
             min=0, help="Most requests to send; 0: three times as many as 'ready' takes, within 1h, but 1,000."
         ),
     ] = 0,
-    error: Annotated[str, rare_option(help="Largest probability of a wrong verdict.")] = "5%",
-    failures: Annotated[str, rare_option(help="Share of failed requests above which the target is not ready.")] = "10%",
+    error: Annotated[str, RareOption(help="Largest probability of a wrong verdict.")] = "5%",
+    failures: Annotated[str, RareOption(help="Share of failed requests above which the target is not ready.")] = "10%",
     baseline: Annotated[str, typer.Option(help="Result file to compare latencies with.")] = "",
     material: Annotated[str, typer.Option(help="Slowdown against the baseline that matters.")] = "20%",
     max_cost: Annotated[
         float | None,
-        rare_option(min=0, help="Most dollars per million output tokens at this rate; needs --gpu-price."),
+        RareOption(min=0, help="Most dollars per million output tokens; needs --gpu-price."),
     ] = None,
     save: Annotated[str, typer.Option(help="File for the result, a baseline for later runs.")] = "",
     *,

@@ -11,33 +11,30 @@ from typing import Any
 from prober.cli.exit_codes import ExitCode, fail
 from prober.cli.output import echo, log_to_stderr
 
-GROUPS = {
-    "Every day": {
-        "run": "probe the configured targets and export what users experience to Prometheus",
-        "watch": "probe targets and show in the terminal what users experience, without Prometheus",
-        "check": "check a configuration, its daily cost and its alerts",
-        "rules": "write recording rules and alerts for the SLOs, for Prometheus or its operator",
-        "dashboards": "write, check or push the Grafana dashboards",
-        "once": "send one probe to a URL and draw its timeline",
-        "diagnose": "find out why a target is slow, with a few probes of each shape",
-    },
-    "Experiments": {
-        "sweep": "estimate once at which request rate each SLO gives way",
-        "gate": "decide whether a target is ready, for a rollout or pipeline, in as few requests as possible",
-        "compare": "compare two endpoints with the same requests, in alternating rounds, or two results",
-        "matrix": "measure the rows of a workload matrix, with a verdict for each",
-        "report": "report results side by side, with charts; reads files of vLLM, SGLang, llmperf and NVIDIA tools too",
-        "plan": "compute how many instances a peak needs and what they cost",
-    },
-    "Kubernetes": {
-        "drain": "tell the prober of this container that its pod is being ended, as a preStop hook",
-    },
-    "Testing": {
-        "mock": "serve a mock OpenAI API with configurable latencies and faults",
-        "demo": "run mock engines, some of them with problems, the prober, and Prometheus if installed",
-    },
+COMMANDS = {
+    "run": "probe the configured targets and export what users experience to Prometheus",
+    "watch": "probe targets and show in the terminal what users experience, without Prometheus",
+    "check": "check a configuration, its daily cost and its alerts",
+    "rules": "write recording rules and alerts for the SLOs, for Prometheus or its operator",
+    "dashboards": "write, check or push the Grafana dashboards",
+    "once": "send one probe to a URL and draw its timeline",
+    "diagnose": "find out why a target is slow, with a few probes of each shape",
+    "sweep": "estimate once at which request rate each SLO gives way",
+    "gate": "decide whether a target is ready, for a rollout or pipeline, in as few requests as possible",
+    "compare": "compare two endpoints with the same requests, in alternating rounds, or two results",
+    "matrix": "measure the rows of a workload matrix, with a verdict for each",
+    "report": "report results side by side, with charts; reads files of vLLM, SGLang, llmperf and NVIDIA tools too",
+    "plan": "compute how many instances a peak needs and what they cost",
+    "drain": "tell the prober of this container that its pod is being ended, as a preStop hook",
+    "mock": "serve a mock OpenAI API with configurable latencies and faults",
+    "demo": "run mock engines, some of them with problems, the prober, and Prometheus if installed",
 }
-COMMANDS = [command for group in GROUPS.values() for command in group]
+HEADINGS = {
+    "run": "Every day",
+    "sweep": "Experiments",
+    "drain": "Kubernetes",
+    "mock": "Testing",
+}  # by the first command
 
 
 def hold_signals() -> None:
@@ -55,8 +52,9 @@ def main() -> None:
         return
     if name not in COMMANDS:
         echo("Usage: prober COMMAND [OPTIONS]    (prober COMMAND --help lists the usual options, --help-all all)")
-        for group, commands in GROUPS.items():
-            echo("\n".join((f"\n{group}:", *(f"  {command:12}{text}" for command, text in commands.items()))))
+        for command, text in COMMANDS.items():
+            heading = f"\n{HEADINGS[command]}:\n" if command in HEADINGS else ""
+            echo(f"{heading}  {command:12}{text}")
         if name not in ("--help", "-h", "help"):
             fail(f"\nprober: no command {name!r}", ExitCode.WRONG_CALL)
         return

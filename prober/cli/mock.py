@@ -13,7 +13,7 @@ import typer
 import uvloop
 
 from prober.cli.exit_codes import ExitCode, exit_on
-from prober.cli.options import rare_option
+from prober.cli.options import RareOption
 from prober.cli.output import echo
 from prober.config.units import duration, rate
 from prober.mock.adapters import AdapterSettings
@@ -33,47 +33,43 @@ DRAWN_TTFT, DRAWN_ITL = "50ms", "10ms"
 
 
 def mock(
-    host: Annotated[str, rare_option(help="Address to listen on.")] = "127.0.0.1",
+    host: Annotated[str, RareOption(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0: take a free one and print it.")] = 8000,
     model: Annotated[str, typer.Option(help="Name of the served model.")] = "mock",
-    engine: Annotated[
-        str, typer.Option(help="drawn: delays as configured; simulated: requests share a batch.")
-    ] = "drawn",
+    engine: Annotated[str, typer.Option(help="drawn: chosen delays; simulated: requests share a batch.")] = "drawn",
     ttft: Annotated[
         str, typer.Option(help="TTFT: 50ms, lognormal:MEDIAN:SIGMA or uniform:LOW:HIGH; drawn only.")
     ] = DRAWN_TTFT,
     itl: Annotated[str, typer.Option(help="Delay between tokens, in the same form; drawn only.")] = DRAWN_ITL,
     slots: Annotated[int, typer.Option(min=0, help="Requests served at a time, the others queue; 0: no limit.")] = 0,
-    kv_blocks: Annotated[
-        int, rare_option(min=0, help="KV cache in blocks of 16 tokens; 0: 25000; simulated only.")
-    ] = 0,
-    background: Annotated[str, rare_option(help="Rate of background load, such as 2/s.")] = "",
-    tokenizer: Annotated[str, rare_option(help=f"Tokens of prompts: {', '.join(TOKENIZERS)}.")] = "words",
-    template_tokens: Annotated[int, rare_option(min=0, help="Tokens that the chat template adds to a prompt.")] = 0,
-    tokens_per_chunk: Annotated[int, rare_option(min=1)] = 1,
+    kv_blocks: Annotated[int, RareOption(min=0, help="KV cache, blocks of 16 tokens; 0: 25000; simulated only.")] = 0,
+    background: Annotated[str, RareOption(help="Rate of background load, such as 2/s.")] = "",
+    tokenizer: Annotated[str, RareOption(help=f"Tokens of prompts: {', '.join(TOKENIZERS)}.")] = "words",
+    template_tokens: Annotated[int, RareOption(min=0, help="Tokens that the chat template adds to a prompt.")] = 0,
+    tokens_per_chunk: Annotated[int, RareOption(min=1)] = 1,
     reasoning: Annotated[int, typer.Option(min=0, help="Reasoning tokens before the answer.")] = 0,
-    adapters: Annotated[str, rare_option(help="Names of LoRA adapters, such as a,b,c; drawn only.")] = "",
-    adapter_slots: Annotated[int, rare_option(min=1, help="Adapters that are loaded at a time.")] = 1,
-    adapter_load: Annotated[str, rare_option(help="Time to load an adapter, in the form of --ttft.")] = "500ms",
-    reasoning_field: Annotated[str, rare_option(help=" or ".join(REASONING_FIELDS))] = "reasoning",
-    role_chunk: Annotated[str, rare_option(help=", ".join(ROLE_CHUNKS))] = "with-first",
-    calls: Annotated[str, rare_option(help=f"Form of tool calls: {', '.join(CALL_FORMS)}.")] = "pieces",
-    usage: Annotated[str, rare_option(help=", ".join(USAGES))] = "final",
-    done: Annotated[bool, rare_option(help="End streams with [DONE].")] = True,
-    line_ending: Annotated[str, rare_option(help=", ".join(LINE_ENDS))] = "lf",
-    keepalive: Annotated[str, rare_option(help="Send a comment after this time without a write, such as 15s.")] = "",
+    adapters: Annotated[str, RareOption(help="Names of LoRA adapters, such as a,b,c; drawn only.")] = "",
+    adapter_slots: Annotated[int, RareOption(min=1, help="Adapters that are loaded at a time.")] = 1,
+    adapter_load: Annotated[str, RareOption(help="Time to load an adapter, in the form of --ttft.")] = "500ms",
+    reasoning_field: Annotated[str, RareOption(help=" or ".join(REASONING_FIELDS))] = "reasoning",
+    role_chunk: Annotated[str, RareOption(help=", ".join(ROLE_CHUNKS))] = "with-first",
+    calls: Annotated[str, RareOption(help=f"Form of tool calls: {', '.join(CALL_FORMS)}.")] = "pieces",
+    usage: Annotated[str, RareOption(help=", ".join(USAGES))] = "final",
+    done: Annotated[bool, RareOption(help="End streams with [DONE].")] = True,
+    line_ending: Annotated[str, RareOption(help=", ".join(LINE_ENDS))] = "lf",
+    keepalive: Annotated[str, RareOption(help="Send a comment after this time without a write, such as 15s.")] = "",
     fault: Annotated[
         list[str] | None, typer.Option(help=f"Fault NAME[:ARGUMENT][/SHARE][@START-END]; repeatable: {fault_forms()}.")
     ] = None,
-    engine_version: Annotated[str, rare_option(help="Version that it tells.")] = "0.32.0",
+    engine_version: Annotated[str, RareOption(help="Version that it tells.")] = "0.32.0",
     truth: Annotated[
         Path | None, typer.Option(help="JSONL file that records when requests were received and chunks were written.")
     ] = None,
-    tls_cert: Annotated[Path | None, rare_option(help="PEM certificate; enables https.")] = None,
-    tls_key: Annotated[Path | None, rare_option(help="PEM key.")] = None,
+    tls_cert: Annotated[Path | None, RareOption(help="PEM certificate; enables https.")] = None,
+    tls_key: Annotated[Path | None, RareOption(help="PEM key.")] = None,
     api_key: Annotated[str | None, typer.Option(help="Bearer token that /v1 requires.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of all random draws.")] = None,
-    start_delay: Annotated[str, rare_option(help="Report that the model is loading for this time.")] = "",
+    start_delay: Annotated[str, RareOption(help="Report that the model is loading for this time.")] = "",
     ends_after: Annotated[str, typer.Option("--duration", help="Exit after this time.")] = "",
 ) -> None:
     """Serve until SIGTERM or Ctrl-C."""

@@ -4,9 +4,6 @@ A command is decorated with `expand_options` and takes the dataclasses below as 
 
     @expand_options
     def once(url: Url, endpoint: EndpointOptions, as_json: AsJson = False) -> None: ...
-
-An option of a single command is declared in the file of that command. Such declarations look alike (a type, a help text, a default),
-as do the enums of a `--format`, but share no value, so they are not merged.
 """
 
 import inspect
@@ -24,21 +21,15 @@ from prober.measure.warmup import WarmUpLength
 from prober.workload.workloads import BUILT_IN
 
 T = TypeVar("T")
-rare_option = partial(typer.Option, hidden=True)  # shown by --help-all only
+RareOption = partial(typer.Option, hidden=True)  # shown by --help-all only
 Url = Annotated[str, typer.Argument(help="Base URL, such as http://localhost:8000.")]
 ConfigFile = Annotated[str, typer.Option("--config.file", help="YAML configuration.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-MetricsUrl = Annotated[str, rare_option(help="URL of the engine's metrics page; auto: find it; none: do not read it.")]
+MetricsUrl = Annotated[str, RareOption(help="URL of the engine's metrics page; auto: find it; none: do not read it.")]
 WorkloadName = Annotated[str, typer.Option(help=f"Workload to send: {', '.join(BUILT_IN)}, or one of --config.file.")]
-PromptTokens = Annotated[
-    int, typer.Option(min=0, help="Fixed prompt length instead of a workload; needs --output-tokens.")
-]
 WarmUpOption = Annotated[
     str,
-    rare_option("--warm-up", help="Sent before what counts: a number of requests (50), or a time (20s); 0: nothing."),
-]
-OutputTokens = Annotated[
-    int, typer.Option(min=0, help="Fixed output length instead of a workload; needs --prompt-tokens or --prompts.")
+    RareOption("--warm-up", help="Sent before what counts: a number of requests (50), or a time (20s); 0: nothing."),
 ]
 
 
@@ -48,15 +39,13 @@ class EndpointOptions:
 
     model: Annotated[str, typer.Option(help="Name of the model; auto: ask /v1/models.")] = "auto"
     api: Annotated[
-        str, rare_option(help="chat, completions, responses or messages; default: by the end of the URL, else chat.")
+        str, RareOption(help="chat, completions, responses or messages; default: by the end of the URL, else chat.")
     ] = ""
-    engine: Annotated[str, rare_option(help=f"auto, or {', '.join(DIALECTS)}.")] = "auto"
+    engine: Annotated[str, RareOption(help=f"auto, or {', '.join(DIALECTS)}.")] = "auto"
     bearer_token_file: Annotated[str, typer.Option(help="File with the bearer token.")] = ""
-    ca_file: Annotated[str, rare_option(help="File with the certificate authorities to trust.")] = ""
-    header: Annotated[list[str] | None, rare_option(help="'name: value' of a request header; repeatable.")] = None
-    max_send_lag: Annotated[str, rare_option(help="Lateness of the prober above which a request does not count.")] = (
-        "10ms"
-    )
+    ca_file: Annotated[str, RareOption(help="File with the certificate authorities to trust.")] = ""
+    header: Annotated[list[str] | None, RareOption(help="'name: value' of a request header; repeatable.")] = None
+    max_send_lag: Annotated[str, RareOption(help="Lateness above which a request does not count.")] = "10ms"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,23 +53,25 @@ class WorkloadOptions:
     """The requests to send: a workload by name, fixed lengths, prompts of a file or a trace, and golden prompts among them."""
 
     workload: WorkloadName = "probe"
-    prompt_tokens: PromptTokens = 0
-    output_tokens: OutputTokens = 0
+    prompt_tokens: Annotated[int, typer.Option(min=0, help="Fixed prompt length; needs --output-tokens.")] = 0
+    output_tokens: Annotated[
+        int, typer.Option(min=0, help="Fixed output length; needs --prompt-tokens or --prompts.")
+    ] = 0
     config_file: Annotated[
         str, typer.Option("--config.file", help="Configuration file whose workloads can be named.")
     ] = ""
     prompts: Annotated[
-        str, rare_option(help="File of prompts (JSONL of messages, or ShareGPT's JSON); needs --output-tokens.")
+        str, RareOption(help="File of prompts (JSONL of messages, or ShareGPT's JSON); needs --output-tokens.")
     ] = ""
     trace: Annotated[
-        str, rare_option(help="Trace (Mooncake JSONL or Azure CSV) whose lengths and prefixes are sent.")
+        str, RareOption(help="Trace (Mooncake JSONL or Azure CSV) whose lengths and prefixes are sent.")
     ] = ""
     golden: Annotated[
-        str, rare_option(help="Workload of golden prompts in --config.file; one request in 20 is one of them.")
+        str, RareOption(help="Workload of golden prompts in --config.file; one request in 20 is one of them.")
     ] = ""
     sampling: Annotated[
         str,
-        rare_option(
+        RareOption(
             help="Request fields beside those of the workload, such as tools or response_format: a JSON object, or @FILE of one."
         ),
     ] = ""
@@ -106,10 +97,10 @@ class WorkerOptions:
 
     workers: Annotated[
         str,
-        rare_option(help="Processes that send; 1: this one; auto: one per core but one, with --ray of the cluster."),
+        RareOption(help="Processes that send; 1: this one; auto: one per core but one, with --ray of the cluster."),
     ] = "1"
     ray: Annotated[
-        str, rare_option(help="Ray cluster whose nodes the workers run on: HOST:PORT, auto, or local to start one.")
+        str, RareOption(help="Ray cluster whose nodes the workers run on: HOST:PORT, auto, or local to start one.")
     ] = ""
 
     def count(self) -> int | None:

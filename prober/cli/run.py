@@ -9,7 +9,7 @@ import typer
 
 from prober.cli.daemon import run_app, split_file, url_configuration, write_configuration
 from prober.cli.exit_codes import ExitCode, fail
-from prober.cli.options import ConfigFile, rare_option
+from prober.cli.options import ConfigFile, RareOption
 from prober.cli.output import echo
 from prober.config.units import count, duration
 from prober.net.log_lines import Format, Level, log_to_stderr
@@ -29,12 +29,12 @@ def run(
     ] = None,
     config_file: ConfigFile = "",
     listen_address: Annotated[str, typer.Option("--web.listen-address", help="host:port or :port.")] = ":9742",
-    external_url: Annotated[str, rare_option("--web.external-url", help="URL at which users reach the prober.")] = "",
+    external_url: Annotated[str, RareOption("--web.external-url", help="URL at which users reach the prober.")] = "",
     grafana_url: Annotated[
         str,
-        rare_option("--web.grafana-url", help="URL at which users reach Grafana; the page links to its dashboards."),
+        RareOption("--web.grafana-url", help="URL at which users reach Grafana; the page links to its dashboards."),
     ] = "",
-    route_prefix: Annotated[str, rare_option("--web.route-prefix", help="Path prefix of all pages.")] = "",
+    route_prefix: Annotated[str, RareOption("--web.route-prefix", help="Path prefix of all pages.")] = "",
     admin_api: Annotated[
         bool,
         typer.Option(
@@ -49,20 +49,18 @@ def run(
     ] = None,
     keep_running: Annotated[
         bool,
-        rare_option(
+        RareOption(
             "--keep-running",
             help="Wait for a valid configuration, address or web configuration instead of exiting, and keep state in memory "
             "while storage cannot be used. For a sidecar, which must not take its engine out of service.",
         ),
     ] = False,
     history_limit: Annotated[
-        int, rare_option("--history.limit", min=1, help="Successful probes kept for each target.")
+        int, RareOption("--history.limit", min=1, help="Successful probes kept per target.")
     ] = 100,
     shutdown_timeout: Annotated[
         str,
-        rare_option(
-            "--shutdown.timeout", help="Time for probes in flight after SIGTERM; a plain number is in seconds."
-        ),
+        RareOption("--shutdown.timeout", help="Time for probes in flight after SIGTERM; a plain number is in seconds."),
     ] = "20s",
     storage_path: Annotated[
         str | None,
@@ -70,7 +68,7 @@ def run(
     ] = None,
     storage_max_size: Annotated[
         str | None,
-        rare_option("--storage.max-size", help="Bytes that --storage.path may take, such as 56M; default: no limit."),
+        RareOption("--storage.max-size", help="Bytes that --storage.path may take, such as 56M; default: no limit."),
     ] = None,
     shard: Annotated[
         str,
@@ -78,41 +76,37 @@ def run(
     ] = "0/1",
     vantage: Annotated[
         str,
-        rare_option(
+        RareOption(
             "--vantage",
             help="Name of the place from which this prober probes, if several probe one target; a label of every series about targets.",
         ),
     ] = "",
     lease_name: Annotated[
         str | None,
-        rare_option(
+        RareOption(
             "--lease.name",
             help="Kubernetes Lease whose holder sweeps and writes to Grafana; the shard is appended to the name.",
         ),
     ] = None,
     lease_namespace: Annotated[
-        str | None, rare_option("--lease.namespace", help="Namespace of the Lease; default: that of the pod.")
+        str | None, RareOption("--lease.namespace", help="Namespace; default: the pod's.")
     ] = None,
     lease_api_server: Annotated[
         str | None,
-        rare_option("--lease.api-server", help="URL of the API server; default: that of the pod's cluster."),
+        RareOption("--lease.api-server", help="URL of the API server; default: the pod's."),
     ] = None,
-    lease_token_file: Annotated[
-        str | None, rare_option("--lease.token-file", help="Bearer token for --lease.api-server.")
-    ] = None,
-    lease_ca_file: Annotated[
-        str | None, rare_option("--lease.ca-file", help="Certificate authorities for --lease.api-server.")
-    ] = None,
+    lease_token_file: Annotated[str | None, RareOption("--lease.token-file", help="Token of the API server.")] = None,
+    lease_ca_file: Annotated[str | None, RareOption("--lease.ca-file", help="CA of the API server.")] = None,
     lease_path: Annotated[
         str | None,
-        rare_option("--lease.path", help="Directory for a lock file instead of a Lease, for replicas on one machine."),
+        RareOption("--lease.path", help="Directory for a lock file instead of a Lease, for replicas on one machine."),
     ] = None,
     lease_duration: Annotated[
         str,
-        rare_option("--lease.duration", help="Time without a renewal after which another replica takes the lease."),
+        RareOption("--lease.duration", help="Time without a renewal after which another replica takes the lease."),
     ] = "15s",
     log_level: Annotated[Level, typer.Option("--log.level")] = Level.INFO,
-    log_format: Annotated[Format, rare_option("--log.format")] = Format.LOGFMT,
+    log_format: Annotated[Format, RareOption("--log.format")] = Format.LOGFMT,
     *,
     call: typer.Context,
 ) -> None:

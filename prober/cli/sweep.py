@@ -27,13 +27,13 @@ from prober.cli.options import (
     ChatWorkloadOptions,
     EndpointOptions,
     MetricsUrl,
+    RareOption,
     Url,
     WarmUpOption,
     WorkerOptions,
     expand_options,
     named_options,
     quantity,
-    rare_option,
     warm_up_length,
 )
 from prober.cli.output import echo
@@ -76,7 +76,6 @@ EXIT = {
     "no_estimate": ExitCode.NO_ESTIMATE,
 }
 WORST_FIRST = (ExitCode.FAILED, ExitCode.NO_ESTIMATE, ExitCode.NOT_JUDGED, ExitCode.OK)  # of several sweeps
-DEFAULT_CLOSED_STEP = "30s"
 DEFAULT_SLO = "ttft<500ms:99%"
 OF_RATES = ("min_rate", "max_rate")
 OF_SWEEPS = ("mode", *OF_RATES, "rates", "sustain", "max_in_flight", "max_requests", "max_time", "repeat")
@@ -94,7 +93,7 @@ def sweep(
     min_rate: Annotated[str, typer.Option(help="First rate.")] = "1/s",
     max_rate: Annotated[str, typer.Option(help="Highest rate.")] = "50/s",
     rates: Annotated[
-        str, rare_option(help="Rates of a grid, rising, such as 1,2,5,8,10 per second; implies --mode grid.")
+        str, RareOption(help="Rates of a grid, rising, such as 1,2,5,8,10 per second; implies --mode grid.")
     ] = "",
     concurrency: Annotated[
         str,
@@ -102,15 +101,13 @@ def sweep(
             help="Instead of rates: requests kept in flight, such as 1,4,16. A closed loop, which hides queueing."
         ),
     ] = "",
-    step: Annotated[str, rare_option(help="Length of a stage; default: 4s, in a grid 60s.")] = "",
+    step: Annotated[str, RareOption(help="Length of a stage; default: 4s, in a grid 60s.")] = "",
     warm_up: WarmUpOption = "20s",
-    sustain: Annotated[str, rare_option(help="Length of the final run at the knee; 0s: none.")] = "5m",
-    max_in_flight: Annotated[
-        int, rare_option(min=1, help="Requests in flight at which the target counts as saturated.")
-    ] = 2_000,
+    sustain: Annotated[str, RareOption(help="Length of the final run at the knee; 0s: none.")] = "5m",
+    max_in_flight: Annotated[int, RareOption(min=1, help="Requests in flight that count as saturation.")] = 2_000,
     max_requests: Annotated[int, typer.Option(min=0, help="Most requests of one sweep; 0: no limit.")] = 0,
-    max_time: Annotated[str, rare_option(help="Longest time that one sweep sends.")] = "1h",
-    repeat: Annotated[int, rare_option(min=1, help="Number of sweeps, for the variance between runs.")] = 1,
+    max_time: Annotated[str, RareOption(help="Longest time that one sweep sends.")] = "1h",
+    repeat: Annotated[int, RareOption(min=1, help="Number of sweeps, for the variance between runs.")] = 1,
     output: Annotated[str, typer.Option(help="File for the result, for `prober report`.")] = "",
     metrics_url: MetricsUrl = "auto",
     *,
@@ -212,7 +209,7 @@ def _per_s(text: str) -> str:
 
 def _closed_rows(concurrency: str, workload: Workload | Mix, step: str, slos: Sequence[Slo]) -> list[Row]:
     """A row of a closed loop for each number of requests in flight. Raises ValueError, ConfigError."""
-    step_s = quantity("--step", step or DEFAULT_CLOSED_STEP, positive_duration)
+    step_s = quantity("--step", step or "30s", positive_duration)
     counts = [count.strip() for count in concurrency.split(",")]
     if not all(count.isdecimal() and 1 <= int(count) <= MAX_CONCURRENCY for count in counts):
         raise ValueError(f"--concurrency {concurrency!r}: write numbers from 1 to {MAX_CONCURRENCY:,}, such as 1,4,16")
