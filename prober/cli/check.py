@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Self
 
 import typer
 
-from prober.cli.daemon import split_file
 from prober.cli.exit_codes import ExitCode, exit_on, fail
-from prober.cli.options import ConfigFile
+from prober.cli.options import ConfigFile, split_file
 from prober.cli.output import echo
 from prober.config.configuration import Configuration
 from prober.config.document import Problems

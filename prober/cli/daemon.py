@@ -22,21 +22,8 @@ from prober.config.problems import ConfigError, mask_secrets
 if TYPE_CHECKING:
     from prober.daemon.app import App
 
-URL_OR_FILE = "URLs and a file: write the URLs into the file, or leave one of both out"
 THREADS_END_S, POLL_S = 2.0, 0.02  # threads read and write files
 log = logging.getLogger(__name__)
-
-
-def split_file(command: str, arguments: Sequence[str], config_file: str) -> tuple[list[str], str]:
-    """URLs and the configuration file of a command line; a file exists or ends in .yaml. Exits with WRONG_CALL for both."""
-    files = [argument for argument in arguments if argument.endswith((".yaml", ".yml")) or Path(argument).exists()]
-    urls = [argument for argument in arguments if argument not in files]
-    files += filter(None, [config_file])
-    if len(files) > 1:
-        fail(f"prober {command}: {', '.join(files)}: one configuration file, or URLs with http://", ExitCode.WRONG_CALL)
-    if urls and files:
-        fail(f"prober {command}: {URL_OR_FILE}", ExitCode.WRONG_CALL)
-    return urls, "".join(files)
 
 
 def url_configuration(

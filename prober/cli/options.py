@@ -8,13 +8,15 @@ A command is decorated with `expand_options` and takes the dataclasses below as 
 
 import inspect
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import partial, wraps
+from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
+from prober.cli.exit_codes import ExitCode, fail
 from prober.config.units import duration, percent, worker_count
 from prober.measure.engines import DIALECTS
 from prober.measure.warmup import WarmUpLength
@@ -183,3 +185,18 @@ def _option_parameters(group: type) -> list[inspect.Parameter]:
         )
         for field in fields(group)
     ]
+
+
+def split_file(command: str, arguments: Sequence[str], config_file: str) -> tuple[list[str], str]:
+    """URLs and the configuration file of a command line; a file exists or ends in .yaml. Exits with WRONG_CALL for both."""
+    files = [argument for argument in arguments if argument.endswith((".yaml", ".yml")) or Path(argument).exists()]
+    urls = [argument for argument in arguments if argument not in files]
+    files += filter(None, [config_file])
+    if len(files) > 1:
+        fail(f"prober {command}: {', '.join(files)}: one configuration file, or URLs with http://", ExitCode.WRONG_CALL)
+    if urls and files:
+        fail(
+            f"prober {command}: URLs and a file: write the URLs into the file, or leave one of both out",
+            ExitCode.WRONG_CALL,
+        )
+    return urls, "".join(files)

@@ -7,9 +7,9 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from prober.cli.daemon import run_app, split_file, url_configuration, write_configuration
+from prober.cli.daemon import run_app, url_configuration, write_configuration
 from prober.cli.exit_codes import ExitCode, fail
-from prober.cli.options import ConfigFile, RareOption
+from prober.cli.options import ConfigFile, RareOption, split_file
 from prober.cli.output import echo
 from prober.config.units import count, duration
 from prober.net.log_lines import Format, Level, log_to_stderr

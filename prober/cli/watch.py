@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from prober.cli.daemon import run_app, split_file, url_configuration, write_configuration
+from prober.cli.daemon import run_app, url_configuration, write_configuration
 from prober.cli.exit_codes import ExitCode, exit_on, fail
-from prober.cli.options import ConfigFile, EndpointOptions, expand_options, named_options, quantity
+from prober.cli.options import ConfigFile, EndpointOptions, expand_options, named_options, quantity, split_file
 from prober.cli.output import echo
 from prober.config.problems import ConfigError
 from prober.config.units import duration, rate
