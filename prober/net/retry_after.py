@@ -25,9 +25,9 @@ def requested_pause_s(headers: Mapping[str, str], unix_s: float) -> float | None
         pause_s = float(value)
     else:
         until_s = _http_date(value) if value else _limit_end(headers)
-        sent_s = _http_date(headers.get("date", "").strip())
         if until_s is None:
             return None
+        sent_s = _http_date(headers.get("date", "").strip())
         pause_s = until_s - (unix_s if sent_s is None else sent_s)
     return max(0.0, pause_s) if pause_s <= MAX_PAUSE_S else None
 
