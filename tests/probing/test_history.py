@@ -6,10 +6,12 @@ from typing import cast
 
 import pytest
 
+from prober.measure.event import TargetEvent
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
 from prober.probing import history
+from prober.probing.event_log import EventLog
 from prober.probing.history import (
     FAILURE_FACTOR,
     MARK_S,
@@ -106,3 +108,33 @@ def test_samples_are_the_latest() -> None:
     assert 0.0 <= 10.0 * first - since < MARK_S
     assert until == 10.0 * (last - 1)
     assert Samples().span_unix_s() is None
+
+
+def test_the_latest_samples_are_told_from_older_ones() -> None:
+    """A step shows at once in the last minute, and alone after ten; without late values there is no quantile."""
+    samples = Samples()
+    for second in range(1_000, 2_000):
+        samples.add(float(second), 1.0 if second < 1_400 else 5.0)
+
+    def median(since_unix_s: float) -> tuple[float, int] | None:
+        return next(((q.estimate, q.count) for q in samples.quantiles(since_unix_s) if q.q == 0.5), None)
+
+    assert median(0.0) == (5.0, 1_000)
+    assert median(1_940.0) == (5.0, 60)
+    assert median(1_400.0) == (5.0, 600)
+    assert median(2_050.0) is None
+
+
+def test_equal_events_near_each_other_are_one() -> None:
+    """With their number and since when; other texts between them hide nothing, and one after a long pause stands by itself."""
+    events = EventLog()
+    for unix_s, target, text in (
+        *((at, "a", "429") for at in (0.0, 1_000.0, 1_100.0, 1_500.0)),
+        (1_550.0, "b", "429"),
+        (1_560.0, "a", "ready"),
+        (1_600.0, "a", "429"),
+    ):
+        events.append(TargetEvent(unix_s, target, "state", text))
+    shown = [(event.unix_s, event.text, event.times, event.since_unix_s) for event in events.folded("a")]
+    assert shown == [(1_600.0, "429", 4, 1_000.0), (1_560.0, "ready", 1, None), (0.0, "429", 1, None)]
+    assert len(events.folded()) == 4
