@@ -85,9 +85,8 @@ class Recording:
     has_urgent_work: bool = False
     streams_reasoning: bool = False
     _marks: ReasoningMarks = field(default_factory=ReasoningMarks)
-    _hidden_tokens: HiddenTokens = (
-        ""  # by the blocks of the answer; the last block of reasoning hides its own until its text comes
-    )
+    # By the blocks of the answer; the last block of reasoning hides its own tokens until its text comes.
+    _hidden_tokens: HiddenTokens = ""
     _hidden_before_block: HiddenTokens = ""
     _calls: ToolCalls = field(default_factory=ToolCalls)
     _texts: list[str] = field(default_factory=list)

@@ -22,10 +22,8 @@ class TargetState(StrEnum):
 SILENT_STATES = frozenset({TargetState.STARTING, TargetState.DRAINING})  # nothing is sent but health checks
 NO_DATA_STATES = frozenset({TargetState.OVER_BUDGET, TargetState.REJECTED})
 UNANSWERED_STATES = NO_DATA_STATES | {TargetState.FAILING}  # what was measured describes the past
-IN_A_ROW, MIN_NS = (
-    3,
-    2 * 10**9,
-)  # probes that make a state at least, and the time between the first and the last of them
+IN_A_ROW = 3  # probes that make a state, at least
+MIN_NS = 2 * 10**9  # between the first and the last of them
 REMEMBERED = 30  # probes of which each with the same end makes it harder to be told from chance
 STATE_OF_OUTCOME = {
     **dict.fromkeys(ANSWERED, TargetState.READY),
