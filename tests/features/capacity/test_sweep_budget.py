@@ -35,13 +35,14 @@ async def test_each_request_of_a_sweep_spends_the_targets_budget() -> None:
         stage.sweeps.start("t")
         spent = await settled(stage)
         assert len(received) >= 35
-        assert len(received) * 24 <= spent <= 40 * 25, (
-            "one whose connection was cut may have come or not; the server counts up to 25"
-        )
+        # One whose connection was cut may have come or not, and costs what it received of its 4 tokens; the server counts a prompt as
+        # 20 or 21. At $10 and $100 a million, both sums tell prompts and outputs apart.
         dollars = stage.target.budgets["cost"].spent(stage.clock.now_ns())
-        assert dollars == pytest.approx(spent / 24 * 0.0006, rel=0.05)
+        outputs = (dollars * 1e6 - 10 * spent) / 90
+        assert len(received) * 20 <= spent - outputs <= 40 * 21
+        assert 0.8 * 4 * len(received) <= outputs <= 40 * 4
         assert stage.value("llmslo_budget_remaining_ratio", "tokens") == pytest.approx(1 - spent / 1e6)
-        assert stage.value("llmslo_sweep_tokens_total") == pytest.approx(spent, rel=0.02), (
+        assert stage.value("llmslo_sweep_tokens_total") == pytest.approx(spent, abs=0.2 * 160), (
             "warm-up and cut requests too"
         )
         assert len(received) <= stage.value("llmslo_sweep_requests_total") <= 40
@@ -58,7 +59,7 @@ async def test_a_sweep_leaves_the_scheduled_probes_what_they_need() -> None:
         (result,) = stage.sweeps.results()
         assert result.stop == "token_budget"
         assert "the rest of the target's daily budget is for its probes" in result.stop_detail
-        assert 0 < len(received) * 24 <= spent <= 26_000 - 25 * 36 * 24
+        assert 0 < len(received) * 20 <= spent <= 26_000 - 25 * 36 * 24
         assert spent > 500, "and it uses what is left"
         for _ in range(25 * 36):
             assert stage.target.reserve(20, 4) is not None
