@@ -38,7 +38,7 @@ async def test_each_request_of_a_sweep_spends_the_targets_budget() -> None:
         # One whose connection was cut may have come or not, and costs what it received of its 4 tokens; the server counts a prompt as
         # 20 or 21. At $10 and $100 a million, both sums tell prompts and outputs apart.
         dollars = stage.target.budgets["cost"].spent(stage.clock.now_ns())
-        outputs = (dollars * 1e6 - 10 * spent) / 90
+        outputs = round((dollars * 1e6 - 10 * spent) / 90)
         assert len(received) * 20 <= spent - outputs <= 40 * 21
         assert 0.8 * 4 * len(received) <= outputs <= 40 * 4
         assert stage.value("llmslo_budget_remaining_ratio", "tokens") == pytest.approx(1 - spent / 1e6)
