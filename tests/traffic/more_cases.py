@@ -463,7 +463,7 @@ CASES: list[Case] = [
     RunCase(
         "sessions: slow answers, Responses in a gate",
         "responses",
-        "gate {url} --config.file {config} --workload talk --slo ttft<5s:80% --failures 20% --burst 0s --rate 60/s --warm-up 0"
+        "gate {url} --config.file {config} --workload talk --slo ttft<5s:80% --failures 20% --burst 0s --rate 20/s --warm-up 0"
         " --max-requests 400",
         always(SLOW),
         (0, 1, 3, 4),
