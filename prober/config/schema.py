@@ -10,7 +10,15 @@ from pydantic_core import PydanticUndefined
 
 from prober.config.configuration import Configuration
 from prober.config.fields import Block, Quantity
+from prober.config.server import Auth, TlsSpec
 from prober.config.target import Overridable, Template
+
+# Blocks whose keys the table has elsewhere.
+SHARED: dict[type[BaseModel] | None, str] = {
+    Template: "keys of `targets[]` but `url` and `name`",
+    Auth: "`bearer_token_file` as in `targets[].auth`",
+    TlsSpec: "keys as in `targets[].tls` but `server_name`",
+}
 
 
 def json_schema() -> dict[str, Any]:
@@ -64,8 +72,8 @@ def _rows(prefix: str, model: type[BaseModel]) -> list[str]:
         if prefix == "targets[]" and name in Overridable.model_fields:
             continue  # the same keys as `defaults`, documented there
         nested, is_list = _nested(field.annotation)
-        if nested is Template:
-            rows.append(f"| `{prefix}.{name}` | {field.description}: keys of `targets[]` but `url` and `name` | |")
+        if nested in SHARED and not prefix.startswith("targets[]"):
+            rows.append(f"| `{prefix}.{name}` | {field.description}: {SHARED[nested]} | {_note(field)} |")
             continue
         rows.append(f"| `{prefix}.{name}` | {field.description} | {_note(field)} |")
         if nested:
@@ -78,13 +86,9 @@ def _note(field: FieldInfo) -> str:
     default = "needed" if field.is_required() else default_text(field)
     if default is None:
         return ""
-    return (
-        str(default).lower()
-        if isinstance(default, bool)
-        else f"{default:g}"
-        if isinstance(default, float)
-        else str(default)
-    )
+    if isinstance(default, bool):
+        return str(default).lower()
+    return f"{default:g}" if isinstance(default, float) else str(default)
 
 
 def _nested(annotation: Any) -> tuple[type[BaseModel] | None, bool]:

@@ -26,12 +26,8 @@ class Auth(Block):
     """A secret in a file: a bearer token, or a key in a header of its own."""
 
     bearer_token_file: str | None = Field(None, description="file with the token; read again when it changes")
-    header: str | None = Field(
-        None, description="targets only: header that carries the key of `key_file`, such as api-key or x-api-key"
-    )
-    key_file: str | None = Field(
-        None, description="targets only: file with the key, instead of a bearer token; read again when it changes"
-    )
+    header: str | None = Field(None, description="targets only: header for the key of `key_file`, such as x-api-key")
+    key_file: str | None = Field(None, description="targets only: file with the key; read again when it changes")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -70,9 +66,7 @@ class TlsSpec(Block):
         None, description="client certificate, PEM with its chain; read again when it changes"
     )
     key_file: str | None = Field(None, description="key of the client certificate, not encrypted")
-    server_name: str | None = Field(
-        None, description="name in the server's certificate, if it is not the host of the URL"
-    )
+    server_name: str | None = Field(None, description="name in the server's certificate, if not the URL's host")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
