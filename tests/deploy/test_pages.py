@@ -17,7 +17,7 @@ from tests.deploy.rendering import KUSTOMIZE, ROOT, Manifest, built, documents
 from tests.deploy.shipped import MONITORING, flag, one, workload
 
 PUSHED = f"registry.example/llm-slo-prober:{__version__}"
-SIDECARS = ["README.md", "docs/guides/sidecar.md", "docs/kubernetes.md"]
+SIDECARS = ["README.md", "docs/guides/sidecar.md"]
 FLEET = "docs/guides/fleet.md"
 
 
