@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from random import Random
 from typing import Annotated, Any
@@ -32,7 +33,7 @@ from prober.config.target import TargetSpec
 from prober.config.units import duration
 from prober.features.diagnosis.diagnosis import Diagnosis
 from prober.features.diagnosis.diagnosis import diagnose as judge
-from prober.features.diagnosis.phases import PHASES, Failure, Row, evidence, failures, rows
+from prober.features.diagnosis.phases import PHASES, evidence, failures, rows
 from prober.features.diagnosis.window import Hardware, Reading
 from prober.features.engines.page_reader import PageReader
 from prober.measure.engine_signals import EngineChange, PageReading
@@ -89,7 +90,7 @@ def diagnose(
         failed = [asdict(failure) for failure in failures(results)]
         echo(json.dumps({"phases": phases, "failures": failed, "diagnosis": asdict(verdict)}))
     else:
-        _draw(rows(results), failures(results), readings, verdict, breached)
+        _draw(results, readings, verdict, breached)
     sys.exit(ExitCode.OK if any(row.answered for row in rows(results)) else ExitCode.FAILED)
 
 
@@ -143,26 +144,33 @@ async def _measure(
 
 
 def _draw(
-    phases: list[Row], failed: list[Failure], readings: list[Reading], verdict: Diagnosis, breached: dict[str, float]
+    results: Sequence[ProbeResult], readings: list[Reading], verdict: Diagnosis, limits_s: Mapping[str, float]
 ) -> None:
     console, table = Terminal(highlight=False, soft_wrap=True), Table(box=None, pad_edge=False)
     for column in ("probes", "answered", "prompt tokens", "TTFT p50", "TPOT p50"):
         table.add_column(column, justify="left" if column == "probes" else "right")
-    for row in phases:
+    for row in rows(results):
         tokens = "–" if row.prompt_tokens is None else f"{row.prompt_tokens:g}"
         table.add_row(
             row.kind, f"{row.answered}/{row.sent}", tokens, format_duration(row.ttft_s), format_duration(row.tpot_s)
         )
     console.print(table)
-    if failed:
+    if failed := failures(results):
         console.print("Failed:")
     for failure in failed:
         console.print(f"  {failure.text()}", markup=False)
-    if not any(row.answered for row in phases):
+    answered = [probe.timeline for probe in results if probe.outcome in ANSWERED]
+    if not answered:
         console.print("No probe was answered, so there is no latency to explain. Mend these failures first.")
         return
     if not readings:
         console.print("The engine's own page was not read, so queueing, prefill and cache cannot be told apart.")
-    if not breached:
-        console.print("Say what is missed (--ttft 500ms, --tpot 30ms): without it nothing is too slow.")
-    console.print(verdict.text(), markup=False)
+    if not limits_s:
+        console.print("Nothing was slow. Give --ttft or --tpot to say what is too slow.")
+    elif not any(
+        (getattr(timeline, f"{name}_s") or 0.0) > limit_s for timeline in answered for name, limit_s in limits_s.items()
+    ):
+        limits = " or ".join(f"--{name} {format_duration(limit_s)}" for name, limit_s in limits_s.items())
+        console.print(f"Nothing was slow: no probe was above {limits}.")
+    else:
+        console.print(verdict.text(), markup=False)

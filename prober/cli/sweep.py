@@ -297,10 +297,10 @@ def _description(action: Action) -> str:
     match action:
         case Run(phase=phase, rate_per_s=per_s):
             return f"{phase.replace('_', ' ')} at {per_s:.3g}/s"
-        case Estimate(reason=reason):
-            return f"ended by {reason}; reading the knee off"
-        case Finished(reason=reason):
-            return f"ended by {reason}"
+        case Estimate(reason=reason, detail=detail):
+            return f"{ending(reason, detail)}; estimating the knee"
+        case Finished(reason=reason, detail=detail):
+            return ending(reason, detail)
 
 
 def _draw(result: Result) -> None:

@@ -201,6 +201,9 @@ def _percentile_table(target: TargetAnswer, story: Story, now_unix_s: float) -> 
         return [Text(target.no_latency)]
     lines = [Text("10min".ljust(5) + _columns(), "dim")]
     lines += [Text(SIGNALS[signal].ljust(5)) + Text(_values(target, signal)) for signal in LATENCIES]
+    if any(percentiles(target, signal, kept=True)[0] > percentiles(target, signal)[0] for signal in LATENCIES):
+        lines.append(Text("since the start, the last 4,096 at most", "dim"))
+        lines += [Text(SIGNALS[signal].ljust(5)) + Text(_values(target, signal, kept=True)) for signal in LATENCIES]
     if story.answered_unix_s is not None:
         age_s = max(0.0, now_unix_s - story.answered_unix_s)
         others = len({row.workload for row in target.quantiles}) - 1
@@ -234,8 +237,8 @@ def _columns(signal: str = "") -> str:
     return "".join(head.rjust(COLUMN) for head in heads) + "samples".rjust(COUNT)
 
 
-def _values(target: TargetAnswer, signal: str) -> str:
-    count, known = percentiles(target, signal)
+def _values(target: TargetAnswer, signal: str, *, kept: bool = False) -> str:
+    count, known = percentiles(target, signal, kept=kept)
     return "".join(format_duration(known.get(q)).rjust(COLUMN) for q in SHOWN) + f"{count:,}".rjust(COUNT)
 
 

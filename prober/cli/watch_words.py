@@ -158,10 +158,14 @@ def busiest_workload(target: TargetAnswer) -> str | None:
     return max(counts, key=lambda workload: counts[workload]) if counts else None
 
 
-def percentiles(target: TargetAnswer, signal: str) -> tuple[int, dict[float, float]]:
-    """The number of samples of a latency of the busiest workload, and those of its percentiles that have enough of them."""
+def percentiles(target: TargetAnswer, signal: str, *, kept: bool = False) -> tuple[int, dict[float, float]]:
+    """The number of samples of a latency of the busiest workload, and those of its percentiles that have enough of them.
+
+    kept: of all samples that are kept, instead of the last ten minutes
+    """
     workload = busiest_workload(target)
-    rows = [row for row in target.quantiles if (row.workload, row.signal) == (workload, signal)]
+    known = target.earlier if kept else target.quantiles
+    rows = [row for row in known if (row.workload, row.signal) == (workload, signal)]
     return rows[0].count if rows else 0, {row.q: row.estimate for row in rows if row.enough}
 
 

@@ -5,7 +5,10 @@ from prober.exposition.families import AnySeries, Series, counter, gauge, histog
 BUILD_INFO = gauge("llmslo_build_info", "1; the version is a label.", "version")
 RELOAD_OK = gauge("llmslo_config_last_reload_successful", "1 if the latest reload was applied.")
 RELOAD_TIME = gauge("llmslo_config_last_reload_success_timestamp_seconds", "Time of the latest applied reload.")
-LOOP_LAG = histogram("llmslo_event_loop_lag_seconds", "Lateness of the prober's event loop, fifty times a second.")
+LOOP_LAG = histogram(
+    "llmslo_event_loop_lag_seconds",
+    "Lateness of the prober's event loop, fifty times a second during a probe, else once.",
+)
 RECEIVE_ERROR = histogram(
     "llmslo_receive_error_seconds",
     "How late the prober stamps received bytes, measured twice a second with bytes that it writes to itself.",

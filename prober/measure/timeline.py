@@ -14,6 +14,7 @@ from prober.measure import chat
 from prober.measure.finish_reason import LENGTH
 from prober.measure.flushes import flush_starts
 
+LATE = "the prober itself was late"
 HiddenTokens = Literal["", "before", "within", "some"]
 
 
@@ -119,8 +120,10 @@ class Timeline:
     @property
     def why_no_ttft_answer(self) -> str:
         """Why content has no TTFT of the answer; "" if it has, or if there is no content."""
-        if self.first_ns is None or self.first_answer_ns is not None:
+        if self.first_ns is None or self.ttft_answer_s is not None:
             return ""
+        if self.is_late:
+            return LATE
         if self.streams_reasoning:
             return "all content is reasoning"
         return "not measurable here: the usage counts reasoning, and the stream does not show where it ends"
@@ -217,7 +220,7 @@ class Timeline:
         if not starts or self.tpot_s is not None:
             return ""
         if self.is_late:
-            return "the prober itself was late"
+            return LATE
         if n is not None and n < 2:
             return "the answer has fewer than two tokens"
         if len(starts) < 2:

@@ -13,9 +13,10 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
-BEAT_NS = 20_000_000
+BEAT_NS, IDLE_BEAT_NS = 20_000_000, 1_000_000_000
 LATENESS_HISTORY_NS = 600 * 10**9  # longer than any probe takes
 MIN_RECORDED_LATENESS_NS = 1_000_000
 log = logging.getLogger(__name__)
@@ -39,8 +40,8 @@ class Alarm:
 class Clock:
     """Time, alarms of the running event loop and their lateness. Call `close` when done.
 
-    The clock beats fifty times a second. A blocked loop or a stopped process misses beats, and timestamps taken then are
-    unreliable. on_beat: called with each beat as (now_ns, seconds late).
+    The clock beats fifty times a second while `watched`, else once. A blocked loop or a stopped process misses beats, and timestamps
+    taken then are unreliable. on_beat: called with each beat as (now_ns, seconds late).
 
     now_ns: nanoseconds of the monotonic clock, for all timestamps
     unix_s: seconds of the wall clock
@@ -67,8 +68,8 @@ class Clock:
         self._fd = _timerfd_create() if monotonic_ns is None else None
         if self._fd is not None:
             self._loop.add_reader(self._fd, self._on_readable)
-        self._due_ns = self.now_ns()
-        self._beat()
+        self._watches = 0
+        self._next_beat = self.call_at(self.now_ns(), self._beat)
 
     def call_at(self, due_ns: int, callback: Callable[[], None]) -> Alarm:
         """Call at `due_ns`, or as soon as the loop runs if that has passed."""
@@ -96,6 +97,18 @@ class Clock:
         standstills = itertools.chain(((now, overdue),), self._late)
         return max(0, *(min(late, at - since_ns) for at, late in standstills)) / 1e9
 
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Beat often meanwhile, for a request whose timestamps must be reliable."""
+        if not self._watches:
+            self._next_beat.cancel()
+            self._next_beat = self.call_at(self.now_ns() + self._beat_ns, self._beat)
+        self._watches += 1
+        try:
+            yield
+        finally:
+            self._watches -= 1
+
     def close(self) -> None:
         """Drop all alarms and release the timer."""
         self._heap.clear()
@@ -107,9 +120,9 @@ class Clock:
             self._fd = None
 
     def _beat(self) -> None:
-        now, due_ns = self.now_ns(), self._due_ns
-        self._due_ns = max(due_ns + self._beat_ns, now)
-        self.call_at(self._due_ns, self._beat)  # first: the clock beats on if the callback fails
+        now, due_ns = self.now_ns(), self._next_beat.due_ns
+        beat_ns = self._beat_ns if self._watches else max(self._beat_ns, IDLE_BEAT_NS)
+        self._next_beat = self.call_at(due_ns + beat_ns, self._beat)  # first: the clock beats on if the callback fails
         if self.on_beat is not None:
             self.on_beat(now, (now - due_ns) / 1e9)
 

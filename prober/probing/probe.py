@@ -207,7 +207,8 @@ class Flight:
         if reserved is None:
             return self._result(Verdict(Outcome.OVER_BUDGET, "the budget of the last 24 hours is used up"))
         try:
-            return await self._reserved()
+            with target.clock.watched():
+                return await self._reserved()
         except Exception as problem:
             if not self._exchange.received:
                 raise

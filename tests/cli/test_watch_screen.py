@@ -148,6 +148,27 @@ def test_percentiles_are_those_of_the_answer_or_a_dash() -> None:
     assert full[0].endswith(" 5,600")
 
 
+def test_the_percentiles_since_the_start_stand_below_those_of_ten_minutes() -> None:
+    """Where there are more samples than those of ten minutes; a target that fails shows none as if they were current."""
+    (recent,), (older,) = few(), scenes.healthy()
+    text = shown([replace(recent, earlier=older.earlier)])
+    assert [line.split()[-1] for line in text.split("\n") if line.startswith("TTFT  ")] == ["150", "1,400"]
+    assert "since the start" in text
+    assert "since the start" not in shown([recent])
+    failing = replace(older, state=TargetState.FAILING, quantiles={}, latest={})
+    of_failing = shown([failing])
+    assert "No latency: no probe is answered now." in of_failing
+    assert re.search(r"^(TTFT|ITL)  +", of_failing, re.MULTILINE) is None
+
+
+def test_a_target_in_its_warm_up_says_how_far_it_is() -> None:
+    """Until the first latency is judged."""
+    (view,) = scenes.nothing()
+    ready = replace(view, state=TargetState.READY)
+    assert "1 of 3 warm-up probes done." in shown([replace(ready, warm_up=(1, 3))])
+    assert "3 of 3 warm-up probes done, judging from now." in shown([replace(ready, warm_up=(3, 3))])
+
+
 def test_unknown_headroom_and_drift_say_why() -> None:
     """A capacity without a demand, a bound without an estimate, baselines that are learnt, one of two."""
     (view,) = scenes.healthy()

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from prober.net.clock import Clock
+from prober.net.clock import BEAT_NS, Clock
+from tests.virtual import VirtualClock
 
 MS = 1_000_000
 
@@ -87,13 +88,35 @@ async def test_a_loop_that_was_held_up_is_known_to_have_been() -> None:
     heard: asyncio.Future[float] = asyncio.get_running_loop().create_future()
     clock.on_beat = lambda _, late_s: None if heard.done() else heard.set_result(late_s)
     before = clock.now_ns()
-    await asyncio.sleep(0.01)
-    time.sleep(0.5)  # the loop is held up, which is what is tested  # noqa: ASYNC251
-    assert clock.late_s(before) >= 0.2, "though no alarm has rung yet"
-    assert await heard >= 0.2
+    with clock.watched():
+        await asyncio.sleep(0.01)
+        time.sleep(0.5)  # the loop is held up, which is what is tested  # noqa: ASYNC251
+        assert clock.late_s(before) >= 0.2, "though no alarm has rung yet"
+        assert await heard >= 0.2
     assert clock.late_s(before) >= 0.2
     after = clock.now_ns()
     assert clock.late_s(after) < clock.late_s(before)
+    clock.close()
+
+
+@pytest.mark.virtual_time
+async def test_the_clock_beats_often_only_while_it_is_watched() -> None:
+    """An idle prober wakes once a second; from the first request under way to the end of the last it is fifty times."""
+    clock, beats = VirtualClock(beat_ns=BEAT_NS), list[int]()
+    clock.on_beat = lambda now_ns, _: beats.append(now_ns)
+
+    async def beats_of(seconds: float) -> int:
+        beats.clear()
+        await asyncio.sleep(seconds)
+        return len(beats)
+
+    await asyncio.sleep(0.3)
+    assert await beats_of(10) == 10
+    with clock.watched():
+        with clock.watched():
+            assert 99 <= await beats_of(2) <= 100
+        assert 99 <= await beats_of(2) <= 100
+    assert await beats_of(10) <= 11
     clock.close()
 
 

@@ -533,7 +533,7 @@ async def test_a_lag_of_our_own_is_no_latency(monkeypatch: pytest.MonkeyPatch) -
     assert result.outcome is Outcome.OK
     assert "max_send_lag" in result.detail
     assert (timeline.ttft_s, timeline.tpot_s, timeline.e2e_s, timeline.itls_s) == (None, None, None, [])
-    assert timeline.why_no_tpot == "the prober itself was late"
+    assert timeline.why_no_tpot == timeline.why_no_ttft_answer == "the prober itself was late"
 
 
 async def test_an_engine_that_loads_is_starting_and_then_warm_up() -> None:

@@ -24,6 +24,7 @@ from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.net.clock import Clock
 from prober.probing.channel import Send
+from prober.probing.pacer import pace
 from prober.probing.probe import Flight, Launch, always
 from prober.probing.target import Identity, Target
 from prober.probing.workers import WorkerProcess, Workers, WorkersUnavailable, open_workers
@@ -38,6 +39,7 @@ from tests.processes import until
 
 WORKLOAD = Workload("w", Uniform(5, 60), Uniform(3, 9))
 LEAD_NS = 150_000_000
+STOP_S, PACE_PER_S = 1.0, 50
 AHEAD_NS = 3_600 * 10**9
 CHUNK = b'data: {"id":"x","object":"chat.completion.chunk","model":"m","choices":[{"index":0,"delta":{"content":"a "}}]}\n\n'
 LAST = (
@@ -144,9 +146,10 @@ def is_there(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
 
 
-def start_prober(url: str) -> "subprocess.Popen[bytes]":
-    """A process that sends 20 long requests with two workers."""
-    return subprocess.Popen([sys.executable, __file__, url], start_new_session=True, stderr=subprocess.DEVNULL)
+def start_prober(program: str, url: str, stdout: int | None = None) -> "subprocess.Popen[bytes]":
+    """A process that sends with two workers. program: a function of this file"""
+    command = [sys.executable, __file__, program, url]
+    return subprocess.Popen(command, start_new_session=True, stdout=stdout, stderr=subprocess.DEVNULL)
 
 
 def children_of(pid: int) -> list[int]:
@@ -375,7 +378,7 @@ async def test_a_worker_cuts_its_requests_if_the_prober_is_stopped() -> None:
     """Nobody guards the engine then; the requests end within 1.5 s, though the process of the prober is still there."""
     engine = Engine(chunks_per_s=5)
     async with serving(engine) as url:
-        parent = start_prober(url)
+        parent = start_prober("_send_long", url)
         try:
             await asyncio.to_thread(until, lambda: engine.open == 20, "20 requests in flight")
             os.kill(parent.pid, signal.SIGSTOP)
@@ -393,7 +396,7 @@ async def test_workers_end_with_the_prober(signal_number: int, is_hung: bool) ->
     """However it ends, and also a worker that hangs; the engine is rid of the requests."""
     engine = Engine(chunks_per_s=5)
     async with serving(engine) as url:
-        parent = start_prober(url)
+        parent = start_prober("_send_long", url)
         try:
             await asyncio.to_thread(until, lambda: engine.open == 20, "20 requests in flight")
             children = children_of(parent.pid)
@@ -409,8 +412,51 @@ async def test_workers_end_with_the_prober(signal_number: int, is_hung: bool) ->
             parent.wait(10)
 
 
+@pytest.mark.parametrize("stopped", ["prober", "workers"])
+async def test_a_stop_with_two_workers_is_blamed_on_no_target(stopped: str) -> None:
+    """Requests that a stop of a second delays have no latency, or are `invalid`; those after it are measured again."""
+    engine = Engine()
+    async with serving(engine) as url:
+        parent = start_prober("_send_paced", url, subprocess.PIPE)
+        try:
+            await asyncio.to_thread(until, lambda: len(engine.requests) >= 30, "requests before the stop")
+            pids = [parent.pid] if stopped == "prober" else children_of(parent.pid)
+            for pid in pids:
+                os.kill(pid, signal.SIGSTOP)
+            await asyncio.sleep(STOP_S)
+            for pid in pids:
+                os.kill(pid, signal.SIGCONT)
+            output, _ = await asyncio.to_thread(parent.communicate, timeout=60)
+        finally:
+            parent.kill()
+            parent.wait(10)
+    results = json.loads(output)
+    assert {outcome for outcome, _ in results} <= {"ok", "invalid"}
+    unmeasured = [outcome for outcome, ttft_s in results if ttft_s is None]
+    assert len(unmeasured) >= 0.8 * STOP_S * PACE_PER_S, "those due in the stop"
+    measured_s = [ttft_s for _, ttft_s in results if ttft_s is not None]
+    assert len(measured_s) >= 30
+    assert max(measured_s) < STOP_S / 2
+    assert results[-1][1] is not None
+
+
+async def _send_paced(url: str) -> None:
+    """Send 50 requests a second for 5 s, as a sweep does; print outcome and TTFT of each."""
+    async with targeted(url, max_send_lag=0.05) as target, open_workers(2) as workers:
+        drawer, flights, missed = RequestGenerator(WORKLOAD, Random(7)), list[asyncio.Task[ProbeResult]](), list[str]()
+        first_ns = target.clock.now_ns() + LEAD_NS
+        due_ns = [first_ns + round(number * 1e9 / PACE_PER_S) for number in range(5 * PACE_PER_S)]
+
+        def launch(due: int) -> None:
+            flights.append(asyncio.create_task(workers.launch(target, drawer, due, always).fly()))
+
+        await pace(due_ns, target.clock, target.spec, launch, lambda _, why: missed.append(why))
+        results = await asyncio.gather(*flights)
+    print(json.dumps([("invalid", None) for _ in missed] + [(str(r.outcome), r.timeline.ttft_s) for r in results]))
+
+
 async def _send_long(url: str) -> None:
-    """The program of the processes of the tests above."""
+    """Send 20 long requests at once."""
     async with targeted(url) as target, open_workers(2) as workers:
         due_ns = [target.clock.now_ns() + LEAD_NS] * 20
         await sent(workers.launch, target, due_ns, replace(WORKLOAD, output_tokens=Uniform(400, 500)))
@@ -418,4 +464,4 @@ async def _send_long(url: str) -> None:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)  # also where a shell started the tests in the background
-    asyncio.run(_send_long(sys.argv[1]))
+    asyncio.run(globals()[sys.argv[1]](sys.argv[2]))

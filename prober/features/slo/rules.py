@@ -223,16 +223,14 @@ class _SloRules:
         return f"{self._recorded(BURN_RATE, of_pair)} > {needed}"
 
     def _vantage(self, chosen: Sequence[Pair]) -> Alert:
-        burning = []
-        for pair in chosen:
-            share, least = _number(pair.burn * self.slo.error_budget_ratio), guard(self.slo, pair, self.uses)
-            long, short = (
-                f"{self._from_vantages('bad_events', window_s)}\n/\n({self._from_vantages('events', window_s)} {enough}) > {share}"
-                for window_s, enough in ((pair.long_s, f">= {least}"), (pair.short_s, "> 0"))
-            )
-            burning.append(f"{long}\nand\n{short}")
-        labels, any_pair = (*messages.OF_STREAM, "vantage"), "\nor\n".join(burning)
-        windows = f'{{{{ $long := "{promql(chosen[0].long_s)}" }}}}{{{{ $short := "{promql(chosen[0].short_s)}" }}}}'
+        labels = (*messages.OF_STREAM, "vantage")
+        any_pair = "\nor\n".join(self._burns_from(pair) for pair in chosen)
+        windows, shorter = (
+            f'{{{{ $long {sign} "{promql(pair.long_s)}" }}}}{{{{ $short {sign} "{promql(pair.short_s)}" }}}}'
+            for pair, sign in ((chosen[-1], ":="), (chosen[0], "="))
+        )
+        shorter_burns = messages.query(self._burns_from(chosen[0], messages.matchers(labels)), labels=labels)
+        windows += f"{{{{ if {shorter_burns} }}}}{shorter}{{{{ end }}}}"
         return Alert(
             "LLMErrorBudgetBurnFromVantage",
             "warning",
@@ -245,6 +243,16 @@ class _SloRules:
             (("slo", self.slo.name),),
             link=Link("target", ("target", "workload"), promql(3 * chosen[0].long_s)),
         )
+
+    def _burns_from(self, pair: Pair, matchers: str = EVERY_VANTAGE) -> str:
+        """Where a vantage sees the budget burn in both windows of the pair."""
+        share, least = _number(pair.burn * self.slo.error_budget_ratio), guard(self.slo, pair, self.uses)
+        long, short = (
+            f"{self._from_vantages('bad_events', window_s, matchers)}\n/\n"
+            f"({self._from_vantages('events', window_s, matchers)} {enough}) > {share}"
+            for window_s, enough in ((pair.long_s, f">= {least}"), (pair.short_s, "> 0"))
+        )
+        return f"{long}\nand\n{short}"
 
     def _percentile(self, window_s: int, least: int) -> Alert:
         events, bad = (self._tile_sum(kind, window_s) for kind in ("events", "bad_events"))
