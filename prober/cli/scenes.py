@@ -113,7 +113,7 @@ SCENES = {
     ),
     "drift": Scene(
         f"each step takes {SLOWDOWN_RATIO} times as long as in the three days that were learnt, and no SLO sees it",
-        "after another three to eight minutes TTFT and ITL have drifted; LLMTTFTP99Drift, LLMITLP99Drift",
+        "after another three to twelve minutes TTFT and ITL have drifted; LLMTTFTP99Drift, LLMITLP99Drift",
         Engine((*DRIFT_ENGINE, "--fault", f"{SLOWDOWN}@{{trouble:g}}s-"), DRIFT_PROBES, has_past=True),
         Engine(DRIFT_ENGINE, DRIFT_PROBES, has_past=True),
     ),
