@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from prober.daemon.app import App, Options
+from prober.net.clock import Clock
 from prober.web.snapshots import Snapshots
 from tests.processes import free_port
 from tests.virtual import VirtualClock, VirtualLoop
@@ -23,7 +24,13 @@ def virtual_clock() -> VirtualClock:
 class Daemon:
     """The daemon with this configuration. scrapes: the samples of /metrics by seconds since its start"""
 
-    def __init__(self, folder: Path, config: str, watch: Callable[[Snapshots], Awaitable[None]] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        config: str,
+        watch: Callable[[Snapshots], Awaitable[None]] | None = None,
+        make_clock: Callable[[], Clock] = virtual_clock,
+    ) -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)
         self._loop, self._begin_s = loop, loop.time()
@@ -32,7 +39,7 @@ class Daemon:
         self.config = folder / "prober.yaml"
         self.config.write_text(config)
         options = Options(str(self.config), f"127.0.0.1:{self._port}", storage_path=str(folder / "store"))
-        self._app = App(options, virtual_clock, watch)
+        self._app = App(options, make_clock, watch)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

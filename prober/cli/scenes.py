@@ -84,7 +84,7 @@ SCENES = {
         "its KV cache shrinks to less than its load needs",
         "again and again requests wait or are preempted, and TTFT misses its SLO; LLMErrorBudgetBurn",
         Engine(
-            ("--background", "0.6/s", "--kv-blocks", "2000", "--seed", "1", "--fault", "kv_lost:1620@{trouble:g}s-"),
+            ("--background", "0.6/s", "--kv-blocks", "2000", "--seed", "1", "--fault", "kv_lost:1650@{trouble:g}s-"),
             "probes: [{workload: probe, slos: [ttft, success]}]",  # long prompts of others keep TPOT near its threshold
         ),
     ),
