@@ -84,7 +84,7 @@ SCENES = {
         "its KV cache shrinks to less than its load needs",
         "again and again requests wait or are preempted, and TTFT misses its SLO; LLMErrorBudgetBurn",
         Engine(
-            ("--background", "0.6/s", "--kv-blocks", "2000", "--seed", "1", "--fault", "kv_lost:1620@{trouble:g}s-"),
+            ("--background", "0.6/s", "--kv-blocks", "2000", "--seed", "1", "--fault", "kv_lost:1650@{trouble:g}s-"),
             "probes: [{workload: probe, slos: [ttft, success]}]",  # long prompts of others keep TPOT near its threshold
         ),
     ),
@@ -113,7 +113,7 @@ SCENES = {
     ),
     "drift": Scene(
         f"each step takes {SLOWDOWN_RATIO} times as long as in the three days that were learnt, and no SLO sees it",
-        "after another three to eight minutes TTFT and ITL have drifted; LLMTTFTP99Drift, LLMITLP99Drift",
+        "after another three to twelve minutes TTFT and ITL have drifted; LLMTTFTP99Drift, LLMITLP99Drift",
         Engine((*DRIFT_ENGINE, "--fault", f"{SLOWDOWN}@{{trouble:g}}s-"), DRIFT_PROBES, has_past=True),
         Engine(DRIFT_ENGINE, DRIFT_PROBES, has_past=True),
     ),

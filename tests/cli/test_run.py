@@ -78,6 +78,9 @@ def test_urls_replace_a_configuration_which_is_printed_and_removed(tmp_path: Pat
         finally:
             process.terminate()
             process.wait(10)
+    assert (
+        "the probes use 9,165,658 tokens a day; a lower `rate` or a `budget` uses less, `prober check` lists it"
+    ) in lines(log)
     assert not list(tmp_path.glob("prober-*.yaml"))
     comment, *config = out.read_text().splitlines()
     assert comment.startswith("# Configuration in use.")

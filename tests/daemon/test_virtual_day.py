@@ -5,13 +5,10 @@ swept, in the day at 03:00. Expectations follow from the scene: from the lengths
 without the prober. The day takes about 45 s of one core, which is 1,900 times as fast.
 """
 
-import asyncio
 import json
-import signal
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -21,24 +18,21 @@ from uuid import UUID
 import pytest
 
 from prober.cli.rules import rules as write_rules
-from prober.daemon.app import App, Options
 from prober.mock.faults import parse_fault
 from prober.mock.server import create_app
 from prober.mock.settings import Settings
 from prober.simulation.engine import Engine
 from prober.simulation.parameters import Parameters
 from prober.simulation.request import Request
-from tests.processes import free_port
 from tests.serving import serving
-from tests.virtual import VirtualClock, VirtualLoop
+from tests.virtual_daemon import MIDNIGHT, Daemon, virtual_clock
 
 pytestmark = [
     pytest.mark.virtual_time,
     pytest.mark.usefixtures("garbage_collector"),
     pytest.mark.timeout(1200),  # on a busy machine
 ]
-MIDNIGHT = datetime(2026, 3, 2, tzinfo=UTC).timestamp()
-HOUR_S = 3600.0
+MINUTE_S, HOUR_S = 60, 3600
 PROBES_PER_S = 0.08  # a baseline takes 5,000 samples, which are 17.4 hours
 SHORTEST, LONGEST = 100, 300  # tokens of the prompt of a probe
 SLOWDOWN = 1.5
@@ -58,58 +52,13 @@ targets:
   - {{name: swept, url: 'http://192.0.2.2:8000', metrics: {{interval: 60s}}, probes: [{{workload: short, slos: [ttft]}}],
       sweep: {{schedule: SWEEP * * *, workload: long, mode: adaptive, min_rate: 0.5/s, max_rate: 20/s, slos: [quick]}}}}
 """
-JOB = 'job="llm-slo-prober",instance="a"'
 SHORT = 'workload="short"'
 ALERTS = {"LLMErrorBudgetBurn", "LLMTTFTP99Drift", "LLMITLP99Drift"}
 
 
-class Day:
-    """The daemon and its engines. sweep: minute and hour; scrapes: the samples of /metrics by minute of the day."""
-
-    def __init__(self, folder: Path, probes_per_s: float, sweep: str) -> None:
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, VirtualLoop)
-        self._loop, self._begin_s = loop, loop.time()
-        self.scrapes: dict[int, dict[str, float]] = {}
-        self._port = free_port()
-        self.config = folder / "prober.yaml"
-        self.config.write_text(CONFIG.replace("PROBES", str(probes_per_s)).replace("SWEEP", sweep))
-        options = Options(str(self.config), f"127.0.0.1:{self._port}", storage_path=str(folder / "store"))
-        self._app = App(options, virtual_clock)
-
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        running = asyncio.create_task(self._app.run())
-        try:
-            yield
-        finally:
-            signal.raise_signal(signal.SIGTERM)
-            await running
-
-    async def until(self, hour: float) -> None:
-        await asyncio.sleep(self._begin_s + hour * HOUR_S - self._loop.time())
-
-    async def scrape(self) -> dict[str, float]:
-        """The samples of the prober now."""
-        with self._loop.real_network():
-            reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
-            writer.write(b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
-            head, _, body = (await reader.read()).decode().partition("\r\n\r\n")
-            writer.close()
-        assert head.startswith("HTTP/1.1 200"), head
-        rows = (line.rpartition(" ") for line in body.splitlines() if line.startswith("llmslo_"))
-        samples = {name: float(value) for name, _, value in rows}
-        self.scrapes[round((self._loop.time() - self._begin_s) / 60)] = samples
-        return samples
-
-    async def scrape_every_minute(self, minutes: range) -> None:
-        for minute in minutes:
-            await self.until(minute / 60)
-            await self.scrape()
-
-
-def virtual_clock() -> VirtualClock:
-    return VirtualClock(MIDNIGHT)
+def configuration(probes_per_s: float, sweep: str) -> str:
+    """sweep: its minute and hour"""
+    return CONFIG.replace("PROBES", str(probes_per_s)).replace("SWEEP", sweep)
 
 
 @asynccontextmanager
@@ -160,13 +109,13 @@ def same_chance(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_one_hour(tmp_path: Path, promtool: Path) -> None:
     """SLO, capacity, headroom and alerts of each target follow its engine, and not that of its neighbour."""
-    day = Day(tmp_path, 0.2, "5 0")
+    day = Daemon(tmp_path, configuration(0.2, "5 0"))
     async with AsyncExitStack() as running:
         await running.enter_async_context(engine("192.0.2.1", f"latency:{SLOWDOWN}@40m-"))
         await running.enter_async_context(engine("192.0.2.2"))
         await running.enter_async_context(day.running())
-        await day.scrape_every_minute(range(1, 61))
-    before, at_end = day.scrapes[40], day.scrapes[60]
+        await day.scrape_at(range(MINUTE_S, HOUR_S + 1, MINUTE_S))
+    before, at_end = day.scrapes[40 * MINUTE_S], day.scrapes[HOUR_S]
     check_probes(before, at_end, 0.2 * HOUR_S, 0.1)
     assert not [
         name for samples in day.scrapes.values() for name in samples if "drift_active" in name and samples[name]
@@ -174,36 +123,37 @@ async def test_one_hour(tmp_path: Path, promtool: Path) -> None:
     check_capacity(at_end)
     rules = tmp_path / "rules.yaml"
     write_rules(str(day.config), output=rules)
-    check_alerts(promtool, rules, day.scrapes, range(1, 61), {40: set(), 60: {("LLMErrorBudgetBurn", "slows")}})
+    times_s = range(MINUTE_S, HOUR_S + 1, MINUTE_S)
+    check_alerts(promtool, rules, day, times_s, {40 * MINUTE_S: set(), HOUR_S: {("LLMErrorBudgetBurn", "slows")}})
 
 
 @pytest.mark.slow
 async def test_one_day(tmp_path: Path, promtool: Path) -> None:
     """Drift, SLO, capacity, headroom and alerts of each target follow its engine, and not that of its neighbour."""
-    day = Day(tmp_path, PROBES_PER_S, "0 3")
-    minutes = range(17 * 60, 20 * 60 + 1)
+    day = Daemon(tmp_path, configuration(PROBES_PER_S, "0 3"))
+    times_s = range(17 * HOUR_S, 20 * HOUR_S + 1, MINUTE_S)
     async with AsyncExitStack() as running:
         await running.enter_async_context(engine("192.0.2.1", f"latency:{SLOWDOWN}@18h-"))
         await running.enter_async_context(engine("192.0.2.2"))
         await running.enter_async_context(day.running())
-        await day.until(4)
+        await day.until(4 * HOUR_S)
         after_sweep = await day.scrape()
-        await day.scrape_every_minute(minutes)
-        await day.until(24)
+        await day.scrape_at(times_s)
+        await day.until(24 * HOUR_S)
         at_end = await day.scrape()
-    before, two_hours_later = day.scrapes[18 * 60], day.scrapes[20 * 60]
+    before, two_hours_later = day.scrapes[18 * HOUR_S], day.scrapes[20 * HOUR_S]
     check_probes(before, at_end, 24 * HOUR_S * PROBES_PER_S, 0.06)
 
-    for minute, samples in day.scrapes.items():
+    for time_s, samples in day.scrapes.items():
         drifting = {
             target
             for target in ("slows", "swept")
             for cause in ("regression", "unknown")
             if samples[f'llmslo_drift_active{{target="{target}",{SHORT},signal="ttft",cause="{cause}"}}']
         }
-        assert drifting <= ({"slows"} if minute > 18 * 60 else set()), minute
-        if minute >= 20 * 60:
-            assert drifting == {"slows"}, minute
+        assert drifting <= ({"slows"} if time_s > 18 * HOUR_S else set()), time_s
+        if time_s >= 20 * HOUR_S:
+            assert drifting == {"slows"}, time_s
     shift = {
         bound: two_hours_later[
             f'llmslo_drift_shift_ratio{{target="slows",{SHORT},signal="ttft",percentile="p50",bound="{bound}"}}'
@@ -222,7 +172,7 @@ async def test_one_day(tmp_path: Path, promtool: Path) -> None:
     rules = tmp_path / "rules.yaml"
     write_rules(str(day.config), output=rules)
     check_alerts(
-        promtool, rules, day.scrapes, minutes, {18 * 60: set(), 20 * 60: {(alert, "slows") for alert in ALERTS}}
+        promtool, rules, day, times_s, {18 * HOUR_S: set(), 20 * HOUR_S: {(alert, "slows") for alert in ALERTS}}
     )
 
 
@@ -257,32 +207,22 @@ def check_capacity(samples: dict[str, float]) -> None:
 def check_alerts(
     promtool: Path,
     rules: Path,
-    scrapes: dict[int, dict[str, float]],
-    minutes: range,
+    day: Daemon,
+    times_s: range,
     expected: dict[int, set[tuple[str, str]]],
 ) -> None:
-    """Check the alerts (name, target) that the product's own rules fire at a minute on the scrapes of every minute before it."""
-    text = rules.read_text()
-    names = {sample for minute in minutes for sample in scrapes[minute] if sample.partition("{")[0] in text}
-    series = [
-        {
-            "series": sample.replace("{", f"{{{JOB},", 1) if "{" in sample else f"{sample}{{{JOB}}}",
-            "values": " ".join(str(scrapes[minute].get(sample, "_")) for minute in minutes),
-        }
-        for sample in sorted(names)
-    ]
+    """Check the alerts (name, target) that the product's own rules fire at a time on the scrapes until then."""
     queries = [
         {
             "expr": 'count by (alertname, target) (ALERTS{alertstate="firing"}) > bool 0',
-            "eval_time": f"{minute - minutes[0]}m",
+            "eval_time": f"{time_s - times_s[0]}s",
             "exp_samples": [
                 {"labels": f'{{alertname="{name}",target="{target}"}}', "value": 1} for name, target in sorted(alerts)
             ],
         }
-        for minute, alerts in expected.items()
+        for time_s, alerts in expected.items()
     ]
-    up = {"series": f"up{{{JOB}}}", "values": f"1+0x{len(minutes)}"}
-    case = {"interval": "1m", "input_series": [*series, up], "promql_expr_test": queries}
+    case = {"interval": "1m", "input_series": day.series(rules, times_s), "promql_expr_test": queries}
     document = rules.with_name("test.yaml")
     document.write_text(json.dumps({"rule_files": [str(rules)], "evaluation_interval": "1m", "tests": [case]}))
     done = subprocess.run([promtool, "test", "rules", document], capture_output=True, text=True, check=False)

@@ -218,6 +218,8 @@ def down() -> list[TargetView]:
             standings=standings("missed", "met", "missed"),
             probes=probes,
             outcomes=outcomes,
+            quantiles={},
+            latest={},
         )
     ]
 
