@@ -123,7 +123,7 @@ def status(target: TargetAnswer, fact: ConcernAnswer) -> str:
     """A target in one line: its state, the concern, percentiles with their sample counts."""
     detail = f" ({one_line(fact.detail)})" if fact.detail and fact.kind != "good" else ""
     words = f"{one_line(target.name)}: {concern_words(target, fact)}{detail}"
-    for signal in LATENCIES:
+    for signal in LATENCIES if target.quantiles else ():
         count, known = percentiles(target, signal)
         values = ", ".join(f"p{q * 100:g} {format_duration(known.get(q))}" for q in SHOWN)
         words += f"; {SIGNALS[signal]} {values} of {count:,}"

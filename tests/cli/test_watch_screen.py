@@ -308,7 +308,7 @@ def test_probes_of_a_warm_up_and_of_a_cache_are_no_points() -> None:
 
 
 def test_plain_lines_have_what_is_new_then_each_target() -> None:
-    """Without a terminal: events and failures with their times, then a line a target with its percentiles."""
+    """Without a terminal: events and failures with their times, then a line a target with its percentiles if it answers."""
     (view,) = scenes.down()
     seen = snapshot(
         [replace(view, probes=view.probes[:1])], events=[TargetEvent(scenes.NOW, view.name, "state", "ready → failing")]
@@ -318,9 +318,11 @@ def test_plain_lines_have_what_is_new_then_each_target() -> None:
         "11:00:00 llama-70b: ready → failing",
         "10:59:55 llama-70b: connect_refused: 127.0.0.1:8000 refused the connection",
     ]
+    assert lines[2] == "11:00:00 llama-70b: failing (connect_refused: 127.0.0.1:8000 refused the connection)"
+    well = snapshot(scenes.healthy())
     assert re.fullmatch(
-        r"11:00:00 llama-70b: failing \(connect_refused: .*\); TTFT p50 .* ms of 1,400; ITL p50 .* ms of 5,600",
-        lines[2],
+        r"11:00:00 llama-70b: no problem found; TTFT p50 .* ms of 1,400; ITL p50 .* ms of 5,600",
+        plain_lines(watched(well), well)[-1],
     )
 
 
