@@ -4,7 +4,8 @@ from typing import get_args
 
 import pytest
 
-from prober.features.capacity.actions import Reason
+from prober.cli.sweep import _description
+from prober.features.capacity.actions import Finished, Reason
 from prober.results.stop_reason import ending
 
 REASONS = [reason for literal in get_args(Reason) for reason in get_args(literal)]
@@ -17,6 +18,12 @@ def test_every_reason_has_a_text(reason: str) -> None:
     assert "70% of a threshold" in text
     assert "_" not in text
     assert not text.startswith(f"{reason}: ") or reason == "saturated"
+
+
+def test_the_progress_of_a_sweep_says_why_it_ends() -> None:
+    """In words, not by the name of the reason."""
+    ended = Finished("refused", "HTTP 401 to 5 of 5", (), ())
+    assert _description(ended) == "too many requests were refused: HTTP 401 to 5 of 5"
 
 
 def test_an_unknown_reason_is_its_own_text() -> None:
