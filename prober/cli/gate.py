@@ -53,6 +53,8 @@ from prober.features.experiments.gate import (
     reference,
     with_cost,
 )
+from prober.measure.objective import Slo
+from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.warmup import WarmUpLength
 from prober.net.clock import Clock
@@ -74,6 +76,7 @@ EXIT: dict[State, ExitCode] = {
     "not_judged": ExitCode.NOT_JUDGED,
 }
 PAGE_INTERVAL_S = 10.0
+NO_LISTENER = frozenset({Outcome.CONNECT_REFUSED, Outcome.DNS})
 MAX_IN_FLIGHT = 256  # far above need, so that a slow target shows as slow instead of shedding requests
 
 
@@ -140,6 +143,7 @@ def gate(
         if save:
             check_writable("--save", Path(save))
         _announce(judge, probe.rate)
+        remarks.append(_judged(objectives, references))
         verdict, result = uvloop.run(_ask(spec, judge, warm))
         if max_cost is not None:
             verdict = with_cost(verdict, judge_cost(result.stages[0], result.requests, result.prices, max_cost))
@@ -170,11 +174,21 @@ def gate(
 
 def _announce(judge: Gate, rate_per_s: float) -> None:
     """Print on standard error how long the gate may take."""
-    fewest_s, most_s = (f"{count / rate_per_s:,.0f} s" for count in (judge.least, judge.most))
-    blocks = f"; evidence counts in blocks of {judge.block_s:g} s" if judge.block_s else ""
-    echo(
-        f"at least {judge.least:,} requests to be ready ({fewest_s}), at most {judge.most:,} ({most_s}){blocks}",
-        err=True,
+    least_s, most_s = (f"{count / rate_per_s:,.0f} s" for count in (judge.least, judge.most))
+    if judge.block_s:
+        least = f"{judge.least_blocks:,} blocks of {judge.block_s:g} s ({least_s}, about {judge.least:,} requests)"
+    else:
+        least = f"{judge.least:,} requests (about {least_s})"
+    echo(f"to be ready takes {least} at least; it ends after at most {judge.most:,} requests ({most_s})", err=True)
+
+
+def _judged(slos: Sequence[Slo], references: Sequence[Reference]) -> str:
+    """Sentence on what the verdict is about."""
+    names = ["that it answers", *(slo.text for slo in slos), *(reference.name for reference in references)]
+    if references or any(slo.threshold_s is not None for slo in slos):
+        return f"Judged: {', '.join(names)}."
+    return (
+        f"Judged: {', '.join(names)}. Latency was not judged: add --slo, such as --slo 'ttft<500ms:90%', or --baseline."
     )
 
 
@@ -251,16 +265,18 @@ async def _ask(spec: TargetSpec, judge: Gate, length: WarmUpLength) -> tuple[Ver
     probe = spec.probes[0]
     drawer = RequestGenerator(probe.workload, rng)
     try:
-        await session.start()
+        failure = await session.start()
+        no_listener = failure is not None and failure.outcome in NO_LISTENER
         facts = await read_facts(session.target, None)
         warm_ns = clock.now_ns()
-        warm, verdict = await _fed(judge, session.warm_up(drawer, length), clock)
+        warm, verdict = await _fed(judge, session.warm_up(drawer, length), clock, no_listener=no_listener)
         begin_ns = clock.now_ns()
         results: list[ProbeResult | None] = []
         if verdict is None:
             start_ns = begin_ns + round(spec.connect_lead * 1e9)
             schedule = islice(due_times(probe, rng, start_ns), max(0, judge.most - len(warm)))
-            results, verdict = await _fed(judge, session.ordered(drawer, schedule), clock)
+            no_listener = no_listener and not warm
+            results, verdict = await _fed(judge, session.ordered(drawer, schedule), clock, no_listener=no_listener)
         verdict = verdict or judge.verdict()
         stage, rows = stage_of(
             f"{probe.rate:g}/s",
@@ -292,14 +308,19 @@ async def _ask(spec: TargetSpec, judge: Gate, length: WarmUpLength) -> tuple[Ver
 
 
 async def _fed(
-    judge: Gate, results: AsyncGenerator[ProbeResult | None, None], clock: Clock
+    judge: Gate, results: AsyncGenerator[ProbeResult | None, None], clock: Clock, *, no_listener: bool = False
 ) -> tuple[list[ProbeResult | None], Verdict | None]:
-    """Results up to the deciding one, and its verdict, None if none decides. Requests still in flight are cancelled."""
+    """Results up to the deciding one, and its verdict, None if none decides. Requests still in flight are cancelled.
+
+    no_listener: nothing listened when the model was looked up: a first result that shows the same decides
+    """
     taken: list[ProbeResult | None] = []
     async with aclosing(results):
         async for result in results:
             taken.append(result)
             due_ns = clock.now_ns() if result is None else result.timeline.intended_ns
+            if no_listener and len(taken) == 1 and result is not None and result.outcome in NO_LISTENER:
+                return taken, judge.nothing_listens(result, due_ns / 1e9)
             if (verdict := judge.take(result, due_ns / 1e9)) is not None:
                 return taken, verdict
     return taken, None
@@ -307,13 +328,16 @@ async def _fed(
 
 def _draw(verdict: Verdict, result: Result, remarks: Sequence[str]) -> None:
     console, table = Terminal(highlight=False, soft_wrap=True), Table(box=None, pad_edge=False)
-    console.print(f"[bold {EXIT[verdict.state].colour}]{verdict.state}[/]  {verdict.requests} requests")
+    console.print(
+        f"[bold {EXIT[verdict.state].colour}]{verdict.state}[/]  {verdict.requests} request{'s' * (verdict.requests != 1)}"
+    )
     console.print(verdict.why, markup=False)
     for column in ("question", "evidence", "bad", "of", "share", "allowed", "error at most"):
         table.add_column(column, justify="left" if column in ("question", "evidence") else "right")
     for finding in verdict.findings:
         table.add_row(*_row(finding))
-    console.print(table)
+    if verdict.findings:
+        console.print(table)
     if verdict.error is not None:
         console.print(f"The verdict is wrong with a chance of at most {verdict.error:.2g}.")
     if result.warm_up is not None:

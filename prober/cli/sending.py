@@ -14,7 +14,7 @@ from prober.features.capacity.load_guard import LoadGuard
 from prober.features.experiments.matrix import as_sent, due_times, warming
 from prober.measure.engine_signals import EngineSignals, PageReading
 from prober.measure.gpu_reading import GpuReading
-from prober.measure.outcome import ANSWERED, Outcome
+from prober.measure.outcome import ANSWERED, Outcome, Verdict
 from prober.measure.result import ProbeResult, unsent
 from prober.measure.warmup import WarmUpLength
 from prober.net.clock import Clock
@@ -41,10 +41,11 @@ class Watched(Session):
         self.gpus: list[tuple[int, Sequence[GpuReading]]] = []
         self._reading: asyncio.Task[None] | None = None
 
-    async def start(self) -> None:
-        """Identify the target, wait for a first reading of the page, and read the GPUs from now on."""
-        await super().start()
+    async def start(self) -> Verdict | None:
+        """Start the session, and read the GPUs from now on."""
+        failure = await super().start()
         self._reading = asyncio.create_task(read_gpus(self.target, self.gpus_read))
+        return failure
 
     async def stop(self) -> None:
         """Stop reading the page and the GPUs."""

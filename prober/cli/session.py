@@ -8,7 +8,7 @@ from typing import Any
 from prober.config.target import TargetSpec
 from prober.features.engines.page_reader import PageReader
 from prober.measure.engine_signals import EngineChange, EngineSignals, PageReading
-from prober.measure.outcome import ANSWERED, Outcome
+from prober.measure.outcome import ANSWERED, Outcome, Verdict
 from prober.measure.result import ProbeResult, unsent
 from prober.measure.warmup import WarmUpLength
 from prober.net.clock import Clock
@@ -38,16 +38,20 @@ class Session:
         self._first_reading = asyncio.Event()
         self._page: asyncio.Task[Any] | None = None
 
-    async def start(self) -> None:
-        """Identify the target, calibrate the length of prompts and wait for a first reading. A failure is left to the probes."""
-        if await self.target.identify() is None:
+    async def start(self) -> Verdict | None:
+        """Identify the target, calibrate the length of prompts and wait for a first reading of the page.
+
+        Returns why the target was not identified, None if it was. Probes show the same failure.
+        """
+        if (failure := await self.target.identify()) is None:
             await calibrate(self.target)
         if self.spec.metrics is not None:
             reader = PageReader(self.target, self.spec.metrics, self.clock, self, lambda: self.spec.url)
             self._page = asyncio.create_task(reader.run())
-            first_reading = asyncio.create_task(self._first_reading.wait())
-            await asyncio.wait([first_reading, self._page], timeout=PAGE_WAIT_S, return_when=asyncio.FIRST_COMPLETED)
+            first_reading, wait_s = asyncio.create_task(self._first_reading.wait()), PAGE_WAIT_S * (failure is None)
+            await asyncio.wait([first_reading, self._page], timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
             first_reading.cancel()
+        return failure
 
     async def stop(self) -> None:
         """Stop reading the metrics page."""

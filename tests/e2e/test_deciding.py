@@ -60,16 +60,26 @@ async def test_a_good_target_is_ready() -> None:
 
 
 async def test_a_gate_lasts_until_bursts_would_have_shown() -> None:
-    """34 blocks of 0.5 s for bursts of 1 s, however many requests they have, as it says before; then a dead target: 3 blocks."""
+    """34 blocks of 0.5 s for bursts of 1 s, however many requests they have, as it says before."""
     async with running(QUICK) as url:
         code, answer, err = await prober("gate", url, "--slo", "ttft<2s:90%", "--rate", "50/s", "--burst", "1s")
     assert (code, answer["state"]) == (0, "ready"), (answer, err)
     assert min(finding["blocks"] for finding in answer["findings"]) == 34
     assert 0.8 * 34 * 0.5 * 50 <= answer["requests"] <= 2_553, "more where blocks of late requests do not count"
-    assert "at least 851 requests to be ready (17 s), at most 2,553 (51 s); evidence counts in blocks of 0.5 s" in err
-    code, answer, _ = await prober("gate", "http://127.0.0.1:1", "--rate", "50/s", "--burst", "1s")
-    assert (code, answer["state"]) == (1, "not_ready")
-    assert answer["requests"] <= 1.5 * 50 + 20
+    assert (
+        "takes 34 blocks of 0.5 s (17 s, about 851 requests) at least; it ends after at most 2,553 requests (51 s)"
+        in err
+    )
+    assert answer["reservations"][0] == "Judged: that it answers, ttft<2s:90%."
+
+
+@pytest.mark.parametrize("warm_up", ["10", "0"])
+async def test_a_dead_port_is_not_ready_after_one_request(warm_up: str) -> None:
+    """The look-up of the model and one request find no server; no share is judged, so no error is stated, nor latency."""
+    code, answer, _ = await prober("gate", "http://127.0.0.1:1", "--warm-up", warm_up)
+    assert (code, answer["state"], answer["requests"], answer["error"]) == (1, "not_ready", 1, None)
+    assert answer["why"].startswith("nothing listens: connect_refused")
+    assert "Latency was not judged" in answer["reservations"][0]
 
 
 async def test_a_slow_target_is_degraded() -> None:
@@ -186,7 +196,7 @@ async def test_what_is_kept_and_is_no_baseline_is_said(tmp_path: Path) -> None:
     async with running(QUICK) as url:
         code, answer, err = await prober("gate", url, "--save", saved, *RATE)
     assert (code, answer["state"]) == (0, "ready")
-    assert "at least 34 requests to be ready" in err
+    assert "takes 34 requests (about 1 s) at least" in err
     assert "at most 1,000" in err
     assert any("will not do as a baseline" in reservation for reservation in answer["reservations"])
 

@@ -11,7 +11,8 @@ has to expect, whatever came before, is on one side of the budget. A block is ha
 
 ready: every question holds, each with an error of at most `error`, which also bounds the error of "ready"
 degraded: a question fails, with an error of `error` shared among all questions, and nothing says that too many requests fail
-not_ready: more than the tolerated share fails, with the same error: failures of every kind, and "loading" or "shutting down"
+not_ready: more than the tolerated share fails, with the same error: failures of every kind, and "loading" or "shutting down";
+    or nothing listens at the address
 not_enough_data: the requests are used up without a decision
 not_judged: too many requests were refused (`results.refused_requests`), shown with an error of at most `error`, or when the requests
     are used up. Until then nothing is decided while too many are
@@ -112,7 +113,8 @@ class Verdict:
 
     requests: sent so far
     not_counted: of them, sent late by the prober or cancelled
-    error: largest probability that the state is wrong; None for not_enough_data and not_judged, which claim nothing
+    error: largest probability that the state is wrong; None for not_enough_data and not_judged, which claim nothing, and where
+        nothing listens, which is no share
     refused: the refused ones
     """
 
@@ -234,6 +236,7 @@ class Gate:
     """Questions about one target.
 
     least, most: fewest requests that can show that it is ready, at the mean rate, and how many there may be
+    least_blocks: observations that this takes: blocks, or requests if `block_s` is 0
     block_s: length of a block; 0: each result is one
     """
 
@@ -274,13 +277,13 @@ class Gate:
             for question in self._questions
         }
         hardest = max(least, key=lambda question: least[question])
-        blocks = hardest.least(error)
+        self.least_blocks = hardest.least(error)
         self.least = math.ceil(least[hardest])
         usual = max(MOST_AT_LEAST, min(MOST_PER_LEAST * self.least, round(MOST_S * rate_per_s)))
         self.most = usual if most is None else most
         if self.least > self.most:
             allowed = f"{float(100 * Decimal(str(hardest.budget))):.4g}%"
-            in_blocks = f" ({blocks:,} blocks of {self.block_s:g} s at {rate_per_s:g}/s)" if burst_s else ""
+            in_blocks = f" ({self.least_blocks:,} blocks of {self.block_s:g} s at {rate_per_s:g}/s)" if burst_s else ""
             raise ValueError(
                 f"{hardest.name}: to show that at most {allowed} are bad takes {self.least:,} requests if all are good{in_blocks}, "
                 f"and {self.most:,} are allowed; allow more, expect shorter bursts, or ask for less"
@@ -315,6 +318,12 @@ class Gate:
         elif state == "not_enough_data" and "fails" in map(self._evidence, self._objectives):
             state = "degraded"
         return self._verdict(state)
+
+    def nothing_listens(self, result: ProbeResult, at_s: float) -> Verdict:
+        """Verdict on an address where looking up the model, and then this first request, found no server: no burst does that."""
+        self.take(result, at_s)
+        why = f"nothing listens: {result.outcome.value}: {result.detail}"
+        return replace(self.verdict(), state="not_ready", why=why, findings=())
 
     def _closed_block(self) -> State:
         """Close the open block; returns the state that the evidence shows."""
