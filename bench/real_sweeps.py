@@ -98,7 +98,7 @@ def swept(engine: Engine, number: int) -> dict[str, Any]:
         *(sys.executable, "-m", "prober", "sweep", engine.url, "--model", "tiny"),
         *("--slo", f"ttft<{round(1e3 * THRESHOLD_S)}ms:99%", "--prompt-tokens", str(PROMPT_TOKENS)),
         *("--output-tokens", str(OUTPUT_TOKENS), "--warm-up", "50", "--min-rate", "1/s", "--max-rate", "60/s"),
-        *("--sustain", "0s", "--output", str(path)),
+        *("--output", str(path)),
     )
     if not path.exists():
         return {"code": done.returncode, "error": done.stderr[-300:]}

@@ -78,7 +78,7 @@ EXIT = {
 WORST_FIRST = (ExitCode.FAILED, ExitCode.NO_ESTIMATE, ExitCode.NOT_JUDGED, ExitCode.OK)  # of several sweeps
 DEFAULT_SLO = "ttft<500ms:99%"
 OF_RATES = ("min_rate", "max_rate")
-OF_SWEEPS = ("mode", *OF_RATES, "rates", "sustain", "max_in_flight", "max_requests", "max_time", "repeat")
+OF_SWEEPS = ("mode", *OF_RATES, "rates", "max_in_flight", "max_requests", "max_time", "repeat")
 
 
 @expand_options
@@ -103,7 +103,6 @@ def sweep(
     ] = "",
     step: Annotated[str, RareOption(help="Length of a stage; default: 4s, in a grid 60s.")] = "",
     warm_up: WarmUpOption = "20s",
-    sustain: Annotated[str, RareOption(help="Length of the final run at the knee; 0s: none.")] = "5m",
     max_in_flight: Annotated[int, RareOption(min=1, help="Requests in flight that count as saturation.")] = 2_000,
     max_requests: Annotated[int, typer.Option(min=0, help="Most requests of one sweep; 0: no limit.")] = 0,
     max_time: Annotated[str, RareOption(help="Longest time that one sweep sends.")] = "1h",
@@ -168,7 +167,6 @@ def sweep(
             plan_of(spec.sweep, spec),
             warm_up=warm.requests if warm.seconds is None else None,
             warm_up_s=inf if warm.seconds is None else warm.seconds,
-            sustain_s=quantity("--sustain", sustain, duration),
         )
         ended: list[tuple[Finished, Result]] = []
         try:
@@ -275,7 +273,6 @@ async def _repeated(
                         "of": times,
                         "warm_up": plan.warm_up if plan.warm_up is not None else f"{plan.warm_up_s:g}s",
                         "stage_s": plan.stage_length_s,
-                        "sustain_s": plan.sustain_s,
                         "workers": workers.count or 1,
                     },
                 )

@@ -6,7 +6,6 @@ _TEXTS = {  # with the place of the detail
     "breaching": "{} breach an SLO",
     "near_threshold": "nine of ten latencies reach {}, the limit of a gentle sweep",
     "highest_rate": "the highest rate of the plan was reached: {}",
-    "sustained": "the run at the knee ended after {}",
     "smoke_failed": "the first requests failed: {}",
     "failed": "too many requests failed: {}",
     "refused": "too many requests were refused: {}",

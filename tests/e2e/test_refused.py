@@ -134,7 +134,7 @@ async def test_a_refused_sweep_and_probe_exit_with_4(tmp_path: Path) -> None:
     saved = tmp_path / "result.json"
     async with refusing(some) as url:
         command = ("sweep", url, "--slo", "ttft<2s:90%", "--rates", "40", "--step", "2s", "--warm-up", "2")
-        code, answer, err = await prober(*command, "--sustain", "0s", "--output", str(saved))
+        code, answer, err = await prober(*command, "--output", str(saved))
         assert code == 4, err
         result = answer["llm_slo_prober"]["result"]
         assert (result["capacities"], result["stop"]) == ([], "refused")

@@ -103,8 +103,6 @@ def test_a_target_that_fails_at_the_lowest_rate_is_told_with_its_figures(tmp_pat
         "4/s",
         "--warm-up",
         "3",
-        "--sustain",
-        "0s",
         "--output",
         str(saved),
     ]

@@ -45,7 +45,7 @@ def test_a_sweep_on_two_nodes(cluster: Any, tmp_path: Path) -> None:
     cluster.add_node(**node_arguments())
     truth, output = tmp_path / "truth", tmp_path / "sweep.json"
     with Mock(tmp_path / "mock", "--ttft=20ms", "--itl=2ms", "--truth", truth) as mock:
-        plan = ("--mode", "grid", "--rates", "5,10", "--step", "4s", "--sustain", "0s", "--warm-up", 3)
+        plan = ("--mode", "grid", "--rates", "5,10", "--step", "4s", "--warm-up", 3)
         words = (*plan, "--slo", "ttft<5s:50%", "--output-tokens", 16, "--output", output)
         process = command("sweep", cluster, mock.url, *words)
         text, _ = process.communicate(timeout=200)
@@ -83,7 +83,7 @@ def test_a_sweep_tells_of_a_node_that_is_lost(cluster: Any, tmp_path: Path) -> N
     other = cluster.add_node(**node_arguments())
     truth, output = tmp_path / "truth", tmp_path / "sweep.json"
     with Mock(tmp_path / "mock", "--ttft=20ms", "--itl=100ms", "--truth", truth) as mock:
-        plan = ("--mode", "grid", "--rates", "4,5", "--step", "30s", "--sustain", "0s", "--warm-up", 0)
+        plan = ("--mode", "grid", "--rates", "4,5", "--step", "30s", "--warm-up", 0)
         words = (*plan, "--slo", "ttft<5s:50%", "--output-tokens", 20, "--output", output)
         process = command("sweep", cluster, mock.url, *words)
         until(lambda: requests(truth) >= 20, "twenty requests", 120)

@@ -142,7 +142,7 @@ def test_a_knee_that_was_not_reached_is_a_lower_bound() -> None:
         ),
         (
             (Capacity("ttft", "not_enough_data", samples=30, evidence=UndecidedEvents(1.0, 30, 0, 346)),),
-            "30 events at 1/s, 0 of them bad; about 346 needed.: sweep longer .*--sustain",
+            "30 events at 1/s, 0 of them bad; about 346 needed.: sweep longer .*--max-rate",
         ),
         (
             (Capacity("ttft", "not_enough_data", samples=30, evidence=UndecidedEvents(1.0, 30, 9, None)),),

@@ -212,9 +212,9 @@ def test_commands_and_their_files(server: Server, tmp_path: Path) -> None:
     names, failing = server.url("names"), server.url("in_stream")
     fixed = ("--prompt-tokens", 20, "--output-tokens", 48)
     calls = (
-        ("sweep", names, "--max-time", "1s", "--step", "500ms", "--sustain", "0s", "--warm-up", 2, "--output", "sweep.json",
+        ("sweep", names, "--max-time", "1s", "--step", "500ms", "--warm-up", 2, "--output", "sweep.json",
          "--max-rate", "2/s", *fixed),
-        ("sweep", failing, "--max-time", "1s", "--step", "500ms", "--sustain", "0s", "--warm-up", 2, *fixed),
+        ("sweep", failing, "--max-time", "1s", "--step", "500ms", "--warm-up", 2, *fixed),
         ("gate", names, "--slo", "ttft<5s:50%", "--rate", "50/s", "--burst", "0s", "--max-requests", 40,
          "--save", "gate.json", *fixed),
         ("gate", failing, "--slo", "ttft<5s:50%", "--rate", "50/s", "--burst", "0s", "--max-requests", 40,

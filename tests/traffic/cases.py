@@ -553,7 +553,7 @@ CASES: list[Case] = [
     RunCase(
         "sweep: 25% refused are not judged, and no plan rests on it",
         "chat",
-        "sweep {url} --slo ttft<5s:80% --rates 5 --step 30s --warm-up 0 --sustain 0s --prompt-tokens 8 --output-tokens 3"
+        "sweep {url} --slo ttft<5s:80% --rates 5 --step 30s --warm-up 0 --prompt-tokens 8 --output-tokens 3"
         " --metrics-url none --output {out}",
         every(4, 3, CONTEXT, SHORT),
         (4,),
@@ -606,7 +606,7 @@ CASES: list[Case] = [
     RunCase(
         "sessions: slow answers, completions in a sweep",
         "completions",
-        "sweep {url} --config.file {config} --workload talk --slo ttft<5s:80% --rates 60 --step 1s --warm-up 0 --sustain 0s"
+        "sweep {url} --config.file {config} --workload talk --slo ttft<5s:80% --rates 60 --step 1s --warm-up 0"
         " --metrics-url none",
         always(SLOW),
         (0, 1, 4),

@@ -15,7 +15,6 @@ Reason = (
         "breaching",  # four of the last eight breached
         "near_threshold",  # gentle: nine of ten latencies reach the share of a threshold that the plan names
         "highest_rate",  # the plan has no higher rate
-        "sustained",  # the run at the knee is over
         "smoke_failed",  # the first requests failed, so nothing can be measured
         "failed",  # too many of a stage's requests
         "refused",  # too many requests
@@ -35,7 +34,7 @@ Reason = (
 # Ended by the plan or externally; does not characterise the target.
 UNREACHED: frozenset[Reason] = frozenset(
     {
-        *("highest_rate", "sustained", "prober_late", "page_lost", "retry_after"),
+        *("highest_rate", "prober_late", "page_lost", "retry_after"),
         *("guard", "production_ttft", "lease_lost"),
         *("request_budget", "token_budget", "time_budget", "cost_budget", "session_count"),
     }
@@ -79,7 +78,7 @@ class Finished:
     reason: why the sending ended; detail: explains it
     capacities: one an SLO; empty if the sweep has no answer: it is void, as the target changed meanwhile, has no estimate, or too
         many of its requests were refused
-    ramp_reason, ramp_detail: why the ramp ended, where a run at the knee or `no_estimate` followed
+    ramp_reason, ramp_detail: why the ramp ended, where `no_estimate` followed
     others: the background load; None: unknown, and rates are those of the sweep alone
     refused: without the warm-up, unless nothing else was answered
     """

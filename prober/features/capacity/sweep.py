@@ -79,8 +79,6 @@ class Sweep:
         self._changed_readings = 0
         self._late: dict[int, deque[bool]] = {}  # by process that sends, so that many others do not hide a late one
         self._threshold_shares: deque[float] = deque(maxlen=GENTLE_REQUESTS)
-        self._ramp_reason: Reason | None = None
-        self._ramp_detail = ""
         self._climb_from_per_s: float | None = None  # where the climb began, or begins after the rest
         self._capacities: tuple[Capacity, ...] = ()
         phase: Phase = "warm_up" if plan.warm_up != 0 else "grid" if plan.mode == "grid" else "ramp"
@@ -203,17 +201,13 @@ class Sweep:
             return
         self._capacities = capacities
         knee = binding(capacities)
-        others = self._log.others()
-        others_per_s = self._log.others_per_s() if others is not None and others.least_per_s > 0 else 0.0
-        rate_per_s = (knee.estimate or 0.0) - others_per_s if knee else 0.0
         fails_at_lowest = knee is not None and knee.verdict == "below_lowest"
         if not is_modelled and not fails_at_lowest and self._may_climb() and estimate.reason in CLIMB_AFTER:
             peak_per_s = self._log.stages[-1].rate_per_s
-            near_per_s = CLIMB_NEAR_RATIO * min(rate_per_s, peak_per_s)
+            others = self._log.others()
+            others_per_s = self._log.others_per_s() if others is not None and others.least_per_s > 0 else 0.0
+            near_per_s = CLIMB_NEAR_RATIO * min((knee.estimate or 0.0) - others_per_s if knee else 0.0, peak_per_s)
             self._rest(near_per_s if near_per_s > 0 else CLIMB_START_RATIO * peak_per_s, at_s)
-        elif self._plan.sustain_s and self._ramp_reason is None and estimate.record.reached and rate_per_s > 0:
-            self._ramp_reason, self._ramp_detail = estimate.reason, estimate.detail
-            self._action = self._begin("sustain", rate_per_s, at_s)
         else:
             self._finish(estimate.reason, estimate.detail)
 
@@ -224,9 +218,7 @@ class Sweep:
             return
         if self._capacities:
             why = f"{why}; the estimate before the last requests was {words(self._capacities)}"
-        if self._ramp_reason is None:
-            self._ramp_reason, self._ramp_detail = estimate.reason, estimate.detail
-        self._finish("no_estimate", why)
+        self._finish("no_estimate", why, estimate)
 
     @property
     def action(self) -> Action:
@@ -315,9 +307,6 @@ class Sweep:
             self._end_sending("near_threshold", at_s, f"{plan.gentle_share:.0%} of a threshold")
         elif falls_behind(self._log, stage, at_s):
             self._end_sending("saturated", at_s, "completions fall behind arrivals")
-        elif run.phase == "sustain":
-            if lasted_s >= plan.sustain_s:
-                self._end_sending("sustained", at_s, f"{lasted_s:.0f} s")
         elif run.phase in ("rest", "climb"):
             self._climb(run, lasted_s, at_s)
         elif lasted_s >= plan.stage_length_s or self._may_end_early(stage, lasted_s):
@@ -406,15 +395,14 @@ class Sweep:
 
     def _record(self, reason: Reason) -> Record:
         """The input of the estimate. A gentle sweep ends before the binding limit may have shown."""
-        is_passed = reason not in UNREACHED and self._plan.mode != "gentle"
-        reached = is_passed or self._ramp_reason is not None
-        cut = reason in UNREACHED and not reached
+        cut = reason in UNREACHED
+        reached = not cut and self._plan.mode != "gentle"
         return self._log.record(self._plan, reached=reached, cut=cut, spoilt=reason == "prober_late")
 
-    def _finish(self, reason: Reason, detail: str) -> None:
+    def _finish(self, reason: Reason, detail: str, ramp: Estimate | None = None) -> None:
         stages = self._log.settled()
         refused = self._refused()
         has_answer = reason not in VOID and reason != "no_estimate" and not refused.is_too_many
         capacities = self._capacities if has_answer else ()
-        ramp = self._ramp_reason, self._ramp_detail
-        self._action = Finished(reason, detail, capacities, stages, *ramp, self._log.others(), refused)
+        why, of_ramp = (ramp.reason, ramp.detail) if ramp is not None else (None, "")
+        self._action = Finished(reason, detail, capacities, stages, why, of_ramp, self._log.others(), refused)

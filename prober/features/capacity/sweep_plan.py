@@ -81,7 +81,6 @@ class Plan:
     stage_s: length of a stage; None: 4 s (grid: 60 s)
     warm_up: requests answered before the ramp, at `min_rate` and for at most `warm_up_s`; their latencies do not count; 0: no
         warm-up; None: as many as `warm_up_s` has
-    sustain_s: length of a run at the knee afterwards; 0: none
     lengths: (prompt, output) tokens of some thousand draws of the workload: the knee rests on the longest, which a short sweep
         seldom sends; empty: those that were sent
     Raises ValueError for a plan that is impossible.
@@ -96,7 +95,6 @@ class Plan:
     stage_s: float | None = None
     warm_up: int | None = WARM_UP
     warm_up_s: float = 20.0
-    sustain_s: float = 0.0
     gentle_share: float = 0.7
     lengths: tuple[tuple[int, int], ...] = ()
     guards: Guards = field(default_factory=Guards)

@@ -18,7 +18,7 @@ from prober.results.capacity import MIN_RATE_S
 from prober.results.refused_requests import RefusedRequests
 from prober.statistics.sequential_test import Observations
 
-Phase = Literal["warm_up", "ramp", "rest", "climb", "grid", "sustain"]
+Phase = Literal["warm_up", "ramp", "rest", "climb", "grid"]
 SETTLED_SHARE = 0.9  # of the answers, which are shorter than the time until a rate shows in the requests in flight
 STALE_S = 2.0  # of counters on an engine's page, which some engines write only every few steps
 UNJUDGED: frozenset[Phase] = frozenset({"warm_up", "rest"})  # their requests do not measure the rate

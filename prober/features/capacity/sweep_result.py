@@ -123,15 +123,12 @@ def result_url(url: str) -> str:
 
 
 def _ended(stage: SweptStage, finished: Finished) -> str:
-    """Reason of the end, of the last stage and of the last one before the run at the knee; "" of others."""
-    climbed = [stage for stage in finished.stages if stage.phase != "sustain"]
-    if finished.ramp_reason is not None and stage is climbed[-1]:
-        return finished.ramp_reason
-    return finished.reason if stage is finished.stages[-1] else ""
+    """Reason of the end of the last stage; "" of others."""
+    return finished.ramp_reason or finished.reason if stage is finished.stages[-1] else ""
 
 
 def _stop_detail(finished: Finished) -> str:
-    """The detail, and why the ramp or grid ended before a run at the knee or an estimate that failed."""
+    """The detail, and why the ramp or grid ended before an estimate that failed."""
     if finished.ramp_reason is None:
         return finished.detail
     rates = "grid" if any(stage.phase == "grid" for stage in finished.stages) else "ramp"

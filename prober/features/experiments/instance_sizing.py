@@ -133,9 +133,7 @@ def _missing_data(result: Result, capacity: Capacity) -> str:
         return reason + "the prober itself was late, so sweep again from a machine that has a core free for it"
     if evidence is not None and evidence.needed is None:
         return reason + "sweep from a lower --min-rate, or with a laxer objective"
-    return (
-        reason + "sweep longer (raise --max-requests, --max-time, --max-rate or --sustain), or with a laxer objective"
-    )
+    return reason + "sweep longer (raise --max-requests, --max-time or --max-rate), or with a laxer objective"
 
 
 def _priced(result: Result, answer: Size, peak_per_s: float, gpu_price: float) -> Size | Refused:

@@ -50,7 +50,6 @@ def test_no_rate_holds_for_an_engine_that_never_meets_its_slo(share: float, seed
         {"mode": "grid", "stage_s": 10.0, "max_rate": 4.0},
         {"mode": "grid", "grid": (1.0, 4.7), "stage_s": 4.0},
         {"max_rate": 4.7},
-        {"sustain_s": 60.0},
         {"min_rate": 8.0, "max_rate": 8.0},
         {"limits": Limits(requests=1)},
         {"limits": Limits(requests=20)},
@@ -244,7 +243,7 @@ def test_each_slo_has_its_own_evidence() -> None:
     assert [each.verdict for each in found.capacities] == ["found", "not_enough_data"]
     assert found.verdict == "not_enough_data"
     loose = replace(e2e, objective=Decimal("0.95"))
-    found = run(replace(plan, slos=(TTFT, loose), sustain_s=60.0), cliff(8.0), 1)
+    found = run(replace(plan, slos=(TTFT, loose), mode="grid", grid=(2.0, 4.0, 6.0, 9.0), stage_s=60.0), cliff(8.0), 1)
     assert [each.verdict for each in found.capacities] == ["found", "not_reached"]
     assert found.verdict == "found"
     never = replace(e2e, threshold_s=0.01)

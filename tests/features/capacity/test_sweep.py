@@ -672,33 +672,10 @@ def test_other_slos_are_judged_by_their_own_events(signal: Signal, ttft_s: float
     assert (hand.reason is not None) is stops
 
 
-def test_a_run_at_the_knee_follows_the_ramp_where_it_is_asked_for() -> None:
-    """At the estimate less what is there already, then a second estimate, then the end, which names both reasons."""
-    hand = Hand(plan(sustain_s=10.0))
-    hand.sweep.page(0.0, PAGE)
-    hand.answered(0.1, 0.6)
-    hand.answered(0.2, 0.6)
-    assert hand.reason == "knee_passed"
-    capacity = Capacity("ttft", "found", 4.0, 5.0, 6.0)
-    hand.sweep.estimated((capacity,), 1.0)
-    order = hand.sweep.action
-    assert isinstance(order, Run)
-    assert (order.phase, order.rate_per_s) == ("sustain", 5.0)
-    for n in range(50):
-        hand.sweep.page(1.0 + n * 0.25, replace(PAGE, requests_finished_total=float(n + 2)))
-        hand.answered(1.0 + n * 0.25)
-        hand.sweep.tick(1.0 + n * 0.25)
-    assert str(hand.reason) == "sustained"
-    hand.sweep.estimated((capacity,), 20.0)
-    order = hand.sweep.action
-    assert isinstance(order, Finished)
-    assert (order.reason, order.ramp_reason, order.binding) == ("sustained", "knee_passed", capacity)
-
-
-@pytest.mark.parametrize("phase", ["ramp", "climb", "sustain"])
+@pytest.mark.parametrize("phase", ["ramp", "climb"])
 def test_an_estimate_that_fails_ends_the_sweep_without_a_capacity(phase: str) -> None:
-    """The first, the one after a climb, and the one after the run at the knee, whatever was estimated before; stages are kept."""
-    hand = Hand(plan(sustain_s=10.0))
+    """The first and the one after a climb, whatever was estimated before; stages are kept."""
+    hand = Hand(plan())
     if phase == "climb":
         hand = rejected(1.4)
         climb(hand)
@@ -706,16 +683,13 @@ def test_an_estimate_that_fails_ends_the_sweep_without_a_capacity(phase: str) ->
         hand.sweep.page(0.0, PAGE)
         hand.answered(0.1, 0.6)
         hand.answered(0.2, 0.6)
-    if phase == "sustain":
-        hand.sweep.estimated((Capacity("ttft", "found", 4.0, 5.0, 6.0),), 1.0)
-        hand.sweep.tick(20.0)
     order = hand.sweep.action
     assert isinstance(order, Estimate)
     hand.sweep.not_estimated("killed by signal 9")
     end = hand.sweep.action
     assert isinstance(end, Finished)
     assert (end.reason, end.verdict, end.capacities) == ("no_estimate", "no_estimate", ())
-    assert end.ramp_reason == ("knee_passed" if phase == "sustain" else order.reason)
+    assert end.ramp_reason == order.reason
     assert end.stages[-1].phase == phase
     assert ("estimated knee" in end.detail) is (phase != "ramp"), "the earlier estimate is told, and is no answer"
     hand.sweep.not_estimated("again")

@@ -92,18 +92,17 @@ def test_a_result_has_its_stages_rows_and_contract_and_can_be_stored() -> None:
     assert kept.capacities == result.capacities
 
 
-def test_the_end_of_the_ramp_is_kept_beside_that_of_the_run_at_the_knee() -> None:
+def test_the_end_of_the_ramp_is_kept_beside_an_estimate_that_failed() -> None:
     """In the detail of the end, and at the last stage of the ramp."""
     stages = (
         Stage(0, "ramp", 1.0, 12.0, 14.0),
         Stage(1, "ramp", 2.0, 14.0, 16.0),
-        Stage(2, "sustain", 2.0, 16.0, 18.0),
     )
-    finished = Finished("sustained", "2 s", (), stages, ramp_reason="knee_passed", ramp_detail="2 breaches at 2/s")
+    finished = Finished("no_estimate", "killed", (), stages, ramp_reason="knee_passed", ramp_detail="2 breaches at 2/s")
     result = of([], finished)
-    assert [stage.ended for stage in result.stages] == ["", "knee_passed", "sustained"]
+    assert [stage.ended for stage in result.stages] == ["", "knee_passed"]
     assert ending(result.stop, result.stop_detail) == (
-        "the run at the knee ended after 2 s; before it, the ramp ended: past the knee: 2 breaches at 2/s"
+        "no estimate could be made: killed; before it, the ramp ended: past the knee: 2 breaches at 2/s"
     )
 
 
