@@ -126,7 +126,7 @@ def test_sweep_plan_and_report_make_the_claim_of_the_evidence(events: int, bad: 
     ]
     stages = (SweptStage(0, "grid", 2.0, 0.0, span_s),)
     capacities = estimate_capacity(Record((TTFT,), tuple(requests), stages, cut=True)).capacities
-    verdicts = {"holds": "not_reached", "fails": "below_lowest", "undecided": "not_enough_data"}
+    verdicts = {"holds": "not_reached", "fails": "below", "undecided": "not_enough_data"}
     assert capacities[0].verdict == verdicts[claim]
     text = reported(probes(events, bad), kind="sweep", capacities=capacities)
     assert words(capacities) in text.replace("\\", "")

@@ -84,7 +84,7 @@ def test_failures_beside_refused_requests_are_judged_only_without_too_many_of_th
     """A verdict against the target needs requests that it accepts, too."""
     failing = [replace(one, outcome=Outcome.HTTP_5XX) if n % 2 else one for n, one in enumerate(probes(0))]
     assert (rowed(failing).state, gated(failing).state) == ("rejected", "not_ready")
-    assert swept(failing)[0].verdict == "below_lowest"
+    assert swept(failing)[0].verdict == "below"
     refusing = [probe(n, Outcome.REJECTED) if n % 4 == 0 else one for n, one in enumerate(failing)]
     assert {rowed(refusing).state, gated(refusing).state, swept(refusing)[0].verdict} == {"not_judged"}
 

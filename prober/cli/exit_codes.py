@@ -16,7 +16,7 @@ class ExitCode(IntEnum):
     OK = 0
     """Done, and the result is good: ready, accepted, compared, a knee was estimated or the SLOs hold at a rate."""
     FAILED = 1
-    """A bad result or a mistake found: not ready, rejected, unanswered, an SLO that fails at the lowest rate, an invalid
+    """A bad result or a mistake found: not ready, rejected, unanswered, an SLO that fails in a sweep, an invalid
     configuration, a file that cannot be read. Python exits with this code after a crash, so it never means success."""
     WRONG_CALL = 2
     """An argument is missing, unknown or has a wrong value. Nothing was sent."""

@@ -328,9 +328,9 @@ async def _fed(
 
 def _draw(verdict: Verdict, result: Result, remarks: Sequence[str]) -> None:
     console, table = Terminal(highlight=False, soft_wrap=True), Table(box=None, pad_edge=False)
-    console.print(
-        f"[bold {EXIT[verdict.state].colour}]{verdict.state}[/]  {verdict.requests} request{'s' * (verdict.requests != 1)}"
-    )
+    plural = "" if verdict.requests == 1 else "s"
+    requests = f"{verdict.requests} request{plural} of workload {result.load.workload}"
+    console.print(f"[bold {EXIT[verdict.state].colour}]{verdict.state}[/]  {requests}")
     console.print(verdict.why, markup=False)
     for column in ("question", "evidence", "bad", "of", "share", "allowed", "error at most"):
         table.add_column(column, justify="left" if column in ("question", "evidence") else "right")

@@ -80,13 +80,6 @@ class WorkloadOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class ChatWorkloadOptions(WorkloadOptions):
-    """The same, by default of the workload `chat`."""
-
-    workload: WorkloadName = "chat"
-
-
-@dataclass(frozen=True, slots=True)
 class AddedWorkloadOptions(WorkloadOptions):
     """The same, by default none."""
 

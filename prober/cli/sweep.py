@@ -24,13 +24,13 @@ from prober.cli.gpus import read_gpus
 from prober.cli.matrix import PAGE_INTERVAL_S, run_rows
 from prober.cli.options import (
     AsJson,
-    ChatWorkloadOptions,
     EndpointOptions,
     MetricsUrl,
     RareOption,
     Url,
     WarmUpOption,
     WorkerOptions,
+    WorkloadOptions,
     expand_options,
     named_options,
     quantity,
@@ -52,6 +52,7 @@ from prober.features.capacity.sweep_result import result_of
 from prober.features.capacity.sweep_runner import SweepRunner, Unmeasurable
 from prober.features.engines.page_reader import PageReader
 from prober.measure.objective import Slo
+from prober.measure.outcome import BAD
 from prober.net.clock import Clock
 from prober.net.endpoint import BadEndpoint
 from prober.probing.calibration import calibrate
@@ -60,7 +61,7 @@ from prober.probing.target import Target
 from prober.probing.workers import WorkersUnavailable, open_workers
 from prober.results import cost
 from prober.results.context import sentences as context_sentences
-from prober.results.result import CONTENT_AT_ONCE, Result
+from prober.results.result import CONTENT_AT_ONCE, Delivered, Result
 from prober.results.result_file import to_json
 from prober.results.stage_parts import pooled, quantile_text
 from prober.results.stop_reason import ending
@@ -68,8 +69,9 @@ from prober.workload.workloads import Mix, Workload
 
 EXIT = {
     "found": ExitCode.OK,
+    "between": ExitCode.OK,
     "not_reached": ExitCode.OK,
-    "below_lowest": ExitCode.FAILED,
+    "below": ExitCode.FAILED,
     "not_enough_data": ExitCode.NOT_JUDGED,
     "not_judged": ExitCode.NOT_JUDGED,
     "void": ExitCode.NOT_JUDGED,
@@ -84,7 +86,7 @@ OF_SWEEPS = ("mode", *OF_RATES, "rates", "max_in_flight", "max_requests", "max_t
 @expand_options
 def sweep(
     url: Url,
-    workload_options: ChatWorkloadOptions,
+    workload_options: WorkloadOptions,
     endpoint: EndpointOptions,
     slo: Annotated[list[str] | None, typer.Option(help="Objective such as 'ttft<500ms:99%'; repeatable.")] = None,
     mode: Annotated[
@@ -116,7 +118,7 @@ def sweep(
     call: typer.Context,
 ) -> None:
     """Sweep, report, and keep what was measured on Ctrl-C. Exit codes: 0 a knee was estimated or a rate was shown to hold,
-    1 an SLO fails at the lowest rate, 2 wrong call, 4 not judged: not enough data, or too many requests refused,
+    1 an SLO fails and no rate is shown to hold, 2 wrong call, 4 not judged: not enough data, or too many requests refused,
     6 the process of the estimate failed."""
     with (
         exit_on(ConfigError, BadEndpoint, ValueError, command="sweep"),
@@ -301,8 +303,10 @@ def _description(action: Action) -> str:
 
 
 def _draw(result: Result) -> None:
-    """Print the stages and the capacities."""
-    console = Terminal(highlight=False, soft_wrap=True)
+    """Print the workload, the stages and the capacities."""
+    console, load = Terminal(highlight=False, soft_wrap=True), result.load
+    lengths = f": prompts {load.prompt_tokens} tokens, answers {load.output_tokens}" if load.prompt_tokens else ""
+    console.print(f"workload {load.workload}{lengths}", markup=False)
     _draw_stages(console, result)
     for sentence in _sentences(result):
         console.print(sentence, markup=False)
@@ -312,19 +316,21 @@ def _draw_stages(console: Terminal, result: Result) -> None:
     width = 8 if any(stage.quality for stage in result.stages) else 0
     if result.stages:
         console.print(
-            f"{'stage':16}{'there/s':>8}{'sent':>6}{'ok':>6}{'TTFT p50':>10}{'p99':>10}{'TPOT p50':>10}{'tok/s':>8}"
+            f"{'stage':16}{'sent':>6}{'failed':>7}{'done/s':>8}{'TTFT p50':>10}{'p99':>10}{'TPOT p50':>10}{'tok/s':>8}"
             f"{'wrong' if width else '':>{width}}"
         )
     for stage in result.stages:
         ttft = [stage.quantile("ttft", q) for q in (0.5, 0.99)]
         tpot = stage.quantile("tpot", 0.5)
         marks = [quantile_text(quantile) if quantile else "–" for quantile in (*ttft, tpot)]
-        demand = "–" if stage.demand_per_s is None else f"{stage.demand_per_s:.2f}"
-        tokens = "–" if stage.output_tokens_per_s is None else f"{stage.output_tokens_per_s:.0f}"
+        failed = sum(count for outcome, count in stage.outcomes.items() if outcome in BAD)
+        received = stage.delivered or Delivered(0.0, 0, None, None)
+        done = f"{received.answers / received.span_s:.3g}" if received.span_s else "–"
+        tokens = "–" if received.output_tokens_per_s is None else f"{received.output_tokens_per_s:.0f}"
         cells = "".join(f"{mark:>10}" for mark in marks)
         quality = f"{stage.quality[1]}/{stage.quality[0]}" if stage.quality else ""
         console.print(
-            f"{stage.name:16}{demand:>8}{stage.sent:>6}{stage.answered:>6}{cells}{tokens:>8}{quality:>{width}}",
+            f"{stage.name:16}{stage.sent:>6}{failed:>7}{done:>8}{cells}{tokens:>8}{quality:>{width}}",
             markup=False,
         )
     if result.stages:
@@ -335,8 +341,8 @@ def _sentences(result: Result) -> Iterator[str]:
     """Sentences on the sweep, for below its stages."""
     if result.warm_up is not None:
         yield f"Warm-up: {result.warm_up}, which do not count."
-    if any(stage.output_tokens_per_s is None for stage in result.stages):
-        yield "tok/s –: the stage does not show what the target delivers at its rate."
+    if result.stages:
+        yield "done/s and tok/s: received during the stage; while the rate rises, less than it asks for."
     if result.content_came_at_once:
         yield f"{CONTENT_AT_ONCE}."
     for interference in result.interference or ():

@@ -76,7 +76,9 @@ class SweepSpec(Block):
         "gentle", description="gentle ends before an SLO is breached, adaptive at the knee, grid takes fixed steps"
     )
     workload: NamedWorkload = Field(
-        default_factory=lambda: BUILT_IN["chat"], description="workload to send", json_schema_extra={"default": "chat"}
+        default_factory=lambda: BUILT_IN["probe"],
+        description="workload to send",
+        json_schema_extra={"default": "probe"},
     )
     slos: Items[NamedSlo] = Field(
         (),

@@ -10,7 +10,7 @@ from typing import Literal
 
 from prober.statistics.sequential_test import ERROR, Observations, evidence, log_evidence_below, min_observations
 
-Verdict = Literal["found", "not_reached", "below_lowest", "not_enough_data"]
+Verdict = Literal["found", "between", "not_reached", "below", "not_enough_data"]
 
 
 MIN_RATE_S = 20.0  # a rate is kept for so long before its events can show that it holds: queues grow slowly
@@ -62,7 +62,8 @@ class Capacity:
 
     found: an estimate of the knee with its interval; no test shows that the SLO holds at any of the three rates
     not_reached: the SLO holds at `lower`, the highest rate whose own events show it; there is no estimate
-    below_lowest: the SLO fails at the lowest rate, `upper`
+    between: too few bad events for an estimate; `estimate` is the middle of a wide interval
+    below: the SLO fails at `upper`, by the events there and at all lower rates, and no lower rate is shown to hold
     not_enough_data: the events show neither; `evidence` has their number
     tokens_per_s: prompt and output tokens at the estimate
     confidence: of the interval
@@ -155,10 +156,9 @@ def _log(capacity: Capacity) -> tuple[float, float] | None:
 
 
 def binding(capacities: tuple[Capacity, ...]) -> Capacity | None:
-    """The SLO that fails first: one that fails at the lowest rate, else the lowest estimate; None if unknown."""
-    failed = [capacity for capacity in capacities if capacity.verdict == "below_lowest"]
-    estimated = [capacity for capacity in capacities if capacity.estimate is not None]
-    return failed[0] if failed else min(estimated, key=lambda capacity: capacity.estimate or 0.0, default=None)
+    """The SLO that fails first: the lowest estimate, or rate below which its knee is; None if unknown."""
+    failing = [capacity for capacity in capacities if capacity.upper is not None]
+    return min(failing, key=lambda capacity: capacity.estimate or capacity.upper or 0.0, default=None)
 
 
 def combined(capacities: Sequence[Capacity]) -> Capacity | None:
@@ -167,9 +167,9 @@ def combined(capacities: Sequence[Capacity]) -> Capacity | None:
     An SLO without enough data may fail at any lower rate: beside one, only the upper bound is known.
     """
     first = binding(tuple(capacities))
-    if first is None or first.verdict == "below_lowest":
+    if first is None or first.verdict == "below":
         return first
-    if undecided(capacities):
+    if any(capacity.lower is None for capacity in capacities):
         return replace(first, lower=None, estimate=None, tokens_per_s=None)
     return replace(first, lower=min(capacity.lower for capacity in capacities if capacity.lower is not None))
 
@@ -197,10 +197,12 @@ def words(capacities: Sequence[Capacity]) -> str:
                 texts.append(
                     f"{slo}: estimated knee {estimate:.3g}/s, {capacity.confidence:.0%} interval {lower:.3g} to {upper:.3g}"
                 )
+            case Capacity(slo, "between", float() as lower, _, float() as upper, samples=samples):
+                texts.append(f"{slo}: knee between {lower:.3g} and {upper:.3g}/s by {samples:,} requests, wide")
             case Capacity(slo, "not_reached", float() as lower):
                 texts.append(f"{slo} holds at {lower:.3g}/s; no knee was reached")
-            case Capacity(slo, "below_lowest", upper=float() as upper):
-                texts.append(f"{slo} fails at {upper:.3g}/s, the lowest rate")
+            case Capacity(slo, "below", upper=float() as upper, samples=samples):
+                texts.append(f"{slo}: knee below {upper:.3g}/s, where it fails by {samples:,} requests")
             case _:
                 texts.append(f"{capacity.slo}: not enough data{_lacking(capacity.evidence)}")
     return "; ".join(texts) or "nothing can be said"

@@ -9,7 +9,6 @@ from typing import Any, get_type_hints
 import pytest
 
 from prober.cli.options import (
-    ChatWorkloadOptions,
     EndpointOptions,
     WorkloadName,
     WorkloadOptions,
@@ -200,13 +199,13 @@ def test_golden_prompts_ride_along_with_any_workload(tmp_path: Path) -> None:
         '{"timestamp": 0, "input_length": 9, "output_length": 5}\n{"timestamp": 9, "input_length": 7, "output_length": 2}'
     )
     for options, names in (
-        (ChatWorkloadOptions(config_file=str(file), golden="sums"), ("chat", "sums")),
-        (ChatWorkloadOptions("day", config_file=str(file), golden="sums"), ("chat", "probe", "sums")),
+        (WorkloadOptions(config_file=str(file), golden="sums"), ("probe", "sums")),
+        (WorkloadOptions("day", config_file=str(file), golden="sums"), ("chat", "probe", "sums")),
         (
-            ChatWorkloadOptions(output_tokens=9, config_file=str(file), prompts=str(prompts), golden="sums"),
+            WorkloadOptions(output_tokens=9, config_file=str(file), prompts=str(prompts), golden="sums"),
             ("prompts", "sums"),
         ),
-        (ChatWorkloadOptions(config_file=str(file), trace=str(trace), golden="sums"), ("trace", "sums")),
+        (WorkloadOptions(config_file=str(file), trace=str(trace), golden="sums"), ("trace", "sums")),
     ):
         shares = workload(options).shares()
         assert tuple(name for name, _, _ in shares) == names

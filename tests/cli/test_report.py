@@ -213,11 +213,11 @@ def test_a_price_without_tokens_is_refused_where_it_is_asked_for(tmp_path: Path)
 def test_no_rate_meets_the_slo(tmp_path: Path) -> None:
     """Nothing is divided by zero; without a price nothing is said of money."""
     path = tmp_path / "s.json"
-    failed = (Capacity("ttft", "below_lowest", upper=1.5, samples=900),)
+    failed = (Capacity("ttft", "below", upper=1.5, samples=900),)
     path.write_text(to_json(replace(sweep(), slos=(TTFT,), capacities=failed, prices=Prices())))
     done = prober("plan", "--sweep", path, "--peak", "10/s")
     assert done.returncode == 1
-    assert done.stdout == "NVIDIA L4: the SLO 'ttft' holds at no rate: it fails at the lowest, 1.5/s\n"
+    assert done.stdout == "NVIDIA L4: the SLO 'ttft' fails at 1.5/s, and no lower rate is shown to hold\n"
 
 
 def test_a_result_without_requests_is_reported_and_what_needs_them_says_so(tmp_path: Path) -> None:

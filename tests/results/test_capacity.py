@@ -64,17 +64,25 @@ def test_the_lower_bound_at_all_slos_is_the_lowest() -> None:
     both = combined((MODEL, Capacity("b", "not_reached", lower=3.0)))
     assert both == replace(MODEL, lower=3.0)
     assert combined((MODEL, Capacity("b", "not_reached", lower=50.0))) == MODEL
-    failed = Capacity("d", "below_lowest", upper=1.0)
+    failed = Capacity("d", "below", upper=1.0)
     assert combined((MODEL, failed, OPEN)) == failed
 
 
-def test_the_lowest_binds_and_one_that_fails_before_all() -> None:
-    """A knee that was not reached binds nothing."""
+def test_the_lowest_binds() -> None:
+    """By its estimate or the rate at which it fails. A knee that was not reached binds nothing."""
     high, none = replace(MODEL, slo="b", estimate=20.0), Capacity("c", "not_reached", lower=50.0)
     assert binding((high, MODEL, none)) == MODEL
-    failed = Capacity("d", "below_lowest", upper=1.0)
+    failed = Capacity("d", "below", upper=1.0)
     assert binding((high, failed)) == failed
     assert binding((none,)) is None
+    later = replace(failed, upper=15.0)
+    assert binding((high, later)) == later
+    assert binding((MODEL, later)) == MODEL
+    both = combined((MODEL, later))
+    assert both is not None
+    assert (both.lower, both.estimate, both.upper) == (None, None, MODEL.upper), (
+        "the other one may fail at a lower rate"
+    )
 
 
 def test_headroom_is_what_is_free() -> None:
@@ -140,3 +148,10 @@ def test_only_a_tested_rate_is_said_to_hold() -> None:
     assert words([MODEL]) == "a: estimated knee 10/s, 90% interval 9 to 11.1"
     assert "holds" not in words([MODEL, ROUGH])
     assert words([Capacity("a", "not_reached", lower=5.9)]) == "a holds at 5.9/s; no knee was reached"
+
+
+def test_a_wide_interval_and_an_upper_bound_are_told() -> None:
+    """With the number of requests that they rest on."""
+    wide = Capacity("a", "between", 1.5, 1.9, 2.3, samples=60)
+    assert words([wide]) == "a: knee between 1.5 and 2.3/s by 60 requests, wide"
+    assert words([Capacity("a", "below", upper=0.5, samples=9)]) == "a: knee below 0.5/s, where it fails by 9 requests"

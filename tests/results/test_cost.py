@@ -78,7 +78,7 @@ def test_sentences_say_why_there_is_no_cost() -> None:
     disputed = with_context(priced(sweep(), slos=()), (), {"gpu_count": "4"}, source="NVML")
     assert "the number of GPUs is in dispute, 2 (NVML) but 4 (configuration)" in " ".join(sentences(disputed))
     assert "$" not in " ".join(sentences(without))
-    failing = replace(bare, slos=(TTFT,), capacities=(Capacity("ttft", "below_lowest", upper=1.0),))
+    failing = replace(bare, slos=(TTFT,), capacities=(Capacity("ttft", "below", upper=1.0),))
     (text,) = sentences(failing)
     assert text.startswith("No cost is stated: the result shows no rate with a known throughput up to the lower bound")
 

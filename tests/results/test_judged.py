@@ -133,8 +133,8 @@ def test_a_knee_that_was_not_reached_is_a_lower_bound() -> None:
     [
         ((), "holds no capacity: run `prober sweep`"),
         (
-            (Capacity("ttft", "below_lowest", upper=1.0),),
-            "the SLO 'ttft' holds at no rate: it fails at the lowest, 1/s",
+            (Capacity("ttft", "below", upper=1.0),),
+            "the SLO 'ttft' fails at 1/s, and no lower rate is shown to hold",
         ),
         (
             (Capacity("ttft", "not_enough_data", samples=30),),

@@ -99,7 +99,7 @@ class Finished:
 
     @property
     def verdict(self) -> Verdict | Literal["void", "not_judged", "no_estimate"]:
-        """Verdict over all SLOs: `not_enough_data` if it is the verdict on one of them, unless another one fails at the lowest rate."""
+        """Verdict over all SLOs: that on the one that is worst known, where `below` is before `not_enough_data`."""
         if self.reason in VOID:
             return "void"
         if self.refused.is_too_many:
@@ -107,7 +107,7 @@ class Finished:
         if self.reason == "no_estimate":
             return "no_estimate"
         verdicts = {capacity.verdict for capacity in self.capacities} or {"not_enough_data"}
-        order: tuple[Verdict, ...] = ("below_lowest", "not_enough_data", "found")
+        order: tuple[Verdict, ...] = ("below", "not_enough_data", "between", "found")
         return next((verdict for verdict in order if verdict in verdicts), "not_reached")
 
 

@@ -7,7 +7,6 @@ the highest rate at which they show that the objective holds (`capacity.holds_at
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
 from math import exp, hypot, log, sqrt
 from operator import mul
 from random import Random
@@ -20,9 +19,9 @@ from prober.features.capacity.replay import RequestLengths
 from prober.features.capacity.request_record import RequestRecord
 from prober.features.capacity.sweep_record import UNJUDGED, Phase, Record, Stage, observed, settled
 from prober.measure.objective import Slo
-from prober.results.capacity import Capacity, RateEvents, agreed, holds_at, undecided_events
+from prober.results.capacity import Capacity, RateEvents, Verdict, agreed, holds_at, undecided_events
 from prober.statistics.binomial import probability_of_at_least
-from prober.statistics.sequential_test import evidence
+from prober.statistics.sequential_test import Observations, evidence
 
 CONFIDENCE, Z = 0.9, 1.645  # of intervals; Z: their half width in standard errors
 # Standard errors of log K that a record cannot show, by what is known of the background: counters, nothing.
@@ -43,10 +42,8 @@ MAX_BIAS = 0.5
 LONG_STAGE_S = 20.0
 ERROR_OF_FRACTIONS = 0.14
 MIN_BREACHES = 2  # for an estimate by fractions
-CONTRADICTION_RATIO, MAX_CHANCE = (
-    1.25,
-    0.002,
-)  # of an estimate to a rate whose breaches have no more chance than this at the budget
+# Of an estimate to the rates whose breaches contradict it, where chance explains them with less than this probability.
+CONTRADICTION_RATIO, MAX_CHANCE = 1.25, 0.02
 MIN_STEEP_SLOPE = 3.0  # local slope from which fractions are combined with the model
 MAX_FLAT_PROBABILITY = 0.5  # of a share that does not rise with the rate: above, breaches are no knee
 # Of the fitted curve: points, simulated requests of each, and where it ends, times the knee's upper bound and the threshold.
@@ -77,18 +74,12 @@ def estimate_capacity(
     effort: as in `CapacityModel`.
     """
     rng = Random(seed)
-    is_needed = bool(record.readings) or any(_has_knee(record, slo) for slo in record.slos)
+    is_needed = bool(record.readings) or record.reached
     model = fit(record, rng, prior) if is_needed and _can_be_replayed(record) else None
     if model is not None and model.quality == "unusable":
         model = None
     results = [_capacity(record, slo, model, rng, effort) for slo in record.slos]
     return CapacityEstimate(tuple(capacity for capacity, _ in results), model, tuple(knee for _, knee in results))
-
-
-def _has_knee(record: Record, slo: Slo) -> bool:
-    """Whether the fractions of bad events show a knee, without which a model of an engine with an unseen background is a guess."""
-    by_stage = _by_stage(record, slo)
-    return record.reached and bool(by_stage) and _by_fractions(record, slo, by_stage) is not None
 
 
 def _by_stage(record: Record, slo: Slo) -> dict[int, list[RequestRecord]]:
@@ -125,34 +116,23 @@ def _capacity(record: Record, slo: Slo, model: Fit | None, rng: Random, effort: 
         return Capacity(slo.name, "not_enough_data", samples=samples), None
     stages = [stage for stage in record.stages if stage.is_judged]
     levels = [_rate_events(slo, stage, by_stage[stage.number]) for stage in stages]
-    failed_per_s = _failed_lowest_rate(slo, stages, levels)
-    if failed_per_s is not None:
-        return Capacity(slo.name, "below_lowest", upper=failed_per_s, samples=samples), None
+    failing_per_s = _failing_rate(slo, levels)
+    below = Capacity(slo.name, "below", upper=failing_per_s, samples=samples) if failing_per_s is not None else None
+    if below is not None and failing_per_s == min(stage.total_per_s for stage in stages):
+        return below, None
     kept = [settled(stage, record.requests, by_stage[stage.number]) for stage in stages]
     kept_levels = [_rate_events(slo, stage, requests) for stage, requests in zip(stages, kept, strict=True) if requests]
     if record.cut:
         return _by_events(slo, kept_levels, levels, samples), None
     by_fractions = _by_fractions(record, slo, by_stage)
-    is_usable = by_fractions is not None or (bool(record.readings) and not _is_flat(record, slo, by_stage))
-    if model is not None and slo.signal in MODELLED_SIGNALS and is_usable:
+    if model is not None and slo.signal in MODELLED_SIGNALS:
         modelled, model_knee = _by_model(record, slo, model, rng, effort)
         if modelled is not None and not _is_contradicted(modelled, slo, stages, by_stage):
             # Without breaches, fractions only show that the knee is not far below; on a flat engine they are too few.
             is_steep = model_knee is not None and model_knee.slope >= MIN_STEEP_SLOPE
             is_held_against = by_fractions is not None and (is_steep or model.quality == "poor")
             return agreed(modelled, by_fractions) if by_fractions and is_held_against else modelled, model_knee
-    return by_fractions or _by_events(slo, kept_levels, levels, samples), None
-
-
-def _is_flat(record: Record, slo: Slo, by_stage: Mapping[int, Sequence[RequestRecord]]) -> bool:
-    """Whether a share of bad events that does not rise with the rate explains them better: no rate meets the objective."""
-    steps = [_step(slo, stage, by_stage[stage.number]) for stage in record.stages]
-    interval = knee(steps, float(slo.error_budget_ratio))
-    return (
-        interval is not None
-        and sum(step.bad for step in steps) >= MIN_BREACHES
-        and interval.flat > MAX_FLAT_PROBABILITY
-    )
+    return by_fractions or below or _by_events(slo, kept_levels, levels, samples), None
 
 
 def _by_model(record: Record, slo: Slo, fitted: Fit, rng: Random, effort: float) -> tuple[Capacity | None, Knee | None]:
@@ -219,16 +199,11 @@ def _curve(
 def _is_contradicted(
     modelled: Capacity, slo: Slo, stages: Sequence[Stage], by_stage: Mapping[int, Sequence[RequestRecord]]
 ) -> bool:
-    """Whether a stage far below the estimate has more breaches than chance explains where the objective holds."""
+    """Whether the stages far below the estimate together have more breaches than chance explains where the objective holds."""
     limit_per_s = (modelled.estimate or 0.0) / CONTRADICTION_RATIO
-    for stage in stages:
-        events, bad = _counts(slo, by_stage[stage.number])
-        is_excess = (
-            bad >= MIN_BREACHES and probability_of_at_least(bad, events, float(slo.error_budget_ratio)) < MAX_CHANCE
-        )
-        if stage.total_per_s < limit_per_s and is_excess:
-            return True
-    return False
+    counts = [_counts(slo, by_stage[stage.number]) for stage in stages if stage.total_per_s < limit_per_s]
+    events, bad = map(sum, zip((0, 0), *counts, strict=True))
+    return bad >= MIN_BREACHES and probability_of_at_least(bad, events, float(slo.error_budget_ratio)) < MAX_CHANCE
 
 
 def _calibrated(slo: Slo, log_factor: float) -> Slo:
@@ -262,14 +237,15 @@ def _model_error(
 
 
 def _by_fractions(record: Record, slo: Slo, by_stage: Mapping[int, Sequence[RequestRecord]]) -> Capacity | None:
-    """Capacity by the shares of bad events.
+    """Capacity by the shares of bad events; `between` by a single bad one.
 
-    None if they show no knee: too few breaches, breaches that do not rise with the rate, or a knee below every rate that was
-    tried, where only the prior decides.
+    None if they show no knee: no breach, breaches that do not rise with the rate, or a knee below every rate that was tried, where
+    only the prior decides.
     """
     steps = [_step(slo, stage, by_stage[stage.number]) for stage in record.stages]
     interval = knee(steps, float(slo.error_budget_ratio))
-    if interval is None or not record.reached or sum(step.bad for step in steps) < MIN_BREACHES:
+    bad = sum(step.bad for step in steps)
+    if interval is None or not record.reached or not bad:
         return None
     lower = exp(-hypot(log(interval.estimate / interval.lower), Z * ERROR_OF_FRACTIONS))
     upper = exp(hypot(log(interval.upper / interval.estimate), Z * ERROR_OF_FRACTIONS))
@@ -278,7 +254,8 @@ def _by_fractions(record: Record, slo: Slo, by_stage: Mapping[int, Sequence[Requ
     if interval.lower < lowest_per_s or interval.flat > MAX_FLAT_PROBABILITY:
         return None
     tokens_per_s = _mean_tokens(record) * estimate
-    return Capacity(slo.name, "found", estimate * lower, estimate, estimate * upper, tokens_per_s, CONFIDENCE, samples)
+    verdict: Verdict = "found" if bad >= MIN_BREACHES else "between"
+    return Capacity(slo.name, verdict, estimate * lower, estimate, estimate * upper, tokens_per_s, CONFIDENCE, samples)
 
 
 def _by_events(slo: Slo, kept: Sequence[RateEvents], levels: Sequence[RateEvents], samples: int) -> Capacity:
@@ -326,14 +303,18 @@ def _long_run_per_s(stage: Stage, slo: Slo) -> float:
     return stage.total_per_s * exp(-bias)
 
 
-def _failed_lowest_rate(slo: Slo, stages: Sequence[Stage], levels: Sequence[RateEvents]) -> float | None:
-    """The lowest rate, if its events show that the objective fails there."""
-    if not stages:
-        return None
-    lowest = min(stages, key=lambda stage: stage.rate_per_s)
-    at_lowest = [level for stage, level in zip(stages, levels, strict=True) if stage.rate_per_s == lowest.rate_per_s]
-    events = reduce(RateEvents.plus, at_lowest).observed
-    return lowest.total_per_s if evidence(events, float(slo.error_budget_ratio)) == "fails" else None
+def _failing_rate(slo: Slo, levels: Sequence[RateEvents]) -> float | None:
+    """The lowest rate at which the objective fails, as its events and those of all lower rates together show; None: none.
+
+    A share that exceeds the budget on average over rates exceeds it at the highest of them. While the objective holds, the chance
+    that the test ever says otherwise, however many rates are added, is that of one test.
+    """
+    observations = Observations()
+    for level in sorted(levels, key=lambda level: level.rate_per_s):
+        observations += level.observed
+        if evidence(observations, float(slo.error_budget_ratio)) == "fails":
+            return level.rate_per_s
+    return None
 
 
 def _highest_per_s(record: Record) -> float:

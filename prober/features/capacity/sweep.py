@@ -160,7 +160,8 @@ class Sweep:
             if request.first_s and request.first_s > at_s - OWN_TTFT_S
         ]
         condition = self._stop_conditions.reading(at_s, signals, rate_per_s + log.others_per_s(), own_ttfts)
-        if condition is not None and isinstance(self._action, Run):
+        may_end = condition == "production_ttft" or self._may_harm_others()
+        if condition is not None and isinstance(self._action, Run) and may_end:
             self._end_sending(condition, at_s, "the engine's page says so")
 
     def demand(self, per_s: float) -> None:
@@ -199,9 +200,16 @@ class Sweep:
         estimate = self._action
         if not isinstance(estimate, Estimate):
             return
+        # A later estimate that shows nothing leaves the earlier one: the requests that it rests on are in the record still.
+        before = {capacity.slo: capacity for capacity in self._capacities if capacity.estimate is not None}
+        capacities = tuple(
+            before.get(capacity.slo, capacity) if capacity.verdict == "not_enough_data" else capacity
+            for capacity in capacities
+        )
         self._capacities = capacities
         knee = binding(capacities)
-        fails_at_lowest = knee is not None and knee.verdict == "below_lowest"
+        lowest_per_s = min((stage.total_per_s for stage in estimate.record.stages if stage.is_judged), default=0.0)
+        fails_at_lowest = knee is not None and knee.verdict == "below" and knee.upper == lowest_per_s
         if not is_modelled and not fails_at_lowest and self._may_climb() and estimate.reason in CLIMB_AFTER:
             peak_per_s = self._log.stages[-1].rate_per_s
             others = self._log.others()
@@ -238,6 +246,11 @@ class Sweep:
         return tuple(self._log.stages)
 
     # -- requests
+
+    def _may_harm_others(self) -> bool:
+        """Whether the engine's queue and cache end the sweep: always a gentle one, another unless it is seen to be alone there."""
+        others = self._log.others() if self._plan.mode != "gentle" else None
+        return others is None or others.least_per_s > 0
 
     def _refuses_too_many(self) -> bool:
         """Whether it is shown that too many requests are refused."""

@@ -243,8 +243,7 @@ class SweepRunner:
                     except EstimateFailed as problem:
                         sweep.not_estimated(str(problem))
                     else:
-                        is_modelled = self._model is not None and self._model.quality == "good"
-                        sweep.estimated(capacities, self._now_s(), is_modelled=is_modelled)
+                        sweep.estimated(capacities, self._now_s(), is_modelled=self._model is not None)
                     continue
                 due_times = poisson(action.rate_per_s, self._rng, now_ns + LEAD_NS)
                 due_ns = next(due_times)

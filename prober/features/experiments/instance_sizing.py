@@ -109,13 +109,13 @@ def _per_instance(result: Result) -> tuple[str, float, bool] | Refused:
             return Refused(f"the sweep says nothing of the SLO {slo.name!r}: sweep again with it")
     bounds: list[tuple[float, str, bool]] = []
     for capacity in result.capacities:
-        if capacity.verdict == "below_lowest":
+        if capacity.verdict == "below":
             return Refused(
-                f"the SLO {capacity.slo!r} holds at no rate: it fails at the lowest, {capacity.upper or 0:g}/s"
+                f"the SLO {capacity.slo!r} fails at {capacity.upper or 0:.3g}/s, and no lower rate is shown to hold"
             )
         if capacity.lower is None or capacity.lower <= 0:
             return Refused(_missing_data(result, capacity))
-        bounds.append((capacity.lower, capacity.slo, capacity.verdict == "found"))
+        bounds.append((capacity.lower, capacity.slo, capacity.estimate is not None))
     lower, slo_name, reached = min(bounds)
     return slo_name, lower, reached
 

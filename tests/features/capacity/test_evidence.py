@@ -35,11 +35,11 @@ def test_no_rate_holds_for_an_engine_that_never_meets_its_slo(share: float, seed
     found = [run(PLAN, share_bad(share), seed) for seed in seeds]
     assert [claims(each) for each in found if claims(each)] == []
     verdicts = [each.verdict for each in found]
-    assert set(verdicts) <= {"below_lowest", "not_enough_data"}
+    assert set(verdicts) <= {"below", "not_enough_data"}
     if share == 1.0:
-        assert verdicts == ["below_lowest"] * len(seeds)
+        assert verdicts == ["below"] * len(seeds)
     if share == 0.5:
-        assert verdicts.count("below_lowest") > 0.8 * len(seeds) - 1
+        assert verdicts.count("below") > 0.8 * len(seeds) - 1
     assert not any("holds" in words(each.capacities) for each in found)
 
 
@@ -222,7 +222,7 @@ def test_one_bad_answer_condemns_nobody() -> None:
         event = Event(lambda sweep, at_s: sweep.stop("a person", at_s), 10)
         plan = replace(PLAN, min_rate=5.0, stage_s=1_000.0)
         found = run(plan, first_bad, 3, event=event)
-        assert found.verdict == ("not_enough_data" if count == 1 else "below_lowest")
+        assert found.verdict == ("not_enough_data" if count == 1 else "below")
 
 
 def test_a_loose_objective_takes_fewer_and_a_strict_one_more() -> None:
@@ -248,8 +248,8 @@ def test_each_slo_has_its_own_evidence() -> None:
     assert found.verdict == "found"
     never = replace(e2e, threshold_s=0.01)
     found = run(replace(plan, slos=(TTFT, never)), share_bad(0.0), 1)
-    assert [each.verdict for each in found.capacities] == ["not_enough_data", "below_lowest"]
-    assert found.verdict == "below_lowest"
+    assert [each.verdict for each in found.capacities] == ["not_enough_data", "below"]
+    assert found.verdict == "below"
 
 
 def test_gaps_of_one_answer_are_one_observation() -> None:

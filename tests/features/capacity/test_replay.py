@@ -273,7 +273,7 @@ def test_an_slo_that_fails_at_the_lowest_rate_is_said_to() -> None:
     )
     stage = Stage(0, "ramp", 1.0, 0.0, 4.0, 4, 4, 0, {"ttft": (4, 4)}, other_per_s=2.0)
     (found,) = estimate_capacity(Record((TTFT,), asked, (stage,))).capacities
-    assert (found.verdict, found.upper, found.estimate) == ("below_lowest", 3.0, None)
+    assert (found.verdict, found.upper, found.estimate) == ("below", 3.0, None)
 
 
 def test_the_forecast_counts_events_by_their_slo() -> None:

@@ -274,9 +274,9 @@ def test_a_target_that_fails_at_the_lowest_rate_is_not_climbed() -> None:
     hand.answered(0.1, 0.6)
     hand.answered(0.2, 0.6)
     assert isinstance(hand.sweep.action, Estimate)
-    hand.sweep.estimated((Capacity("ttft", "below_lowest", upper=1.0),), 5.0, is_modelled=False)
+    hand.sweep.estimated((Capacity("ttft", "below", upper=1.0),), 5.0, is_modelled=False)
     assert isinstance(hand.sweep.action, Finished)
-    assert hand.sweep.action.verdict == "below_lowest"
+    assert hand.sweep.action.verdict == "below"
 
 
 def test_a_climb_that_is_cut_short_leaves_the_ramps_estimate() -> None:
@@ -290,6 +290,23 @@ def test_a_climb_that_is_cut_short_leaves_the_ramps_estimate() -> None:
     assert isinstance(hand.sweep.action, Finished)
     assert hand.sweep.action.reason == "time_budget"
     assert hand.sweep.action.capacities[0].estimate == 1.4
+
+
+@pytest.mark.parametrize(
+    ("later", "answer"),
+    [
+        (Capacity("ttft", "not_enough_data"), 1.4),
+        (Capacity("ttft", "found", 1.0, 1.2, 1.4), 1.2),
+        (Capacity("ttft", "below", upper=1.1), None),
+    ],
+)
+def test_an_estimate_that_shows_nothing_leaves_the_earlier_one(later: Capacity, answer: float | None) -> None:
+    """One that shows a knee, or that the SLO fails, replaces it."""
+    hand = rejected(1.4)
+    climb(hand)
+    hand.sweep.estimated((later,), 99.0, is_modelled=False)
+    assert isinstance(hand.sweep.action, Finished)
+    assert hand.sweep.action.capacities[0].estimate == answer
 
 
 def test_a_climb_does_not_exceed_the_highest_rate() -> None:
@@ -334,11 +351,30 @@ def test_failures_are_breaches_and_harm() -> None:
     ],
 )
 def test_the_engines_page_ends_the_sending(change: dict[str, float], reason: Reason) -> None:
-    """Queue, cache and preemptions, at the reading that shows them."""
+    """Queue, cache and preemptions, at the reading that shows them, where others use the engine."""
     hand = Hand(plan())
     hand.sweep.page(0.0, PAGE)
-    hand.sweep.page(0.5, PAGE)
+    hand.sweep.page(0.5, replace(PAGE, requests_finished_total=4.0))
     assert hand.reason is None
+    hand.sweep.page(1.0, replace(PAGE, **{"requests_finished_total": 4.0, **change}))  # type: ignore[arg-type]
+    assert hand.reason == reason
+
+
+@pytest.mark.parametrize(
+    ("mode", "change", "reason"),
+    [
+        ("adaptive", {"requests_waiting": 40.0}, None),
+        ("adaptive", {"requests_running": 40.0, "kv_cache_usage_ratio_max": 0.99}, None),
+        ("adaptive", {"requests_running": 40.0, "preemptions_total": 9.0}, None),
+        ("gentle", {"requests_waiting": 40.0}, "waiting"),
+    ],
+)
+def test_the_sweeps_own_queue_does_not_end_it(mode: str, change: dict[str, float], reason: Reason | None) -> None:
+    """All 40 requests on the page are its own: it harms nobody. A gentle sweep ends at any queue."""
+    hand = Hand(plan(mode))
+    hand.sweep.page(0.0, PAGE)
+    for n in range(40):
+        hand.send(0.5 + n / 100)
     hand.sweep.page(1.0, replace(PAGE, **change))  # type: ignore[arg-type]
     assert hand.reason == reason
 
@@ -629,11 +665,11 @@ def test_an_engine_that_counts_goes_before_a_demand_that_is_told() -> None:
     ("reason", "verdicts", "verdict"),
     [
         ("restarted", (), "void"),
-        ("knee_passed", ("found", "below_lowest"), "below_lowest"),
+        ("knee_passed", ("found", "below"), "below"),
         ("knee_passed", ("not_reached", "found"), "found"),
         ("knee_passed", ("not_enough_data", "not_reached"), "not_enough_data"),
         ("knee_passed", ("found", "not_enough_data"), "not_enough_data"),
-        ("knee_passed", ("not_enough_data", "below_lowest"), "below_lowest"),
+        ("knee_passed", ("not_enough_data", "below"), "below"),
         ("knee_passed", ("not_reached", "not_reached"), "not_reached"),
         ("knee_passed", ("not_enough_data",), "not_enough_data"),
         ("knee_passed", (), "not_enough_data"),

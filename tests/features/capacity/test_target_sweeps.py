@@ -243,7 +243,7 @@ async def test_a_later_sweep_that_misses_its_slo_at_the_lowest_rate_replaces_a_c
     """One without enough data does not: it says nothing of the capacity."""
     async with running(SLOTS) as url, staged(url, folder=tmp_path) as stage:
         found = replace(sweep(), id="one", target=replace(sweep().target, url=stage.target.spec.url))
-        missed = (Capacity("ttft", "below_lowest", upper=0.5),)
+        missed = (Capacity("ttft", "below", upper=0.5),)
         await stage.target_sweeps.results.keep(found)
         for number, capacities in enumerate((missed, (Capacity("ttft", "not_enough_data"),)), 2):
             later_s = found.ended_unix_s + number

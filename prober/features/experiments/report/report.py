@@ -167,8 +167,8 @@ def _sentences(result: Result) -> Iterator[str]:
         yield _answer(result)
     first = binding(result.capacities)
     open_slos = undecided(result.capacities)
-    if first is not None and (first.verdict == "below_lowest" or not open_slos):
-        basis = "" if first.verdict == "below_lowest" or len(result.capacities) == 1 else ", by the estimates"
+    if first is not None and (first.verdict == "below" or not open_slos):
+        basis = "" if first.verdict == "below" or len(result.capacities) == 1 else ", by the estimates"
         yield f"The SLO {first.slo} gives way first{basis}."
     elif first is not None:
         yield f"Not enough data to judge {', '.join(open_slos)}, so the capacity at all SLOs is not known."
@@ -229,7 +229,8 @@ def _capacities(result: Result) -> Table | None:
 _VERDICTS = {
     "found": Cell("estimated", "good"),
     "not_reached": Cell("not reached", "few"),
-    "below_lowest": Cell("below the lowest rate", "bad"),
+    "between": Cell("between", "few"),
+    "below": Cell("below", "bad"),
     "not_enough_data": Cell("not enough data", "unknown"),
 }
 
@@ -237,8 +238,8 @@ _VERDICTS = {
 def _meaning(capacity: Capacity, result: Result) -> str:
     if capacity.verdict == "not_reached":
         return f"it holds at {capacity.lower or 0:.3g}/s, as its events show; no knee was reached"
-    if capacity.verdict == "below_lowest":
-        return f"it fails at the lowest rate, {capacity.upper or 0:.3g}/s"
+    if capacity.verdict == "below":
+        return f"it fails at {capacity.upper or 0:.3g}/s, and no lower rate is shown to hold"
     if capacity.verdict == "found":
         highest_per_s = _highest_rate(result)
         is_beyond = 0 < highest_per_s < (capacity.estimate or 0)
