@@ -195,6 +195,6 @@ def test_a_kept_result_says_how_many_were_refused_and_why(tmp_path: Path) -> Non
 def test_a_refused_result_is_no_baseline(tmp_path: Path) -> None:
     """Its latencies are those of the requests that were accepted."""
     baseline = kept(tmp_path, "b", probes(AT_MOST + 1))
-    done = prober("gate", "http://127.0.0.1:1", "--workload", "chat", "--baseline", baseline, "--rate", "2/s")
+    done = prober("gate", "http://127.0.0.1:1", "--workload", "probe", "--baseline", baseline, "--rate", "2/s")
     assert done.returncode == ExitCode.WRONG_CALL
     assert f"11 of 200 requests refused: {REASON}" in done.stderr

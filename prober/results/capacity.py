@@ -62,8 +62,8 @@ class Capacity:
 
     found: an estimate of the knee with its interval; no test shows that the SLO holds at any of the three rates
     not_reached: the SLO holds at `lower`, the highest rate whose own events show it; there is no estimate
-    between: too few bad events for an estimate; `estimate` is the middle of a wide interval
-    below: the SLO fails at `upper`, by the events there and at all lower rates, and no lower rate is shown to hold
+    between: the events are too few for an estimate; `estimate` is the middle of a wide interval
+    below: the SLO fails at `upper`, by the events there and at all lower rates or by the engine model; no lower rate is shown to hold
     not_enough_data: the events show neither; `evidence` has their number
     tokens_per_s: prompt and output tokens at the estimate
     confidence: of the interval
@@ -202,7 +202,7 @@ def words(capacities: Sequence[Capacity]) -> str:
             case Capacity(slo, "not_reached", float() as lower):
                 texts.append(f"{slo} holds at {lower:.3g}/s; no knee was reached")
             case Capacity(slo, "below", upper=float() as upper, samples=samples):
-                texts.append(f"{slo}: knee below {upper:.3g}/s, where it fails by {samples:,} requests")
+                texts.append(f"{slo}: knee below {upper:.3g}/s by {samples:,} requests")
             case _:
                 texts.append(f"{capacity.slo}: not enough data{_lacking(capacity.evidence)}")
     return "; ".join(texts) or "nothing can be said"

@@ -116,10 +116,11 @@ def _capacity(record: Record, slo: Slo, model: Fit | None, rng: Random, effort: 
         return Capacity(slo.name, "not_enough_data", samples=samples), None
     stages = [stage for stage in record.stages if stage.is_judged]
     levels = [_rate_events(slo, stage, by_stage[stage.number]) for stage in stages]
+    lowest_per_s = min((stage.total_per_s for stage in stages), default=0.0)
     failing_per_s = _failing_rate(slo, levels)
     below = Capacity(slo.name, "below", upper=failing_per_s, samples=samples) if failing_per_s is not None else None
-    if below is not None and failing_per_s == min(stage.total_per_s for stage in stages):
-        return below, None
+    if failing_per_s == lowest_per_s:
+        return below or Capacity(slo.name, "not_enough_data", samples=samples), None
     kept = [settled(stage, record.requests, by_stage[stage.number]) for stage in stages]
     kept_levels = [_rate_events(slo, stage, requests) for stage, requests in zip(stages, kept, strict=True) if requests]
     if record.cut:
@@ -127,6 +128,8 @@ def _capacity(record: Record, slo: Slo, model: Fit | None, rng: Random, effort: 
     by_fractions = _by_fractions(record, slo, by_stage)
     if model is not None and slo.signal in MODELLED_SIGNALS:
         modelled, model_knee = _by_model(record, slo, model, rng, effort)
+        if modelled is not None and (modelled.estimate or 0.0) < lowest_per_s:  # where nothing was sent: only a bound
+            return below or Capacity(slo.name, "below", upper=modelled.upper, samples=samples, fit="model"), model_knee
         if modelled is not None and not _is_contradicted(modelled, slo, stages, by_stage):
             # Without breaches, fractions only show that the knee is not far below; on a flat engine they are too few.
             is_steep = model_knee is not None and model_knee.slope >= MIN_STEEP_SLOPE
@@ -237,7 +240,7 @@ def _model_error(
 
 
 def _by_fractions(record: Record, slo: Slo, by_stage: Mapping[int, Sequence[RequestRecord]]) -> Capacity | None:
-    """Capacity by the shares of bad events; `between` by a single bad one.
+    """Capacity by the shares of bad events; `between` by a single bad one, or if the interval begins below every rate that was tried.
 
     None if they show no knee: no breach, breaches that do not rise with the rate, or a knee below every rate that was tried, where
     only the prior decides.
@@ -251,10 +254,10 @@ def _by_fractions(record: Record, slo: Slo, by_stage: Mapping[int, Sequence[Requ
     upper = exp(hypot(log(interval.upper / interval.estimate), Z * ERROR_OF_FRACTIONS))
     estimate, samples = interval.estimate, sum(map(len, by_stage.values()))
     lowest_per_s = min(step.rate_per_s for step in steps if step.events)
-    if interval.lower < lowest_per_s or interval.flat > MAX_FLAT_PROBABILITY:
+    if estimate < lowest_per_s or interval.flat > MAX_FLAT_PROBABILITY:
         return None
     tokens_per_s = _mean_tokens(record) * estimate
-    verdict: Verdict = "found" if bad >= MIN_BREACHES else "between"
+    verdict: Verdict = "found" if bad >= MIN_BREACHES and interval.lower >= lowest_per_s else "between"
     return Capacity(slo.name, verdict, estimate * lower, estimate, estimate * upper, tokens_per_s, CONFIDENCE, samples)
 
 

@@ -41,14 +41,12 @@ class Step:
 class Interval:
     """Interval of the knee, in requests per second.
 
-    beyond: posterior probability that the knee is above the highest rate that was tried
     flat: posterior probability, with even prior odds, that the share does not depend on the rate and no rate meets the objective
     """
 
     lower: float
     estimate: float
     upper: float
-    beyond: float
     flat: float
 
 
@@ -76,8 +74,7 @@ def knee(steps: Sequence[Step], allowed: float, confidence: float = 0.9) -> Inte
     cumulated = np.cumsum(mass) / mass.sum()
     places = np.searchsorted(cumulated, ((1 - confidence) / 2, 0.5, (1 + confidence) / 2))
     lower, estimate, upper = np.exp(grid[np.minimum(places, GRID_POINTS - 1)]).tolist()
-    beyond = mass[grid > log_rates.max()].sum() / mass.sum()
-    return Interval(lower, estimate, upper, float(beyond), float(flat_evidence / (rising_evidence + flat_evidence)))
+    return Interval(lower, estimate, upper, float(flat_evidence / (rising_evidence + flat_evidence)))
 
 
 def pareto_share_above_1(ratios: Sequence[float]) -> float:

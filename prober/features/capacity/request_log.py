@@ -45,7 +45,7 @@ class RequestLog:
         self.stages[number] = replace(stage, **{kind: getattr(stage, kind) + 1})
 
     def others_per_s(self) -> float:
-        """Approximate background load, for stop conditions and the run at the knee."""
+        """Approximate background load, for stop conditions and the begin of a climb."""
         known = [
             (at, n) for at, s in (self.readings[:1] + self.readings[-1:]) if (n := s.requests_arrived_total) is not None
         ]

@@ -210,7 +210,8 @@ class Sweep:
         knee = binding(capacities)
         lowest_per_s = min((stage.total_per_s for stage in estimate.record.stages if stage.is_judged), default=0.0)
         fails_at_lowest = knee is not None and knee.verdict == "below" and knee.upper == lowest_per_s
-        if not is_modelled and not fails_at_lowest and self._may_climb() and estimate.reason in CLIMB_AFTER:
+        is_known = fails_at_lowest or (is_modelled and knee is not None and knee.estimate is not None)
+        if not is_known and self._may_climb() and estimate.reason in CLIMB_AFTER:
             peak_per_s = self._log.stages[-1].rate_per_s
             others = self._log.others()
             others_per_s = self._log.others_per_s() if others is not None and others.least_per_s > 0 else 0.0
@@ -322,7 +323,7 @@ class Sweep:
             self._end_sending("saturated", at_s, "completions fall behind arrivals")
         elif run.phase in ("rest", "climb"):
             self._climb(run, lasted_s, at_s)
-        elif lasted_s >= plan.stage_length_s or self._may_end_early(stage, lasted_s):
+        elif lasted_s >= plan.stage_length_s or self._may_end_early(stage, lasted_s, plan.stage_length_s):
             self._advance(at_s)
 
     def _end_warm_up(self, lasted_s: float, at_s: float) -> None:
@@ -352,7 +353,7 @@ class Sweep:
         if run.phase == "rest":
             if lasted_s >= MIN_REST_S and (lasted_s >= MAX_REST_S or len(self._log.open) <= QUIET_REQUESTS):
                 self._action = self._begin("climb", self._climb_from_per_s or plan.min_rate, at_s)
-        elif lasted_s >= CLIMB_STAGE_S:
+        elif lasted_s >= CLIMB_STAGE_S or self._may_end_early(self._log.stages[run.stage], lasted_s, CLIMB_STAGE_S):
             if run.rate_per_s < plan.max_rate:
                 self._action = self._begin("climb", min(run.rate_per_s * CLIMB_FACTOR, plan.max_rate), at_s)
             else:
@@ -371,9 +372,9 @@ class Sweep:
         if self._plan.mode != "adaptive" or not needs_more_events(self._plan, self._log):
             self._end_sending("highest_rate", at_s, f"{self._log.stages[-1].rate_per_s:g}/s")
 
-    def _may_end_early(self, stage: Stage, lasted_s: float) -> bool:
-        """Whether half a stage of the ramp is enough."""
-        if stage.phase != "ramp" or lasted_s < self._plan.stage_length_s / 2 or stage.sent < JUDGED_REQUESTS:
+    def _may_end_early(self, stage: Stage, lasted_s: float, length_s: float) -> bool:
+        """Whether half a stage of a ramp or climb is enough."""
+        if stage.phase == "grid" or lasted_s < length_s / 2 or stage.sent < JUDGED_REQUESTS:
             return False
         return is_clear(self._log, stage, max(self._threshold_shares, default=1.0))
 

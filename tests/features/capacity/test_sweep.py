@@ -261,7 +261,7 @@ def test_a_ramp_that_a_model_explains_ends_the_sweep() -> None:
     hand = Hand(plan())
     hand.sweep.page(0.0, PAGE)
     hand.sweep._end_sending("knee_passed", 1.0, "by hand")
-    hand.sweep.estimated((), 2.0, is_modelled=True)
+    hand.sweep.estimated((Capacity("ttft", "found", 1.0, 1.2, 1.4),), 2.0, is_modelled=True)
     assert isinstance(hand.sweep.action, Finished)
     hand = rejected(1.4, plan("gentle", min_rate=0.5, stage_s=1.0))
     assert isinstance(hand.sweep.action, Finished)
