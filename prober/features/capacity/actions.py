@@ -78,7 +78,7 @@ class Finished:
     reason: why the sending ended; detail: explains it
     capacities: one an SLO; empty if the sweep has no answer: it is void, as the target changed meanwhile, has no estimate, or too
         many of its requests were refused
-    ramp_reason, ramp_detail: why the ramp ended, where `no_estimate` followed
+    sending_ended: why the sending ended, where `no_estimate` followed
     others: the background load; None: unknown, and rates are those of the sweep alone
     refused: without the warm-up, unless nothing else was answered
     """
@@ -87,8 +87,7 @@ class Finished:
     detail: str
     capacities: tuple[Capacity, ...]
     stages: tuple[Stage, ...]
-    ramp_reason: Reason | None = None
-    ramp_detail: str = ""
+    sending_ended: Reason | None = None
     others: OtherLoad | None = None
     refused: RefusedRequests = RefusedRequests()
 

@@ -33,7 +33,8 @@ MAX_SHIFT = 0.5  # of a bootstrap model's knee, in logs
 # Additional if sending ended before the target's limit, or before a breach: a limit may be near and unseen, more likely for a more
 # distant knee.
 ERROR_NOT_REACHED, ERROR_PER_LOG_DISTANCE = 0.08, 0.25
-MAX_EXTRAPOLATION = 3.0  # times the highest rate; no estimate beyond
+# Of an estimate to the highest rate, if sending ended before the target's limit, and at it.
+MAX_EXTRAPOLATION, MAX_BEYOND_REACHED = 3.0, 1.6
 # Excess of the knee that a short stage shows, in logs, for signals without a queue in front of them.
 SHORT_STAGE_BIAS: dict[Phase, float] = {"ramp": 0.2, "climb": 0.12}
 # Log growth of the own rate per second, of an adaptive sweep's phases, and the largest excess that is corrected.
@@ -117,10 +118,9 @@ def _capacity(record: Record, slo: Slo, model: Fit | None, rng: Random, effort: 
     stages = [stage for stage in record.stages if stage.is_judged]
     levels = [_rate_events(slo, stage, by_stage[stage.number]) for stage in stages]
     lowest_per_s = min((stage.total_per_s for stage in stages), default=0.0)
-    failing_per_s = _failing_rate(slo, levels)
-    below = Capacity(slo.name, "below", upper=failing_per_s, samples=samples) if failing_per_s is not None else None
-    if failing_per_s == lowest_per_s:
-        return below or Capacity(slo.name, "not_enough_data", samples=samples), None
+    below = _below(slo, levels, samples)
+    if below is not None and below.upper == lowest_per_s:
+        return below, None
     kept = [settled(stage, record.requests, by_stage[stage.number]) for stage in stages]
     kept_levels = [_rate_events(slo, stage, requests) for stage, requests in zip(stages, kept, strict=True) if requests]
     if record.cut:
@@ -145,7 +145,8 @@ def _by_model(record: Record, slo: Slo, fitted: Fit, rng: Random, effort: float)
     tail = fitted.tail if slo.signal == "ttft" else None
     slo, exact = _calibrated(slo, tail.log_factor if tail else 0.0), slo
     knee = model.knee(slo, highest_per_s, rng)
-    if knee is None or (not record.reached and knee.rate_per_s > highest_per_s * MAX_EXTRAPOLATION):
+    limit_per_s = highest_per_s * (MAX_BEYOND_REACHED if record.reached else MAX_EXTRAPOLATION)
+    if knee is None or knee.rate_per_s > limit_per_s:
         return None, knee
     repeats = [replace(model, service=service, front_s=front_s) for service, front_s in fitted.repeats]
     rivals = [replace(model, service=rival.service, front_s=rival.front_s) for rival in fitted.rivals]
@@ -202,11 +203,14 @@ def _curve(
 def _is_contradicted(
     modelled: Capacity, slo: Slo, stages: Sequence[Stage], by_stage: Mapping[int, Sequence[RequestRecord]]
 ) -> bool:
-    """Whether the stages far below the estimate together have more breaches than chance explains where the objective holds."""
-    limit_per_s = (modelled.estimate or 0.0) / CONTRADICTION_RATIO
-    counts = [_counts(slo, by_stage[stage.number]) for stage in stages if stage.total_per_s < limit_per_s]
+    """Whether the stages far below the estimate together have more breaches than chance explains on a flat engine with this knee."""
+    estimate = modelled.estimate or 0.0
+    low = [stage for stage in stages if stage.total_per_s < estimate / CONTRADICTION_RATIO]
+    counts = [_counts(slo, by_stage[stage.number]) for stage in low]
     events, bad = map(sum, zip((0, 0), *counts, strict=True))
-    return bad >= MIN_BREACHES and probability_of_at_least(bad, events, float(slo.error_budget_ratio)) < MAX_CHANCE
+    weights = [(stage.total_per_s / estimate) ** MIN_STEEP_SLOPE for stage in low]
+    expected = float(slo.error_budget_ratio) * sum(map(mul, weights, (count for count, _ in counts)))
+    return bad >= MIN_BREACHES and probability_of_at_least(bad, events, expected / events) < MAX_CHANCE
 
 
 def _calibrated(slo: Slo, log_factor: float) -> Slo:
@@ -306,7 +310,7 @@ def _long_run_per_s(stage: Stage, slo: Slo) -> float:
     return stage.total_per_s * exp(-bias)
 
 
-def _failing_rate(slo: Slo, levels: Sequence[RateEvents]) -> float | None:
+def _below(slo: Slo, levels: Sequence[RateEvents], samples: int) -> Capacity | None:
     """The lowest rate at which the objective fails, as its events and those of all lower rates together show; None: none.
 
     A share that exceeds the budget on average over rates exceeds it at the highest of them. While the objective holds, the chance
@@ -316,7 +320,7 @@ def _failing_rate(slo: Slo, levels: Sequence[RateEvents]) -> float | None:
     for level in sorted(levels, key=lambda level: level.rate_per_s):
         observations += level.observed
         if evidence(observations, float(slo.error_budget_ratio)) == "fails":
-            return level.rate_per_s
+            return Capacity(slo.name, "below", upper=level.rate_per_s, samples=samples)
     return None
 
 

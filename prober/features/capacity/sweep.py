@@ -37,6 +37,7 @@ from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.results.capacity import Capacity, binding, words
 from prober.results.refused_requests import MAX_REFUSED_RATIO, RefusedRequests, refused_requests
+from prober.results.stop_reason import BEFORE, ending
 from prober.statistics.sequential_test import Observations, evidence
 
 # Sending ends when half of the last judged requests breach. Of a grid more are judged: one burst does not end it.
@@ -212,11 +213,9 @@ class Sweep:
         fails_at_lowest = knee is not None and knee.verdict == "below" and knee.upper == lowest_per_s
         is_known = fails_at_lowest or (is_modelled and knee is not None and knee.estimate is not None)
         if not is_known and self._may_climb() and estimate.reason in CLIMB_AFTER:
-            peak_per_s = self._log.stages[-1].rate_per_s
-            others = self._log.others()
-            others_per_s = self._log.others_per_s() if others is not None and others.least_per_s > 0 else 0.0
-            near_per_s = CLIMB_NEAR_RATIO * min((knee.estimate or 0.0) - others_per_s if knee else 0.0, peak_per_s)
-            self._rest(near_per_s if near_per_s > 0 else CLIMB_START_RATIO * peak_per_s, at_s)
+            peak, knee_per_s = estimate.record.stages[-1], (knee.estimate or 0.0) if knee is not None else 0.0
+            near_per_s = CLIMB_NEAR_RATIO * (min(knee_per_s, peak.total_per_s) - (peak.other_per_s or 0.0))
+            self._rest(near_per_s if near_per_s > 0 else CLIMB_START_RATIO * peak.rate_per_s, at_s)
         else:
             self._finish(estimate.reason, estimate.detail)
 
@@ -227,7 +226,8 @@ class Sweep:
             return
         if self._capacities:
             why = f"{why}; the estimate before the last requests was {words(self._capacities)}"
-        self._finish("no_estimate", why, estimate)
+        detail = f"{why}{BEFORE}the sending ended: {ending(estimate.reason, estimate.detail)}"
+        self._finish("no_estimate", detail, estimate.reason)
 
     @property
     def action(self) -> Action:
@@ -413,10 +413,9 @@ class Sweep:
         reached = not cut and self._plan.mode != "gentle"
         return self._log.record(self._plan, reached=reached, cut=cut, spoilt=reason == "prober_late")
 
-    def _finish(self, reason: Reason, detail: str, ramp: Estimate | None = None) -> None:
+    def _finish(self, reason: Reason, detail: str, sending_ended: Reason | None = None) -> None:
         stages = self._log.settled()
         refused = self._refused()
         has_answer = reason not in VOID and reason != "no_estimate" and not refused.is_too_many
         capacities = self._capacities if has_answer else ()
-        why, of_ramp = (ramp.reason, ramp.detail) if ramp is not None else (None, "")
-        self._action = Finished(reason, detail, capacities, stages, why, of_ramp, self._log.others(), refused)
+        self._action = Finished(reason, detail, capacities, stages, sending_ended, self._log.others(), refused)

@@ -10,9 +10,8 @@ from urllib.parse import urlsplit
 from prober import __version__
 from prober.config.sweep import SweepSpec
 from prober.config.target import TargetSpec
-from prober.features.capacity.actions import Finished, OtherLoad
+from prober.features.capacity.actions import OtherLoad
 from prober.features.capacity.sweep_record import UNJUDGED
-from prober.features.capacity.sweep_record import Stage as SweptStage
 from prober.features.capacity.sweep_runner import SweepRun
 from prober.measure.engine_signals import EngineSignals
 from prober.measure.gpu_reading import GpuReading, without_parts
@@ -22,7 +21,6 @@ from prober.results.facts import Context
 from prober.results.load_description import describe_load
 from prober.results.result import Prices, Request, Result, Stage, Target, WarmUp
 from prober.results.stage import stage_of
-from prober.results.stop_reason import BEFORE, ending
 
 
 def result_of(
@@ -69,7 +67,7 @@ def result_of(
             devices=[read for at_s, read in run.gpus if stage.began_s <= at_s <= stage.ended_s],
             demand_per_s=stage.other_per_s,
             gpus=len(without_parts(devices)) or None,
-            ended=_ended(stage, finished),
+            ended=(finished.sending_ended or finished.reason) if stage is finished.stages[-1] else "",
             delivered=delivered,
         )
         # Those that had waited too long when they were cut are bad, which their probes do not say.
@@ -95,7 +93,7 @@ def result_of(
         else None,
         capacities=finished.capacities,
         stop=finished.reason,
-        stop_detail=_stop_detail(finished),
+        stop_detail=finished.detail,
         refused=finished.refused,
         prices=_prices(spec),
         context=_context(devices),
@@ -120,19 +118,6 @@ def result_url(url: str) -> str:
     parts = urlsplit(url)
     host = f"{parts.hostname}:{parts.port}" if parts.port else parts.hostname
     return f"{parts.scheme}://{host}{parts.path}"
-
-
-def _ended(stage: SweptStage, finished: Finished) -> str:
-    """Reason of the end of the last stage; "" of others."""
-    return finished.ramp_reason or finished.reason if stage is finished.stages[-1] else ""
-
-
-def _stop_detail(finished: Finished) -> str:
-    """The detail, and why the ramp or grid ended before an estimate that failed."""
-    if finished.ramp_reason is None:
-        return finished.detail
-    rates = "grid" if any(stage.phase == "grid" for stage in finished.stages) else "ramp"
-    return f"{finished.detail}{BEFORE}the {rates} ended: {ending(finished.ramp_reason, finished.ramp_detail)}"
 
 
 def _target(spec: TargetSpec, run: SweepRun, last: EngineSignals | None) -> Target:

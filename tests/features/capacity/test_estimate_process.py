@@ -130,7 +130,7 @@ async def test_a_daemon_keeps_a_sweep_without_an_estimate_and_sweeps_again(
         assert reason.startswith(
             "no estimate could be made: the process of the estimate was killed by signal 9; out of memory?"
         )
-        assert "before it, the ramp ended: " in reason
+        assert "before it, the sending ended: " in reason
         assert result.capacities == ()
         assert sum(each.sent for each in result.stages) > 0
         assert reason in stage.events.latest("t")[0].text

@@ -725,7 +725,8 @@ def test_an_estimate_that_fails_ends_the_sweep_without_a_capacity(phase: str) ->
     end = hand.sweep.action
     assert isinstance(end, Finished)
     assert (end.reason, end.verdict, end.capacities) == ("no_estimate", "no_estimate", ())
-    assert end.ramp_reason == order.reason
+    assert end.sending_ended == order.reason
+    assert "before it, the sending ended: " in end.detail
     assert end.stages[-1].phase == phase
     assert ("estimated knee" in end.detail) is (phase != "ramp"), "the earlier estimate is told, and is no answer"
     hand.sweep.not_estimated("again")

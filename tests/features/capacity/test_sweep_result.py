@@ -21,7 +21,6 @@ from prober.measure.timeline import Timeline
 from prober.results.capacity import Capacity
 from prober.results.result import Delivered, Result, Use
 from prober.results.result_file import from_json, to_json
-from prober.results.stop_reason import ending
 
 TEXT = """
 slos: {quick: {signal: ttft, threshold: 200ms, objective: 90%}}
@@ -93,17 +92,15 @@ def test_a_result_has_its_stages_rows_and_contract_and_can_be_stored() -> None:
 
 
 def test_the_end_of_the_ramp_is_kept_beside_an_estimate_that_failed() -> None:
-    """In the detail of the end, and at the last stage of the ramp."""
+    """At the last stage of the ramp."""
     stages = (
         Stage(0, "ramp", 1.0, 12.0, 14.0),
         Stage(1, "ramp", 2.0, 14.0, 16.0),
     )
-    finished = Finished("no_estimate", "killed", (), stages, ramp_reason="knee_passed", ramp_detail="2 breaches at 2/s")
+    finished = Finished("no_estimate", "killed", (), stages, sending_ended="knee_passed")
     result = of([], finished)
     assert [stage.ended for stage in result.stages] == ["", "knee_passed"]
-    assert ending(result.stop, result.stop_detail) == (
-        "no estimate could be made: killed; before it, the ramp ended: past the knee: 2 breaches at 2/s"
-    )
+    assert (result.stop, result.stop_detail) == ("no_estimate", "killed")
 
 
 def test_scheduled_probes_are_no_load_of_others() -> None:
