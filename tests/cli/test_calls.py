@@ -74,7 +74,7 @@ NOBODY = "http://127.0.0.1:1"
         (("sweep", NOBODY, "--ray", "auto"), 2, "prober sweep: --ray sends with workers of the cluster; add --workers"),
         (("compare", NOBODY, NOBODY, "--workers", "x"), 2, "prober compare: --workers: 'x' is no number of workers"),
         (("sweep", NOBODY, "--warm-up", "-1"), 2, "prober sweep: --warm-up '-1': write a number of requests"),
-        (("sweep", NOBODY, "--slo", "quality:99%"), 2, "no answer of workload 'chat' is checked"),
+        (("sweep", NOBODY, "--slo", "quality:99%"), 2, "no answer of workload 'probe' is checked"),
         (("sweep", NOBODY, "--slo", "success:99%"), 4, "Connection refused"),
         (("compare", "a.json", "b.json"), 2, "a.json: is neither a file that is there nor an address"),
         (("compare", NOBODY, NOBODY, "--save", "no/where.json"), 2, "--save no/where.json: cannot be written"),
