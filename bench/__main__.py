@@ -30,6 +30,7 @@ PROGRAMS = (
     "deciding",
     "knee",
     "knee_independent",
+    "figures",
     "claims",
     "agreement",
     "replicas",

@@ -97,7 +97,7 @@ class OldPage:
 def estimated(record: Record) -> tuple[tuple[Capacity, ...], bool]:
     """Capacities of a record, and whether a model explains it."""
     estimate = estimate_capacity(record)
-    return estimate.capacities, estimate.fit is not None and estimate.fit.quality == "good"
+    return estimate.capacities, estimate.fit is not None
 
 
 def unmet(case: Case) -> dict[str, Any]:

@@ -48,7 +48,7 @@ def swept(world: World, telemetry: Telemetry, traces: Path | None) -> dict[str, 
             if estimate.fit is not None:
                 figures |= {"structure": estimate.fit.structure, "fit_error": round(estimate.fit.error, 3)}
             assert driver.sweep is not None
-            is_modelled = estimate.fit is not None and estimate.fit.quality == "good"
+            is_modelled = estimate.fit is not None
             driver.sweep.estimated(estimate.capacities, CLOCK_S + driver.now_s, is_modelled=is_modelled)
         elif isinstance(action, Finished) and action.verdict == "void":
             capacity = Capacity("ttft", "not_enough_data")
