@@ -28,6 +28,7 @@ PROGRAMS = (
     "diagnosis",
     "diagnosis_independent",
     "deciding",
+    "dependence",
     "knee",
     "knee_independent",
     "figures",

@@ -297,7 +297,7 @@ def _stored(
     result_a, result_b = result_of(a), result_of(b)
     gpus = gpus_of(result_a), gpus_of(result_b)
     comparison = _comparison(result_a.target, result_b.target, error, time.time())
-    if reasons := incomparable(result_a.load, result_b.load):
+    if reasons := incomparable(result_a, result_b):
         return replace(comparison, said=tuple(reasons)), [], gpus
     refused = stored_refused(result_a, result_b)
     if (unjudged := with_refused(replace(comparison, load=result_a.load), refused)).not_judged:

@@ -20,6 +20,7 @@ FORMAT = 4
 class Compared:
     """Result for an axis at a rate, and of a workload if there are several.
 
+    rounds: those with a figure; fewer where rounds are not independent of each other
     effect, lower, upper: B ÷ A − 1 (`ratio`) or B − A, with the 95% interval for this axis alone; None with too few rounds
     p: of Wilcoxon's test; p_adjusted: adjusted for all axes and rates
     better: the better side; None if the adjusted p is above the error

@@ -2,13 +2,16 @@
 
 Under the null hypothesis each difference has either sign with equal chance, so all sign patterns are equally likely. Up to
 MAX_EXACT_PAIRS pairs that distribution is counted exactly, including ties (Hollander, Wolfe, Chicken, "Nonparametric Statistical
-Methods", 3.1 to 3.3). Pairs must be independent of each other; the two values of a pair need not be.
+Methods", 3.1 to 3.3). Pairs must be independent of each other; the two values of a pair need not be. Of an autocorrelated series,
+pairs are means of batches that are long beside its autocorrelation time, for Student's t (Law and Carson, Operations Research 27,
+1979).
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
+from operator import mul
+from statistics import NormalDist, fmean, stdev
 
 MAX_EXACT_PAIRS = 50  # exact counting takes n³ steps; above, a normal approximation is used
 
@@ -58,6 +61,60 @@ def hodges_lehmann(differences: Sequence[float], confidence: float = 0.95) -> Ef
     estimate = means[middle] if len(means) % 2 else (means[middle - 1] + means[middle]) / 2
     rank = _excluded_means(n, (1 - confidence) / 2)
     return Effect(estimate, means[rank - 1], means[-rank]) if rank else Effect(estimate, None, None)
+
+
+def student_p_value(differences: Sequence[float]) -> float:
+    """Returns the two-sided p-value of Student's t-test, for two differences or more that are means of many values."""
+    deviation = stdev(differences) if len(differences) > 1 else 0.0
+    if not deviation:
+        return 1.0
+    return max(0.0, _beyond(abs(fmean(differences)) / deviation * math.sqrt(len(differences)), len(differences) - 1))
+
+
+def student_effect(differences: Sequence[float], confidence: float = 0.95) -> Effect:
+    """Returns the mean of the differences with the interval of Student's t; without one for a single difference."""
+    mean = fmean(differences)
+    if len(differences) < 2:
+        return Effect(mean, None, None)
+    low, high = 0.0, 1e9
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _beyond(middle, len(differences) - 1) > 1 - confidence else (low, middle)
+    half = high * stdev(differences) / math.sqrt(len(differences))
+    return Effect(mean, mean - half, mean + half)
+
+
+def _beyond(t: float, freedom: int) -> float:
+    """Returns the probability that Student's t is beyond ±t (Abramowitz and Stegun 26.7.3 and 26.7.4)."""
+    angle = math.atan(t / math.sqrt(freedom))
+    first = 1 if freedom % 2 == 0 else 2
+    term = total = 1.0 if freedom % 2 == 0 else math.cos(angle)
+    for step in range(first, freedom - 2, 2):
+        term *= math.cos(angle) ** 2 * step / (step + 1)
+        total += term
+    if freedom % 2 == 0:
+        return 1 - math.sin(angle) * total
+    return 1 - 2 / math.pi * (angle + (math.sin(angle) * total if freedom > 1 else 0.0))
+
+
+def autocorrelation_time(series: Sequence[float]) -> float:
+    """Returns the number of successive values that are worth one independent value: 1 + 2 × the sum of the autocorrelations.
+
+    The sum ends by Geyer's initial monotone sequence (Statistical Science 7, 1992): sums of two neighbouring autocorrelations are
+    positive and do not rise. Each of them is too low by the time ÷ the length of the series, as its mean is estimated too
+    (Priestley, "Spectral Analysis and Time Series", 5.3); that is corrected. Of a series without spread the time is 1.
+    """
+    mean = fmean(series) if series else 0.0
+    deviations = [value - mean for value in series]
+    variance = sum(map(mul, deviations, deviations))
+    time, smallest, lag = -1.0, math.inf, 0
+    for lag in range(0, len(series) - 1, 2) if variance else ():
+        pair = sum(sum(map(mul, deviations, deviations[shift:])) for shift in (lag, lag + 1)) / variance
+        smallest = min(smallest, pair)
+        if smallest <= 0:
+            break
+        time += 2 * smallest
+    return max(1.0, time / max(0.5, 1 - 2 * lag / max(1, len(series))))
 
 
 def holm_adjusted(ps: Sequence[float]) -> list[float]:

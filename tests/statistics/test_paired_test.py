@@ -3,12 +3,21 @@
 import math
 from itertools import product
 from random import Random
-from statistics import median
+from statistics import fmean, median, stdev
 
 import pytest
 
 from prober.statistics import paired_test
-from prober.statistics.paired_test import MAX_EXACT_PAIRS, hodges_lehmann, holm_adjusted, min_pairs, wilcoxon_p_value
+from prober.statistics.paired_test import (
+    MAX_EXACT_PAIRS,
+    autocorrelation_time,
+    hodges_lehmann,
+    holm_adjusted,
+    min_pairs,
+    student_effect,
+    student_p_value,
+    wilcoxon_p_value,
+)
 
 
 def mean_ranks(sizes: list[float]) -> list[float]:
@@ -114,3 +123,32 @@ def test_min_pairs_is_the_smallest_number_that_can_be_significant() -> None:
     for tests, error in ((1, 0.05), (7, 0.05), (14, 0.01)):
         n = min_pairs(tests, error)
         assert wilcoxon_p_value([1.0] * n) * tests <= error < wilcoxon_p_value([1.0] * (n - 1)) * tests
+
+
+@pytest.mark.parametrize(("phi", "expected"), [(0.0, 1.0), (0.5, 3.0), (0.9, 19.0)])
+def test_the_autocorrelation_time_is_that_of_theory(phi: float, expected: float) -> None:
+    """Of autoregressive values it is (1 + phi) ÷ (1 − phi)."""
+    rng, value, series = Random(2), 0.0, []
+    for _ in range(20_000):
+        value = phi * value + rng.gauss(0, 1)
+        series.append(value)
+    assert autocorrelation_time(series) == pytest.approx(expected, rel=0.15)
+
+
+def test_the_autocorrelation_time_of_little() -> None:
+    """Nothing, one value, values without spread, values that alternate: each is worth one value."""
+    for series in ([], [1.0], [2.0] * 9, [1.0, -1.0] * 9):
+        assert autocorrelation_time(series) == 1.0
+
+
+@pytest.mark.parametrize(("pairs", "t"), [(2, 12.706), (3, 4.303), (5, 2.776), (6, 2.571), (11, 2.228)])
+def test_students_test_is_that_of_the_tables(pairs: int, t: float) -> None:
+    """At the tabulated 97.5% quantile p is 5%, and the interval ends at zero; without a deviation nothing is claimed."""
+    unit = [float(number) for number in range(pairs)]
+    error = stdev(unit) / math.sqrt(pairs)
+    shifted = [value - fmean(unit) + t * error for value in unit]
+    assert student_p_value(shifted) == pytest.approx(0.05, abs=1e-4)
+    effect = student_effect(shifted)
+    assert (effect.estimate, effect.lower, effect.upper) == pytest.approx((t * error, 0.0, 2 * t * error), abs=1e-3)
+    assert student_p_value([0.02, 0.02]) == student_p_value([1.0]) == 1.0
+    assert student_effect([1.0]).lower is None

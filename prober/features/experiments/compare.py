@@ -2,13 +2,16 @@
 
 A plan has rounds. In a round each side gets the same requests (lengths, texts, times) once, and the side that goes first alternates.
 A round gives one figure per axis: the difference of B from A. The pairs of the test are rounds, not requests: slow variations
-(clocks, load, heat) then count as noise and not as evidence.
+(clocks, load, heat) then count as noise and not as evidence. Where successive requests are so alike that rounds are not independent,
+the pairs are means of several rounds.
 """
 
 import math
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import islice, pairwise
 from random import Random
 from statistics import fmean, median
 from typing import Literal
@@ -18,10 +21,18 @@ from prober.measure.outcome import ANSWERED, NEUTRAL
 from prober.results.comparison import Compared, Risk, Side
 from prober.results.cost import Gpus
 from prober.results.refused_requests import NOT_COUNTED, RefusedRequests
-from prober.results.result import NO_REQUESTS, Load, Request, Result, Stage, Target
+from prober.results.result import NO_REQUESTS, Request, Result, Stage, Target
 from prober.results.stage import quantiles_of
 from prober.statistics.binomial import share_bounds
-from prober.statistics.paired_test import hodges_lehmann, holm_adjusted, wilcoxon_p_value
+from prober.statistics.paired_test import (
+    Effect,
+    autocorrelation_time,
+    hodges_lehmann,
+    holm_adjusted,
+    student_effect,
+    student_p_value,
+    wilcoxon_p_value,
+)
 from prober.statistics.quantiles import Quantile
 from prober.workload.arrivals import poisson
 
@@ -33,6 +44,11 @@ MORE_BAD = 0.01  # growth of a share of bad requests that does not matter
 NO_GPUS = Gpus(None, None)
 _MOVES: tuple[tuple[Literal["adopt", "go_back"], int], ...] = (("adopt", 1), ("go_back", -1))
 MIN_BLOCK_REQUESTS = 10  # requests of a stored result that make a round
+BATCH_TIMES = (
+    4.0  # autocorrelation times of a batch of requests; means of neighbouring ones are then correlated by 0.07
+)
+MAX_LOG_RATIO = 700.0  # of a float; bounds that rest on two batches go far
+SHAPE_ERROR = 0.001  # chance that lengths of one distribution are called those of two
 _ANSWERED = frozenset(outcome.value for outcome in ANSWERED)
 _NEUTRAL = frozenset(outcome.value for outcome in NEUTRAL)
 
@@ -72,17 +88,35 @@ class Axis:
     """A quantity that is compared.
 
     of: figure of a round: ln(B ÷ A) if `ratio`, else B − A; None if it was not measured
+    of_request: value of a request, by which requests are alike: ln of its latency, or of a share whether it is bad; None if it does
+        not count
     latency, q: the quantile that represents the quantity in tables
-    is_bad: whether a request counts in the share, of an axis that is the share of bad ones; None for one that does not count
     """
 
     name: str
     ratio: bool
     lower_is_better: bool
     of: Callable[[Round], float | None]
+    of_request: Callable[[Request], float | None]
     latency: str | None = None
     q: float = 0.5
-    is_bad: Callable[[Request], bool | None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """An axis at a rate.
+
+    figures: independent of each other: of the rounds, or their means in batches if `are_batches`
+    """
+
+    axis: Axis
+    figures: Sequence[float]
+    rounds: Sequence[Round]
+    are_batches: bool
+
+    def effect(self, confidence: float) -> Effect:
+        """The figure over all rounds with its interval."""
+        return (student_effect if self.are_batches else hodges_lehmann)(self.figures, confidence)
 
 
 def plan(rates_per_s: Sequence[float], rounds: int, requests: int, rng: Random) -> tuple[Half, ...]:
@@ -144,10 +178,11 @@ def stored_refused(a: Result, b: Result) -> dict[str, RefusedRequests]:
 
 def compare(rounds: Sequence[Round], error: float = 0.05, slos: Sequence[Slo] = ()) -> list[Compared]:
     """Every axis at every rate. The probability of any wrong claim of a difference is at most `error` (Holm)."""
-    rows = _figures(rounds, axes(slos))
-    ps = [wilcoxon_p_value(figures) for _, figures, _ in rows]
-    adjusted = holm_adjusted(ps)
-    return [_compared(*row, p, p_adjusted, error) for row, p, p_adjusted in zip(rows, ps, adjusted, strict=True)]
+    rows = _rows(rounds, axes(slos))
+    ps = [(student_p_value if row.are_batches else wilcoxon_p_value)(row.figures) for row in rows]
+    return [
+        _compared(row, p, p_adjusted, error) for row, p, p_adjusted in zip(rows, ps, holm_adjusted(ps), strict=True)
+    ]
 
 
 def risks(
@@ -160,71 +195,119 @@ def risks(
 ) -> list[Risk]:
     """Worsening of each axis by each move, and of the cost of output tokens if the dollars per hour of both sides are known.
 
-    margin: of ratios; MORE_BAD for shares. Bounds of ratios are those of Hodges and Lehmann over the rounds. Those of a share are
-    the exact binomial ones of both sides, for requests that are bad independently of each other. Each bound errs with `error` ÷
-    their number, so all of them together with `error`.
+    margin: of ratios; MORE_BAD for shares. Bounds of ratios are those of the effect over the rounds. Those of a share are the exact
+    binomial ones of both sides, for as many requests as are worth independent ones. Each bound errs with `error` ÷ their number, so
+    all of them together with `error`.
     """
-    rows = _figures(rounds, axes(slos))
+    rows = _rows(rounds, axes(slos))
     dollars = (a.dollars_per_hour, b.dollars_per_hour)
     if all(dollars):
         relative = math.log((dollars[1] or 0.0) / (dollars[0] or 1.0))
         rows += [
-            (
-                replace(axis, name="dollars_per_output_token", lower_is_better=True),
-                [relative - f for f in figures],
-                group,
+            replace(
+                row,
+                axis=replace(row.axis, name="dollars_per_output_token", lower_is_better=True),
+                figures=[relative - figure for figure in row.figures],
             )
-            for axis, figures, group in rows
-            if axis.name == "output_tokens_per_s"
+            for row in rows
+            if row.axis.name == "output_tokens_per_s"
         ]
-    return [risk for row in rows for risk in _risks(*row, margin, error / (2 * len(rows)))]
+    return [risk for row in rows for risk in _risks(row, margin, error / (2 * len(rows)))]
 
 
-def _risks(
-    axis: Axis, figures: Sequence[float], rounds: Sequence[Round], margin: float, error: float
-) -> Iterator[Risk]:
+def _risks(row: _Row, margin: float, error: float) -> Iterator[Risk]:
     """Both moves of an axis; each bound errs with `error`."""
-    bounds = _growth(axis, figures, rounds, error)
+    axis, rounds, bounds = row.axis, row.rounds, _growth(row, error)
     for move, sign in _MOVES:
         least, most = None, None
         if bounds is not None:
-            grown = sorted(math.expm1(sign * bound) if axis.ratio else sign * bound for bound in bounds)
+            grown = sorted(_scaled(axis, sign * bound) for bound in bounds)
             least, most = grown if axis.lower_is_better else (-grown[1], -grown[0])
         of_axis = (axis.name, rounds[0].rate_per_s, rounds[0].workload, axis.ratio)
         yield Risk(move, *of_axis, margin if axis.ratio else MORE_BAD, least, most)
 
 
-def _growth(axis: Axis, figures: Sequence[float], rounds: Sequence[Round], error: float) -> tuple[float, float] | None:
+def _growth(row: _Row, error: float) -> tuple[float, float] | None:
     """Bounds of the figure of an axis over all rounds; None with too few rounds."""
-    if axis.is_bad is None:
-        effect = hodges_lehmann(figures, 1 - 2 * error)
+    if row.axis.ratio:
+        effect = row.effect(1 - 2 * error)
         return None if effect.lower is None or effect.upper is None else (effect.lower, effect.upper)
-    sides = ([request for row in rounds for request in row.a], [request for row in rounds for request in row.b])
-    (low_a, high_a), (low_b, high_b) = (
-        share_bounds(sum(bad), len(bad), error / 2) for bad in (_judged(axis.is_bad, side) for side in sides)
-    )
+    bounds: list[tuple[float, float]] = []
+    for bad in _values(row.axis, row.rounds):
+        time = autocorrelation_time(bad)
+        bounds.append(share_bounds(round(sum(bad) / time), max(1, round(len(bad) / time)), error / 2))
+    (low_a, high_a), (low_b, high_b) = bounds
     return low_b - high_a, high_b - low_a
 
 
-def _figures(rounds: Sequence[Round], compared: Sequence[Axis]) -> list[tuple[Axis, list[float], list[Round]]]:
-    """(axis, its figures, rounds) of each workload and rate at which at least half of the rounds have a figure."""
-    rows: list[tuple[Axis, list[float], list[Round]]] = []
+def _scaled(axis: Axis, figure: float) -> float:
+    """B ÷ A − 1 or B − A of a figure."""
+    return math.expm1(min(figure, MAX_LOG_RATIO)) if axis.ratio else figure
+
+
+def _rows(rounds: Sequence[Round], compared: Sequence[Axis]) -> list[_Row]:
+    """Figures of each axis, workload and rate at which at least half of the rounds have a figure."""
+    rows: list[_Row] = []
     for group in dict.fromkeys((row.workload, row.rate_per_s) for row in rounds):
         of_group = [row for row in rounds if (row.workload, row.rate_per_s) == group]
         for axis in compared:
             figures = [figure for row in of_group if (figure := axis.of(row)) is not None]
             if figures and 2 * len(figures) >= len(of_group):
-                rows.append((axis, figures, of_group))
+                means = _batch_means(axis, figures, of_group)
+                rows.append(_Row(axis, means, of_group, are_batches=len(means) < len(figures)))
     return rows
 
 
-def incomparable(a: Load, b: Load) -> list[str]:
-    """Reasons why latencies of two loads cannot be compared; empty if they can."""
+def _batch_means(axis: Axis, figures: Sequence[float], rounds: Sequence[Round]) -> list[float]:
+    """Means of successive figures, in as many batches as last BATCH_TIMES autocorrelation times of either side; at least two.
+
+    A round in which the sides take turns lasts as long as the requests of both.
+    """
+    turns = 2 if rounds[0].alike else 1
+    lengths = (turns * len(values) / autocorrelation_time(values) for values in _values(axis, rounds))
+    batches = min(len(figures), max(2, int(min(lengths) / BATCH_TIMES)))
+    edges = [number * len(figures) // batches for number in range(batches + 1)]
+    return [fmean(figures[begin:end]) for begin, end in pairwise(edges)]
+
+
+def _values(axis: Axis, rounds: Sequence[Round]) -> list[list[float]]:
+    """Values of the requests of either side, in the order of time."""
     return [
-        f"A was asked for {name} {of_a}, B for {of_b}: requests of another shape have other latencies"
-        for name in ("workload", "prompt_tokens", "output_tokens")
-        if (of_a := getattr(a, name)) != (of_b := getattr(b, name))
+        [value for row in rounds for request in getattr(row, side) if (value := axis.of_request(request)) is not None]
+        for side in ("a", "b")
     ]
+
+
+def incomparable(a: Result, b: Result) -> list[str]:
+    """Reasons why latencies of two results cannot be compared; empty if they can.
+
+    Lengths that were not asked for in the same words are compared as distributions, if both results have those of their requests.
+    """
+    reasons: list[str] = []
+    for name in ("workload", "prompt_tokens", "output_tokens"):
+        of_a, of_b = getattr(a.load, name), getattr(b.load, name)
+        seen_a, seen_b = ([] if name == "workload" else _known(name, result.requests) for result in (a, b))
+        if of_a == of_b or (seen_a and seen_b and not _are_apart(seen_a, seen_b)):
+            continue
+        if seen_a and seen_b:
+            has_a, has_b = (f"{min(seen):,} to {max(seen):,} (mean {fmean(seen):.4g})" for seen in (seen_a, seen_b))
+            difference = f"requests of A have {name} of {has_a}, those of B of {has_b}"
+        else:
+            difference = f"A was asked for {name} {of_a}, B for {of_b}"
+        reasons.append(f"{difference}: requests of another shape have other latencies")
+    return reasons
+
+
+def _are_apart(a: Sequence[int], b: Sequence[int]) -> bool:
+    """Whether lengths are of two distributions, by the test of Kolmogorov and Smirnov, that differ by more than MAX_TOKENS_DIFFERENCE.
+
+    The difference is the mean distance between equal quantiles, as a ratio of the mean length.
+    """
+    a, b = sorted(a), sorted(b)
+    limit = math.sqrt(math.log(2 / SHAPE_ERROR) / 2 * (1 / len(a) + 1 / len(b)))
+    distance = max(abs(bisect_right(a, value) / len(a) - bisect_right(b, value) / len(b)) for value in {*a, *b})
+    apart = fmean(abs(a[percent * len(a) // 100] - b[percent * len(b) // 100]) for percent in range(100))
+    return distance > limit and apart > MAX_TOKENS_DIFFERENCE * fmean((*a, *b))
 
 
 def reservations(a: Target, b: Target, rounds: Sequence[Round], results: Sequence[Compared]) -> list[str]:
@@ -238,7 +321,7 @@ def reservations(a: Target, b: Target, rounds: Sequence[Round], results: Sequenc
     requests_of_a = [request for row in rounds for request in row.a]
     requests_of_b = [request for row in rounds for request in row.b]
     for tokens, affected in (("prompt_tokens", "TTFT"), ("output_tokens", "E2E and throughput")):
-        mean_of_a, mean_of_b = _mean(tokens, requests_of_a), _mean(tokens, requests_of_b)
+        mean_of_a, mean_of_b = (fmean(_known(tokens, side) or [0]) for side in (requests_of_a, requests_of_b))
         if mean_of_a and mean_of_b and abs(mean_of_b / mean_of_a - 1) > MAX_TOKENS_DIFFERENCE:
             sentences.append(
                 f"A counts {mean_of_a:.4g} {tokens} a request, B {mean_of_b:.4g}: {affected} are not of the same work"
@@ -248,6 +331,14 @@ def reservations(a: Target, b: Target, rounds: Sequence[Round], results: Sequenc
             sentences.append(
                 f"{not_counted} of {len(requests)} requests to {name} were late by the prober itself, or cut, and do not count"
             )
+    groups = Counter((row.workload, row.rate_per_s) for row in rounds)
+    merged = [axis for axis in results if 2 * axis.rounds <= groups[axis.workload, axis.rate_per_s]]
+    if merged:
+        counts = (f"{axis.workload} {axis.axis} at {axis.rate_per_s:g}/s: {axis.rounds}".lstrip() for axis in merged)
+        sentences.append(
+            "successive requests are so alike that rounds are not independent, and count as fewer "
+            f"({', '.join(counts)}): it takes more requests, or more rounds, to show a difference there"
+        )
     for result in results:
         if result.axis == "failures" and result.better is not None:
             worse = "B" if result.better == "a" else "A"
@@ -275,11 +366,8 @@ def _properties(target: Target) -> dict[str, str]:
     return {name: value for name, value in values.items() if value} | dict(target.flags)
 
 
-def _compared(
-    axis: Axis, figures: list[float], rounds: list[Round], p: float, p_adjusted: float, error: float
-) -> Compared:
-    effect = hodges_lehmann(figures, CONFIDENCE)
-    scale = math.expm1 if axis.ratio else float
+def _compared(row: _Row, p: float, p_adjusted: float, error: float) -> Compared:
+    axis, rounds, effect = row.axis, row.rounds, row.effect(CONFIDENCE)
     better: Side | None = None
     if p_adjusted <= error:
         better = "a" if (effect.estimate > 0) == axis.lower_is_better else "b"
@@ -287,10 +375,10 @@ def _compared(
         axis.name,
         rounds[0].rate_per_s,
         axis.ratio,
-        len(figures),
-        scale(effect.estimate),
-        None if effect.lower is None else scale(effect.lower),
-        None if effect.upper is None else scale(effect.upper),
+        len(row.figures),
+        _scaled(axis, effect.estimate),
+        None if effect.lower is None else _scaled(axis, effect.lower),
+        None if effect.upper is None else _scaled(axis, effect.upper),
         p,
         p_adjusted,
         better,
@@ -338,6 +426,11 @@ def _latency(request: Request, latency: str) -> float | None:
     return value
 
 
+def _log(latency: str) -> Callable[[Request], float | None]:
+    """ln of a latency of a request."""
+    return lambda request: math.log(value) if (value := _latency(request, latency)) else None
+
+
 def _throughput(row: Round) -> float | None:
     """Axis figure: ln of the ratio of output tokens per second."""
     of_a, of_b = _tokens_per_s(row.a), _tokens_per_s(row.b)
@@ -361,14 +454,10 @@ def _share(name: str, is_bad: Callable[[Request], bool | None]) -> Axis:
     """Axis of a share of bad requests; its figure is the difference of the shares."""
 
     def difference(row: Round) -> float | None:
-        of_a, of_b = _judged(is_bad, row.a), _judged(is_bad, row.b)
+        of_a, of_b = ([bad for request in side if (bad := is_bad(request)) is not None] for side in (row.a, row.b))
         return fmean(of_b) - fmean(of_a) if of_a and of_b else None
 
-    return Axis(name, False, True, difference, is_bad=is_bad)
-
-
-def _judged(is_bad: Callable[[Request], bool | None], requests: Requests) -> list[bool]:
-    return [bad for request in requests if (bad := is_bad(request)) is not None]
+    return Axis(name, False, True, difference, is_bad)
 
 
 def _is_failed(request: Request) -> bool | None:
@@ -415,20 +504,20 @@ def per_gpu_and_dollar(compared: Sequence[Compared], a: Gpus, b: Gpus) -> Iterat
 
 
 AXES = (
-    Axis("ttft_p50", True, True, _typical("ttft"), "ttft"),
-    Axis("ttft_p99", True, True, _quantile("ttft", 0.99), "ttft", 0.99),
-    Axis("tpot_p50", True, True, _typical("tpot"), "tpot"),
-    Axis("itl_p99", True, True, _quantile("itl", 0.99), "itl", 0.99),
-    Axis("e2e_p50", True, True, _typical("e2e"), "e2e"),
-    Axis("output_tokens_per_s", True, False, _throughput),
+    Axis("ttft_p50", True, True, _typical("ttft"), _log("ttft"), "ttft"),
+    Axis("ttft_p99", True, True, _quantile("ttft", 0.99), _log("ttft"), "ttft", 0.99),
+    Axis("tpot_p50", True, True, _typical("tpot"), _log("tpot"), "tpot"),
+    Axis("itl_p99", True, True, _quantile("itl", 0.99), _log("tpot"), "itl", 0.99),
+    Axis("e2e_p50", True, True, _typical("e2e"), _log("e2e"), "e2e"),
+    Axis("output_tokens_per_s", True, False, _throughput, _log("e2e")),
     _share("failures", _is_failed),
 )
 
 
-def _mean(tokens: str, requests: Requests) -> float | None:
+def _known(tokens: str, requests: Requests) -> list[int]:
+    """Counts of tokens of the answered requests that have one."""
     counts = [getattr(request, tokens) for request in requests if request.outcome in _ANSWERED]
-    known = [count for count in counts if count is not None]
-    return fmean(known) if known else None
+    return [count for count in counts if count is not None]
 
 
 def _by_rate(result: Result) -> dict[tuple[str, float], list[Request]]:

@@ -1,5 +1,6 @@
 """Rounds of two sides: who is better, by how much, and what does not compare."""
 
+import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -223,11 +224,69 @@ def test_rows_of_other_shapes_are_compared_each_by_itself() -> None:
         stored_rounds(one, other, 30)
 
 
+def asked(load: Load, lengths: list[int] | None = None) -> Result:
+    """A result of this load, with requests of these lengths."""
+    rows = [Request(0, 0.0, ttft_s=0.1, prompt_tokens=length) for length in lengths or []]
+    return replace(stored(rows), load=load)
+
+
 def test_another_shape_does_not_compare() -> None:
-    """Workload and lengths as they were asked for."""
-    assert incomparable(Load(workload="chat"), Load(workload="chat")) == []
-    (said,) = incomparable(Load(workload="chat"), Load(workload="probe"))
+    """Workload and lengths as they were asked for, if those of the requests are not known."""
+    assert incomparable(asked(Load(workload="chat")), asked(Load(workload="chat"))) == []
+    (said,) = incomparable(asked(Load(workload="chat")), asked(Load(workload="probe")))
     assert "workload chat, B for probe" in said
+    (said,) = incomparable(asked(Load(prompt_tokens="fixed 100")), asked(Load(prompt_tokens="fixed 200"), [200]))
+    assert "asked for prompt_tokens fixed 100, B for fixed 200" in said
+
+
+def test_lengths_are_compared_as_distributions() -> None:
+    """Another seed, another end of the range or one token more is no other shape; a wider one of the same mean is."""
+    rng = Random(4)
+    one, other, wide = ([rng.randint(*ends) for _ in range(300)] for ends in ((200, 300), (201, 299), (100, 400)))
+    a = asked(Load(prompt_tokens="200–300, as seen"), one)
+    assert incomparable(a, asked(Load(prompt_tokens="201–299, as seen"), other)) == []
+    (said,) = incomparable(a, asked(Load(prompt_tokens="100–400, as seen"), wide))
+    assert said.startswith("requests of A have prompt_tokens of 200 to 300 (mean 2")
+    fixed = asked(Load(prompt_tokens="256–256, as seen"), [256] * 300)
+    assert incomparable(fixed, asked(Load(prompt_tokens="257–257, as seen"), [257] * 300)) == []
+    assert len(incomparable(fixed, asked(Load(prompt_tokens="512–512, as seen"), [512] * 300))) == 1
+
+
+def lasting(rng: Random, count: int, factor: float = 1.0) -> list[Request]:
+    """Requests whose log of TTFT has a correlation of 0.95 from one to the next."""
+    level, rows = rng.gauss(0, 1), []
+    for number in range(count):
+        level = 0.95 * level + math.sqrt(1 - 0.95**2) * rng.gauss(0, 1)
+        rows.append(Request(0, float(number), ttft_s=0.1 * factor * math.exp(0.3 * level)))
+    return rows
+
+
+def test_requests_that_are_alike_are_not_evidence_one_by_one() -> None:
+    """Of 60 equal pairs of stored results of 240 autocorrelated requests 5% are claimed to differ, and 95% of intervals hold."""
+    rng, claims, held = Random(11), 0, 0
+    for _ in range(60):
+        found = compare(stored_rounds(stored(lasting(rng, 240)), stored(lasting(rng, 240)), 12))
+        claims += any(axis.better is not None for axis in found)
+        ttft = by_axis(found)["ttft_p50"]
+        held += ttft.lower is not None and ttft.upper is not None and ttft.lower <= 0 <= ttft.upper
+    assert claims <= 6  # 3 are allowed on average; a test of 12 blocks claims 15
+    assert held >= 53  # 57 on average
+
+
+def test_rounds_that_are_not_independent_count_as_fewer_and_are_said() -> None:
+    """Autocorrelated rounds of both sides; independent ones all count, and are not mentioned."""
+    rng = Random(12)
+    alike = stored_rounds(stored(lasting(rng, 240)), stored(lasting(rng, 240, 1.3)), 12)
+    found = compare(alike)
+    assert by_axis(found)["ttft_p50"].rounds <= 6
+    (said,) = reservations(Target(), Target(), alike, found)
+    assert said.startswith(
+        "successive requests are so alike that rounds are not independent, and count as fewer (ttft_p50 at 2/s: "
+    )
+    independent = rounds(lambda rng, n: (side(rng, lengths=n), side(rng, 1.3, lengths=n)))
+    found = compare(independent)
+    assert {axis.rounds for axis in found} == {12}
+    assert reservations(Target(), Target(), independent, found) == []
 
 
 def test_axes_are_what_the_docs_name() -> None:
