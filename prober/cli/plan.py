@@ -132,27 +132,36 @@ def _draw(demand: Demand, offers: list[_Offer], answers: list[Size | Refused]) -
         table.add_row(label, *cells)
     if sized:
         console.print(table)
+    for note in _notes(demand, offers, answers):
+        console.print(note, markup=False)
+
+
+def _notes(demand: Demand, offers: list[_Offer], answers: list[Size | Refused]) -> Iterator[str]:
+    sizes: list[Size] = []
     for offer, answer in zip(offers, answers, strict=True):
         if isinstance(answer, Refused):
-            console.print(f"{offer.name}: {answer.reason}", markup=False)
-    for offer, _ in sized:
+            yield f"{offer.name}: {answer.reason}"
+            continue
+        sizes.append(answer)
         if offer.is_assumed:
-            console.print(
-                f"{offer.name}: the number of GPUs of an instance is not known, and 1 is assumed; name it with --gpus-per-instance.",
-                markup=False,
+            yield f"{offer.name}: the number of GPUs of an instance is not known, and 1 is assumed; name it with --gpus-per-instance."
+        if not answer.holds_without_one:
+            yield (
+                f"{offer.name}: the loss of one instance breaks the SLO: the other {answer.instances - 1:,} carry "
+                f"{(answer.instances - 1) * answer.per_instance:.3g}/s of {demand.peak_per_s:g}/s; take "
+                f"{answer.instances + 1:,} (N + 1)."
             )
-    if not sized:
+    if not sizes:
         return
-    console.print(
+    yield (
         f"instances = ceil({demand.peak_per_s:g}/s ÷ (what one carries × {1 - demand.headroom:g})): {demand.headroom:.0%} of the "
         "capacity stays free. What one carries is the lower bound of the capacity at all SLOs: of the interval of the estimated knee, "
-        "or with ≥ the highest rate that was shown to hold.",
-        markup=False,
+        "or with ≥ the highest rate that was shown to hold."
     )
-    if any(not answer.reached for _, answer in sized):
-        console.print("≥: the sweep reached no knee, so fewer may do.", markup=False)
-    if any(answer.dollars_per_hour is not None for _, answer in sized):
-        console.print("Prompt, output and all tokens at the peak each bear the whole price.", markup=False)
+    if any(not size.reached for size in sizes):
+        yield "≥: the sweep reached no knee, so fewer may do."
+    if any(size.dollars_per_hour is not None for size in sizes):
+        yield "Prompt, output and all tokens at the peak each bear the whole price."
 
 
 def _rows(answers: list[Size]) -> Iterator[tuple[str, list[str]]]:

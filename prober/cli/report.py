@@ -19,6 +19,7 @@ from prober.features.experiments.report import comparison_report
 from prober.features.experiments.report.csv_export import requests as request_rows
 from prober.features.experiments.report.csv_export import stages as stage_rows
 from prober.features.experiments.report.report import html, markdown
+from prober.features.experiments.report.stage_tables import contradictions
 from prober.features.experiments.result_reader import KNOWN, read, read_any
 from prober.results.comparison import Comparison
 from prober.results.comparison import to_json as comparison_to_json
@@ -76,6 +77,9 @@ def report(
             echo(f"{path}: {NO_REQUESTS}", err=True)
         if not any(result.requests for result in results):
             sys.exit(ExitCode.FAILED)
+    if form in (Format.CSV, Format.JSON):
+        for sentence in (sentence for result in results for sentence in contradictions(result)):
+            echo(sentence, err=True)
     text = write[form]()
     if output is None:
         echo(text, end="")

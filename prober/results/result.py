@@ -152,7 +152,7 @@ class Stage:
     begin_s: seconds since the start of the result
     sending_s: duration of sending; duration_s: from the begin to the end of the last answer
     sent, answered: numbers of requests, and of properly answered ones
-    outcomes: number of requests by outcome
+    outcomes: number of requests by outcome; empty in the file of another tool that counts answers alone, which are `sent` then
     latencies: quantiles in seconds by name in LATENCIES; a latency without samples is absent, and 1.0 is the maximum
     prompt_tokens, output_tokens: totals of the answered requests
     demand_per_s: background load, in requests of the same length
@@ -174,6 +174,7 @@ class Stage:
     quality: (answers that were checked, wrong ones); None if none was to be checked
     prompt_lengths: prompt tokens asked and counted; None if no request had a length to reach
     refused: its refused requests; of another tool none
+    reported: figures that another tool states itself, in seconds, by latency and name: "mean", "std", "p99", …
     """
 
     name: str
@@ -207,6 +208,7 @@ class Stage:
     delivered: Delivered | None = None
     refused: RefusedRequests = RefusedRequests()
     at_least: Mapping[str, tuple[Quantile, ...]] = field(default_factory=dict)
+    reported: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def quantile(self, latency: str, q: float) -> Quantile | None:
         """The quantile `q` of "ttft", "tpot", "itl" or "e2e"."""
@@ -216,6 +218,11 @@ class Stage:
         """p99 ÷ p50."""
         p50, p99 = self.quantile(latency, 0.5), self.quantile(latency, 0.99)
         return p99.estimate / p50.estimate if p50 and p99 and p50.estimate > 0 else None
+
+    @property
+    def unanswered(self) -> int | None:
+        """Requests without a proper answer; None if they were not counted."""
+        return self.sent - self.answered if self.outcomes or not self.sent else None
 
     @property
     def requests_per_s(self) -> float | None:

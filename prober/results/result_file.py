@@ -14,13 +14,13 @@ import orjson
 from typing_extensions import TypedDict  # as pydantic needs it before Python 3.12
 
 from prober.results.result import LATENCIES, OPEN_LOOP, Request, Result, Stage
-from prober.results.stage import mean_and_deviation, total
+from prober.results.stage import moments, total
 from prober.results.strict_json import Reader, Unreadable, dumps
 from prober.statistics.quantiles import Quantile
 
 KEY = "llm_slo_prober"
-FORMAT = 6
-_VLLM = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2el"}
+FORMAT = 7
+VLLM_NAMES = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2el"}
 
 
 class _Requests(TypedDict):
@@ -101,11 +101,11 @@ def from_object(document: Any, source: str) -> Result:
 
 def statistics(result: Result, stages: Sequence[Stage]) -> dict[str, Any]:
     """vLLM's statistics of these stages; latencies (ms) and rates only for a single stage."""
-    sent, answered = sum(stage.sent for stage in stages), sum(stage.answered for stage in stages)
+    unanswered = total(stage.unanswered for stage in stages) if stages else 0
     figures: dict[str, Any] = {
-        "num_prompts": sent,
-        "completed": answered,
-        "failed": sent - answered,
+        "num_prompts": None if unanswered is None else sum(stage.sent for stage in stages),
+        "completed": sum(stage.answered for stage in stages),
+        "failed": unanswered,
         "duration": total(stage.duration_s for stage in stages),
         "total_input_tokens": total(stage.prompt_tokens for stage in stages),
         "total_output_tokens": total(stage.output_tokens for stage in stages),
@@ -131,9 +131,10 @@ def statistics(result: Result, stages: Sequence[Stage]) -> dict[str, Any]:
     index = next(i for i, other in enumerate(result.stages) if other is stage)
     rows = [request for request in result.requests if request.stage == index]
     for latency in LATENCIES:
-        name = _VLLM[latency]
-        if (moments := mean_and_deviation(latency, rows)) is not None:
-            figures[f"mean_{name}_ms"], figures[f"std_{name}_ms"] = (seconds * 1e3 for seconds in moments)
+        name = VLLM_NAMES[latency]
+        for moment, seconds in zip(("mean", "std"), moments(stage, latency, rows), strict=True):
+            if seconds is not None:
+                figures[f"{moment}_{name}_ms"] = seconds * 1e3
         for quantile in stage.latencies.get(latency, ()):
             if quantile.q == 0.5:
                 figures[f"median_{name}_ms"] = quantile.estimate * 1e3

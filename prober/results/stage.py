@@ -21,6 +21,7 @@ from prober.statistics.clustered_quantiles import clustered_quantiles
 from prober.statistics.quantiles import MIN_SAMPLES_BY_QUANTILE, Quantile, quantile_bounds, quantiles
 
 QS = (*MIN_SAMPLES_BY_QUANTILE, 1.0)
+FAR_TAIL, MIN_FAR_TAIL_SAMPLES = 0.999, 1_000  # of fewer samples that quantile is the maximum, so it is not stated
 MAX_CUT_RATIO = 0.05  # of a stage's requests: with more of them cut in flight, TPOT is not known, as those answered were the quick ones
 _ANSWERED = frozenset(outcome.value for outcome in ANSWERED)
 
@@ -148,11 +149,25 @@ def censored(latency: str, requests: Iterable[Request]) -> list[float]:
     return [row.cut_s for row in _timed(requests) if row.cut_s is not None and value(row) is None]
 
 
-def mean_and_deviation(latency: str, requests: Iterable[Request]) -> tuple[float, float] | None:
-    """Mean and standard deviation in seconds; None without samples, or if a request was cut before its value was known."""
-    rows = list(requests)
-    values = samples(rows)[latency]
-    return None if not values or censored(latency, rows) else (fmean(values), pstdev(values))
+def moments(stage: Stage, latency: str, requests: Sequence[Request]) -> tuple[float | None, float | None]:
+    """Mean and standard deviation in seconds: of the requests of the stage, else as its tool reports them.
+
+    None: not known, as there are no samples, or a request was cut before its value was known.
+    """
+    values = samples(requests)[latency]
+    if values and not censored(latency, requests):
+        return fmean(values), pstdev(values)
+    reported = {} if requests else stage.reported.get(latency, {})
+    return reported.get("mean"), reported.get("std")
+
+
+def is_stated(q: float, count: int) -> bool:
+    """Whether a quantile of so many samples is more than their maximum, of those beyond p99."""
+    return q != FAR_TAIL or count >= MIN_FAR_TAIL_SAMPLES
+
+
+def _stated(values: Iterable[Quantile]) -> tuple[Quantile, ...]:
+    return tuple(value for value in values if is_stated(value.q, value.count))
 
 
 def quantiles_of(latency: str, requests: Iterable[Request], qs: Sequence[float] = QS) -> list[Quantile]:
@@ -166,14 +181,18 @@ def quantiles_of(latency: str, requests: Iterable[Request], qs: Sequence[float] 
 def latencies(requests: Iterable[Request]) -> dict[str, tuple[Quantile, ...]]:
     """Quantiles by latency, of latencies with samples."""
     rows = list(requests)
-    return {latency: tuple(values) for latency in LATENCIES if (values := quantiles_of(latency, rows))}
+    return {latency: stated for latency in LATENCIES if (stated := _stated(quantiles_of(latency, rows)))}
 
 
 def at_least(requests: Iterable[Request]) -> dict[str, tuple[Quantile, ...]]:
     """Lower bounds of the quantiles that are not known, by latency."""
     rows = list(requests)
-    bounds = {latency: quantile_bounds(samples(rows)[latency], QS, censored(latency, rows)) for latency in LATENCIES}
-    return {latency: tuple(values) for latency, values in bounds.items() if values and latency != "itl"}
+    return {
+        latency: stated
+        for latency in LATENCIES
+        if latency != "itl"
+        and (stated := _stated(quantile_bounds(samples(rows)[latency], QS, censored(latency, rows))))
+    }
 
 
 def use_of(readings: Sequence[EngineSignals], devices: Sequence[Sequence[GpuReading]]) -> Use:

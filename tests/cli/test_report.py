@@ -89,7 +89,7 @@ def test_another_tools_file_beside_ours(file: Path, tmp_path: Path) -> None:
         (
             ["{folder}/newer.json"],
             1,
-            "newer.json: llm_slo_prober.format: is 99, this prober reads 6; use the version",
+            "newer.json: llm_slo_prober.format: is 99, this prober reads 7; use the version",
         ),
         (["{folder}/aiperf.json"], 1, "schema_version: is '3.0' (of aiperf 9.1), this prober reads AIPerf's 1.x"),
         (["{folder}/versus.json", "{file}"], 2, "results and comparisons have no common report"),
@@ -107,7 +107,7 @@ def test_what_cannot_be_done_is_said(file: Path, arguments: list[str], code: int
         "cut.json": text[: len(text) // 2],
         "cut.jsonl": '{"metadata": {"request_start_ns": 1}, "metrics": {}}\n{"metadata": {"request_sta',
         "table.csv": stages([sweep()]),
-        "newer.json": text.replace('"format":6', '"format":99'),
+        "newer.json": text.replace('"format":7', '"format":99'),
         "aiperf.json": '{"aiperf_version": "9.1", "schema_version": "3.0"}',
         "versus.json": comparison.to_json(COMPARISON),
     }.items():
@@ -163,6 +163,29 @@ def test_a_plan_says_where_it_assumes_the_number_of_gpus(tmp_path: Path) -> None
     assert planned["is_gpu_count_assumed"] is True
 
 
+def test_a_plan_says_whether_it_bears_the_loss_of_one_instance(file: Path) -> None:
+    """Ten instances of 10/s carry 91/s and 100/s, but nine do not carry 91/s; with headroom twelve carry 91/s without one."""
+    tight = prober("plan", "--sweep", file, "--peak", "91/s", "--headroom", "0%")
+    assert (
+        "NVIDIA L4: the loss of one instance breaks the SLO: the other 9 carry 90/s of 91/s; take 11 (N + 1)."
+        in tight.stdout
+    )
+    assert "the loss of one instance" not in prober("plan", "--sweep", file, "--peak", "91/s").stdout
+    (planned,) = json.loads(prober("plan", "--sweep", file, "--peak", "91/s", "--json").stdout)["plans"]
+    assert (planned["instances"], planned["holds_without_one"]) == (12, True)
+
+
+def test_a_sweep_that_shows_no_limit_of_the_target_is_not_sized(file: Path, tmp_path: Path) -> None:
+    """One that the prober itself was late for, and one whose lower bound is above the upper."""
+    path = tmp_path / "odd.json"
+    path.write_text(to_json(replace(sweep(), stop="prober_late")))
+    done = prober("plan", "--sweep", path, "--peak", "10/s")
+    assert (done.returncode, "the prober itself was late" in done.stdout) == (1, True)
+    path.write_text(to_json(replace(sweep(), slos=(TTFT,), capacities=(Capacity("ttft", "found", 20.0, 15.0, 12.0),))))
+    done = prober("plan", "--sweep", path, "--peak", "10/s")
+    assert (done.returncode, "its lower bound 20/s is above the upper, 12/s" in done.stdout) == (1, True)
+
+
 def test_a_plan_for_machines(file: Path) -> None:
     """The document has the demand and each answer."""
     done = prober("plan", "--sweep", file, "--peak", "100/s", "--headroom", "0%", "--gpus-per-instance", "1", "--json")
@@ -184,6 +207,7 @@ def test_a_plan_for_machines(file: Path) -> None:
             2,
             "at most 2 instances are fewer than at least 3",
         ),
+        (["--peak", "100/s", "--gpu-price", "inf"], 2, "a GPU for inf dollars per hour: a price is a finite number"),
         (["--peak", "100/s", "--gpu", "A", "--gpu", "B"], 2, "--gpu: 2 are given for 1 sweeps"),
         (["--peak", "100/s", "--max-instances", "2"], 1, "13 instances are needed, 2 are allowed"),
     ],

@@ -36,6 +36,7 @@ class Size:
     per_instance: lowest lower bound of the capacities, requests per second
     slo: the SLO with the lowest capacity
     free: share of the capacity that is free at the peak
+    holds_without_one: the others carry the peak if one instance is lost
     reached: the sweep found the knee of that SLO
     dollars_*: None without a price, or if the sweep did not count tokens. Each price per token includes the full cost: of prompt
         tokens, of output tokens, or of both.
@@ -47,6 +48,7 @@ class Size:
     slo: str
     free: float
     reached: bool
+    holds_without_one: bool
     dollars_per_hour: float | None = None
     dollars_per_million_prompt: float | None = None
     dollars_per_million_output: float | None = None
@@ -63,9 +65,11 @@ class Refused:
 def size(result: Result, demand: Demand, gpus_per_instance: int, gpu_price: float | None = None) -> Size | Refused:
     """Instances like the target of the sweep for `demand`, each with `gpus_per_instance`.
 
-    gpu_price: dollars per hour. Raises ValueError for an invalid demand.
+    gpu_price: dollars per hour. Raises ValueError for an invalid demand or price.
     """
     _check(demand)
+    if gpu_price is not None and not 0 <= gpu_price < math.inf:
+        raise ValueError(f"a GPU for {gpu_price:g} dollars per hour: a price is a finite number, 0 or more")
     capacity = _per_instance(result)
     if isinstance(capacity, Refused):
         return capacity
@@ -77,7 +81,11 @@ def size(result: Result, demand: Demand, gpus_per_instance: int, gpu_price: floa
             f"{demand.most * per_instance * (1 - demand.headroom):.3g}/s with the headroom, not {demand.peak_per_s:g}/s"
         )
     gpus = needed * gpus_per_instance
-    answer = Size(needed, gpus, per_instance, slo, 1 - demand.peak_per_s / (needed * per_instance), reached)
+    free, holds_without_one = (
+        1 - demand.peak_per_s / (needed * per_instance),
+        demand.peak_per_s <= (needed - 1) * per_instance,
+    )
+    answer = Size(needed, gpus, per_instance, slo, free, reached, holds_without_one)
     return answer if gpu_price is None else _priced(result, answer, demand.peak_per_s, gpu_price)
 
 
@@ -103,6 +111,10 @@ def _per_instance(result: Result) -> tuple[str, float, bool] | Refused:
         return Refused(
             f"a {result.kind} of {result.tool} holds no capacity{why}: run `prober sweep`, which finds it for each SLO"
         )
+    if result.stop == "prober_late":
+        return Refused(
+            "the prober itself was late, so the sweep shows the limit of its machine: sweep again from one with a core free for it"
+        )
     judged = {capacity.slo for capacity in result.capacities}
     for slo in result.slos:
         if slo.name not in judged:
@@ -115,6 +127,11 @@ def _per_instance(result: Result) -> tuple[str, float, bool] | Refused:
             )
         if capacity.lower is None or capacity.lower <= 0:
             return Refused(_missing_data(result, capacity))
+        if capacity.upper is not None and capacity.lower > capacity.upper:
+            return Refused(
+                f"the capacity of the SLO {capacity.slo!r} is damaged: its lower bound {capacity.lower:g}/s is above the upper, "
+                f"{capacity.upper:g}/s: sweep again"
+            )
         bounds.append((capacity.lower, capacity.slo, capacity.estimate is not None))
     lower, slo_name, reached = min(bounds)
     return slo_name, lower, reached
@@ -129,8 +146,6 @@ def _missing_data(result: Result, capacity: Capacity) -> str:
             f"; about {evidence.needed:,} needed" if evidence.needed is not None else ", too many for its objective"
         )
     reason = f"the sweep has not enough data for the SLO {capacity.slo!r} ({data}{needed}): "
-    if result.stop == "prober_late":
-        return reason + "the prober itself was late, so sweep again from a machine that has a core free for it"
     if evidence is not None and evidence.needed is None:
         return reason + "sweep from a lower --min-rate, or with a laxer objective"
     return reason + "sweep longer (raise --max-requests, --max-time or --max-rate), or with a laxer objective"

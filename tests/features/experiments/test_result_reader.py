@@ -1,12 +1,18 @@
 """Other tools' files, with the keys that they have: what they say, what they do not say, what is refused."""
 
+import csv
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from prober.features.experiments.audit import audit
+from prober.features.experiments.compare import incomparable
+from prober.features.experiments.report.csv_export import stages
+from prober.features.experiments.report.report import markdown
+from prober.features.experiments.report.stage_tables import contradictions
 from prober.features.experiments.result_reader import read
 from prober.results.result import Result
 from prober.results.result_file import from_json, to_json
@@ -27,6 +33,13 @@ DETAILED = VLLM | {
     "errors": ["", "", "", "Connection refused"],
     "generated_texts": ["a", "b", "c", ""],
 }
+
+
+CAPTURED = Path(__file__).parent / "tool_results" / "captured"  # written by the tools, of `prober mock` that fails 3%
+
+
+def captured(name: str) -> Result:
+    return read((CAPTURED / name).read_text(), name)
 
 
 def metric(unit: str, **values: float) -> dict[str, Any]:
@@ -230,6 +243,78 @@ def test_aiperfs_records() -> None:
     assert result.stages[0].duration_s == pytest.approx(2.072)
     assert result.warm_up is not None
     assert result.warm_up.requests == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "unanswered", "ttft_ms"),
+    [
+        ("vllm_0.32.0_summary.json", 4, {"mean": 96.2, "std": 45.81, "p50": 85.18, "p99": 260.4}),
+        ("vllm_0.32.0_detailed.json", 6, {"mean": 90.42, "std": 36.19, "p50": 85.96, "p99": 205.4}),
+        ("sglang_0.5.23_summary.jsonl", None, {"mean": 92.45, "std": 52.0, "p50": 81.59, "p99": 299.2}),
+        ("sglang_0.5.23_detailed.jsonl", 7, {"mean": 92.88, "std": 56.52, "p50": 79.72, "p99": 249.4}),
+        ("aiperf_0.13.0.json", 4, {"mean": 96.34, "std": 41.11, "p50": 90.41, "p99": 219.5, "max": 231.2}),
+    ],
+)
+def test_files_of_todays_tools(name: str, unanswered: int | None, ttft_ms: dict[str, float]) -> None:
+    """The tool's own figures, of all latencies; failures only where the file counts them; no file contradicts itself."""
+    result = captured(name)
+    (stage,) = result.stages
+    assert stage.unanswered == unanswered
+    own = stage.reported["ttft"]
+    assert {figure: own[figure] * 1e3 for figure in ttft_ms} == pytest.approx(ttft_ms, rel=1e-3)
+    assert set(stage.reported) == {"ttft", "tpot", "itl", "e2e"}
+    assert list(contradictions(result)) == []
+    assert from_json(to_json(result), "r.json") == result
+
+
+def test_failures_that_a_file_does_not_count_are_unknown() -> None:
+    """In the report, and in its CSV."""
+    result = captured("sglang_0.5.23_summary.jsonl")
+    assert "| 20/s | 118 ok | *unknown* |" in markdown([result])
+    (row,) = csv.DictReader(stages([result]).splitlines())
+    assert (row["completed"], row["num_prompts"], row["failed"]) == ("118", "", "")
+    assert float(row["mean_ttft_ms"]) == pytest.approx(92.45, rel=1e-3)
+    assert of(GENAI_PERF).stages[0].unanswered is None
+    silent = {key: value for key, value in AIPERF.items() if key != "error_request_count"}
+    assert of(silent).stages[0].unanswered is None
+    assert of(silent | {"error_summary": []}).stages[0].unanswered == 0
+
+
+def test_a_tools_figures_stand_beside_those_of_its_requests() -> None:
+    """By their own definition of a quantile, with mean and deviation; none beyond p99 of so few requests, in any format."""
+    result = captured("vllm_0.32.0_detailed.json")
+    text = markdown([result])
+    row = next(line for line in text.splitlines() if "| TTFT, as the file says |" in line)
+    assert [cell.strip() for cell in row.split("|")[4:5]] == ["86 ms"]
+    assert "| 205 ms | *unknown* | *unknown* | – | 90.4 ms | 36.2 ms |" in row
+    assert "interpolates a quantile between two requests" in text
+    assert "| 90.4 ms | 36.2 ms |" in next(line for line in text.splitlines() if "| TTFT | 114 |" in line)
+    for written in (text, stages([result]), to_json(result)):
+        assert not re.search(r"p99\.9_|0\.999|\b(220|222) ms \\\*", written)
+    (columns,) = csv.DictReader(stages([result]).splitlines())
+    assert float(columns["file_p99_ttft_ms"]) == pytest.approx(205.44, rel=1e-4)
+    assert float(columns["p99_ttft_ms"]) > float(columns["file_p99_ttft_ms"])
+
+
+def test_a_file_that_contradicts_itself_is_named() -> None:
+    """Lists in milliseconds beside a summary in seconds: first in the report; a file that agrees with itself is not accused."""
+    file = json.loads((CAPTURED / "vllm_0.32.0_detailed.json").read_text())
+    result = of(file | {"ttfts": [seconds * 1e3 for seconds in file["ttfts"]]})
+    said = next(contradictions(result))
+    assert said.startswith(
+        "20/s: the file contradicts itself, so do not rely on it: TTFT mean is 90.4 s by its requests, and 90.4 ms"
+    )
+    assert "the file contradicts itself" in markdown([result]).split("## Target and load")[0]
+    (said,) = contradictions(of(file | {"p99_itl_ms": 60.0}))
+    assert "ITL p99 is 27.4 ms by its requests, and 60 ms by its own figure" in said
+
+
+def test_lengths_of_failed_requests_are_none() -> None:
+    """Two runs with other seeds, in which some requests failed, have lengths of one distribution."""
+    one, other = (captured(f"vllm_0.32.0_detailed{name}.json") for name in ("", "_other_seed"))
+    assert one.load.output_tokens == "6–10, as seen"
+    assert one.load.prompt_tokens != other.load.prompt_tokens
+    assert incomparable(one, other) == []
 
 
 ALL = [VLLM, DETAILED, SGLANG, LLMPERF, LLMPERF_ROWS, GENAI_PERF, AIPERF]

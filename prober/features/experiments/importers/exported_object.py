@@ -1,14 +1,16 @@
 """JSON object of another tool's file: an absent value is None, a present one must have the right type."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from prober.results.stage import QS
+from prober.results.stage import QS, is_stated
 from prober.results.strict_json import Unreadable
 from prober.statistics.quantiles import Quantile
+
+QUANTILES = {"max" if q == 1.0 else f"p{q * 100:g}": q for q in QS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +86,20 @@ class ExportedObject:
         return Unreadable(f"{self.source}: {key}: is {str(value)[:40]!r}, not {expected}")
 
 
-def tool_quantiles(values: Iterator[tuple[float, float | None]], count: int) -> tuple[Quantile, ...]:
-    """Quantiles of a tool from (q, seconds), without intervals. count: number of samples, 0 if the tool does not write it."""
-    return tuple(Quantile(q, value, None, None, count) for q, value in values if value is not None and q in QS)
+def reported(value: Callable[[str], float | None], answers: int) -> dict[str, float]:
+    """Figures of a latency that a tool states. value: seconds of "mean", "std", "p99", …, "max"; None: not stated."""
+    names = ("mean", "std", *(name for name, q in QUANTILES.items() if is_stated(q, answers)))
+    return {name: seconds for name in names if (seconds := value(name)) is not None}
+
+
+def tool_quantiles(figures: Mapping[str, float], count: int) -> tuple[Quantile, ...]:
+    """Quantiles of a tool, without intervals. figures: as of `reported`; count: of samples, 0 if the tool does not write it."""
+    return tuple(Quantile(q, figures[name], None, None, count) for name, q in QUANTILES.items() if name in figures)
+
+
+def counted(answered: int, failed: int) -> dict[str, int]:
+    """Requests by outcome."""
+    return {"ok": answered, **({"failed": failed} if failed > 0 else {})}
 
 
 def times(factor: float, value: float | None) -> float | None:

@@ -4,13 +4,13 @@ vLLM: `vllm bench serve --save-result`, with or without `--save-detailed`. SGLan
 line per run.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from prober.features.experiments.importers.exported_object import ExportedObject, tool_quantiles
+from prober.features.experiments.importers.exported_object import ExportedObject, counted, reported, tool_quantiles
 from prober.results.result import Load, Request, Result, Stage, Target
-from prober.results.stage import QS, stage_of_requests
+from prober.results.stage import stage_of_requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +38,25 @@ class Flat:
         name = f"{rate:g}/s" if rate is not None else f"concurrency {cap}" if cap is not None else "all at once"
         duration_s, completed = exported.number("duration"), exported.count("completed") or 0
         requests = self._requests(exported, index)
-        sent = len(requests) or exported.count("num_prompts") or completed + (exported.count("failed") or 0)
         stage = stage_of_requests(name, rate, requests, begin_s=0.0, sending_s=None, duration_s=duration_s)
+        figures = {latency: self._reported(exported, name, completed) for latency, name in self.names.items()}
         if not requests:
-            failed = sent - completed
-            outcomes = {"ok": completed, **({"failed": failed} if failed > 0 else {})}
-            stage = replace(stage, sent=sent, answered=completed, outcomes=outcomes)
+            prompts, failed = exported.count("num_prompts"), exported.count("failed")
+            failed = prompts - completed if failed is None and prompts is not None else failed
+            # The file does not have the number of gaps. Figures are those of --percentile-metrics.
+            counts = {latency: 0 if latency == "itl" else completed for latency in figures}
+            quantiles = {latency: tool_quantiles(figures[latency], count) for latency, count in counts.items()}
+            stage = replace(
+                stage,
+                sent=completed + (failed or 0),
+                answered=completed,
+                outcomes={} if failed is None else counted(completed, failed),
+                latencies={latency: values for latency, values in quantiles.items() if values},
+            )
         goodput = exported.number("request_goodput")
         return replace(
             stage,
-            # Those of --percentile-metrics; all of them if the file has lists.
-            latencies=stage.latencies or self._latencies(exported, completed),
+            reported={latency: values for latency, values in figures.items() if values},
             prompt_tokens=exported.number("total_input_tokens"),
             output_tokens=exported.number("total_output_tokens"),
             good=round(goodput * duration_s) if goodput is not None and duration_s is not None else None,
@@ -79,20 +87,13 @@ class Flat:
             requests=tuple(request for _, requests in pairs for request in requests),
         )
 
-    def _latencies(self, exported: ExportedObject, completed: int) -> dict[str, Any]:
-        latencies = {}
-        for latency, name in self.names.items():
-            # The file does not have the number of gaps.
-            count = 0 if latency == "itl" else completed
-            if quantiles := tool_quantiles(self._quantile_values(exported, name), count):
-                latencies[latency] = quantiles
-        return latencies
+    def _reported(self, exported: ExportedObject, name: str, completed: int) -> dict[str, float]:
+        def seconds(figure: str) -> float | None:
+            keys = {"p50": ("median", "p50"), "max": ("max", "p100")}.get(figure, (figure,))
+            values = (exported.number(f"{key}_{name}_ms") for key in keys)
+            return next((value / 1e3 for value in values if value is not None), None)
 
-    def _quantile_values(self, exported: ExportedObject, name: str) -> Iterator[tuple[float, float | None]]:
-        for q in QS:
-            keys = ("median",) if q == 0.5 else ("max",) if q == 1.0 else ()
-            values = [exported.number(f"{key}_{name}_ms") for key in (*keys, f"p{q * 100:g}")]
-            yield q, next((value / 1e3 for value in values if value is not None), None)
+        return reported(seconds, completed)
 
     def _requests(self, exported: ExportedObject, index: int) -> tuple[Request, ...]:
         lists = {
@@ -207,18 +208,17 @@ def read_vllm(exported: ExportedObject) -> Result:
         arrivals = "all at once" if exported.get("request_rate") == "inf" else None
     else:
         arrivals = "poisson" if burstiness in (None, 1.0) else "gamma"
-    lengths = exported.rows("input_lens")
-    load = Load(
-        prompt_tokens=_lengths(exported, "input_lens"),
-        output_tokens=_lengths(exported, "output_lens"),
-        varied=len(set(lengths)) > 1 if lengths else None,
-        arrivals=arrivals,
-        max_in_flight=cap,
-        dataset=exported.first(("dataset_name",), ("dataset",)),
+    load = Load(arrivals=arrivals, max_in_flight=cap, dataset=exported.first(("dataset_name",), ("dataset",)))
+    result = VLLM.result([exported], load)
+    prompts, outputs = (
+        [length for request in result.requests if request.outcome == "ok" and (length := getattr(request, name))]
+        for name in ("prompt_tokens", "output_tokens")
     )
-    return VLLM.result([exported], load)
+    varied = len(set(prompts)) > 1 if prompts else None
+    return replace(
+        result, load=replace(load, prompt_tokens=_seen(prompts), output_tokens=_seen(outputs), varied=varied)
+    )
 
 
-def _lengths(exported: ExportedObject, key: str) -> str | None:
-    lengths = exported.rows(key)
-    return f"{min(lengths):g}–{max(lengths):g}, as seen" if lengths else None
+def _seen(lengths: Sequence[int]) -> str | None:
+    return f"{min(lengths)}–{max(lengths)}, as seen" if lengths else None

@@ -1,11 +1,18 @@
 """Ray's llmperf: `…_summary.json`, and `…_individual_responses.json` with one row per request."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from prober.features.experiments.importers.exported_object import ExportedObject, average, times, tool_quantiles
+from prober.features.experiments.importers.exported_object import (
+    ExportedObject,
+    average,
+    counted,
+    reported,
+    times,
+    tool_quantiles,
+)
 from prober.results.result import Load, Request, Result, Stage, Target
-from prober.results.stage import QS, stage_of_requests
+from prober.results.stage import stage_of_requests
 from prober.results.strict_json import Unreadable
 
 TOOL = "llmperf"
@@ -36,21 +43,23 @@ def summary(exported: ExportedObject) -> Result:
     completed, sent = exported.count("results_num_completed_requests"), exported.count("results_num_requests_started")
     output = times(float(completed or 0), exported.number("results_number_output_tokens_mean"))
     per_s = exported.number("results_mean_output_throughput_token_per_s")
-    failed = (sent or 0) - (completed or 0)
+    answers = completed or 0
+    figures = {
+        latency: values
+        for latency, key in (("ttft", "ttft_s"), ("e2e", "end_to_end_latency_s"))
+        if (values := _reported(exported, f"results_{key}", answers))
+    }
     stage = Stage(
         name=f"concurrency {exported.text('num_concurrent_requests') or 'unknown'}",
         rate_per_s=None,
         begin_s=None,
         sending_s=None,
         duration_s=output / per_s if output and per_s else None,
-        sent=sent or completed or 0,
-        answered=completed or 0,
-        outcomes={"ok": completed or 0, **({"failed": failed} if failed > 0 else {})},
-        latencies={
-            latency: quantiles
-            for latency, key in (("ttft", "ttft_s"), ("e2e", "end_to_end_latency_s"))
-            if (quantiles := tool_quantiles(_quantile_values(exported, f"results_{key}"), completed or 0))
-        },
+        sent=answers if sent is None else sent,
+        answered=answers,
+        outcomes={} if sent is None else counted(answers, sent - answers),
+        latencies={latency: tool_quantiles(values, answers) for latency, values in figures.items()},
+        reported=figures,
         prompt_tokens=times(float(completed or 0), exported.number("results_number_input_tokens_mean")),
         output_tokens=output,
     )
@@ -111,9 +120,9 @@ def _result(
     )
 
 
-def _quantile_values(exported: ExportedObject, key: str) -> Iterator[tuple[float, float | None]]:
-    yield from ((q, exported.number(f"{key}_quantiles_p{q * 100:g}")) for q in QS)
-    yield 1.0, exported.number(f"{key}_max")
+def _reported(exported: ExportedObject, key: str, answers: int) -> dict[str, float]:
+    keys = {"mean": "mean", "std": "stddev", "max": "max"}
+    return reported(lambda name: exported.number(f"{key}_{keys.get(name, f'quantiles_{name}')}"), answers)
 
 
 def _normal(exported: ExportedObject, kind: str) -> str | None:

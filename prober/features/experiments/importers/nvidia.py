@@ -4,14 +4,20 @@ AIPerf: `profile_export_aiperf.json`, and `profile_export.jsonl` with one line p
 GenAI-Perf: `profile_export_genai_perf.json`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from prober.features.experiments.importers.exported_object import ExportedObject, times, tool_quantiles, without_secrets
+from prober.features.experiments.importers.exported_object import (
+    ExportedObject,
+    counted,
+    reported,
+    times,
+    tool_quantiles,
+    without_secrets,
+)
 from prober.results.result import Load, Request, Result, Stage, Target, WarmUp
-from prober.results.stage import QS, stage_of_requests
+from prober.results.stage import stage_of_requests
 from prober.results.strict_json import Unreadable
-from prober.statistics.quantiles import Quantile
 
 _SECONDS = {"s": 1.0, "sec": 1.0, "seconds": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 # Their inter-token latency is one mean a request, so it is our TPOT; chunk gaps are our ITL.
@@ -34,7 +40,9 @@ def _in_seconds(exported: ExportedObject, value: float | None, unit: str | None,
 def _stage(exported: ExportedObject, rate_per_s: float | None, concurrency: int | None) -> Stage:
     """Stage of a run."""
     completed = exported.count("request_count", "avg")
-    failed = exported.count("error_request_count", "avg") or 0
+    failed = exported.count("error_request_count", "avg")
+    if failed is None and exported.rows("error_summary") == []:  # AIPerf writes no count where nothing failed
+        failed = 0
     per_s = exported.number("request_throughput", "avg")
     duration_s = exported.number("benchmark_duration", "avg")
     if duration_s is None and completed and per_s:
@@ -43,38 +51,38 @@ def _stage(exported: ExportedObject, rate_per_s: float | None, concurrency: int 
         completed = exported.count("request_latency", "count") or round((per_s or 0.0) * (duration_s or 0.0))
     goodput = exported.number("goodput", "avg") or exported.number("request_goodput", "avg")
     name = f"{rate_per_s:g}/s" if rate_per_s else f"concurrency {concurrency}" if concurrency else "one run"
+    figures = {latency: values for latency, key in LATENCIES.items() if (values := _reported(exported, key, completed))}
     return Stage(
         name=name,
         rate_per_s=rate_per_s,
         begin_s=0.0,
         sending_s=None,
         duration_s=duration_s,
-        sent=completed + failed,
+        sent=completed + (failed or 0),
         answered=completed,
-        outcomes={"ok": completed, **({"failed": failed} if failed else {})},
+        outcomes={} if failed is None else counted(completed, failed),
         latencies={
             latency: quantiles
-            for latency, key in LATENCIES.items()
-            if (quantiles := _quantiles(exported, key, completed))
+            for latency, values in figures.items()
+            if (quantiles := tool_quantiles(values, _samples(exported, LATENCIES[latency], completed)))
         },
+        reported=figures,
         prompt_tokens=_tokens(exported, "total_isl", "input_sequence_length", completed),
         output_tokens=_tokens(exported, "total_osl", "output_sequence_length", completed),
         good=round(goodput * duration_s) if goodput is not None and duration_s is not None else None,
     )
 
 
-def _quantiles(exported: ExportedObject, key: str, completed: int) -> tuple[Quantile, ...]:
+def _samples(exported: ExportedObject, key: str, completed: int) -> int:
     count = exported.count(key, "count")
-    return tool_quantiles(
-        _quantile_values(exported, key),
-        count if count is not None else 0 if key == "inter_chunk_latency" else completed,
+    return count if count is not None else 0 if key == "inter_chunk_latency" else completed
+
+
+def _reported(exported: ExportedObject, key: str, completed: int) -> dict[str, float]:
+    unit, names = exported.text(key, "unit"), {"mean": "avg"}
+    return reported(
+        lambda name: _in_seconds(exported, exported.number(key, names.get(name, name)), unit, key), completed
     )
-
-
-def _quantile_values(exported: ExportedObject, key: str) -> Iterator[tuple[float, float | None]]:
-    unit = exported.text(key, "unit")
-    for q in QS:
-        yield q, _in_seconds(exported, exported.number(key, "max" if q == 1.0 else f"p{q * 100:g}"), unit, key)
 
 
 def _tokens(exported: ExportedObject, total: str, per_request: str, completed: int) -> float | None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from prober.measure.printable import printable
 from prober.results.result import Result
-from prober.results.result_file import statistics
+from prober.results.result_file import VLLM_NAMES, statistics
 
 FORMULA_SIGNS = ("=", "+", "-", "@", "\t", "\n", "＝", "＋", "－", "＠")  # also in their full width
 
@@ -30,6 +30,11 @@ def stages(results: Sequence[Result]) -> str:
             "repeat": stage.repeat,
             "demand_rate": stage.demand_per_s,
             **statistics(result, (stage,)),
+            **{
+                f"file_{figure}_{VLLM_NAMES[latency]}_ms": seconds * 1e3
+                for latency, reported in stage.reported.items()
+                for figure, seconds in reported.items()
+            },
             "gpus": stage.gpus,
             **{name: getattr(stage.use, name) for name in stage.use.__slots__},
             **{f"outcome_{name}": count for name, count in stage.outcomes.items()},

@@ -176,6 +176,8 @@ def _sentences(result: Result) -> Iterator[str]:
         yield f"Not decided: {result.stop_detail.rstrip('.')}."
     elif result.stop is not None:
         yield f"Why it ended: {ending(result.stop, result.stop_detail).rstrip('.')}."
+    for sentence in stage_tables.contradictions(result):
+        yield f"{sentence}."
     if result.content_came_at_once:
         yield f"{CONTENT_AT_ONCE}."
     if not result.slos:

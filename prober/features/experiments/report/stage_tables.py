@@ -1,7 +1,8 @@
 """Tables of a result's stages: latency, throughput, engine and GPUs, outcomes, cost, repeats."""
 
-from collections.abc import Callable, Sequence
-from statistics import median
+import math
+from collections.abc import Callable, Iterator, Sequence
+from statistics import fmean, median
 
 from prober.features.experiments.report import plots
 from prober.features.experiments.report.document import UNKNOWN, Cell, Table
@@ -10,7 +11,7 @@ from prober.results.capacity import Capacity
 from prober.results.conditions import Line, differing, lines
 from prober.results.cost import Cost, stage_cost, tokens_per_s_per_user
 from prober.results.result import LATENCIES, Result, Stage, Use
-from prober.results.stage import mean_and_deviation, total
+from prober.results.stage import moments, samples, total
 from prober.statistics.quantiles import Quantile
 
 Row = list[Cell | str]
@@ -25,9 +26,9 @@ def latencies(result: Result) -> Table | None:
         for latency in LATENCIES:
             bounds = {quantile.q: quantile for quantile in stage.at_least.get(latency, ())}
             quantiles = bounds | {quantile.q: quantile for quantile in stage.latencies.get(latency, ())}
-            moments = mean_and_deviation(latency, requests)
-            if quantiles:
-                count = max(quantile.count for quantile in quantiles.values())
+            reported = stage.reported.get(latency, {})
+            if quantiles or reported:
+                count = max((quantile.count for quantile in quantiles.values()), default=0)
                 rows.append(
                     [
                         Cell(stage.name, id=anchor),
@@ -35,15 +36,47 @@ def latencies(result: Result) -> Table | None:
                         f"{count:,}" if count else UNKNOWN,
                         *(_quantile(quantiles.get(q), is_bound=q in bounds) for q in _QS),
                         number(stage.tail_ratio(latency)),
-                        *([UNKNOWN] * 2 if moments is None else map(format_duration, moments)),
+                        *map(_duration, moments(stage, latency, requests)),
                     ]
                 )
                 anchor = ""
+            if requests and reported:
+                stated = [_duration(reported.get("max" if q == 1 else f"p{q * 100:g}")) for q in _QS]
+                own = [*stated, "–", _duration(reported.get("mean")), _duration(reported.get("std"))]
+                rows.append([stage.name, f"{plots.NAMES[latency]}, {AS_THE_FILE_SAYS}", "–", *own])
     head = ["stage", "latency", "#samples", *(f"#{'max' if q == 1 else f'p{q * 100:g}'}" for q in _QS), "#p99/p50"]
     head += ["#mean", "#std. deviation"]
     return Table(head, rows) if rows else None
 
 
+def contradictions(result: Result) -> Iterator[str]:
+    """A sentence for each latency of a stage whose requests do not have the figures that its file states.
+
+    A quantile that a tool interpolates is between two requests; a rank and MAX_APART beside them are allowed.
+    """
+    for place, stage in enumerate(result.stages):
+        of_stage = samples(request for request in result.requests if request.stage == place)
+        for latency, reported in stage.reported.items():
+            values = sorted(of_stage[latency])
+            last = len(values) - 1
+            for name, stated_s in reported.items() if values else ():
+                if name == "std":
+                    continue
+                low = high = ours_s = fmean(values)
+                if name != "mean":
+                    rank = last * (1.0 if name == "max" else float(name[1:]) / 100)
+                    low, high = values[max(0, math.floor(rank) - 1)], values[min(last, math.ceil(rank) + 1)]
+                    ours_s = values[math.ceil(rank)]
+                if not low * (1 - MAX_APART) <= stated_s <= high * (1 + MAX_APART):
+                    yield (
+                        f"{stage.name}: the file contradicts itself, so do not rely on it: {plots.NAMES[latency]} {name} is "
+                        f"{format_duration(ours_s)} by its requests, and {format_duration(stated_s)} by its own figure"
+                    )
+                    break
+
+
+AS_THE_FILE_SAYS = "as the file says"
+MAX_APART = 0.05  # between a figure of a file and that of its requests
 _QS = (0.5, 0.75, 0.9, 0.95, 0.99, 0.999, 1.0)
 _FEW_QS = (0.5, 0.9, 0.95, 0.99)
 LATENCY_NOTE = (
@@ -51,7 +84,10 @@ LATENCY_NOTE = (
     "for p99, 200 for p95, 100 for p90, 100,000 for p99.9; nothing should rest on those. The gaps of one answer are alike, so "
     "the intervals of ITL are by answer and not by gap; its samples are gaps. ≥ marks a quantile of which only a bound is known, "
     "because requests were cut in flight when the sending ended; TPOT is absent where more than 5% were cut. "
-    "Mean and standard deviation are no basis of a verdict; they are unknown where the result has no requests, or some were cut."
+    "Mean and standard deviation are no basis of a verdict; they are unknown where some requests were cut, or the file has neither "
+    'requests nor these figures. p99.9 is stated of 1,000 samples or more; of fewer it is their maximum. A row "as the file says" has '
+    "the figures that another tool states itself. It interpolates a quantile between two requests; the one above it is the request at "
+    "rank ceil(q × samples), so it is the same or higher, most of all in the tail of few requests."
 )
 
 
@@ -72,6 +108,10 @@ def _quantile(quantile: Quantile | None, *, is_bound: bool = False) -> Cell:
     return Cell(text, "", interval) if quantile.has_enough_samples else Cell(f"{text} *", "few", interval)
 
 
+def _duration(seconds: float | None) -> Cell | str:
+    return UNKNOWN if seconds is None else format_duration(seconds)
+
+
 def throughput(result: Result) -> Table | None:
     """Rates of requests and tokens of each stage."""
     rows: list[Row] = [
@@ -80,7 +120,7 @@ def throughput(result: Result) -> Table | None:
             number(stage.rate_per_s),
             number(stage.demand_per_s),
             number(stage.duration_s),
-            f"{stage.sent:,}",
+            UNKNOWN if stage.unanswered is None else f"{stage.sent:,}",
             number(stage.requests_per_s),
             number(stage.goodput_per_s),
             number(stage.prompt_tokens_per_s),
@@ -232,7 +272,7 @@ def shapes(result: Result) -> Table | None:
 
 def outcomes(result: Result) -> Table | None:
     """Number of requests by outcome, the refused ones with their reason, and share of unanswered ones."""
-    if not any(stage.outcomes for stage in result.stages):
+    if not any(stage.outcomes or stage.sent for stage in result.stages):
         return None
     rows: list[Row] = [
         [
@@ -241,12 +281,15 @@ def outcomes(result: Result) -> Table | None:
                 filter(
                     None,
                     (
-                        ", ".join(f"{n:,} {outcome}" for outcome, n in stage.outcomes.items()) or "none",
+                        ", ".join(f"{n:,} {outcome}" for outcome, n in stage.outcomes.items())
+                        or f"{stage.answered:,} ok",
                         str(stage.refused),
                     ),
                 )
             ),
-            f"{(stage.sent - stage.answered) / stage.sent * 100:.3g}%" if stage.sent else UNKNOWN,
+            f"{unanswered / stage.sent * 100:.3g}%"
+            if stage.sent and (unanswered := stage.unanswered) is not None
+            else UNKNOWN,
         ]
         for stage in result.stages
     ]

@@ -21,6 +21,7 @@ from prober.results.result_file import from_json
 EXAMPLES = Path(__file__).parents[4] / "docs" / "examples"
 QS = {"p50": 0.5, "p75": 0.75, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999, "max": 1.0}
 ENOUGH = {"p50": 20, "p75": 40, "p90": 100, "p95": 200, "p99": 1_000, "p99.9": 100_000, "max": 0}
+FAR_TAIL_SAMPLES = 1_000  # of fewer, p99.9 is their maximum
 TTFT_S, TPOT_S = 0.3, 0.04  # the SLOs of the sweep, each for 95%
 ANSWERED = ("ok", "wrong_answer")
 PROMPT, OUTPUT = 256, 24  # tokens of every request, as the workload asks
@@ -114,6 +115,9 @@ def test_quantiles_mean_and_deviation() -> None:
         for name, q in QS.items():
             rank = max(1, math.ceil(q * len(ordered) - 1e-9))
             value, cell = float(ordered[rank - 1]), row[name]
+            if name == "p99.9" and len(ordered) < FAR_TAIL_SAMPLES:
+                assert "unknown" in cell, f"{place} {name}"
+                continue
             is_known = not bounds or value < min(bounds)
             assert near(cell, value, 3), f"{place} {name}: {cell} {value}"
             assert ("≥" in cell) is (not is_known), f"{place} {name}"
