@@ -150,7 +150,7 @@ def test_any_prompts_are_read_or_refused(text: str) -> None:
 
 def results() -> list[Any]:
     """A file of each tool, and ours, as JSON values."""
-    return [foreign.VLLM, foreign.DETAILED, foreign.SGLANG, foreign.LLMPERF, json.loads(to_json(sweep(count=4)))]
+    return [foreign.VLLM, foreign.DETAILED, foreign.SGLANG, json.loads(to_json(sweep(count=4)))]
 
 
 @FEW

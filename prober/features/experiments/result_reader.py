@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from prober.features.experiments.importers import flat, llmperf, nvidia
+from prober.features.experiments.importers import flat, nvidia
 from prober.features.experiments.importers.exported_object import ExportedObject
 from prober.results import comparison
 from prober.results.comparison import Comparison
@@ -12,7 +12,7 @@ from prober.results.result import Result
 from prober.results.result_file import KEY, from_object
 from prober.results.strict_json import Unreadable
 
-KNOWN = "llm-slo-prober, vllm bench serve, sglang.bench_serving, llmperf, genai-perf, aiperf"
+KNOWN = "llm-slo-prober, vllm bench serve, sglang.bench_serving, genai-perf, aiperf"
 
 
 def read(text: str, source: str) -> Result:
@@ -45,13 +45,10 @@ def _read(text: str, source: str) -> Result | Comparison:
     exported_objects = [ExportedObject(source, values) for values in objects]
     if flat.SGLANG.recognises(first):
         return flat.read_sglang(exported_objects)
-    if llmperf.recognises_row(first):
-        return llmperf.rows(exported_objects)
     if nvidia.recognises_aiperf_line(first):
         return nvidia.read_aiperf_lines(exported_objects)
     for recognises, reader in (
         (flat.VLLM.recognises, flat.read_vllm),
-        (llmperf.recognises_summary, llmperf.summary),
         (nvidia.recognises_aiperf, nvidia.read_aiperf),
         (nvidia.recognises_genai_perf, nvidia.read_genai_perf),
     ):

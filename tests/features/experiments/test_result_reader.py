@@ -19,9 +19,9 @@ from prober.results.result_file import from_json, to_json
 from prober.results.strict_json import Unreadable
 
 # As the tools write them.
-VLLM, SGLANG, LLMPERF, LLMPERF_ROWS, GENAI_PERF, AIPERF = (
+VLLM, SGLANG, GENAI_PERF, AIPERF = (
     json.loads((Path(__file__).parent / "tool_results" / f"{name}.json").read_text())
-    for name in ("vllm", "sglang", "llmperf", "llmperf_rows", "genai_perf", "aiperf")
+    for name in ("vllm", "sglang", "genai_perf", "aiperf")
 )
 DETAILED = VLLM | {
     "input_lens": [10, 20, 30, 40],
@@ -143,29 +143,6 @@ def test_sglangs_lines_are_stages() -> None:
     assert p(result, "itl", 1.0) == (0.06, 0)
     assert result.stages[0].output_tokens_per_s == 200.0
     assert (result.load.arrivals, result.load.varied) == ("poisson", True)
-
-
-def test_llmperfs_summary() -> None:
-    """The tool's inter-token latency contains TTFT, so neither TPOT nor ITL is known."""
-    result = of(LLMPERF)
-    (stage,) = result.stages
-    assert set(stage.latencies) == {"ttft", "e2e"}
-    assert p(result, "ttft", 0.99) == (0.6, 100)
-    assert p(result, "ttft", 1.0) == (0.7, 100)
-    assert (stage.sent, stage.answered, stage.outcomes) == (101, 100, {"ok": 100, "failed": 1})
-    assert stage.duration_s == pytest.approx(100.0)
-    assert stage.output_tokens_per_s == pytest.approx(150.0)
-    assert (result.load.arrivals, result.load.max_in_flight) == ("closed", 4)
-    assert any("TTFT included" in text for text in result.differs)
-
-
-def test_llmperfs_rows() -> None:
-    """TPOT can be had from each request; how long it ran cannot, so there is no throughput."""
-    result = of(LLMPERF_ROWS)
-    assert result.requests[0].tpot_s == pytest.approx(0.05)
-    assert (result.requests[1].outcome, result.requests[1].error) == ("failed", "slow down")
-    assert result.stages[0].requests_per_s is None
-    assert p(result, "ttft", 0.99) == (0.2, 1)
 
 
 def test_genai_perf() -> None:
@@ -317,8 +294,8 @@ def test_lengths_of_failed_requests_are_none() -> None:
     assert incomparable(one, other) == []
 
 
-ALL = [VLLM, DETAILED, SGLANG, LLMPERF, LLMPERF_ROWS, GENAI_PERF, AIPERF]
-NAMES = ["vllm", "vllm-detailed", "sglang", "llmperf", "llmperf-rows", "genai-perf", "aiperf"]
+ALL = [VLLM, DETAILED, SGLANG, GENAI_PERF, AIPERF]
+NAMES = ["vllm", "vllm-detailed", "sglang", "genai-perf", "aiperf"]
 
 
 @pytest.mark.parametrize("document", ALL, ids=NAMES)
@@ -343,10 +320,6 @@ def test_every_tools_file_becomes_one_of_ours(document: Any) -> None:
         (
             AIPERF | {"request_latency": metric("tokens", p50=1.0)},
             "f.json: request_latency.unit: is 'tokens', not one of",
-        ),
-        (
-            LLMPERF | {"version": "2027-01-01"},
-            "f.json: version: is '2027-01-01', this prober reads llmperf's 2023-08-31",
         ),
         (DETAILED | {"errors": [""]}, "f.json: errors: is '1 values', not the 4 of ttfts"),
         (VLLM | {"p99_ttft_ms": "fast"}, "f.json: p99_ttft_ms: is 'fast', not a number"),

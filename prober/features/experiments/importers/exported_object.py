@@ -107,11 +107,6 @@ def times(factor: float, value: float | None) -> float | None:
     return None if value is None else factor * value
 
 
-def average(value: float | None, count: int | None) -> float | None:
-    """value ÷ count; None where either is not known or 0."""
-    return value / count if value and count else None
-
-
 def without_secrets(url: str | None) -> str | None:
     """A URL, with or without a scheme, without user, password, query and fragment, where secrets are put."""
     if url is None:
