@@ -1,22 +1,21 @@
 """Scenes of slowness for the diagnosis, each with a verdict that was written before any diagnosis saw it.
 
     for scene in scenes("tuning"):
-        diagnosis = diagnose(scene.evidence)
-        is_wrong = diagnosis.regime not in {"unknown", *scene.causes}
+        verdict = scene.truth.verdict(diagnose(scene.evidence).regimes)
 
 A scene has half an hour of a healthy service and a quarter of an hour of trouble: one cause or two change the service in between.
-The simulated service knows nothing of the diagnosis; only the names of its regimes are used here, in the sense of their texts.
+The simulated service knows nothing of the diagnosis; only the names that it can give are used here, in the sense of their texts.
 Severity rises until the SLO's quantile is clearly worse than before, so some scenes barely breach and others strongly.
 """
 
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.random import Generator
 
-from bench.independent.causes_catalogue import CAUSES, PAIRS, UNANSWERED, Case, Cause, signal_values
+from bench.independent.causes_catalogue import CAUSES, PAIRS, UNANSWERED, Case, Cause, Truth, joint_truth, signal_values
 from bench.independent.causes_engines import KINDS, Half, Wishes, healthy_service
 from bench.independent.causes_prober import PRODUCT_NAMES
 from bench.independent.causes_service import Record, as_seen, capacity_per_s, mean_kv_tokens, observe
@@ -30,6 +29,9 @@ SINGLES_PER_CAUSE = 3
 SCENES_PER_PAIR = 3
 MIN_RISE = 1.15  # of the SLO's quantile, else the scene is no breach
 MAX_UNANSWERED_SHARE = 0.25
+FAILING_SHARE = (
+    0.02  # of probes without an answer in time; from there on it is true, and no answer, that the service fails
+)
 DRAWS = 20  # of engine and users, until one is slow enough to breach
 
 
@@ -37,14 +39,13 @@ DRAWS = 20  # of engine and users, until one is slow enough to breach
 class Scene:
     """Two windows of observations and the truth.
 
-    causes: names of regimes that are true of the scene; any other name than these and `unknown` is wrong
     breached: {signal: threshold in s} of the breached SLOs
     hardware: of the engine, if the prober was told
     page: name of the engine's page, None if the prober reads none
     """
 
     name: str
-    causes: frozenset[str]
+    truth: Truth
     healthy: Window
     trouble: Window
     breached: Mapping[str, float]
@@ -79,7 +80,6 @@ def scene(half: Half, names: tuple[str, ...], index: int) -> Scene:
     """
     name = f"{half}/{'+'.join(names)}/{index}"
     causes = tuple(CAUSES[cause] for cause in names)
-    regimes = frozenset[str]().union(*(cause.regimes for cause in causes))
     kinds = KINDS[half]
     for draw in range(DRAWS):
         rng = np.random.default_rng([zlib.crc32(name.encode()), draw])
@@ -104,10 +104,12 @@ def scene(half: Half, names: tuple[str, ...], index: int) -> Scene:
             if (threshold := _threshold(record, signal, cause.quantile, rng)) is not None
         }
         if breached:
-            machine = before.machine
+            machine, truth = before.machine, joint_truth(causes, before.machine)
+            if _unanswered_share(record.trouble) > FAILING_SHARE:
+                truth = replace(truth, true=truth.true | {"failing"})
             return Scene(
                 name=name,
-                causes=regimes,
+                truth=truth,
                 healthy=as_seen(record.healthy, machine),
                 trouble=as_seen(record.trouble, machine),
                 breached=breached,
