@@ -17,7 +17,7 @@ from numpy.random import Generator
 
 from bench.independent.causes_catalogue import CAUSES, PAIRS, UNANSWERED, Case, Cause, Truth, joint_truth, signal_values
 from bench.independent.causes_engines import KINDS, Half, Wishes, healthy_service
-from bench.independent.causes_prober import PRODUCT_NAMES
+from bench.independent.causes_prober import INTERVAL_S, PRODUCT_NAMES
 from bench.independent.causes_service import Record, as_seen, capacity_per_s, mean_kv_tokens, observe
 from bench.independent.causes_situation import Situation, Window
 from prober.features.diagnosis.clues import Evidence
@@ -84,9 +84,9 @@ def scene(half: Half, names: tuple[str, ...], index: int) -> Scene:
     for draw in range(DRAWS):
         rng = np.random.default_rng([zlib.crc32(name.encode()), draw])
         kind = kinds[(index + zlib.crc32("+".join(names).encode()) + draw) % len(kinds)]
-        before, hardware = healthy_service(kind, _joint([cause.wishes for cause in causes]), rng)
+        before, hardware = healthy_service(kind, joint_wishes([cause.wishes for cause in causes]), rng)
         case = Case(rng, mean_kv_tokens(before, rng), capacity_per_s(before, rng))
-        severities = [_severity(before, cause, case) for cause in causes]
+        severities = [severity_of(before, cause, case) for cause in causes]
         after = before
         for cause, severity in zip(causes, severities, strict=True):
             if severity is not None:
@@ -95,7 +95,7 @@ def scene(half: Half, names: tuple[str, ...], index: int) -> Scene:
             continue
         record = observe(before, after, HEALTHY_S, TROUBLE_S, rng)
         is_true = len(causes) > 1 or causes[0].acts(record, after)
-        if not is_true or _unanswered_share(record.trouble) > MAX_UNANSWERED_SHARE:
+        if not is_true or unanswered_share(record.trouble) > MAX_UNANSWERED_SHARE:
             continue
         breached = {
             signal: threshold
@@ -105,7 +105,7 @@ def scene(half: Half, names: tuple[str, ...], index: int) -> Scene:
         }
         if breached:
             machine, truth = before.machine, joint_truth(causes, before.machine)
-            if _unanswered_share(record.trouble) > FAILING_SHARE:
+            if unanswered_share(record.trouble) > FAILING_SHARE:
                 truth = replace(truth, true=truth.true | {"failing"})
             return Scene(
                 name=name,
@@ -119,7 +119,7 @@ def scene(half: Half, names: tuple[str, ...], index: int) -> Scene:
     raise LookupError(f"{name}: no breach in {DRAWS} draws")
 
 
-def _joint(wishes: Sequence[Wishes]) -> Wishes:
+def joint_wishes(wishes: Sequence[Wishes]) -> Wishes:
     """Wishes of all causes. Of ranges the one with the lowest upper end holds, since it protects a cause from a side effect."""
     batches = {wish.max_batch for wish in wishes} - {Wishes().max_batch} or {Wishes().max_batch}
     return Wishes(
@@ -134,14 +134,16 @@ def _joint(wishes: Sequence[Wishes]) -> Wishes:
     )
 
 
-def _severity(before: Situation, cause: Cause, case: Case) -> float | None:
+def severity_of(before: Situation, cause: Cause, case: Case, interval_s: float = INTERVAL_S) -> float | None:
     """A random severity at which the cause alone is a breach in a trial, None if there is none."""
     lowest = float(case.rng.uniform(0, 0.7))
     for severity in (*np.arange(lowest, 1.0, 0.25).tolist(), 1.0):
         after = cause.apply(before, severity, case)
-        record = observe(before, after, TRIAL_S, TRIAL_S, case.rng)
-        is_breach = any(_rise(record, signal, cause.quantile) >= MIN_RISE for signal in cause.signals)
-        if is_breach and cause.acts(record, after) and _unanswered_share(record.trouble) <= MAX_UNANSWERED_SHARE:
+        record = observe(before, after, TRIAL_S, TRIAL_S, case.rng, interval_s)
+        is_breach = not cause.signals or any(
+            _rise(record, signal, cause.quantile) >= MIN_RISE for signal in cause.signals
+        )
+        if is_breach and cause.acts(record, after) and unanswered_share(record.trouble) <= MAX_UNANSWERED_SHARE:
             return float(severity)
     return None
 
@@ -170,6 +172,6 @@ def _threshold(record: Record, signal: str, quantile: float, rng: Generator) -> 
     return float(ends[0] * (ends[1] / ends[0]) ** rng.uniform(0.2, 0.9))
 
 
-def _unanswered_share(window: Window) -> float:
+def unanswered_share(window: Window) -> float:
     """Share of the probes without an answer in time."""
     return sum(probe.outcome in UNANSWERED for probe in window.probes) / len(window.probes)

@@ -9,7 +9,7 @@ from numpy.random import Generator
 from bench.independent.causes_engines import Half, Wishes, replace_rate, replace_structure
 from bench.independent.causes_prober import FIRST_TOKEN_TIMEOUT_S
 from bench.independent.causes_service import Record, capacity_per_s
-from bench.independent.causes_situation import Gpu, Host, Machine, Situation, Window
+from bench.independent.causes_situation import Failure, Gpu, Host, Machine, Situation, Window
 from bench.independent.engine import PAGES
 from prober.measure.gpu_reading import ThrottleReason
 from prober.measure.outcome import ANSWERED, Outcome
@@ -494,6 +494,61 @@ CAUSES: dict[str, Cause] = {
         is_visible=_shown_by("ttft_seconds"),
     ),
     "busy_prober": Cause(_names("prober_late"), ("ttft", "itl"), _busy_prober, _always),
+}
+
+
+def _failing(failure: Failure) -> Callable[[Situation, float, Case], Situation]:
+    """Requests fail: all of them, or a share between 30 and 90%."""
+
+    def apply(situation: Situation, severity: float, case: Case) -> Situation:
+        share = failure.share or float(case.rng.uniform(0.3, 0.9))
+        situation = replace_rate(situation, situation.users.rate_per_s * max(1 - share, 1e-3))
+        return replace(situation, failure=replace(failure, share=share))
+
+    return apply
+
+
+def _full_queue(situation: Situation, severity: float, case: Case) -> Situation:
+    """More requests than can be served, and a queue so short that the engine refuses many."""
+    rate_per_s = (1.2 + 0.8 * severity) * capacity_per_s(situation, case.rng)
+    return replace_structure(replace_rate(situation, rate_per_s), max_waiting=situation.structures[0].max_batch // 2)
+
+
+def _refuses(record: Record, _: Situation) -> bool:
+    """The engine itself refuses many probes."""
+    refused = sum(probe.outcome is Outcome.HTTP_429 for probe in record.trouble.probes)
+    return refused > 0.1 * len(record.trouble.probes)
+
+
+# Trouble in which requests fail. Failures of the whole service hide its page.
+FAILURES: dict[str, Cause] = {
+    "rate_limit": Cause(
+        _names("refusing"), (), _failing(Failure(Outcome.HTTP_429, "HTTP 429: rate limit exceeded", 0.5)), _always
+    ),
+    # The engine refuses since it is too busy, and what it accepts waits.
+    "full_queue": Cause(
+        _names("refusing", "queueing"),
+        (),
+        _full_queue,
+        _refuses,
+        Wishes(max_batch=(12, 48)),
+        true=_names("slow_decode"),
+    ),
+    "server_errors": Cause(
+        _names("failing"), (), _failing(Failure(Outcome.HTTP_5XX, "HTTP 503: no healthy upstream", 0.0)), _always
+    ),
+    "resets": Cause(
+        _names("failing"),
+        (),
+        _failing(Failure(Outcome.RESET, "the connection broke inside the answer (reset by peer)", 0.0)),
+        _always,
+    ),
+    "crash": Cause(
+        _names("failing"), (), _failing(Failure(Outcome.CONNECT_REFUSED, "connection refused", 1.0, True)), _always
+    ),
+    "loading": Cause(
+        _names("loading"), (), _failing(Failure(Outcome.HTTP_5XX, "HTTP 503: Loading model", 1.0, True)), _always
+    ),
 }
 
 # The cause that changes the load comes last, since it is scaled by the capacity that the other one leaves.

@@ -1,0 +1,181 @@
+"""Courses of trouble for the diagnosis: a service that is healthy, in trouble and healthy again, as a prober sees it all the time.
+
+    course = course("tuning", ("throttled",), 0, rate_per_s=1.0)
+    for view in VIEWS:
+        truth = course.truth(view)
+
+The trouble is one of `causes_catalogue`, or two. Its severity rises until it is a clear breach: thresholds of SLOs lie between what is
+usual and the trouble. A healthy hour has noise, a load that drifts as over a day, and single failures.
+"""
+
+import math
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from numpy.random import Generator
+
+from bench.independent.causes import FAILING_SHARE, MAX_UNANSWERED_SHARE, joint_wishes, severity_of, unanswered_share
+from bench.independent.causes_catalogue import CAUSES, FAILURES, Case, Cause, Truth, joint_truth, signal_values
+from bench.independent.causes_engines import KINDS, Half, Wishes, healthy_service, replace_rate
+from bench.independent.causes_prober import WARM_UP_S
+from bench.independent.causes_service import Record, as_seen, capacity_per_s, mean_kv_tokens, watch
+from bench.independent.causes_situation import Failure, Machine, Situation, Users, Window
+from prober.features.diagnosis.window import Hardware
+from prober.measure.outcome import Outcome
+
+HEALTHY_S, TROUBLE_S, RECOVERY_S, HOUR_S = 1200.0, 900.0, 420.0, 3600.0
+MAX_PROBE_SHARE = 0.25  # of the capacity of the service that the probes take
+MIN_RISE = 1.15  # between the quantiles that a threshold lies between
+CLEAR = 5  # times its error budget that the trouble burns
+LOOSE = 2.0  # factor on what is usual, for thresholds of signals that the trouble is not about
+DRAWS = 30  # of engine and users, until the trouble is a clear breach
+View = Literal["page and GPU", "page", "neither"]
+VIEWS: tuple[View, ...] = ("page and GPU", "page", "neither")
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """At least the share `quantile` of the events of a signal is good, up to `threshold_s` (None for `success`)."""
+
+    signal: str
+    threshold_s: float | None
+    quantile: float
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """Observations of consecutive windows, which begin at WARM_UP_S.
+
+    causes: that act in the second window, none in a healthy course
+    failure: of that window
+    """
+
+    name: str
+    causes: tuple[Cause, ...]
+    machine: Machine
+    windows: tuple[Window, ...]
+    ends_s: tuple[float, ...]
+    objectives: tuple[Objective, ...]
+    hardware: Hardware
+    failure: Failure | None = None
+
+    def seen(self, view: View) -> tuple[Window, ...]:
+        """The windows without what this prober does not read."""
+        return tuple(as_seen(window, _machine(self.machine, view)) for window in self.windows)
+
+    def truth(self, view: View) -> Truth:
+        """The names of the trouble, for this prober."""
+        truth = joint_truth(self.causes, _machine(self.machine, view))
+        if self.causes and unanswered_share(self.windows[1]) > FAILING_SHARE:
+            truth = replace(truth, true=truth.true | {"failing"} - truth.right)
+        return truth
+
+
+def _machine(machine: Machine, view: View) -> Machine:
+    return replace(
+        machine,
+        page=None if view == "neither" else machine.page,
+        has_gpu_readings=view == "page and GPU",
+    )
+
+
+def course(half: Half, names: tuple[str, ...], index: int, rate_per_s: float) -> Course:
+    """Trouble of some causes of `CAUSES` and `FAILURES`, probed at this rate.
+
+    Raises:
+        LookupError: no draw of engine and users is a clear breach
+    """
+    name = f"{half}/{'+'.join(names)}/{index}"
+    catalogue = CAUSES | FAILURES
+    causes = tuple(catalogue[cause] for cause in names)
+    for rng, before, hardware in _services(name, half, joint_wishes([cause.wishes for cause in causes]), rate_per_s):
+        case = Case(rng, mean_kv_tokens(before, rng), capacity_per_s(before, rng))
+        after: Situation | None = before
+        for cause in causes:
+            severity = severity_of(before, cause, case, 1 / rate_per_s)
+            after = None if severity is None or after is None else cause.apply(after, severity, case)
+        if after is None:
+            continue
+        times_s = (WARM_UP_S, WARM_UP_S + HEALTHY_S, WARM_UP_S + HEALTHY_S + TROUBLE_S)
+        ends_s = (*times_s[1:], times_s[-1] + RECOVERY_S)
+        spans = ((0.0, ends_s[0], before), (*ends_s[:2], after), (ends_s[1], math.inf, before))
+        windows = watch(_finite(spans), tuple(zip(times_s, ends_s, strict=True)), rng, 1 / rate_per_s)
+        record = Record(*windows[:2])
+        is_true = len(causes) > 1 or causes[0].acts(record, after)
+        objectives = _objectives(record, causes, rng)
+        if is_true and objectives and unanswered_share(record.trouble) <= MAX_UNANSWERED_SHARE:
+            return Course(name, causes, before.machine, tuple(windows), ends_s, objectives, hardware, after.failure)
+    raise LookupError(f"{name} at {rate_per_s}/s: no clear breach in {DRAWS} draws")
+
+
+def healthy_hour(half: Half, index: int, rate_per_s: float) -> Course:
+    """An hour without trouble: the load drifts by up to 30%, and three of a thousand probes fail."""
+    name = f"{half}/healthy/{index}"
+    rng, before, hardware = next(_services(name, half, Wishes(utilization=(0.2, 0.4)), rate_per_s))
+    failure = Failure(Outcome.HTTP_5XX, "HTTP 502: bad gateway", 0.003)
+    begins_s = np.arange(0.0, WARM_UP_S + HOUR_S, 300.0)
+    drift = 1 + 0.3 * np.sin(2 * np.pi * (begins_s / (2 * HOUR_S) + rng.random()))
+    situations = [
+        replace(replace_rate(before, before.users.rate_per_s * factor), failure=failure) for factor in drift.tolist()
+    ]
+    end_s = WARM_UP_S + HOUR_S
+    ends_s = [*begins_s[1:].tolist(), math.inf]
+    spans = _finite(tuple(zip(begins_s.tolist(), ends_s, situations, strict=True)))
+    windows = watch(spans, ((WARM_UP_S, end_s),), rng, 1 / rate_per_s)
+    objectives = (*(_loose(windows[0], signal, 1.2) for signal in ("ttft", "tpot")), Objective("success", None, 0.99))
+    return Course(name, (), before.machine, tuple(windows), (end_s,), objectives, hardware)
+
+
+def _finite(spans: Sequence[tuple[float, float, Situation]]) -> tuple[tuple[float, float, Situation], ...]:
+    """The spans, the last of which ends when nothing is looked at any more."""
+    begin_s, _, situation = spans[-1]
+    return (*spans[:-1], (begin_s, begin_s + 600.0, situation))
+
+
+def _services(
+    name: str, half: Half, wishes: Wishes, rate_per_s: float
+) -> Iterator[tuple[Generator, Situation, Hardware]]:
+    """Services that probes at this rate load a little. Many probes are short, and their service has two replicas."""
+    kinds = KINDS[half]
+    if rate_per_s > 2:
+        wishes = replace(wishes, replicas=max(2, wishes.replicas))
+    for draw in range(DRAWS):
+        seed = zlib.crc32(f"{name}/{rate_per_s}".encode())
+        rng = np.random.default_rng([seed, draw])
+        kind = kinds[(seed + draw) % len(kinds)]
+        situation, hardware = healthy_service(kind, wishes, rng)
+        machine = replace(situation.machine, page=kind.page)
+        if rate_per_s > 0.5:
+            short, long = (tokens // 4 for tokens in machine.probe_tokens)
+            machine = replace(machine, probe_tokens=(short, long))
+        users = Users(1.0, prompt_tokens=float(np.mean(machine.probe_tokens)), output_tokens=44.0)
+        situation = replace(situation, machine=machine)
+        if rate_per_s <= MAX_PROBE_SHARE * capacity_per_s(replace(situation, users=users), rng):
+            yield rng, situation, hardware
+
+
+def _loose(window: Window, signal: str, factor: float) -> Objective:
+    return Objective(signal, factor * float(np.quantile(signal_values(window.probes, signal), 0.975)), 0.95)
+
+
+def _objectives(record: Record, causes: Sequence[Cause], rng: Generator) -> tuple[Objective, ...]:
+    """SLOs of success, TTFT and TPOT, and of the signals that the trouble is about; none if it is no clear breach."""
+    quantiles = {signal: cause.quantile for cause in causes for signal in cause.signals}
+    is_clear = any(not cause.signals for cause in causes)
+    objectives = [Objective("success", None, 0.99)]
+    for signal in sorted({"ttft", "tpot", *quantiles}):
+        usual, trouble = (signal_values(window.probes, signal) for window in record)
+        if len(usual) < 20:
+            return ()
+        objective = _loose(record.healthy, signal, LOOSE)
+        if signal in quantiles and len(trouble) >= 20:
+            budget = 1 - quantiles[signal]
+            low_s, high_s = np.quantile(usual, 1 - budget / 2), np.quantile(trouble, 1 - CLEAR * budget)
+            if high_s >= MIN_RISE * low_s:
+                threshold_s = float(low_s * (high_s / low_s) ** rng.uniform(0.2, 0.9))
+                objective, is_clear = Objective(signal, threshold_s, quantiles[signal]), True
+        objectives.append(objective)
+    return tuple(objectives) if is_clear else ()
