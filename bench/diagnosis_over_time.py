@@ -3,7 +3,8 @@
 A course is 20 minutes of a healthy service, 15 of trouble and 7 of recovery, at 0.2, 1 and 4 probes/s, evaluated every 15 s. Each is
 played three times: with the engine's page and GPU readings, with the page, and with probes only. The truth was written with the scene
 (`bench/independent/causes_catalogue.py`); where no expert could tell with the same readings, only wrong names count. The breach begins
-when an SLO's budget burns three times too fast over five minutes. A healthy hour has a load that drifts and single failures.
+when an SLO's budget burns three times too fast over five minutes, and a name is wanted as long as it does. A healthy hour has a load
+that drifts and single failures.
 
 python -m bench.diagnosis_over_time [--held-out] [--causes a,b+c,healthy] [--rates 0.2,1] [--courses N] [--processes N]
 """
@@ -62,7 +63,7 @@ class Play:
 
     samples: (time, names) of each evaluation; None: no trouble was seen
     change_s, restored_s: when the trouble begins and ends; None for a healthy course
-    breach_s: when it burns an SLO's budget
+    burning_s: the times of evaluation between these at which it burns an SLO's budget, the first of which is the breach
     """
 
     title: str
@@ -72,7 +73,12 @@ class Play:
     samples: tuple[tuple[float, tuple[str, ...] | None], ...]
     change_s: float | None = None
     restored_s: float = 0.0
-    breach_s: float = 0.0
+    burning_s: tuple[float, ...] = ()
+
+    @property
+    def breach_s(self) -> float:
+        """When the SLO is breached."""
+        return self.burning_s[0]
 
     @property
     def limit_s(self) -> float:
@@ -105,10 +111,10 @@ class Play:
 
     @property
     def after(self) -> list[str]:
-        """Verdicts from the first right name on, at the latest from the limit on."""
+        """Verdicts while the SLO is breached, from the first right name on, at the latest from the limit on."""
         named_s = self.named_after_s
         begin_s = self.breach_s + (self.limit_s if named_s is None else min(named_s, self.limit_s))
-        return self.kinds(min(begin_s, self.restored_s - EVALUATE_EVERY_S), self.restored_s)
+        return [kind for at_s in self.burning_s if at_s >= begin_s for kind in self.kinds(at_s, at_s + 1)]
 
     @property
     def is_late(self) -> bool:
@@ -196,19 +202,20 @@ def _events(of: Course, view: View) -> Iterator[tuple[float, tuple[Any, ...] | N
     return ((at_s, event) for at_s, _, event in sorted(events, key=lambda event: event[:2]))
 
 
-def breach_s(of: Course) -> float | None:
-    """The first evaluation after the change at which the burn rate of an SLO is BURN_RATE over BURN_WINDOW_S."""
+def burning_s(of: Course) -> tuple[float, ...]:
+    """The evaluations during the trouble at which the burn rate of an SLO is BURN_RATE over BURN_WINDOW_S."""
     probes = sorted(
         ((ended_s(probe), probe) for window in of.windows for probe in window.probes), key=lambda end: end[0]
     )
     slos = [_slo(objective) for objective in of.objectives]
-    at_s = of.ends_s[0] + EVALUATE_EVERY_S
-    while at_s <= of.ends_s[1]:
-        recent = [probe for end_s, probe in probes if at_s - BURN_WINDOW_S < end_s <= at_s]
+    begin_s, end_s = (WARM_UP_S, *of.ends_s)[:2] if not of.causes else of.ends_s[:2]
+    times_s = []
+    for number in range(1, round((end_s - begin_s) / EVALUATE_EVERY_S)):
+        at_s = begin_s + number * EVALUATE_EVERY_S
+        recent = [probe for ended, probe in probes if at_s - BURN_WINDOW_S < ended <= at_s]
         if any(_burns(slo, recent) for slo in slos):
-            return at_s
-        at_s += EVALUATE_EVERY_S
-    return None
+            times_s.append(at_s)
+    return tuple(times_s)
 
 
 def _slo(objective: Objective) -> Slo:
@@ -244,8 +251,8 @@ def plays(task: Task) -> list[Play] | str:
         of = course(task.half, task.names, task.index, task.rate_per_s)
     except LookupError as problem:
         return str(problem)
-    begin_s = breach_s(of)
-    if begin_s is None:
+    burning = burning_s(of)
+    if not burning:
         return f"{of.name} at {task.rate_per_s}/s: no breach"
     return [
         Play(
@@ -256,7 +263,7 @@ def plays(task: Task) -> list[Play] | str:
             play(of, task.rate_per_s, view),
             of.ends_s[0],
             of.ends_s[1],
-            begin_s,
+            burning,
         )
         for view in VIEWS
     ]
@@ -314,7 +321,7 @@ def goals(half: Half, rows: Sequence[Play]) -> list[dict[str, Any]]:
 
 
 def tasks(half: Half, wanted: Sequence[tuple[str, ...]], rates: Sequence[float], courses: int) -> list[Task]:
-    """Courses of all troubles at all rates; of pairs one at each rate, and healthy hours."""
+    """Courses of all troubles at all rates."""
     return [Task(half, names, index, rate_per_s) for names, rate_per_s, index in product(wanted, rates, range(courses))]
 
 

@@ -125,7 +125,11 @@ def healthy_hour(half: Half, index: int, rate_per_s: float) -> Course:
     ends_s = [*begins_s[1:].tolist(), math.inf]
     spans = _finite(tuple(zip(begins_s.tolist(), ends_s, situations, strict=True)))
     windows = watch(spans, ((WARM_UP_S, end_s),), rng, 1 / rate_per_s)
-    objectives = (*(_loose(windows[0], signal, 1.2) for signal in ("ttft", "tpot")), Objective("success", None, 0.99))
+    factor = float(rng.choice([1.03, 1.5]))
+    objectives = (
+        *(_loose(windows[0], signal, factor) for signal in ("ttft", "tpot")),
+        Objective("success", None, 0.99),
+    )
     return Course(name, (), before.machine, tuple(windows), (end_s,), objectives, hardware)
 
 
