@@ -12,17 +12,19 @@ python -m bench.diagnosis_over_time [--held-out] [--causes a,b+c,healthy] [--rat
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import product
 from multiprocessing import Pool
 from typing import Any, cast
 
+import numpy as np
+
 from bench.independent.causes_catalogue import CAUSES, FAILURES, PAIRS, Truth
 from bench.independent.causes_engines import Half
 from bench.independent.causes_prober import FIRST_TOKEN_TIMEOUT_S, START_NS, START_UNIX_S, WARM_UP_S
-from bench.independent.courses import VIEWS, Course, Objective, View, course, healthy_hour
+from bench.independent.courses import VIEWS, Course, View, course, healthy_hour
 from bench.report import goal, show
 from prober.config.load import load
 from prober.config.target import TargetSpec
@@ -207,26 +209,18 @@ def burning_s(of: Course) -> tuple[float, ...]:
     probes = sorted(
         ((ended_s(probe), probe) for window in of.windows for probe in window.probes), key=lambda end: end[0]
     )
-    slos = [_slo(objective) for objective in of.objectives]
-    begin_s, end_s = (WARM_UP_S, *of.ends_s)[:2] if not of.causes else of.ends_s[:2]
-    times_s = []
-    for number in range(1, round((end_s - begin_s) / EVALUATE_EVERY_S)):
-        at_s = begin_s + number * EVALUATE_EVERY_S
-        recent = [probe for ended, probe in probes if at_s - BURN_WINDOW_S < ended <= at_s]
-        if any(_burns(slo, recent) for slo in slos):
-            times_s.append(at_s)
-    return tuple(times_s)
-
-
-def _slo(objective: Objective) -> Slo:
-    signal: Any = objective.signal
-    return Slo(signal, signal, objective.threshold_s, Decimal(str(objective.quantile)), 30 * 86_400.0)
-
-
-def _burns(slo: Slo, probes: Iterable[ProbeResult]) -> bool:
-    counts = [count_events(slo, probe) for probe in probes]
-    events, bad = (sum(count[place] for count in counts) for place in (0, 1))
-    return bad >= MIN_BAD and bad > BURN_RATE * float(slo.error_budget_ratio) * events
+    ends_s = np.array([end_s for end_s, _ in probes])
+    begin_s, end_s = of.ends_s[:2] if of.causes else (WARM_UP_S, of.ends_s[0])
+    times_s = np.arange(begin_s + EVALUATE_EVERY_S, end_s, EVALUATE_EVERY_S)
+    first, last = (np.searchsorted(ends_s, times, "right") for times in (times_s - BURN_WINDOW_S, times_s))
+    burns = np.zeros(len(times_s), dtype=bool)
+    for objective in of.objectives:
+        signal: Any = objective.signal
+        slo = Slo(signal, signal, objective.threshold_s, Decimal(str(objective.quantile)), 30 * 86_400.0)
+        totals = np.cumsum([(0, 0), *(count_events(slo, probe) for _, probe in probes)], axis=0)
+        events, bad = (totals[last] - totals[first]).T
+        burns |= (bad >= MIN_BAD) & (bad > BURN_RATE * float(slo.error_budget_ratio) * events)
+    return tuple(times_s[burns].tolist())
 
 
 @dataclass(frozen=True, slots=True)

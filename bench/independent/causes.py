@@ -9,8 +9,9 @@ Severity rises until the SLO's quantile is clearly worse than before, so some sc
 """
 
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.random import Generator
@@ -86,7 +87,7 @@ def scene(half: Half, names: tuple[str, ...], index: int) -> Scene:
         kind = kinds[(index + zlib.crc32("+".join(names).encode()) + draw) % len(kinds)]
         before, hardware = healthy_service(kind, joint_wishes([cause.wishes for cause in causes]), rng)
         case = Case(rng, mean_kv_tokens(before, rng), capacity_per_s(before, rng))
-        severities = [severity_of(before, cause, case) for cause in causes]
+        severities = [severity_of(before, cause, case, partial(_rises, cause)) for cause in causes]
         after = before
         for cause, severity in zip(causes, severities, strict=True):
             if severity is not None:
@@ -134,18 +135,26 @@ def joint_wishes(wishes: Sequence[Wishes]) -> Wishes:
     )
 
 
-def severity_of(before: Situation, cause: Cause, case: Case, interval_s: float = INTERVAL_S) -> float | None:
-    """A random severity at which the cause alone is a breach in a trial, None if there is none."""
+def severity_of(
+    before: Situation,
+    cause: Cause,
+    case: Case,
+    is_breach: Callable[[Record], bool],
+    interval_s: float = INTERVAL_S,
+) -> float | None:
+    """A random severity at which the cause alone is a breach in a trial, None if there is none. interval_s: between probes"""
     lowest = float(case.rng.uniform(0, 0.7))
     for severity in (*np.arange(lowest, 1.0, 0.25).tolist(), 1.0):
         after = cause.apply(before, severity, case)
         record = observe(before, after, TRIAL_S, TRIAL_S, case.rng, interval_s)
-        is_breach = not cause.signals or any(
-            _rise(record, signal, cause.quantile) >= MIN_RISE for signal in cause.signals
-        )
-        if is_breach and cause.acts(record, after) and unanswered_share(record.trouble) <= MAX_UNANSWERED_SHARE:
+        is_true = cause.acts(record, after) and unanswered_share(record.trouble) <= MAX_UNANSWERED_SHARE
+        if is_true and is_breach(record):
             return float(severity)
     return None
+
+
+def _rises(cause: Cause, record: Record) -> bool:
+    return any(_rise(record, signal, cause.quantile) >= MIN_RISE for signal in cause.signals)
 
 
 def _quantiles(record: Record, signal: str, quantile: float) -> tuple[float, float] | None:

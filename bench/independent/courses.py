@@ -12,6 +12,7 @@ import math
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -95,7 +96,7 @@ def course(half: Half, names: tuple[str, ...], index: int, rate_per_s: float) ->
         case = Case(rng, mean_kv_tokens(before, rng), capacity_per_s(before, rng))
         after: Situation | None = before
         for cause in causes:
-            severity = severity_of(before, cause, case, 1 / rate_per_s)
+            severity = severity_of(before, cause, case, partial(_is_clear, cause), 1 / rate_per_s)
             after = None if severity is None or after is None else cause.apply(after, severity, case)
         if after is None:
             continue
@@ -165,21 +166,32 @@ def _loose(window: Window, signal: str, factor: float) -> Objective:
     return Objective(signal, factor * float(np.quantile(signal_values(window.probes, signal), 0.975)), 0.95)
 
 
+def _limits(record: Record, signal: str, quantile: float) -> tuple[float, float] | None:
+    """Ends of the thresholds that the healthy service meets easily and the trouble misses clearly, None if there are none."""
+    usual, trouble = (signal_values(window.probes, signal) for window in record)
+    if min(len(usual), len(trouble)) < 20:
+        return None
+    budget = 1 - quantile
+    low_s, high_s = float(np.quantile(usual, 1 - budget / 2)), float(np.quantile(trouble, 1 - CLEAR * budget))
+    return (low_s, high_s) if high_s >= MIN_RISE * low_s else None
+
+
+def _is_clear(cause: Cause, record: Record) -> bool:
+    """Whether the trouble breaches SLOs of its signals clearly. Failures always do."""
+    return not cause.signals or any(_limits(record, signal, cause.quantile) for signal in cause.signals)
+
+
 def _objectives(record: Record, causes: Sequence[Cause], rng: Generator) -> tuple[Objective, ...]:
     """SLOs of success, TTFT and TPOT, and of the signals that the trouble is about; none if it is no clear breach."""
+    if not any(_is_clear(cause, record) for cause in causes):
+        return ()
     quantiles = {signal: cause.quantile for cause in causes for signal in cause.signals}
-    is_clear = any(not cause.signals for cause in causes)
     objectives = [Objective("success", None, 0.99)]
     for signal in sorted({"ttft", "tpot", *quantiles}):
-        usual, trouble = (signal_values(window.probes, signal) for window in record)
-        if len(usual) < 20:
-            return ()
-        objective = _loose(record.healthy, signal, LOOSE)
-        if signal in quantiles and len(trouble) >= 20:
-            budget = 1 - quantiles[signal]
-            low_s, high_s = np.quantile(usual, 1 - budget / 2), np.quantile(trouble, 1 - CLEAR * budget)
-            if high_s >= MIN_RISE * low_s:
-                threshold_s = float(low_s * (high_s / low_s) ** rng.uniform(0.2, 0.9))
-                objective, is_clear = Objective(signal, threshold_s, quantiles[signal]), True
-        objectives.append(objective)
-    return tuple(objectives) if is_clear else ()
+        limits = _limits(record, signal, quantiles[signal]) if signal in quantiles else None
+        if limits is None:
+            objectives.append(_loose(record.healthy, signal, LOOSE))
+        else:
+            threshold_s = limits[0] * (limits[1] / limits[0]) ** float(rng.uniform(0.2, 0.9))
+            objectives.append(Objective(signal, threshold_s, quantiles[signal]))
+    return tuple(objectives)
