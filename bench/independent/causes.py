@@ -105,7 +105,7 @@ def scene(half: Half, names: tuple[str, ...], index: int) -> Scene:
             if (threshold := _threshold(record, signal, cause.quantile, rng)) is not None
         }
         if breached:
-            machine, truth = before.machine, joint_truth(causes, before.machine)
+            machine, truth = before.machine, joint_truth(causes, before.machine, record.healthy)
             if unanswered_share(record.trouble) > FAILING_SHARE:
                 truth = replace(truth, true=truth.true | {"failing"})
             return Scene(

@@ -69,7 +69,7 @@ class Course:
 
     def truth(self, view: View) -> Truth:
         """The names of the trouble, for this prober."""
-        truth = joint_truth(self.causes, _machine(self.machine, view))
+        truth = joint_truth(self.causes, _machine(self.machine, view), self.windows[0])
         if self.causes and unanswered_share(self.windows[1]) > FAILING_SHARE:
             truth = replace(truth, true=truth.true | {"failing"} - truth.right)
         return truth
