@@ -12,11 +12,12 @@ python -m bench.diagnosis_over_time [--held-out] [--causes a,b+c,healthy] [--rat
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import product
 from multiprocessing import Pool
+from operator import methodcaller
 from typing import Any, cast
 
 import numpy as np
@@ -180,23 +181,27 @@ def play(of: Course, rate_per_s: float, view: View) -> tuple[tuple[float, tuple[
             diagnosis.evaluate()
             samples.append((at_s, None if diagnosis.diagnosis is None else tuple(diagnosis.diagnosis.regimes)))
         else:
-            method, *values = event
-            getattr(diagnosis, method)(*values)
+            event(diagnosis)
     return tuple(samples)
 
 
-def _events(of: Course, view: View) -> Iterator[tuple[float, tuple[Any, ...] | None]]:
-    """(time, method of an observer and its arguments) in order; None: evaluate."""
-    events: list[tuple[float, int, tuple[Any, ...] | None]] = []
+Event = Callable[[TargetDiagnosis], None]
+
+
+def _events(of: Course, view: View) -> Iterator[tuple[float, Event | None]]:
+    """(time, call of a method of the observer) in order; None: evaluate."""
+    events: list[tuple[float, int, Event | None]] = []
     for number, (window, all_seen) in enumerate(zip(of.seen(view), of.windows, strict=True)):
         hides_page = number == 1 and of.failure is not None and of.failure.hides_page
-        events += [(ended_s(probe), 0, ("probe_ended", probe)) for probe in window.probes]
+        events += [(ended_s(probe), 0, methodcaller("probe_ended", probe)) for probe in window.probes]
         for at_s, signals in window.readings:
             reading = None if hides_page else PageReading(round(at_s * 1e9), 0, signals)
-            events.append((at_s - START_NS / 1e9, 1, ("page_read", reading)))
+            events.append((at_s - START_NS / 1e9, 1, methodcaller("page_read", reading)))
         if window.devices:
             for (at_s, _), devices in zip(all_seen.readings, window.devices, strict=True):
-                events.append((at_s - START_NS / 1e9, 2, ("gpus_read", devices, "550.54")))
+                events.append((at_s - START_NS / 1e9, 2, methodcaller("gpus_read", devices, "550.54")))
+    for at_s, active in zip(of.drift_s or (), (True, False), strict=False):
+        events.append((at_s, 0, methodcaller("drifted", "probe_warm", "ttft", active=active)))
     at_s = WARM_UP_S + EVALUATE_EVERY_S
     while at_s <= of.ends_s[-1]:
         events.append((at_s, 3, None))
@@ -205,7 +210,7 @@ def _events(of: Course, view: View) -> Iterator[tuple[float, tuple[Any, ...] | N
 
 
 def burning_s(of: Course) -> tuple[float, ...]:
-    """The evaluations during the trouble at which the burn rate of an SLO is BURN_RATE over BURN_WINDOW_S."""
+    """The evaluations during the trouble at which the burn rate of an SLO is BURN_RATE over BURN_WINDOW_S, or a drift is reported."""
     probes = sorted(
         ((ended_s(probe), probe) for window in of.windows for probe in window.probes), key=lambda end: end[0]
     )
@@ -213,7 +218,7 @@ def burning_s(of: Course) -> tuple[float, ...]:
     begin_s, end_s = of.ends_s[:2] if of.causes else (WARM_UP_S, of.ends_s[0])
     times_s = np.arange(begin_s + EVALUATE_EVERY_S, end_s, EVALUATE_EVERY_S)
     first, last = (np.searchsorted(ends_s, times, "right") for times in (times_s - BURN_WINDOW_S, times_s))
-    burns = np.zeros(len(times_s), dtype=bool)
+    burns = times_s >= (of.drift_s[0] if of.drift_s else np.inf)
     for objective in of.objectives:
         signal: Any = objective.signal
         slo = Slo(signal, signal, objective.threshold_s, Decimal(str(objective.quantile)), 30 * 86_400.0)

@@ -31,6 +31,8 @@ HEALTHY_S, TROUBLE_S, RECOVERY_S, HOUR_S = 1200.0, 900.0, 420.0, 3600.0
 MAX_PROBE_SHARE = 0.25  # of the capacity of the service that the probes take
 MIN_RISE = 1.15  # between the quantiles that a threshold lies between
 CLEAR = 5  # times its error budget that the trouble burns
+MIN_DRIFT = 1.3  # factor on the median TTFT of warm probes, which a detector of drift sees after DRIFT_PROBES of them
+DRIFT_PROBES = 20
 LOOSE = 2.0  # factor on what is usual, for thresholds of signals that the trouble is not about
 DRAWS = 30  # of engine and users, until the trouble is a clear breach
 View = Literal["page and GPU", "page", "neither"]
@@ -52,6 +54,8 @@ class Course:
 
     causes: that act in the second window, none in a healthy course
     failure: of that window
+    drift_s: from when to when the warm probes' TTFT is reported to have drifted: lost prefixes seldom breach an SLO that holds for
+        cold probes
     """
 
     name: str
@@ -62,6 +66,7 @@ class Course:
     objectives: tuple[Objective, ...]
     hardware: Hardware
     failure: Failure | None = None
+    drift_s: tuple[float, float] | None = None
 
     def seen(self, view: View) -> tuple[Window, ...]:
         """The windows without what this prober does not read."""
@@ -108,7 +113,11 @@ def course(half: Half, names: tuple[str, ...], index: int, rate_per_s: float) ->
         is_true = len(causes) > 1 or causes[0].acts(record, after)
         objectives = _objectives(record, causes, rng)
         if is_true and objectives and unanswered_share(record.trouble) <= MAX_UNANSWERED_SHARE:
-            return Course(name, causes, before.machine, tuple(windows), ends_s, objectives, hardware, after.failure)
+            delay_s = DRIFT_PROBES / (0.5 * rate_per_s)
+            drift_s = (ends_s[0] + delay_s, ends_s[1] + delay_s) if _drifts(record) else None
+            return Course(
+                name, causes, before.machine, tuple(windows), ends_s, objectives, hardware, after.failure, drift_s
+            )
     raise LookupError(f"{name} at {rate_per_s}/s: no clear breach in {DRAWS} draws")
 
 
@@ -176,9 +185,25 @@ def _limits(record: Record, signal: str, quantile: float) -> tuple[float, float]
     return (low_s, high_s) if high_s >= MIN_RISE * low_s else None
 
 
+def _drifts(record: Record) -> bool:
+    """Whether warm probes take clearly longer, and cold ones do not."""
+    (warm, now_warm), (cold, now_cold) = (
+        [
+            signal_values([probe for probe in window.probes if probe.workload.endswith("_warm") is is_warm], "ttft")
+            for window in record
+        ]
+        for is_warm in (True, False)
+    )
+    if min(len(warm), len(now_warm), len(cold), len(now_cold)) < DRIFT_PROBES:
+        return False
+    is_slower = np.median(now_warm) >= MIN_DRIFT * np.median(warm)
+    return bool(is_slower and np.median(now_cold) < MIN_DRIFT * np.median(cold))
+
+
 def _is_clear(cause: Cause, record: Record) -> bool:
-    """Whether the trouble breaches SLOs of its signals clearly. Failures always do."""
-    return not cause.signals or any(_limits(record, signal, cause.quantile) for signal in cause.signals)
+    """Whether the trouble breaches SLOs of its signals clearly, or a lost prefix is a drift. Failures always are a breach."""
+    breaches = any(_limits(record, signal, cause.quantile) for signal in cause.signals)
+    return not cause.signals or breaches or ("prefix_miss" in cause.right and _drifts(record))
 
 
 def _objectives(record: Record, causes: Sequence[Cause], rng: Generator) -> tuple[Objective, ...]:
