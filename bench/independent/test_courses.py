@@ -72,6 +72,15 @@ def test_breach_is_clear(name: str) -> None:
     assert recovered < 0.05
 
 
+def test_lost_prefixes_drift() -> None:
+    """Without their prefix warm probes take longer, which is reported as a drift, and no SLO that holds for cold ones is missed."""
+    of = tuning_course("cache_off")
+    assert of.drift_s is not None
+    assert of.ends_s[0] < of.drift_s[0] < of.ends_s[1] < of.drift_s[1]
+    assert burning_s(of)[0] >= of.drift_s[0]
+    assert tuning_course("throttled").drift_s is None
+
+
 @pytest.mark.parametrize(
     ("name", "outcome"), [("rate_limit", Outcome.HTTP_429), ("resets", Outcome.RESET), ("loading", Outcome.HTTP_5XX)]
 )
