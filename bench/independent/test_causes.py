@@ -200,4 +200,4 @@ def test_late_prober() -> None:
 
 def test_evidence_is_accepted() -> None:
     """The product takes the evidence of a scene. Its verdict is not looked at."""
-    assert diagnose(tuning_scene("throttled").evidence).regime
+    assert diagnose(tuning_scene("throttled").evidence).regimes

@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
 
+from prober.features.diagnosis.diagnosis import Diagnosis
 from prober.features.drift.state import DriftVerdict
 from prober.features.experiments.report.plots import curves
 from prober.measure.event import TargetEvent
@@ -358,17 +359,29 @@ def test_a_drift_at_a_load_that_was_not_learnt_has_no_size() -> None:
         assert "no drift found" not in text
 
 
-def test_two_causes_and_doubts_are_shown() -> None:
-    """Both names in the headline and above the evidence; a measurement that was not used, with its reason."""
+def test_what_happens_is_said_with_how_much_and_how_sure() -> None:
+    """In the headline and above the evidence: a name with its first figure, a probable name, two names, or why it is not known."""
     (view,) = SCENES["slow"]()
-    assert view.diagnosis is not None
-    doubt = "the page's queue time: 1.2 s at 2 requests/s would be 2.4 waiting (Little's law), but the page reads 0.1"
-    two = replace(view, diagnosis=replace(view.diagnosis, regime="network", second="queueing", doubts=(doubt,)))
-    text = Read(html([two])).text
-    assert "two causes: network and queueing" in text
-    assert doubt in text
-    assert concern(two).detail.endswith("likely causes: network and queueing")
-    assert concern(view).detail.endswith("likely cause: queueing")
+    diagnosis = view.diagnosis
+    assert diagnosis is not None
+    assert concern(view).detail.endswith("; queueing (requests waiting: 7.2)")
+    probable = replace(diagnosis, regimes=("unknown",), probable=("queueing",))
+    why = "unknown; GPU readings would tell"
+    for shown, title, detail in (
+        (probable, "probably queueing, confirming", "; probably queueing, confirming"),
+        (
+            replace(diagnosis, regimes=("slow_decode", "network"), why=why),
+            "slow decode and network",
+            "(requests waiting: 7.2)",
+        ),
+        (Diagnosis(("unknown",), "no mechanism is visible", missing=("the page",)), "cause unknown", "; cause unknown"),
+    ):
+        one = replace(view, diagnosis=shown)
+        text = Read(html([one])).text
+        assert f"{title}: {shown.means}" in text
+        assert concern(one).detail.endswith(detail)
+        assert (f"Why: {why}" in text) == bool(shown.why)
+        assert ("Would tell more" in text) == bool(shown.missing)
 
 
 def test_the_percentiles_tell_the_error_of_the_prober_itself() -> None:

@@ -243,17 +243,12 @@ class PageView:
     grafana_url: str = ""
 
 
-def _cause(regimes: Sequence[str]) -> str:
-    names = " and ".join(regime.replace("_", " ") for regime in regimes)
-    return "cause unknown" if names == "unknown" else f"likely cause{'s' if len(regimes) > 1 else ''}: {names}"
-
-
 def concern(view: TargetView) -> Concern:
     """The most important fact about a target."""
     missed = [standing for standing in view.standings if standing.state == "missed"]
     without_data = [standing for standing in view.standings if standing.state == "no_data"]
     drifted = [drift for drift in view.drifts if drift.verdict.active]
-    cause = _cause(view.diagnosis.regimes) if view.diagnosis else ""
+    cause = view.diagnosis.headline if view.diagnosis else ""
     if view.paused_unix_s is not None:
         return Concern(5, "unknown", "paused", "no probes and no sweeps start until it is resumed")
     if view.state is TargetState.FAILING:
@@ -277,7 +272,7 @@ def concern(view: TargetView) -> Concern:
             2, "few", f"slower than its baseline: {signals}", cause, DRIFT_RUNBOOKS.get(drifted[0].signal, "")
         )
     if view.diagnosis is not None:
-        return Concern(3, "few", f"slow, {cause}", view.diagnosis.means)
+        return Concern(3, "few", cause, view.diagnosis.means)
     if view.state is not TargetState.READY:
         return Concern(4, "unknown", view.state, view.reason)
     if without_data:
