@@ -14,6 +14,7 @@ from prober.features.drift.state import DriftVerdict, Shift
 from prober.features.slo.compliance import Compliance, SloStatus
 from prober.measure.buffering import Buffering
 from prober.measure.chat import Usage
+from prober.measure.engine_signals import EngineInfo, EngineSignals
 from prober.measure.event import TargetEvent
 from prober.measure.objective import Slo
 from prober.measure.outcome import Outcome
@@ -22,7 +23,18 @@ from prober.measure.target_state import TargetState, WorkloadState
 from prober.measure.timeline import Connection, Timeline
 from prober.results.capacity import Capacity
 from prober.statistics.quantiles import Quantile, quantiles
-from prober.web.page.view import Capacities, Drifting, PageView, Problem, Room, Spending, Starting, TargetView, concern
+from prober.web.page.view import (
+    Capacities,
+    Drifting,
+    PageView,
+    Problem,
+    Room,
+    Spending,
+    Starting,
+    TargetView,
+    concern,
+    engine_trends,
+)
 from tests.results.samples import sweep
 
 NOW = 1_763_722_800.0
@@ -162,6 +174,21 @@ def slow() -> list[TargetView]:
             standings=standings("missed", "met", "met"),
             diagnosis=diagnosis,
             probes=late,
+            engine_trends=engine_trends(
+                [
+                    (
+                        5.0 * i,
+                        EngineSignals(
+                            EngineInfo("vllm"),
+                            requests_running=32.0,
+                            requests_waiting=i / 10,
+                            kv_cache_usage_ratio_max=0.41,
+                            generation_tokens_total=6_000.0 * i,
+                        ),
+                    )
+                    for i in range(73)
+                ]
+            ),
             capacity=Capacities(
                 [Capacity("ttft", "found", 10.0, 12.0, 13.0, 1_500.0, 0.9, 2_000, "model")],
                 NOW - 30_000,

@@ -14,6 +14,7 @@ import pytest
 from prober.features.diagnosis.diagnosis import Diagnosis
 from prober.features.drift.state import DriftVerdict
 from prober.features.experiments.report.plots import curves
+from prober.measure.engine_signals import EngineInfo, EngineSignals
 from prober.measure.event import TargetEvent
 from prober.measure.outcome import NEUTRAL, Outcome
 from prober.measure.printable import printable
@@ -25,7 +26,7 @@ from prober.storage.watched_file import runbooks
 from prober.web.page import drawings, layout, view
 from prober.web.page.environment import TEMPLATES, pieces
 from prober.web.page.filters import cut
-from prober.web.page.view import AT_ONCE, RECENT, Drifting, PageView, Room, TargetView, concern
+from prober.web.page.view import AT_ONCE, RECENT, Drifting, PageView, Room, TargetView, concern, engine_trends
 from prober.web.recent_probes import ProbeFilter
 from tests.results.samples import sweep
 from tests.web.scenes import (
@@ -283,6 +284,7 @@ FIGURES = {
     "healthy": "✓ met | TTFT | p50 | p90 | p95 | p99 | 1,400 | no drift found | 1.1 M of 4 M tokens | 42% free | "
     "estimated knee 12/s, 90% interval 10 to 13",
     "slow": "✗ missed | 61 of 2,400 | queueing | requests waiting | GPU utilization | --max-num-seqs | "
+    "requests running | 1,200/s | 41% | last ten minutes | "
     "none, demand is 8% above",
     "drifting": "slower since | slower at the same load | no large drift found (provisional) | ×1.44 | [1.3, 1.61] | "
     "1.00 of 1 | ▲ 3.9 M of 4 M",
@@ -357,6 +359,19 @@ def test_a_drift_at_a_load_that_was_not_learnt_has_no_size() -> None:
         assert words in text
         assert "too few samples since" not in text
         assert "no drift found" not in text
+
+
+def test_the_state_of_the_engine_is_shown_with_its_last_ten_minutes() -> None:
+    """Gauges as they are, counters as rates between readings; a signal that the page lacks is absent, and so is a restart's fall."""
+    readings = [
+        (10.0 * i, EngineSignals(EngineInfo("vllm"), requests_running=float(i), preemptions_total=count))
+        for i, count in enumerate((1.0, 3.0, 0.0))
+    ]
+    assert engine_trends(readings) == [
+        ("requests running", [0.0, 1.0, 2.0], ""),
+        ("preemptions", [12.0, 0.0], "/min"),
+    ]
+    assert engine_trends([]) == engine_trends(readings[:0]) == []
 
 
 def test_what_happens_is_said_with_how_much_and_how_sure() -> None:

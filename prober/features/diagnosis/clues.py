@@ -37,7 +37,7 @@ class WindowFeatures:
     long_*: of the longest third of the prompts, or of all if their lengths are similar: medians, and the quartile range of the TTFT.
     ttft_cold_s, ttft_warm_s: medians for prompts of similar length without and with a shared prefix; their difference has the standard
         error saving_error_s.
-    connect_s: median. headers_s, headers_ratio: medians of the time from sending to the headers, and of its share of the TTFT.
+    connect_s: median. headers_s: mean time from sending to the headers. headers_ratio: median of its share of that to the first token.
     late_ratio: share of probes that the prober sent late.
     held_back_ratio: share of the answers that arrived all at once or several tokens at a time.
 

@@ -13,10 +13,12 @@ from typing import NamedTuple
 from prober.features.diagnosis.clues import Evidence, Name, WindowFeatures
 
 GROWN = 1.2  # relative to the usual value
+STEP_GROWN = 1.12  # of plain decode steps, which vary less, where an SLO on decoding is breached
 CERTAIN = 3.0  # standard errors that a growth exceeds before it is divided into parts
 MOST = 0.5  # share of a growth that makes a part its cause
 MINOR = 0.4  # share of a growth up to which a part is not its cause
 OUTSIDE = 0.7  # share of the growth that the engine did not see
+EARLY = 0.9  # share of the time to the first token, within which headers do not wait for it
 BUSIER = 1.6  # growth of the work that means another load
 IDLE = 0.5  # requests waiting up to which nobody waits
 LATE = 0.05  # share of the probes: five times the limit of llmslo_trusted
@@ -31,7 +33,10 @@ STILL, USUAL_STILL, LONG_STILL_S = (
     0.08,
     0.25,
 )  # share of the time of streams: more than usual, and at most usual; a long pause
-STEADY = 1.15  # growth of a median up to which only the tail grew
+STEADY, STEADY_WARM = (
+    1.15,
+    1.3,
+)  # growth of a median up to which only the tail grew; warm prompts are short work and vary more
 NARROW, SHARP = (
     0.35,
     5.0,
@@ -55,7 +60,13 @@ class Finding(NamedTuple):
     @property
     def amount(self) -> str:
         """Value with unit: `7.2`, `98.8%`, `1.6 ×`."""
-        return f"{self.value * 100:.3g}%" if self.unit == "ratio" else f"{self.value:.3g} {self.unit}".rstrip()
+        if self.unit == "ratio":
+            return f"{self.value * 100:.3g}%"
+        return (
+            f"{self.value:,.0f} {self.unit}".rstrip()
+            if self.value >= 1_000
+            else f"{self.value:.3g} {self.unit}".rstrip()
+        )
 
     def text(self) -> str:
         """Line of text, such as `decode step: 1.6 × (14.9 ms after 9.3 ms)`."""
@@ -258,7 +269,8 @@ def _long_prompts(c: Comparison) -> tuple[Finding, ...]:
 
 
 def _slow_decode(c: Comparison) -> tuple[Finding, ...]:
-    is_slow, ttft_growth = is_at_least(c.step_growth, GROWN), c.growth(lambda w: w.ttft_mean_s) or 0.0
+    is_slow = is_at_least(c.step_growth, STEP_GROWN if c.breached and c.is_about_decode else GROWN)
+    ttft_growth = c.growth(lambda w: w.ttft_mean_s) or 0.0
     if not is_slow and not (c.is_about_decode and is_at_least(c.growth(lambda w: w.slow_step_s), ONE_REPLICA)):
         return ()
     # Under much more work every step contains prefill, and no plain step is measured.
@@ -282,16 +294,16 @@ def _network(c: Comparison) -> tuple[Finding, ...]:
         return _known(c.measured("time in which tokens are held on the way", lambda w: w.held_ratio, "ratio"))
     connect = c.share(lambda w: w.connect_s, c.long_added_s)
     is_early = (
-        c.before.headers_ratio is not None and c.before.headers_ratio < OUTSIDE
+        c.before.headers_ratio is not None and c.before.headers_ratio < EARLY
     )  # headers do not wait for the first token
-    headers = c.share(lambda w: w.headers_s, c.long_added_s) if is_early else None
+    headers = c.share(lambda w: w.headers_s, c.added_s) if is_early else None
     is_engine_slower = is_at_least(c.growth(lambda w: w.engine_itl_s), 1.25)
     is_outside = is_at_least(headers, OUTSIDE) or is_at_least(c.outside_share, OUTSIDE)
     if not c.is_about_ttft or not (is_at_least(connect, MOST) or (is_outside and not is_engine_slower)):
         return ()
     return _known(
         c.shared("connecting", connect, c.long_added_s),
-        c.shared("time to the headers", headers, c.long_added_s),
+        c.shared("time to the headers", headers, c.added_s),
         c.shared("time outside the engine", c.outside_share, c.added_s),
     )
 
@@ -335,18 +347,15 @@ def _stalls(c: Comparison) -> tuple[Finding, ...]:
     if still < max(usual + STILL, 1.6 * usual) or longest_s < max(LONG_STILL_S, 1.3 * usual_s):
         return ()
     # Prompts that are computed, of others or longer than before, make pauses as well, and a later first token of every probe.
-    medians = [c.growth(lambda w: w.long_ttft_s)] + (
-        [c.growth(lambda w: w.ttft_warm_s)] if c.before.ttft_warm_s else []
+    median, warm = c.growth(lambda w: w.long_ttft_s), c.growth(lambda w: w.ttft_warm_s)
+    is_later = (
+        median is None
+        or median >= STEADY
+        or (c.before.ttft_warm_s is not None and (warm is None or warm >= STEADY_WARM))
     )
-    load = [
-        c.step_growth,
-        c.work_growth,
-        c.growth(lambda w: w.prompt_tokens_per_request),
-        c.growth(lambda w: w.requests_per_s),
-    ]
-    if any(median is None or median >= STEADY for median in medians) or any(
-        is_at_least(growth, GROWN) for growth in load
-    ):
+    load: Sequence[Read] = (lambda w: w.prompt_tokens_per_request, lambda w: w.requests_per_s)
+    growths = [c.step_growth, c.work_growth, *(c.growth(read) for read in load)]
+    if is_later or any(is_at_least(growth, GROWN) for growth in growths):
         return ()
     if is_at_least(c.now.waiting, IDLE) or (c.now.waiting is None and not is_at_least(c.now.still_together_ratio, 0.8)):
         return ()
@@ -477,7 +486,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
         "long_prompts",
         "the engine computes longer prompts of other requests first",
         _long_prompts,
-        frozenset({"queueing", "slow_prefill", "stalls"}),
+        frozenset({"queueing", "slow_prefill", "slow_decode", "stalls"}),
         "the lengths of all prompts, and TTFT by prompt length at this load",
         (
             Advice("split long prompts (chunked prefill)", "their own first token is later", "chunked_prefill"),

@@ -35,6 +35,7 @@ WINDOW_S, LASTING_S, LONG_WINDOW_S = 120.0, 200.0, 300.0
 MIN_PROBES, MANY_PROBES = 30, 120  # of rare probes these windows reach further back, up to this many
 MAX_PROBES = 600  # per workload, and MAX_READINGS of page and GPUs: an evaluation then takes milliseconds
 MAX_READINGS = 150
+SHOWN_S = 600.0  # of the engine's state on the page
 MAX_PROBE_AGE_S = 6 * 3600.0
 FIRST_WINDOWS, FIRST_WINDOW_S, USUAL_WINDOW_S = (
     5,
@@ -158,6 +159,11 @@ class TargetDiagnosis(TargetObserver):
 
     def removed(self) -> None:
         self._monitor.forget(self)
+
+    def recent_readings(self) -> list[tuple[float, EngineSignals]]:
+        """The engine's page in the last SHOWN_S, at most MAX_READINGS."""
+        since_s = self._now_s() - SHOWN_S
+        return [(at_s, signals) for at_s, signals in self.readings if at_s >= since_s]
 
     def evaluate(self) -> None:
         """Diagnose the target if it is in trouble; otherwise learn what is usual."""

@@ -330,7 +330,7 @@ def _connect_s(probes: Iterable[ProbeResult]) -> float | None:
 
 
 def _headers(probes: Iterable[ProbeResult]) -> tuple[float, float] | tuple[None, None]:
-    """Medians of the time from sending to the headers, and of its share of the time to the first token."""
+    """Mean time from sending to the headers, and the median of its share of the time to the first token."""
     spans = [
         (line.headers_ns - line.sent_ns, line.first_ns - line.sent_ns)
         for probe in probes
@@ -338,7 +338,7 @@ def _headers(probes: Iterable[ProbeResult]) -> tuple[float, float] | tuple[None,
     ]
     if len(spans) < MIN_SAMPLES_BY_QUANTILE[0.5]:
         return None, None
-    return median(headers for headers, _ in spans) / 1e9, median(headers / first for headers, first in spans)
+    return fmean(headers for headers, _ in spans) / 1e9, median(headers / first for headers, first in spans)
 
 
 def _late_ratio(probes: Sequence[ProbeResult]) -> float | None:

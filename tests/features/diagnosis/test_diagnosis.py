@@ -70,6 +70,7 @@ PREFILL = {
 OUTSIDE = {**SLOWER, "engine_ttft_s": 0.071}
 STEPS = {"step_s": 0.016, "slow_step_s": 0.017, "engine_itl_s": 0.017}
 PAUSES = {"still_ratio": 0.06, "longest_still_s": 1.2, "ttft_mean_s": 0.100, "engine_ttft_s": 0.090}
+LONG = {**QUEUEING, "prompt_tokens_per_request": 2_400.0}
 # What changed, and the breached SLOs, by the name that is right.
 BREACHES: dict[Name, tuple[dict[str, Any], tuple[str, ...]]] = {
     "prober_late": ({"late_ratio": 0.2}, ("itl",)),
@@ -81,7 +82,7 @@ BREACHES: dict[Name, tuple[dict[str, Any], tuple[str, ...]]] = {
         {**IN_ENGINE, "prefix_hit_ratio": 0.1, "prefix_hit_tokens_per_s": 200.0, "engine_queue_s": 0.2},
         ("ttft",),
     ),
-    "long_prompts": ({**QUEUEING, "prompt_tokens_per_request": 2_400.0}, ("ttft",)),
+    "long_prompts": (LONG, ("ttft",)),
     "slow_decode": (STEPS, ("tpot",)),
     "slow_prefill": (PREFILL, ("ttft",)),
     "stalls": (PAUSES, ("itl",)),
@@ -237,6 +238,7 @@ def test_why_decode_is_slow(changes: dict[str, Any], without: tuple[str, ...], w
 
 def test_the_first_figure_says_how_much() -> None:
     """`decode step: 1.6 ×` in the headline, and the failures with the number of the probes."""
+    assert any("2,400 tokens (usually 800 tokens)" in finding.text() for finding in diagnosed(LONG, "ttft").evidence)
     assert diagnosed(STEPS, "tpot").headline == "slow decode (decode step: 1.6 ×)"
     failing = diagnosed(BREACHES["failing"][0], "success")
     assert failing.headline == "failing (http_5xx: HTTP 503: no upstream: 40 of 240 probes)"
