@@ -260,7 +260,12 @@ def _prefix_miss(c: Comparison) -> tuple[Finding, ...]:
 
 def _long_prompts(c: Comparison) -> tuple[Finding, ...]:
     grown = c.growth(lambda w: w.prompt_tokens_per_request)
-    if not is_at_least(grown, LONGER) or not c.is_ttft_slow or is_at_least(c.outside_share, OUTSIDE):
+    if (
+        not c.is_about_ttft
+        or not is_at_least(grown, LONGER)
+        or not c.is_ttft_slow
+        or is_at_least(c.outside_share, OUTSIDE)
+    ):
         return ()
     return _known(
         c.measured("mean prompt of all requests", lambda w: w.prompt_tokens_per_request, "tokens"),
@@ -339,25 +344,28 @@ def _slow_prefill(c: Comparison) -> tuple[Finding, ...]:
     return findings if spread_s <= NARROW * c.long_added_s and slopes_s > SHARP * error_s else ()
 
 
-def _stalls(c: Comparison) -> tuple[Finding, ...]:
+def _stands_still_more(c: Comparison) -> bool:
+    """Whether streams pause longer and for more of the time than usual, at the usual load, and requests do not wait for slots."""
     still, usual = c.now.still_ratio, c.before.still_ratio
-    longest_s, usual_s = c.now.longest_still_s, c.before.longest_still_s
-    if still is None or usual is None or longest_s is None or usual_s is None or usual > USUAL_STILL:
-        return ()
+    longest_s, usual_s, at_limit = c.now.longest_still_s, c.before.longest_still_s, c.now.waiting_at_most_running_ratio
+    if still is None or usual is None or longest_s is None or usual_s is None:
+        return False
     if still < max(usual + STILL, 1.6 * usual) or longest_s < max(LONG_STILL_S, 1.3 * usual_s):
-        return ()
-    # Prompts that are computed, of others or longer than before, make pauses as well, and a later first token of every probe.
-    median, warm = c.growth(lambda w: w.long_ttft_s), c.growth(lambda w: w.ttft_warm_s)
-    is_later = (
-        median is None
-        or median >= STEADY
-        or (c.before.ttft_warm_s is not None and (warm is None or warm >= STEADY_WARM))
-    )
+        return False
     load: Sequence[Read] = (lambda w: w.prompt_tokens_per_request, lambda w: w.requests_per_s)
     growths = [c.step_growth, c.work_growth, *(c.growth(read) for read in load)]
-    if is_later or any(is_at_least(growth, GROWN) for growth in growths):
+    is_idle = not is_at_least(c.now.waiting, IDLE) or (at_limit is not None and at_limit <= BELOW_LIMIT)
+    return is_idle and not any(is_at_least(growth, GROWN) for growth in growths)
+
+
+def _stalls(c: Comparison) -> tuple[Finding, ...]:
+    # Prompts that are computed, of others or longer than before, make pauses as well, and a later first token of every probe.
+    median, warm = c.growth(lambda w: w.long_ttft_s), c.growth(lambda w: w.ttft_warm_s)
+    has_warm = c.before.ttft_warm_s is not None
+    is_later = median is None or median >= STEADY or (has_warm and (warm is None or warm >= STEADY_WARM))
+    if is_later or is_at_least(c.before.still_ratio, USUAL_STILL) or not _stands_still_more(c):
         return ()
-    if is_at_least(c.now.waiting, IDLE) or (c.now.waiting is None and not is_at_least(c.now.still_together_ratio, 0.8)):
+    if c.now.waiting is None and not is_at_least(c.now.still_together_ratio, 0.8):
         return ()
     return _known(
         c.measured("time in which streams stand still", lambda w: w.still_ratio, "ratio"),
@@ -369,6 +377,8 @@ def _stalls(c: Comparison) -> tuple[Finding, ...]:
 def _queueing(c: Comparison) -> tuple[Finding, ...]:
     if not c.is_about_ttft or not is_at_least(c.queue_share, MOST) or is_at_least(c.outside_share, OUTSIDE):
         return ()
+    if _stands_still_more(c):
+        return ()  # they may wait for an engine that stands still
     return _known(
         c.shared("waiting", c.queue_share, c.added_s),
         c.measured("requests waiting", lambda w: w.waiting),

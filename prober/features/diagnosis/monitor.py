@@ -31,7 +31,7 @@ EVALUATE_EVERY_S = 15.0
 CONFIRMING = 8  # evaluations, two minutes: a name is confirmed by more than half of them, and ends when fewer have it
 HELD_S, MOSTLY = 900.0, 0.6  # a diagnosis is an event once it was shown for this share of this time
 # In which an SLO is breached; in which it still is, since trouble can come and go; and of the trouble that is diagnosed.
-WINDOW_S, LASTING_S, LONG_WINDOW_S = 120.0, 200.0, 300.0
+WINDOW_S, LASTING_S, LONG_WINDOW_S = 120.0, 220.0, 300.0
 MIN_PROBES, MANY_PROBES = 30, 120  # of rare probes these windows reach further back, up to this many
 MAX_PROBES = 600  # per workload, and MAX_READINGS of page and GPUs: an evaluation then takes milliseconds
 MAX_READINGS = 150
