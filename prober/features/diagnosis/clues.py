@@ -39,12 +39,10 @@ class WindowFeatures:
         error saving_error_s.
     connect_s: median. headers_s: mean time from sending to the headers. headers_ratio: median of its share of that to the first token.
     late_ratio: share of probes that the prober sent late.
-    held_back_ratio: share of the answers that arrived all at once or several tokens at a time.
 
     From the engine's page:
     running, waiting: means of the readings. kv_usage_ratio: their 90th percentile.
     waiting_at_most_running_ratio: share of the readings with waiting requests that have the most running ones.
-    kv_free_tokens: in the fullest rank, 10th percentile of the readings.
     requests_per_s, prompt_tokens_per_request: of all requests.
     preemptions_per_s, generated_tokens_per_s: from increments of the counters.
     computed_prompt_tokens_per_s: without tokens from the prefix cache.
@@ -77,12 +75,10 @@ class WindowFeatures:
     headers_s: float | None = None
     headers_ratio: float | None = None
     late_ratio: float | None = None
-    held_back_ratio: float | None = None
     running: float | None = None
     waiting: float | None = None
     waiting_at_most_running_ratio: float | None = None
     kv_usage_ratio: float | None = None
-    kv_free_tokens: float | None = None
     requests_per_s: float | None = None
     prompt_tokens_per_request: float | None = None
     preemptions_per_s: float | None = None

@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 from prober.features.diagnosis.clues import WindowFeatures
 from prober.measure.bandwidth_bound import DecodeModel, decode_bound_tokens_per_s, measured_to_bound_ratio
-from prober.measure.buffering import is_held_back
 from prober.measure.engine_signals import EngineHistogram, EngineSignals
 from prober.measure.gpu_reading import GpuReading
 from prober.measure.outcome import ANSWERED, BAD
@@ -62,8 +61,8 @@ def window_features(
     good = [probe for probe in probes if probe.outcome in ANSWERED and not probe.warm_up and not probe.cached]
     ttfts = [(probe, ttft) for probe in good if (ttft := probe.timeline.ttft_s) is not None]
     cold = [(probe, ttft) for probe, ttft in ttfts if not probe.workload.endswith(WARM)] or ttfts
-    lengths = [(length, ttft) for probe, ttft in cold if (length := _prompt_tokens(probe))]
-    line = prompt_line(lengths)
+    by_length = [(length, ttft) for probe, ttft in cold if (length := _prompt_tokens(probe))]
+    line = prompt_line(by_length)
     colds_s = [ttft for _, ttft in cold]
     mean_s, error_s = _mean_and_error([ttft for _, ttft in ttfts])
     gaps, are_single_tokens = _gaps(good)
@@ -77,7 +76,12 @@ def window_features(
     cold_s, warm_s, saving_error_s = _cold_and_warm(ttfts)
     headers_s, headers_ratio = _headers(good)
     running = _mean(s.requests_running for _, s in readings)
-    page = _page(readings)
+    prompts, lengths = (
+        _rate(readings, lambda s: s.prompt_tokens_total),
+        _observed_mean(readings, lambda s: s.prompt_tokens),
+    )
+    queries = _rate(readings, lambda s: s.prefix_cache_queries_tokens_total)
+    hits, requests = _rate(readings, lambda s: s.prefix_cache_hits_tokens_total), _rate(readings, _requests_total)
     return WindowFeatures(
         probes=len(probes),
         failures=dict(failed.most_common()),
@@ -101,19 +105,19 @@ def window_features(
         headers_s=headers_s,
         headers_ratio=headers_ratio,
         late_ratio=_late_ratio(probes),
-        held_back_ratio=_held_back_ratio(good),
         running=running,
         waiting=_mean(s.requests_waiting for _, s in readings),
         waiting_at_most_running_ratio=_waiting_at_most_running_ratio(readings),
         kv_usage_ratio=_high(s.kv_cache_usage_ratio_max for _, s in readings),
-        kv_free_tokens=_kv_free_tokens(readings),
-        requests_per_s=page.requests_per_s,
-        prompt_tokens_per_request=page.prompt_tokens_per_request,
-        preemptions_per_s=page.preemptions_per_s,
-        generated_tokens_per_s=page.generated_tokens_per_s,
-        computed_prompt_tokens_per_s=page.computed_prompt_tokens_per_s,
-        prefix_hit_tokens_per_s=page.prefix_hit_tokens_per_s,
-        prefix_hit_ratio=page.prefix_hit_ratio,
+        requests_per_s=requests,
+        prompt_tokens_per_request=prompts / requests
+        if lengths is None and prompts is not None and requests
+        else lengths,
+        preemptions_per_s=_rate(readings, lambda s: s.preemptions_total),
+        generated_tokens_per_s=_rate(readings, lambda s: s.generation_tokens_total),
+        computed_prompt_tokens_per_s=prompts if prompts is None or hits is None else max(0.0, prompts - hits),
+        prefix_hit_tokens_per_s=hits,
+        prefix_hit_ratio=hits / queries if hits is not None and queries else None,
         engine_ttft_s=_observed_mean(readings, lambda s: s.ttft_seconds),
         engine_itl_s=_observed_mean(readings, lambda s: s.itl_seconds or s.tpot_seconds),
         engine_queue_s=_observed_mean(readings, lambda s: s.queue_seconds),
@@ -221,36 +225,6 @@ def prompt_line(samples: Sequence[tuple[float, float]]) -> PromptLine | None:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Page:
-    """Features from the counters of the page."""
-
-    requests_per_s: float | None
-    prompt_tokens_per_request: float | None
-    preemptions_per_s: float | None
-    generated_tokens_per_s: float | None
-    computed_prompt_tokens_per_s: float | None
-    prefix_hit_tokens_per_s: float | None
-    prefix_hit_ratio: float | None
-
-
-def _page(readings: Sequence[Reading]) -> _Page:
-    prompts = _rate(readings, lambda s: s.prompt_tokens_total)
-    queries = _rate(readings, lambda s: s.prefix_cache_queries_tokens_total)
-    hits = _rate(readings, lambda s: s.prefix_cache_hits_tokens_total)
-    requests = _rate(readings, _requests_total)
-    lengths = _observed_mean(readings, lambda s: s.prompt_tokens)
-    return _Page(
-        requests,
-        prompts / requests if lengths is None and prompts is not None and requests else lengths,
-        _rate(readings, lambda s: s.preemptions_total),
-        _rate(readings, lambda s: s.generation_tokens_total),
-        prompts if prompts is None or hits is None else max(0.0, prompts - hits),
-        hits,
-        hits / queries if hits is not None and queries else None,
-    )
-
-
 def _prompt_tokens(probe: ProbeResult) -> int:
     """Prompt tokens as counted by the server, else as requested; 0 if neither is known."""
     usage = probe.timeline.usage
@@ -346,11 +320,6 @@ def _late_ratio(probes: Sequence[ProbeResult]) -> float | None:
     return late / len(probes) if len(probes) >= MIN_SAMPLES_BY_QUANTILE[0.5] else None
 
 
-def _held_back_ratio(probes: Iterable[ProbeResult]) -> float | None:
-    judged = [held_back for probe in probes if (held_back := is_held_back(probe.timeline)) is not None]
-    return fmean(judged) if len(judged) >= MIN_SAMPLES_BY_QUANTILE[0.5] else None
-
-
 def typical(windows: Iterable[WindowFeatures]) -> WindowFeatures:
     """Features of usual windows: the median of each, of the windows in which it was measured."""
     rows = list(windows)
@@ -424,16 +393,6 @@ def _waiting_at_most_running_ratio(readings: Sequence[Reading]) -> float | None:
     most = max((running for _, running in known), default=0.0)
     at_most = [running >= most for waiting, running in known if waiting >= 1]
     return fmean(at_most) if len(at_most) >= MIN_WAITING_READINGS else None
-
-
-def _kv_free_tokens(readings: Sequence[Reading]) -> float | None:
-    """10th percentile of the free tokens of the fullest rank."""
-    free = sorted(
-        (1 - s.kv_cache_usage_ratio_max) * s.kv_cache_capacity_tokens / (s.ranks or 1)
-        for _, s in readings
-        if s.kv_cache_usage_ratio_max is not None and s.kv_cache_capacity_tokens is not None
-    )
-    return free[len(free) // 10] if free else None
 
 
 def _over_bound(

@@ -36,7 +36,6 @@ HEALTHY = WindowFeatures(
     running=4.0,
     waiting=0.0,
     kv_usage_ratio=0.2,
-    kv_free_tokens=300_000.0,
     requests_per_s=25.0,
     prompt_tokens_per_request=800.0,
     preemptions_per_s=0.0,
@@ -53,7 +52,7 @@ HEALTHY = WindowFeatures(
     over_bound=0.7,
 )
 PAGE = (
-    *("running", "waiting", "kv_usage_ratio", "kv_free_tokens", "requests_per_s", "prompt_tokens_per_request"),
+    *("running", "waiting", "kv_usage_ratio", "requests_per_s", "prompt_tokens_per_request"),
     *("preemptions_per_s", "generated_tokens_per_s", "computed_prompt_tokens_per_s", "prefix_hit_tokens_per_s"),
     *("prefix_hit_ratio", "engine_ttft_s", "engine_itl_s", "engine_queue_s", "over_bound"),
 )

@@ -227,15 +227,6 @@ def test_readings_at_the_most_running_requests() -> None:
     assert window_features([], more).waiting_at_most_running_ratio == pytest.approx(0.8)
 
 
-def test_free_tokens_are_those_of_the_fullest_rank() -> None:
-    """Half of the rank's capacity is free in nine of ten readings, a tenth in the last."""
-    page = replace(PAGE, ranks=2, kv_cache_capacity_tokens=20_000.0)
-    usages = [0.5] * 9 + [0.9]
-    readings = [(5.0 * at, replace(page, kv_cache_usage_ratio_max=usage)) for at, usage in enumerate(usages)]
-    assert window_features([], readings[:9]).kv_free_tokens == pytest.approx(5_000)
-    assert window_features([], [*readings, (99.0, readings[-1][1])]).kv_free_tokens == pytest.approx(1_000)
-
-
 def test_the_mean_has_a_standard_error() -> None:
     """Of 25 probes with a standard deviation of 10 ms: 2 ms."""
     features = window_features([probe(ttft_ms=40 + 20 * (i % 2)) for i in range(25)])
@@ -262,16 +253,15 @@ def test_the_bound_needs_the_context_of_the_batch() -> None:
 
 
 def test_tokens_that_arrive_together_are_no_decode_step() -> None:
-    """Eight at a time: the gap of a flush is not a step, with or without usage. Held-back answers are counted."""
+    """Eight at a time: the gap of a flush is not a step, with or without usage."""
     stamps = tuple((100 + 80 * (i // 8)) * MS for i in range(48))
     for usage in (Usage(100, 48), None):
         timeline = Timeline(0, first_ns=stamps[0], end_ns=stamps[-1], content_ns=stamps, usage=usage)
         together = [ProbeResult("t", "w", "id", 0.0, Outcome.OK, "", timeline)] * 60
         features = window_features(together)
-        assert (features.step_s, features.held_back_ratio) == (None, 1.0)
+        assert features.step_s is None
     streamed = window_features([probe(tokens=48)] * 60)
     assert streamed.step_s == pytest.approx(0.010)
-    assert streamed.held_back_ratio == 0.0
 
 
 def paused(pause_ms: float, burst: int, at: int = 20, due_ms: float = 0.0) -> ProbeResult:
