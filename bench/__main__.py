@@ -27,6 +27,7 @@ PROGRAMS = (
     "drift_sizes",
     "diagnosis",
     "diagnosis_independent",
+    "diagnosis_over_time",
     "deciding",
     "dependence",
     "knee",

@@ -2,7 +2,8 @@
 
 A scene has half an hour of a healthy service and a quarter of an hour with one cause or two; the true names were written with the
 scene, before any diagnosis saw it (`bench/independent/causes.py`). Rules and thresholds were looked at on the tuning half only.
-`unknown` is not wrong; of two causes one name is right, two names only if both are true.
+`unknown` is not wrong, but where an expert with the same readings could tell it is not right either. Of two causes one name is
+right, two names only if both are.
 
 python -m bench.diagnosis_independent [--held-out]
 """
@@ -13,32 +14,33 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from bench.independent.causes import Scene, scenes
+from bench.independent.causes_catalogue import Truth
 from bench.independent.causes_engines import Half
 from bench.report import goal, show
 from prober.features.diagnosis.diagnosis import diagnose
 
+KINDS = ("right", "true", "unknown", "wrong")
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The causes that act in a scene, the names that are true of them, and the names that were given. page: whether one was read."""
+    """The causes that act in a scene, their names, the names that were given, and what these are. page: whether one was read."""
 
     acting: str
-    true: frozenset[str]
+    truth: Truth
     names: tuple[str, ...]
     page: bool
 
     @property
     def kind(self) -> str:
-        """`right`, `unknown` or `wrong`."""
-        if set(self.names) <= self.true:
-            return "right"
-        return "unknown" if self.names == ("unknown",) else "wrong"
+        """One of `KINDS`."""
+        return self.truth.verdict(self.names)
 
 
 def verdicts(of: Iterable[Scene]) -> list[Verdict]:
     """Diagnoses of scenes."""
     return [
-        Verdict(scene.name.split("/")[1], scene.causes, diagnose(scene.evidence).regimes, scene.page is not None)
+        Verdict(scene.name.split("/")[1], scene.truth, diagnose(scene.evidence).regimes, scene.page is not None)
         for scene in of
     ]
 
@@ -46,15 +48,15 @@ def verdicts(of: Iterable[Scene]) -> list[Verdict]:
 def shares(rows: Sequence[Verdict]) -> dict[str, float]:
     """Shares of each kind of verdict, and of scenes for which two causes were named."""
     counts = Counter(row.kind for row in rows)
-    by_kind = {kind: round(counts[kind] / len(rows), 4) for kind in ("right", "unknown", "wrong")}
+    by_kind = {kind: round(counts[kind] / len(rows), 4) for kind in KINDS}
     return {"scenes": len(rows), **by_kind, "two_named": round(sum(len(row.names) == 2 for row in rows) / len(rows), 4)}
 
 
 def confusion(rows: Sequence[Verdict]) -> dict[str, dict[str, int]]:
-    """Names given, by the causes that act."""
+    """Names given, by the causes that act; `hidden` where no expert could tell."""
     table: dict[str, Counter[str]] = {}
     for row in rows:
-        title = f"{row.acting} ({' or '.join(sorted(row.true))})"
+        title = f"{row.acting} ({' or '.join(sorted(row.truth.right))}){'' if row.truth.is_visible else ' hidden'}"
         table.setdefault(title, Counter())[" and ".join(row.names)] += 1
     return {title: dict(counts.most_common()) for title, counts in sorted(table.items())}
 
@@ -65,17 +67,19 @@ def main() -> None:
     parser.add_argument("--held-out", action="store_true", help="the half that no rule was looked at on")
     half: Half = "held_out" if parser.parse_args().held_out else "tuning"
     rows = verdicts(scenes(half))
-    single = [row for row in rows if "+" not in row.acting]
-    double = [row for row in rows if "+" in row.acting]
+    single, double = ([row for row in rows if row.truth.causes == number] for number in (1, 2))
+    visible = [row for row in single if row.truth.is_visible]
     goals = [
         goal(f"wrongly named, one cause, {half} scenes", shares(single)["wrong"], 0.02, "share"),
         goal(f"wrongly named, two causes, {half} scenes", shares(double)["wrong"], 0.05, "share"),
+        goal(f"not named right, one visible cause, {half} scenes", 1 - shares(visible)["right"], 0.1, "share"),
     ]
     show(
         "diagnosis_independent",
         goals,
         half=half,
         one_cause=shares(single),
+        one_visible_cause=shares(visible),
         one_cause_with_a_page=shares([row for row in single if row.page]),
         two_causes=shares(double),
         confusion=confusion(rows),

@@ -1,24 +1,24 @@
 """Scenes of slowness for the diagnosis, each with a verdict that was written before any diagnosis saw it.
 
     for scene in scenes("tuning"):
-        diagnosis = diagnose(scene.evidence)
-        is_wrong = diagnosis.regime not in {"unknown", *scene.causes}
+        verdict = scene.truth.verdict(diagnose(scene.evidence).regimes)
 
 A scene has half an hour of a healthy service and a quarter of an hour of trouble: one cause or two change the service in between.
-The simulated service knows nothing of the diagnosis; only the names of its regimes are used here, in the sense of their texts.
+The simulated service knows nothing of the diagnosis; only the names that it can give are used here, in the sense of their texts.
 Severity rises until the SLO's quantile is clearly worse than before, so some scenes barely breach and others strongly.
 """
 
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.random import Generator
 
-from bench.independent.causes_catalogue import CAUSES, PAIRS, UNANSWERED, Case, Cause, signal_values
+from bench.independent.causes_catalogue import CAUSES, PAIRS, UNANSWERED, Case, Cause, Truth, joint_truth, signal_values
 from bench.independent.causes_engines import KINDS, Half, Wishes, healthy_service
-from bench.independent.causes_prober import PRODUCT_NAMES
+from bench.independent.causes_prober import INTERVAL_S, PRODUCT_NAMES
 from bench.independent.causes_service import Record, as_seen, capacity_per_s, mean_kv_tokens, observe
 from bench.independent.causes_situation import Situation, Window
 from prober.features.diagnosis.clues import Evidence
@@ -30,6 +30,9 @@ SINGLES_PER_CAUSE = 3
 SCENES_PER_PAIR = 3
 MIN_RISE = 1.15  # of the SLO's quantile, else the scene is no breach
 MAX_UNANSWERED_SHARE = 0.25
+FAILING_SHARE = (
+    0.02  # of probes without an answer in time; from there on it is true, and no answer, that the service fails
+)
 DRAWS = 20  # of engine and users, until one is slow enough to breach
 
 
@@ -37,14 +40,13 @@ DRAWS = 20  # of engine and users, until one is slow enough to breach
 class Scene:
     """Two windows of observations and the truth.
 
-    causes: names of regimes that are true of the scene; any other name than these and `unknown` is wrong
     breached: {signal: threshold in s} of the breached SLOs
     hardware: of the engine, if the prober was told
     page: name of the engine's page, None if the prober reads none
     """
 
     name: str
-    causes: frozenset[str]
+    truth: Truth
     healthy: Window
     trouble: Window
     breached: Mapping[str, float]
@@ -79,14 +81,13 @@ def scene(half: Half, names: tuple[str, ...], index: int) -> Scene:
     """
     name = f"{half}/{'+'.join(names)}/{index}"
     causes = tuple(CAUSES[cause] for cause in names)
-    regimes = frozenset[str]().union(*(cause.regimes for cause in causes))
     kinds = KINDS[half]
     for draw in range(DRAWS):
         rng = np.random.default_rng([zlib.crc32(name.encode()), draw])
         kind = kinds[(index + zlib.crc32("+".join(names).encode()) + draw) % len(kinds)]
-        before, hardware = healthy_service(kind, _joint([cause.wishes for cause in causes]), rng)
+        before, hardware = healthy_service(kind, joint_wishes([cause.wishes for cause in causes]), rng)
         case = Case(rng, mean_kv_tokens(before, rng), capacity_per_s(before, rng))
-        severities = [_severity(before, cause, case) for cause in causes]
+        severities = [severity_of(before, cause, case, partial(_rises, cause)) for cause in causes]
         after = before
         for cause, severity in zip(causes, severities, strict=True):
             if severity is not None:
@@ -95,7 +96,7 @@ def scene(half: Half, names: tuple[str, ...], index: int) -> Scene:
             continue
         record = observe(before, after, HEALTHY_S, TROUBLE_S, rng)
         is_true = len(causes) > 1 or causes[0].acts(record, after)
-        if not is_true or _unanswered_share(record.trouble) > MAX_UNANSWERED_SHARE:
+        if not is_true or unanswered_share(record.trouble) > MAX_UNANSWERED_SHARE:
             continue
         breached = {
             signal: threshold
@@ -104,10 +105,12 @@ def scene(half: Half, names: tuple[str, ...], index: int) -> Scene:
             if (threshold := _threshold(record, signal, cause.quantile, rng)) is not None
         }
         if breached:
-            machine = before.machine
+            machine, truth = before.machine, joint_truth(causes, before.machine, record.healthy)
+            if unanswered_share(record.trouble) > FAILING_SHARE:
+                truth = replace(truth, true=truth.true | {"failing"})
             return Scene(
                 name=name,
-                causes=regimes,
+                truth=truth,
                 healthy=as_seen(record.healthy, machine),
                 trouble=as_seen(record.trouble, machine),
                 breached=breached,
@@ -117,7 +120,7 @@ def scene(half: Half, names: tuple[str, ...], index: int) -> Scene:
     raise LookupError(f"{name}: no breach in {DRAWS} draws")
 
 
-def _joint(wishes: Sequence[Wishes]) -> Wishes:
+def joint_wishes(wishes: Sequence[Wishes]) -> Wishes:
     """Wishes of all causes. Of ranges the one with the lowest upper end holds, since it protects a cause from a side effect."""
     batches = {wish.max_batch for wish in wishes} - {Wishes().max_batch} or {Wishes().max_batch}
     return Wishes(
@@ -132,16 +135,26 @@ def _joint(wishes: Sequence[Wishes]) -> Wishes:
     )
 
 
-def _severity(before: Situation, cause: Cause, case: Case) -> float | None:
-    """A random severity at which the cause alone is a breach in a trial, None if there is none."""
+def severity_of(
+    before: Situation,
+    cause: Cause,
+    case: Case,
+    is_breach: Callable[[Record], bool],
+    interval_s: float = INTERVAL_S,
+) -> float | None:
+    """A random severity at which the cause alone is a breach in a trial, None if there is none. interval_s: between probes"""
     lowest = float(case.rng.uniform(0, 0.7))
     for severity in (*np.arange(lowest, 1.0, 0.25).tolist(), 1.0):
         after = cause.apply(before, severity, case)
-        record = observe(before, after, TRIAL_S, TRIAL_S, case.rng)
-        is_breach = any(_rise(record, signal, cause.quantile) >= MIN_RISE for signal in cause.signals)
-        if is_breach and cause.acts(record, after) and _unanswered_share(record.trouble) <= MAX_UNANSWERED_SHARE:
+        record = observe(before, after, TRIAL_S, TRIAL_S, case.rng, interval_s)
+        is_true = cause.acts(record, after) and unanswered_share(record.trouble) <= MAX_UNANSWERED_SHARE
+        if is_true and is_breach(record):
             return float(severity)
     return None
+
+
+def _rises(cause: Cause, record: Record) -> bool:
+    return any(_rise(record, signal, cause.quantile) >= MIN_RISE for signal in cause.signals)
 
 
 def _quantiles(record: Record, signal: str, quantile: float) -> tuple[float, float] | None:
@@ -168,6 +181,6 @@ def _threshold(record: Record, signal: str, quantile: float, rng: Generator) -> 
     return float(ends[0] * (ends[1] / ends[0]) ** rng.uniform(0.2, 0.9))
 
 
-def _unanswered_share(window: Window) -> float:
+def unanswered_share(window: Window) -> float:
     """Share of the probes without an answer in time."""
     return sum(probe.outcome in UNANSWERED for probe in window.probes) / len(window.probes)

@@ -1,4 +1,4 @@
-"""Causes of slowness: what changes in a service, how to tell that it acts, and the names of the regimes that are true of it."""
+"""Causes of slowness: what changes in a service, how to tell that it acts, and the names that are true of it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -9,12 +9,19 @@ from numpy.random import Generator
 from bench.independent.causes_engines import Half, Wishes, replace_rate, replace_structure
 from bench.independent.causes_prober import FIRST_TOKEN_TIMEOUT_S
 from bench.independent.causes_service import Record, capacity_per_s
-from bench.independent.causes_situation import Gpu, Host, Situation, Window
+from bench.independent.causes_situation import Failure, Gpu, Host, Machine, Situation, Window
+from bench.independent.engine import PAGES
 from prober.measure.gpu_reading import ThrottleReason
 from prober.measure.outcome import ANSWERED, Outcome
 from prober.measure.result import ProbeResult
 
 UNANSWERED = frozenset({Outcome.TIMEOUT_FIRST_TOKEN, Outcome.TIMEOUT_TOTAL})
+NAMES = frozenset(
+    {
+        *("prober_late", "refusing", "failing", "loading", "cache_pressure", "queueing", "long_prompts"),
+        *("slow_prefill", "prefix_miss", "slow_decode", "stalls", "network", "unknown"),
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,22 +38,85 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
+class Truth:
+    """Names of `NAMES` for one scene.
+
+    right: answer the question what happens
+    true: are true as well, such as a consequence, and do not answer it: neither right nor wrong
+    is_visible: whether an expert who has this prober's readings could give a right name; otherwise only `unknown` is honest
+    causes: number of causes that act
+    """
+
+    right: frozenset[str]
+    true: frozenset[str] = frozenset()
+    is_visible: bool = True
+    causes: int = 1
+
+    def verdict(self, names: Sequence[str]) -> str:
+        """`right`, `true`, `unknown` or `wrong`. Two names for two causes are right only if both are."""
+        given = frozenset(names) - {"unknown"}
+        if not given:
+            return "unknown"
+        if not given <= self.right | self.true:
+            return "wrong"
+        return "right" if given <= self.right or (self.causes == 1 and given & self.right) else "true"
+
+
+def _visible(_: Machine, __: Window) -> bool:
+    """Probes alone show it."""
+    return True
+
+
+def _hidden(_: Machine, __: Window) -> bool:
+    """Nothing shows it."""
+    return False
+
+
+def _shown_by(*signals: str) -> Callable[[Machine, Window], bool]:
+    """Only a page with these signals shows it."""
+    return lambda machine, _: machine.page is not None and not PAGES[machine.page] & set(signals)
+
+
+def _shown_by_headers(machine: Machine, healthy: Window) -> bool:
+    """Headers that come before the first token, or the engine's own TTFT, tell a wait before the engine from one in it."""
+    return machine.has_early_headers or _shown_by("ttft_seconds")(machine, healthy)
+
+
+def _shown_by_saving(machine: Machine, healthy: Window) -> bool:
+    """The page counts hits, or long warm probes were a sixth faster than cold ones."""
+    long = [probe for probe in healthy.probes if probe.requested_prompt_tokens == max(machine.probe_tokens)]
+    cold, warm = ([probe for probe in long if probe.workload.endswith("_warm") is is_warm] for is_warm in (False, True))
+    saves = np.median(signal_values(warm, "ttft")) < 0.85 * np.median(signal_values(cold, "ttft"))
+    return bool(saves) or _shown_by("prefix_cache_hits_tokens_total")(machine, healthy)
+
+
+@dataclass(frozen=True, slots=True)
 class Cause:
     """Trouble. `apply(situation, severity from 0 to 1, case)` is the service after the change.
 
-    regimes: the names that are true of it
+    right, true: see `Truth`
     signals: SLOs that it breaches
-    acts: whether a record shows that it slows the service in the way of its regimes, and in no other
+    acts: whether a record shows that it slows the service in the way of its names, and in no other
+    is_visible: to an expert who has the readings of a prober on this machine, by the healthy window
     wishes: for the healthy service
     quantile: of those signals in the SLO
     """
 
-    regimes: frozenset[str]
+    right: frozenset[str]
     signals: tuple[str, ...]
     apply: Callable[[Situation, float, Case], Situation]
     acts: Callable[[Record, Situation], bool]
     wishes: Wishes = Wishes()
     quantile: float = 0.95
+    true: frozenset[str] = frozenset()
+    is_visible: Callable[[Machine, Window], bool] = _visible
+
+
+def joint_truth(causes: Sequence[Cause], machine: Machine, healthy: Window) -> Truth:
+    """Truth of a scene in which some causes act, for a prober on this machine."""
+    right = frozenset[str]().union(*(cause.right for cause in causes))
+    true = frozenset[str]().union(*(cause.true for cause in causes))
+    return Truth(right, true - right, any(cause.is_visible(machine, healthy) for cause in causes), len(causes))
 
 
 def _scaled(situation: Situation, factors: Sequence[float]) -> Situation:
@@ -299,79 +369,200 @@ def _names(*regimes: str) -> frozenset[str]:
     return frozenset(regimes)
 
 
+# A client measures that decode steps, its own prompts or connections take longer, that all streams pause, and that chunks which waited
+# arrive at once. Why a first token waits inside the engine only the page shows: without one `unknown` is honest.
 CAUSES: dict[str, Cause] = {
-    "more_users": Cause(_names("queueing"), ("ttft",), _more_users, _waits, Wishes(max_batch=(12, 48))),
-    "bursts": Cause(_names("queueing"), ("ttft",), _bursts, _waits, Wishes(max_batch=(12, 40))),
+    # More requests run at once, so that steps are longer as well.
+    "more_users": Cause(
+        _names("queueing"),
+        ("ttft",),
+        _more_users,
+        _waits,
+        Wishes(max_batch=(12, 48)),
+        true=_names("slow_decode"),
+        is_visible=_shown_by("requests_waiting"),
+    ),
+    "bursts": Cause(
+        _names("queueing"),
+        ("ttft",),
+        _bursts,
+        _waits,
+        Wishes(max_batch=(12, 40)),
+        true=_names("slow_decode"),
+        is_visible=_shown_by("requests_waiting"),
+    ),
+    # Requests wait for those prompts, and streams pause while they are computed.
     "long_prompts": Cause(
-        _names("queueing"), ("ttft",), _long_prompts, _waits, Wishes(kv_room=(4.0, 8.0), utilization=(0.15, 0.4))
+        _names("long_prompts"),
+        ("ttft",),
+        _long_prompts,
+        _waits,
+        Wishes(kv_room=(4.0, 8.0), utilization=(0.15, 0.4)),
+        true=_names("queueing", "stalls"),
+        is_visible=_shown_by("prompt_tokens_total"),
     ),
+    # Requests queue, for space.
     "small_kv_cache": Cause(
-        _names("cache_pressure"), ("ttft", "itl"), _small_kv_cache, _lacks_memory, Wishes(max_batch=(96, 200))
+        _names("cache_pressure"),
+        ("ttft", "itl"),
+        _small_kv_cache,
+        _lacks_memory,
+        Wishes(max_batch=(96, 200)),
+        true=_names("queueing"),
+        is_visible=_shown_by("kv_cache_usage_ratio_max"),
     ),
+    # The batch grows until the cache is full: steps read more.
     "long_answers": Cause(
         _names("cache_pressure"),
         ("ttft", "itl"),
         _long_answers,
         _lacks_memory,
         Wishes(max_batch=(128, 256), kv_room=(0.15, 0.35)),
+        true=_names("queueing", "slow_decode"),
+        is_visible=_shown_by("kv_cache_usage_ratio_max"),
     ),
+    # More of each prompt is computed, and others wait for it. Warm probes lose what they saved.
     "cache_off": Cause(
-        _names("prefix_miss"), ("ttft",), _cache_off, _misses, Wishes(has_prefix_cache=True, utilization=(0.08, 0.2))
+        _names("prefix_miss"),
+        ("ttft",),
+        _cache_off,
+        _misses,
+        Wishes(has_prefix_cache=True, utilization=(0.08, 0.2)),
+        true=_names("queueing", "slow_prefill"),
+        is_visible=_shown_by_saving,
     ),
+    # The prefix of the probes may stay in the cache, since they use it often.
     "evictions": Cause(
-        _names("prefix_miss"), ("ttft",), _evictions, _misses, Wishes(has_prefix_cache=True, utilization=(0.08, 0.2))
+        _names("prefix_miss"),
+        ("ttft",),
+        _evictions,
+        _misses,
+        Wishes(has_prefix_cache=True, utilization=(0.08, 0.2)),
+        true=_names("queueing", "slow_prefill"),
+        is_visible=_shown_by("prefix_cache_hits_tokens_total"),
     ),
+    # A slower GPU computes prompts slowly, too.
     "throttled": Cause(
-        _names("decode_far_from_bound"), ("tpot", "itl"), _throttled, _keeps_up, Wishes(utilization=(0.1, 0.3))
+        _names("slow_decode"),
+        ("tpot", "itl"),
+        _throttled,
+        _keeps_up,
+        Wishes(utilization=(0.1, 0.3)),
+        true=_names("slow_prefill"),
     ),
     "neighbour": Cause(
-        _names("decode_far_from_bound"), ("tpot", "itl"), _neighbour, _keeps_up, Wishes(utilization=(0.1, 0.3))
+        _names("slow_decode"),
+        ("tpot", "itl"),
+        _neighbour,
+        _keeps_up,
+        Wishes(utilization=(0.1, 0.3)),
+        true=_names("slow_prefill"),
     ),
     "slow_replica": Cause(
-        _names("decode_far_from_bound"),
+        _names("slow_decode"),
         ("tpot", "itl"),
         _slow_replica,
         _keeps_up,
         Wishes(replicas=2, utilization=(0.1, 0.3)),
+        true=_names("slow_prefill"),
     ),
     "stalls": Cause(
-        _names("decode_far_from_bound"),
-        ("ttft", "itl"),
-        _stalls,
-        _keeps_up,
-        Wishes(utilization=(0.1, 0.35)),
-        quantile=0.99,
+        _names("stalls"), ("ttft", "itl"), _stalls, _keeps_up, Wishes(utilization=(0.1, 0.35)), quantile=0.99
     ),
-    "slow_host": Cause(
-        _names("decode_far_from_bound"), ("tpot", "itl"), _slow_host, _keeps_up, Wishes(utilization=(0.1, 0.3))
-    ),
-    # No regime speaks of drafts. Tokens come slowly without more work, and steps may read memory as fast as it allows.
+    "slow_host": Cause(_names("slow_decode"), ("tpot", "itl"), _slow_host, _keeps_up, Wishes(utilization=(0.1, 0.3))),
+    # Steps take as long as before and give fewer tokens. No name speaks of drafts; that decoding is slow is the nearest one.
     "fewer_accepted": Cause(
-        _names("decode_far_from_bound", "memory_bound_decode"),
+        _names("slow_decode"),
         ("tpot",),
         _fewer_accepted,
         _keeps_up,
         Wishes(has_drafts=True, utilization=(0.1, 0.3)),
+        is_visible=_hidden,
     ),
     "larger_batch": Cause(
-        _names("memory_bound_decode"),
+        _names("slow_decode"),
         ("tpot", "itl"),
         _larger_batch,
         _reads_more,
         Wishes(reads_much_memory=True, max_batch=(200, 257), utilization=(0.03, 0.1), kv_room=(1.2, 1.6)),
     ),
+    # Long probes lose in proportion to their length.
     "slow_prefill": Cause(
-        _names("prefill_bound"), ("ttft",), _slow_prefill, _computes_alone, Wishes(utilization=(0.03, 0.1))
+        _names("slow_prefill"), ("ttft",), _slow_prefill, _computes_alone, Wishes(utilization=(0.03, 0.1))
     ),
     "tiny_chunks": Cause(
-        _names("prefill_bound"), ("ttft",), _tiny_chunks, _computes_alone, Wishes(utilization=(0.03, 0.12))
+        _names("slow_prefill"), ("ttft",), _tiny_chunks, _computes_alone, Wishes(utilization=(0.03, 0.12))
     ),
+    # Connections take longer, too.
     "slow_path": Cause(_names("network"), ("ttft",), _slow_path, _always),
-    "slow_gateway": Cause(_names("network"), ("ttft",), _slow_gateway, _always),
+    "slow_gateway": Cause(_names("network"), ("ttft",), _slow_gateway, _always, is_visible=_shown_by_headers),
+    # What waited behind a lost chunk arrives with it, so that answers take no longer; a pause of the engine makes them longer.
     "lossy_path": Cause(_names("network"), ("itl",), _lossy_path, _always, quantile=0.99),
-    # The wait is before the engine's scheduler, and it is a queue: both texts are true.
-    "front_backlog": Cause(_names("network", "queueing"), ("ttft",), _front_backlog, _always, Wishes(has_front=True)),
+    # The wait is before the engine's scheduler, and it is a queue: both answer the question.
+    "front_backlog": Cause(
+        _names("network", "queueing"),
+        ("ttft",),
+        _front_backlog,
+        _always,
+        Wishes(has_front=True),
+        is_visible=_shown_by("ttft_seconds"),
+    ),
     "busy_prober": Cause(_names("prober_late"), ("ttft", "itl"), _busy_prober, _always),
+}
+
+
+def _failing(failure: Failure) -> Callable[[Situation, float, Case], Situation]:
+    """Requests fail: all of them, or a share between 30 and 90%."""
+
+    def apply(situation: Situation, severity: float, case: Case) -> Situation:
+        share = failure.share or float(case.rng.uniform(0.3, 0.9))
+        situation = replace_rate(situation, situation.users.rate_per_s * max(1 - share, 1e-3))
+        return replace(situation, failure=replace(failure, share=share))
+
+    return apply
+
+
+def _full_queue(situation: Situation, severity: float, case: Case) -> Situation:
+    """More requests than can be served, and a queue so short that the engine refuses many."""
+    rate_per_s = (1.2 + 0.8 * severity) * capacity_per_s(situation, case.rng)
+    return replace_structure(replace_rate(situation, rate_per_s), max_waiting=situation.structures[0].max_batch // 2)
+
+
+def _refuses(record: Record, _: Situation) -> bool:
+    """The engine itself refuses many probes."""
+    refused = sum(probe.outcome is Outcome.HTTP_429 for probe in record.trouble.probes)
+    return refused > 0.1 * len(record.trouble.probes)
+
+
+# Trouble in which requests fail. Failures of the whole service hide its page.
+FAILURES: dict[str, Cause] = {
+    "rate_limit": Cause(
+        _names("refusing"), (), _failing(Failure(Outcome.HTTP_429, "HTTP 429: rate limit exceeded", 0.5)), _always
+    ),
+    # The engine refuses since it is too busy, and what it accepts waits.
+    "full_queue": Cause(
+        _names("refusing", "queueing"),
+        (),
+        _full_queue,
+        _refuses,
+        Wishes(max_batch=(12, 48)),
+        true=_names("slow_decode"),
+    ),
+    "server_errors": Cause(
+        _names("failing"), (), _failing(Failure(Outcome.HTTP_5XX, "HTTP 503: no healthy upstream", 0.0)), _always
+    ),
+    "resets": Cause(
+        _names("failing"),
+        (),
+        _failing(Failure(Outcome.RESET, "the connection broke inside the answer (reset by peer)", 0.0)),
+        _always,
+    ),
+    "crash": Cause(
+        _names("failing"), (), _failing(Failure(Outcome.CONNECT_REFUSED, "connection refused", 1.0, True)), _always
+    ),
+    "loading": Cause(
+        _names("loading"), (), _failing(Failure(Outcome.HTTP_5XX, "HTTP 503: Loading model", 1.0, True)), _always
+    ),
 }
 
 # The cause that changes the load comes last, since it is scaled by the capacity that the other one leaves.

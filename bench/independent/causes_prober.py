@@ -1,7 +1,7 @@
 """The prober of a scene: when it sends, what it sends, and how it stamps what it gets."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.random import Generator
@@ -13,11 +13,13 @@ from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Connection, Timeline
 
-INTERVAL_S = 5.0  # of probes and of readings
+INTERVAL_S = 5.0  # of readings, and of probes where nothing else is stated
 WARM_UP_S = 180.0  # of the service, before the first window
 CONNECT_LEAD_S = 1.0
 MAX_SEND_LAG_S = 0.01
-HELD_UP_S = 0.1  # a probe during which the prober stood still for so long is invalid
+HELD_UP_S = (
+    0.025  # a probe during which the prober stood still for so long has no latency, nor one that is sent too late
+)
 FIRST_TOKEN_TIMEOUT_S = 30.0
 START_NS = 10**15  # of the monotonic clock
 START_UNIX_S = 1_795_000_000.0
@@ -74,11 +76,12 @@ def scheduled_probes(
     spans: Spans,
     pauses: Pauses,
     rng: Generator,
+    interval_s: float = INTERVAL_S,
 ) -> Iterator[Probe]:
     """Probes from the warm-up on. Half are warm, and half are long."""
     last_s = windows[-1][1]
-    for number, due_s in enumerate(np.arange(WARM_UP_S - 60, last_s, INTERVAL_S)):
-        intended_s = float(due_s) + rng.uniform(0, INTERVAL_S)
+    for number, due_s in enumerate(np.arange(WARM_UP_S - 60, last_s, interval_s)):
+        intended_s = float(due_s) + rng.uniform(0, interval_s)
         situation = next(span for begin_s, end_s, span in spans if begin_s <= intended_s < end_s)
         is_measured = any(begin_s <= intended_s < end_s for begin_s, end_s in windows)
         route, machine = situation.route, situation.machine
@@ -139,8 +142,7 @@ def probe_result(
     end_ns = content_ns[-1] + 200_000 if outcome is Outcome.OK else None
     lag_s = probe.sent_s - max(probe.intended_s, probe.connection_s[1])
     last_s = probe.intended_s if not content_ns else (content_ns[-1] - START_NS) / 1e9
-    if lag_s > MAX_SEND_LAG_S or pauses.longest_s(probe.intended_s, last_s) > HELD_UP_S:
-        outcome, detail = Outcome.INVALID, "the prober was late"
+    is_late = lag_s > MAX_SEND_LAG_S or pauses.longest_s(probe.intended_s, last_s) > HELD_UP_S
     headers_ns = content_ns[0] - 50_000 if content_ns else None
     if machine.has_early_headers and headers_ns and not engine.structure.front_s:
         headers_ns = min(headers_ns, _ns(pauses.stamp_s(probe.arrived_s + probe.back_s + 0.001)))
@@ -161,7 +163,11 @@ def probe_result(
         content_tokens=tuple(tokens.tolist()) if machine.has_chunk_usage and content_ns else None,
         usage=Usage(probe.prompt_tokens, probe.output_tokens) if end_ns else None,
         finish_reason="length" if end_ns else None,
+        is_late=is_late,
     )
+    if situation.failure is not None and rng.random() < situation.failure.share:
+        outcome, detail = situation.failure.outcome, situation.failure.detail
+        timeline = _failed(timeline, outcome)
     return ProbeResult(
         target="service",
         workload="probe_warm" if probe.is_warm else "probe",
@@ -174,6 +180,20 @@ def probe_result(
         requested_prompt_tokens=probe.prompt_tokens,
         requested_output_tokens=probe.output_tokens,
     )
+
+
+def _failed(timeline: Timeline, outcome: Outcome) -> Timeline:
+    """The timeline of a request that is refused at once, or whose stream is cut in the middle."""
+    timeline = replace(timeline, end_ns=None, usage=None, finish_reason=None)
+    if outcome is Outcome.RESET and timeline.content_ns:
+        half = len(timeline.content_ns) // 2 + 1
+        tokens = timeline.content_tokens and timeline.content_tokens[:half]
+        return replace(timeline, content_ns=timeline.content_ns[:half], content_tokens=tokens)
+    timeline = replace(timeline, first_ns=None, first_answer_ns=None, content_ns=(), content_tokens=None)
+    if outcome is Outcome.CONNECT_REFUSED:
+        return replace(timeline, connection=None, sent_ns=None, headers_ns=None)
+    assert timeline.sent_ns is not None
+    return replace(timeline, headers_ns=timeline.sent_ns + 2_000_000)
 
 
 def unique_ids(rng: Generator, blocks: int) -> list[int]:

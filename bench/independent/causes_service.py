@@ -4,6 +4,7 @@ record = observe(before, after, HEALTHY_S, TROUBLE_S, rng)
 """
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from typing import Any, NamedTuple
@@ -87,25 +88,46 @@ def mean_kv_tokens(situation: Situation, rng: Generator, duration_s: float = 200
     return tokens
 
 
-def observe(before: Situation, after: Situation, healthy_s: float, trouble_s: float, rng: Generator) -> Record:
+def observe(
+    before: Situation,
+    after: Situation,
+    healthy_s: float,
+    trouble_s: float,
+    rng: Generator,
+    interval_s: float = INTERVAL_S,
+) -> Record:
     """Run the service through the change, with a prober that looks at it all the time."""
     change_s = WARM_UP_S + healthy_s
     trouble_at_s = change_s + AFTER_CHANGE_S
     end_s = trouble_at_s + trouble_s
     spans = ((0.0, change_s, before), (change_s, end_s + DRAIN_S, after))
-    replicas = _replicas(before, spans, rng)
+    return Record(*watch(spans, ((WARM_UP_S, change_s), (trouble_at_s, end_s)), rng, interval_s))
+
+
+def watch(
+    spans: Spans, windows: Sequence[tuple[float, float]], rng: Generator, interval_s: float = INTERVAL_S
+) -> list[Window]:
+    """Observations of the service in windows, each within one span. The last span goes on for DRAIN_S after the last window.
+
+    interval_s: between probes. Page and GPUs are read every INTERVAL_S
+    """
+    ends_s = [end_s for _, end_s, _ in spans]
+
+    def situation_at(at_s: float) -> Situation:
+        return spans[bisect_right(ends_s, at_s)][2]
+
+    replicas = _replicas(spans[0][2], spans, rng)
     pauses = Pauses(spans, rng)
-    windows = ((WARM_UP_S, change_s), (trouble_at_s, end_s))
-    probes = sorted(scheduled_probes(windows, spans, pauses, rng), key=lambda probe: probe.arrived_s)
+    probes = sorted(scheduled_probes(windows, spans, pauses, rng, interval_s), key=lambda probe: probe.arrived_s)
     looks_s = [(at_s, window) for window, (begin_s, last_s) in enumerate(windows) for at_s in _grid(begin_s, last_s)]
     gpu_rng = np.random.default_rng(rng.integers(1 << 30))
-    pages: list[list[tuple[float, EngineSignals]]] = [[], []]
-    devices: list[list[tuple[GpuReading, ...]]] = [[], []]
+    pages: list[list[tuple[float, EngineSignals]]] = [[] for _ in windows]
+    devices: list[list[tuple[GpuReading, ...]]] = [[] for _ in windows]
     submitted: dict[int, tuple[Engine, int]] = {}
     events = sorted(
         [(probe.arrived_s, 0, index) for index, probe in enumerate(probes)]
         + [(at_s, 1, window) for at_s, window in looks_s]
-        + [(change_s, 2, 0)]
+        + [(begin_s, 2, index) for index, (begin_s, _, _) in enumerate(spans) if index]
     )
     for at_s, kind, index in events:
         for replica in replicas:
@@ -113,30 +135,28 @@ def observe(before: Situation, after: Situation, healthy_s: float, trouble_s: fl
         if kind == 0:
             probe = probes[index]
             replica = replicas[int(rng.integers(len(replicas)))]
-            situation = before if probe.arrived_s < change_s else after
+            situation = situation_at(probe.arrived_s)
             submitted[probe.number] = (replica.engine, submit(replica.engine, probe, situation, rng))
         elif kind == 1:
-            situation = before if index == 0 else after
+            situation = situation_at(windows[index][0])
             page = _merged([replica.page(situation.machine.hides_front) for replica in replicas])
             pages[index].append((START_NS / 1e9 + at_s, page))
             devices[index].append(tuple(_gpu_readings(situation, replicas, at_s, gpu_rng)))
         else:
-            for replica, structure in zip(replicas, after.structures, strict=True):
+            for replica, structure in zip(replicas, spans[index][2].structures, strict=True):
                 replica.change(structure)
     for replica in replicas:
-        replica.advance(end_s + DRAIN_S)
-    results: list[list[ProbeResult]] = [[], []]
+        replica.advance(windows[-1][1] + DRAIN_S)
+    results: list[list[ProbeResult]] = [[] for _ in windows]
     for probe in sorted((probe for probe in probes if probe.number >= 0), key=lambda probe: probe.number):
-        is_after = probe.intended_s >= change_s
+        window = next(place for place, (begin_s, end_s) in enumerate(windows) if begin_s <= probe.intended_s < end_s)
         engine, number = submitted[probe.number]
-        situation = after if is_after else before
-        results[is_after].append(probe_result(probe, engine, number, situation, pauses, rng))
-    return Record(
-        *(
-            Window(tuple(probes), tuple(readings), tuple(gpus))
-            for probes, readings, gpus in zip(results, pages, devices, strict=True)
-        )
-    )
+        situation = situation_at(probe.intended_s)
+        results[window].append(probe_result(probe, engine, number, situation, pauses, rng))
+    return [
+        Window(tuple(probes), tuple(readings), tuple(gpus))
+        for probes, readings, gpus in zip(results, pages, devices, strict=True)
+    ]
 
 
 def as_seen(window: Window, machine: Machine) -> Window:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from bench.independent.structure import Structure
 from prober.measure.engine_signals import EngineSignals
 from prober.measure.gpu_reading import GpuReading, ThrottleReason
+from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 
 
@@ -98,6 +99,16 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True)
+class Failure:
+    """How a share of the requests fails. hides_page: the engine's page cannot be read meanwhile."""
+
+    outcome: Outcome
+    detail: str
+    share: float
+    hides_page: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Situation:
     """A service at a time. structures, gpus: of the replicas, whose requests are dealt at random."""
 
@@ -107,6 +118,7 @@ class Situation:
     users: Users
     route: Route
     host: Host = field(default_factory=Host)
+    failure: Failure | None = None
 
 
 @dataclass(frozen=True, slots=True)

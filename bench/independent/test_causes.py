@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 
 from bench.independent.causes import HEALTHY_S, SCENES_PER_PAIR, SINGLES_PER_CAUSE, TROUBLE_S, Scene, scene
-from bench.independent.causes_catalogue import CAUSES, PAIRS, signal_values
+from bench.independent.causes_catalogue import CAUSES, NAMES, PAIRS, Truth, signal_values
 from bench.independent.causes_engines import KINDS
 from bench.independent.causes_situation import Window
 from bench.independent.engine import NoCompiler, library
 from prober.features.diagnosis.diagnosis import diagnose
-from prober.features.diagnosis.regimes import REGIMES
 from prober.measure.engine_signals import COUNTER_SIGNALS, HISTOGRAM_SIGNALS
 from prober.measure.outcome import Outcome
 
@@ -55,13 +54,33 @@ def test_number_of_scenes() -> None:
     for pairs in PAIRS.values():
         assert len(set(pairs)) >= 8
         assert len(pairs) * SCENES_PER_PAIR >= 24
-        assert all(len({CAUSES[name].regimes for name in pair}) == 2 for pair in pairs)
+        assert all(len({CAUSES[name].right for name in pair}) == 2 for pair in pairs)
 
 
-def test_verdicts_are_names_of_regimes() -> None:
-    """A verdict is a name that the product can give, and every such name is the truth of a cause."""
-    names = {regime.name for regime in REGIMES}
-    assert frozenset().union(*(cause.regimes for cause in CAUSES.values())) == names - {"unknown"}
+def test_truths_are_names() -> None:
+    """A truth is a name of the closed list. Each name of a mechanism that slows requests is the right one of a cause."""
+    right = frozenset().union(*(cause.right for cause in CAUSES.values()))
+    assert right == NAMES - {"unknown", "refusing", "failing", "loading"}
+    assert all(cause.true <= NAMES - cause.right for cause in CAUSES.values())
+
+
+@pytest.mark.parametrize(
+    ("names", "causes", "verdict"),
+    [
+        (("queueing",), 1, "right"),
+        (("queueing", "slow_decode"), 1, "right"),
+        (("queueing", "slow_decode"), 2, "true"),
+        (("queueing", "network"), 2, "right"),
+        (("slow_decode",), 1, "true"),
+        (("unknown",), 1, "unknown"),
+        (("queueing", "stalls"), 1, "wrong"),
+        (("stalls",), 2, "wrong"),
+        ((), 1, "unknown"),
+    ],
+)
+def test_verdict(names: tuple[str, ...], causes: int, verdict: str) -> None:
+    """A name beside the truth is wrong whatever stands with it; a consequence alone is no answer."""
+    assert Truth(frozenset({"queueing", "network"}), frozenset({"slow_decode"}), True, causes).verdict(names) == verdict
 
 
 def test_determinism() -> None:
@@ -76,7 +95,7 @@ def test_shape(names: tuple[str, ...]) -> None:
     """Half an hour and a quarter of an hour of probes and readings at intervals of 5 s, in order, and totals that never fall."""
     slow = with_page(*names)
     assert slow.breached
-    assert slow.causes == frozenset().union(*(CAUSES[name].regimes for name in names))
+    assert slow.truth.right == frozenset().union(*(CAUSES[name].right for name in names))
     for window, duration_s in ((slow.healthy, HEALTHY_S), (slow.trouble, TROUBLE_S)):
         assert len(window.probes) == pytest.approx(duration_s / 5, abs=3)
         assert len(window.readings) == duration_s / 5
@@ -181,4 +200,4 @@ def test_late_prober() -> None:
 
 def test_evidence_is_accepted() -> None:
     """The product takes the evidence of a scene. Its verdict is not looked at."""
-    assert diagnose(tuning_scene("throttled").evidence).regime
+    assert diagnose(tuning_scene("throttled").evidence).regimes

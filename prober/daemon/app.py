@@ -28,7 +28,16 @@ from prober.daemon import series as own_series
 from prober.daemon.configuration_file import read_config_safely
 from prober.daemon.memory_limit import excess
 from prober.daemon.registry import registry
-from prober.daemon.state_persistence import ANSWERED, DEMAND, DRIFT, ENGINE, MAX_STATE_AGE_S, SLO, StatePersistence
+from prober.daemon.state_persistence import (
+    ANSWERED,
+    DEMAND,
+    DIAGNOSIS,
+    DRIFT,
+    ENGINE,
+    MAX_STATE_AGE_S,
+    SLO,
+    StatePersistence,
+)
 from prober.daemon.target_facts import read_facts
 from prober.exposition.buckets import COARSE, FINE
 from prober.exposition.families import Family
@@ -202,8 +211,8 @@ class App:
         events = EventLog()
         self._trust = trust
         path = self._storage_path = self._options.storage_path or specs.storage.path
-        kinds = (DRIFT, ENGINE, DEMAND, SLO, ANSWERED, BUDGET)
-        store, (drifts, engine_facts, demands, slo_counts, answers, budgets) = self._stored(path, kinds)
+        kinds = (DRIFT, ENGINE, DEMAND, SLO, ANSWERED, DIAGNOSIS, BUDGET)
+        store, (drifts, engine_facts, demands, slo_counts, answers, usual, budgets) = self._stored(path, kinds)
         if path and store and (kind := network_file_system(Path(path))):
             log.warning(
                 "--storage.path %s: is on %s, where SQLite's locks cannot be relied on: one prober only", path, kind
@@ -223,7 +232,7 @@ class App:
             self._families, events, headroom, trust, clock, store, PageReader, leading, read_facts, instance
         )
         headroom.prometheus_url = specs.prometheus_url
-        diagnosis = DiagnosisMonitor(self._families, events)
+        diagnosis = DiagnosisMonitor(self._families, events, usual)
         gpus = GpuMonitor(self._families, lambda: self._fleet.runners.values())
         ledger = Ledger(store, failures, budgets)
         answered = AnsweredTargets(lambda: (runner.target for runner in self._fleet.runners.values()), answers)
@@ -262,7 +271,12 @@ class App:
             self._families, lambda targets: self._fleet.change(targets, self._options.drain_s)
         )
         self._persistence = StatePersistence(
-            self._drift, engines, headroom, slos, answered, store, specs.prometheus_url, failures, clock
+            self._drift,
+            {ENGINE: engines, DEMAND: headroom, SLO: slos, ANSWERED: answered, DIAGNOSIS: diagnosis},
+            store,
+            specs.prometheus_url,
+            failures,
+            clock,
         )
         self._grafana = Grafana(
             self._families,

@@ -5,7 +5,7 @@ import contextlib
 import logging
 import math
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Protocol
 
 from prober.exposition.buckets import representatives
@@ -19,7 +19,8 @@ from prober.probing import series as probe_series
 from prober.storage.store import Store
 
 NEEDED_SAMPLES = BLOCK_SAMPLES * BLOCK_COUNT
-DRIFT, ENGINE, DEMAND, SLO, ANSWERED = "drift", "engine", "demand", "slo", "answered"  # kinds of rows in the store
+# Kinds of rows in the store.
+DRIFT, ENGINE, DEMAND, SLO, ANSWERED, DIAGNOSIS = "drift", "engine", "demand", "slo", "answered", "diagnosis"
 SAVE_INTERVAL_S = 60.0
 MAX_STATE_AGE_S = 30 * 86_400.0  # of a target that is no longer probed
 RECALL_HOURS = 7 * 24
@@ -38,6 +39,7 @@ class Stateful(Protocol):
 class StatePersistence:
     """Saves and restores the state of features.
 
+    others: further parts by the kind of their rows
     store: None keeps everything in memory
     prometheus_url: None restores nothing from Prometheus
     failures: counts failed writes
@@ -46,10 +48,7 @@ class StatePersistence:
     def __init__(
         self,
         drift: DriftMonitor,
-        engines: Stateful,
-        headroom: Stateful,
-        slos: Stateful,
-        answered: Stateful,
+        others: Mapping[str, Stateful],
         store: Store | None,
         prometheus_url: str | None,
         failures: Value,
@@ -58,13 +57,7 @@ class StatePersistence:
         self.prometheus_url = prometheus_url
         self._drift, self._store, self._failures, self._clock = drift, store, failures, clock
         self._failing: set[str] = set()  # kinds whose last write failed
-        self._parts: dict[str, Stateful] = {
-            DRIFT: drift,
-            ENGINE: engines,
-            DEMAND: headroom,
-            SLO: slos,
-            ANSWERED: answered,
-        }
+        self._parts: dict[str, Stateful] = {DRIFT: drift, **others}
 
     async def save_often(self) -> None:
         """Save all states every minute, which limits the evidence that a kill loses, and new baselines at once."""

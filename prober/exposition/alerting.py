@@ -139,14 +139,13 @@ def firing(alert: str, more: str = "") -> str:
 
 
 def likely_cause_template(selector: str) -> str:
-    """Template of a sentence with the cause that the diagnosis named for most of the last 15 minutes; nothing if there is none.
-
-    For 60% of them: of a cause that comes and goes evenly, a window has up to one sample more than half.
-    """
+    """Template of a sentence with what the diagnosis names now, confirmed (1) or probable (less); nothing if there is none."""
     matchers = escaped(selector)
     active = f'llmslo_regime_active{{{matchers},target=%q,regime!=\\"unknown\\"}}'
-    regimes = f'printf "max by (regime) (avg_over_time({active}[15m])) > 0.6" $labels.target'
-    return f"{{{{ range {regimes} | query }}}} Likely cause: {{{{ .Labels.regime }}}}.{{{{ end }}}}"
+    regimes = f'printf "max by (regime) ({active}) > 0" $labels.target'
+    name = '{{ .Labels.regime | reReplaceAll "_" " " }}'
+    words = f"{{{{ if eq .Value 1.0 }}}} What happens: {name}.{{{{ else }}}} Probably {name}, confirming.{{{{ end }}}}"
+    return f"{{{{ range {regimes} | query }}}}{words}{{{{ end }}}}"
 
 
 def top_failure_template(selector: str, *labels: str) -> str:

@@ -42,6 +42,7 @@ from prober.web.page.view import (
     Starting,
     TargetView,
     concern,
+    engine_trends,
 )
 from prober.web.recent_probes import ALL, ProbeFilter, last_probes
 
@@ -218,7 +219,7 @@ class Views:
         return drawn[1]
 
     async def _measured(self, view: TargetView) -> TargetView:
-        """The view with its quantiles, which cost the most."""
+        """The view with its quantiles, which cost the most, and the state of its engine."""
         recent, latest, earlier = (dict[tuple[str, str], Sequence[Quantile]]() for _ in range(3))
         sampled: dict[tuple[str, str], tuple[float, float]] = {}
         now_s = self._fleet.context.clock.unix_s()
@@ -231,7 +232,9 @@ class Views:
                 await asyncio.sleep(0)
             if span := samples.span_unix_s():
                 sampled[key] = span
-        return replace(view, quantiles=recent, latest=latest, earlier=earlier, sampled=sampled)
+        diagnosis = runner.find(TargetDiagnosis) if runner is not None else None
+        trends = engine_trends(diagnosis.recent_readings()) if diagnosis is not None else []
+        return replace(view, quantiles=recent, latest=latest, earlier=earlier, sampled=sampled, engine_trends=trends)
 
     def _view(self, runner: TargetRunner) -> TargetView:
         target, spec, identity = runner.target, runner.spec, runner.target.identity

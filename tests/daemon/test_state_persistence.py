@@ -10,8 +10,9 @@ import pytest
 from prober.config.load import load
 from prober.daemon.registry import registry
 from prober.daemon.series import STORAGE_FAILURES
-from prober.daemon.state_persistence import StatePersistence
+from prober.daemon.state_persistence import ANSWERED, DEMAND, DIAGNOSIS, ENGINE, SLO, Stateful, StatePersistence
 from prober.features.capacity.headroom import Headroom
+from prober.features.diagnosis.monitor import DiagnosisMonitor
 from prober.features.drift.monitor import DriftMonitor
 from prober.features.engines.monitor import EngineMonitor
 from prober.features.slo.monitor import SloMonitor
@@ -42,15 +43,16 @@ def persistence(clock: VirtualClock, store: Store | None) -> tuple[StatePersiste
     specs = load("targets: [{name: t, url: 'http://h'}]", source="c", engines=DIALECTS, environment={}, read=str)
     families, events, target = registry(), EventLog(), Target(specs.targets[0], clock)
     target.has_answered = True
-    parts = (
-        DriftMonitor(families, events, specs.drift, SavedRows(), has_store=store is not None),
-        EngineMonitor(families, events, SavedRows()),
-        Headroom(families),
-        SloMonitor(families),
-        AnsweredTargets(lambda: [target], SavedRows()),
-    )
+    drift = DriftMonitor(families, events, specs.drift, SavedRows(), has_store=store is not None)
+    others: dict[str, Stateful] = {
+        ENGINE: EngineMonitor(families, events, SavedRows()),
+        DEMAND: Headroom(families),
+        SLO: SloMonitor(families),
+        ANSWERED: AnsweredTargets(lambda: [target], SavedRows()),
+        DIAGNOSIS: DiagnosisMonitor(families, events),
+    }
     failures = families[STORAGE_FAILURES.name].value()
-    return StatePersistence(*parts, store, None, failures, clock), target
+    return StatePersistence(drift, others, store, None, failures, clock), target
 
 
 async def test_the_end_of_failed_writes_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -37,6 +37,12 @@ ALSO_TRUE = {  # alerts that a text need not name
     "loading": {"LLMErrorBudgetBurn", "LLMSLONoData"},  # of the failures before its health was asked
     "draining": {"LLMErrorBudgetBurn", "LLMSLONoData"},
 }
+HAPPENING = {  # by the diagnosis; nothing in the other scenes
+    **dict.fromkeys(("dead", "broken", "flaky", "cut"), "failing"),
+    **dict.fromkeys(("slow", "upgraded", DRIFT), "slow_decode"),
+    **{"limited": "refusing", "full": "cache_pressure", "loading": "loading"},
+}
+NAMED_AFTER_S = 180  # of the trouble
 
 
 class Shown:
@@ -59,6 +65,12 @@ class Shown:
             if probe["target"] == name and probe["tpot_s"] and in_trouble(probe) == trouble
         ]
         return 1e3 * float(statistics.median(tpots))
+
+    def happening(self, time_s: int) -> dict[str, str]:
+        """Names of the diagnosis by target, with `unknown` and those that are not confirmed."""
+        found = re.compile(r'llmslo_regime_active\{target="(.+)",regime="(.+)"\}')
+        active = [found.fullmatch(sample) for sample, value in self.daemon.scrapes[time_s].items() if value]
+        return {match[1]: match[2] for match in active if match}
 
     def reads_page(self, name: str, time_s: int) -> bool:
         return f'llmslo_engine_requests_running{{target="{name}"}}' in self.daemon.scrapes[time_s]
@@ -170,7 +182,10 @@ def check_text(shown: Shown, name: str) -> None:
 
 @pytest.mark.parametrize("rate", ["0.5/s", pytest.param("4/s", marks=pytest.mark.slow)])
 async def test_the_scenes_show_what_they_say(rate: str, tmp_path: Path, promtool: Path, mocks: Any) -> None:
-    """State, SLOs, figures and alerts of every scene but the one with drift are those of its text; its neighbour is healthy."""
+    """State, SLOs, figures and alerts of every scene but the one with drift are those of its text; its neighbour is healthy.
+
+    The diagnosis names what happens within minutes.
+    """
     until_s = TROUBLE_S + 360
     shown = await show(tmp_path, OTHERS, rate, until_s, mocks)
     for name in OTHERS:
@@ -188,6 +203,9 @@ async def test_the_scenes_show_what_they_say(rate: str, tmp_path: Path, promtool
     for name in ("loading", "draining"):
         last_s = max(probe["time"] for probe in shown.probes if probe["target"] == name) - MIDNIGHT - TROUBLE_S
         assert 0 < last_s < 20, "some seconds"
+    assert shown.happening(TROUBLE_S) == {}
+    for time_s in (TROUBLE_S + NAMED_AFTER_S, until_s):
+        assert shown.happening(time_s) == {name: HAPPENING[name] for name in OTHERS if name in HAPPENING}
     assert shown.reads_page("hidden", TROUBLE_S)
     assert not shown.reads_page("hidden", until_s)
     assert any("0.33.0" in event["text"] for event in shown.events if event["target"] == "upgraded")
@@ -201,4 +219,5 @@ async def test_the_scene_with_drift_shows_what_it_says(tmp_path: Path, promtool:
     earliest_s, latest_s = TROUBLE_S + 3 * 60, TROUBLE_S + 12 * 60
     shown = await show(tmp_path, [DRIFT], "4/s", latest_s, mocks)
     check_text(shown, DRIFT)
+    assert shown.happening(latest_s) == {DRIFT: HAPPENING[DRIFT]}
     check_alerts(promtool, tmp_path, shown.daemon, [DRIFT], earliest_s, latest_s)

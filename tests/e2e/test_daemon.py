@@ -239,5 +239,5 @@ async def test_diagnose_at_the_command_line() -> None:
     document = json.loads(output)
     kinds = {row["kind"]: (row["answered"], row["sent"]) for row in document["phases"]}
     assert kinds == {"short": (20, 20), "prefill": (22, 22), "prefill_warm": (22, 22), "decode": (6, 6)}
-    assert document["diagnosis"]["regime"] == "unknown", "nothing is missed here"
+    assert document["diagnosis"]["regimes"] == ["unknown"], "nothing is missed here"
     assert document["diagnosis"]["next_measurement"]

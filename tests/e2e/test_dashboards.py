@@ -101,7 +101,7 @@ REAL: dict[str, dict[str, str]] = {
         "Decode ÷ memory bound": NO_GPU, "GPUs": NO_GPU, "Utilisation": NO_GPU,
         "Memory bandwidth in use": NO_GPU, "SM occupancy and tensor units": NO_GPU, "Memory in use": NO_GPU, "Power": NO_GPU,
         "SM clock": NO_GPU, "Throttling": NO_GPU, "Temperature": NO_GPU, "Errors": NO_GPU, "PCIe and NVLink": NO_GPU,
-        "Likely cause": "nothing is wrong",
+        "What happens": "nothing is wrong",
         "Requests finished, by reason B": "no errors", "Requests finished, by reason C": "the mock counts every reason",
         "Drafted tokens accepted": NO_DRAFT, "Tokens per draft": NO_DRAFT, "Tokens drafted and accepted A": NO_DRAFT,
         "Tokens drafted and accepted B": NO_DRAFT,

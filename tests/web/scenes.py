@@ -8,12 +8,13 @@ from random import Random
 
 from prober.config.target import Estimate
 from prober.features.capacity.sweep_progress import SweepProgress
-from prober.features.diagnosis.clues import Advice
-from prober.features.diagnosis.diagnosis import Diagnosis, Finding, RunnerUp
+from prober.features.diagnosis.diagnosis import Diagnosis
+from prober.features.diagnosis.mechanisms import Advice, Finding
 from prober.features.drift.state import DriftVerdict, Shift
 from prober.features.slo.compliance import Compliance, SloStatus
 from prober.measure.buffering import Buffering
 from prober.measure.chat import Usage
+from prober.measure.engine_signals import EngineInfo, EngineSignals
 from prober.measure.event import TargetEvent
 from prober.measure.objective import Slo
 from prober.measure.outcome import Outcome
@@ -22,7 +23,18 @@ from prober.measure.target_state import TargetState, WorkloadState
 from prober.measure.timeline import Connection, Timeline
 from prober.results.capacity import Capacity
 from prober.statistics.quantiles import Quantile, quantiles
-from prober.web.page.view import Capacities, Drifting, PageView, Problem, Room, Spending, Starting, TargetView, concern
+from prober.web.page.view import (
+    Capacities,
+    Drifting,
+    PageView,
+    Problem,
+    Room,
+    Spending,
+    Starting,
+    TargetView,
+    concern,
+    engine_trends,
+)
 from tests.results.samples import sweep
 
 NOW = 1_763_722_800.0
@@ -146,17 +158,15 @@ def slow() -> list[TargetView]:
     rng = Random(2)
     late = [probe(5 + i * 12, rng, ttft_ms=900.0 if i < 25 else 180.0) for i in range(40)]
     diagnosis = Diagnosis(
-        "queueing",
+        ("queueing",),
         "requests wait for a place in the batch",
         (
-            Finding("requests waiting", 7.2, "", "needed", "mean of the readings"),
-            Finding("TTFT p50 over its usual", 4.6, "×", "supports", "180 ms usually"),
-            Finding("KV cache in use", 0.41, "", "does not support", "90th percentile"),
+            Finding("requests waiting", 7.2, "", "usually 0.1"),
+            Finding("waiting, share of the growth of the TTFT", 0.86, "ratio", "of 720 ms"),
         ),
-        ("GPU utilization",),
-        "the same at half the demand",
-        (Advice("admit more requests at a time", "KV cache", None, "--max-num-seqs"),),
-        (RunnerUp("prefill_bound", "TTFT per prompt token: 0.9 [contradicts]"),),
+        missing=("GPU utilization",),
+        next_measurement="the same at half the demand",
+        advice=(Advice("admit more requests at a time", "KV cache", None, "--max-num-seqs"),),
     )
     return [
         replace(
@@ -164,6 +174,21 @@ def slow() -> list[TargetView]:
             standings=standings("missed", "met", "met"),
             diagnosis=diagnosis,
             probes=late,
+            engine_trends=engine_trends(
+                [
+                    (
+                        5.0 * i,
+                        EngineSignals(
+                            EngineInfo("vllm"),
+                            requests_running=32.0,
+                            requests_waiting=i / 10,
+                            kv_cache_usage_ratio_max=0.41,
+                            generation_tokens_total=6_000.0 * i,
+                        ),
+                    )
+                    for i in range(73)
+                ]
+            ),
             capacity=Capacities(
                 [Capacity("ttft", "found", 10.0, 12.0, 13.0, 1_500.0, 0.9, 2_000, "model")],
                 NOW - 30_000,
@@ -315,7 +340,13 @@ def hostile(text: str = HOSTILE) -> list[TargetView]:
             quantiles={(text, signal): quantile for (_, signal), quantile in one.quantiles.items()},
             earlier={(text, signal): quantile for (_, signal), quantile in one.quantiles.items()},
             sampled={(text, signal): span for (_, signal), span in one.sampled.items()},
-            diagnosis=replace(one.diagnosis, means=text, next_measurement=text, missing=(text,)),
+            diagnosis=replace(
+                one.diagnosis,
+                means=text,
+                next_measurement=text,
+                missing=(text,),
+                evidence=(Finding(text, 1.0, "of 2 probes", text),),
+            ),
             drifts=[replace(drift, workload=text) for drift in drifting()[0].drifts],
             probes=[replace(probe, target=text + str(i)) for probe in probes],
             sweeps=[

@@ -11,8 +11,10 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
 
+from prober.features.diagnosis.diagnosis import Diagnosis
 from prober.features.drift.state import DriftVerdict
 from prober.features.experiments.report.plots import curves
+from prober.measure.engine_signals import EngineInfo, EngineSignals
 from prober.measure.event import TargetEvent
 from prober.measure.outcome import NEUTRAL, Outcome
 from prober.measure.printable import printable
@@ -24,7 +26,7 @@ from prober.storage.watched_file import runbooks
 from prober.web.page import drawings, layout, view
 from prober.web.page.environment import TEMPLATES, pieces
 from prober.web.page.filters import cut
-from prober.web.page.view import AT_ONCE, RECENT, Drifting, PageView, Room, TargetView, concern
+from prober.web.page.view import AT_ONCE, RECENT, Drifting, PageView, Room, TargetView, concern, engine_trends
 from prober.web.recent_probes import ProbeFilter
 from tests.results.samples import sweep
 from tests.web.scenes import (
@@ -282,6 +284,7 @@ FIGURES = {
     "healthy": "✓ met | TTFT | p50 | p90 | p95 | p99 | 1,400 | no drift found | 1.1 M of 4 M tokens | 42% free | "
     "estimated knee 12/s, 90% interval 10 to 13",
     "slow": "✗ missed | 61 of 2,400 | queueing | requests waiting | GPU utilization | --max-num-seqs | "
+    "requests running | 1,200/s | 41% | last ten minutes | "
     "none, demand is 8% above",
     "drifting": "slower since | slower at the same load | no large drift found (provisional) | ×1.44 | [1.3, 1.61] | "
     "1.00 of 1 | ▲ 3.9 M of 4 M",
@@ -358,17 +361,42 @@ def test_a_drift_at_a_load_that_was_not_learnt_has_no_size() -> None:
         assert "no drift found" not in text
 
 
-def test_two_causes_and_doubts_are_shown() -> None:
-    """Both names in the headline and above the evidence; a measurement that was not used, with its reason."""
+def test_the_state_of_the_engine_is_shown_with_its_last_ten_minutes() -> None:
+    """Gauges as they are, counters as rates between readings; a signal that the page lacks is absent, and so is a restart's fall."""
+    readings = [
+        (10.0 * i, EngineSignals(EngineInfo("vllm"), requests_running=float(i), preemptions_total=count))
+        for i, count in enumerate((1.0, 3.0, 0.0))
+    ]
+    assert engine_trends(readings) == [
+        ("requests running", [0.0, 1.0, 2.0], ""),
+        ("preemptions", [12.0, 0.0], "/min"),
+    ]
+    assert engine_trends([]) == engine_trends(readings[:0]) == []
+
+
+def test_what_happens_is_said_with_how_much_and_how_sure() -> None:
+    """In the headline and above the evidence: a name with its first figure, a probable name, two names, or why it is not known."""
     (view,) = SCENES["slow"]()
-    assert view.diagnosis is not None
-    doubt = "the page's queue time: 1.2 s at 2 requests/s would be 2.4 waiting (Little's law), but the page reads 0.1"
-    two = replace(view, diagnosis=replace(view.diagnosis, regime="network", second="queueing", doubts=(doubt,)))
-    text = Read(html([two])).text
-    assert "two causes: network and queueing" in text
-    assert doubt in text
-    assert concern(two).detail.endswith("likely causes: network and queueing")
-    assert concern(view).detail.endswith("likely cause: queueing")
+    diagnosis = view.diagnosis
+    assert diagnosis is not None
+    assert concern(view).detail.endswith("; queueing (requests waiting: 7.2)")
+    probable = replace(diagnosis, regimes=("unknown",), probable=("queueing",))
+    why = "unknown; GPU readings would tell"
+    for shown, title, detail in (
+        (probable, "probably queueing, confirming", "; probably queueing, confirming"),
+        (
+            replace(diagnosis, regimes=("slow_decode", "network"), why=why),
+            "slow decode and network",
+            "(requests waiting: 7.2)",
+        ),
+        (Diagnosis(("unknown",), "no mechanism is visible", missing=("the page",)), "cause unknown", "; cause unknown"),
+    ):
+        one = replace(view, diagnosis=shown)
+        text = Read(html([one])).text
+        assert f"{title}: {shown.means}" in text
+        assert concern(one).detail.endswith(detail)
+        assert (f"Why: {why}" in text) == bool(shown.why)
+        assert ("Would tell more" in text) == bool(shown.missing)
 
 
 def test_the_percentiles_tell_the_error_of_the_prober_itself() -> None:

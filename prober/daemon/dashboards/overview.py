@@ -189,6 +189,14 @@ def _trend(signal: str) -> str:
     return answering(f"max by (target) ({_p99_of(signal)} / {before})")
 
 
+def _happening() -> str:
+    """The confirmed name of the diagnosis, else the probable one, else `unknown`."""
+    active = f'max by (target, regime) (llmslo_regime_active{{{TARGET},regime!="unknown"}})'
+    probable = f'label_replace({active} == 0.5, "regime", "probably $1", "regime", "(.+)")'
+    unknown = f'max by (target, regime) (llmslo_regime_active{{{TARGET},regime="unknown"}}) == 1'
+    return f"topk by (target) (1, {active} == 1 or on (target) {probable} or on (target) {unknown})"
+
+
 def _of_worst(expr: str) -> str:
     """`expr`, by SLO, of each target's SLO with the least budget."""
     return f"{expr} and bottomk by (target) (1, min by ({EACH_SLO}) ({BUDGET_LEFT}{{{PROBES}}}))"
@@ -215,7 +223,7 @@ def _targets() -> Panel:
         ),
         "Since": row(f"1000 * min by (target) ({begun})"),
         "": row(f"topk by (target) (1, {failures} > 0.5)"),
-        "Cause": row(f"topk by (target) (1, max by (target, regime) (llmslo_regime_active{{{TARGET}}}) == 1)"),
+        "Cause": row(_happening()),
         "Good": row(_of_worst(f"(1 - {bad} / ({events} > 0))")),
         "Good now": row(_of_worst(f"(1 - {bad_now} / ({events_now} > 0))")),
         "Objective": row(_of_worst(objective)),
@@ -233,7 +241,7 @@ def _targets() -> Panel:
         Column(source=source["Alerts"], name="Alerts", unit="none", steps=ANY_IS_BAD, width=62),
         Column(source=source["Since"], name="Since", unit="dateTimeFromNow", width=120, empty="–"),
         Column(source="reason", name="Fails with", mappings=FAILURE_WORDS, width=134, empty="–"),
-        Column(source="regime", name="Likely cause", mappings=CAUSE_WORDS, width=120, empty="–"),
+        Column(source="regime", name="What happens", mappings=CAUSE_WORDS, width=120, empty="–"),
         Column(source="slo", name="Worst SLO", width=92, empty="–"),
         Column(source=source["Good now"], name=f"Good, {NOW}", decimals=1, **share),
         Column(source=source["Good"], name="Good", decimals=2, **share),
@@ -253,11 +261,11 @@ def _targets() -> Panel:
     ]
     return table(
         "Targets",
-        "Each target in its worst state: the most frequent failure of 15 minutes, the diagnosed cause, since when the condition of "
-        "its oldest firing alert holds, and of its SLO with the least budget the share of good events now (5 minutes) and over the "
-        "SLO's window, the objective, how many more events of that window may be bad, and the budget. Gone in: when the first "
-        "budget of the target is gone, at the earliest, if events stay as bad as over the selected window; empty where no SLO's burn "
-        "rate over it is above 1, as no budget is ever gone at that rate. Free: lower bound of the free share of "
+        "Each target in its worst state: the most frequent failure of 15 minutes, what happens by the diagnosis, since when the "
+        "condition of its oldest firing alert holds, and of its SLO with the least budget the share of good events now (5 minutes) "
+        "and over the SLO's window, the objective, how many more events of that window may be bad, and the budget. Gone in: when "
+        "the first budget of the target is gone, at the earliest, if events stay as bad as over the selected window; empty where no "
+        "SLO's burn rate over it is above 1, as no budget is ever gone at that rate. Free: lower bound of the free share of "
         "the capacity. Bad: red cells. The order is that of the alerts, then of the budgets.",
         columns,
         *queries.values(),

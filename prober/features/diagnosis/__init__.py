@@ -1,1 +1,1 @@
-"""Diagnosis: the likely cause of a breach, with its evidence, or `unknown`."""
+"""Diagnosis: what happens during a breach, with its evidence and as far as known why, or `unknown`."""

@@ -5,7 +5,8 @@ from prober.exposition.dashboards.queries import TARGET, gauge
 from prober.exposition.dashboards.style import GREEN, GREY, ORANGE, RED, YELLOW, index_mapping, words_mapping
 from prober.features.diagnosis.series import REGIMES
 
-CAUSE_WORDS = words_mapping({regime: regime.replace("_", " ") for regime in REGIMES}, ORANGE)
+NAMES = [*REGIMES, *(f"probably {regime}" for regime in REGIMES)]
+CAUSE_WORDS = words_mapping({name: name.replace("_", " ") for name in NAMES}, ORANGE)
 
 
 def decode_speed() -> Panel:
@@ -24,13 +25,13 @@ def decode_speed() -> Panel:
 def causes() -> Panel:
     """Diagnosed causes over time."""
     return states(
-        "Likely cause",
-        "Cause that the prober diagnoses while an SLO is breached or a latency has drifted. "
-        "Bad: any. Unknown: the evidence does not identify a single cause.",
-        index_mapping(("no", GREY), ("unknown", YELLOW), ("likely", RED)),
+        "What happens",
+        "What the prober's diagnosis names while an SLO is breached or a latency has drifted. "
+        "Bad: any. Probable: not confirmed yet. Unknown: no mechanism is visible.",
+        index_mapping(("no", GREY), ("probable", YELLOW), ("yes", RED), ("unknown", YELLOW)),
         Query(
             f'2 * (max by (regime) (llmslo_regime_active{{{TARGET},regime!="unknown"}}) > 0) or '
-            f'max by (regime) (llmslo_regime_active{{{TARGET},regime="unknown"}}) > 0',
+            f'3 * (max by (regime) (llmslo_regime_active{{{TARGET},regime="unknown"}}) > 0)',
             "{{regime}}",
         ),
         width=24,

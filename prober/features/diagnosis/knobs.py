@@ -1,4 +1,4 @@
-"""Flags of the engines for the levers that `regimes` advises.
+"""Flags of the engines for the levers that `mechanisms` advises.
 
 From the engines' documentation of their server arguments. A lever whose flag is not certain is left out; its advice then names no
 flag. Engines that pass flags on to another engine (Dynamo, NIM, Ray) have none. Names of TensorRT-LLM with a dot or without dashes

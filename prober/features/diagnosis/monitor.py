@@ -1,16 +1,19 @@
 """Diagnoses each target while an SLO is breached or a latency has drifted, by comparing the present window with usual ones."""
 
 import asyncio
+import json
 import logging
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, replace
+from statistics import median
 
 from prober.config.serving import DecodeBoundSpec
 from prober.exposition.families import Registry
 from prober.features.diagnosis import series
 from prober.features.diagnosis.clues import Evidence, Name, WindowFeatures
-from prober.features.diagnosis.diagnosis import Diagnosis, diagnose, undecided
-from prober.features.diagnosis.window import WARM, Hardware, window_features
+from prober.features.diagnosis.diagnosis import Diagnosis, diagnose
+from prober.features.diagnosis.window import WARM, Hardware, typical, window_features
 from prober.measure.bandwidth_bound import UnknownFigure, memory_bandwidth
 from prober.measure.engine_signals import EngineSignals, PageReading, without_buckets
 from prober.measure.event import TargetEvent
@@ -19,39 +22,66 @@ from prober.measure.objective import Slo
 from prober.measure.outcome import ANSWERED, Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.slo_events import count_events
+from prober.measure.target_state import TargetState, WorkloadState
 from prober.probing.event_log import EventLog
 from prober.probing.observer import ObservedTarget, TargetObserver
+from prober.storage.saved_rows import SavedRows
 
 EVALUATE_EVERY_S = 15.0
-SETTLE_S = 60.0  # time for which a diagnosis must stay the same before it is named
-HELD_S = 900.0  # a change of the diagnosis is an event once it was shown for most of this time
-WINDOW_S = 600.0  # length of the present window, and of a usual one
-MIN_PROBES = 30  # per window and workload; of rare probes a window reaches further back
-MAX_PROBES = 150  # per window and workload, and readings: evaluation then takes less than 2 ms
+CONFIRMING = 8  # evaluations, two minutes: a name is confirmed by more than half of them, and ends when fewer have it
+HELD_S, MOSTLY = 900.0, 0.6  # a diagnosis is an event once it was shown for this share of this time
+# In which an SLO is breached; in which it still is, since trouble can come and go; and of the trouble that is diagnosed.
+WINDOW_S, LASTING_S, LONG_WINDOW_S = 120.0, 220.0, 300.0
+MIN_PROBES, MANY_PROBES = 30, 120  # of rare probes these windows reach further back, up to this many
+MAX_PROBES = 600  # per workload, and MAX_READINGS of page and GPUs: an evaluation then takes milliseconds
+MAX_READINGS = 150
+SHOWN_S = 600.0  # of the engine's state on the page
 MAX_PROBE_AGE_S = 6 * 3600.0
-MAX_USUAL_WINDOWS = 144  # a day
+FIRST_WINDOWS, FIRST_WINDOW_S, USUAL_WINDOW_S = (
+    5,
+    60.0,
+    600.0,
+)  # the first usual windows are short, to exist within minutes
+FEW_PROBES = 20
+MAX_USUAL_WINDOWS = 36  # six hours
 BREACH_BURN_RATE = 3
 MIN_BAD_EVENTS = 3
-# Outcomes that depend on speed: answers, and requests that the target was too slow or too busy to answer.
+# Outcomes that depend on speed: answers, and requests that the target was too slow to answer.
 SPEED_OUTCOMES = ANSWERED | {
-    *(Outcome.TIMEOUT_FIRST_TOKEN, Outcome.TIMEOUT_STALL, Outcome.TIMEOUT_TOTAL),
-    *(Outcome.HTTP_408, Outcome.HTTP_429, Outcome.SHED),
+    *(Outcome.TIMEOUT_FIRST_TOKEN, Outcome.TIMEOUT_STALL, Outcome.TIMEOUT_TOTAL, Outcome.HTTP_408),
 }
 log = logging.getLogger(__name__)
 
 
 class DiagnosisMonitor:
-    """Evaluates every target periodically."""
+    """Evaluates every target periodically. saved: usual features of an earlier process, by the names of `states`."""
 
-    def __init__(self, registry: Registry, events: EventLog) -> None:
-        self._registry, self._events = registry, events
+    def __init__(self, registry: Registry, events: EventLog, saved: SavedRows | None = None) -> None:
+        self.registry, self.events = registry, events
+        self._saved = saved or SavedRows()
         self._targets: set[TargetDiagnosis] = set()
 
     def observe(self, observed: ObservedTarget) -> "TargetDiagnosis":
         """Diagnose one target."""
-        observer = TargetDiagnosis(self._registry, self._events, observed, self._targets.discard)
+        observer = TargetDiagnosis(self, observed)
         self._targets.add(observer)
         return observer
+
+    def forget(self, target: "TargetDiagnosis") -> None:
+        """Remove a target."""
+        self._targets.discard(target)
+
+    def saved_usual(self, name: str, workload: str) -> WindowFeatures | None:
+        """The usual features that an earlier process saved."""
+        consequence = f"target={name} workload={workload}: what is usual is learned again"
+        return self._saved.get(json.dumps((name, workload)), _restored, consequence)
+
+    def states(self) -> Iterator[tuple[str, bytes]]:
+        """(name, usual features) of each workload, to be saved."""
+        for target in list(self._targets):
+            for workload, windows in list(target.usual.items()):
+                if windows:
+                    yield json.dumps((target.name, workload)), json.dumps(asdict(typical(windows))).encode()
 
     async def run(self) -> None:
         """Evaluate all targets every EVALUATE_EVERY_S until cancelled."""
@@ -70,30 +100,26 @@ class TargetDiagnosis(TargetObserver):
     """Evidence and diagnosis of one target. A workload includes its series of warm prompts.
 
     readings, devices: of the engine's page and of the GPUs, with seconds of the monotonic clock.
-    diagnosis: None while nothing is breached and nothing drifts; `unknown` until a cause has fitted for SETTLE_S.
+    diagnosis: None while nothing is breached and nothing drifts; a name is `probable` until it is confirmed.
     """
 
-    def __init__(
-        self,
-        registry: Registry,
-        events: EventLog,
-        observed: ObservedTarget,
-        on_removed: Callable[["TargetDiagnosis"], None],
-    ) -> None:
-        self._registry, self._events, self._observed, self._on_removed = registry, events, observed, on_removed
+    def __init__(self, monitor: DiagnosisMonitor, observed: ObservedTarget) -> None:
+        self._monitor, self._observed = monitor, observed
         self.name = observed.name
         self._slos: dict[str, tuple[Slo, ...]] = {}
         self._probes: dict[str, deque[ProbeResult]] = {}
-        self._usual: dict[str, deque[WindowFeatures]] = {}
+        self.usual: dict[str, deque[WindowFeatures]] = {}
         self._drifted: set[tuple[str, str]] = set()  # workload, signal
-        self._window_began_s = self._now_s()
+        self._calm_since_s = self._now_s()
+        self._learnt_s: dict[str, float] = {}  # end of the latest usual window of a workload
+        self._trouble_since_s: float | None = None
+        self._state, self._was_ready = TargetState.PENDING, False
         self.decode: DecodeBoundSpec | None = None
-        self.readings: deque[tuple[float, EngineSignals]] = deque(maxlen=MAX_PROBES)
-        self.devices: deque[tuple[float, Sequence[GpuReading]]] = deque(maxlen=MAX_PROBES)
+        self.readings: deque[tuple[float, EngineSignals]] = deque(maxlen=MAX_READINGS)
+        self.devices: deque[tuple[float, Sequence[GpuReading]]] = deque(maxlen=MAX_READINGS)
         self.diagnosis: Diagnosis | None = None
-        self._verdict: Diagnosis | None = None  # of the latest evaluation
-        self._same_since_s = self._window_began_s
-        # (seconds, causes) of the evaluations in trouble, of the last HELD_S.
+        self._verdicts: deque[Diagnosis | None] = deque(maxlen=CONFIRMING)  # of the latest evaluations
+        # (seconds, names) of the evaluations in trouble, of the last HELD_S.
         self._shown: deque[tuple[float, tuple[Name, ...]]] = deque()
         self._logged: tuple[Name, ...] = ()
         self.configured()
@@ -104,13 +130,21 @@ class TargetDiagnosis(TargetObserver):
         for probe in spec.probes:
             for workload, _, _, judged in probe.judged():
                 base = workload.removesuffix(WARM)
-                slos[base] = (*slos.get(base, ()), *(slo for slo in judged if slo.threshold_s is not None))
+                slos[base] = (*slos.get(base, ()), *judged)
         self._slos, self.decode = slos, spec.decode_bound
+        for workload in slos.keys() - self.usual.keys():
+            saved = self._monitor.saved_usual(self.name, workload)
+            self.usual[workload] = deque([] if saved is None else [saved], maxlen=MAX_USUAL_WINDOWS)
         self._show()
 
     def probe_ended(self, result: ProbeResult) -> None:
         base = result.workload.removesuffix(WARM)
         self._probes.setdefault(base, deque(maxlen=MAX_PROBES)).append(result)
+
+    def state_seen(
+        self, state: TargetState, starting_until_unix_s: float | None, workloads: Iterable[WorkloadState]
+    ) -> None:
+        self._state, self._was_ready = state, self._was_ready or state is TargetState.READY
 
     def page_read(self, reading: PageReading | None) -> None:
         if reading is not None:
@@ -124,115 +158,146 @@ class TargetDiagnosis(TargetObserver):
         (self._drifted.add if active else self._drifted.discard)((workload, signal))
 
     def removed(self) -> None:
-        self._on_removed(self)
+        self._monitor.forget(self)
+
+    def recent_readings(self) -> list[tuple[float, EngineSignals]]:
+        """The engine's page in the last SHOWN_S, at most MAX_READINGS."""
+        since_s = self._now_s() - SHOWN_S
+        return [(at_s, signals) for at_s, signals in self.readings if at_s >= since_s]
 
     def evaluate(self) -> None:
-        """Diagnose the target if it is in trouble; otherwise keep the window as a usual one."""
+        """Diagnose the target if it is in trouble; otherwise learn what is usual."""
         now_s = self._now_s()
+        verdict: Diagnosis | None = None
+        if self._state is TargetState.STARTING and self._was_ready:
+            verdict = diagnose(
+                Evidence(
+                    WindowFeatures(probes=1, failures={"http_5xx: its health says that it is loading": 1}),
+                    breached={"success": 0.0},
+                )
+            )
         drifted = {workload.removesuffix(WARM) for workload, _ in self._drifted}
-        windows = {workload: _latest(probes, now_s) for workload, probes in self._probes.items()}
-        troubled, diagnosis = False, None
-        for workload, probes in windows.items():
-            slos = self._slos.get(workload, ())
-            timed = [probe for probe in probes if probe.outcome in SPEED_OUTCOMES]
-            breached = _breached(slos, timed)
-            troubled |= bool(breached or _breached(slos, probes)) or workload in drifted
-            if timed and (breached or workload in drifted) and (diagnosis is None or diagnosis.regime == "unknown"):
-                present = _features(self, probes)
-                self._registry.show(series.BOUND_RATIO, present.over_bound, self.name)
-                diagnosis = self._diagnose(workload, present, breached)
-        self._take(diagnosis, now_s)
-        if troubled:
-            self._window_began_s = now_s
-        else:
-            self._learn(windows, now_s)
-
-    def _diagnose(self, workload: str, present: WindowFeatures, breached: dict[str, float]) -> Diagnosis:
-        engine = self.readings[-1][1].info.engine if self.readings else None
-        diagnosed = _regimes(self.diagnosis)
-        usual = _typical(self._usual.get(workload, ()))
-        return diagnose(Evidence(present, usual, breached, engine), diagnosed=diagnosed)
+        for workload, probes in self._probes.items():
+            window_s = WINDOW_S if self._trouble_since_s is None else LASTING_S
+            breached, bad_s = _breached(self._slos.get(workload, ()), _latest(probes, now_s, window_s, MIN_PROBES))
+            if not breached and workload not in drifted:
+                continue
+            if self._trouble_since_s is None:
+                self._trouble_since_s = median(bad_s) if bad_s else now_s - LONG_WINDOW_S
+            if verdict is None or verdict.regimes == ("unknown",):
+                recent = _latest(probes, now_s, LONG_WINDOW_S, MANY_PROBES)
+                present = self._features([p for p in recent if p.timeline.intended_ns / 1e9 >= self._trouble_since_s])
+                self._monitor.registry.show(series.BOUND_RATIO, present.over_bound, self.name)
+                engine = self.readings[-1][1].info.engine if self.readings else None
+                usual = typical(self.usual.get(workload, ()))
+                verdict = diagnose(Evidence(present, usual, breached, engine))
+        self._take(verdict, now_s)
+        if verdict is not None:
+            self._calm_since_s = now_s
+        elif not any(self._verdicts):
+            self._trouble_since_s = None
+            self._learn(now_s)
 
     def _take(self, verdict: Diagnosis | None, now_s: float) -> None:
-        """Show a diagnosis that has held for SETTLE_S, `unknown` until then."""
-        if _regimes(verdict) != _regimes(self._verdict):
-            self._same_since_s = now_s
-        self._verdict, settled = verdict, now_s - self._same_since_s >= SETTLE_S
-        self.diagnosis = (
-            verdict if verdict is None or settled or verdict.regime == "unknown" else undecided(verdict, SETTLE_S)
-        )
+        """Show a verdict, by the names that most of the latest evaluations gave."""
+        self._verdicts.append(verdict)
+        verdicts = [past for past in reversed(self._verdicts) if past is not None]
+        counts: Counter[Name] = Counter(name for past in verdicts for name in past.regimes if name != "unknown")
+        shown = self.diagnosis.regimes if self.diagnosis is not None else ()
+        names: set[Name] = {name for name, count in counts.items() if 2 * count > CONFIRMING}
+        names = names or {name for name in shown if 2 * counts[name] >= CONFIRMING}
+        if names:
+            latest = next((past for past in verdicts if set(past.regimes) == names), None)
+            latest = latest or next(past for past in verdicts if names & set(past.regimes))
+            self.diagnosis = replace(latest, regimes=tuple(name for name in series.REGIMES if name in names))
+        elif verdict is not None and counts:
+            latest = next(past for past in verdicts if past.regimes != ("unknown",))
+            self.diagnosis = replace(latest, regimes=("unknown",), probable=latest.regimes)
+        else:
+            self.diagnosis = verdict
         self._show()
+        self._log(now_s)
+
+    def _log(self, now_s: float) -> None:
+        """Log a diagnosis that was shown for most of the time in which the target was in trouble."""
         while self._shown and now_s - self._shown[0][0] >= HELD_S:
             self._shown.popleft()
         if self.diagnosis is not None:
             self._shown.append((now_s, self.diagnosis.regimes))
         if not self._shown:
             self._logged = ()
-        elif verdict is not None and settled and verdict.regimes != self._logged and self._is_held(verdict.regimes):
-            self._logged = verdict.regimes
-            log.info("target=%s diagnosis: %s", self.name, " and ".join(verdict.regimes))
+        if self.diagnosis is None or self.diagnosis.probable or self.diagnosis.regimes == self._logged:
+            return
+        regimes = self.diagnosis.regimes
+        count, known = sum(shown == regimes for _, shown in self._shown), len(self._shown)
+        if known >= CONFIRMING and count > MOSTLY * known:
+            self._logged = regimes
+            log.info("target=%s diagnosis: %s", self.name, " and ".join(regimes))
             unix_s = self._observed.target.clock.unix_s()
-            self._events.append(TargetEvent(unix_s, self.name, "diagnosis", verdict.text()))
-
-    def _is_held(self, regimes: tuple[Name, ...]) -> bool:
-        """Whether these causes were shown most of the time in which the target was in trouble."""
-        return sum(shown == regimes for _, shown in self._shown) > len(self._shown) / 2
+            self._monitor.events.append(TargetEvent(unix_s, self.name, "diagnosis", self.diagnosis.text()))
 
     def _show(self) -> None:
+        shown: dict[str, float] = dict.fromkeys(self.diagnosis.regimes if self.diagnosis else (), 1.0)
+        shown |= dict.fromkeys(self.diagnosis.probable if self.diagnosis else (), series.PROBABLE)
         for regime in series.REGIMES:
-            self._registry[series.REGIME.name].value(self.name, regime).value = float(
-                regime in _regimes(self.diagnosis)
-            )
+            self._monitor.registry[series.REGIME.name].value(self.name, regime).value = shown.get(regime, 0.0)
 
-    def _learn(self, windows: dict[str, list[ProbeResult]], now_s: float) -> None:
-        """Keep a window without trouble as a usual one."""
-        if now_s - self._window_began_s < WINDOW_S:
-            return
-        self._window_began_s = now_s
-        for workload, probes in windows.items():
-            if len(probes) >= MIN_PROBES:
-                features = _features(self, probes)
-                self._registry.show(series.BOUND_RATIO, features.over_bound, self.name)
-                self._usual.setdefault(workload, deque(maxlen=MAX_USUAL_WINDOWS)).append(features)
+    def _learn(self, now_s: float) -> None:
+        """Keep the time since the last usual window as another one, once it has enough probes."""
+        for workload, probes in self._probes.items():
+            since_s = max(self._calm_since_s, self._learnt_s.get(workload, 0.0))
+            recent = [probe for probe in probes if probe.timeline.intended_ns / 1e9 >= since_s]
+            usual = self.usual.setdefault(workload, deque(maxlen=MAX_USUAL_WINDOWS))
+            is_early = not usual or (len(usual) < FIRST_WINDOWS and len(recent) >= MANY_PROBES / 2)
+            if len(recent) >= FEW_PROBES and now_s - since_s >= (FIRST_WINDOW_S if is_early else USUAL_WINDOW_S):
+                features = self._features(recent)
+                self._monitor.registry.show(series.BOUND_RATIO, features.over_bound, self.name)
+                usual.append(features)
+                self._learnt_s[workload] = now_s
+
+    def _features(self, probes: Sequence[ProbeResult]) -> WindowFeatures:
+        """Features of the time of these probes."""
+        since_s = min((probe.timeline.intended_ns for probe in probes), default=0) / 1e9
+        readings = [(at_s, signals) for at_s, signals in self.readings if at_s >= since_s]
+        devices = [gpus for at_s, gpus in self.devices if at_s >= since_s]
+        ranks = max((signals.ranks or 1 for _, signals in readings), default=1)
+        hardware = _hardware(self.decode, devices[-1] if devices else (), ranks)
+        return window_features(probes, readings, devices, hardware)
 
     def _now_s(self) -> float:
         return self._observed.target.clock.now_ns() / 1e9
 
 
-def _regimes(diagnosis: Diagnosis | None) -> tuple[Name, ...]:
-    return diagnosis.regimes if diagnosis is not None else ()
-
-
-def _latest(probes: Sequence[ProbeResult], now_s: float) -> list[ProbeResult]:
-    """Probes of the last window; if there are too few, the latest MIN_PROBES up to MAX_PROBE_AGE_S."""
+def _latest(probes: Sequence[ProbeResult], now_s: float, window_s: float, least: int) -> list[ProbeResult]:
+    """Probes of the last window; if there are too few, the latest `least` up to MAX_PROBE_AGE_S."""
     ages = [(now_s - probe.timeline.intended_ns / 1e9, probe) for probe in probes]
-    recent = [probe for age_s, probe in ages if age_s <= WINDOW_S]
-    return (
-        recent
-        if len(recent) >= MIN_PROBES
-        else [probe for age_s, probe in ages[-MIN_PROBES:] if age_s <= MAX_PROBE_AGE_S]
-    )
+    recent = [probe for age_s, probe in ages if age_s <= window_s]
+    return recent if len(recent) >= least else [probe for age_s, probe in ages[-least:] if age_s <= MAX_PROBE_AGE_S]
 
 
-def _breached(slos: Sequence[Slo], probes: Sequence[ProbeResult]) -> dict[str, float]:
-    """Threshold in s by signal of the SLOs whose budget these probes burn; the strictest of a signal."""
+def _breached(slos: Sequence[Slo], probes: Sequence[ProbeResult]) -> tuple[dict[str, float], list[float]]:
+    """Threshold in s by signal of the SLOs whose budget these probes burn, the strictest of a signal, and the times of the bad events.
+
+    Failures that do not depend on speed are a breach of `success`, whatever the signal of the SLO whose budget they burn.
+    """
     thresholds: dict[str, float] = {}
+    bad_s: list[float] = []
+    timed = [probe for probe in probes if probe.outcome in SPEED_OUTCOMES]
     for slo in slos:
-        counts = [count_events(slo, probe) for probe in probes]
-        events, bad = (sum(count[place] for count in counts) for place in (0, 1))
-        burns = bad > BREACH_BURN_RATE * float(slo.error_budget_ratio) * events
-        if bad >= MIN_BAD_EVENTS and burns and slo.threshold_s is not None:
-            thresholds[slo.signal] = min(slo.threshold_s, thresholds.get(slo.signal, slo.threshold_s))
-    return thresholds
-
-
-def _features(target: "TargetDiagnosis", probes: Sequence[ProbeResult]) -> WindowFeatures:
-    """Features of the time of these probes."""
-    since_s = min((probe.timeline.intended_ns for probe in probes), default=0) / 1e9
-    readings = [(at_s, signals) for at_s, signals in target.readings if at_s >= since_s]
-    devices = [gpus for at_s, gpus in target.devices if at_s >= since_s]
-    ranks = max((signals.ranks or 1 for _, signals in readings), default=1)
-    return window_features(probes, readings, devices, _hardware(target.decode, devices[-1] if devices else (), ranks))
+        is_speed = slo.threshold_s is not None
+        for judged in (timed, probes) if is_speed else (probes,):
+            counts = [count_events(slo, probe) for probe in judged]
+            events, bad = (sum(count[place] for count in counts) for place in (0, 1))
+            if bad < MIN_BAD_EVENTS or bad <= BREACH_BURN_RATE * float(slo.error_budget_ratio) * events:
+                continue
+            signal = slo.signal if judged is timed else "success"
+            if judged is timed and slo.threshold_s is not None:
+                thresholds[signal] = min(slo.threshold_s, thresholds.get(signal, slo.threshold_s))
+            elif slo.signal != "quality":
+                thresholds[signal] = 0.0
+            bad_s += [probe.timeline.intended_ns / 1e9 for probe, count in zip(judged, counts, strict=True) if count[1]]
+            break
+    return thresholds, bad_s
 
 
 def _hardware(decode: DecodeBoundSpec | None, devices: Sequence[GpuReading], ranks: int) -> Hardware | None:
@@ -249,7 +314,6 @@ def _hardware(decode: DecodeBoundSpec | None, devices: Sequence[GpuReading], ran
     return Hardware(decode.model, bandwidth, decode.gpus or max(1, len(devices) // ranks))
 
 
-def _typical(windows: Sequence[WindowFeatures]) -> WindowFeatures:
-    """Window whose median TTFT is the median of all windows; without windows no features."""
-    ranked = sorted((window.ttft_s[0].estimate, place) for place, window in enumerate(windows) if window.ttft_s)
-    return windows[ranked[len(ranked) // 2][1]] if ranked else WindowFeatures()
+def _restored(data: bytes) -> WindowFeatures:
+    """Features as `states` saved them. Raises ValueError or TypeError if they are not."""
+    return WindowFeatures(**json.loads(data))

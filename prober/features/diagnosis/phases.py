@@ -100,12 +100,15 @@ def evidence(
         names = [phase.workload.name for phase in phases]
         return [probe for probe in results if probe.workload in names]
 
-    answers = window_features(results_of(DECODE), readings, hardware=hardware)
+    answers, lengths = (
+        window_features(results_of(DECODE), readings, hardware=hardware),
+        window_features(results_of(SHORT, PREFILL)),
+    )
     now = replace(
         window_features(results_of(PREFILL, SHARED), readings),
-        ttft_per_prompt_token_s=window_features(results_of(SHORT, PREFILL)).ttft_per_prompt_token_s,
-        itl_s=answers.itl_s,
-        tpot_s=answers.tpot_s,
+        ttft_per_prompt_token_s=lengths.ttft_per_prompt_token_s,
+        ttft_per_prompt_token_error_s=lengths.ttft_per_prompt_token_error_s,
+        long_prompt_tokens=lengths.long_prompt_tokens,
         step_s=answers.step_s,
         over_bound=answers.over_bound,
     )

@@ -7,8 +7,8 @@ from prober.features.diagnosis.clues import Name
 
 REGIME = gauge(
     "llmslo_regime_active",
-    "1 for the diagnosed cause, or for both of two, while an SLO is breached or a latency has drifted; "
-    "unknown until a cause has fitted for a minute.",
+    "1 for what happens by the diagnosis, or for both of two, while an SLO is breached or a latency has drifted; "
+    "0.5 for a name that is probable and not confirmed yet, beside 1 for unknown.",
     "target",
     "regime",
 )
@@ -17,6 +17,7 @@ BOUND_RATIO = gauge(
     "Speed of a decode step as a share of the speed that memory bandwidth allows.",
     "target",
 )
-REGIMES: tuple[str, ...] = get_args(Name)
+PROBABLE = 0.5
+REGIMES: tuple[Name, ...] = get_args(Name)
 
 ALL: tuple[AnySeries, ...] = tuple(value for value in globals().copy().values() if isinstance(value, Series))

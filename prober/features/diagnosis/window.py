@@ -8,28 +8,31 @@ Features whose input is missing are absent. 2,000 probes take milliseconds.
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import pairwise
-from statistics import fmean, median, stdev, variance
+from statistics import fmean, median, stdev
+from typing import NamedTuple
 
-from prober.features.diagnosis.clues import Figures, WindowFeatures
+from prober.features.diagnosis.clues import WindowFeatures
 from prober.measure.bandwidth_bound import DecodeModel, decode_bound_tokens_per_s, measured_to_bound_ratio
-from prober.measure.buffering import is_held_back
 from prober.measure.engine_signals import EngineHistogram, EngineSignals
 from prober.measure.gpu_reading import GpuReading
-from prober.measure.outcome import ANSWERED
+from prober.measure.outcome import ANSWERED, BAD
 from prober.measure.result import ProbeResult
-from prober.statistics.quantiles import MIN_SAMPLES_BY_QUANTILE, quantiles
+from prober.statistics.quantiles import MIN_SAMPLES_BY_QUANTILE
 
 Reading = tuple[float, EngineSignals]
 
-QS = (0.5, 0.9, 0.99)
 MIN_LENGTH_RATIO = 1.5  # of the long third of prompts to the short one; below it the slope is noise
 MAX_LENGTH_DIFFERENCE = 0.1  # between prompts of similar length, as a share of the length
+SINGLE = 0.75  # flushes per token; a busy machine or a lossy path merges some, and speculation makes more tokens a step
 MAX_GAPS = 4_000  # ITLs that are used, from evenly spaced probes: sorting them takes most of the time
 MIN_WAITING_READINGS = 5
-MIN_BLOCKS = 10  # of readings, for a variance
+PAUSE_STEPS, PAUSE_S = 8, 0.1  # a longer gap is a pause of the stream
+BURST_SHARE = 0.3  # of the tokens that the time of a pause stands for: they arrive after it if it was on their way
+MIN_OVERLAPS = 3
 WARM = "_warm"  # suffix of the name of a workload's series of warm prompts, see `Workload.series`
 
 
@@ -58,58 +61,147 @@ def window_features(
     good = [probe for probe in probes if probe.outcome in ANSWERED and not probe.warm_up and not probe.cached]
     ttfts = [(probe, ttft) for probe in good if (ttft := probe.timeline.ttft_s) is not None]
     cold = [(probe, ttft) for probe, ttft in ttfts if not probe.workload.endswith(WARM)] or ttfts
-    lengths = [(length, ttft) for probe, ttft in cold if (length := _prompt_tokens(probe))]
-    mean_s, error_s = _mean_and_error([ttft for _, ttft in cold])
+    by_length = [(length, ttft) for probe, ttft in cold if (length := _prompt_tokens(probe))]
+    line = prompt_line(by_length)
+    colds_s = [ttft for _, ttft in cold]
+    mean_s, error_s = _mean_and_error([ttft for _, ttft in ttfts])
     gaps, are_single_tokens = _gaps(good)
     step_s = _step_s(gaps) if are_single_tokens else None
+    pauses = _pauses(good, _step_s(gaps))
+    failed = Counter(
+        f"{probe.outcome}: {probe.detail}" if probe.detail else str(probe.outcome)
+        for probe in probes
+        if probe.outcome in BAD
+    )
     cold_s, warm_s, saving_error_s = _cold_and_warm(ttfts)
+    headers_s, headers_ratio = _headers(good)
     running = _mean(s.requests_running for _, s in readings)
-    waiting = _mean(s.requests_waiting for _, s in readings)
-    page = _page(readings)
-    queue_s = _observed_mean(readings, lambda s: s.queue_seconds)
+    prompts, lengths = (
+        _rate(readings, lambda s: s.prompt_tokens_total),
+        _observed_mean(readings, lambda s: s.prompt_tokens),
+    )
+    queries = _rate(readings, lambda s: s.prefix_cache_queries_tokens_total)
+    hits, requests = _rate(readings, lambda s: s.prefix_cache_hits_tokens_total), _rate(readings, _requests_total)
     return WindowFeatures(
-        ttft_s=_figures([ttft for _, ttft in cold]),
-        itl_s=_figures(gaps),
-        tpot_s=_figures([tpot for probe in good if (tpot := probe.timeline.tpot_s) is not None]),
-        send_lag_s=_figures([lag for probe in probes if (lag := probe.timeline.send_lag_s) is not None]),
+        probes=len(probes),
+        failures=dict(failed.most_common()),
         ttft_mean_s=mean_s,
         ttft_mean_error_s=error_s,
         step_s=step_s,
-        ttft_per_prompt_token_s=per_prompt_token(lengths),
-        prompt_tokens=median(length for length, _ in lengths) if lengths else None,
+        slow_step_s=_slow_step_s(good) if are_single_tokens else None,
+        still_ratio=pauses.still_ratio,
+        held_ratio=pauses.held_ratio,
+        still_together_ratio=pauses.still_together_ratio,
+        longest_still_s=pauses.longest_still_s,
+        ttft_per_prompt_token_s=line.slope if line else None,
+        ttft_per_prompt_token_error_s=line.error if line else None,
+        long_prompt_tokens=line.tokens if line else None,
+        long_ttft_spread_s=line.spread_s if line else None,
+        long_ttft_s=line.ttft_s if line else median(colds_s) if len(colds_s) >= MIN_SAMPLES_BY_QUANTILE[0.5] else None,
         ttft_cold_s=cold_s,
         ttft_warm_s=warm_s,
         saving_error_s=saving_error_s,
         connect_s=_connect_s(good),
+        headers_s=headers_s,
+        headers_ratio=headers_ratio,
         late_ratio=_late_ratio(probes),
-        held_back_ratio=_held_back_ratio(good),
         running=running,
-        waiting=waiting,
+        waiting=_mean(s.requests_waiting for _, s in readings),
         waiting_at_most_running_ratio=_waiting_at_most_running_ratio(readings),
         kv_usage_ratio=_high(s.kv_cache_usage_ratio_max for _, s in readings),
-        kv_free_tokens=_kv_free_tokens(readings),
-        requests_per_s=page.requests_per_s,
-        requests_dispersion=_requests_dispersion(readings),
-        prompt_tokens_per_request=page.prompt_tokens_per_request,
-        preemptions_per_s=page.preemptions_per_s,
-        generated_tokens_per_s=page.generated_tokens_per_s,
-        computed_prompt_tokens_per_s=page.computed_prompt_tokens_per_s,
-        prefix_hit_tokens_per_s=page.prefix_hit_tokens_per_s,
-        prefix_hit_ratio=page.prefix_hit_ratio,
+        requests_per_s=requests,
+        prompt_tokens_per_request=prompts / requests
+        if lengths is None and prompts is not None and requests
+        else lengths,
+        preemptions_per_s=_rate(readings, lambda s: s.preemptions_total),
+        generated_tokens_per_s=_rate(readings, lambda s: s.generation_tokens_total),
+        computed_prompt_tokens_per_s=prompts if prompts is None or hits is None else max(0.0, prompts - hits),
+        prefix_hit_tokens_per_s=hits,
+        prefix_hit_ratio=hits / queries if hits is not None and queries else None,
         engine_ttft_s=_observed_mean(readings, lambda s: s.ttft_seconds),
         engine_itl_s=_observed_mean(readings, lambda s: s.itl_seconds or s.tpot_seconds),
-        engine_queue_s=queue_s,
-        gpu_utilization_ratio=_mean(d.utilization_ratio for reading in devices for d in reading),
+        engine_queue_s=_observed_mean(readings, lambda s: s.queue_seconds),
         gpu_clock_hertz=_mean(d.sm_clock_hertz for reading in devices for d in reading),
         gpu_throttled_ratio=_mean(
             float(bool(d.throttled)) for reading in devices for d in reading if d.throttled is not None
+        ),
+        gpu_memory_ratio=_mean(
+            d.memory_used_bytes / d.memory_total_bytes
+            for reading in devices
+            for d in reading
+            if d.memory_used_bytes is not None and d.memory_total_bytes
         ),
         over_bound=_over_bound(hardware, step_s, readings, running),
     )
 
 
-def per_prompt_token(samples: Sequence[tuple[float, float]]) -> float | None:
-    """Seconds of TTFT per prompt token from (prompt tokens, TTFT in s); None if the lengths are too similar.
+@dataclass(frozen=True, slots=True)
+class _Pauses:
+    """Shares of the time of streams; None without streams. See `WindowFeatures`."""
+
+    still_ratio: float | None
+    held_ratio: float | None
+    still_together_ratio: float | None
+    longest_still_s: float | None
+
+
+def _pauses(probes: Sequence[ProbeResult], step_s: float | None) -> _Pauses:
+    """Pauses of the streams: gaps of PAUSE_STEPS decode steps and PAUSE_S or more.
+
+    The engine goes on during a pause of the path, so the tokens of that time arrive together after it. An engine that stands still
+    sends one token after its pause, and pauses all of its streams.
+    """
+    if step_s is None:
+        return _Pauses(None, None, None, None)
+    least_ns = 1e9 * max(PAUSE_STEPS * step_s, PAUSE_S)
+    still: list[tuple[int, int, int]] = []  # begin, end, stream
+    streams: list[tuple[int, int]] = []
+    held_ns = 0
+    for probe in probes:
+        stamps = probe.timeline.content_ns
+        if probe.timeline.is_late or len(stamps) < 2:
+            continue
+        streams.append((stamps[0], stamps[-1]))
+        if stamps[-1] - stamps[0] < least_ns:
+            continue
+        starts = probe.timeline.flush_starts
+        for place, size in enumerate(probe.timeline.flush_sizes[1:], 1):
+            begin_ns, end_ns = stamps[starts[place] - 1], stamps[starts[place]]
+            if end_ns - begin_ns < least_ns:
+                continue
+            if (
+                size >= BURST_SHARE * (end_ns - begin_ns) / 1e9 / step_s
+                or starts[place] + size == len(stamps) > 1 < size
+            ):
+                held_ns += end_ns - begin_ns
+            else:
+                still.append((begin_ns, end_ns, len(streams) - 1))
+    total_ns = sum(end - begin for begin, end in streams)
+    together = [
+        any(other != stream and begin < ended and began < end for began, ended, other in still)
+        for begin, end, stream in still
+        if any(place != stream and first < begin and last > end for place, (first, last) in enumerate(streams))
+    ]
+    return _Pauses(
+        sum(end - begin for begin, end, _ in still) / total_ns if total_ns else None,
+        held_ns / total_ns if total_ns else None,
+        fmean(together) if len(together) >= MIN_OVERLAPS else None,
+        max((end - begin for begin, end, _ in still), default=0) / 1e9,
+    )
+
+
+class PromptLine(NamedTuple):
+    """TTFT by the length of the prompt: slope in s per token with its standard error; medians and quartile range of long prompts."""
+
+    slope: float
+    error: float
+    tokens: float
+    ttft_s: float
+    spread_s: float
+
+
+def prompt_line(samples: Sequence[tuple[float, float]]) -> PromptLine | None:
+    """Line through (prompt tokens, TTFT in s); None if the lengths are too similar.
 
     The slope between the medians of the shortest and the longest third (Tukey's resistant line, Exploratory Data Analysis,
     1977, chapter 5), which a few requests that had to wait do not change.
@@ -122,41 +214,15 @@ def per_prompt_token(samples: Sequence[tuple[float, float]]) -> float | None:
     short, long = (median(length for length, _ in part) for part in (low, high))
     if long < MIN_LENGTH_RATIO * short:
         return None
-    return (median(ttft for _, ttft in high) - median(ttft for _, ttft in low)) / (long - short)
-
-
-@dataclass(frozen=True, slots=True)
-class _Page:
-    """Features from the counters of the page."""
-
-    requests_per_s: float | None
-    prompt_tokens_per_request: float | None
-    preemptions_per_s: float | None
-    generated_tokens_per_s: float | None
-    computed_prompt_tokens_per_s: float | None
-    prefix_hit_tokens_per_s: float | None
-    prefix_hit_ratio: float | None
-
-
-def _page(readings: Sequence[Reading]) -> _Page:
-    prompts = _rate(readings, lambda s: s.prompt_tokens_total)
-    queries = _rate(readings, lambda s: s.prefix_cache_queries_tokens_total)
-    hits = _rate(readings, lambda s: s.prefix_cache_hits_tokens_total)
-    requests = _rate(readings, _requests_total)
-    lengths = _observed_mean(readings, lambda s: s.prompt_tokens)
-    return _Page(
-        requests,
-        prompts / requests if lengths is None and prompts is not None and requests else lengths,
-        _rate(readings, lambda s: s.preemptions_total),
-        _rate(readings, lambda s: s.generation_tokens_total),
-        prompts if prompts is None or hits is None else max(0.0, prompts - hits),
-        hits,
-        hits / queries if hits is not None and queries else None,
+    low_s, high_s = ([ttft for _, ttft in part] for part in (low, high))
+    error_s = math.hypot(_median_error(low_s), _median_error(high_s))
+    return PromptLine(
+        (median(high_s) - median(low_s)) / (long - short),
+        error_s / (long - short),
+        long,
+        median(high_s),
+        _quartile_range(high_s),
     )
-
-
-def _figures(samples: Sequence[float]) -> Figures:
-    return tuple(quantiles(samples, QS))
 
 
 def _prompt_tokens(probe: ProbeResult) -> int:
@@ -166,7 +232,7 @@ def _prompt_tokens(probe: ProbeResult) -> int:
 
 
 def _gaps(probes: Sequence[ProbeResult]) -> tuple[list[float], bool]:
-    """(ITLs of evenly spaced probes, whether flushes are single tokens and ITLs are therefore decode steps)."""
+    """(ITLs of evenly spaced probes, whether flushes are mostly single tokens and ITLs are therefore decode steps)."""
     total = sum(max(0, len(probe.timeline.content_ns) - 1) for probe in probes)
     stride = -(-total // MAX_GAPS) or 1
     gaps: list[float] = []
@@ -175,12 +241,18 @@ def _gaps(probes: Sequence[ProbeResult]) -> tuple[list[float], bool]:
         gaps += probe.timeline.itls_s
         flushes += len(probe.timeline.flush_sizes)
         tokens += max(probe.timeline.streamed_tokens or 0, len(probe.timeline.content_ns))
-    return gaps, 0.95 * tokens <= flushes
+    return gaps, SINGLE * tokens <= flushes
 
 
 def _step_s(gaps: Sequence[float]) -> float | None:
     """Lower quartile, which excludes prefills, preemptions and steps slowed by other requests."""
     return (sorted(gaps)[len(gaps) // 4] or None) if len(gaps) >= MIN_SAMPLES_BY_QUANTILE[0.9] else None
+
+
+def _slow_step_s(probes: Iterable[ProbeResult]) -> float | None:
+    """Plain decode step of the slow fifth of the answers: of one slow replica among several."""
+    steps = sorted(sorted(itls)[len(itls) // 4] for probe in probes if (itls := probe.timeline.itls_s))
+    return steps[-1 - len(steps) // 5] if len(steps) >= MIN_SAMPLES_BY_QUANTILE[0.5] else None
 
 
 def _cold_and_warm(ttfts: Iterable[tuple[ProbeResult, float]]) -> tuple[float, float, float] | tuple[None, None, None]:
@@ -213,8 +285,12 @@ def _cold_and_warm(ttfts: Iterable[tuple[ProbeResult, float]]) -> tuple[float, f
 
 
 def _median_error(samples: Sequence[float]) -> float:
+    return 1.2533 * _quartile_range(samples) / 1.349 / math.sqrt(len(samples))
+
+
+def _quartile_range(samples: Sequence[float]) -> float:
     low, _, high = statistics.quantiles(samples, n=4)
-    return 1.2533 * (high - low) / 1.349 / math.sqrt(len(samples))
+    return high - low
 
 
 def _connect_s(probes: Iterable[ProbeResult]) -> float | None:
@@ -227,14 +303,29 @@ def _connect_s(probes: Iterable[ProbeResult]) -> float | None:
     return median(spans) if len(spans) >= MIN_SAMPLES_BY_QUANTILE[0.5] else None
 
 
+def _headers(probes: Iterable[ProbeResult]) -> tuple[float, float] | tuple[None, None]:
+    """Mean time from sending to the headers, and the median of its share of the time to the first token."""
+    spans = [
+        (line.headers_ns - line.sent_ns, line.first_ns - line.sent_ns)
+        for probe in probes
+        if not (line := probe.timeline).is_late and line.headers_ns and line.sent_ns is not None and line.first_ns
+    ]
+    if len(spans) < MIN_SAMPLES_BY_QUANTILE[0.5]:
+        return None, None
+    return fmean(headers for headers, _ in spans) / 1e9, median(headers / first for headers, first in spans)
+
+
 def _late_ratio(probes: Sequence[ProbeResult]) -> float | None:
     late = sum(probe.has_prober_fault for probe in probes)
     return late / len(probes) if len(probes) >= MIN_SAMPLES_BY_QUANTILE[0.5] else None
 
 
-def _held_back_ratio(probes: Iterable[ProbeResult]) -> float | None:
-    judged = [held_back for probe in probes if (held_back := is_held_back(probe.timeline)) is not None]
-    return fmean(judged) if len(judged) >= MIN_SAMPLES_BY_QUANTILE[0.5] else None
+def typical(windows: Iterable[WindowFeatures]) -> WindowFeatures:
+    """Features of usual windows: the median of each, of the windows in which it was measured."""
+    rows = list(windows)
+    names = [part.name for part in fields(WindowFeatures) if part.name not in ("probes", "failures")]
+    columns = {name: [value for row in rows if (value := getattr(row, name)) is not None] for name in names}
+    return WindowFeatures(**{name: median(values) for name, values in columns.items() if values})
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
@@ -289,13 +380,6 @@ def _requests_total(signals: EngineSignals) -> float | None:
     return signals.requests_finished_total
 
 
-def _requests_dispersion(readings: Sequence[Reading]) -> float | None:
-    """Variance over mean of the requests between every third reading: 1 for arrivals at random, more for bursts."""
-    totals = [total for _, signals in readings[::3] if (total := _requests_total(signals)) is not None]
-    counts = [max(0.0, after - before) for before, after in pairwise(totals)]
-    return variance(counts) / mean if len(counts) >= MIN_BLOCKS and (mean := fmean(counts)) else None
-
-
 def _waiting_at_most_running_ratio(readings: Sequence[Reading]) -> float | None:
     """Of the readings with waiting requests, the share with as many running ones as were ever read; None if they are too few.
 
@@ -309,16 +393,6 @@ def _waiting_at_most_running_ratio(readings: Sequence[Reading]) -> float | None:
     most = max((running for _, running in known), default=0.0)
     at_most = [running >= most for waiting, running in known if waiting >= 1]
     return fmean(at_most) if len(at_most) >= MIN_WAITING_READINGS else None
-
-
-def _kv_free_tokens(readings: Sequence[Reading]) -> float | None:
-    """10th percentile of the free tokens of the fullest rank."""
-    free = sorted(
-        (1 - s.kv_cache_usage_ratio_max) * s.kv_cache_capacity_tokens / (s.ranks or 1)
-        for _, s in readings
-        if s.kv_cache_usage_ratio_max is not None and s.kv_cache_capacity_tokens is not None
-    )
-    return free[len(free) // 10] if free else None
 
 
 def _over_bound(

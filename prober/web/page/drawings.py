@@ -82,6 +82,19 @@ def sparkline(probes: Sequence[ProbeResult], slots: int = RECENT) -> Drawing:
     return Drawing(slots * BAR_WIDTH, BAR_HEIGHT, label, [(kind, "".join(path)) for kind, path in bars.items() if path])
 
 
+def trend(name: str, values: Sequence[float | None]) -> Drawing:
+    """A bar for each reading of the engine, oldest first; none where it is not known."""
+    top = max((value for value in values if value is not None), default=0.0) or 1.0
+    bars = [
+        f"M{slot * BAR_WIDTH + 1} {BAR_HEIGHT}v-{round(value / top * BAR_HEIGHT)}"
+        for slot, value in enumerate(values)
+        if value is not None
+    ]
+    return Drawing(
+        len(values) * BAR_WIDTH, BAR_HEIGHT, f"{name}: the last {len(values)} readings", [("good", "".join(bars))]
+    )
+
+
 class _Axis:
     """Horizontal places of stamps."""
 

@@ -257,6 +257,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "sweep_ending": lambda result: ending(result.stop, result.stop_detail),
     "sweep_request_tokens": sweep_request_tokens,
     "target_link": target_link,
+    "trend": drawings.trend,
     "timeline_drawing": drawings.timeline,
     "timeline_span_ns": drawings.span_ns,
     "workload_choices": workload_choices,

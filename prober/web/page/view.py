@@ -1,9 +1,10 @@
 """Values that the page shows, without anything on how they look."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Literal
+from itertools import pairwise
+from typing import Literal, NamedTuple
 
 from prober.config.target import Estimate
 from prober.config.units import counted
@@ -13,6 +14,7 @@ from prober.features.drift.state import DriftVerdict, Shift
 from prober.features.slo.compliance import SloStatus
 from prober.measure.buffering import Buffering
 from prober.measure.burn_rate_windows import promql
+from prober.measure.engine_signals import EngineSignals
 from prober.measure.event import TargetEvent
 from prober.measure.objective import format_percent
 from prober.measure.result import ProbeResult
@@ -107,6 +109,36 @@ def time_of_day(unix_s: float) -> str:
     return f"{datetime.fromtimestamp(unix_s, UTC):%H:%M:%S}"
 
 
+class EngineTrend(NamedTuple):
+    """A signal of the engine's page. values: of readings, oldest first, None where it is not known; unit: `ratio` for shares"""
+
+    name: str
+    values: Sequence[float | None]
+    unit: str = ""
+
+
+def engine_trends(readings: Sequence[tuple[float, EngineSignals]]) -> list[EngineTrend]:
+    """State of the engine over these readings, at (seconds of one clock, signals); signals that the page lacks are left out."""
+
+    def rates(read: Callable[[EngineSignals], float | None], per_s: float) -> list[float | None]:
+        return [
+            None
+            if (old := read(before)) is None or (new := read(after)) is None
+            else max(0.0, new - old) / (at_s - since_s) * per_s
+            for (since_s, before), (at_s, after) in pairwise(readings)
+            if at_s > since_s
+        ]
+
+    trends = (
+        EngineTrend("requests running", [signals.requests_running for _, signals in readings]),
+        EngineTrend("requests waiting", [signals.requests_waiting for _, signals in readings]),
+        EngineTrend("KV cache in use", [signals.kv_cache_usage_ratio_max for _, signals in readings], "ratio"),
+        EngineTrend("preemptions", rates(lambda signals: signals.preemptions_total, 60.0), "/min"),
+        EngineTrend("answer tokens", rates(lambda signals: signals.generation_tokens_total, 1.0), "/s"),
+    )
+    return [trend for trend in trends if any(value is not None for value in trend.values)]
+
+
 @dataclass(frozen=True, slots=True)
 class TargetView:
     """A target.
@@ -125,6 +157,7 @@ class TargetView:
     no_data: workloads without data while others may have some
     starting: only while it refuses connections after the start
     buffering: whether its answers arrive held back
+    engine_trends: readings of the engine's page of the last ten minutes
     labels: those that the configuration or its discovery gives it, by name
     workloads: names of those that probe it
     """
@@ -157,6 +190,7 @@ class TargetView:
     sweepable: bool = False
     starting: Starting | None = None
     buffering: Buffering = Buffering()
+    engine_trends: Sequence[EngineTrend] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
     workloads: Sequence[str] = ()
 
@@ -243,17 +277,12 @@ class PageView:
     grafana_url: str = ""
 
 
-def _cause(regimes: Sequence[str]) -> str:
-    names = " and ".join(regime.replace("_", " ") for regime in regimes)
-    return "cause unknown" if names == "unknown" else f"likely cause{'s' if len(regimes) > 1 else ''}: {names}"
-
-
 def concern(view: TargetView) -> Concern:
     """The most important fact about a target."""
     missed = [standing for standing in view.standings if standing.state == "missed"]
     without_data = [standing for standing in view.standings if standing.state == "no_data"]
     drifted = [drift for drift in view.drifts if drift.verdict.active]
-    cause = _cause(view.diagnosis.regimes) if view.diagnosis else ""
+    cause = view.diagnosis.headline if view.diagnosis else ""
     if view.paused_unix_s is not None:
         return Concern(5, "unknown", "paused", "no probes and no sweeps start until it is resumed")
     if view.state is TargetState.FAILING:
@@ -277,7 +306,7 @@ def concern(view: TargetView) -> Concern:
             2, "few", f"slower than its baseline: {signals}", cause, DRIFT_RUNBOOKS.get(drifted[0].signal, "")
         )
     if view.diagnosis is not None:
-        return Concern(3, "few", f"slow, {cause}", view.diagnosis.means)
+        return Concern(3, "few", cause, view.diagnosis.means)
     if view.state is not TargetState.READY:
         return Concern(4, "unknown", view.state, view.reason)
     if without_data:

@@ -75,12 +75,13 @@ def test_a_missed_threshold_is_diagnosed_without_a_baseline() -> None:
     """A prefill over the TTFT threshold, and steps over the TPOT threshold far from the bound; without a missed threshold unknown."""
     hardware = Hardware(DecodeModel(8e9, 2.0, 131_072), 2e12)
     slow_prompts = evidence(matrix(2e-4, 0.1, 0.01), page(0.001), hardware, {"ttft": 0.3}, "vllm")
-    assert diagnose(slow_prompts).regime == "prefill_bound"
+    assert diagnose(slow_prompts).regimes == ("slow_prefill",)
     slow_steps = evidence(matrix(1e-5, 0.02, 0.06), page(0.001), hardware, {"tpot": 0.03}, "vllm")
-    assert diagnose(slow_steps).regime == "decode_far_from_bound"
+    assert diagnose(slow_steps).regimes == ("slow_decode",)
+    assert "memory bandwidth: steps run at" not in diagnose(slow_steps).why
     near_bound = evidence(matrix(1e-5, 0.02, 0.0095), page(0.001), hardware, {"tpot": 0.008}, "vllm")
-    assert diagnose(near_bound).regime == "memory_bound_decode"
-    assert diagnose(evidence(matrix(2e-4, 0.1, 0.06), page(0.001), hardware, {}, "vllm")).regime == "unknown"
+    assert "memory bandwidth: steps run at" in diagnose(near_bound).why
+    assert diagnose(evidence(matrix(2e-4, 0.1, 0.06), page(0.001), hardware, {}, "vllm")).regimes == ("unknown",)
 
 
 def test_failures_are_named_by_their_kind_and_the_words_of_the_server() -> None:

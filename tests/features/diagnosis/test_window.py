@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from prober.features.diagnosis.clues import WindowFeatures
-from prober.features.diagnosis.window import Hardware, Reading, per_prompt_token, window_features
+from prober.features.diagnosis.window import Hardware, Reading, prompt_line, typical, window_features
 from prober.measure.bandwidth_bound import DecodeModel
 from prober.measure.chat import Usage
 from prober.measure.engine_signals import EngineHistogram, EngineInfo, EngineSignals, without_buckets
@@ -41,14 +41,10 @@ def probe(
     return ProbeResult("t", workload, "id", 0.0, Outcome.OK, "", timeline)
 
 
-def estimate(features: WindowFeatures, name: str, q: float) -> float:
-    return next(float(quantile.estimate) for quantile in getattr(features, name) if quantile.q == q)
-
-
 def test_an_empty_window_has_no_features() -> None:
     """Without probes, readings and devices every feature is absent."""
     empty = window_features([])
-    assert all(getattr(empty, field.name) in (None, ()) for field in fields(WindowFeatures))
+    assert all(getattr(empty, field.name) in (None, 0, {}) for field in fields(WindowFeatures))
     assert empty == WindowFeatures()
 
 
@@ -69,17 +65,15 @@ def test_latencies_are_of_answered_probes() -> None:
         replace(probe(ttft_ms=9_000), cached=True),
     ]
     features = window_features(good + odd)
-    assert features.ttft_s[-1].count == 30
-    assert estimate(features, "ttft_s", 0.99) == 0.05
-    assert features.ttft_mean_s == pytest.approx(0.05)
+    assert features.ttft_mean_s == features.long_ttft_s == pytest.approx(0.05)
     assert features.late_ratio == pytest.approx(1 / 34)
+    assert (features.probes, features.failures) == (34, {"timeout_total": 1})
 
 
 def test_too_few_probes_give_no_features() -> None:
-    """Below twenty probes there is no mean, late ratio or connect time; quantiles are marked as without enough samples."""
+    """Below twenty probes there is no mean, median, late ratio or connect time."""
     features = window_features([probe() for _ in range(19)])
-    assert (features.ttft_mean_s, features.late_ratio, features.connect_s) == (None, None, None)
-    assert not any(quantile.has_enough_samples for quantile in features.ttft_s)
+    assert (features.ttft_mean_s, features.late_ratio, features.connect_s, features.long_ttft_s) == (None,) * 4
     assert window_features([probe() for _ in range(20)]).connect_s == pytest.approx(0.003)
 
 
@@ -99,7 +93,7 @@ def test_cold_and_warm_prompts_are_compared_at_similar_lengths() -> None:
     features = window_features(cold + warm)
     assert features.ttft_cold_s == pytest.approx(0.149, abs=0.003)
     assert features.ttft_warm_s == pytest.approx(0.020)
-    assert len(cold) == features.ttft_s[0].count, "percentiles of cold and warm prompts are never pooled"
+    assert features.long_ttft_s == pytest.approx(0.335, abs=0.003), "the long third of the cold ones alone"
     far = [probe(ttft_ms=20, prompt=9_000, workload="w_warm")] * 40
     assert window_features(cold + far).ttft_warm_s is None
     other = [probe(ttft_ms=20, prompt=1_000, workload="v_warm")] * 40
@@ -107,13 +101,21 @@ def test_cold_and_warm_prompts_are_compared_at_similar_lengths() -> None:
 
 
 def test_the_cost_of_a_prompt_token() -> None:
-    """A few probes that had to wait do not change the slope; similar lengths give none."""
+    """A few probes that had to wait do not change the slope, many make its error large; similar lengths give none."""
     samples = [(n, 0.020 + 0.0001 * n) for n in range(100, 400, 5)]
-    assert per_prompt_token(samples) == pytest.approx(0.0001)
-    waited = [(n, ttft + (5.0 if i % 10 == 0 else 0.0)) for i, (n, ttft) in enumerate(samples)]
-    assert per_prompt_token(waited) == pytest.approx(0.0001, rel=0.2)
-    assert per_prompt_token([(100 + i % 20, 0.05) for i in range(60)]) is None
-    assert per_prompt_token(samples[:14]) is None
+    line = prompt_line(samples)
+    assert line is not None
+    assert line[:1] + line[2:4] == pytest.approx((0.0001, 347.5, 0.05475))
+    waited = prompt_line([(n, ttft + (5.0 if i % 10 == 0 else 0.0)) for i, (n, ttft) in enumerate(samples)])
+    assert waited is not None
+    assert waited.slope == pytest.approx(0.0001, rel=0.2)
+    assert waited.spread_s < 0.01
+    queued = prompt_line([(n, ttft + (0.2 if i % 2 == 0 else 0.0)) for i, (n, ttft) in enumerate(samples)])
+    assert queued is not None
+    assert queued.error > 5 * line.error
+    assert queued.spread_s > 0.15
+    assert prompt_line([(100 + i % 20, 0.05) for i in range(60)]) is None
+    assert prompt_line(samples[:14]) is None
 
 
 def test_counters_become_rates_across_restarts() -> None:
@@ -178,7 +180,7 @@ def test_gpu_features_are_means() -> None:
         return [GpuReading(0, "u", "n", sm_clock_hertz=1e9, throttled=throttled)]
 
     features = window_features([], (), [card(frozenset()), card(frozenset({ThrottleReason.THERMAL})), card(None)])
-    assert (features.gpu_throttled_ratio, features.gpu_clock_hertz, features.gpu_utilization_ratio) == (0.5, 1e9, None)
+    assert (features.gpu_throttled_ratio, features.gpu_clock_hertz, features.gpu_memory_ratio) == (0.5, 1e9, None)
     assert window_features([], (), [card(None)]).gpu_throttled_ratio is None
 
 
@@ -225,25 +227,6 @@ def test_readings_at_the_most_running_requests() -> None:
     assert window_features([], more).waiting_at_most_running_ratio == pytest.approx(0.8)
 
 
-def test_bursts_show_in_the_dispersion_of_requests() -> None:
-    """Counts between every third reading: variance over mean; none for less than eleven such readings."""
-    totals = [0.0]
-    for block in range(12):
-        totals += [totals[-1] + (20.0 if block % 2 else 0.0)] * 3
-    readings = [(5.0 * at, replace(PAGE, requests_finished_total=total)) for at, total in enumerate(totals)]
-    assert window_features([], readings).requests_dispersion == pytest.approx(10.9, abs=0.1)
-    assert window_features([], readings[:28]).requests_dispersion is None
-
-
-def test_free_tokens_are_those_of_the_fullest_rank() -> None:
-    """Half of the rank's capacity is free in nine of ten readings, a tenth in the last."""
-    page = replace(PAGE, ranks=2, kv_cache_capacity_tokens=20_000.0)
-    usages = [0.5] * 9 + [0.9]
-    readings = [(5.0 * at, replace(page, kv_cache_usage_ratio_max=usage)) for at, usage in enumerate(usages)]
-    assert window_features([], readings[:9]).kv_free_tokens == pytest.approx(5_000)
-    assert window_features([], [*readings, (99.0, readings[-1][1])]).kv_free_tokens == pytest.approx(1_000)
-
-
 def test_the_mean_has_a_standard_error() -> None:
     """Of 25 probes with a standard deviation of 10 ms: 2 ms."""
     features = window_features([probe(ttft_ms=40 + 20 * (i % 2)) for i in range(25)])
@@ -270,13 +253,77 @@ def test_the_bound_needs_the_context_of_the_batch() -> None:
 
 
 def test_tokens_that_arrive_together_are_no_decode_step() -> None:
-    """Eight at a time: the gap of a flush is not a step, with or without usage. Held-back answers are counted."""
+    """Eight at a time: the gap of a flush is not a step, with or without usage."""
     stamps = tuple((100 + 80 * (i // 8)) * MS for i in range(48))
     for usage in (Usage(100, 48), None):
         timeline = Timeline(0, first_ns=stamps[0], end_ns=stamps[-1], content_ns=stamps, usage=usage)
         together = [ProbeResult("t", "w", "id", 0.0, Outcome.OK, "", timeline)] * 60
         features = window_features(together)
-        assert (features.step_s, features.held_back_ratio) == (None, 1.0)
+        assert features.step_s is None
     streamed = window_features([probe(tokens=48)] * 60)
     assert streamed.step_s == pytest.approx(0.010)
-    assert streamed.held_back_ratio == 0.0
+
+
+def paused(pause_ms: float, burst: int, at: int = 20, due_ms: float = 0.0) -> ProbeResult:
+    """A stream of 48 tokens, 10 ms apart, which pauses before one of them; `burst` tokens arrive together after the pause."""
+    first = round((due_ms + 50) * MS)
+    stamps = [first + 10 * i * MS for i in range(at)]
+    stamps += [stamps[-1] + round(pause_ms * MS)] * burst
+    stamps += [stamps[-1] + 10 * i * MS for i in range(1, 48 - len(stamps) + 1)]
+    timeline = Timeline(round(due_ms * MS), first_ns=first, end_ns=stamps[-1], content_ns=tuple(stamps))
+    return ProbeResult("t", "w", "id", 0.0, Outcome.OK, "", timeline)
+
+
+def test_a_pause_of_the_engine_is_told_from_one_of_the_path() -> None:
+    """The engine goes on while the path pauses, so what it made arrives together afterwards. Short gaps are no pauses."""
+    still = window_features([paused(500, 1)] * 20)
+    assert still.still_ratio == pytest.approx(0.5 / 0.96)
+    assert still.held_ratio == 0.0
+    assert still.longest_still_s == pytest.approx(0.5)
+    held = window_features([paused(200, 20)] * 20)
+    assert held.still_ratio == 0.0
+    assert held.held_ratio is not None
+    assert held.held_ratio > 0.4
+    short = window_features([paused(70, 1)] * 20)
+    assert (short.still_ratio, short.longest_still_s) == (0.0, 0.0)
+
+
+def test_streams_that_pause_together() -> None:
+    """Two streams at a time: both pause at one moment, or one of them alone; nothing is known of streams that never overlap."""
+    pairs = [(paused(500, 1, due_ms=2_000 * i), paused(500, 1, due_ms=2_000 * i)) for i in range(20)]
+    assert window_features([probe for pair in pairs for probe in pair]).still_together_ratio == 1.0
+    alone = [(one, probe_at(2_000 * i)) for i, (one, _) in enumerate(pairs)]
+    assert window_features([probe for pair in alone for probe in pair]).still_together_ratio == 0.0
+    assert window_features([one for one, _ in pairs]).still_together_ratio is None
+
+
+def probe_at(due_ms: float) -> ProbeResult:
+    """A stream without a pause, as long as a paused one."""
+    timeline = probe(step_ms=10, tokens=96).timeline
+    return replace(probe(), timeline=timeline.shifted(round(due_ms * MS)))
+
+
+def test_the_slowest_answers_show_one_slow_replica() -> None:
+    """A quarter of the answers has steps of 20 ms: the plain step is not theirs."""
+    features = window_features([probe(step_ms=20 if i % 4 == 0 else 10) for i in range(40)])
+    assert features.step_s == pytest.approx(0.010)
+    assert features.slow_step_s == pytest.approx(0.020)
+
+
+def test_headers_are_compared_with_the_first_token() -> None:
+    """Medians of the time to the headers, and of its share of the time to the first token."""
+    sent = [replace(probe().timeline, headers_ns=10 * MS) for _ in range(20)]
+    features = window_features([replace(probe(), timeline=line) for line in sent])
+    assert features.headers_s == pytest.approx(0.010)
+    assert features.headers_ratio == pytest.approx(0.2)
+    late = window_features([replace(probe(), timeline=replace(line, is_late=True)) for line in sent])
+    assert (late.headers_s, late.headers_ratio) == (None, None)
+
+
+def test_usual_features_are_the_medians_of_windows() -> None:
+    """Of each feature, of the windows in which it was measured."""
+    windows = [
+        WindowFeatures(probes=9, step_s=step_s, waiting=waiting) for step_s, waiting in ((1, 0), (2, None), (9, 4))
+    ]
+    assert typical(windows) == WindowFeatures(step_s=2, waiting=2)
+    assert typical([]) == WindowFeatures()

@@ -1,0 +1,567 @@
+"""The mechanisms of slowness and failure: the measured facts that show each of them, and what to do about it.
+
+A mechanism is shown by figures of its own: the part of a growth that it carries, or a state of the engine that only it has. The
+thresholds were tuned on the simulated engine (`bench/diagnosis.py`) and on half of the independent scenes
+(`bench/diagnosis_independent.py`); results are reported for other seeds and the other half.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from prober.features.diagnosis.clues import Evidence, Name, WindowFeatures
+
+GROWN = 1.2  # relative to the usual value
+STEP_GROWN = 1.12  # of plain decode steps, which vary less, where an SLO on decoding is breached
+CERTAIN = 3.0  # standard errors that a growth exceeds before it is divided into parts
+MOST = 0.5  # share of a growth that makes a part its cause
+MINOR = 0.4  # share of a growth up to which a part is not its cause
+OUTSIDE = 0.7  # share of the growth that the engine did not see
+EARLY = 0.9  # share of the time to the first token, within which headers do not wait for it
+BUSIER = 1.6  # growth of the work that means another load
+IDLE = 0.5  # requests waiting up to which nobody waits
+LATE = 0.05  # share of the probes: five times the limit of llmslo_trusted
+FULL = 0.85  # KV cache usage in a tenth of the readings, below which nobody waits for space
+BELOW_LIMIT = 0.3  # share of the readings with waiting requests up to which slots are not what they wait for
+PREEMPTED = 0.01  # preemptions per request
+LONGER = 1.4  # growth of the mean prompt; minutes of the same users vary by less
+LOST = 0.6  # share of the usual prefix hits
+ONE_REPLICA = 1.4  # growth of the steps of the slowest fifth of the answers
+STILL, USUAL_STILL, LONG_STILL_S = (
+    0.02,
+    0.08,
+    0.25,
+)  # share of the time of streams: more than usual, and at most usual; a long pause
+STEADY, STEADY_WARM = (
+    1.15,
+    1.3,
+)  # growth of a median up to which only the tail grew; warm prompts are short work and vary more
+NARROW, SHARP = (
+    0.35,
+    5.0,
+)  # quartile range over the growth, and standard errors of the slope: every prompt is slower by its length
+SLOW_CLOCK = 0.85  # share of the usual clock; a power cap in normal operation reduces it less
+NEAR_BOUND = 0.75  # share of the speed that memory bandwidth allows
+FOREIGN = 0.03  # share of the GPU memory; an engine reserves its own at its start
+LOADING = ("loading", "starting")  # words of a 503 while a model is loaded
+
+Read = Callable[[WindowFeatures], float | None]
+
+
+class Finding(NamedTuple):
+    """A measured figure. unit: `ratio` for shares, which are printed in percent; detail: the numbers behind it, for people."""
+
+    figure: str
+    value: float
+    unit: str
+    detail: str = ""
+
+    @property
+    def amount(self) -> str:
+        """Value with unit: `7.2`, `98.8%`, `1.6 ×`."""
+        if self.unit == "ratio":
+            return f"{self.value * 100:.3g}%"
+        return (
+            f"{self.value:,.0f} {self.unit}".rstrip()
+            if self.value >= 1_000
+            else f"{self.value:.3g} {self.unit}".rstrip()
+        )
+
+    def text(self) -> str:
+        """Line of text, such as `decode step: 1.6 × (14.9 ms after 9.3 ms)`."""
+        return f"{self.figure}: {self.amount}{f' ({self.detail})' if self.detail else ''}"
+
+
+class Advice(NamedTuple):
+    """An action. trades: what it costs; lever: key of `knobs.KNOBS`; knob: the engine's own flag for it, if known."""
+
+    do: str
+    trades: str
+    lever: str | None = None
+    knob: str | None = None
+
+
+class Comparison:
+    """Figures of the evidence: growth against the usual values, and shares of parts in the growth of the TTFT.
+
+    added_s: growth of the probes' mean TTFT; None if its error does not allow to divide it. Probes arrive at random, so their mean
+        wait is that of all requests (Wolff, Poisson arrivals see time averages, 1982)
+    long_added_s: growth of the median TTFT of long prompts, None if it did not grow
+    is_ttft_slow: the TTFT grew, or nothing usual is known and its SLO is breached
+    queue_share: share of the growth in the engine's queue, by the page's queue time or by its waiting requests
+    outside_share: share of the growth that the engine's own mean TTFT did not see
+    work_growth: the larger one of answer tokens/s and computed prompt tokens/s
+    step_growth: of a plain decode step
+    """
+
+    def __init__(self, evidence: Evidence) -> None:
+        self.now, self.before, self.breached = evidence.now, evidence.before, evidence.breached
+        signals = evidence.breached.keys()
+        self.is_about_ttft = not signals or bool(signals & {"ttft", "ttft_answer", "e2e"})
+        self.is_about_decode = not signals or bool(signals & {"tpot", "itl", "e2e"})
+        now, before = self.now, self.before
+        self.has_usual = before.ttft_mean_s is not None
+        self.added_s: float | None = None
+        if now.ttft_mean_s is not None and before.ttft_mean_s is not None:
+            error_s = math.hypot(now.ttft_mean_error_s or 0.0, before.ttft_mean_error_s or 0.0)
+            if now.ttft_mean_s > max(GROWN * before.ttft_mean_s, before.ttft_mean_s + CERTAIN * error_s):
+                self.added_s = now.ttft_mean_s - before.ttft_mean_s
+        is_longer = is_at_least(self.growth(lambda w: w.long_ttft_s), GROWN)
+        self.long_added_s = (now.long_ttft_s or 0.0) - (before.long_ttft_s or 0.0) if is_longer else None
+        self.is_ttft_slow = self.added_s is not None if self.has_usual else "ttft" in evidence.breached
+        self.queue_share = self.share(lambda w: w.engine_queue_s, self.added_s)
+        if self.queue_share is None:
+            self.queue_share = self.share(_waiting_s, self.added_s)
+        self.outside_share = self._outside_share()
+        work: Sequence[Read] = (lambda w: w.generated_tokens_per_s, lambda w: w.computed_prompt_tokens_per_s)
+        self.work_growth = max((part for read in work if (part := self.growth(read)) is not None), default=None)
+        limits_s = [limit_s for signal, limit_s in evidence.breached.items() if signal in ("tpot", "itl")]
+        self.step_growth = self.growth(lambda w: w.step_s)
+        if before.step_s is None and now.step_s is not None and limits_s:
+            self.step_growth = GROWN * now.step_s / min(limits_s)
+
+    def growth(self, read: Read) -> float | None:
+        """Ratio of the value now to the usual one."""
+        now, before = read(self.now), read(self.before)
+        return None if now is None or not before else now / before
+
+    def share(self, read: Read, of_s: float | None) -> float | None:
+        """Share of a part in a growth; MOST where nothing usual is known and the part alone is as long as the SLO's threshold."""
+        now, before, limit_s = read(self.now), read(self.before), self.breached.get("ttft")
+        if now is not None and not self.has_usual:
+            return MOST * now / limit_s if limit_s else None
+        return (now - before) / of_s if now is not None and before is not None and of_s is not None else None
+
+    def _outside_share(self) -> float | None:
+        inside = self.share(lambda w: w.engine_ttft_s, self.added_s)
+        if inside is None or self.before.ttft_mean_s is None or not self.before.engine_ttft_s:
+            return None
+        # Probes that are slower than the mean request, as their prompts are longer, may have grown by as much more in the engine.
+        return 1 - inside * (max(1.0, self.before.ttft_mean_s / self.before.engine_ttft_s) if inside > 0 else 1.0)
+
+    def measured(self, name: str, read: Read, unit: str = "") -> Finding | None:
+        """A value now, beside the usual one; None if it was not measured."""
+        now, before = read(self.now), read(self.before)
+        usual = "" if before is None else f"usually {Finding('', before, unit).amount}"
+        return None if now is None else Finding(name, now, unit, usual)
+
+    def grown(self, name: str, read: Read) -> Finding | None:
+        """A duration relative to the usual one, or over the SLO's threshold where none is known."""
+        now, before = read(self.now), read(self.before)
+        if now is None:
+            return None
+        return (
+            Finding(name, now / before, "×", f"{_seconds(now)} after {_seconds(before)}")
+            if before
+            else Finding(name, now * 1e3, "ms")
+        )
+
+    def shared(self, name: str, share: float | None, of_s: float | None) -> Finding | None:
+        """A share in the growth of the TTFT."""
+        if share is None:
+            return None
+        if of_s is None:
+            return Finding(f"{name} over the SLO's threshold", share / MOST, "ratio")
+        return Finding(f"{name}, share of the growth of the TTFT", share, "ratio", f"of {_seconds(of_s)}")
+
+
+def is_at_least(value: float | None, least: float) -> bool:
+    """Whether a value was measured and is not below `least`."""
+    return value is not None and value >= least
+
+
+def _seconds(seconds: float) -> str:
+    """Three digits, in milliseconds below one second."""
+    return f"{seconds:.3g} s" if abs(seconds) >= 1 else f"{1e3 * seconds:.3g} ms"
+
+
+def _waiting_s(window: WindowFeatures) -> float | None:
+    """Mean wait of a request, by Little's law: waiting requests over arrivals per second."""
+    return window.waiting / window.requests_per_s if window.waiting is not None and window.requests_per_s else None
+
+
+def _preemptions(window: WindowFeatures) -> float | None:
+    """Preemptions per request."""
+    per_s = window.preemptions_per_s
+    return per_s / window.requests_per_s if per_s is not None and window.requests_per_s else None
+
+
+def _known(*findings: Finding | None) -> tuple[Finding, ...]:
+    return tuple(finding for finding in findings if finding is not None)
+
+
+def failures(c: Comparison, kinds: Callable[[str], bool]) -> tuple[Finding, ...]:
+    """The most frequent failures of some kinds, where failures breach an SLO by themselves and these are half of them."""
+    counts = {text: count for text, count in c.now.failures.items() if kinds(text)}
+    if "success" not in c.breached or 2 * sum(counts.values()) < sum(c.now.failures.values()):
+        return ()
+    return tuple(Finding(text, count, f"of {c.now.probes} probes") for text, count in list(counts.items())[:3])
+
+
+def _is_refusal(text: str) -> bool:
+    return text.startswith(("http_429", "shed"))
+
+
+def _is_loading(text: str) -> bool:
+    return text.startswith("http_5") and any(word in text.lower() for word in LOADING)
+
+
+def _prober_late(c: Comparison) -> tuple[Finding, ...]:
+    engine = [c.growth(lambda w: w.engine_ttft_s), c.growth(lambda w: w.engine_itl_s)]
+    if not is_at_least(c.now.late_ratio, LATE) or any(is_at_least(growth, 1.5) for growth in engine):
+        return ()
+    return _known(c.measured("probes sent too late", lambda w: w.late_ratio, "ratio"))
+
+
+def _cache_pressure(c: Comparison) -> tuple[Finding, ...]:
+    now, before, preempted = c.now, c.before, _preemptions(c.now)
+    findings = _known(
+        c.measured("KV cache usage", lambda w: w.kv_usage_ratio, "ratio"),
+        c.measured("preemptions per request", _preemptions),
+        c.measured("requests waiting", lambda w: w.waiting),
+        c.measured("requests running", lambda w: w.running),
+    )
+    if is_at_least(preempted, max(PREEMPTED, 3 * (_preemptions(before) or 0.0))):
+        return findings
+    # Requests that wait although fewer run than at other times wait for space. Some pages count cached blocks as used: a cache that
+    # was as full before is no cause.
+    at_limit = now.waiting_at_most_running_ratio
+    waits = is_at_least(c.queue_share, MOST) and at_limit is not None and at_limit <= BELOW_LIMIT
+    is_full = is_at_least(now.kv_usage_ratio, FULL) and not is_at_least(before.kv_usage_ratio, FULL)
+    return findings if waits and is_full else ()
+
+
+def _prefix_miss(c: Comparison) -> tuple[Finding, ...]:
+    now, before = c.now, c.before
+    slower = is_at_least(c.growth(lambda w: w.ttft_mean_s), 1.1) or is_at_least(
+        c.growth(lambda w: w.engine_ttft_s), GROWN
+    )
+    if not c.is_about_ttft or not slower:
+        return ()
+    # Other prompts lower the share of the hits alone, and fewer requests their rate alone.
+    hits = [c.growth(lambda w: w.prefix_hit_ratio), c.growth(lambda w: w.prefix_hit_tokens_per_s)]
+    known = [ratio for ratio in hits if ratio is not None]
+    share = c.measured("prompt tokens found in the prefix cache", lambda w: w.prefix_hit_ratio, "ratio")
+    if is_at_least(before.prefix_hit_ratio, 0.1) and len(known) == 2:
+        return _known(share) if max(known) <= LOST else ()
+    if now.ttft_warm_s is None or now.ttft_cold_s is None or before.ttft_warm_s is None or before.ttft_cold_s is None:
+        return ()
+    saved_s, usual_s = now.ttft_cold_s - now.ttft_warm_s, before.ttft_cold_s - before.ttft_warm_s
+    error_s = math.hypot(now.saving_error_s or 0.0, before.saving_error_s or 0.0)
+    is_lost = abs(saved_s) <= MINOR * usual_s and now.ttft_warm_s - before.ttft_warm_s >= MOST * usual_s
+    if not is_lost or usual_s < max(0.2 * before.ttft_cold_s, CERTAIN * error_s):
+        return ()
+    detail = f"{_seconds(saved_s)} after {_seconds(usual_s)}"
+    return _known(
+        Finding("time that a warm prefix saves, against the usual one", saved_s / usual_s, "ratio", detail), share
+    )
+
+
+def _long_prompts(c: Comparison) -> tuple[Finding, ...]:
+    grown = c.growth(lambda w: w.prompt_tokens_per_request)
+    if (
+        not c.is_about_ttft
+        or not is_at_least(grown, LONGER)
+        or not c.is_ttft_slow
+        or is_at_least(c.outside_share, OUTSIDE)
+    ):
+        return ()
+    return _known(
+        c.measured("mean prompt of all requests", lambda w: w.prompt_tokens_per_request, "tokens"),
+        c.shared("waiting", c.queue_share, c.added_s),
+    )
+
+
+def _slow_decode(c: Comparison) -> tuple[Finding, ...]:
+    is_slow = is_at_least(c.step_growth, STEP_GROWN if c.breached and c.is_about_decode else GROWN)
+    ttft_growth = c.growth(lambda w: w.ttft_mean_s) or 0.0
+    if not is_slow and not (c.is_about_decode and is_at_least(c.growth(lambda w: w.slow_step_s), ONE_REPLICA)):
+        return ()
+    # Under much more work every step contains prefill, and no plain step is measured.
+    if is_at_least(c.work_growth, BUSIER) and (c.now.waiting is None or c.now.waiting >= IDLE):
+        return ()
+    # Without a page that says more, a TTFT that grew by much more than the steps has another cause, which can slow the steps as well.
+    if c.is_about_ttft and c.breached and c.now.engine_ttft_s is None and ttft_growth > 1.5 * (c.step_growth or 1.0):
+        return ()
+    load = c.measured("requests running", lambda w: w.running)
+    if is_slow:
+        return _known(c.grown("decode step", lambda w: w.step_s), load)
+    return _known(c.grown("decode step of the slowest fifth of the answers", lambda w: w.slow_step_s), load)
+
+
+def _network(c: Comparison) -> tuple[Finding, ...]:
+    if is_at_least(c.now.late_ratio, LATE):
+        return ()
+    held = (c.now.held_ratio or 0.0) - (c.before.held_ratio or 0.0)
+    still = (c.now.still_ratio or 0.0) - (c.before.still_ratio or 0.0)
+    if c.is_about_decode and c.has_usual and held >= max(STILL, 2 * still):
+        return _known(c.measured("time in which tokens are held on the way", lambda w: w.held_ratio, "ratio"))
+    connect = c.share(lambda w: w.connect_s, c.long_added_s)
+    is_early = (
+        c.before.headers_ratio is not None and c.before.headers_ratio < EARLY
+    )  # headers do not wait for the first token
+    headers = c.share(lambda w: w.headers_s, c.added_s) if is_early else None
+    is_engine_slower = is_at_least(c.growth(lambda w: w.engine_itl_s), 1.25)
+    is_outside = is_at_least(headers, OUTSIDE) or is_at_least(c.outside_share, OUTSIDE)
+    if not c.is_about_ttft or not (is_at_least(connect, MOST) or (is_outside and not is_engine_slower)):
+        return ()
+    return _known(
+        c.shared("connecting", connect, c.long_added_s),
+        c.shared("time to the headers", headers, c.added_s),
+        c.shared("time outside the engine", c.outside_share, c.added_s),
+    )
+
+
+def _slow_prefill(c: Comparison) -> tuple[Finding, ...]:
+    def cost_s(window: WindowFeatures) -> float | None:
+        slope, tokens = window.ttft_per_prompt_token_s, window.long_prompt_tokens
+        return slope * tokens if slope is not None and tokens is not None else None
+
+    cost, spread_s = c.share(cost_s, c.long_added_s), c.now.long_ttft_spread_s
+    slopes_s = (c.now.ttft_per_prompt_token_s or 0.0) - (c.before.ttft_per_prompt_token_s or 0.0)
+    error_s = math.hypot(c.now.ttft_per_prompt_token_error_s or 0.0, c.before.ttft_per_prompt_token_error_s or 0.0)
+    if not c.is_about_ttft or not c.is_ttft_slow:
+        return ()
+    findings = _known(
+        c.shared("prefill of its own prompt", cost, c.long_added_s), c.shared("waiting", c.queue_share, c.added_s)
+    )
+    if c.queue_share is not None:
+        is_outside = (
+            c.has_usual and c.now.engine_ttft_s is not None and (c.outside_share is None or c.outside_share >= MOST)
+        )
+        is_own = is_at_least(cost, MOST) and slopes_s > 2 * error_s
+        is_inside = cost is None and c.outside_share is not None
+        return findings if c.queue_share < MINOR and not is_outside and (is_own or is_inside) else ()
+    if (
+        cost is None
+        or not 0.7 <= cost <= 1.3
+        or c.long_added_s is None
+        or spread_s is None
+        or is_at_least(c.step_growth, GROWN)
+    ):
+        return ()
+    return findings if spread_s <= NARROW * c.long_added_s and slopes_s > SHARP * error_s else ()
+
+
+def _stands_still_more(c: Comparison) -> bool:
+    """Whether streams pause longer and for more of the time than usual, at the usual load, and requests do not wait for slots."""
+    still, usual = c.now.still_ratio, c.before.still_ratio
+    longest_s, usual_s, at_limit = c.now.longest_still_s, c.before.longest_still_s, c.now.waiting_at_most_running_ratio
+    if still is None or usual is None or longest_s is None or usual_s is None:
+        return False
+    if still < max(usual + STILL, 1.6 * usual) or longest_s < max(LONG_STILL_S, 1.3 * usual_s):
+        return False
+    load: Sequence[Read] = (lambda w: w.prompt_tokens_per_request, lambda w: w.requests_per_s)
+    growths = [c.step_growth, c.work_growth, *(c.growth(read) for read in load)]
+    is_idle = not is_at_least(c.now.waiting, IDLE) or (at_limit is not None and at_limit <= BELOW_LIMIT)
+    return is_idle and not any(is_at_least(growth, GROWN) for growth in growths)
+
+
+def _stalls(c: Comparison) -> tuple[Finding, ...]:
+    # Prompts that are computed, of others or longer than before, make pauses as well, and a later first token of every probe.
+    median, warm = c.growth(lambda w: w.long_ttft_s), c.growth(lambda w: w.ttft_warm_s)
+    has_warm = c.before.ttft_warm_s is not None
+    is_later = median is None or median >= STEADY or (has_warm and (warm is None or warm >= STEADY_WARM))
+    if is_later or is_at_least(c.before.still_ratio, USUAL_STILL) or not _stands_still_more(c):
+        return ()
+    if c.now.waiting is None and not is_at_least(c.now.still_together_ratio, 0.8):
+        return ()
+    return _known(
+        c.measured("time in which streams stand still", lambda w: w.still_ratio, "ratio"),
+        c.measured("longest pause", lambda w: w.longest_still_s, "s"),
+        c.measured("pauses that the other open streams share", lambda w: w.still_together_ratio, "ratio"),
+    )
+
+
+def _queueing(c: Comparison) -> tuple[Finding, ...]:
+    if not c.is_about_ttft or not is_at_least(c.queue_share, MOST) or is_at_least(c.outside_share, OUTSIDE):
+        return ()
+    if _stands_still_more(c):
+        return ()  # they may wait for an engine that stands still
+    return _known(
+        c.shared("waiting", c.queue_share, c.added_s),
+        c.measured("requests waiting", lambda w: w.waiting),
+        c.measured("requests per second", lambda w: w.requests_per_s),
+    )
+
+
+def why_decode_is_slow(c: Comparison) -> tuple[str, tuple[str, ...]]:
+    """Why steps are slow, as far as GPU readings, the page and the bandwidth bound tell, and what would tell more."""
+    now, before = c.now, c.before
+    clock, running = c.growth(lambda w: w.gpu_clock_hertz), c.growth(lambda w: w.running)
+    if clock is not None and clock <= SLOW_CLOCK:
+        is_throttled = (now.gpu_throttled_ratio or 0.0) - (before.gpu_throttled_ratio or 0.0) >= 0.3
+        return f"the GPU clock is at {clock:.0%} of the usual one{', throttled' if is_throttled else ''}", ()
+    foreign = (now.gpu_memory_ratio or 0.0) - (before.gpu_memory_ratio or 1.0)
+    if foreign >= FOREIGN:
+        return f"another process on the GPU: {foreign:.0%} more of its memory is in use", ()
+    if is_at_least(running, LONGER) and is_at_least(c.work_growth, GROWN):
+        return f"the batch is larger: {now.running:.3g} requests run, usually {before.running:.3g}", ()
+    if is_at_least(now.over_bound, NEAR_BOUND):
+        return f"memory bandwidth: steps run at {now.over_bound:.0%} of what it allows", ()
+    lacking = tuple(
+        name for name, value in (("GPU readings", clock), ("`decode_bound`", now.over_bound)) if value is None
+    )
+    if lacking:
+        return f"unknown; {' and '.join(lacking)} would tell", lacking
+    return "neither clocks nor memory bandwidth: the host of the engine, its kernels or another process", ()
+
+
+@dataclass(frozen=True, slots=True)
+class Mechanism:
+    """A mechanism.
+
+    shows: the findings that show it, none if they do not
+    explains: mechanisms that can be its consequence
+    """
+
+    name: Name
+    means: str
+    shows: Callable[[Comparison], tuple[Finding, ...]]
+    explains: frozenset[Name]
+    next_measurement: str
+    advice: tuple[Advice, ...]
+
+
+# In the order in which they are looked at: a mechanism that an earlier one explains is not named beside it.
+MECHANISMS: tuple[Mechanism, ...] = (
+    Mechanism(
+        "refusing",
+        "the server refuses requests (429, too many requests)",
+        lambda c: failures(c, _is_refusal),
+        frozenset(),
+        "the limit of the gateway or the engine that refuses, and the rate of all clients",
+        (Advice("raise the limit, or send fewer requests", "load"), Advice("add replicas", "cost")),
+    ),
+    Mechanism(
+        "loading",
+        "the engine loads its model",
+        lambda c: failures(c, _is_loading),
+        frozenset(),
+        "the log of the engine since its last start",
+        (Advice("wait; if it restarts again and again, read its log", "nothing"),),
+    ),
+    Mechanism(
+        "failing",
+        "requests fail",
+        # Timeouts are what slowness makes: they are named only where nothing shows why.
+        lambda c: failures(
+            c, lambda text: not _is_refusal(text) and not _is_loading(text) and not text.startswith("timeout")
+        ),
+        frozenset(),
+        "the log of the server or gateway that answers so, at that time",
+        (Advice("look up the failed probes by their request id in the logs", "nothing"),),
+    ),
+    Mechanism(
+        "prober_late",
+        "the prober itself sends and reads late; its latencies do not describe the target",
+        _prober_late,
+        frozenset({"network", "slow_prefill", "slow_decode", "stalls", "prefix_miss"}),
+        "the prober's CPU throttling and event loop lag, then the same probe from another host",
+        (
+            Advice("give the prober its own CPU: a request without a limit, away from the target", "one core"),
+            Advice("fewer targets or probes per prober", "more probers, or slower detection"),
+        ),
+    ),
+    Mechanism(
+        "cache_pressure",
+        "the KV cache is full: requests are preempted and recomputed, or wait for space",
+        _cache_pressure,
+        frozenset({"queueing", "slow_prefill", "slow_decode", "stalls", "prefix_miss", "long_prompts"}),
+        "KV cache usage and preemptions against request lengths, over a day",
+        (
+            Advice("give the KV cache more memory", "less memory for activations", "kv_memory"),
+            Advice("store the KV cache in 8 bits", "some accuracy", "kv_type"),
+            Advice("run fewer sequences at a time", "some requests wait instead of being preempted", "sequences"),
+            Advice("limit the context length", "long requests are refused", "context"),
+            Advice("quantise the weights: the freed memory becomes cache", "some accuracy", "quantise"),
+            Advice("use more GPUs (tensor parallelism)", "cost", "tensor_parallel"),
+        ),
+    ),
+    Mechanism(
+        "prefix_miss",
+        "prompts that used to be in the prefix cache are computed again",
+        _prefix_miss,
+        frozenset({"queueing", "slow_prefill", "slow_decode", "stalls", "long_prompts"}),
+        "warm and cold probes of equal length; what changed at the beginning of the prompts",
+        (
+            Advice("enable the prefix cache", "nothing on most models", "prefix_cache"),
+            Advice("move changing text (time, user) away from the beginning of prompts", "work on the application"),
+            Advice("route requests with equal prefixes to the same replica", "uneven load"),
+            Advice("give the cache more memory", "less memory for activations", "kv_memory"),
+        ),
+    ),
+    Mechanism(
+        "long_prompts",
+        "the engine computes longer prompts of other requests first",
+        _long_prompts,
+        frozenset({"queueing", "slow_prefill", "slow_decode", "stalls"}),
+        "the lengths of all prompts, and TTFT by prompt length at this load",
+        (
+            Advice("split long prompts (chunked prefill)", "their own first token is later", "chunked_prefill"),
+            Advice("separate pools: long and short, interactive and batch", "each pool is less used"),
+            Advice("limit the context length", "long requests are refused", "context"),
+        ),
+    ),
+    Mechanism(
+        "slow_decode",
+        "decode steps take longer at the same load",
+        _slow_decode,
+        frozenset({"queueing", "slow_prefill", "stalls"}),
+        "GPU clocks, throttling and processes now, host CPU of the engine, then a profile of one decode step",
+        (
+            Advice("cool and power the GPU sufficiently, and remove other processes from it", "nothing"),
+            Advice("give the engine's host process its own CPU; use CUDA graphs", "cores, memory"),
+            Advice("go back to the previous engine, driver or kernels", "their fixes"),
+            Advice("run fewer sequences at a time", "throughput", "sequences"),
+            Advice("quantise the weights", "some accuracy", "quantise"),
+            Advice("use speculative decoding", "throughput at high load", "speculate"),
+        ),
+    ),
+    Mechanism(
+        "network",
+        "the path to the engine is slow (network, gateway, proxy), not the engine",
+        _network,
+        frozenset({"slow_prefill", "stalls"}),
+        "probe the engine directly, beside the same probe through the gateway",
+        (
+            Advice("check the gateway's queue, buffering and TLS; bypass it for streams", "its features"),
+            Advice("serve nearer to the users, and keep connections open", "more locations"),
+        ),
+    ),
+    Mechanism(
+        "slow_prefill",
+        "the first token waits for the computation of its own prompt, not for other requests",
+        _slow_prefill,
+        frozenset({"queueing", "stalls"}),
+        "TTFT by prompt length on the idle engine (`prober diagnose`)",
+        (
+            Advice("shorten prompts, or share their beginning", "work on the application", "prefix_cache"),
+            Advice("process more prompt tokens per step", "decoding of other requests stalls longer", "batched_tokens"),
+            Advice("use more GPUs (tensor parallelism)", "cost", "tensor_parallel"),
+            Advice("disaggregate: prefill on separate GPUs", "more GPUs, and transfer of the cache"),
+        ),
+    ),
+    Mechanism(
+        "stalls",
+        "all streams stand still now and then",
+        _stalls,
+        frozenset({"queueing"}),
+        "the log of the engine and its host at the time of a pause: garbage collection, swapping, a blocked process",
+        (Advice("give the engine's host process its own CPU and memory", "cores, memory"),),
+    ),
+    Mechanism(
+        "queueing",
+        "requests wait for others: too much load, bursts, or too few slots",
+        _queueing,
+        frozenset(),
+        "a sweep: the highest rate at which the SLO holds; TTFT by prompt length at this load",
+        (
+            Advice("add replicas", "cost"),
+            Advice("run more sequences at a time", "slower decoding of each", "sequences"),
+            Advice("shape the load: limit or delay requests that can wait", "some requests are refused or later"),
+            Advice("separate pools: long and short, interactive and batch", "each pool is less used"),
+        ),
+    ),
+)
