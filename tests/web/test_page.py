@@ -381,7 +381,7 @@ def test_what_happens_is_said_with_how_much_and_how_sure() -> None:
     assert diagnosis is not None
     assert concern(view).detail.endswith("; queueing (requests waiting: 7.2)")
     probable = replace(diagnosis, regimes=("unknown",), probable=("queueing",))
-    why = "unknown; GPU readings would tell"
+    why = "unknown with these measurements"
     for shown, title, detail in (
         (probable, "probably queueing, confirming", "; probably queueing, confirming"),
         (

@@ -284,10 +284,10 @@ def _slow_decode(c: Comparison) -> tuple[Finding, ...]:
     # Without a page that says more, a TTFT that grew by much more than the steps has another cause, which can slow the steps as well.
     if c.is_about_ttft and c.breached and c.now.engine_ttft_s is None and ttft_growth > 1.5 * (c.step_growth or 1.0):
         return ()
-    load = c.measured("requests running", lambda w: w.running)
-    if is_slow:
-        return _known(c.grown("decode step", lambda w: w.step_s), load)
-    return _known(c.grown("decode step of the slowest fifth of the answers", lambda w: w.slow_step_s), load)
+    step = c.grown("decode step", lambda w: w.step_s)
+    slowest = c.grown("decode step of the slowest fifth of the answers", lambda w: w.slow_step_s)
+    work = None if c.work_growth is None else Finding("tokens per second of all requests", c.work_growth, "×")
+    return _known(step if is_slow else slowest, work, c.measured("requests running", lambda w: w.running))
 
 
 def _network(c: Comparison) -> tuple[Finding, ...]:
@@ -401,10 +401,16 @@ def why_decode_is_slow(c: Comparison) -> tuple[str, tuple[str, ...]]:
     if is_at_least(now.over_bound, NEAR_BOUND):
         return f"memory bandwidth: steps run at {now.over_bound:.0%} of what it allows", ()
     lacking = tuple(
-        name for name, value in (("GPU readings", clock), ("`decode_bound`", now.over_bound)) if value is None
+        name
+        for name, value in (
+            ("the engine's metrics page", running),
+            ("GPU readings", clock),
+            ("`decode_bound`", now.over_bound),
+        )
+        if value is None
     )
     if lacking:
-        return f"unknown; {' and '.join(lacking)} would tell", lacking
+        return "unknown with these measurements", lacking
     return "neither clocks nor memory bandwidth: the host of the engine, its kernels or another process", ()
 
 
@@ -506,7 +512,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
     ),
     Mechanism(
         "slow_decode",
-        "decode steps take longer at the same load",
+        "decode steps take longer than usual",
         _slow_decode,
         frozenset({"queueing", "slow_prefill", "stalls"}),
         "GPU clocks, throttling and processes now, host CPU of the engine, then a profile of one decode step",

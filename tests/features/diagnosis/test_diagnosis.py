@@ -224,7 +224,7 @@ def test_a_cache_that_was_as_full_before_is_no_cause() -> None:
         ({"running": 9.0, "generated_tokens_per_s": 700.0}, (), "the batch is larger: 9 requests run, usually 4"),
         ({"over_bound": 0.9}, (), "memory bandwidth: steps run at 90%"),
         ({"over_bound": 0.45}, (), "neither clocks nor memory bandwidth"),
-        ({}, (*PAGE, *GPU), "unknown; GPU readings and `decode_bound` would tell"),
+        ({}, (*PAGE, *GPU), "unknown with these measurements"),
     ],
 )
 def test_why_decode_is_slow(changes: dict[str, Any], without: tuple[str, ...], words: str) -> None:
@@ -256,6 +256,8 @@ def test_unknown_says_what_would_tell() -> None:
     assert "a time without trouble, to compare with" in diagnosed({}, "ttft", before=WindowFeatures()).missing
     assert "more probes since the trouble began" in diagnosed({}, "ttft", without=("late_ratio",)).missing
     assert diagnosed({}, "ttft").missing == ()
+    unknown_why = diagnosed(STEPS, "tpot", without=(*PAGE, *GPU))
+    assert unknown_why.missing == ("the engine's metrics page", "GPU readings", "`decode_bound`")
 
 
 def test_without_a_usual_window_parts_are_compared_with_the_threshold() -> None:

@@ -154,7 +154,7 @@ def test_slower_steps_are_named_within_minutes_of_the_start() -> None:
     assert scene.regimes() == {"slow_decode"}
     assert scene.diagnosis is not None
     assert scene.diagnosis.headline == "slow decode (decode step: 2 ×)"
-    assert "would tell" in scene.diagnosis.why
+    assert "GPU readings" in scene.diagnosis.missing
 
 
 @pytest.mark.parametrize(
