@@ -421,14 +421,14 @@ CAUSES: dict[str, Cause] = {
         true=_names("queueing", "slow_decode"),
         is_visible=_shown_by("kv_cache_usage_ratio_max"),
     ),
-    # More of each prompt is computed, and others wait for it. Warm probes lose what they saved.
+    # More of each prompt is computed, others wait for it, and streams pause meanwhile. Warm probes lose what they saved.
     "cache_off": Cause(
         _names("prefix_miss"),
         ("ttft",),
         _cache_off,
         _misses,
         Wishes(has_prefix_cache=True, utilization=(0.08, 0.2)),
-        true=_names("queueing", "slow_prefill"),
+        true=_names("queueing", "slow_prefill", "stalls"),
         is_visible=_shown_by_saving,
     ),
     # The prefix of the probes may stay in the cache, since they use it often.
@@ -438,7 +438,7 @@ CAUSES: dict[str, Cause] = {
         _evictions,
         _misses,
         Wishes(has_prefix_cache=True, utilization=(0.08, 0.2)),
-        true=_names("queueing", "slow_prefill"),
+        true=_names("queueing", "slow_prefill", "stalls"),
         is_visible=_shown_by("prefix_cache_hits_tokens_total"),
     ),
     # A slower GPU computes prompts slowly, too.
