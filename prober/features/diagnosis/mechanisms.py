@@ -430,13 +430,14 @@ class Mechanism:
     advice: tuple[Advice, ...]
 
 
-# In the order in which they are looked at: a mechanism that an earlier one explains is not named beside it.
+# In the order in which they are looked at: a mechanism that an earlier one explains is not named beside it. Requests that are refused
+# or fail look up no prefixes.
 MECHANISMS: tuple[Mechanism, ...] = (
     Mechanism(
         "refusing",
         "the server refuses requests (429, too many requests)",
         lambda c: failures(c, _is_refusal),
-        frozenset(),
+        frozenset({"prefix_miss"}),
         "the limit of the gateway or the engine that refuses, and the rate of all clients",
         (Advice("raise the limit, or send fewer requests", "load"), Advice("add replicas", "cost")),
     ),
@@ -444,7 +445,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
         "loading",
         "the engine loads its model",
         lambda c: failures(c, _is_loading),
-        frozenset(),
+        frozenset({"prefix_miss"}),
         "the log of the engine since its last start",
         (Advice("wait; if it restarts again and again, read its log", "nothing"),),
     ),
@@ -455,7 +456,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
         lambda c: failures(
             c, lambda text: not _is_refusal(text) and not _is_loading(text) and not text.startswith("timeout")
         ),
-        frozenset(),
+        frozenset({"prefix_miss"}),
         "the log of the server or gateway that answers so, at that time",
         (Advice("look up the failed probes by their request id in the logs", "nothing"),),
     ),

@@ -71,6 +71,7 @@ STEPS = {"step_s": 0.016, "slow_step_s": 0.017, "engine_itl_s": 0.017}
 PAUSES = {"still_ratio": 0.06, "longest_still_s": 1.2, "ttft_mean_s": 0.100, "engine_ttft_s": 0.090}
 LONG = {**QUEUEING, "prompt_tokens_per_request": 2_400.0}
 # What changed, and the breached SLOs, by the name that is right.
+FEWER_HITS = {**QUEUEING, "prefix_hit_ratio": 0.1, "prefix_hit_tokens_per_s": 200.0}
 BREACHES: dict[Name, tuple[dict[str, Any], tuple[str, ...]]] = {
     "prober_late": ({"late_ratio": 0.2}, ("itl",)),
     "refusing": ({"failures": {"http_429: HTTP 429: slow down": 90, "reset": 4}}, ("success",)),
@@ -126,6 +127,10 @@ def test_usual_figures_name_nothing(signals: tuple[str, ...]) -> None:
 
 # Requirement: (right names, changes, breached signals, features that are not measured).
 CASES: dict[str, list[tuple[tuple[Name, ...], dict[str, Any], tuple[str, ...], tuple[str, ...]]]] = {
+    "refused requests look up no prefixes, so that fewer hits follow from the refusals": [
+        (("refusing", "queueing"), {**FEWER_HITS, **BREACHES["refusing"][0]}, ("success", "ttft"), ()),
+        (("prefix_miss",), FEWER_HITS, ("ttft",), ()),
+    ],
     "slower steps are a fact that probes alone show; a TTFT that grew by much more than the steps has another cause": [
         (("slow_decode",), STEPS, ("tpot",), (*PAGE, *GPU)),
         (("slow_decode",), {**STEPS, "ttft_mean_s": 0.12}, ("ttft",), (*PAGE, *GPU)),
