@@ -259,10 +259,10 @@ def full_cache(rng: Random) -> Case:
 
 
 def front_backlog(rng: Random) -> Case:
-    """A serial front is busy, and the page counts its backlog as queue time: no regime."""
+    """A serial front is busy, and the page counts its backlog as queue time: a queue, before the engine's scheduler."""
     base = healthy(rng)
     busy = replace(base, tokenizer_s=rng.uniform(0.85, 0.97) / (base.rate_per_s + PROBES_PER_S), front_is_queue=True)
-    return Case(frozenset({"unknown"}), replace(base, front_is_queue=True), busy)
+    return Case(frozenset({"queueing", "network"}), replace(base, front_is_queue=True), busy)
 
 
 REGIMES: dict[str, Callable[[Random], Case]] = {
