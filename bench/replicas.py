@@ -22,9 +22,9 @@ from typing import Any
 
 from bench.report import goal, percentile, show
 from prober.daemon.registry import registry
+from prober.features.replicas.kubernetes_lease import KubernetesLease
 from prober.features.replicas.leadership import KubernetesLeadership
 from prober.features.replicas.lease_machine import Timing
-from prober.features.replicas.lease_store import KubernetesLease
 from prober.net.kubernetes import Api
 from prober.probing.shard import shard_of
 from tests.features.replicas.simulated_leases import Trouble, World

@@ -177,7 +177,7 @@ class _Fleet:
             yield f"A budget is one replica's: {own if self.alone else more}"
         if self.replicas > 1 or self.shards > 1:
             yield (
-                "Without --lease.name or --lease.path nothing keeps two probers from sweeping and from writing to Grafana at once: "
+                "Without --lease.name nothing keeps two probers from sweeping and from writing to Grafana at once: "
                 "each keeps only itself to one at a time."
             )
 

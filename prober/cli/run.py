@@ -97,10 +97,6 @@ def run(
     ] = None,
     lease_token_file: Annotated[str | None, RareOption("--lease.token-file", help="Token of the API server.")] = None,
     lease_ca_file: Annotated[str | None, RareOption("--lease.ca-file", help="CA of the API server.")] = None,
-    lease_path: Annotated[
-        str | None,
-        RareOption("--lease.path", help="Directory for a lock file instead of a Lease, for replicas on one machine."),
-    ] = None,
     lease_duration: Annotated[
         str,
         RareOption("--lease.duration", help="Time without a renewal after which another replica takes the lease."),
@@ -133,7 +129,6 @@ def run(
     lease_s = _checked("--lease.duration", lambda: duration(lease_duration))
     max_bytes = None if storage_max_size is None else _checked("--storage.max-size", lambda: count(storage_max_size))
     drain_s = _checked("--shutdown.timeout", lambda: patience_s(shutdown_timeout))
-    places = (lease_name, lease_namespace, lease_api_server, lease_token_file, lease_ca_file, lease_path)
     written = None
     if urls:
         text = url_configuration("run", urls)
@@ -152,7 +147,7 @@ def run(
         drain_s=drain_s,
         shard=own_shard,
         vantage=own_vantage,
-        lease=LeaseOptions(*places, lease_s),
+        lease=LeaseOptions(lease_name, lease_namespace, lease_api_server, lease_token_file, lease_ca_file, lease_s),
         keep_running=keep_running,
         storage_max_bytes=max_bytes,
     )

@@ -54,7 +54,6 @@ from prober.features.gpu.monitor import GpuMonitor
 from prober.features.grafana.sync import Grafana, sync
 from prober.features.replicas import series as replicas_series
 from prober.features.replicas.leadership import LeaseOptions, leadership
-from prober.features.replicas.lease_store import network_file_system
 from prober.features.slo.firing import firing_checks
 from prober.features.slo.monitor import SloMonitor
 from prober.net.clock import Clock
@@ -71,7 +70,7 @@ from prober.probing.target_runner import Names, RunnerContext
 from prober.probing.trust import Trust
 from prober.storage.elapsed import moment
 from prober.storage.saved_rows import SavedRows
-from prober.storage.store import FILE_NAME, Store, UnusableStore
+from prober.storage.store import FILE_NAME, Store, UnusableStore, network_file_system
 from prober.storage.watched_file import WatchedFile
 from prober.web.access_control import missing_authentication
 from prober.web.front_process import FrontProcess
@@ -220,7 +219,7 @@ class App:
         shard = self._options.shard
         leading = leadership(self._options.lease, shard, instance, self._families)
         if shard.count > 1 and not leading.where:
-            log.warning("--shard %s without --lease.name or --lease.path: %s", shard, NO_LEASE)
+            log.warning("--shard %s without --lease.name: %s", shard, NO_LEASE)
         failures = self._family(own_series.STORAGE_FAILURES.name).value()
         engines = EngineMonitor(self._families, events, engine_facts)
         headroom = self._headroom = Headroom(self._families, demands)

@@ -31,6 +31,12 @@ MAX_CHECKED_BYTES = 256 << 20  # reading a larger file would delay the start: se
 MAX_WAL_BYTES = 4 << 20
 MIN_FREE_BYTES = 4 << 20  # with less free space the file is not compacted
 MAX_COMPACTED_BYTES = 256 << 20  # of used space: compacting copies it through memory
+NETWORK_FILE_SYSTEMS = frozenset(
+    {
+        *("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "lustre", "gpfs", "beegfs"),
+        *("glusterfs", "sshfs", "s3fs"),
+    }
+)
 log = logging.getLogger(__name__)
 
 
@@ -310,3 +316,16 @@ def _checked(path: Path) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def network_file_system(path: Path, mounts: str = "/proc/self/mounts") -> str | None:
+    """The type of the network file system that holds `path`; None for a local one, or if it is unknown."""
+    try:
+        rows = [line.split() for line in Path(mounts).read_text(encoding="utf-8", errors="replace").splitlines()]
+        place = path.resolve()
+    except OSError:
+        return None
+    parents = [row for row in rows if len(row) > 2 and place.is_relative_to(row[1].replace("\\040", " "))]
+    parents.sort(key=lambda row: len(row[1]))  # the last mount of one place hides the earlier ones
+    kind = parents[-1][2] if parents else ""
+    return kind if kind.removeprefix("fuse.") in NETWORK_FILE_SYSTEMS else None

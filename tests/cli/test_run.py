@@ -43,7 +43,7 @@ def test_the_log_names_version_configuration_and_how_the_pages_are_guarded(tmp_p
     logged = lines(log)
     assert logged[0] == f"llm-slo-prober {__version__}, configuration {config}"
     assert "probing 1 target, pages on 127.0.0.1:0 (neither TLS nor users)" in logged
-    assert any(line.startswith("--shard 0/2 without --lease.name or --lease.path: sweeps") for line in logged)
+    assert any(line.startswith("--shard 0/2 without --lease.name: sweeps") for line in logged)
     assert "configuration not applied, the old one stays in use" in logged
     assert any(line.startswith(f"{config}:2: targets[0].url: needed") for line in logged)
     assert not any("Scheduler" in line for line in logged)

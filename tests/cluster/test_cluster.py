@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from prober.features.replicas.kubernetes_lease import Conflict, KubernetesLease
 from prober.features.replicas.lease_machine import Record, Write
-from prober.features.replicas.lease_store import Conflict, KubernetesLease
 from prober.net.kubernetes import Api, KubernetesApiError
 from tests.cluster.kinds import POLICY, as_of, definitions
 from tests.cluster.server import PATCH, UNCACHED, Server

@@ -45,23 +45,23 @@ def api_server() -> Iterator[str]:
         yield server.url("test")
 
 
-def replica(folder: Path, mock: Mock, api_server: str, name: str) -> Daemon:
+def replica(folder: Path, config: str, api_server: str, name: str, shard: str = "0/1") -> Daemon:
     folder.mkdir()
     flags = [f"--lease.name={name}", "--lease.namespace=default", f"--lease.api-server={api_server}"]
     flags += [f"--lease.token-file={TOKEN_FILE}"] if TOKEN_FILE else []
     flags += [f"--lease.ca-file={CA_FILE}"] if CA_FILE else []
-    flags += [f"--lease.duration={LEASE_S}s", "--web.enable-admin-api", "--shutdown.timeout=1"]
-    return Daemon(folder, CONFIG.format(url=mock.url), *flags)
+    flags += [f"--lease.duration={LEASE_S}s", "--web.enable-admin-api", "--shutdown.timeout=1", f"--shard={shard}"]
+    return Daemon(folder, config, *flags)
 
 
 def test_a_leader_that_is_stopped_in_mid_sweep_and_one_that_says_goodbye(
     tmp_path: Path, mock: Mock, api_server: str
 ) -> None:
     """SIGSTOP: the other one takes over, and whoever wakes up sends nothing more of its sweep. SIGTERM: it is followed at once."""
-    name = f"test-{time.time_ns()}"
-    with replica(tmp_path / "a", mock, api_server, name) as first:
+    name, config = f"test-{time.time_ns()}", CONFIG.format(url=mock.url)
+    with replica(tmp_path / "a", config, api_server, name) as first:
         until(lambda: first.value("llmslo_lease_held") == 1, "the first to hold it")
-        with replica(tmp_path / "b", mock, api_server, name) as second:
+        with replica(tmp_path / "b", config, api_server, name) as second:
             until(lambda: first.value("llmslo_target_state", state="ready"), "the target to be ready")
             status, text = fetch(f"{second.url}/api/v1/sweeps?target=one", "POST")
             assert status == 409
@@ -95,7 +95,7 @@ def test_a_leader_that_is_stopped_in_mid_sweep_and_one_that_says_goodbye(
 
 def test_without_an_api_server_it_probes_and_says_what_waits(tmp_path: Path, mock: Mock) -> None:
     """From the first moment on; SIGTERM ends it as always."""
-    with replica(tmp_path / "a", mock, "http://127.0.0.1:1", "test") as daemon:
+    with replica(tmp_path / "a", CONFIG.format(url=mock.url), "http://127.0.0.1:1", "test") as daemon:
         until(lambda: daemon.value("llmslo_probes_total") >= 3, "probes")
         until(lambda: daemon.value("llmslo_lease_failures_total") >= 1, "a failure to be counted")
         assert daemon.value("llmslo_lease_held") == 0
@@ -104,17 +104,19 @@ def test_without_an_api_server_it_probes_and_says_what_waits(tmp_path: Path, moc
         assert "sweeps and Grafana wait for it" in daemon.log.read_text()
 
 
-def test_shards_share_the_targets_out_and_each_has_its_own_lease(tmp_path: Path, mock: Mock) -> None:
-    """Every target is probed by one of them; a lock in a folder serves where there is no Kubernetes."""
+def test_shards_share_the_targets_out_and_each_has_its_own_lease(tmp_path: Path, mock: Mock, api_server: str) -> None:
+    """Every target is probed by one of them, and both hold a lease at the same time."""
+    name = f"test-{time.time_ns()}"
     names = {f"t{number}" for number in range(8)}
     config = "targets:\n" + "".join(f"- {{name: {name}, url: '{mock.url}', rate: 1/s}}\n" for name in sorted(names))
     shared = []
-    for shard in ("0/2", "1/2"):
-        (folder := tmp_path / shard[0]).mkdir()
-        with Daemon(folder, config, f"--shard={shard}", f"--lease.path={tmp_path / 'leases'}") as daemon:
-            until(lambda: daemon.value("llmslo_lease_held") == 1, "its lease")
-            index, count = shard.split("/")
-            assert daemon.value("llmslo_shard_info", shard=index, shards=count) == 1
+    with (
+        replica(tmp_path / "a", config, api_server, name, "0/2") as first,
+        replica(tmp_path / "b", config, api_server, name, "1/2") as second,
+    ):
+        until(lambda: first.value("llmslo_lease_held") == second.value("llmslo_lease_held") == 1, "both leases")
+        for index, daemon in enumerate((first, second)):
+            assert daemon.value("llmslo_shard_info", shard=str(index), shards="2") == 1
             shared.append({target["name"] for target in json.loads(get(f"{daemon.url}/api/v1/targets"))["data"]})
     assert shared[0] | shared[1] == names
     assert not shared[0] & shared[1]

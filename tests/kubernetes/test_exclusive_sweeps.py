@@ -20,9 +20,9 @@ from prober.features.capacity.monitor import Sweeps
 from prober.features.capacity.refusal import Refused
 from prober.features.capacity.target_sweeps import TargetSweeps
 from prober.features.engines.page_reader import PageReader
+from prober.features.replicas.kubernetes_lease import KubernetesLease
 from prober.features.replicas.leadership import KubernetesLeadership
 from prober.features.replicas.lease_machine import Timing
-from prober.features.replicas.lease_store import KubernetesLease
 from prober.measure.engines import DIALECTS
 from prober.measure.target_state import TargetState
 from prober.mock.delays import Constant

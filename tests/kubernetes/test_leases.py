@@ -15,9 +15,9 @@ from prober.config.problems import ConfigError
 from prober.daemon.registry import registry
 from prober.exposition.families import Registry
 from prober.features.replicas import series as replicas_series
+from prober.features.replicas.kubernetes_lease import CLAIMS_ANNOTATION, Conflict, KubernetesLease, record_of
 from prober.features.replicas.leadership import KubernetesLeadership, LeaseOptions, leadership
 from prober.features.replicas.lease_machine import Record, Timing, Write
-from prober.features.replicas.lease_store import CLAIMS_ANNOTATION, Conflict, KubernetesLease, record_of
 from prober.net.kubernetes import KubernetesApiError, Unreachable
 from prober.probing.leadership import claimed_as
 from prober.probing.shard import Shard
@@ -214,7 +214,6 @@ def test_claims_that_somebody_spoilt_are_none(text: str) -> None:
 @pytest.mark.parametrize(
     ("wanted", "message"),
     [
-        (LeaseOptions(name="a", path="b"), "one of the two"),
         (LeaseOptions(name="a", duration_s=2.0), "--lease.duration 2s: whole seconds, 3s at least"),
         (LeaseOptions(name="a", duration_s=15.5), "whole seconds"),
         (LeaseOptions(duration_s=1.0), "--lease.duration 1s: whole seconds, 3s at least"),

@@ -29,7 +29,7 @@ from prober.config.serving import MetricsSpec
 from prober.config.target import TargetSpec
 from prober.features.discovery.sources.discovered_targets import DiscoveredTargets
 from prober.features.discovery.sources.lists import Http
-from prober.features.replicas.lease_store import KubernetesLease
+from prober.features.replicas.kubernetes_lease import KubernetesLease
 from prober.measure.engines import DIALECTS
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult

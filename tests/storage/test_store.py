@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from prober.storage import store as module
-from prober.storage.store import FILE_NAME, UNREADABLE_SUFFIX, Store, UnusableStore
+from prober.storage.store import FILE_NAME, UNREADABLE_SUFFIX, Store, UnusableStore, network_file_system
 
 
 def test_the_latest_of_each_key_is_there_after_a_restart(tmp_path: Path) -> None:
@@ -279,3 +279,18 @@ def test_a_folder_that_is_moved_away_and_back_is_written_again(tmp_path: Path) -
     again = Store(str(folder))
     assert again.load("drift") == {"a": b"1", "c": b"3"}
     again.close()
+
+
+def test_a_network_file_system_is_recognised(tmp_path: Path) -> None:
+    """By the mount that the folder is on, the last one of a place."""
+    mounts = tmp_path / "mounts"
+    share = tmp_path / "my share"
+    share.mkdir()
+    place = str(share).replace(" ", "\\040")
+    mounts.write_text(f"/dev/sda1 / ext4 rw 0 0\nserver:/x {place} nfs4 rw 0 0\n/dev/sdb1 {place}/local xfs rw 0 0\n")
+    assert network_file_system(share, str(mounts)) == "nfs4"
+    assert network_file_system(share / "local" / "deep", str(mounts)) is None
+    assert network_file_system(tmp_path, str(mounts)) is None
+    mounts.write_text(f"server:/x {place} nfs4 rw 0 0\n/dev/sda1 {place} ext4 rw 0 0\n")
+    assert network_file_system(share, str(mounts)) is None
+    assert network_file_system(share, str(tmp_path / "none")) is None

@@ -99,18 +99,13 @@ class Candidate:
         self._due_s = -inf
         self._pending: Write | None = None
         self._sent_s = -inf
-        self._until_s = -inf
+        self.until_s = -inf  # then this process loses the lease if no further renewal is answered
         self._claims: dict[str, float] = {}
         self._leaving = False
 
     def held(self, now_s: float) -> int | None:
         """The fencing number, higher than that of any earlier holder; None while this process does not hold the lease."""
-        return self.record.transitions if self.record is not None and now_s < self._until_s else None
-
-    @property
-    def until_s(self) -> float:
-        """Time at which this process loses the lease if no further renewal is answered."""
-        return self._until_s
+        return self.record.transitions if self.record is not None and now_s < self.until_s else None
 
     # --- actions
 
@@ -140,14 +135,14 @@ class Candidate:
 
     def leave(self) -> None:
         """Give the lease up and release it on the server, so that others need not wait."""
-        self._leaving, self._until_s = True, -inf
+        self._leaving, self.until_s = True, -inf
 
     # --- events
 
     def record_read(self, record: Record | None, now_s: float) -> None:
         """The answer to a Read; None if the server has no record."""
         if record is None or record.holder != self.identity:
-            self._until_s = -inf  # another writer took it by force
+            self.until_s = -inf  # another writer took it by force
         if record is None or self.record is None or record.version != self.record.version:
             self._first_read_s = now_s
         if record is not None or self.record is None:
@@ -168,7 +163,7 @@ class Candidate:
         for key, number in self.record.claims.items():
             if self._claims.get(key) == number:
                 del self._claims[key]
-        self._until_s = -inf if self._leaving else max(self._until_s, self._sent_s + self.timing.renew_s)
+        self.until_s = -inf if self._leaving else max(self.until_s, self._sent_s + self.timing.renew_s)
         self._retry(-inf if self._claims else now_s)
 
     def conflicted(self, now_s: float) -> None:

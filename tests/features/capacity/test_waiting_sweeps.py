@@ -13,15 +13,17 @@ from prober.daemon.registry import registry
 from prober.features.capacity import monitor
 from prober.features.capacity.refusal import Refused, StartRequest
 from prober.features.capacity.waiting_sweeps import MAX_AGE_S, ROW, WAITING, WaitingSweeps
-from prober.features.replicas.leadership import FileLeadership
+from prober.features.replicas.kubernetes_lease import KubernetesLease
+from prober.features.replicas.leadership import KubernetesLeadership
 from prober.features.replicas.lease_machine import Timing
-from prober.features.replicas.lease_store import FileLease
 from prober.measure.target_state import TargetState
+from prober.net.kubernetes import Api
 from prober.probing.leadership import Alone
 from prober.probing.observer import ObservedTarget
 from prober.probing.target import Target
 from prober.storage.store import Store
 from tests.features.capacity.stage import SLOTS, Stage, staged, target_spec, until
+from tests.kubernetes.apiserver import ApiServer
 from tests.virtual import make_clock, running
 
 pytestmark = pytest.mark.virtual_time
@@ -95,48 +97,56 @@ async def test_old_ones_are_not_begun(tmp_path: Path) -> None:
 
 
 @asynccontextmanager
-async def replica(url: str, folder: Path) -> AsyncIterator[tuple[Stage, FileLeadership]]:
-    """A prober without a store, with two further targets, that takes the lease as soon as nobody holds it."""
-    leadership = FileLeadership(FileLease(str(folder), "lease-0"), "me", Timing(3.0), registry())
+async def replica(url: str, server: ApiServer, name: str) -> AsyncIterator[tuple[Stage, KubernetesLeadership]]:
+    """A prober without a store, with two further targets, that holds the lease."""
+    lease = KubernetesLease(Api(server.url(name)), "default", "test-0")
+    leadership = KubernetesLeadership(lease, name, Timing(3.0), registry(), asyncio.get_running_loop().time)
     async with staged(url, leadership=leadership) as stage:
-        for name in ("waits", "other"):
-            beside(stage, url, name)
-        lease = asyncio.create_task(leadership.run())
+        for target in ("waits", "other"):
+            beside(stage, url, target)
+        task = asyncio.create_task(leadership.run())
         await until(lambda: leadership.held() is not None)
         try:
             yield stage, leadership
         finally:
-            if not lease.done():  # else it was lost before its sweeps ended
-                await stage.sweeps.close()
-                await leadership.close()
+            await stage.sweeps.close()
+            await leadership.close()
+            assert task.done()
 
 
-@pytest.mark.parametrize("ends", ["killed", "stopped"])
+@pytest.mark.parametrize("ends", ["cut off", "stopped"])
 async def test_what_waited_is_begun_by_the_next_holder_of_the_lease_once(
-    tmp_path: Path, ends: str, monkeypatch: pytest.MonkeyPatch
+    ends: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without any store: not the one that was under way, not its neighbour, and nothing when the lease changes hands again."""
     monkeypatch.setattr(monitor, "LEFT_OVER_EVERY_S", 0.2)
-    async with running(SLOTS) as url:
-        async with replica(url, tmp_path) as (stage, leadership):
+    async with running(SLOTS) as url, ApiServer() as server:
+        async with replica(url, server, "a") as (stage, leadership):
             stage.sweeps.start("t")
             await until(lambda: stage.value("llmslo_sweep_rate_per_second") > 0)
             due_unix_s = stage.clock.unix_s()
             with pytest.raises(Refused, match="waits for its end"):
                 stage.sweeps.start("waits", "schedule", due_unix_s)
-            await until(lambda: due_unix_s in json.loads((tmp_path / "lease-0.json").read_text())["claims"].values())
-            if ends == "killed":
-                await leadership.close()
-        async with replica(url, tmp_path) as (stage, _):
+            await until(lambda: due_unix_s in claims(server))
+            if ends == "cut off":
+                server.faults("a").cut = "requests"
+                await until(lambda: leadership.held() is None)
+        async with replica(url, server, "b") as (stage, _):
             await until(lambda: stage.sweeps.under_way == "waits")
             await until(lambda: stage.sweeps.stop("waits"))
             await until(lambda: stage.sweeps.under_way is None)
             await asyncio.sleep(0.6)
             assert stage.sweeps.under_way is None
-        async with replica(url, tmp_path) as (stage, _):
+        async with replica(url, server, "c") as (stage, _):
             await asyncio.sleep(0.6)
             assert stage.sweeps.under_way is None
             assert len(stage.sweeps._kept) == 0
+
+
+def claims(server: ApiServer) -> list[float]:
+    """Times noted in the Lease, as the server stores it."""
+    lease = server.objects["leases", "default", "test-0"]
+    return list(json.loads(lease["metadata"]["annotations"]["llm-slo-prober/swept"]).values())
 
 
 async def test_one_that_may_not_begin_does_not_hold_up_the_next(tmp_path: Path) -> None:
