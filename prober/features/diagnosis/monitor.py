@@ -71,7 +71,9 @@ class DiagnosisMonitor:
     def saved_usual(self, name: str, workload: str) -> WindowFeatures | None:
         """The usual features that an earlier process saved."""
         consequence = f"target={name} workload={workload}: what is usual is learned again"
-        return self._saved.get(json.dumps((name, workload)), _restored, consequence)
+        return self._saved.get(
+            json.dumps((name, workload)), lambda data: WindowFeatures(**json.loads(data)), consequence
+        )
 
     def states(self) -> Iterator[tuple[str, bytes]]:
         """(name, usual features) of each workload, to be saved."""
@@ -303,8 +305,3 @@ def _hardware(decode: DecodeBoundSpec | None, devices: Sequence[GpuReading], ran
             return None
         bandwidth = looked_up
     return Hardware(decode.model, bandwidth, decode.gpus or max(1, len(devices) // ranks))
-
-
-def _restored(data: bytes) -> WindowFeatures:
-    """Features as `states` saved them. Raises ValueError or TypeError if they are not."""
-    return WindowFeatures(**json.loads(data))
