@@ -69,7 +69,7 @@ from prober.measure.result import ProbeResult
 from prober.measure.warmup import WarmUpLength
 from prober.net.clock import Clock
 from prober.net.endpoint import BadEndpoint
-from prober.probing.workers import Workers, WorkersUnavailable, open_workers
+from prober.probing.workers import WorkersUnavailable, open_workers
 from prober.results.comparison import Comparison, Side, risk_sentences, to_json, with_refused
 from prober.results.cost import Gpus, gpus_of
 from prober.results.load_description import describe_load
@@ -344,73 +344,64 @@ async def _measured(
     worker_processes: int | None,
     ray: str,
 ) -> tuple[Comparison, list[Round]]:
-    """The comparison, and its rounds, sent with so many workers. Raises WorkersUnavailable, UnansweredSide,
-    RefusingSide.
-    """
+    """The comparison, and its rounds, sent in turns with so many workers. Raises WorkersUnavailable, UnansweredSide, RefusingSide."""
     async with open_workers(worker_processes, ray=ray) as workers:
-        return await _take_turns(specs, halves, pause_s, warm_up, error, slos, workers)
-
-
-async def _take_turns(
-    specs: Sequence[TargetSpec],
-    halves: Sequence[Half],
-    pause_s: float,
-    warm_up: WarmUpLength,
-    error: float,
-    slos: Sequence[Slo],
-    workers: Workers,
-) -> tuple[Comparison, list[Round]]:
-    clock, started_s = Clock(), time.time()
-    cards = Cards()
-    sessions: dict[Side, Watched] = {
-        "a": Watched(specs[0], clock, workers.launch),
-        "b": Watched(specs[1], clock, workers.launch),
-    }
-    pages: dict[Side, list[EngineSignals]] = {"a": [], "b": []}
-    try:
-        for session in sessions.values():
-            # B gets the texts of A, even if its server counts other tokens for them.
-            session.target.prompt_calibration = sessions["a"].target.prompt_calibration
-            await session.start()
-        measured: dict[Half, Sequence[Request]] = {}
-        answers: dict[Side, list[ProbeResult]] = {"a": [], "b": []}
-        by_rate: dict[str, list[ProbeResult]] = {}
-        warm_ups: list[int] = []
-        for number, half in enumerate(halves):
-            if number:
-                await asyncio.sleep(pause_s)
-            session, begin_ns = sessions[half.side], clock.now_ns()
-            measured[half], answered, warmed = await _turn(session, half, warm_up)
-            answers[half.side] += answered
-            by_rate.setdefault(f"{half.side.upper()} at {half.rate_per_s:g}/s", []).extend(answered)
-            warm_ups.append(warmed)
-            pages[half.side] += [signals for at_ns, signals in session.readings if at_ns >= begin_ns]
-            local = session if session.gpus else sessions["b" if half.side == "a" else "a"]
-            for devices in (devices for at_ns, devices in local.gpus if at_ns >= begin_ns):
-                cards.read(half.side, devices)
-        a, b = sessions["a"].described(), sessions["b"].described()
-        rounds = rounds_of(measured)
-        compared = judge(rounds, error, slos)
-        remarks = [*reservations(a, b, rounds, compared), cards.text(), *_engine_texts(pages), _warm_up_text(warm_ups)]
-        remarks += _checked_texts(answers)
-        if isinstance(mix := specs[0].probes[0].workload, Mix):
-            remarks.append(f"quantiles are those of the whole mix {mix.name!r}, not of each of its workloads")
-        remarks += [
-            f"{side.upper()} {text} meanwhile" for side, session in sessions.items() for text in session.changes
-        ]
-        remarks += [*workers.clocks(), *workers.losses]
-        comparison = _comparison(a, b, error, started_s)
-        fields = [json.dumps(describe_load(spec.probes[0].workload, arrivals="").sampling) for spec in specs]
-        apart = (("request fields", *fields),) if fields[0] != fields[1] else ()
-        differs = (*comparison.differs, *apart)
-        comparison = replace(comparison, compared=tuple(compared), differs=differs, said=tuple(remarks))
-        refused = {place: part for place, results in by_rate.items() if (part := refused_requests(results)).refused}
-        comparison = with_refused(comparison, refused)
-        return comparison, rounds if comparison.compared else []
-    finally:
-        for session in sessions.values():
-            await session.stop()
-        clock.close()
+        clock, started_s = Clock(), time.time()
+        cards = Cards()
+        sessions: dict[Side, Watched] = {
+            "a": Watched(specs[0], clock, workers.launch),
+            "b": Watched(specs[1], clock, workers.launch),
+        }
+        pages: dict[Side, list[EngineSignals]] = {"a": [], "b": []}
+        try:
+            for session in sessions.values():
+                # B gets the texts of A, even if its server counts other tokens for them.
+                session.target.prompt_calibration = sessions["a"].target.prompt_calibration
+                await session.start()
+            measured: dict[Half, Sequence[Request]] = {}
+            answers: dict[Side, list[ProbeResult]] = {"a": [], "b": []}
+            by_rate: dict[str, list[ProbeResult]] = {}
+            warm_ups: list[int] = []
+            for number, half in enumerate(halves):
+                if number:
+                    await asyncio.sleep(pause_s)
+                session, begin_ns = sessions[half.side], clock.now_ns()
+                measured[half], answered, warmed = await _turn(session, half, warm_up)
+                answers[half.side] += answered
+                by_rate.setdefault(f"{half.side.upper()} at {half.rate_per_s:g}/s", []).extend(answered)
+                warm_ups.append(warmed)
+                pages[half.side] += [signals for at_ns, signals in session.readings if at_ns >= begin_ns]
+                local = session if session.gpus else sessions["b" if half.side == "a" else "a"]
+                for devices in (devices for at_ns, devices in local.gpus if at_ns >= begin_ns):
+                    cards.read(half.side, devices)
+            a, b = sessions["a"].described(), sessions["b"].described()
+            rounds = rounds_of(measured)
+            compared = judge(rounds, error, slos)
+            remarks = [
+                *reservations(a, b, rounds, compared),
+                cards.text(),
+                *_engine_texts(pages),
+                _warm_up_text(warm_ups),
+            ]
+            remarks += _checked_texts(answers)
+            if isinstance(mix := specs[0].probes[0].workload, Mix):
+                remarks.append(f"quantiles are those of the whole mix {mix.name!r}, not of each of its workloads")
+            remarks += [
+                f"{side.upper()} {text} meanwhile" for side, session in sessions.items() for text in session.changes
+            ]
+            remarks += [*workers.clocks(), *workers.losses]
+            comparison = _comparison(a, b, error, started_s)
+            fields = [json.dumps(describe_load(spec.probes[0].workload, arrivals="").sampling) for spec in specs]
+            apart = (("request fields", *fields),) if fields[0] != fields[1] else ()
+            differs = (*comparison.differs, *apart)
+            comparison = replace(comparison, compared=tuple(compared), differs=differs, said=tuple(remarks))
+            refused = {place: part for place, results in by_rate.items() if (part := refused_requests(results)).refused}
+            comparison = with_refused(comparison, refused)
+            return comparison, rounds if comparison.compared else []
+        finally:
+            for session in sessions.values():
+                await session.stop()
+            clock.close()
 
 
 def _warm_up_text(requests: Sequence[int]) -> str:

@@ -143,10 +143,11 @@ def gate(
         if save:
             check_writable("--save", Path(save))
         _announce(judge, probe.rate)
-        remarks.append(_judged(objectives, references))
         verdict, result = uvloop.run(_ask(spec, judge, warm))
         if max_cost is not None:
             verdict = with_cost(verdict, judge_cost(result.stages[0], result.requests, result.prices, max_cost))
+        if verdict.state != "not_judged":
+            remarks.append(_judged(objectives, references))
         decided = decision(verdict, spec.context.rollback)
         result = replace(result, decision=decided, stop_detail=verdict.why, refused=verdict.refused)
         if before is not None and before.target.model != result.target.model:

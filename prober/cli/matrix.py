@@ -23,15 +23,7 @@ from prober import __version__
 from prober.cli.console import Terminal
 from prober.cli.context import ContextOptions, random_seed
 from prober.cli.exit_codes import ExitCode, exit_on
-from prober.cli.options import (
-    AsJson,
-    EndpointOptions,
-    Url,
-    WarmUpOption,
-    WorkerOptions,
-    expand_options,
-    warm_up_length,
-)
+from prober.cli.options import AsJson, EndpointOptions, Url, WarmUpOption, WorkerOptions, expand_options, warm_up_length
 from prober.cli.output import echo
 from prober.cli.sending import Load, Sending, Watched
 from prober.cli.target import check_writable, known_workloads, only_load, target

@@ -353,7 +353,8 @@ def _sentences(result: Result) -> Iterator[str]:
         yield from stage.sentences()
     if prompts := pooled(stage.prompt_lengths for stage in result.stages):
         yield f"Prompts: {prompts.text()}."
-    raise_rate = " A higher --max-rate may reach the knee." if result.stop == "highest_rate" else ""
+    is_above = bool(result.capacities) and all(capacity.upper is None for capacity in result.capacities)
+    raise_rate = " A higher --max-rate may reach the knee." if is_above and result.stop == "highest_rate" else ""
     yield f"{result.capacity_words()}.{raise_rate}"
     for stage in () if result.refused.is_too_many else result.stages:
         if stage.refused.is_too_many:

@@ -5,13 +5,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Annotated, Any, Self
 
-from pydantic import (
-    Field,
-    PlainValidator,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, PlainValidator, ValidationInfo, field_validator, model_validator
 
 from prober.config.document import Problems
 from prober.config.fields import (

@@ -8,16 +8,7 @@ from typing import Any
 
 from prober.measure.chat import Chunk, Dialect, Request, Usage, encoded
 from prober.measure.names import shown_name
-from prober.measure.payload import (
-    Malformed,
-    count,
-    error_of,
-    event_type,
-    excerpt,
-    json_object,
-    shortened,
-    text_of,
-)
+from prober.measure.payload import Malformed, count, error_of, event_type, excerpt, json_object, shortened, text_of
 from prober.measure.tool_calls import CallPiece
 
 HEADERS = (("anthropic-version", "2023-06-01"),)

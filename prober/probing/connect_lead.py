@@ -17,9 +17,8 @@ class ConnectLead:
 
     def __init__(self) -> None:
         self._set_ups_ns: deque[int] = deque(maxlen=SET_UPS)
-        self._closed: deque[tuple[int, int]] = deque(
-            maxlen=2
-        )  # (time, idle time) of the last connections that were closed
+        # (time, idle time) of the last connections that were closed
+        self._closed: deque[tuple[int, int]] = deque(maxlen=2)
 
     def connected(self, set_up_ns: int) -> None:
         """A connection was set up."""

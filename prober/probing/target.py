@@ -18,13 +18,7 @@ from prober.measure.names import MAX_NAME_CHARS, shown_name
 from prober.measure.outcome import Outcome, Verdict, classify_status, reader_failure_verdict
 from prober.measure.payload import json_object
 from prober.measure.result import ProbeResult
-from prober.measure.target_state import (
-    NO_DATA_STATES,
-    SILENT_STATES,
-    STATE_OF_OUTCOME,
-    TargetState,
-    WorkloadState,
-)
+from prober.measure.target_state import NO_DATA_STATES, SILENT_STATES, STATE_OF_OUTCOME, TargetState, WorkloadState
 from prober.measure.templates import Templates
 from prober.measure.warmup import DEFAULT_IDLE_NS, WarmUp
 from prober.net.clock import Clock

@@ -13,9 +13,8 @@ from prober.results.facts import Context
 from prober.results.result import Result, Stage
 
 Conditions = Mapping[str, str | None]
-_SERVING = tuple(
-    field.name for field in fields(Context) if field.name != "prober_host"
-)  # it does not serve the requests
+# The prober's host does not serve the requests.
+_SERVING = tuple(field.name for field in fields(Context) if field.name != "prober_host")
 MUST_BE_KNOWN = ("model", "prompt tokens", "output tokens")  # before two results are pooled
 
 

@@ -295,9 +295,8 @@ def _checked(path: Path) -> sqlite3.Connection:
     try:
         connection.execute("PRAGMA locking_mode = EXCLUSIVE")
         connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute(
-            "PRAGMA synchronous = NORMAL"
-        )  # a power cut may lose the last writes, but does not damage the file
+        # A power cut may lose the last writes, but does not damage the file.
+        connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute(f"PRAGMA journal_size_limit = {MAX_WAL_BYTES}")
         verdict = connection.execute("PRAGMA quick_check").fetchone()[0] if _is_small(path) else "ok"
         (version,) = connection.execute("PRAGMA user_version").fetchone()

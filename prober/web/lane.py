@@ -81,9 +81,8 @@ class Lane:
             del self._fresh[key]
 
 
-MAX_BYTES = (
-    16 << 20
-)  # of all bodies that are being read; each counts once. A single larger one is delivered all the same
+# Of all bodies that are being read; each counts once. A single larger one is delivered all the same.
+MAX_BYTES = 16 << 20
 
 
 class Deliveries:

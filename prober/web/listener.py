@@ -28,9 +28,8 @@ HANDSHAKE_TIMEOUT_S = 5.0
 FIRST_REQUEST_TIMEOUT_S = 10.0  # until the first request is complete
 IDLE_TIMEOUT_S = 120.0  # until the next request is complete
 MAX_REQUEST_BYTES = 64 << 10  # of an incomplete request
-SEND_BUFFER_BYTES = (
-    128 << 10
-)  # of the kernel, for each connection; it would grow to 4 MB, which the container is charged for
+# Of the kernel, for each connection; it would grow to 4 MB, which the container is charged for.
+SEND_BUFFER_BYTES = 128 << 10
 CHECK_INTERVAL_S = 1.0
 MAX_BACKLOG = 1024  # while the event loop is busy; beyond it the kernel drops, and the client retries a second later
 MAX_ACCEPTED = 16  # connections per turn of the event loop

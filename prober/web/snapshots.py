@@ -11,15 +11,7 @@ from prober import __version__
 from prober.measure.event import TargetEvent
 from prober.measure.result import ProbeResult
 from prober.probing.target_runner import RunnerContext
-from prober.web.api_types import (
-    ConcernAnswer,
-    EndedProbe,
-    EventAnswer,
-    ProblemAnswer,
-    Snapshot,
-    TargetAnswer,
-    dumped,
-)
+from prober.web.api_types import ConcernAnswer, EndedProbe, EventAnswer, ProblemAnswer, Snapshot, TargetAnswer, dumped
 from prober.web.page.view import Concern, PageView, concern, headline
 from prober.web.views import Views
 

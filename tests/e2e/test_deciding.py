@@ -107,6 +107,7 @@ async def test_a_target_that_rejects_half_is_not_ready(status: int, verdict: tup
     async with running(Settings(behaviour=QUICK.behaviour, faults=half)) as url:
         code, answer, _ = await prober("gate", url, "--slo", "ttft<2s:90%", *RATE)
     assert (code, answer["state"]) == verdict
+    assert any(text.startswith("Judged: ") for text in answer["reservations"]) == (verdict[1] != "not_judged")
 
 
 async def test_what_cannot_be_told_is_not_enough_data(tmp_path: Path) -> None:

@@ -24,11 +24,8 @@ MAX_BACKGROUND_RATIO = 4  # background requests per request of the sweep, at mos
 SETTLE_RATIO = 0.05  # of the requests are ignored: the service starts empty
 OVERLOAD_RATIO = 0.25  # of the sweep's requests: a queue that only grows
 MAX_DRAIN_S = 600.0  # after the last arrival, for answers that still run
-NEAR, FAR, FAR_WEIGHT = (
-    1.6,
-    3.0,
-    0.3,
-)  # |log share ÷ allowed| with full and with reduced weight; about straight up to NEAR
+NEAR = 1.6  # |log share ÷ allowed| up to which points are about on a straight line and have their full weight
+FAR, FAR_WEIGHT = 3.0, 0.3  # the same with this weight
 PRIOR_DISTANCE, PRIOR_SLOPE = 0.02, 10.0  # the prior slope weighs as much as points at this distance in log rate
 MIN_SLOPE, MAX_SLOPE = 0.7, 60.0
 MIN_ADDED_PER_S, MAX_ADDED_PER_S, RATE_FACTOR = 0.02, 1e5, 1.25

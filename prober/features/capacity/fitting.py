@@ -50,10 +50,8 @@ USUAL_ADVANTAGE = 10.0  # in cost
 # Limits of running sequences to try, as multiples of the most that ran.
 SLOT_FACTORS = (1, 1.03, 1.07, 1.12, 1.2, 1.3, 1.45, 1.6, 1.8, 2, 2.5)
 KV_SHARES = (1.0, 0.96, 0.92, 0.88, 0.84, 0.8, 0.75, 0.7)
-MAX_KV_USAGE, MIN_FULL_READINGS = (
-    0.9,
-    3,
-)  # above that usage the cache limits the batch; readings that show a limit of sequences
+MAX_KV_USAGE = 0.9  # above it the cache limits the batch
+MIN_FULL_READINGS = 3  # that show a limit of sequences
 DAMPING, MAX_DAMPING_STEPS = 0.1, 3
 EVOLUTIONS = ((5, 15), (2, 60))  # number of the best structures, and generations of each
 RESCALE_EVERY = 10

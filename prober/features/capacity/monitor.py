@@ -29,10 +29,8 @@ from prober.results.result import Result
 from prober.storage.store import Store
 
 CLEAN_UP_AFTER_S = 5.0  # first what the series need is read
-LEFT_OVER_WITHIN_S, LEFT_OVER_EVERY_S = (
-    900.0,
-    2.0,
-)  # for targets to become ready after a start, and until they are looked at again
+LEFT_OVER_WITHIN_S = 900.0  # for targets to become ready after a start
+LEFT_OVER_EVERY_S = 2.0  # until they are looked at again
 READ_WITHIN_S = 5.0  # how long a page waits for results that are in the store only
 log = logging.getLogger(__name__)
 

@@ -351,9 +351,8 @@ class TargetSweeps(TargetObserver):
         longest_s = spec.limits.time + MARGIN_S if spec is not None else 0.0
         if self._other_claim is None or self._other_claim[0] != claim_s:
             self._other_claim = claim_s, now_s
-        is_recent = (
-            abs(self._context.clock.unix_s() - claim_s) < longest_s + MAX_LATENESS_S
-        )  # it is that of the due time
+        # The claim is that of the due time.
+        is_recent = abs(self._context.clock.unix_s() - claim_s) < longest_s + MAX_LATENESS_S
         is_swept = is_recent and now_s - self._other_claim[1] < longest_s
         if is_swept == self._is_swept_by_other:
             return

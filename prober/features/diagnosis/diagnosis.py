@@ -7,18 +7,19 @@
 Nothing is guessed between mechanisms that look alike: a wrong name costs more than none.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from prober.features.diagnosis.clues import Evidence, Name
 from prober.features.diagnosis.knobs import KNOBS
 from prober.features.diagnosis.mechanisms import (
+    CALM_TIME,
     MECHANISMS,
     Advice,
     Comparison,
     Finding,
     Mechanism,
     failures,
+    unmet,
     why_decode_is_slow,
 )
 
@@ -102,19 +103,23 @@ def advice(mechanism: Mechanism, engine: str | None) -> tuple[Advice, ...]:
     return tuple(action._replace(knob=knobs.get(action.lever or "")) for action in mechanism.advice)
 
 
+def loading() -> Diagnosis:
+    """The diagnosis of an engine whose health check says that it loads its model; nothing is sent meanwhile."""
+    mechanism = next(mechanism for mechanism in MECHANISMS if mechanism.name == "loading")
+    return Diagnosis(
+        (mechanism.name,), mechanism.means, next_measurement=mechanism.next_measurement, advice=mechanism.advice
+    )
+
+
 def _unknown(means: str, comparison: Comparison) -> Diagnosis:
     now = comparison.now
-    needs: Sequence[tuple[str, bool]] = (
+    missing = unmet(
         ("more probes since the trouble began", now.late_ratio is not None),
-        ("a time without trouble, to compare with", comparison.has_usual),
+        (CALM_TIME, comparison.has_usual),
         ("the engine's metrics page", now.running is not None or now.waiting is not None),
-        (
-            "queue time or waiting requests on the engine's page",
-            now.waiting is not None or now.engine_queue_s is not None,
-        ),
-        ("KV cache usage on the engine's page", now.kv_usage_ratio is not None),
+        ("queue time or waiting requests on its page", now.waiting is not None or now.engine_queue_s is not None),
+        ("KV cache usage on its page", now.kv_usage_ratio is not None),
         ("probes of different prompt lengths", now.ttft_per_prompt_token_s is not None),
     )
-    missing = tuple(need for need, is_met in needs if not is_met)
     todo = "the logs of the engine, its host and its neighbours at that time"
     return Diagnosis(("unknown",), means, missing=missing, next_measurement=todo)

@@ -28,23 +28,18 @@ PREEMPTED = 0.01  # preemptions per request
 LONGER = 1.4  # growth of the mean prompt; minutes of the same users vary by less
 LOST = 0.6  # share of the usual prefix hits
 ONE_REPLICA = 1.4  # growth of the steps of the slowest fifth of the answers
-STILL, USUAL_STILL, LONG_STILL_S = (
-    0.02,
-    0.08,
-    0.25,
-)  # share of the time of streams: more than usual, and at most usual; a long pause
-STEADY, STEADY_WARM = (
-    1.15,
-    1.3,
-)  # growth of a median up to which only the tail grew; warm prompts are short work and vary more
-NARROW, SHARP = (
-    0.35,
-    5.0,
-)  # quartile range over the growth, and standard errors of the slope: every prompt is slower by its length
+STILL = 0.02  # share of the time of streams that they stand still for more than usual
+USUAL_STILL = 0.08  # the same, usually, up to which a growth of it is seen
+LONG_STILL_S = 0.25  # longest pause, at least
+STEADY = 1.15  # growth of a median up to which only the tail grew
+STEADY_WARM = 1.3  # the same of warm prompts, which are short work and vary more
+NARROW = 0.35  # quartile range over the growth, up to which every long prompt is slower
+SHARP = 5.0  # standard errors of the slope by which prompts are slower by their length
 SLOW_CLOCK = 0.85  # share of the usual clock; a power cap in normal operation reduces it less
 NEAR_BOUND = 0.75  # share of the speed that memory bandwidth allows
 FOREIGN = 0.03  # share of the GPU memory; an engine reserves its own at its start
 LOADING = ("loading", "starting")  # words of a 503 while a model is loaded
+CALM_TIME = "a time without trouble, to compare with"  # a measurement that would tell more
 
 Read = Callable[[WindowFeatures], float | None]
 
@@ -62,11 +57,8 @@ class Finding(NamedTuple):
         """Value with unit: `7.2`, `98.8%`, `1.6 ×`."""
         if self.unit == "ratio":
             return f"{self.value * 100:.3g}%"
-        return (
-            f"{self.value:,.0f} {self.unit}".rstrip()
-            if self.value >= 1_000
-            else f"{self.value:.3g} {self.unit}".rstrip()
-        )
+        digits = f"{self.value:,.0f}" if self.value >= 1_000 else f"{self.value:.3g}"
+        return f"{digits} {self.unit}".rstrip()
 
     def text(self) -> str:
         """Line of text, such as `decode step: 1.6 × (14.9 ms after 9.3 ms)`."""
@@ -151,11 +143,9 @@ class Comparison:
         now, before = read(self.now), read(self.before)
         if now is None:
             return None
-        return (
-            Finding(name, now / before, "×", f"{_seconds(now)} after {_seconds(before)}")
-            if before
-            else Finding(name, now * 1e3, "ms")
-        )
+        if not before:
+            return Finding(name, now * 1e3, "ms")
+        return Finding(name, now / before, "×", f"{_seconds(now)} after {_seconds(before)}")
 
     def shared(self, name: str, share: float | None, of_s: float | None) -> Finding | None:
         """A share in the growth of the TTFT."""
@@ -298,9 +288,8 @@ def _network(c: Comparison) -> tuple[Finding, ...]:
     if c.is_about_decode and c.has_usual and held >= max(STILL, 2 * still):
         return _known(c.measured("time in which tokens are held on the way", lambda w: w.held_ratio, "ratio"))
     connect = c.share(lambda w: w.connect_s, c.long_added_s)
-    is_early = (
-        c.before.headers_ratio is not None and c.before.headers_ratio < EARLY
-    )  # headers do not wait for the first token
+    # Headers tell something only where they do not wait for the first token.
+    is_early = c.before.headers_ratio is not None and c.before.headers_ratio < EARLY
     headers = c.share(lambda w: w.headers_s, c.added_s) if is_early else None
     is_engine_slower = is_at_least(c.growth(lambda w: w.engine_itl_s), 1.25)
     is_outside = is_at_least(headers, OUTSIDE) or is_at_least(c.outside_share, OUTSIDE)
@@ -400,18 +389,21 @@ def why_decode_is_slow(c: Comparison) -> tuple[str, tuple[str, ...]]:
         return f"the batch is larger: {now.running:.3g} requests run, usually {before.running:.3g}", ()
     if is_at_least(now.over_bound, NEAR_BOUND):
         return f"memory bandwidth: steps run at {now.over_bound:.0%} of what it allows", ()
-    lacking = tuple(
-        name
-        for name, value in (
-            ("the engine's metrics page", running),
-            ("GPU readings", clock),
-            ("`decode_bound`", now.over_bound),
-        )
-        if value is None
+    compared = (now.running, before.running), (now.gpu_clock_hertz, before.gpu_clock_hertz)
+    missing = unmet(
+        ("the engine's metrics page", now.running is not None),
+        ("GPU readings", now.gpu_clock_hertz is not None),
+        ("`decode_bound`", now.over_bound is not None),
+        (CALM_TIME, all(usual is not None or value is None for value, usual in compared)),
     )
-    if lacking:
-        return "unknown with these measurements", lacking
+    if missing:
+        return "unknown with these measurements", missing
     return "neither clocks nor memory bandwidth: the host of the engine, its kernels or another process", ()
+
+
+def unmet(*needs: tuple[str, bool]) -> tuple[str, ...]:
+    """The measurements, of (name, whether it was made), that would tell more."""
+    return tuple(name for name, is_met in needs if not is_met)
 
 
 @dataclass(frozen=True, slots=True)

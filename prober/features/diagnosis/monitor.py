@@ -12,7 +12,7 @@ from prober.config.serving import DecodeBoundSpec
 from prober.exposition.families import Registry
 from prober.features.diagnosis import series
 from prober.features.diagnosis.clues import Evidence, Name, WindowFeatures
-from prober.features.diagnosis.diagnosis import Diagnosis, diagnose
+from prober.features.diagnosis.diagnosis import Diagnosis, diagnose, loading
 from prober.features.diagnosis.window import WARM, Hardware, typical, window_features
 from prober.measure.bandwidth_bound import UnknownFigure, memory_bandwidth
 from prober.measure.engine_signals import EngineSignals, PageReading, without_buckets
@@ -37,11 +37,8 @@ MAX_PROBES = 600  # per workload, and MAX_READINGS of page and GPUs: an evaluati
 MAX_READINGS = 150
 SHOWN_S = 600.0  # of the engine's state on the page
 MAX_PROBE_AGE_S = 6 * 3600.0
-FIRST_WINDOWS, FIRST_WINDOW_S, USUAL_WINDOW_S = (
-    5,
-    60.0,
-    600.0,
-)  # the first usual windows are short, to exist within minutes
+FIRST_WINDOWS, FIRST_WINDOW_S = 5, 60.0  # the first usual windows are short, to exist within minutes
+USUAL_WINDOW_S = 600.0
 FEW_PROBES = 20
 MAX_USUAL_WINDOWS = 36  # six hours
 BREACH_BURN_RATE = 3
@@ -74,7 +71,9 @@ class DiagnosisMonitor:
     def saved_usual(self, name: str, workload: str) -> WindowFeatures | None:
         """The usual features that an earlier process saved."""
         consequence = f"target={name} workload={workload}: what is usual is learned again"
-        return self._saved.get(json.dumps((name, workload)), _restored, consequence)
+        return self._saved.get(
+            json.dumps((name, workload)), lambda data: WindowFeatures(**json.loads(data)), consequence
+        )
 
     def states(self) -> Iterator[tuple[str, bytes]]:
         """(name, usual features) of each workload, to be saved."""
@@ -168,14 +167,8 @@ class TargetDiagnosis(TargetObserver):
     def evaluate(self) -> None:
         """Diagnose the target if it is in trouble; otherwise learn what is usual."""
         now_s = self._now_s()
-        verdict: Diagnosis | None = None
-        if self._state is TargetState.STARTING and self._was_ready:
-            verdict = diagnose(
-                Evidence(
-                    WindowFeatures(probes=1, failures={"http_5xx: its health says that it is loading": 1}),
-                    breached={"success": 0.0},
-                )
-            )
+        is_loading = self._state is TargetState.STARTING and self._was_ready
+        verdict = loading() if is_loading else None
         drifted = {workload.removesuffix(WARM) for workload, _ in self._drifted}
         for workload, probes in self._probes.items():
             window_s = WINDOW_S if self._trouble_since_s is None else LASTING_S
@@ -312,8 +305,3 @@ def _hardware(decode: DecodeBoundSpec | None, devices: Sequence[GpuReading], ran
             return None
         bandwidth = looked_up
     return Hardware(decode.model, bandwidth, decode.gpus or max(1, len(devices) // ranks))
-
-
-def _restored(data: bytes) -> WindowFeatures:
-    """Features as `states` saved them. Raises ValueError or TypeError if they are not."""
-    return WindowFeatures(**json.loads(data))

@@ -30,7 +30,7 @@ MAX_LENGTH_DIFFERENCE = 0.1  # between prompts of similar length, as a share of 
 SINGLE = 0.75  # flushes per token; a busy machine or a lossy path merges some, and speculation makes more tokens a step
 MAX_GAPS = 4_000  # ITLs that are used, from evenly spaced probes: sorting them takes most of the time
 MIN_WAITING_READINGS = 5
-PAUSE_STEPS, PAUSE_S = 8, 0.1  # a longer gap is a pause of the stream
+PAUSE_STEPS, PAUSE_S = 8, 0.1  # a gap that is longer than both is a pause of the stream
 BURST_SHARE = 0.3  # of the tokens that the time of a pause stands for: they arrive after it if it was on their way
 MIN_OVERLAPS = 3
 WARM = "_warm"  # suffix of the name of a workload's series of warm prompts, see `Workload.series`
@@ -67,7 +67,7 @@ def window_features(
     mean_s, error_s = _mean_and_error([ttft for _, ttft in ttfts])
     gaps, are_single_tokens = _gaps(good)
     step_s = _step_s(gaps) if are_single_tokens else None
-    pauses = _pauses(good, _step_s(gaps))
+    still_ratio, held_ratio, still_together_ratio, longest_still_s = _pauses(good, _step_s(gaps))
     failed = Counter(
         f"{probe.outcome}: {probe.detail}" if probe.detail else str(probe.outcome)
         for probe in probes
@@ -76,12 +76,12 @@ def window_features(
     cold_s, warm_s, saving_error_s = _cold_and_warm(ttfts)
     headers_s, headers_ratio = _headers(good)
     running = _mean(s.requests_running for _, s in readings)
-    prompts, lengths = (
-        _rate(readings, lambda s: s.prompt_tokens_total),
-        _observed_mean(readings, lambda s: s.prompt_tokens),
-    )
+    prompts, requests = _rate(readings, lambda s: s.prompt_tokens_total), _rate(readings, _requests_total)
+    prompt_tokens = _observed_mean(readings, lambda s: s.prompt_tokens)
+    if prompt_tokens is None and prompts is not None and requests:
+        prompt_tokens = prompts / requests
     queries = _rate(readings, lambda s: s.prefix_cache_queries_tokens_total)
-    hits, requests = _rate(readings, lambda s: s.prefix_cache_hits_tokens_total), _rate(readings, _requests_total)
+    hits = _rate(readings, lambda s: s.prefix_cache_hits_tokens_total)
     return WindowFeatures(
         probes=len(probes),
         failures=dict(failed.most_common()),
@@ -89,10 +89,10 @@ def window_features(
         ttft_mean_error_s=error_s,
         step_s=step_s,
         slow_step_s=_slow_step_s(good) if are_single_tokens else None,
-        still_ratio=pauses.still_ratio,
-        held_ratio=pauses.held_ratio,
-        still_together_ratio=pauses.still_together_ratio,
-        longest_still_s=pauses.longest_still_s,
+        still_ratio=still_ratio,
+        held_ratio=held_ratio,
+        still_together_ratio=still_together_ratio,
+        longest_still_s=longest_still_s,
         ttft_per_prompt_token_s=line.slope if line else None,
         ttft_per_prompt_token_error_s=line.error if line else None,
         long_prompt_tokens=line.tokens if line else None,
@@ -104,15 +104,15 @@ def window_features(
         connect_s=_connect_s(good),
         headers_s=headers_s,
         headers_ratio=headers_ratio,
-        late_ratio=_late_ratio(probes),
+        late_ratio=fmean(probe.has_prober_fault for probe in probes)
+        if len(probes) >= MIN_SAMPLES_BY_QUANTILE[0.5]
+        else None,
         running=running,
         waiting=_mean(s.requests_waiting for _, s in readings),
         waiting_at_most_running_ratio=_waiting_at_most_running_ratio(readings),
         kv_usage_ratio=_high(s.kv_cache_usage_ratio_max for _, s in readings),
         requests_per_s=requests,
-        prompt_tokens_per_request=prompts / requests
-        if lengths is None and prompts is not None and requests
-        else lengths,
+        prompt_tokens_per_request=prompt_tokens,
         preemptions_per_s=_rate(readings, lambda s: s.preemptions_total),
         generated_tokens_per_s=_rate(readings, lambda s: s.generation_tokens_total),
         computed_prompt_tokens_per_s=prompts if prompts is None or hits is None else max(0.0, prompts - hits),
@@ -135,24 +135,14 @@ def window_features(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Pauses:
-    """Shares of the time of streams; None without streams. See `WindowFeatures`."""
-
-    still_ratio: float | None
-    held_ratio: float | None
-    still_together_ratio: float | None
-    longest_still_s: float | None
-
-
-def _pauses(probes: Sequence[ProbeResult], step_s: float | None) -> _Pauses:
-    """Pauses of the streams: gaps of PAUSE_STEPS decode steps and PAUSE_S or more.
+def _pauses(probes: Sequence[ProbeResult], step_s: float | None) -> tuple[float | None, ...]:
+    """(still_ratio, held_ratio, still_together_ratio, longest_still_s). Pauses are gaps of PAUSE_STEPS decode steps and of PAUSE_S.
 
     The engine goes on during a pause of the path, so the tokens of that time arrive together after it. An engine that stands still
     sends one token after its pause, and pauses all of its streams.
     """
     if step_s is None:
-        return _Pauses(None, None, None, None)
+        return None, None, None, None
     least_ns = 1e9 * max(PAUSE_STEPS * step_s, PAUSE_S)
     still: list[tuple[int, int, int]] = []  # begin, end, stream
     streams: list[tuple[int, int]] = []
@@ -182,7 +172,7 @@ def _pauses(probes: Sequence[ProbeResult], step_s: float | None) -> _Pauses:
         for begin, end, stream in still
         if any(place != stream and first < begin and last > end for place, (first, last) in enumerate(streams))
     ]
-    return _Pauses(
+    return (
         sum(end - begin for begin, end, _ in still) / total_ns if total_ns else None,
         held_ns / total_ns if total_ns else None,
         fmean(together) if len(together) >= MIN_OVERLAPS else None,
@@ -313,11 +303,6 @@ def _headers(probes: Iterable[ProbeResult]) -> tuple[float, float] | tuple[None,
     if len(spans) < MIN_SAMPLES_BY_QUANTILE[0.5]:
         return None, None
     return fmean(headers for headers, _ in spans) / 1e9, median(headers / first for headers, first in spans)
-
-
-def _late_ratio(probes: Sequence[ProbeResult]) -> float | None:
-    late = sum(probe.has_prober_fault for probe in probes)
-    return late / len(probes) if len(probes) >= MIN_SAMPLES_BY_QUANTILE[0.5] else None
 
 
 def typical(windows: Iterable[WindowFeatures]) -> WindowFeatures:

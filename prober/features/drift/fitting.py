@@ -314,9 +314,8 @@ def _divided(model: Baseline, blocks: Blocks) -> Slices:
     quantiles = tuple(array("d", (of[math.ceil(q * len(of)) - 1] for q in QUANTILES)) for of in levels)
     del levels
     whitened = yield from _sorted_by_fifth(model, blocks, lambda block: _whitened(model, blocks, block))
-    references = tuple(
-        array("f", (of[i * len(of) // FIFTH_SAMPLES] for i in range(FIFTH_SAMPLES))) for of in whitened
-    )  # of one size, so that they share a table of scores
+    # Of one size, so that they share a table of scores.
+    references = tuple(array("f", (of[i * len(of) // FIFTH_SAMPLES] for i in range(FIFTH_SAMPLES))) for of in whitened)
     return replace(model, references=references, quantiles=quantiles)
 
 

@@ -44,9 +44,8 @@ MORE_BAD = 0.01  # growth of a share of bad requests that does not matter
 NO_GPUS = Gpus(None, None)
 _MOVES: tuple[tuple[Literal["adopt", "go_back"], int], ...] = (("adopt", 1), ("go_back", -1))
 MIN_BLOCK_REQUESTS = 10  # requests of a stored result that make a round
-BATCH_TIMES = (
-    4.0  # autocorrelation times of a batch of requests; means of neighbouring ones are then correlated by 0.07
-)
+# Autocorrelation times of a batch of requests; means of neighbouring ones are then correlated by 0.07.
+BATCH_TIMES = 4.0
 MAX_LOG_RATIO = 700.0  # of a float; bounds that rest on two batches go far
 SHAPE_ERROR = 0.001  # chance that lengths of one distribution are called those of two
 _ANSWERED = frozenset(outcome.value for outcome in ANSWERED)

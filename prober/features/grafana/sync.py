@@ -21,9 +21,8 @@ from prober.net.clock import Clock
 from prober.probing.event_log import EventLog
 from prober.results.result import Result
 
-NOT_MARKED = frozenset(
-    ("state", "diagnosis", "slo")
-)  # frequent, shown by the dashboards themselves, or of the configuration
+# Frequent, shown by the dashboards themselves, or of the configuration.
+NOT_MARKED = frozenset(("state", "diagnosis", "slo"))
 CHECK_INTERVAL_S = 5.0
 MARKS_INTERVAL_S = 60.0  # between two synchronisations of annotations only
 MAX_PENDING_MARKS = 200  # while Grafana is unreachable; the oldest are dropped

@@ -265,6 +265,16 @@ def test_unknown_says_what_would_tell() -> None:
     assert unknown_why.missing == ("the engine's metrics page", "GPU readings", "`decode_bound`")
 
 
+def test_a_page_that_was_read_is_not_said_to_be_missing() -> None:
+    """Without a usual window the figures of the page and the GPUs are known, and what lacks is something to compare them with."""
+    now = {**STEPS, "over_bound": 0.45}
+    without_usual = diagnosed(now, "tpot", before=WindowFeatures())
+    assert without_usual.regimes == ("slow_decode",)
+    assert without_usual.missing == ("a time without trouble, to compare with",)
+    later_gpus = replace(HEALTHY, **dict.fromkeys(GPU))
+    assert diagnosed(now, "tpot", before=later_gpus).missing == ("a time without trouble, to compare with",)
+
+
 def test_without_a_usual_window_parts_are_compared_with_the_threshold() -> None:
     """Queue time, prompt cost and decode steps that alone are over the SLO's threshold."""
     nothing = WindowFeatures()

@@ -190,6 +190,9 @@ def test_an_engine_that_loads_again_is_loading() -> None:
         for _ in range(CONFIRMING):
             scene.evaluate()
         assert scene.regimes() == names
+    assert scene.diagnosis is not None
+    assert scene.diagnosis.headline == "loading"  # no probe was sent, so none is said to have failed
+    assert scene.diagnosis.advice
 
 
 def test_a_name_is_probable_until_most_evaluations_of_two_minutes_have_it() -> None:

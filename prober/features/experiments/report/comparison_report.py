@@ -15,14 +15,7 @@ from prober.features.experiments.report.document import (
     as_markdown,
 )
 from prober.measure.timeline_text import format_duration
-from prober.results.comparison import (
-    Compared,
-    Comparison,
-    Risk,
-    RiskState,
-    margins,
-    rollback_sentence,
-)
+from prober.results.comparison import Compared, Comparison, Risk, RiskState, margins, rollback_sentence
 from prober.statistics.quantiles import Quantile
 
 HEAD = ("A", "B", "B against A", "95% interval", "p", "better")

@@ -11,16 +11,7 @@ from datetime import UTC, datetime
 
 from prober.features.experiments.audit import audit
 from prober.features.experiments.report import plots, stage_tables
-from prober.features.experiments.report.document import (
-    UNKNOWN,
-    Cell,
-    Code,
-    Note,
-    Section,
-    Table,
-    as_html,
-    as_markdown,
-)
+from prober.features.experiments.report.document import UNKNOWN, Cell, Code, Note, Section, Table, as_html, as_markdown
 from prober.features.experiments.report.plots import NamedResults
 from prober.features.experiments.report.stage_tables import Row, number
 from prober.features.experiments.report.trade_offs import TRADE_OFFS_NOTE, changes, trade_offs
@@ -67,6 +58,9 @@ def _sections(results: NamedResults) -> list[Section]:
 
     main = plots.main_curve(results)
     of_decisive = plots.decisive_latency(results)
+    is_unread = any(stage.use == Use() for _, result in results for stage in result.stages)
+    unread = [Note(stage_tables.USE_NOTE)] if is_unread else []
+    differences = dict.fromkeys(f"{result.tool}: {text}" for _, result in results for text in result.differs)
     sections = [
         Section("Verdict", [*_decisions(results), *_present(of_all(_capacities)), *([main] if main else [])]),
         _section("Changes and trade-offs", *map(Note, changes(results)), trade_offs(results), Note(TRADE_OFFS_NOTE)),
@@ -92,7 +86,7 @@ def _sections(results: NamedResults) -> list[Section]:
         ),
         _section("Target and load", _facts(results), of_all(stage_tables.shapes), _note(stage_tables.apart(results))),
         Section("Context", [_context(results), *_context_notes(results)]),
-        Section("How it was measured", [_audits(results), *_differences(results)]),
+        Section("How it was measured", [_audits(results), *map(Note, differences)]),
     ]
     raw = [
         _section("Bad events by stage", of_all(_bad_events)),
@@ -100,7 +94,7 @@ def _sections(results: NamedResults) -> list[Section]:
         Section("Latency over load", plots.curves(results, [name for name in LATENCIES if name != of_decisive])),
         _section("Throughput", of_all(stage_tables.throughput), Note(stage_tables.THROUGHPUT_NOTE)),
         _section("Cost by stage", of_all(stage_tables.costs), Note(stage_tables.COST_NOTE)),
-        Section("Engine and GPUs", [*_present(of_all(stage_tables.use)), *_unread(results)]),
+        Section("Engine and GPUs", [*_present(of_all(stage_tables.use)), *unread]),
         _section("Outcomes", of_all(stage_tables.outcomes)),
         Section("Distributions", plots.distributions(results)),
         Section("Over time", plots.timelines(results)),
@@ -140,11 +134,6 @@ def _comparisons(results: NamedResults) -> list[Note]:
         for part in (stage.disturbance, stage.adapters, stage.contrast)
         if part is not None
     ]
-
-
-def _unread(results: NamedResults) -> list[Note]:
-    has_unread = any(stage.use == Use() for _, result in results for stage in result.stages)
-    return [Note(stage_tables.USE_NOTE)] if has_unread else []
 
 
 def _note(text: str | None) -> Note | None:
@@ -364,8 +353,3 @@ def _check(done: bool | None, why: str) -> Cell:
     if done is None:
         return Cell("unknown", "unknown", why)
     return Cell("done", "good", why) if done else Cell("not done", "bad", why)
-
-
-def _differences(results: NamedResults) -> list[Note]:
-    texts = dict.fromkeys(f"{result.tool}: {text}" for _, result in results for text in result.differs)
-    return [Note(text) for text in texts]
