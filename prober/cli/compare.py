@@ -377,12 +377,9 @@ async def _measured(
             a, b = sessions["a"].described(), sessions["b"].described()
             rounds = rounds_of(measured)
             compared = judge(rounds, error, slos)
-            remarks = [
-                *reservations(a, b, rounds, compared),
-                cards.text(),
-                *_engine_texts(pages),
-                _warm_up_text(warm_ups),
-            ]
+            remarks = [*reservations(a, b, rounds, compared), cards.text(), *_engine_texts(pages)]
+            sent = " to ".join(str(count) for count in sorted({min(warm_ups), max(warm_ups)}))
+            remarks.append(f"warm-up before each turn: {sent} request{'' if sent == '1' else 's'}, which do not count")
             remarks += _checked_texts(answers)
             if isinstance(mix := specs[0].probes[0].workload, Mix):
                 remarks.append(f"quantiles are those of the whole mix {mix.name!r}, not of each of its workloads")
@@ -402,13 +399,6 @@ async def _measured(
             for session in sessions.values():
                 await session.stop()
             clock.close()
-
-
-def _warm_up_text(requests: Sequence[int]) -> str:
-    """A sentence on the warm-ups. requests: of each turn"""
-    least, most = min(requests), max(requests)
-    sent = str(least) if least == most else f"{least} to {most}"
-    return f"warm-up before each turn: {sent} request{'' if most == 1 else 's'}, which do not count"
 
 
 def _engine_texts(pages: Mapping[Side, Sequence[EngineSignals]]) -> Iterator[str]:

@@ -1,13 +1,12 @@
 """`prober diagnose`: sends probes of several shapes to a URL and explains why it is slow."""
 
-import asyncio
 import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from random import Random
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 import uvloop
@@ -25,6 +24,7 @@ from prober.cli.options import (
     expand_options,
 )
 from prober.cli.output import echo
+from prober.cli.session import Session
 from prober.cli.target import target, validated, workload
 from prober.config.fields import Document
 from prober.config.problems import ConfigError
@@ -35,16 +35,12 @@ from prober.features.diagnosis.diagnosis import Diagnosis
 from prober.features.diagnosis.diagnosis import diagnose as judge
 from prober.features.diagnosis.phases import PHASES, evidence, failures, rows
 from prober.features.diagnosis.window import Hardware, Reading
-from prober.features.engines.page_reader import PageReader
-from prober.measure.engine_signals import EngineChange, PageReading
 from prober.measure.outcome import ANSWERED
 from prober.measure.result import ProbeResult
 from prober.measure.timeline_text import format_duration
 from prober.net.clock import Clock
 from prober.net.endpoint import BadEndpoint
-from prober.probing.calibration import calibrate
 from prober.probing.probe import run_probe
-from prober.probing.target import Target
 from prober.storage.watched_file import read_text
 from prober.workload.workloads import Mix, RequestGenerator, Workload
 
@@ -94,36 +90,15 @@ def diagnose(
     sys.exit(ExitCode.OK if any(row.answered for row in rows(results)) else ExitCode.FAILED)
 
 
-class _Page:
-    """Collects the readings of the engine's metrics page during the measurement."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self.readings: list[Reading] = []
-
-    def page_read(self, reading: PageReading | None) -> None:
-        if reading is not None:
-            self.readings.append((reading.at_ns / 1e9, reading.signals))
-
-    def engine_changed(self, change: EngineChange) -> None:
-        echo(f"the engine changed meanwhile: {change.kind}", err=True)
-
-
 async def _measure(
     spec: TargetSpec, own: Workload | Mix | None, *, quiet: bool
 ) -> tuple[list[ProbeResult], list[Reading]]:
     """Send the probes of all phases and of the user's own workload, one after the other. The first one is warm-up."""
     clock, rng = Clock(), Random()
-    listener = _Page(clock)
-    target_ = Target(spec, clock)
-    page: asyncio.Task[Any] | None = None
+    session = Session(spec, clock)
     try:
-        if await target_.identify() is None:
-            await calibrate(target_)
-        if spec.metrics is not None:
-            reader = PageReader(target_, spec.metrics, clock, listener, lambda: spec.url)
-            page = asyncio.create_task(reader.run())
-        await run_probe(target_, RequestGenerator(PHASES[0].workload, rng), clock.now_ns() + 200_000_000)
+        await session.start()
+        await run_probe(session.target, RequestGenerator(PHASES[0].workload, rng), clock.now_ns() + 200_000_000)
         results: list[ProbeResult] = []
         sent = [(phase.workload, phase.probes, phase.purpose) for phase in PHASES]
         for workload_, probes, purpose in [*sent, *([(own, OWN_PROBES, "the named workload")] if own else [])]:
@@ -131,15 +106,15 @@ async def _measure(
                 echo(f"{probes} × {workload_.name}: {purpose}", err=True)
             drawer = RequestGenerator(workload_, rng)
             for _ in range(probes):
-                result = await run_probe(target_, drawer, clock.now_ns() + 50_000_000)
+                result = await run_probe(session.target, drawer, clock.now_ns() + 50_000_000)
                 results += [result] if result is not None else []
             if not any(result.outcome in ANSWERED for result in results):
                 break  # the other shapes would fail as well
-        return results, listener.readings
+        for text in session.changes:
+            echo(f"the engine {text} meanwhile", err=True)
+        return results, [(at_ns / 1e9, signals) for at_ns, signals in session.readings]
     finally:
-        if page is not None:
-            page.cancel()
-            await asyncio.wait([page])
+        await session.stop()
         clock.close()
 
 

@@ -158,11 +158,8 @@ def gate(
     stage = result.stages[0]
     if as_json:
         document = {**asdict(verdict), "exit_code": EXIT[verdict.state], "reservations": remarks}
-        price, of_stage, of_result = (
-            stage_cost(stage, result.prices),
-            asdict(stage),
-            asdict(replace(result, requests=())),
-        )
+        price = stage_cost(stage, result.prices)
+        of_stage, of_result = asdict(stage), asdict(replace(result, requests=()))
         document |= {"cost": price and asdict(price), "rate_per_s": probe.rate, "workload": sent.name}
         document |= {name: of_stage[name] for name in ("prompt_lengths", "reasoning", "tool_calls", "series")}
         document |= {name: of_result[name] for name in ("target", "warm_up")}

@@ -12,7 +12,7 @@ from prober.config.rows import Row
 from prober.config.target import TargetSpec
 from prober.features.capacity.load_guard import LoadGuard
 from prober.features.experiments.matrix import as_sent, due_times, warming
-from prober.measure.engine_signals import EngineSignals, PageReading
+from prober.measure.engine_signals import EngineSignals
 from prober.measure.gpu_reading import GpuReading
 from prober.measure.outcome import ANSWERED, Outcome, Verdict
 from prober.measure.result import ProbeResult, unsent
@@ -33,11 +33,10 @@ RETRY_PAUSE_S = 0.1  # of a closed loop after an unanswered request, to spare a 
 
 
 class Watched(Session):
-    """A session that keeps every reading of the metrics page and of the GPUs with its time, in ns of the monotonic clock."""
+    """A session that also reads the GPUs, and keeps each reading with its time, in ns of the monotonic clock."""
 
     def __init__(self, spec: TargetSpec, clock: Clock, launch: Launch = Flight) -> None:
         super().__init__(spec, clock, launch)
-        self.readings: list[tuple[int, EngineSignals]] = []
         self.gpus: list[tuple[int, Sequence[GpuReading]]] = []
         self._reading: asyncio.Task[None] | None = None
 
@@ -57,12 +56,6 @@ class Watched(Session):
     def gpus_read(self, devices: Sequence[GpuReading]) -> None:
         """The GPUs that serve the target were read."""
         self.gpus.append((self.clock.now_ns(), devices))
-
-    def page_read(self, reading: PageReading | None) -> None:
-        """The metrics page was read."""
-        super().page_read(reading)
-        if reading is not None:
-            self.readings.append((reading.at_ns, reading.signals))
 
 
 class Sending:

@@ -27,6 +27,7 @@ class Session:
     """A target and the metrics page of its engine, if the specification names one. Call `stop` when done.
 
     launch: begins its probes, here or in a worker
+    readings: (ns of the monotonic clock, signals) of each reading of the page
     changes: changes of the engine during the session, as text
     """
 
@@ -34,7 +35,7 @@ class Session:
         self.spec, self.clock, self.launch = spec, clock, launch
         self.target = Target(spec, clock)
         self.changes: list[str] = []
-        self._signals: EngineSignals | None = None
+        self.readings: list[tuple[int, EngineSignals]] = []
         self._first_reading = asyncio.Event()
         self._page: asyncio.Task[Any] | None = None
 
@@ -62,7 +63,7 @@ class Session:
     def page_read(self, reading: PageReading | None) -> None:
         """The metrics page was read."""
         if reading is not None:
-            self._signals = reading.signals
+            self.readings.append((reading.at_ns, reading.signals))
             self._first_reading.set()
 
     def engine_changed(self, change: EngineChange) -> None:
@@ -71,7 +72,7 @@ class Session:
 
     def described(self) -> Described:
         """The target as results describe it."""
-        identity, info = self.target.identity, self._signals.info if self._signals else None
+        identity, info = self.target.identity, self.readings[-1][1].info if self.readings else None
         description = Described(url=self.spec.url, model=self.spec.model, engine=self.spec.engine, api=self.spec.api)
         if identity is not None:
             description = replace(description, model=identity.name, engine=identity.dialect.name)

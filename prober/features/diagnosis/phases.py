@@ -100,10 +100,8 @@ def evidence(
         names = [phase.workload.name for phase in phases]
         return [probe for probe in results if probe.workload in names]
 
-    answers, lengths = (
-        window_features(results_of(DECODE), readings, hardware=hardware),
-        window_features(results_of(SHORT, PREFILL)),
-    )
+    answers = window_features(results_of(DECODE), readings, hardware=hardware)
+    lengths = window_features(results_of(SHORT, PREFILL))
     now = replace(
         window_features(results_of(PREFILL, SHARED), readings),
         ttft_per_prompt_token_s=lengths.ttft_per_prompt_token_s,

@@ -81,10 +81,8 @@ def size(result: Result, demand: Demand, gpus_per_instance: int, gpu_price: floa
             f"{demand.most * per_instance * (1 - demand.headroom):.3g}/s with the headroom, not {demand.peak_per_s:g}/s"
         )
     gpus = needed * gpus_per_instance
-    free, holds_without_one = (
-        1 - demand.peak_per_s / (needed * per_instance),
-        demand.peak_per_s <= (needed - 1) * per_instance,
-    )
+    free = 1 - demand.peak_per_s / (needed * per_instance)
+    holds_without_one = demand.peak_per_s <= (needed - 1) * per_instance
     answer = Size(needed, gpus, per_instance, slo, free, reached, holds_without_one)
     return answer if gpu_price is None else _priced(result, answer, demand.peak_per_s, gpu_price)
 

@@ -271,8 +271,10 @@ def test_a_page_that_was_read_is_not_said_to_be_missing() -> None:
     without_usual = diagnosed(now, "tpot", before=WindowFeatures())
     assert without_usual.regimes == ("slow_decode",)
     assert without_usual.missing == ("a time without trouble, to compare with",)
-    later_gpus = replace(HEALTHY, **dict.fromkeys(GPU))
-    assert diagnosed(now, "tpot", before=later_gpus).missing == ("a time without trouble, to compare with",)
+    later_gpus: dict[str, Any] = dict.fromkeys(GPU)
+    assert diagnosed(now, "tpot", before=replace(HEALTHY, **later_gpus)).missing == (
+        "a time without trouble, to compare with",
+    )
 
 
 def test_without_a_usual_window_parts_are_compared_with_the_threshold() -> None:

@@ -197,11 +197,8 @@ VLLM = Flat(
 
 def read_vllm(exported: ExportedObject) -> Result:
     """Result of one run."""
-    rate, cap, burstiness = (
-        exported.number("request_rate"),
-        exported.count("max_concurrency"),
-        exported.number("burstiness"),
-    )
+    rate, cap = exported.number("request_rate"), exported.count("max_concurrency")
+    burstiness = exported.number("burstiness")
     if cap is not None:
         arrivals: str | None = "closed"
     elif rate is None:

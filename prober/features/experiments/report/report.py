@@ -84,7 +84,7 @@ def _sections(results: NamedResults) -> list[Section]:
         _section(
             "Repeats", stage_tables.capacities(results), stage_tables.repeats(results), Note(stage_tables.REPEATS_NOTE)
         ),
-        _section("Target and load", _facts(results), of_all(stage_tables.shapes), _note(stage_tables.apart(results))),
+        _section("Target and load", _facts(results), of_all(stage_tables.shapes), stage_tables.apart(results)),
         Section("Context", [_context(results), *_context_notes(results)]),
         Section("How it was measured", [_audits(results), *map(Note, differences)]),
     ]
@@ -134,10 +134,6 @@ def _comparisons(results: NamedResults) -> list[Note]:
         for part in (stage.disturbance, stage.adapters, stage.contrast)
         if part is not None
     ]
-
-
-def _note(text: str | None) -> Note | None:
-    return None if text is None else Note(text)
 
 
 def _decisions(results: NamedResults) -> list[Note]:

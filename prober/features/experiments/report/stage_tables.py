@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from statistics import fmean, median
 
 from prober.features.experiments.report import plots
-from prober.features.experiments.report.document import UNKNOWN, Cell, Table
+from prober.features.experiments.report.document import UNKNOWN, Cell, Note, Table
 from prober.measure.timeline_text import format_duration
 from prober.results.capacity import Capacity
 from prober.results.conditions import Line, differing, lines
@@ -378,7 +378,7 @@ REPEATS_NOTE = (
 )
 
 
-def apart(results: plots.NamedResults) -> str | None:
+def apart(results: plots.NamedResults) -> Note | None:
     """Reasons why stages are not pooled or joined by a line; None if all are."""
     drawn = lines(results)
     sentences = []
@@ -392,7 +392,7 @@ def apart(results: plots.NamedResults) -> str | None:
         for line in drawn
         if line.unknown and len(results) > 1
     ]
-    return ". ".join(sentences) + "." if sentences else None
+    return Note(". ".join(sentences) + ".") if sentences else None
 
 
 def _pooled(line: Line) -> tuple[object, ...]:
