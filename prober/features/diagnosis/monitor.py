@@ -13,6 +13,7 @@ from prober.exposition.families import Registry
 from prober.features.diagnosis import series
 from prober.features.diagnosis.clues import Evidence, Name, WindowFeatures
 from prober.features.diagnosis.diagnosis import Diagnosis, diagnose, loading
+from prober.features.diagnosis.mechanisms import MECHANISMS
 from prober.features.diagnosis.window import WARM, Hardware, typical, window_features
 from prober.measure.bandwidth_bound import UnknownFigure, memory_bandwidth
 from prober.measure.engine_signals import EngineSignals, PageReading, without_buckets
@@ -131,6 +132,9 @@ class TargetDiagnosis(TargetObserver):
                 base = workload.removesuffix(WARM)
                 slos[base] = (*slos.get(base, ()), *judged)
         self._slos, self.decode = slos, spec.decode_bound
+        for removed in (self.usual.keys() | self._probes.keys()) - slos.keys():
+            self.usual.pop(removed, None)
+            self._probes.pop(removed, None)
         for workload in slos.keys() - self.usual.keys():
             saved = self._monitor.saved_usual(self.name, workload)
             self.usual[workload] = deque([] if saved is None else [saved], maxlen=MAX_USUAL_WINDOWS)
@@ -202,7 +206,9 @@ class TargetDiagnosis(TargetObserver):
         if names:
             latest = next((past for past in verdicts if set(past.regimes) == names), None)
             latest = latest or next(past for past in verdicts if names & set(past.regimes))
-            self.diagnosis = replace(latest, regimes=tuple(name for name in series.REGIMES if name in names))
+            confirmed = [mechanism for mechanism in MECHANISMS if mechanism.name in names]
+            means = " – and ".join(mechanism.means for mechanism in confirmed)
+            self.diagnosis = replace(latest, regimes=tuple(mechanism.name for mechanism in confirmed), means=means)
         elif verdict is not None and counts:
             latest = next(past for past in verdicts if past.regimes != ("unknown",))
             self.diagnosis = replace(latest, regimes=("unknown",), probable=latest.regimes)

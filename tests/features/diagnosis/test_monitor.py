@@ -246,6 +246,27 @@ def test_two_names_are_both_shown() -> None:
     assert scene.diagnosis.title == "slow decode and network"
 
 
+def test_the_words_are_of_the_confirmed_names() -> None:
+    """Where each evaluation had another mechanism beside the confirmed one, nothing is said of those."""
+    scene = Scene()
+    target = scene.target.find(TargetDiagnosis)
+    assert target is not None
+    for other in (*["network"] * 4, "stalls"):
+        target._take(verdict("slow_decode", cast(Name, other)), 0.0)
+    assert scene.diagnosis is not None
+    assert scene.diagnosis.regimes == ("slow_decode",)
+    assert scene.diagnosis.means == "decode steps take longer than usual"
+
+
+def test_a_workload_that_is_removed_is_forgotten() -> None:
+    """What was usual for it is neither kept nor saved."""
+    scene = Scene()
+    scene.run_for(300)
+    assert [name for name, _ in scene.monitor.states()] == ['["t", "probe"]']
+    reconfigured(scene.target, spec(TEXT.replace("workload: probe", "workload: chat")))
+    assert list(scene.monitor.states()) == []
+
+
 @pytest.mark.parametrize("flip_s", [30, 60, 75, 90, 150, 240])
 @pytest.mark.parametrize("other", ["network", None])
 def test_a_diagnosis_that_flips_does_not_drown_the_event_list(flip_s: int, other: Name | None) -> None:
