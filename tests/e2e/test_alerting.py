@@ -129,7 +129,7 @@ class Inbox:
 
     def __init__(self) -> None:
         self.alerts: list[dict[str, Any]] = []
-        self.receivers: dict[str, set[str]] = {}  # by the label `team`, empty without one
+        self.receivers: dict[tuple[str, str], set[str]] = {}  # by the labels `team`, empty without one, and `severity`
 
     def has(self, status: str, name: str, **labels: str) -> dict[str, Any] | None:
         """The first message about such an alert."""
@@ -151,7 +151,8 @@ async def webhook() -> AsyncIterator[tuple[Inbox, int]]:
         alerts = (await request.json())["alerts"]
         inbox.alerts.extend(alerts)
         for alert in alerts:
-            inbox.receivers.setdefault(alert["labels"].get("team", ""), set()).add(request.match_info["receiver"])
+            route = alert["labels"].get("team", ""), alert["labels"]["severity"]
+            inbox.receivers.setdefault(route, set()).add(request.match_info["receiver"])
         return web.Response()
 
     app = web.Application()
@@ -296,8 +297,8 @@ async def test_faults_arrive_and_resolve_and_quiet_stays_quiet(
         for name, labels in stories:
             await arrives(inbox, "resolved", name, **labels)
         assert inbox.about(target="quiet") == []
-        assert inbox.receivers["search"] == {"search"}
-        assert inbox.receivers[""] == {"pager"}
+        assert inbox.receivers["search", "critical"] == {"search"}
+        assert inbox.receivers["", "critical"] == {"pager"}
         one_each = {"burning": "LLMErrorBudgetBurn critical", "gone": "LLMTargetFailing critical"}
         fired = {
             (a["labels"].get("target"), f"{a['labels']['alertname']} {a['labels']['severity']}") for a in inbox.alerts

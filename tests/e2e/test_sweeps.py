@@ -94,7 +94,7 @@ def test_a_killed_engine_leaves_no_capacity(daemon: Callable[[], Daemon], mock: 
 
 
 def test_a_target_that_fails_at_the_lowest_rate_is_told_with_its_figures(tmp_path: Path, mock: Mock) -> None:
-    """Exit code 2, the rate at which it fails, and the counts that say so."""
+    """Exit code 1, the rate at which it fails, and the counts that say so."""
     saved = tmp_path / "kept.json"
     options = [
         "--slo",
@@ -103,15 +103,14 @@ def test_a_target_that_fails_at_the_lowest_rate_is_told_with_its_figures(tmp_pat
         "4/s",
         "--warm-up",
         "3",
+        "--max-send-lag",
+        "500ms",
         "--output",
         str(saved),
     ]
     shape = ["--prompt-tokens", "20", "--output-tokens", "4", "--header", "X-Mock-Fault: latency:8"]
     command = [sys.executable, "-m", "prober", "sweep", mock.url, *options, *shape]
-    for _ in range(5):
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
-        if "the prober itself was late" not in ended.stdout:
-            break  # a busy machine says so instead
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
     assert ended.returncode == 1, ended.stdout + ended.stderr
     assert "ttft: knee below 4/s by " in ended.stdout
     assert "ramp 4/s" in ended.stdout
