@@ -26,7 +26,7 @@ workloads:
 """
 ROWS = """
 rows:
-- {name: talk, workload: talk, rate: 60/s, requests: 96, accept: ['success:90%']}
+- {name: talk, workload: talk, rate: 30/s, requests: 96, accept: ['success:90%']}
 - {name: both, workload: both, rate: 60/s, requests: 60, accept: ['success:80%']}
 - {name: short, workload: short, rate: 60/s, requests: 60, accept: ['success:90%']}
 """
