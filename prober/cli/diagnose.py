@@ -141,7 +141,7 @@ def _draw(
     if not readings:
         console.print("The engine's own page was not read, so queueing, prefill and cache cannot be told apart.")
     if not limits_s:
-        console.print("Nothing was slow. Give --ttft or --tpot to say what is too slow.")
+        console.print("No limit was given, so nothing is called slow: --ttft and --tpot say what is too slow.")
     elif not any(
         (getattr(timeline, f"{name}_s") or 0.0) > limit_s for timeline in answered for name, limit_s in limits_s.items()
     ):

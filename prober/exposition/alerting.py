@@ -138,7 +138,7 @@ def firing(alert: str, more: str = "") -> str:
     return f'ALERTS{{alertname{"=~" if "|" in alert else "="}"{alert}",alertstate="firing"{more}}}'
 
 
-def likely_cause_template(selector: str) -> str:
+def what_happens_template(selector: str) -> str:
     """Template of a sentence with what the diagnosis names now, confirmed (1) or probable (less); nothing if there is none."""
     matchers = escaped(selector)
     active = f'llmslo_regime_active{{{matchers},target=%q,regime!=\\"unknown\\"}}'

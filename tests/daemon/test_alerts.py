@@ -18,7 +18,7 @@ from prober.daemon.configuration_file import read_config
 from prober.daemon.dashboards import documents
 from prober.daemon.registry import ALL as ALL_SERIES
 from prober.daemon.rules import groups
-from prober.exposition.alerting import RuleOptions, likely_cause_template
+from prober.exposition.alerting import RuleOptions, what_happens_template
 from prober.exposition.dashboards.board import UIDS
 from tests.daemon.alert_scenes import (
     ANSWERS,
@@ -493,7 +493,7 @@ def test_an_alert_says_what_happens_and_how_sure_that_is(
     release: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     """A probable name until it is confirmed, then the name; nothing of a target whose diagnosis is `unknown`."""
-    template = likely_cause_template(RuleOptions().selector)
+    template = what_happens_template(RuleOptions().selector)
     of_burns = [rule["annotations"]["description"] for rule in ALERTS if rule["alert"] == BURN]
     assert all(template in text for text in of_burns)
     series = failing("1+0x90") | beside(failing("1+0x90") | series_of("regime_active", "1+0x90", regime="unknown"))

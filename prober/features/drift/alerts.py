@@ -1,6 +1,6 @@
 """Alerts on latencies that drift from their baselines."""
 
-from prober.exposition.alerting import Alert, Link, escaped, likely_cause_template
+from prober.exposition.alerting import Alert, Link, escaped, what_happens_template
 from prober.features.drift.state import CAUSES
 
 
@@ -40,6 +40,6 @@ def _drift(signal: str, name: str, selector: str) -> Alert:
         f"{{{{ range {since} }}}} since {{{{ .Value | humanizeTimestamp }}}}{{{{ end }}}}."
         f"{{{{ range {estimate} }}}} {{{{ .Labels.percentile }}}}: ×{{{{ printf `%.2f` .Value }}}}{bounds})."
         "{{ end }}"
-        f"{{{{ range {load} }}}}{causes}{{{{ end }}}}" + likely_cause_template(selector),
+        f"{{{{ range {load} }}}}{causes}{{{{ end }}}}" + what_happens_template(selector),
         link=Link("drift", ("target", "workload"), "1d"),
     )

@@ -19,8 +19,8 @@ from prober.exposition.alerting import (
     RuleOptions,
     Severity,
     firing,
-    likely_cause_template,
     top_failure_template,
+    what_happens_template,
 )
 from prober.exposition.dashboards.queries import BUDGET_LEFT, BURN_RATE, DECLARED, RECORDED, SLO_STATE
 from prober.features.slo import messages
@@ -204,7 +204,7 @@ class _SloRules:
             f"{messages.bad_share(self._exported)} ({self._judged()}).{{{{ end }}}}"
             f"{messages.budget(self.slo, self._recorded, self._exported, promql(chosen[0].short_s))}"
             f"{messages.latency(self.slo, selector)}{top_failure_template(selector, 'workload')}{messages.engine(selector)}"
-            f"{likely_cause_template(selector)}",
+            f"{what_happens_template(selector)}",
             (("slo", self.slo.name),),
             link=Link("slo", ("target", "workload", "slo"), promql(3 * chosen[0].long_s)),
         )
@@ -266,7 +266,7 @@ class _SloRules:
             f'{{{{ $window := "{promql(window_s)}" }}}}{{{{ $value | humanizePercentage }}}} of the events of workload '
             f"{{{{ $labels.workload }}}} in the last {messages.data_window(self._exported, '$window')} were bad ({self._judged()}). "
             f"There were at least {percentile_events(self.slo):,}, enough for this percentile."
-            f"{likely_cause_template(self.options.selector)}",
+            f"{what_happens_template(self.options.selector)}",
             (("slo", self.slo.name),),
             link=Link("slo", ("target", "workload", "slo"), promql(3 * window_s)),
         )
