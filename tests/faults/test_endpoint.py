@@ -33,8 +33,7 @@ def test_each_has_its_name_makes_no_sample_and_leaves_nothing_open(
 ) -> None:
     """The outcome says what was seen; latencies are of good answers only; after it the prober is as before."""
     act, outcome = FAULTS[fault]
-    time.sleep(1.1)  # a page is shared for a second, and may lack the last probe of the fault before
-    before, files = seen(daemon), descriptors(daemon.process.pid)
+    before, files = seen_now(daemon), descriptors(daemon.process.pid)
     endpoint.act = act
     until(lambda: seen(daemon).since(before).outcomes[outcome] >= 3, f"{outcome}, not {seen(daemon).since(before)}")
 
@@ -48,6 +47,12 @@ def test_each_has_its_name_makes_no_sample_and_leaves_nothing_open(
     until(lambda: of_good_answers_only(seen(daemon).since(before)), "as many samples as good answers, as a page has it")
 
 
+def seen_now(daemon: Daemon) -> Seen:
+    """Wait until a page is made anew: it is shared for a second, and may lack the last probe of the fault before."""
+    time.sleep(1.1)
+    return seen(daemon)
+
+
 def of_good_answers_only(seen_since: Seen) -> bool:
     """A page is written in pieces, so a probe that ends meanwhile may be in a part of it; one sample too many stays."""
     ok = seen_since.outcomes["ok"]
@@ -59,7 +64,7 @@ def of_good_answers_only(seen_since: Seen) -> bool:
 
 def test_an_endpoint_that_is_gone_is_refused_and_found_again(daemon: Daemon, endpoint: Endpoint) -> None:
     """Three refusals are a failing target; it is ready again with its first answer."""
-    before = seen(daemon)
+    before = seen_now(daemon)
     endpoint.down()
     until(lambda: daemon.value("llmslo_target_state", state="failing") == 1, "failing")
     recovered(daemon, endpoint.up)
