@@ -3,17 +3,17 @@
 All functions block: call `open_reader`, `Reader.read` and `Reader.close` in one worker thread of their own. `nvml` makes the
 calls, times them and classifies their errors.
 
-Calls of a read for each GPU, and their costs as reported by others (not measured here; `Reader.costs` measures them):
+Calls of a read for each GPU, and their mean costs on an H200 with driver 580 (`bench.gpu`; `Reader.costs` measures them):
 
     call                                                  cost          when
-    GetHandleByIndex, GetUUID, GetName                    to 6 ms       opening and re-listing only: handles are kept
-    GetUtilizationRates, GetMemoryInfo, GetPowerUsage,    microseconds  each read
-      GetTotalEnergyConsumption, GetTemperatureV,
-      GetClockInfo, GetCurrentClocksEventReasons,
-      GetTotalEccErrors (twice), GetMigMode
-    GetFieldValues: PCIe and NVLink byte counters         to 0.5 ms     each read, one call for each bus
-    GpmSampleGet, GpmMetricsGet                           unknown       each read, Hopper and later
-    GetPcieThroughput                                     20 ms each    never: the byte counters give the same
+    GetHandleByIndex, GetUUID, GetName                    6 ms          opening and re-listing only: handles are kept
+    GetUtilizationRates, GetMemoryInfo, GetPowerUsage,    0.01 to       each read
+      GetTemperatureV, GetClockInfo, GetMigMode,          0.4 ms
+      GetCurrentClocksEventReasons, GetTotalEccErrors
+    GetTotalEnergyConsumption                             4, to 17 ms   each read
+    GetFieldValues: PCIe and NVLink byte counters         0.2 ms        each read, one call for each bus
+    GpmSampleGet, GpmMetricsGet                           2, to 11 ms   each read, Hopper and later
+    GetPcieThroughput                                     20 ms each    never
     Init, Shutdown                                        to seconds    opening; every 60 s while a GPU is lost
 
 A call that a GPU does not support or forbids is made once, and again only after the GPU was lost or its partitioning changed.
@@ -42,8 +42,9 @@ _THROTTLES = {
     0x080: ThrottleReason.POWER_BRAKE,
     0x100: ThrottleReason.CLOCK_SETTING,  # a display asks for it
 }
-_GRAPHICS, _OCCUPANCY, _TENSOR, _DRAM = 1, 3, 5, 10  # GPM metrics, in per cent
-_METRICS = (_GRAPHICS, _OCCUPANCY, _TENSOR, _DRAM)
+_GRAPHICS, _OCCUPANCY, _TENSOR, _DRAM, _PCIE_SENT, _PCIE_RECEIVED = 1, 3, 5, 10, 20, 21  # GPM metrics
+_METRICS = dict.fromkeys((_GRAPHICS, _OCCUPANCY, _TENSOR, _DRAM), 0.01)  # from per cent to a ratio
+_METRICS |= dict.fromkeys((_PCIE_SENT, _PCIE_RECEIVED), 2.0**20)  # from MiB/s to bytes/s
 _LINK_COUNT = (91, 0)
 _PCIE = ((197, 0), (198, 0))  # bytes sent, received
 _LINK_COUNTERS = ((138, 139, 1024), (202, 204, 1))  # sent, received, bytes of one count; the second pair is NVLink 5's
@@ -57,6 +58,8 @@ class _Card:
     refused: reasons by name of the refused call
     links: NVLink counters that answer (all sent, then all received), and bytes per count; None: not determined yet
     samples: GPM samples, the older one first
+    sampled_at: time of the newer one in seconds; None: it was not taken
+    pcie_bytes: sent and received, counted from GPM's rates since the first sample
     """
 
     index: int
@@ -70,7 +73,8 @@ class _Card:
     partitions: dict[str, "_Card"] = field(default_factory=dict)
     links: tuple[tuple[Field, ...], int] | None = None
     samples: list[Any] = field(default_factory=list)
-    sampled: bool = False
+    sampled_at: float | None = None
+    pcie_bytes: list[float] = field(default_factory=list)
 
 
 class Reader:
@@ -182,7 +186,7 @@ class Reader:
         for part in _parts(card):
             for sample in part.samples:
                 self._library.release("nvmlGpmSampleFree", sample)
-            part.samples, part.sampled = [], False
+            part.samples, part.sampled_at = [], None
 
     def _release(self) -> None:
         if self._faults is not None:
@@ -249,9 +253,9 @@ class Reader:
 
     def _device(self, card: _Card) -> GpuReading:
         used, total = self._memory(card)
-        sent, received = self._pcie(card)
         link_sent, link_received = self._nvlink(card)
         metrics = self._profile(card, card)
+        sent, received = self._pcie(card)
         watched = self._faults is not None and self._faults.watches(card.uuid)
         clock = self._query(card, "nvmlDeviceGetClockInfo", 1)  # MHz, of the SMs
         return GpuReading(
@@ -306,8 +310,13 @@ class Reader:
         return None if bits is None else frozenset(reason for bit, reason in _THROTTLES.items() if bits & bit)
 
     def _pcie(self, card: _Card) -> tuple[int | None, int | None]:
-        # Counters of 32 bits wrap several times a second on a busy bus.
+        """Bytes sent and received, with the headers of their packets.
+
+        Counters of 32 bits, which driver 580 has on an H200, wrap ten times a second on a busy bus: then GPM's rates are counted.
+        """
         values = self._library.fields(card, _PCIE, bits=64)
+        if not values and card.pcie_bytes:
+            return int(card.pcie_bytes[0]), int(card.pcie_bytes[1])
         return values.get(_PCIE[0]), values.get(_PCIE[1])
 
     def _nvlink(self, card: _Card) -> tuple[int | None, int | None]:
@@ -348,7 +357,7 @@ class Reader:
         return bool(card.samples)
 
     def _profile(self, card: _Card, parent: _Card) -> dict[int, float]:
-        """Ratios by GPM metric: means since the last read, empty at the first."""
+        """Ratios and bytes/s by GPM metric: means since the last read, empty at the first."""
         library, nvml = self._library, self._library.nvml
         if not card.samples and not self._countable(card, parent):
             return {}
@@ -357,12 +366,12 @@ class Reader:
             taken = library.query(card.refused, "nvmlGpmSampleGet", card.handle, newer)
         else:
             taken = library.query(card.refused, "nvmlGpmMigSampleGet", parent.handle, card.instance, newer)
-        before, card.sampled = card.sampled, taken is not None
+        before, card.sampled_at = card.sampled_at, None if taken is None else self._now()
         if taken is None:
             return {}
         card.samples.reverse()
         metrics = [metric for metric in _METRICS if f"metric {metric}" not in card.refused]
-        if not before or not metrics:
+        if before is None or card.sampled_at is None or not metrics:
             return {}
         if self._request is None:
             self._request = nvml.c_nvmlGpmMetricsGet_t()  # 20 kB, reused
@@ -373,7 +382,12 @@ class Reader:
             request.metrics[place].metricId = metric
         if library.query(card.refused, "nvmlGpmMetricsGet", request) is None:
             return {}
-        return _ratios(card, [request.metrics[place] for place in range(len(metrics))])
+        values = _values(card, [request.metrics[place] for place in range(len(metrics))])
+        if _PCIE_SENT in values and _PCIE_RECEIVED in values:
+            seconds, counted = card.sampled_at - before, card.pcie_bytes or [0.0, 0.0]
+            rates = values[_PCIE_SENT], values[_PCIE_RECEIVED]
+            card.pcie_bytes = [total + rate * seconds for total, rate in zip(counted, rates, strict=True)]
+        return values
 
 
 def open_reader(now: Callable[[], float] = time.monotonic) -> tuple[Reader | None, str]:
@@ -409,11 +423,11 @@ def _thousandths(value: Any) -> float | None:
     return None if value is None else value / 1000
 
 
-def _ratios(card: _Card, metrics: Sequence[Any]) -> dict[int, float]:
-    ratios = {}
+def _values(card: _Card, metrics: Sequence[Any]) -> dict[int, float]:
+    values = {}
     for metric in metrics:
         if metric.nvmlReturn in UNKNOWN:
             card.refused[f"metric {metric.metricId}"] = f"return code {metric.nvmlReturn}"
         elif metric.nvmlReturn == 0 and math.isfinite(metric.value):
-            ratios[metric.metricId] = metric.value / 100
-    return ratios
+            values[metric.metricId] = metric.value * _METRICS[metric.metricId]
+    return values

@@ -324,7 +324,7 @@ int nvmlGpmMigSampleGet(device *on, unsigned instance, sample *taken) {
 typedef struct { unsigned metric, result; double value; const char *names[3]; } metric_value;
 typedef struct { unsigned version, number; sample *older, *newer; metric_value metrics[]; } metrics_request;
 
-/* Per cent: the setting, or 10 times the metric's number, plus the instance: so a figure shows whose it is. */
+/* The setting, or 5 times the metric's number, plus the instance: so a figure shows whose it is. PCIe's are refused if not set. */
 int nvmlGpmMetricsGet(metrics_request *get) {
     char key[32];
     CHECK("GpmMetricsGet", NULL);
@@ -334,8 +334,9 @@ int nvmlGpmMetricsGet(metrics_request *get) {
     for (unsigned i = 0; i < get->number; i++) {
         snprintf(key, sizeof key, "metric.%u", get->metrics[i].metric);
         long value = setting(key, 1000 * (5 * (long)get->metrics[i].metric + get->older->instance));
+        int is_refused = get->metrics[i].metric >= 20 && setting(key, -1) < 0;
         snprintf(key, sizeof key, "return.metric.%u", get->metrics[i].metric);
-        get->metrics[i].result = (unsigned)setting(key, 0);
+        get->metrics[i].result = (unsigned)setting(key, is_refused ? 3 : 0);
         get->metrics[i].value = value < 0 ? NAN : (double)value / 1000;
     }
     return OK;

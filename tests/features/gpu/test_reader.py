@@ -229,6 +229,16 @@ def test_bus_counters_are_bytes_and_narrow_ones_are_absent(play: Play) -> None:
     assert narrow == [full_gpu(0, pcie_received_bytes=0), full_gpu(1)]
 
 
+def test_where_bus_counters_are_narrow_the_rates_of_the_hardware_are_counted(play: Play) -> None:
+    """As an H200 answers with driver 580: 32 bits at fields 197 and 198, and MiB/s at metrics 20 and 21. No read, no increase."""
+    settings = {"field.197.0": 9, "field.198.0": 9, "type.197": 1, "type.198": 1, "metric.20": 3000, "metric.21": 56000}
+    steps = [["set", settings | {"count": 1}], ["open"], ["read"], ["advance", 5], ["read"], ["advance", 2], ["read"]]
+    _, (first,), (second,), (third,) = play(*steps, ["close"])
+    assert "pcie_sent_bytes" not in first
+    assert (second["pcie_sent_bytes"], second["pcie_received_bytes"]) == (15 << 20, 280 << 20)
+    assert (third["pcie_sent_bytes"], third["pcie_received_bytes"]) == (21 << 20, 392 << 20)
+
+
 @pytest.mark.parametrize(
     ("counters", "sent", "received"),
     [
