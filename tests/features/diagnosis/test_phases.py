@@ -5,7 +5,17 @@ from dataclasses import replace
 import pytest
 
 from prober.features.diagnosis.diagnosis import diagnose
-from prober.features.diagnosis.phases import PHASES, SHARED, SHORT, Failure, Phase, evidence, failures, not_diagnosed, rows
+from prober.features.diagnosis.phases import (
+    PHASES,
+    SHARED,
+    SHORT,
+    Failure,
+    Phase,
+    evidence,
+    failures,
+    not_diagnosed,
+    rows,
+)
 from prober.features.diagnosis.window import Hardware, Reading
 from prober.measure.bandwidth_bound import DecodeModel
 from prober.measure.chat import Usage
@@ -100,7 +110,11 @@ def test_failures_are_named_by_their_kind_and_the_words_of_the_server() -> None:
     [
         (Outcome.OK, {"ttft": 0.2}, ""),
         (Outcome.OK, {"ttft": 0.5, "tpot": 0.009}, ""),
-        (Outcome.OK, {"ttft": 0.5, "tpot": 0.03}, "Nothing was slow: no probe was above --ttft 500 ms or --tpot 30 ms."),
+        (
+            Outcome.OK,
+            {"ttft": 0.5, "tpot": 0.03},
+            "Nothing was slow: no probe was above --ttft 500 ms or --tpot 30 ms.",
+        ),
         (Outcome.OK, {}, "No limit was given, so nothing is called slow: --ttft and --tpot say what is too slow."),
         (Outcome.RESET, {"ttft": 0.2}, "No probe was answered, so there is no latency to explain."),
     ],
