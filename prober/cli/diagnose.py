@@ -3,7 +3,7 @@
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from random import Random
 from typing import Annotated
@@ -31,9 +31,8 @@ from prober.config.problems import ConfigError
 from prober.config.serving import DecodeBoundSpec
 from prober.config.target import TargetSpec
 from prober.config.units import duration
-from prober.features.diagnosis.diagnosis import Diagnosis
 from prober.features.diagnosis.diagnosis import diagnose as judge
-from prober.features.diagnosis.phases import PHASES, evidence, failures, rows
+from prober.features.diagnosis.phases import PHASES, evidence, failures, not_diagnosed, rows
 from prober.features.diagnosis.window import Hardware, Reading
 from prober.measure.outcome import ANSWERED
 from prober.measure.result import ProbeResult
@@ -80,13 +79,15 @@ def diagnose(
     if not results:
         fail("prober diagnose: the engine is loading its model or shutting down; try again later", ExitCode.FAILED)
     engine = readings[-1][1].info.engine if readings else results[-1].engine or None
-    verdict = judge(evidence(results, readings, hardware, breached, engine))
+    reason = not_diagnosed(results, breached)
+    verdict = None if reason else judge(evidence(results, readings, hardware, breached, engine))
     if as_json:
         phases = [asdict(row) for row in rows(results)]
         failed = [asdict(failure) for failure in failures(results)]
-        echo(json.dumps({"phases": phases, "failures": failed, "diagnosis": asdict(verdict)}))
+        diagnosis = {"diagnosis": verdict and asdict(verdict), "not_diagnosed": reason}
+        echo(json.dumps({"phases": phases, "failures": failed, **diagnosis}))
     else:
-        _draw(results, readings, verdict, breached)
+        _draw(results, readings, verdict.text() if verdict else reason)
     sys.exit(ExitCode.OK if any(row.answered for row in rows(results)) else ExitCode.FAILED)
 
 
@@ -118,9 +119,7 @@ async def _measure(
         clock.close()
 
 
-def _draw(
-    results: Sequence[ProbeResult], readings: list[Reading], verdict: Diagnosis, limits_s: Mapping[str, float]
-) -> None:
+def _draw(results: Sequence[ProbeResult], readings: list[Reading], diagnosis: str) -> None:
     console, table = Terminal(highlight=False, soft_wrap=True), Table(box=None, pad_edge=False)
     for column in ("probes", "answered", "prompt tokens", "TTFT p50", "TPOT p50"):
         table.add_column(column, justify="left" if column == "probes" else "right")
@@ -134,18 +133,6 @@ def _draw(
         console.print("Failed:")
     for failure in failed:
         console.print(f"  {failure.text()}", markup=False)
-    answered = [probe.timeline for probe in results if probe.outcome in ANSWERED]
-    if not answered:
-        console.print("No probe was answered, so there is no latency to explain. Mend these failures first.")
-        return
-    if not readings:
+    if not readings and any(row.answered for row in rows(results)):
         console.print("The engine's own page was not read, so queueing, prefill and cache cannot be told apart.")
-    if not limits_s:
-        console.print("No limit was given, so nothing is called slow: --ttft and --tpot say what is too slow.")
-    elif not any(
-        (getattr(timeline, f"{name}_s") or 0.0) > limit_s for timeline in answered for name, limit_s in limits_s.items()
-    ):
-        limits = " or ".join(f"--{name} {format_duration(limit_s)}" for name, limit_s in limits_s.items())
-        console.print(f"Nothing was slow: no probe was above {limits}.")
-    else:
-        console.print(verdict.text(), markup=False)
+    console.print(diagnosis, markup=False)

@@ -147,7 +147,7 @@ def gate(
         if max_cost is not None:
             verdict = with_cost(verdict, judge_cost(result.stages[0], result.requests, result.prices, max_cost))
         if verdict.state != "not_judged":
-            remarks.append(_judged(objectives, references))
+            remarks.append(_judged(verdict, objectives, references))
         decided = decision(verdict, spec.context.rollback)
         result = replace(result, decision=decided, stop_detail=verdict.why, refused=verdict.refused)
         if before is not None and before.target.model != result.target.model:
@@ -180,8 +180,10 @@ def _announce(judge: Gate, rate_per_s: float) -> None:
     echo(f"to be ready takes {least} at least; it ends after at most {judge.most:,} requests ({most_s})", err=True)
 
 
-def _judged(slos: Sequence[Slo], references: Sequence[Reference]) -> str:
+def _judged(verdict: Verdict, slos: Sequence[Slo], references: Sequence[Reference]) -> str:
     """Sentence on what the verdict is about."""
+    if not verdict.findings:
+        return "Judged: that it answers. Latency was not judged, as nothing listens."
     names = ["that it answers", *(slo.text for slo in slos), *(reference.name for reference in references)]
     if references or any(slo.threshold_s is not None for slo in slos):
         return f"Judged: {', '.join(names)}."

@@ -146,9 +146,14 @@ def _notes(demand: Demand, offers: list[_Offer], answers: list[Size | Refused]) 
         if offer.is_assumed:
             yield f"{offer.name}: the number of GPUs of an instance is not known, and 1 is assumed; name it with --gpus-per-instance."
         if not answer.holds_without_one:
+            left = answer.instances - 1
+            others = (
+                f"the other {left:,} carry {left * answer.per_instance:.3g}/s of"
+                if left
+                else "no other is there to carry"
+            )
             yield (
-                f"{offer.name}: the loss of one instance breaks the SLO: the other {answer.instances - 1:,} carry "
-                f"{(answer.instances - 1) * answer.per_instance:.3g}/s of {demand.peak_per_s:g}/s; take "
+                f"{offer.name}: the loss of one instance breaks the SLO: {others} {demand.peak_per_s:g}/s; take "
                 f"{answer.instances + 1:,} (N + 1)."
             )
     if not sizes:

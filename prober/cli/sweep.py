@@ -353,9 +353,13 @@ def _sentences(result: Result) -> Iterator[str]:
         yield from stage.sentences()
     if prompts := pooled(stage.prompt_lengths for stage in result.stages):
         yield f"Prompts: {prompts.text()}."
-    is_above = bool(result.capacities) and all(capacity.upper is None for capacity in result.capacities)
-    raise_rate = " A higher --max-rate may reach the knee." if is_above and result.stop == "highest_rate" else ""
-    yield f"{result.capacity_words()}.{raise_rate}"
+    advice, ends = "", {capacity.verdict for capacity in result.capacities} if result.stop == "highest_rate" else set()
+    if ends == {"not_reached"}:
+        lower_per_s = min(capacity.lower or 0.0 for capacity in result.capacities)
+        advice = f" The knee is above {lower_per_s:.3g}/s: raise --max-rate."
+    elif ends and ends <= {"not_reached", "not_enough_data"}:
+        advice = " A higher --max-rate may reach the knee."
+    yield f"{result.capacity_words()}.{advice}"
     for stage in () if result.refused.is_too_many else result.stages:
         if stage.refused.is_too_many:
             yield f"{stage.name} is not judged: {stage.refused}."

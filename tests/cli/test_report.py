@@ -170,6 +170,8 @@ def test_a_plan_says_whether_it_bears_the_loss_of_one_instance(file: Path) -> No
         "NVIDIA L4: the loss of one instance breaks the SLO: the other 9 carry 90/s of 91/s; take 11 (N + 1)."
         in tight.stdout
     )
+    alone = "the loss of one instance breaks the SLO: no other is there to carry 5/s; take 2 (N + 1)."
+    assert alone in prober("plan", "--sweep", file, "--peak", "5/s").stdout
     assert "the loss of one instance" not in prober("plan", "--sweep", file, "--peak", "91/s").stdout
     (planned,) = json.loads(prober("plan", "--sweep", file, "--peak", "91/s", "--json").stdout)["plans"]
     assert (planned["instances"], planned["holds_without_one"]) == (12, True)

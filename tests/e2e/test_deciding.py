@@ -73,13 +73,13 @@ async def test_a_gate_lasts_until_bursts_would_have_shown() -> None:
     assert answer["reservations"][0] == "Judged: that it answers, ttft<2s:90%."
 
 
-@pytest.mark.parametrize("warm_up", ["10", "0"])
-async def test_a_dead_port_is_not_ready_after_one_request(warm_up: str) -> None:
+@pytest.mark.parametrize("options", [("--warm-up", "10"), ("--warm-up", "0", "--slo", "ttft<500ms:99%")])
+async def test_a_dead_port_is_not_ready_after_one_request(options: tuple[str, ...]) -> None:
     """The look-up of the model and one request find no server; no share is judged, so no error is stated, nor latency."""
-    code, answer, _ = await prober("gate", "http://127.0.0.1:1", "--warm-up", warm_up)
+    code, answer, _ = await prober("gate", "http://127.0.0.1:1", *options)
     assert (code, answer["state"], answer["requests"], answer["error"]) == (1, "not_ready", 1, None)
     assert answer["why"].startswith("nothing listens: connect_refused")
-    assert "Latency was not judged" in answer["reservations"][0]
+    assert answer["reservations"][0] == "Judged: that it answers. Latency was not judged, as nothing listens."
 
 
 async def test_a_slow_target_is_degraded() -> None:

@@ -107,13 +107,13 @@ def _can_be_replayed(record: Record) -> bool:
     is_grid = any(stage.phase == "grid" for stage in record.stages)
     held_back = [request.held_back for request in record.requests if request.valid and request.end_s is not None]
     is_buffered = 2 * sum(held_back) > len(held_back)
-    return not has_failures and not is_grid and not is_buffered and not record.spoilt
+    return not has_failures and not is_grid and not is_buffered
 
 
 def _capacity(record: Record, slo: Slo, model: Fit | None, rng: Random, effort: float) -> tuple[Capacity, Knee | None]:
     by_stage = _by_stage(record, slo)
     samples = sum(map(len, by_stage.values()))
-    if not samples or record.spoilt:
+    if not samples:
         return Capacity(slo.name, "not_enough_data", samples=samples), None
     stages = [stage for stage in record.stages if stage.is_judged]
     levels = [_rate_events(slo, stage, by_stage[stage.number]) for stage in stages]

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Literal
 
 from prober.features.capacity.actions import OtherLoad
@@ -65,12 +66,17 @@ class RequestLog:
             return OtherLoad(*load, "engine") if load is not None else None
         return OtherLoad(self.demand_per_s, self.demand_per_s, "prometheus") if self.demand_per_s is not None else None
 
-    def record(self, plan: Plan, *, reached: bool, cut: bool, spoilt: bool) -> Record:
-        """Record for an estimate, which later events do not change."""
+    def record(self, plan: Plan, *, reached: bool, cut: bool, until_stage: int | None = None) -> Record:
+        """Record for an estimate, which later events do not change. until_stage: it and later ones are left out, None: none is"""
+        stages = self.settled()[:until_stage]
+        until_s = self.stages[len(stages)].began_s if len(stages) < len(self.stages) else inf
         requests = tuple(
-            replace(request) for request in sorted(self.requests.values(), key=lambda request: request.at_s)
+            replace(request)
+            for request in sorted(self.requests.values(), key=lambda request: request.at_s)
+            if request.stage < len(stages)
         )
-        return Record(plan.slos, requests, self.settled(), tuple(self.modelled()), plan.lengths, reached, cut, spoilt)
+        readings = tuple(reading for reading in self.modelled() if reading[0] < until_s)
+        return Record(plan.slos, requests, stages, readings, plan.lengths, reached, cut)
 
     def settled(self) -> tuple[Stage, ...]:
         """The stages with their events and background load."""

@@ -78,7 +78,9 @@ class Sweep:
         self._ended: list[tuple[int, ProbeResult]] = []  # with their stage
         self._judged_requests = JUDGED_REQUESTS_GRID if plan.mode == "grid" else JUDGED_REQUESTS
         self._changed_readings = 0
-        self._late: dict[int, deque[bool]] = {}  # by process that sends, so that many others do not hide a late one
+        # (stage, whether the prober was late) by process that sends, so that many others do not hide a late one.
+        self._late: dict[int, deque[tuple[int, bool]]] = {}
+        self._first_late_stage: int | None = None
         self._threshold_shares: deque[float] = deque(maxlen=GENTLE_REQUESTS)
         self._climb_from_per_s: float | None = None  # where the climb began, or begins after the rest
         self._capacities: tuple[Capacity, ...] = ()
@@ -130,11 +132,15 @@ class Sweep:
         self._ended.append((request.stage, result))
         self._judge(request, at_s, is_final=True)
         judged = self._late.setdefault(result.worker, deque(maxlen=LATE_RESULTS))
-        judged.append(result.has_prober_fault)
-        late, stage = sum(judged), log.stages[request.stage]
-        if late > 2 and late > guards.late_ratio * len(judged):
+        judged.append((request.stage, result.has_prober_fault))
+        late, stage = [number for number, is_late in judged if is_late], log.stages[request.stage]
+        if len(late) > 2 and len(late) > guards.late_ratio * len(judged):
+            self._first_late_stage = min(late)
             source = f" of worker {result.worker}" if result.worker else ""
-            self._end_sending("prober_late", at_s, f"{late} of the last {len(judged)} results{source}")
+            first = log.stages[self._first_late_stage]
+            is_first = all(before.phase in UNJUDGED for before in log.stages[: first.number])
+            rest = "" if is_first else f"; what was sent before {first.phase} {first.rate_per_s:.3g}/s counts"
+            self._end_sending("prober_late", at_s, f"{len(late)} of the last {len(judged)} results{source}{rest}")
         elif stage.failed > 1 and stage.failed > guards.failed_ratio * stage.sent:
             reason: Reason = "smoke_failed" if stage.phase == "warm_up" and not stage.answered else "failed"
             self._end_sending(reason, at_s, f"{stage.failed} of {stage.sent}: {result.outcome.value}: {result.detail}")
@@ -411,7 +417,7 @@ class Sweep:
         """The input of the estimate. A gentle sweep ends before the binding limit may have shown."""
         cut = reason in UNREACHED
         reached = not cut and self._plan.mode != "gentle"
-        return self._log.record(self._plan, reached=reached, cut=cut, spoilt=reason == "prober_late")
+        return self._log.record(self._plan, reached=reached, cut=cut, until_stage=self._first_late_stage)
 
     def _finish(self, reason: Reason, detail: str, sending_ended: Reason | None = None) -> None:
         stages = self._log.settled()

@@ -67,7 +67,6 @@ class Record:
     lengths: sample of (prompt, output) tokens of the workload; empty: the requested lengths
     reached: the sending ended because the knee was passed or the target was harmed
     cut: the plan or an external condition ended the sending before that: only events count
-    spoilt: the prober itself was late: nothing can be estimated
     """
 
     slos: tuple[Slo, ...]
@@ -77,7 +76,6 @@ class Record:
     lengths: tuple[tuple[int, int], ...] = ()
     reached: bool = True
     cut: bool = False
-    spoilt: bool = False
 
     @property
     def other_per_s(self) -> float | None:

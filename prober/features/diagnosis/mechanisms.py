@@ -393,7 +393,9 @@ def why_decode_is_slow(c: Comparison) -> tuple[str, tuple[str, ...]]:
     missing = unmet(
         ("the engine's metrics page", now.running is not None),
         ("GPU readings", now.gpu_clock_hertz is not None),
-        ("`decode_bound`", now.over_bound is not None),
+        # The bound depends on the context: without it, `decode_bound` would tell nothing.
+        ("KV cache usage and capacity on its page", now.context_tokens is not None or now.running is None),
+        ("`decode_bound`", now.over_bound is not None or now.context_tokens is None),
         (CALM_TIME, all(usual is not None or value is None for value, usual in compared)),
     )
     if missing:

@@ -69,19 +69,17 @@ class DiagnosisMonitor:
         """Remove a target."""
         self._targets.discard(target)
 
-    def saved_usual(self, name: str, workload: str) -> WindowFeatures | None:
+    def saved_usual(self, key: str) -> WindowFeatures | None:
         """The usual features that an earlier process saved."""
-        consequence = f"target={name} workload={workload}: what is usual is learned again"
-        return self._saved.get(
-            json.dumps((name, workload)), lambda data: WindowFeatures(**json.loads(data)), consequence
-        )
+        consequence = f"{key}: what is usual is learned again"
+        return self._saved.get(key, lambda data: WindowFeatures(**json.loads(data)), consequence)
 
     def states(self) -> Iterator[tuple[str, bytes]]:
         """(name, usual features) of each workload, to be saved."""
         for target in list(self._targets):
             for workload, windows in list(target.usual.items()):
                 if windows:
-                    yield json.dumps((target.name, workload)), json.dumps(asdict(typical(windows))).encode()
+                    yield target.keys[workload], json.dumps(asdict(typical(windows))).encode()
 
     async def run(self) -> None:
         """Evaluate all targets every EVALUATE_EVERY_S until cancelled."""
@@ -99,6 +97,7 @@ class DiagnosisMonitor:
 class TargetDiagnosis(TargetObserver):
     """Evidence and diagnosis of one target. A workload includes its series of warm prompts.
 
+    keys: of the usual features in the store, by workload; another one if its requests change.
     readings, devices: of the engine's page and of the GPUs, with seconds of the monotonic clock.
     diagnosis: None while nothing is breached and nothing drifts; a name is `probable` until it is confirmed.
     """
@@ -109,6 +108,7 @@ class TargetDiagnosis(TargetObserver):
         self._slos: dict[str, tuple[Slo, ...]] = {}
         self._probes: dict[str, deque[ProbeResult]] = {}
         self.usual: dict[str, deque[WindowFeatures]] = {}
+        self.keys: dict[str, str] = {}
         self._drifted: set[tuple[str, str]] = set()  # workload, signal
         self._calm_since_s = self._now_s()
         self._learnt_s: dict[str, float] = {}  # end of the latest usual window of a workload
@@ -127,22 +127,26 @@ class TargetDiagnosis(TargetObserver):
     def configured(self) -> None:
         spec = self._observed.target.spec
         slos: dict[str, tuple[Slo, ...]] = {}
+        keys: dict[str, str] = {}
         for probe in spec.probes:
-            for workload, _, _, judged in probe.judged():
-                base = workload.removesuffix(WARM)
+            for series_name, workload, _, judged in probe.judged():
+                base = series_name.removesuffix(WARM)
                 slos[base] = (*slos.get(base, ()), *judged)
-        self._slos, self.decode = slos, spec.decode_bound
-        for removed in (self.usual.keys() | self._probes.keys()) - slos.keys():
-            self.usual.pop(removed, None)
-            self._probes.pop(removed, None)
-        for workload in slos.keys() - self.usual.keys():
-            saved = self._monitor.saved_usual(self.name, workload)
-            self.usual[workload] = deque([] if saved is None else [saved], maxlen=MAX_USUAL_WINDOWS)
+                requests = workload.prompt_tokens, workload.output_tokens, workload.prefix
+                keys[base] = json.dumps((self.name, base, repr(requests)))
+        for base in [base for base, key in self.keys.items() if keys.get(base) != key]:
+            del self.usual[base]
+            self._probes.pop(base, None)
+        for base in keys.keys() - self.usual.keys():
+            saved = self._monitor.saved_usual(keys[base])
+            self.usual[base] = deque([] if saved is None else [saved], maxlen=MAX_USUAL_WINDOWS)
+        self._slos, self.keys, self.decode = slos, keys, spec.decode_bound
         self._show()
 
     def probe_ended(self, result: ProbeResult) -> None:
         base = result.workload.removesuffix(WARM)
-        self._probes.setdefault(base, deque(maxlen=MAX_PROBES)).append(result)
+        if base in self.keys:
+            self._probes.setdefault(base, deque(maxlen=MAX_PROBES)).append(result)
 
     def state_seen(
         self, state: TargetState, starting_until_unix_s: float | None, workloads: Iterable[WorkloadState]
@@ -176,7 +180,7 @@ class TargetDiagnosis(TargetObserver):
         drifted = {workload.removesuffix(WARM) for workload, _ in self._drifted}
         for workload, probes in self._probes.items():
             window_s = WINDOW_S if self._trouble_since_s is None else LASTING_S
-            breached, bad_s = _breached(self._slos.get(workload, ()), _latest(probes, now_s, window_s, MIN_PROBES))
+            breached, bad_s = _breached(self._slos[workload], _latest(probes, now_s, window_s, MIN_PROBES))
             if not breached and workload not in drifted:
                 continue
             if self._trouble_since_s is None:
@@ -186,7 +190,7 @@ class TargetDiagnosis(TargetObserver):
                 present = self._features([p for p in recent if p.timeline.intended_ns / 1e9 >= self._trouble_since_s])
                 self._monitor.registry.show(series.BOUND_RATIO, present.over_bound, self.name)
                 engine = self.readings[-1][1].info.engine if self.readings else None
-                usual = typical(self.usual.get(workload, ()))
+                usual = typical(self.usual[workload])
                 verdict = diagnose(Evidence(present, usual, breached, engine))
         self._take(verdict, now_s)
         if verdict is not None:
@@ -246,7 +250,7 @@ class TargetDiagnosis(TargetObserver):
         for workload, probes in self._probes.items():
             since_s = max(self._calm_since_s, self._learnt_s.get(workload, 0.0))
             recent = [probe for probe in probes if probe.timeline.intended_ns / 1e9 >= since_s]
-            usual = self.usual.setdefault(workload, deque(maxlen=MAX_USUAL_WINDOWS))
+            usual = self.usual[workload]
             is_early = not usual or (len(usual) < FIRST_WINDOWS and len(recent) >= MANY_PROBES / 2)
             if len(recent) >= FEW_PROBES and now_s - since_s >= (FIRST_WINDOW_S if is_early else USUAL_WINDOW_S):
                 features = self._features(recent)
@@ -277,12 +281,15 @@ def _latest(probes: Sequence[ProbeResult], now_s: float, window_s: float, least:
 def _breached(slos: Sequence[Slo], probes: Sequence[ProbeResult]) -> tuple[dict[str, float], list[float]]:
     """Threshold in s by signal of the SLOs whose budget these probes burn, the strictest of a signal, and the times of the bad events.
 
-    Failures that do not depend on speed are a breach of `success`, whatever the signal of the SLO whose budget they burn.
+    Failures that do not depend on speed are a breach of `success`, whatever the signal of the SLO whose budget they burn. Wrong answers
+    are no trouble of this kind.
     """
     thresholds: dict[str, float] = {}
     bad_s: list[float] = []
     timed = [probe for probe in probes if probe.outcome in SPEED_OUTCOMES]
     for slo in slos:
+        if slo.signal == "quality":
+            continue
         is_speed = slo.threshold_s is not None
         for judged in (timed, probes) if is_speed else (probes,):
             counts = [count_events(slo, probe) for probe in judged]
@@ -292,7 +299,7 @@ def _breached(slos: Sequence[Slo], probes: Sequence[ProbeResult]) -> tuple[dict[
             signal = slo.signal if judged is timed else "success"
             if judged is timed and slo.threshold_s is not None:
                 thresholds[signal] = min(slo.threshold_s, thresholds.get(signal, slo.threshold_s))
-            elif slo.signal != "quality":
+            else:
                 thresholds[signal] = 0.0
             bad_s += [probe.timeline.intended_ns / 1e9 for probe, count in zip(judged, counts, strict=True) if count[1]]
             break

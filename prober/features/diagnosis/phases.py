@@ -12,6 +12,7 @@ from prober.features.diagnosis.clues import Evidence
 from prober.features.diagnosis.window import WARM, Hardware, Reading, window_features
 from prober.measure.outcome import ANSWERED
 from prober.measure.result import ProbeResult
+from prober.measure.timeline_text import format_duration
 from prober.workload.shapes import Fixed
 from prober.workload.workloads import Prefix, Workload
 
@@ -111,6 +112,19 @@ def evidence(
         over_bound=answers.over_bound,
     )
     return Evidence(now, breached=breached, engine=engine)
+
+
+def not_diagnosed(results: Sequence[ProbeResult], limits_s: Mapping[str, float]) -> str:
+    """Why nothing is diagnosed, "" if something is. limits_s: by signal, as given to `prober diagnose`."""
+    answered = [probe.timeline for probe in results if probe.outcome in ANSWERED]
+    if not answered:
+        return "No probe was answered, so there is no latency to explain. Mend these failures first."
+    if not limits_s:
+        return "No limit was given, so nothing is called slow: --ttft and --tpot say what is too slow."
+    if any((getattr(line, f"{name}_s") or 0.0) > limit_s for line in answered for name, limit_s in limits_s.items()):
+        return ""
+    limits = " or ".join(f"--{name} {format_duration(limit_s)}" for name, limit_s in limits_s.items())
+    return f"Nothing was slow: no probe was above {limits}."
 
 
 def _median(values: Iterable[float | None]) -> float | None:

@@ -76,6 +76,11 @@ def window_features(
     cold_s, warm_s, saving_error_s = _cold_and_warm(ttfts)
     headers_s, headers_ratio = _headers(good)
     running = _mean(s.requests_running for _, s in readings)
+    context_tokens = _mean(
+        s.kv_cache_usage_ratio_mean * s.kv_cache_capacity_tokens / (s.ranks or 1)
+        for _, s in readings
+        if s.kv_cache_usage_ratio_mean is not None and s.kv_cache_capacity_tokens is not None
+    )
     prompts, requests = _rate(readings, lambda s: s.prompt_tokens_total), _rate(readings, _requests_total)
     prompt_tokens = _observed_mean(readings, lambda s: s.prompt_tokens)
     if prompt_tokens is None and prompts is not None and requests:
@@ -131,7 +136,8 @@ def window_features(
             for d in reading
             if d.memory_used_bytes is not None and d.memory_total_bytes
         ),
-        over_bound=_over_bound(hardware, step_s, readings, running),
+        context_tokens=context_tokens,
+        over_bound=_over_bound(hardware, step_s, readings, running, context_tokens),
     )
 
 
@@ -298,7 +304,11 @@ def _headers(probes: Iterable[ProbeResult]) -> tuple[float, float] | tuple[None,
     spans = [
         (line.headers_ns - line.sent_ns, line.first_ns - line.sent_ns)
         for probe in probes
-        if not (line := probe.timeline).is_late and line.headers_ns and line.sent_ns is not None and line.first_ns
+        if not (line := probe.timeline).is_late
+        and line.headers_ns
+        and line.first_ns
+        and line.sent_ns is not None
+        and line.sent_ns < line.first_ns
     ]
     if len(spans) < MIN_SAMPLES_BY_QUANTILE[0.5]:
         return None, None
@@ -381,25 +391,24 @@ def _waiting_at_most_running_ratio(readings: Sequence[Reading]) -> float | None:
 
 
 def _over_bound(
-    hardware: Hardware | None, step_s: float | None, readings: Sequence[Reading], running: float | None
+    hardware: Hardware | None,
+    step_s: float | None,
+    readings: Sequence[Reading],
+    running: float | None,
+    context_tokens: float | None,
 ) -> float | None:
     """Decode speed over the bandwidth bound; None without the context of the batch, which the bound depends on.
 
     Each rank reads the weights, and the context of its own requests.
     """
-    context = _mean(
-        s.kv_cache_usage_ratio_mean * s.kv_cache_capacity_tokens / (s.ranks or 1)
-        for _, s in readings
-        if s.kv_cache_usage_ratio_mean is not None and s.kv_cache_capacity_tokens is not None
-    )
-    if hardware is None or not step_s or context is None or running is None:
+    if hardware is None or not step_s or context_tokens is None or running is None:
         return None
     ranks = max(s.ranks or 1 for _, s in readings)
     per_s = decode_bound_tokens_per_s(
         hardware.model,
         hardware.memory_bandwidth_bytes_per_s,
         gpus=hardware.gpus,
-        context_tokens=context,
+        context_tokens=context_tokens,
         sequences=max(1.0, running / ranks),
     )
     return measured_to_bound_ratio(step_s, per_s)

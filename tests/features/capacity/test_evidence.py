@@ -158,6 +158,10 @@ def test_answers_longer_than_a_stage_show_nothing_of_its_rate() -> None:
         assert run(plan, long, 1, event=event).verdict == verdict
 
 
+RAMP = replace(PLAN, max_rate=500.0)
+GRID = replace(PLAN, mode="grid", grid=(10.0, 20.0), stage_s=60.0)
+
+
 def late(healthy: int) -> Engine:
     """Good answers, until the prober spoils all of them itself."""
     count = 0
@@ -170,11 +174,26 @@ def late(healthy: int) -> Engine:
     return answer
 
 
-@pytest.mark.parametrize(("healthy", "page"), [(0, False), (20, False), (1_000, False), (1_000, True)])
-def test_a_late_prober_says_nothing(healthy: int, *, page: bool) -> None:
-    """Not even of the answers before: what spoilt the later ones may have been there."""
-    found = run(replace(PLAN, max_rate=500.0), late(healthy), 1, page=page)
-    assert (found.reason, found.verdict, claims(found)) == ("prober_late", "not_enough_data", [])
+@pytest.mark.parametrize(
+    ("plan", "healthy", "page", "shown"),
+    [
+        (RAMP, 0, False, []),
+        (RAMP, 0, True, []),
+        (RAMP, 20, False, []),
+        (RAMP, 1_000, False, []),
+        (RAMP, 1_000, True, []),
+        (GRID, 500, False, []),
+        (GRID, 900, True, [10.0]),
+    ],
+)
+def test_a_late_prober_shows_only_what_the_stages_before_show(
+    plan: Plan, healthy: int, *, page: bool, shown: list[float]
+) -> None:
+    """The stages of a ramp are too short to show a rate; in a grid of 10/s and 20/s for a minute each, the first one may be."""
+    found = run(plan, late(healthy), 1, page=page)
+    assert (found.reason, [each.lower for each in found.capacities if each.lower]) == ("prober_late", shown)
+    assert ("what was sent before grid 20/s counts" in found.detail) == bool(shown)
+    assert found.verdict == ("not_reached" if shown else "not_enough_data")
 
 
 def test_an_engine_that_always_meets_its_slo_holds_at_the_highest_rate() -> None:

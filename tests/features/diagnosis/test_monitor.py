@@ -1,8 +1,10 @@
 """The diagnosis of a target: only while it is in trouble, compared with its usual windows."""
 
 import asyncio
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from decimal import Decimal
 from random import Random
 from typing import cast
 
@@ -21,10 +23,12 @@ from prober.features.diagnosis.monitor import (
     MIN_PROBES,
     DiagnosisMonitor,
     TargetDiagnosis,
+    _breached,
 )
 from prober.measure.chat import Usage
 from prober.measure.engine_signals import EngineHistogram, EngineInfo, EngineSignals, PageReading
 from prober.measure.gpu_reading import GpuReading
+from prober.measure.objective import Slo
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import TargetState
@@ -262,9 +266,27 @@ def test_a_workload_that_is_removed_is_forgotten() -> None:
     """What was usual for it is neither kept nor saved."""
     scene = Scene()
     scene.run_for(300)
-    assert [name for name, _ in scene.monitor.states()] == ['["t", "probe"]']
+    assert [json.loads(name)[:2] for name, _ in scene.monitor.states()] == [["t", "probe"]]
     reconfigured(scene.target, spec(TEXT.replace("workload: probe", "workload: chat")))
     assert list(scene.monitor.states()) == []
+    scene.run_for(300)  # probes that were on their way
+    assert list(scene.monitor.states()) == []
+
+
+def test_a_workload_that_changes_under_its_name_is_learned_again() -> None:
+    """Neither the windows of this process nor those that an earlier one saved are of its requests; other keys change nothing."""
+    before = Scene()
+    before.run_for(CALM_S)
+    same = TEXT.replace("0.2/s", "1/s")
+    longer = f"workloads: {{probe: {{prompt_tokens: 4000, output_tokens: 32}}}}\n{TEXT}"
+    for scene in (before, Scene(dict(before.monitor.states()))):
+        target = scene.target.find(TargetDiagnosis)
+        assert target is not None
+        reconfigured(scene.target, spec(same))
+        assert target.usual["probe"]
+        reconfigured(scene.target, spec(longer))
+        assert not target.usual["probe"]
+        assert not target._probes
 
 
 @pytest.mark.parametrize("flip_s", [30, 60, 75, 90, 150, 240])
@@ -299,19 +321,33 @@ def test_too_few_bad_probes_are_not_a_breach() -> None:
     assert scene.diagnosis is not None
 
 
+def test_wrong_answers_are_no_begin_of_slowness() -> None:
+    """Thirty wrong answers, then ten slow ones: the trouble that is diagnosed begins with the slow ones."""
+    quick = Slo("quick", "ttft", 0.3, Decimal("0.95"), 3_600.0)
+    right = Slo("right", "quality", None, Decimal("0.95"), 3_600.0)
+    scene, probes = Scene(), []
+    for second in range(40):
+        scene.now_s = second
+        answer = scene.probe(0.1 if second < 30 else 0.6, 0.008)
+        probes.append(replace(answer, check="text", outcome=Outcome.WRONG_ANSWER if second < 30 else Outcome.OK))
+    breached, bad_s = _breached((right, quick), probes)
+    assert (breached, min(bad_s)) == ({"ttft": 0.3}, 30.0)
+    assert _breached((right,), probes) == ({}, [])
+
+
 def test_what_is_usual_survives_a_restart() -> None:
     """A process that starts in the middle of the trouble names it by what an earlier one saved. A row that is none is left out."""
     before = Scene()
     before.run_for(CALM_S)
     saved = dict(before.monitor.states())
-    assert list(saved) == ['["t", "probe"]']
+    (key,) = saved
     after = Scene(saved)
     after.run_for(TROUBLE_S, itl_s=0.02)
     assert after.regimes() == {"slow_decode"}
     for odd in (b"{", b"[1]", b'{"color": 1}'):
         fresh = Scene(dict.fromkeys(saved, odd))
-        assert fresh.monitor.saved_usual("t", "probe") is None
-    assert isinstance(Scene(saved).monitor.saved_usual("t", "probe"), WindowFeatures)
+        assert fresh.monitor.saved_usual(key) is None
+    assert isinstance(Scene(saved).monitor.saved_usual(key), WindowFeatures)
 
 
 def test_decode_speed_is_compared_with_the_bandwidth_bound() -> None:

@@ -5,7 +5,17 @@ from dataclasses import replace
 import pytest
 
 from prober.features.diagnosis.diagnosis import diagnose
-from prober.features.diagnosis.phases import PHASES, SHARED, SHORT, Failure, Phase, evidence, failures, rows
+from prober.features.diagnosis.phases import (
+    PHASES,
+    SHARED,
+    SHORT,
+    Failure,
+    Phase,
+    evidence,
+    failures,
+    not_diagnosed,
+    rows,
+)
 from prober.features.diagnosis.window import Hardware, Reading
 from prober.measure.bandwidth_bound import DecodeModel
 from prober.measure.chat import Usage
@@ -93,3 +103,24 @@ def test_failures_are_named_by_their_kind_and_the_words_of_the_server() -> None:
     assert found[0].text() == "2 × http_404: HTTP 404: no model 'x'"
     assert [failure.outcome for failure in found] == ["http_404", "reset"]
     assert failures([probe(SHORT, 0.1, 0.01)]) == []
+
+
+@pytest.mark.parametrize(
+    ("outcome", "limits_s", "reason"),
+    [
+        (Outcome.OK, {"ttft": 0.2}, ""),
+        (Outcome.OK, {"ttft": 0.5, "tpot": 0.009}, ""),
+        (
+            Outcome.OK,
+            {"ttft": 0.5, "tpot": 0.03},
+            "Nothing was slow: no probe was above --ttft 500 ms or --tpot 30 ms.",
+        ),
+        (Outcome.OK, {}, "No limit was given, so nothing is called slow: --ttft and --tpot say what is too slow."),
+        (Outcome.RESET, {"ttft": 0.2}, "No probe was answered, so there is no latency to explain."),
+    ],
+)
+def test_nothing_is_diagnosed_where_nothing_was_slow(outcome: Outcome, limits_s: dict[str, float], reason: str) -> None:
+    """Nor where no limit says what is slow. The longest TTFT is 225 ms, the TPOT 10 ms."""
+    results = [replace(result, outcome=outcome) for result in matrix(1e-4, 0.07, 0.01)]
+    assert not_diagnosed(results, limits_s).startswith(reason)
+    assert bool(not_diagnosed(results, limits_s)) == bool(reason)

@@ -311,13 +311,14 @@ def test_the_slowest_answers_show_one_slow_replica() -> None:
 
 
 def test_headers_are_compared_with_the_first_token() -> None:
-    """Medians of the time to the headers, and of its share of the time to the first token."""
+    """Medians of the time to the headers, and of its share of the time to the first token; in virtual time that may be 0."""
     sent = [replace(probe().timeline, headers_ns=10 * MS) for _ in range(20)]
     features = window_features([replace(probe(), timeline=line) for line in sent])
     assert features.headers_s == pytest.approx(0.010)
     assert features.headers_ratio == pytest.approx(0.2)
-    late = window_features([replace(probe(), timeline=replace(line, is_late=True)) for line in sent])
-    assert (late.headers_s, late.headers_ratio) == (None, None)
+    for odd in (replace(sent[0], is_late=True), replace(sent[0], sent_ns=sent[0].first_ns)):
+        unusable = window_features([replace(probe(), timeline=odd)] * 20)
+        assert (unusable.headers_s, unusable.headers_ratio) == (None, None)
 
 
 def test_usual_features_are_the_medians_of_windows() -> None:
