@@ -101,7 +101,8 @@ class Comparison:
                 self.added_s = now.ttft_mean_s - before.ttft_mean_s
         is_longer = is_at_least(self.growth(lambda w: w.long_ttft_s), GROWN)
         self.long_added_s = (now.long_ttft_s or 0.0) - (before.long_ttft_s or 0.0) if is_longer else None
-        self.is_ttft_slow = self.added_s is not None if self.has_usual else "ttft" in evidence.breached
+        has_grown = self.added_s is not None or self.long_added_s is not None
+        self.is_ttft_slow = has_grown if self.has_usual else "ttft" in evidence.breached
         self.queue_share = self.share(lambda w: w.engine_queue_s, self.added_s)
         if self.queue_share is None:
             self.queue_share = self.share(_waiting_s, self.added_s)
@@ -339,7 +340,8 @@ def _stands_still_more(c: Comparison) -> bool:
     longest_s, usual_s, at_limit = c.now.longest_still_s, c.before.longest_still_s, c.now.waiting_at_most_running_ratio
     if still is None or usual is None or longest_s is None or usual_s is None:
         return False
-    if still < max(usual + STILL, 1.6 * usual) or longest_s < max(LONG_STILL_S, 1.3 * usual_s):
+    is_longer = longest_s >= 1.3 * usual_s or still >= 2 * usual
+    if still < max(usual + STILL, 1.6 * usual) or longest_s < LONG_STILL_S or not is_longer:
         return False
     load: Sequence[Read] = (lambda w: w.prompt_tokens_per_request, lambda w: w.requests_per_s)
     growths = [c.step_growth, c.work_growth, *(c.growth(read) for read in load)]

@@ -3,13 +3,12 @@
 With one probe at a time the prober adds no load of its own: a probe that waits, waits for other requests.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
 from prober.features.diagnosis.clues import Evidence
-from prober.features.diagnosis.window import WARM, Hardware, Reading, window_features
+from prober.features.diagnosis.window import WARM, Hardware, Reading, failure_kinds, window_features
 from prober.measure.outcome import ANSWERED
 from prober.measure.result import ProbeResult
 from prober.measure.timeline_text import format_duration
@@ -62,8 +61,7 @@ class Failure:
 
 def failures(results: Iterable[ProbeResult]) -> list[Failure]:
     """The probes without an answer, the most frequent failure first."""
-    failed = [(str(probe.outcome.value), probe.detail) for probe in results if probe.outcome not in ANSWERED]
-    return [Failure(*kind, count) for kind, count in Counter(failed).most_common()]
+    return [Failure(*kind) for kind in failure_kinds(probe for probe in results if probe.outcome not in ANSWERED)]
 
 
 def rows(results: Sequence[ProbeResult]) -> list[Row]:

@@ -7,6 +7,7 @@ Features whose input is missing are absent. 2,000 probes take milliseconds.
 """
 
 import math
+import re
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -68,11 +69,7 @@ def window_features(
     gaps, are_single_tokens = _gaps(good)
     step_s = _step_s(gaps) if are_single_tokens else None
     still_ratio, held_ratio, still_together_ratio, longest_still_s = _pauses(good, _step_s(gaps))
-    failed = Counter(
-        f"{probe.outcome}: {probe.detail}" if probe.detail else str(probe.outcome)
-        for probe in probes
-        if probe.outcome in BAD
-    )
+    failed = failure_kinds(probe for probe in probes if probe.outcome in BAD)
     cold_s, warm_s, saving_error_s = _cold_and_warm(ttfts)
     headers_s, headers_ratio = _headers(good)
     running = _mean(s.requests_running for _, s in readings)
@@ -89,7 +86,7 @@ def window_features(
     hits = _rate(readings, lambda s: s.prefix_cache_hits_tokens_total)
     return WindowFeatures(
         probes=len(probes),
-        failures=dict(failed.most_common()),
+        failures={f"{outcome}: {detail}" if detail else outcome: count for outcome, detail, count in failed},
         ttft_mean_s=mean_s,
         ttft_mean_error_s=error_s,
         step_s=step_s,
@@ -139,6 +136,19 @@ def window_features(
         context_tokens=context_tokens,
         over_bound=_over_bound(hardware, step_s, readings, running, context_tokens),
     )
+
+
+def failure_kinds(probes: Iterable[ProbeResult]) -> list[tuple[str, str, int]]:
+    """(outcome, detail, number) of failed probes, most frequent first. Of details that differ only in numbers one stands for all."""
+    kinds: dict[tuple[str, str], Counter[str]] = {}
+    for probe in probes:
+        alike = re.sub(r"(?<!HTTP )\b\d+", "", probe.detail)
+        kinds.setdefault((str(probe.outcome.value), alike), Counter())[probe.detail] += 1
+    rows = [
+        (outcome, f"{'such as ' if len(details) > 1 else ''}{details.most_common(1)[0][0]}", details.total())
+        for (outcome, _), details in kinds.items()
+    ]
+    return sorted(rows, key=lambda row: -row[2])
 
 
 def _pauses(probes: Sequence[ProbeResult], step_s: float | None) -> tuple[float | None, ...]:
@@ -211,7 +221,7 @@ def prompt_line(samples: Sequence[tuple[float, float]]) -> PromptLine | None:
     if long < MIN_LENGTH_RATIO * short:
         return None
     low_s, high_s = ([ttft for _, ttft in part] for part in (low, high))
-    error_s = math.hypot(_median_error(low_s), _median_error(high_s))
+    error_s = math.hypot(_median_error(low_s, third), _median_error(high_s, third))
     return PromptLine(
         (median(high_s) - median(low_s)) / (long - short),
         error_s / (long - short),
@@ -252,36 +262,47 @@ def _slow_step_s(probes: Iterable[ProbeResult]) -> float | None:
 
 
 def _cold_and_warm(ttfts: Iterable[tuple[ProbeResult, float]]) -> tuple[float, float, float] | tuple[None, None, None]:
-    """Medians of the TTFT of cold and of warm prompts, and the standard error of their difference.
+    """Medians of the TTFT of cold and of warm prompts of the same lengths, and the standard error of their difference.
 
     A warm prompt is compared with the cold ones of its workload that are of similar length. The error is that of a median of normal
-    samples, from the quartiles, which a few slow requests do not change.
+    samples, from the quartiles around the medians of similar lengths: neither other lengths nor a few slow requests change it.
     """
-    series: dict[str, list[tuple[int, float]]] = {}
+    series: dict[str, dict[int, list[float]]] = {}
     for probe, ttft in ttfts:
         if length := _prompt_tokens(probe):
-            series.setdefault(probe.workload, []).append((length, ttft))
-    pairs: list[tuple[float, float]] = []
-    compared: dict[tuple[str, int], float] = {}
+            series.setdefault(probe.workload, {}).setdefault(length, []).append(ttft)
+    warms_s: list[float] = []
+    savings_s: list[float] = []
+    compared: dict[tuple[str, int], int] = {}
+    around_s: tuple[list[float], list[float]] = ([], [])
     for name, warm in series.items():
-        cold = series.get(name.removesuffix(WARM), ()) if name.endswith(WARM) else ()
-        for length, ttft in warm:
-            near = {
-                (name, place): cold_s
-                for place, (cold_length, cold_s) in enumerate(cold)
-                if abs(cold_length - length) <= MAX_LENGTH_DIFFERENCE * length
-            }
-            if near:
-                pairs.append((median(near.values()), ttft))
-                compared |= near
-    if min(len(pairs), len(compared)) < MIN_SAMPLES_BY_QUANTILE[0.5]:
+        cold = series.get(name.removesuffix(WARM), {}) if name.endswith(WARM) else {}
+        for length, samples_s in warm.items():
+            near = [other for other in cold if _is_similar(other, length)]
+            if not near:
+                continue
+            colds_s = [cold_s for other in near for cold_s in cold[other]]
+            median_s = median(colds_s)
+            usual_s = median(warm_s for other in warm if _is_similar(other, length) for warm_s in warm[other])
+            warms_s += samples_s
+            savings_s += [median_s - warm_s for warm_s in samples_s]
+            compared |= {(name, other): len(cold[other]) for other in near}
+            around_s[0].extend(cold_s - median_s for cold_s in colds_s)
+            around_s[1].extend(warm_s - usual_s for warm_s in samples_s)
+    samples = min(len(warms_s), sum(compared.values()))
+    if samples < MIN_SAMPLES_BY_QUANTILE[0.5]:
         return None, None, None
-    error_s = math.hypot(_median_error(list(compared.values())), _median_error([warm_s for _, warm_s in pairs]))
-    return median(cold_s for cold_s, _ in pairs), median(warm_s for _, warm_s in pairs), error_s
+    warm_s = median(warms_s)
+    return warm_s + median(savings_s), warm_s, math.hypot(*(_median_error(rest_s, samples) for rest_s in around_s))
 
 
-def _median_error(samples: Sequence[float]) -> float:
-    return 1.2533 * _quartile_range(samples) / 1.349 / math.sqrt(len(samples))
+def _is_similar(length: int, other: int) -> bool:
+    return abs(length - other) <= MAX_LENGTH_DIFFERENCE * other
+
+
+def _median_error(samples: Sequence[float], independent: int) -> float:
+    """Standard error of a median of normal samples, of which so many are independent."""
+    return 1.2533 * _quartile_range(samples) / 1.349 / math.sqrt(independent)
 
 
 def _quartile_range(samples: Sequence[float]) -> float:

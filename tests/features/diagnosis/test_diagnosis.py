@@ -179,6 +179,14 @@ CASES: dict[str, list[tuple[tuple[Name, ...], dict[str, Any], tuple[str, ...], t
         (("unknown",), {**PAUSES, "computed_prompt_tokens_per_s": 1_300.0}, ("itl",), ()),
         (("unknown",), {**PAUSES, "long_ttft_s": 0.11}, ("itl",), ()),
     ],
+    "pauses that are no longer than usual take twice the usual time": [
+        (("stalls",), {**PAUSES, "longest_still_s": 0.3}, ("itl",), ()),
+        (("unknown",), {**PAUSES, "longest_still_s": 0.2}, ("itl",), ()),
+    ],
+    "prefill is slower where long prompts are, though the mean of all hardly grows": [
+        (("slow_prefill",), {**PREFILL, "ttft_mean_s": 0.1}, ("ttft",), ()),
+        (("unknown",), {**PREFILL, "ttft_mean_s": 0.1, "long_ttft_s": 0.11}, ("ttft",), ()),
+    ],
     "prompts of others that take the prefix cache's share, but not its hits, are no miss": [
         (("queueing",), {**QUEUEING, "prefix_hit_ratio": 0.1}, ("ttft",), ()),
     ],

@@ -95,7 +95,7 @@ def test_a_missed_threshold_is_diagnosed_without_a_baseline() -> None:
 
 
 def test_failures_are_named_by_their_kind_and_the_words_of_the_server() -> None:
-    """The most frequent first; answers are none."""
+    """The most frequent first; answers are none. Texts that differ in a number are one kind, but not those of another status."""
     missing = replace(probe(SHORT, 0.1, 0.01, Outcome.HTTP_404), detail="HTTP 404: no model 'x'")
     results = [probe(SHORT, 0.1, 0.01, Outcome.RESET), missing, missing, probe(SHORT, 0.1, 0.01)]
     found = failures(results)
@@ -103,6 +103,16 @@ def test_failures_are_named_by_their_kind_and_the_words_of_the_server() -> None:
     assert found[0].text() == "2 × http_404: HTTP 404: no model 'x'"
     assert [failure.outcome for failure in found] == ["http_404", "reset"]
     assert failures([probe(SHORT, 0.1, 0.01)]) == []
+    details = [
+        "HTTP 400: 2059 tokens are too many",
+        "HTTP 400: 2061 tokens are too many",
+        "HTTP 422: 9 tokens are too many",
+    ]
+    longs = [replace(probe(SHORT, 0.1, 0.01, Outcome.REJECTED), detail=detail) for detail in details]
+    assert [failure.text() for failure in failures(longs)] == [
+        "2 × rejected: such as HTTP 400: 2059 tokens are too many",
+        "1 × rejected: HTTP 422: 9 tokens are too many",
+    ]
 
 
 @pytest.mark.parametrize(

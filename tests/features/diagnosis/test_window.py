@@ -70,6 +70,19 @@ def test_latencies_are_of_answered_probes() -> None:
     assert (features.probes, features.failures) == (34, {"timeout_total": 1})
 
 
+def test_two_lengths_of_prompts_add_nothing_to_the_error_of_the_saving() -> None:
+    """Half save 30 ms and half 250 ms, each within 4 ms: the saving is certain to a few ms."""
+    samples = [(256, 55.0, 25.0), (1_536, 290.0, 40.0)] * 20
+    cold = [probe(ttft_ms=cold_ms + i % 5, prompt=length) for i, (length, cold_ms, _) in enumerate(samples)]
+    warm = [
+        probe(ttft_ms=warm_ms + i % 5, prompt=length, workload="w_warm")
+        for i, (length, _, warm_ms) in enumerate(samples)
+    ]
+    features = window_features(cold + warm)
+    assert features.saving_error_s is not None
+    assert 0.0 < features.saving_error_s < 0.002
+
+
 def test_too_few_probes_give_no_features() -> None:
     """Below twenty probes there is no mean, median, late ratio or connect time."""
     features = window_features([probe() for _ in range(19)])
