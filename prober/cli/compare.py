@@ -216,7 +216,9 @@ def compare(
                     "--warm-up 0: a turn needs a request before it, which shows that the side answers; give 1 or more"
                 )
             worker_processes = workers.count()
-            _announce(halves, pause_s)
+            lasts_s = sum(half.offsets_ns[-1] / 1e9 + pause_s + 1 for half in halves)
+            minutes = max(1, round(lasts_s / 60))
+            echo(f"{len(halves)} turns, about {minutes} minute{'' if minutes == 1 else 's'}", err=True)
             comparison, measured = uvloop.run(
                 _measured(specs, halves, pause_s, warm, level, slos, worker_processes, workers.ray)
             )
@@ -282,12 +284,6 @@ def _files(a: str, b: str) -> tuple[Path, Path] | None:
     if len(paths) == 1:
         raise ValueError(f"{a} and {b}: give two addresses, or two files that are there")
     return (Path(a), Path(b)) if paths else None
-
-
-def _announce(halves: Sequence[Half], pause_s: float) -> None:
-    lasts_s = sum(half.offsets_ns[-1] / 1e9 + pause_s + 1 for half in halves)
-    minutes = max(1, round(lasts_s / 60))
-    echo(f"{len(halves)} turns, about {minutes} minute{'' if minutes == 1 else 's'}", err=True)
 
 
 def _stored(
@@ -454,15 +450,9 @@ async def _turn(session: Session, half: Half, warm_up: WarmUpLength) -> tuple[li
     drawer = RequestGenerator(workload, Random(half.seed))
     async with aclosing(session.ordered(drawer, (start_ns + offset for offset in half.offsets_ns))) as results:
         ended = [result async for result in results]
-    rows = [_row(result, start_ns) for result in ended]
+    loading = Request(stage=0, start_s=0.0, outcome="http_5xx", error="it says it is loading or shutting down")
+    rows = [request_of(result, 0, start_ns) if result is not None else loading for result in ended]
     return rows, [result for result in ended if result is not None], sum(result is not None for result in warm)
-
-
-def _row(result: ProbeResult | None, origin_ns: int) -> Request:
-    """The request of a result. None: the engine is loading or shutting down, which counts as a failure."""
-    if result is None:
-        return Request(stage=0, start_s=0.0, outcome="http_5xx", error="it says it is loading or shutting down")
-    return request_of(result, 0, origin_ns)
 
 
 def _draw(comparison: Comparison) -> None:

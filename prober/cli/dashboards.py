@@ -14,7 +14,6 @@ from prober.cli.exit_codes import ExitCode, fail
 from prober.cli.output import echo
 
 if TYPE_CHECKING:
-    from prober.features.grafana.client.push import PushResult
     from prober.features.grafana.client.server import Credential
 
 FOLDER = "LLM SLO prober"
@@ -195,20 +194,17 @@ def _push(destination: _Destination, documents: list[dict[str, Any]], *, dry_run
     echo("\n".join(report.notes))
     for result in report.dashboards:
         difference = result.difference if dry_run or result.state == "edited" else ()
-        lines = [_line(result, dry_run), *(f"    {line}" for line in difference)]
+        would_be = "would be " if dry_run and result.state in SENT else ""
+        detail = f": {result.detail}" if result.detail else ""
+        lines = [
+            f"{result.title} (/d/{result.uid}): {would_be}{result.state}{detail}",
+            *(f"    {line}" for line in difference),
+        ]
         echo("\n".join(lines), err=result in report.not_replaced)
     if report.not_replaced:
         return ExitCode.FAILED
     is_pending = dry_run and any(result.state in SENT for result in report.dashboards)
     return ExitCode.CHANGES_PENDING if is_pending else ExitCode.OK
-
-
-def _line(result: "PushResult", dry_run: bool) -> str:
-    from prober.features.grafana.client.push import SENT
-
-    would_be = "would be " if dry_run and result.state in SENT else ""
-    detail = f": {result.detail}" if result.detail else ""
-    return f"{result.title} (/d/{result.uid}): {would_be}{result.state}{detail}"
 
 
 def _fail(message: str, code: ExitCode = ExitCode.WRONG_CALL) -> NoReturn:

@@ -205,7 +205,7 @@ def _mock(name: str, port: int, options: Sequence[str], trouble_s: float) -> lis
 
 
 def _story(scenes: Sequence[str], trouble_s: float) -> str:
-    """What to expect, by scene; without scenes that of all four engines."""
+    """Expected course of each scene; without scenes that of all four engines."""
     after = f"{trouble_s:g} s" if trouble_s < 120 else f"{trouble_s / 60:g} minutes"
     if not scenes:
         return STORY.format(after=after) + ENDING

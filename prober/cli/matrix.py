@@ -223,7 +223,8 @@ async def _send_rows(spec: TargetSpec, rows: Sequence[Row], warm_up: WarmUpLengt
         if (problem := await session.target.identify()) is not None:
             raise UnidentifiedTarget(f"{spec.url}: {problem.detail}")
         facts = await read_facts(session.target, None)
-        with _progress() as progress:
+        columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+        with Progress(*columns, console=Terminal(stderr=True, highlight=False, soft_wrap=True)) as progress:
             say = progress.console.print
             for text in (text for row in rows for text in reservations(row)):
                 say(text, markup=False)
@@ -294,11 +295,6 @@ async def _unless(interrupted: asyncio.Event, work: Coroutine[Any, Any, None]) -
         for task in (working, waiting):
             task.cancel()
         await asyncio.gather(working, waiting, return_exceptions=True)
-
-
-def _progress() -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    return Progress(*columns, console=Terminal(stderr=True, highlight=False, soft_wrap=True))
 
 
 def _with_costs(rows: Sequence[Row], verdicts: Sequence[Verdict], result: Result) -> list[Verdict]:

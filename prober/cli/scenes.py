@@ -36,7 +36,7 @@ class Engine:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """One engine in trouble. trouble: what happens to it; shown: what is to be seen of it; neighbour: of the same kind, healthy"""
+    """An engine in trouble. trouble: what happens to it; shown: what is to be seen of it; neighbour: of the same kind, healthy"""
 
     trouble: str
     shown: str

@@ -92,7 +92,8 @@ class SweepCost:
     def mistakes(self) -> Iterator[tuple[str, str]]:
         """Path and message of mistakes: probes and sweeps exceed a daily budget."""
         for kind, left in _left(self.spec).items():
-            limit, probes = _budget(self.spec.budget, kind), _probes(self.spec, kind)
+            limit, use = _budget(self.spec.budget, kind), estimate_per_day(self.spec)
+            probes = use.tokens if kind == "tokens" else use.dollars or 0.0
             in_unit, per_sweep = UNITS[kind].format, self.amount(kind)
             warm_up = WARM_UP * _amount(self.spec.budget, kind, self.prompt_tokens, self.completion_tokens)
             most = max(1, self.most_in_day)
@@ -169,11 +170,6 @@ def _left(spec: TargetSpec) -> dict[str, float]:
 def _budget(budget: BudgetSpec | None, kind: str) -> float:
     limit: float | None = getattr(budget, f"{kind}_per_day", None)
     return inf if limit is None else limit
-
-
-def _probes(spec: TargetSpec, kind: str) -> float:
-    use = estimate_per_day(spec)
-    return use.tokens if kind == "tokens" else use.dollars or 0.0
 
 
 def _amount(budget: BudgetSpec | None, kind: str, prompt: float, completion: float) -> float:

@@ -129,7 +129,7 @@ def _coloured(row: str) -> Text:
 
 
 def _head(snapshot: Snapshot, now_unix_s: float) -> list[Text]:
-    """What this is, the headline, and what makes the rest doubtful."""
+    """Title, headline, and doubts about the rest."""
     kinds = {fact.kind for fact in snapshot.concerns}
     worst: Kind = next((kind for kind in ("bad", "few", "unknown", "good") if kind in kinds), "unknown")
     lines = [Text(f"prober watch  {time_of_day(snapshot.time)} UTC  ") + _mark(worst, snapshot.headline)]
@@ -163,7 +163,7 @@ def _overview(ranked: Sequence[tuple[TargetAnswer, ConcernAnswer]], width: int, 
 def _detail(
     snapshot: Snapshot, watched: Watched, target: TargetAnswer, fact: ConcernAnswer, width: int, room: int
 ) -> list[Text]:
-    """One target in at most `room` lines: the chart takes what the other parts leave."""
+    """A target in at most `room` lines: the chart takes what the other parts leave."""
     story = watched.story(target)
     top = [
         _title(target),

@@ -33,7 +33,7 @@ class Point:
 
 @dataclass(slots=True)
 class Story:
-    """What was seen of a target since the start. answered_unix_s: the due time of its latest answer."""
+    """Observations of a target since the start. answered_unix_s: the due time of its latest answer."""
 
     points: deque[Point] = field(default_factory=lambda: deque(maxlen=MAX_POINTS))
     not_ok: deque[EndedProbe] = field(default_factory=lambda: deque(maxlen=MAX_NOT_OK))
@@ -70,12 +70,12 @@ class Watched:
             del self._stories[name]
 
     def story(self, target: TargetAnswer) -> Story:
-        """What was seen of a target."""
+        """The observations of a target."""
         return self._stories.get(target.name) or Story()
 
 
 def plain_lines(watched: Watched, snapshot: Snapshot) -> list[str]:
-    """What a snapshot that was just added says: events, probes that did not end well, what makes the rest doubtful, each target."""
+    """Lines of a snapshot that was just added: events, probes that did not end well, doubts about the rest, each target."""
     lines = [
         f"{time_of_day(event.unix_s)} {one_line(': '.join(filter(None, (event.target, event.text))))}"
         for event in snapshot.events
@@ -90,7 +90,7 @@ def plain_lines(watched: Watched, snapshot: Snapshot) -> list[str]:
 
 
 def summary(watched: Watched) -> list[str]:
-    """What is left on the terminal at the end."""
+    """Lines that stay on the terminal at the end."""
     snapshot = watched.snapshot
     if snapshot is None:
         return ["prober watch ended before its prober had started; nothing was measured"]
@@ -109,7 +109,7 @@ def summary(watched: Watched) -> list[str]:
 
 
 def doubts(snapshot: Snapshot) -> list[str]:
-    """What makes the rest doubtful: the prober's own lateness, a configuration that is not in effect."""
+    """Doubts about the rest: the prober's own lateness, a configuration that is not in effect."""
     problems = [one_line(f"{problem.headline}: {'; '.join(problem.mistakes)}") for problem in snapshot.problems]
     return [*([] if snapshot.trusted else [UNTRUSTED]), *problems]
 
@@ -138,14 +138,14 @@ def concern_words(target: TargetAnswer, fact: ConcernAnswer) -> str:
 
 
 def outcomes(target: TargetAnswer) -> str:
-    """How many scheduled probes ended how, since the target appeared."""
+    """Numbers of scheduled probes by outcome, since the target appeared."""
     total = sum(target.outcomes.values())
     listed = ", ".join(f"{count:,} {name}" for name, count in target.outcomes.items())
     return f"{total:,} ended: {listed}" if total else "none has ended yet"
 
 
 def ending(probe: EndedProbe) -> str:
-    """How a probe ended, in the server's words where it had some."""
+    """Outcome of a probe, in the server's words where it had some."""
     note = " (not counted as a failure)" if probe.outcome in NEUTRAL else ""
     return one_line(f"{probe.outcome}{': ' if probe.detail else ''}{probe.detail}{note}")
 
@@ -191,7 +191,9 @@ def drift_words(drifts: Sequence[DriftAnswer], now_unix_s: float) -> tuple[Kind,
         return "few", "; ".join(_slower(drift, now_unix_s) for drift in active)
     learning = ", ".join(dict.fromkeys(_signal(drift) for drift in drifts if drift.phase == "learning"))
     known = [drift for drift in drifts if drift.phase != "learning"]
-    judged = ", ".join(dict.fromkeys(f"{_signal(drift)} ({_depth(drift)})" for drift in known if not drift.why))
+    depths = {"provisional": "provisional, only a large one would be found"}
+    words = (f"{_signal(drift)} ({depths.get(drift.phase, drift.phase)})" for drift in known if not drift.why)
+    judged = ", ".join(dict.fromkeys(words))
     if known and not judged:
         return "unknown", one_line(f"unknown, {known[0].why}")
     if not judged:
@@ -226,10 +228,6 @@ def _slower(drift: DriftAnswer, now_unix_s: float) -> str:
     shifts = ", ".join(f"p{s.q * 100:g} ×{s.ratio:.3g} [{s.lower:.3g}, {s.upper:.3g}]" for s in drift.shifts)
     size = shifts or ("" if drift.load in ("outside", "missing") else "too few samples since the alarm for its size")
     return one_line(f"{_signal(drift)} slower{since}: {'; '.join(filter(None, (size, drift.why)))}")
-
-
-def _depth(drift: DriftAnswer) -> str:
-    return "provisional, only a large one would be found" if drift.phase == "provisional" else drift.phase
 
 
 def _signal(drift: DriftAnswer) -> str:

@@ -123,7 +123,9 @@ def stage_sentences(result: Result, stage: Stage) -> Iterator[str]:
     place = f"At {stage.name}{rate}"
     if cost := stage_cost(stage, result.prices):
         parts = [("output", cost.output), ("prompt", cost.prompt), ("prompt and output", cost.total)]
-        bounds = output_cost_bounds(stage, _rows(result, stage), result.prices)
+        index = next(i for i, other in enumerate(result.stages) if other is stage)
+        requests = [request for request in result.requests if request.stage == index]
+        bounds = output_cost_bounds(stage, requests, result.prices)
         intervals = {"output": f" (${bounds[0]:,.4g} to ${bounds[1]:,.4g})"} if bounds is not None else {}
         priced = ", or ".join(
             f"${dollars:,.4g}{intervals.get(kind, '')} per million {kind} tokens"
@@ -136,7 +138,13 @@ def stage_sentences(result: Result, stage: Stage) -> Iterator[str]:
         else:
             yield f"{place}: no cost is stated, as it is not shown how many tokens per second the target delivers."
     elif wants_cost:
-        yield f"No cost is stated: {_missing_gpus(result)}."
+        disputes = [disagreement_text(other) for other in result.disagreements if other.name == "gpu_count"]
+        why = (
+            f"in dispute, {disputes[0]}"
+            if disputes
+            else "not known; name it with --gpus, or gpus.count in the configuration"
+        )
+        yield f"No cost is stated: the number of GPUs is {why}."
     speeds = []
     if (per_gpu := stage.output_tokens_per_s_per_gpu) is not None:
         speeds.append(f"{per_gpu:,.4g} output tokens/s per GPU")
@@ -167,21 +175,9 @@ def bound_sentences(result: Result, stage: Stage) -> Iterator[str]:
     )
 
 
-def _rows(result: Result, stage: Stage) -> list[Request]:
-    index = next(i for i, other in enumerate(result.stages) if other is stage)
-    return [row for row in result.requests if row.stage == index]
-
-
 def _total_rate(stage: Stage) -> float:
     """Rate of the stage with the load of others, as capacities count it; infinite for a stage without a rate."""
     return math.inf if stage.rate_per_s is None else stage.rate_per_s + (stage.demand_per_s or 0.0)
-
-
-def _missing_gpus(result: Result) -> str:
-    for disagreement in result.disagreements:
-        if disagreement.name == "gpu_count":
-            return f"the number of GPUs is in dispute, {disagreement_text(disagreement)}"
-    return "the number of GPUs is not known; name it with --gpus, or gpus.count in the configuration"
 
 
 @dataclass(frozen=True, slots=True)

@@ -199,6 +199,7 @@ def use_of(readings: Sequence[EngineSignals], devices: Sequence[Sequence[GpuRead
     """Summary of readings of the metrics page and of the GPUs, both in the order of time."""
     power = [total(gpu.power_watts for gpu in reading) for reading in devices]
     gpus = [gpu for reading in devices for gpu in reading]
+    queues = [page.queue_seconds for page in readings if page.queue_seconds is not None]
     return Use(
         running_mean=_mean(page.requests_running for page in readings),
         waiting_mean=_mean(page.requests_waiting for page in readings),
@@ -215,7 +216,7 @@ def use_of(readings: Sequence[EngineSignals], devices: Sequence[Sequence[GpuRead
         memory_bandwidth_peak_ratio=_peak(gpu.memory_bandwidth_ratio for gpu in gpus),
         power_mean_watts=_mean(power),
         power_peak_watts=_peak(power),
-        queue_mean_s=_queue_mean_s(readings),
+        queue_mean_s=_ratio(_growth(queue.sum for queue in queues), _growth(queue.counts[-1] for queue in queues)),
         prefix_hit_ratio=_ratio(
             _growth(page.prefix_cache_hits_tokens_total for page in readings),
             _growth(page.prefix_cache_queries_tokens_total for page in readings),
@@ -263,13 +264,6 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 def _peak(values: Iterable[float | None]) -> float | None:
     return max(_known(values), default=None)
-
-
-def _queue_mean_s(readings: Sequence[EngineSignals]) -> float | None:
-    """Mean time in the queue of the requests that left it between the readings."""
-    histograms = [page.queue_seconds for page in readings if page.queue_seconds is not None]
-    waited_s = _growth(histogram.sum for histogram in histograms)
-    return _ratio(waited_s, _growth(histogram.counts[-1] for histogram in histograms))
 
 
 def _ratio(part: float | None, of: float | None) -> float | None:

@@ -1,4 +1,4 @@
-"""What happens during a breach: the mechanism that the evidence shows, with its figures, or `unknown`.
+"""Diagnosis of a breach: the mechanism that the evidence shows, with its figures, or `unknown`.
 
     evidence = Evidence(now=window_features(...), before=window_features(...), breached={"ttft": 0.5}, engine="vllm")
     print(diagnose(evidence).text())
@@ -28,7 +28,7 @@ MAX_NAMES = 2  # more of them explain nothing
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What happens, and as far as it is known why.
+    """Diagnosis of a target: what happens, and as far as it is known why.
 
     regimes: the names, or only `unknown`
     why: the cause of slow decode steps, "" for other mechanisms

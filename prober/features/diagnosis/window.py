@@ -78,6 +78,18 @@ def window_features(
         for _, s in readings
         if s.kv_cache_usage_ratio_mean is not None and s.kv_cache_capacity_tokens is not None
     )
+    over_bound = None  # without the context of the batch, which the bound depends on
+    if hardware is not None and step_s and context_tokens is not None and running is not None:
+        # Each rank reads the weights, and the context of its own requests.
+        ranks = max(s.ranks or 1 for _, s in readings)
+        per_s = decode_bound_tokens_per_s(
+            hardware.model,
+            hardware.memory_bandwidth_bytes_per_s,
+            gpus=hardware.gpus,
+            context_tokens=context_tokens,
+            sequences=max(1.0, running / ranks),
+        )
+        over_bound = measured_to_bound_ratio(step_s, per_s)
     prompts, requests = _rate(readings, lambda s: s.prompt_tokens_total), _rate(readings, _requests_total)
     prompt_tokens = _observed_mean(readings, lambda s: s.prompt_tokens)
     if prompt_tokens is None and prompts is not None and requests:
@@ -134,7 +146,7 @@ def window_features(
             if d.memory_used_bytes is not None and d.memory_total_bytes
         ),
         context_tokens=context_tokens,
-        over_bound=_over_bound(hardware, step_s, readings, running, context_tokens),
+        over_bound=over_bound,
     )
 
 
@@ -409,27 +421,3 @@ def _waiting_at_most_running_ratio(readings: Sequence[Reading]) -> float | None:
     most = max((running for _, running in known), default=0.0)
     at_most = [running >= most for waiting, running in known if waiting >= 1]
     return fmean(at_most) if len(at_most) >= MIN_WAITING_READINGS else None
-
-
-def _over_bound(
-    hardware: Hardware | None,
-    step_s: float | None,
-    readings: Sequence[Reading],
-    running: float | None,
-    context_tokens: float | None,
-) -> float | None:
-    """Decode speed over the bandwidth bound; None without the context of the batch, which the bound depends on.
-
-    Each rank reads the weights, and the context of its own requests.
-    """
-    if hardware is None or not step_s or context_tokens is None or running is None:
-        return None
-    ranks = max(s.ranks or 1 for _, s in readings)
-    per_s = decode_bound_tokens_per_s(
-        hardware.model,
-        hardware.memory_bandwidth_bytes_per_s,
-        gpus=hardware.gpus,
-        context_tokens=context_tokens,
-        sequences=max(1.0, running / ranks),
-    )
-    return measured_to_bound_ratio(step_s, per_s)

@@ -26,7 +26,9 @@ def shifts(state: Drift) -> list[Shift]:
     places = list(state.ring.latest(alarm.after))
     residuals = [state.ring.residuals[at] for at in places]
     fifths = [state.ring.fifths[at] for at in places] if baseline.cuts else [0] * len(places)
-    error = _level_error(state, baseline)
+    # Of the expected log: of the model at the present load or hour, and of the level that wanders.
+    of_model = baseline.expected(state.last_s, state.load or 0.0)[1] / (1 - baseline.correlation)
+    error = math.hypot(of_model, baseline.wander) if of_model < math.inf else baseline.wander
     sizes = []
     for index, q in enumerate(QUANTILES):
         if len(places) >= MIN_SAMPLES_BY_QUANTILE[q]:
@@ -59,9 +61,3 @@ def _dependence(is_below: Sequence[bool], q: float) -> float:
     size = max(2, math.isqrt(len(is_below)))
     batches = [sum(is_below[i : i + size]) for i in range(0, len(is_below) - size + 1, size)]
     return sum((count - size * q) ** 2 for count in batches) / (len(batches) * size * q * (1 - q))
-
-
-def _level_error(state: Drift, baseline: Baseline) -> float:
-    """Standard error of the expected log: of the model at the present load or hour, and of the level that wanders."""
-    of_model = baseline.expected(state.last_s, state.load or 0.0)[1] / (1 - baseline.correlation)
-    return math.hypot(of_model, baseline.wander) if of_model < math.inf else baseline.wander

@@ -80,7 +80,7 @@ class DriftVerdict(NamedTuple):
 
     @property
     def why(self) -> str:
-        """What the load says of an active drift, or why there is no verdict; else empty."""
+        """Role of the load in an active drift, or the reason for no verdict; else empty."""
         if self.active:
             return CAUSES[self.load]
         return UNJUDGED.get(self.load, "") if self.phase != "learning" else ""

@@ -64,7 +64,7 @@ def _is_full(exported: Selector, window: str, labels: Sequence[str]) -> str:
 
 
 def budget(slo: Slo, recorded: Selector, exported: Selector, short: str) -> str:
-    """What is left of the budget, and when it is used up at the burn rate that is the alert's value.
+    """The rest of the budget, and when it is used up at the burn rate that is the alert's value.
 
     By the events that were counted, as the overview has it: after a day they are those of a day, not of the whole window.
 

@@ -85,8 +85,16 @@ class _SloRules:
         )
         soon = [self._declared(), *self._burn_rates(paging, self._increase), self._state()]
         soon += [alert.as_rule(self.options) for alert in (self._page(paging), self._vantage(paging), self._no_data())]
-        later = [*self._tiles(), *self._budget(), *self._burn_rates(waiting, self._tile_sum)]
-        later.append(self._ticket(waiting).as_rule(self.options))
+        # Events of a few minutes, every few minutes: their sums are those of a long window, for a tenth of the samples.
+        tile = self.options.slow
+        later = [
+            self._record(f"{RECORDED}_{kind}:tile{tile}", self._increase(kind, self.options.slow_s))
+            for kind in ("events", "bad_events")
+        ]
+        later += [*self._budget(), *self._burn_rates(waiting, self._tile_sum)]
+        # A page suppresses the ticket as long as the short window reaches back to it.
+        burning = [f"{self._burns(pair)}\n{self._unless_told(pair.short_s, PAGES)}" for pair in waiting]
+        later.append(self._burn("warning", TICKET_WAIT, waiting, burning).as_rule(self.options))
         if percentile := percentile_window(self.slo, self.uses):
             later.append(self._percentile(*percentile).as_rule(self.options))
         name = f"llm-slo-{self.slo.name}"
@@ -111,22 +119,14 @@ class _SloRules:
         )
 
     def _burn_rates(self, chosen: Sequence[Pair], count: Callable[[str, float], str]) -> Iterator[Rule]:
-        for pair in chosen:
-            windows = {"long": promql(pair.long_s), "short": promql(pair.short_s)}
-            yield self._record(BURN_RATE, self._burn_rate(pair, count), **windows)
-
-    def _burn_rate(self, pair: Pair, count: Callable[[str, float], str]) -> str:
         """The lower burn rate of both windows, if the long one has enough events. count: of a kind of events in a window"""
-        long, short = (
-            f"({count('bad_events', window_s)}\n/\n({count('events', window_s)} {enough}))"
-            for window_s, enough in ((pair.long_s, f">= {guard(self.slo, pair, self.uses)}"), (pair.short_s, "> 0"))
-        )
-        return f"(\n{short}\n- clamp_min({short}\n- {long}, 0)) / {_number(self.slo.error_budget_ratio)}"
-
-    def _tiles(self) -> Iterator[Rule]:
-        """Events of a few minutes, every few minutes: their sums are those of a long window, for a tenth of the samples."""
-        for kind in ("events", "bad_events"):
-            yield self._record(f"{RECORDED}_{kind}:tile{self.options.slow}", self._increase(kind, self.options.slow_s))
+        for pair in chosen:
+            long, short = (
+                f"({count('bad_events', window_s)}\n/\n({count('events', window_s)} {enough}))"
+                for window_s, enough in ((pair.long_s, f">= {guard(self.slo, pair, self.uses)}"), (pair.short_s, "> 0"))
+            )
+            lower = f"(\n{short}\n- clamp_min({short}\n- {long}, 0)) / {_number(self.slo.error_budget_ratio)}"
+            yield self._record(BURN_RATE, lower, long=promql(pair.long_s), short=promql(pair.short_s))
 
     def _budget(self) -> Iterator[Rule]:
         """Events of the SLO's window, and what is left of its budget. Of declared SLOs only."""
@@ -183,11 +183,6 @@ class _SloRules:
             for kind in ("bad_events", "events")
         )
         return f"{bad}\n/\n({events} > 0) <= {share}\nand on (target) {odd}"
-
-    def _ticket(self, chosen: Sequence[Pair]) -> Alert:
-        """What a page has told is no ticket as long as the short window reaches back to it."""
-        burning = [f"{self._burns(pair)}\n{self._unless_told(pair.short_s, PAGES)}" for pair in chosen]
-        return self._burn("warning", TICKET_WAIT, chosen, burning)
 
     def _burn(self, severity: Severity, wait_for: str, chosen: Sequence[Pair], burning: Sequence[str]) -> Alert:
         """The alert on a burn over any of these pairs of windows. burning: the condition of each"""
