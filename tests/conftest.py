@@ -4,7 +4,10 @@ import asyncio
 import gc
 import os
 import shutil
+import socket
+import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -44,6 +47,22 @@ def absent(program: str) -> NoReturn:
     if os.environ.get("CI") == "true":
         pytest.fail(program, pytrace=False)
     pytest.skip(program)
+
+
+@pytest.fixture(scope="session")
+def stamping() -> None:
+    """The kernel stamps what arrives; a system that does not skips the test."""
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as ours:
+        if sys.platform == "linux":
+            ours.setsockopt(socket.SOL_SOCKET, 35, 1)
+        theirs, _ = server.accept()
+        with theirs:
+            for _ in range(50):  # the first bytes on a system that stamped nothing before may have none
+                theirs.send(b"a")
+                if ours.recvmsg(1, 64)[1]:
+                    return
+                time.sleep(0.02)
+    absent("no timestamps of the kernel")
 
 
 def part(name: str, advice: str, folder: Path | None = None) -> Path:

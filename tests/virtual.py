@@ -9,6 +9,7 @@ Tests marked `virtual_time` run in this loop.
 
 import asyncio
 import errno
+import os
 import selectors
 import socket
 from collections.abc import Awaitable, Callable, Iterator
@@ -62,7 +63,6 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._now_s = START_S
         self._is_real = False
         self._servers: dict[tuple[str, int], _Server] = {}
-        self._connected: dict[socket.socket, socket.socket] = {}
         loop = self
 
         class Jump(selectors.DefaultSelector):
@@ -112,9 +112,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **options: Any) -> Any:
         if (sock := options.get("sock")) is not None:
-            if (connected := self._connected.pop(sock, None)) is not None:
-                sock.close()
-                options["sock"] = connected
+            options["sock"] = socket.socket(fileno=sock.detach())  # of the family that it has now
         elif self._is_virtual(host, port):
             host, port, options["sock"] = None, None, await self._connect(host, port)
         return await super().create_connection(protocol_factory, host, port, **options)
@@ -128,7 +126,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return not self._is_real or (host, port) in self._servers
 
     async def _connect_in_memory(self, sock: socket.socket, address: Any) -> None:
-        self._connected[sock] = await self._connect(*address[:2])
+        """The socket becomes one end of the pair: its descriptor is another one now."""
+        with await self._connect(*address[:2]) as connected:
+            os.dup2(connected.fileno(), sock.fileno(), inheritable=False)
 
     async def _connect(self, host: str, port: int) -> socket.socket:
         server = self._servers.get((host, port))

@@ -15,7 +15,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from random import Random
 from typing import Any
 
 from prober import __version__
@@ -57,7 +56,6 @@ from prober.features.replicas.leadership import LeaseOptions, leadership
 from prober.features.slo.firing import firing_checks
 from prober.features.slo.monitor import SloMonitor
 from prober.net.clock import Clock
-from prober.net.receive_error import measure_receive_error
 from prober.probing.answered_targets import AnsweredTargets
 from prober.probing.buffering import BufferingMonitor
 from prober.probing.event_log import EventLog
@@ -307,12 +305,11 @@ class App:
         ledger.start(supervisor)
         await self._desired_targets.configure(specs)
         self._reloading.release()
-        clock.on_beat = self._lag_recorder()
+        clock.on_beat = self._beat_recorder(site.views.receive_delays)
         works: dict[str, Callable[[], Awaitable[None]]] = {
             "targets": self._desired_targets.run,
             "leases": leading.run,
             "configuration": partial(self._watch, site),
-            "receive_error": partial(self._measure_receive_error, site.views.receive_errors),
             "baselines": self._persistence.recall,
             "gpus": gpus.run,
             "diagnosis": diagnosis.run,
@@ -592,28 +589,22 @@ class App:
         else:
             self._fixed("web")
 
-    async def _measure_receive_error(self, latest: deque[float]) -> None:
-        if not self._clock.is_of_kernel:  # the thread that writes has another time
-            return
-        errors = self._family(own_series.RECEIVE_ERROR.name).histogram(FINE)
-
-        def record(seconds: float) -> None:
-            errors.observe(seconds)
-            latest.append(seconds)
-
-        try:
-            await measure_receive_error(self._clock, record, Random())
-        except OSError as problem:
-            log.warning("the prober's own receive error is not measured: no connection on 127.0.0.1: %s", problem)
-
-    def _lag_recorder(self) -> Callable[[int, float], None]:
+    def _beat_recorder(self, latest_delays: deque[float]) -> Callable[[int, float], None]:
+        """Records with each beat of the clock how late it came, and what was received since the last one."""
         lags = self._family(own_series.LOOP_LAG.name).histogram(COARSE)
+        delays = self._family(own_series.RECEIVE_DELAY.name).histogram(FINE)
+        by_kernel, by_process = (self._family(own_series.STAMPS.name).value(source) for source in ("kernel", "process"))
         trusted = self._family(own_series.TRUSTED.name).value()
+        stamps = self._clock.stamps
 
         begun_s = asyncio.get_running_loop().time()
 
         def beat(now_ns: int, late_s: float) -> None:
             lags.observe(late_s)
+            delays_s = [delay_ns / 1e9 for delay_ns in stamps.take_delays()]
+            latest_delays.extend(delays_s)
+            delays.observe(*delays_s)
+            by_kernel.value, by_process.value = stamps.kernel, stamps.process
             if asyncio.get_running_loop().time() - begun_s < START_S:
                 return  # the prober itself starts; a probe that is late meanwhile is `invalid` all the same
             self._trust.lag(now_ns, late_s)

@@ -9,9 +9,14 @@ LOOP_LAG = histogram(
     "llmslo_event_loop_lag_seconds",
     "Lateness of the prober's event loop, fifty times a second during a probe, else once.",
 )
-RECEIVE_ERROR = histogram(
-    "llmslo_receive_error_seconds",
-    "How late the prober stamps received bytes, measured twice a second with bytes that it writes to itself.",
+RECEIVE_DELAY = histogram(
+    "llmslo_receive_delay_seconds",
+    "How much later than the kernel's stamp the prober read received bytes: in no latency, as the stamp counts.",
+)
+STAMPS = counter(
+    "llmslo_stamps_total",
+    "Reads of received bytes by the source of their timestamp: the kernel at arrival, or the process when it read.",
+    "source",
 )
 STORAGE_FAILURES = counter("llmslo_storage_write_failures_total", "Writes to --storage.path that failed.")
 TRUSTED = gauge(

@@ -6,7 +6,6 @@ from functools import partial
 
 from prober.measure import chat, messages, responses
 from prober.measure.chat import Chunk, Dialect, Request
-from prober.measure.sse import DONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +15,6 @@ class Api:
     path: below the base path
     parse_event: event name and data to a chunk; raises Malformed
     parse_answer: body of an answer that is not streamed to a chunk; raises Malformed
-    urgent_marks: bytes that every event has which ends the answer or is an error; generated text may contain them too
     end_event: the event that ends the answer, whether or not the engine sends `[DONE]`; "" without one
     can_force_length: engines that can be forced to a length can be so with this API
     headers: names in small letters and values that every request needs, also the look-up of models
@@ -27,7 +25,6 @@ class Api:
     request_body: Callable[[Dialect, Request], bytes]
     parse_event: Callable[[bytes, bytes], Chunk]
     parse_answer: Callable[[bytes], Chunk]
-    urgent_marks: tuple[bytes, ...] = (DONE, b"error")
     end_event: str = ""
     can_force_length: bool = False
     headers: tuple[tuple[str, str], ...] = ()
@@ -50,7 +47,6 @@ RESPONSES = Api(
     responses.request_body,
     responses.parse_event,
     responses.parse_answer,
-    urgent_marks=(DONE, b"error", *(kind.encode() for kind in sorted(responses.ENDS))),
     end_event="response.completed",
 )
 MESSAGES = Api(
@@ -59,7 +55,6 @@ MESSAGES = Api(
     messages.request_body,
     messages.parse_event,
     messages.parse_answer,
-    urgent_marks=(DONE, b"error", b"message_stop"),
     end_event="message_stop",
     headers=messages.HEADERS,
 )

@@ -1,11 +1,8 @@
 """Recording of one answer: from timestamped bytes to the fields of its timeline and to the observations for its verdict."""
 
 from array import array
-from collections import deque
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, islice
 from operator import sub
 
 from prober.measure import chat
@@ -24,23 +21,14 @@ from prober.measure.payload import (
 from prober.measure.quality import CHECKED_CHARS_PER_TOKEN, MIN_CHECKED_CHARS
 from prober.measure.reasoning_marks import ReasoningMarks
 from prober.measure.sse import STRAY, LineTooLong, SseDecoder, SseEvent, is_done
-from prober.measure.templates import Templates
 from prober.measure.timeline import HiddenTokens, Timeline
 from prober.measure.tool_calls import ToolCall, ToolCalls
 
 MAX_CHUNKS = 100_000
 MAX_TEXT_CHARS = 2_000
 MAX_ANSWER_CHARS = 1 << 16
-MAX_UNPARSED_BYTES = 64 << 10
 MAX_KEPT_BODY_BYTES = 64 << 10
 MAX_STRAY_CHARS = 200
-MAX_MARK_BYTES = 32
-# Bounds of one step, so that no timestamp of another answer waits for long: each is some 0.1 to 0.5 ms of work.
-DECODED_BYTES = 16 << 10
-SPLIT_BYTES = 2 << 10
-PARSED_EVENTS = 8
-LOOKED_AHEAD = 64
-MAX_MISSES = 3  # pieces that match no template, after which the rest are parsed later
 # The work that an answer may cost: one for each byte, more for each line and each piece, which take about as long as so many bytes. An
 # engine sends a chunk of some 300 bytes and three lines a token; byte by byte that is 13,000. A flood is given up at this bound.
 LINE_WORK, PIECE_WORK = 200, 40
@@ -53,14 +41,11 @@ NOTHING = chat.Chunk()
 
 @dataclass(slots=True)
 class Recording:
-    """Builds a timeline from the pieces of one answer, incrementally, in bounded memory and in bounded steps.
+    """Builds a timeline from the pieces of one answer, incrementally and in bounded memory.
 
-    Call `feed` with each piece and its arrival time, `work` while `has_urgent_work`, `parse_pending` to parse the events fed so far,
-    and `finish` once the body has ended. `feed` detects the end of the answer immediately; all other fields reflect the parsed events
-    only.
+    Call `feed` with each piece and its arrival time, and `finish` once the body has ended, or `cut` if it broke off.
 
     tokens: requested length of the answer, which bounds the work that it may cost
-    templates: of the target's chunks, so that the JSON of most is not parsed; None parses all
     keep_answer: collect the text without reasoning in `answer`
     ended_ns: arrival of the event that ended the answer; None without one
     stray_text: first words of the server that are no part of an answer: a line that is no event, or an unknown object; "" if none
@@ -70,7 +55,6 @@ class Recording:
     streamed: bool = True
     api: Api = CHAT
     tokens: int = MAX_CHUNKS
-    templates: Templates | None = None
     keep_answer: bool = False
     first_ns: int | None = None
     first_answer_ns: int | None = None
@@ -82,7 +66,6 @@ class Recording:
     usage: chat.Usage | None = None
     answered_model: str = ""
     stray_text: str = ""
-    has_urgent_work: bool = False
     streams_reasoning: bool = False
     _marks: ReasoningMarks = field(default_factory=ReasoningMarks)
     # By the blocks of the answer; the last block of reasoning hides its own tokens until its text comes.
@@ -98,11 +81,7 @@ class Recording:
     _totals: "array[int]" = field(default_factory=lambda: array("q"))
     _sse: SseDecoder = field(default_factory=SseDecoder)
     _body: bytearray = field(default_factory=bytearray)  # until the first event; of an answer that is not streamed all
-    _raw: deque[tuple[int, bytes]] = field(default_factory=deque)  # not split into events yet
-    _events: deque[tuple[int, SseEvent]] = field(default_factory=deque)  # not parsed yet
-    _pending_bytes: int = 0
     _work: int = 0
-    _tail: bytes = b""  # of the piece before, in case a mark lies across two pieces
     _has_event: bool = False
     _choice: int | None = None
     _fed_ns: int = 0
@@ -170,90 +149,34 @@ class Recording:
 
     def feed(self, at_ns: int, data: bytes) -> bool:
         """Add a piece of the body that arrived at `at_ns`. Returns True once the answer has ended; later data is ignored."""
-        if self.ended_ns is not None or self.error is not None or self.malformed is not None:
+        if self.is_over:
             return True
         self._fed_ns = at_ns
         if not self.streamed:
             self._body += data
             self.last_ns = at_ns
             return False
-        size = len(data)
-        self._work += size + LINE_WORK * (data.count(b"\n") or data.count(b"\r")) + PIECE_WORK
+        self._work += len(data) + LINE_WORK * (data.count(b"\n") or data.count(b"\r")) + PIECE_WORK
         if self._work > self._max_work:
-            self._raw.clear()
-            self._events.clear()
-            self._pending_bytes, self.has_urgent_work = 0, False
             self.malformed = f"too many events or bytes for an answer of {self.tokens} tokens"
             return True
-        self._raw.append((at_ns, data))
-        self._pending_bytes += size
-        window = self._tail + data if self._tail else data
-        self._tail = b"" if data[-1:] == b"\n" else window[-MAX_MARK_BYTES:]  # no mark has a line break
-        if not self._has_event:
-            if len(self._body) < MAX_KEPT_BODY_BYTES:
-                self._body += data
-        elif not self._is_urgent(window):
-            if self._pending_bytes > MAX_UNPARSED_BYTES:
-                self.has_urgent_work = True
-            return False
-        self.has_urgent_work = True
-        self.work()
-        return self.is_over
-
-    @property
-    def reads_together(self) -> bool:
-        """Whether pieces cost less together than one by one: the form of the target's chunks is known."""
-        return self.streamed and self.templates is not None and not self.templates.is_empty
-
-    def feed_pieces(self, pieces: Sequence[tuple[int, bytes]]) -> bool:
-        """Add pieces of the body with their arrival times, as `feed` does."""
-        if not self.reads_together:
-            for at_ns, data in pieces:
-                self.feed(at_ns, data)
-            return self.is_over
-        done = misses = 0
-        while done < len(pieces) and not self.is_over:
-            if self.templates is not None and misses < MAX_MISSES and self._is_caught_up():
-                done += self._feed_by_template(pieces[done:] if done else pieces, self.templates)
-            if done < len(pieces):
-                self.feed(*pieces[done])
-                done, misses = done + 1, misses + 1
-        return self.is_over
-
-    def work(self) -> None:
-        """Do a bounded part of what cannot wait: split pieces that may hold the end, and parse what may be an error."""
-        if self._raw:
-            self._decode(DECODED_BYTES)
-        elif self._events:
-            self.parse_pending(PARSED_EVENTS)
-        is_backlog = self._pending_bytes > MAX_UNPARSED_BYTES
-        may_fail = any(
-            b"error" in event.data or event.name == b"error" for _, event in islice(self._events, LOOKED_AHEAD)
-        )
-        self.has_urgent_work = self.ended_ns is None and (
-            bool(self._raw) or ((is_backlog or may_fail) and bool(self._events))
-        )
-
-    def parse_pending(self, max_events: int | None = None) -> bool:
-        """Parse up to `max_events` of the events received so far, all by default. Returns True if some remain."""
-        events, parsed = self._events, 0
-        while max_events is None or parsed < max_events:
-            if not events:
-                if not self._raw:
-                    return False
-                self._decode(SPLIT_BYTES)
-                if not events and max_events is not None:
-                    break  # nothing but comments, or a part of an event
-                continue
-            at_ns, event = events.popleft()
-            self._pending_bytes -= len(event.data)
-            self._parse(at_ns, event)
-            parsed += 1
-        return bool(events or self._raw)
+        if not self._has_event and len(self._body) < MAX_KEPT_BODY_BYTES:
+            self._body += data
+        try:
+            events, too_long = self._sse.feed(data), None
+        except LineTooLong as problem:
+            events, too_long = problem.events, str(problem)
+        for event in events:
+            self._take_event(at_ns, event)
+            if self.is_over:
+                return True
+        self.malformed = too_long
+        if self._has_event and self._body:
+            self._body.clear()
+        return self.has_failed
 
     def finish(self, content_type: str = "") -> None:
         """Process the end of the body. content_type: of the response, named where the body is not what was asked for."""
-        self.parse_pending()
         if self.is_over:
             return
         body, kind = bytes(self._body), content_type.partition(";")[0].strip() or "no content type"
@@ -275,8 +198,7 @@ class Recording:
                 self.malformed = f"expected {EVENT_STREAM}, got {got}{words or self.stray_text!r}"
 
     def cut(self) -> None:
-        """Process the end of a body that was cut: parse its events, and keep the words that were none."""
-        self.parse_pending()
+        """Process the end of a body that was cut: the event in which it broke off, and words that were no event."""
         if not self.is_over and self.streamed:
             with suppress(LineTooLong):
                 self._finish_event()
@@ -357,78 +279,29 @@ class Recording:
         del self._totals[:]
         return f"the usage was refused as impossible: {claim}"
 
-    def _is_urgent(self, data: bytes) -> bool:
-        for mark in self.api.urgent_marks:  # noqa: SIM110 - runs for every chunk, and `any` is slower
-            if mark in data:
-                return True
-        return False
-
     def _finish_event(self) -> None:
         """Process the event that the end of the body leaves incomplete. Raises LineTooLong."""
         for event in self._sse.finish():
+            if self.has_failed:
+                return
             if is_done(event.data):
                 self.ended_ns = self._fed_ns
             elif event.data.strip() or event.name == STRAY:
                 self._parse(self._fed_ns, event)
 
-    def _decode(self, max_bytes: int) -> None:
-        """Split up to `max_bytes` of the raw pieces into events, and look for the end of the answer."""
-        while self._raw and max_bytes > 0 and self.ended_ns is None:
-            at_ns, piece = self._raw.popleft()
-            if len(piece) > max_bytes:
-                self._raw.appendleft((at_ns, piece[max_bytes:]))
-                piece = piece[:max_bytes]
-            max_bytes -= len(piece)
-            self._pending_bytes -= len(piece)
-            try:
-                events, too_long = self._sse.feed(piece), None
-            except LineTooLong as problem:
-                events, too_long = problem.events, str(problem)
-            is_usual = self._has_event and not self.api.end_event
-            for event in events:
-                if is_usual and event.data[:1] == b"{":
-                    self._events.append((at_ns, event))
-                    self._pending_bytes += len(event.data)
-                elif self._take_event(at_ns, event):
-                    self.ended_ns, self.has_urgent_work = at_ns, False
-                    self._raw.clear()
-                    self._pending_bytes = sum(len(event.data) for _, event in self._events)
-                    return
-            if too_long:
-                self._raw.clear()
-                self.parse_pending()
-                if not self.has_failed:
-                    self.malformed = too_long
-                return
-        if self._has_event and self._body:
-            self._body.clear()
-
-    def _take_event(self, at_ns: int, event: SseEvent) -> bool:
-        """Queue an event for parsing. Returns True if it ends the answer."""
+    def _take_event(self, at_ns: int, event: SseEvent) -> None:
         data = event.data
         if data[:1] != b"{":
             if is_done(data):
-                self._has_event = True
-                return True
+                self._has_event, self.ended_ns = True, at_ns
+                return
             if not data.strip() and event.name not in (b"error", STRAY):
-                return False  # a heartbeat
-        self._has_event = self._has_event or event.name != STRAY
-        self._events.append((at_ns, event))
-        self._pending_bytes += len(data)
-        return bool(self.api.end_event) and self._ends_answer(event)
-
-    def _ends_answer(self, event: SseEvent) -> bool:
-        """Whether the event is the last one of its API; only one that contains a mark is parsed for this."""
-        if not self._is_urgent(event.data) and not self._is_urgent(event.name):
-            return False
-        try:
-            return self.api.parse_event(event.name, event.data).is_end
-        except Malformed:
-            return False
+                return  # a heartbeat
+        if event.name != STRAY:
+            self._has_event = True
+        self._parse(at_ns, event)
 
     def _parse(self, at_ns: int, event: SseEvent) -> None:
-        if self.error is not None or self.malformed is not None:
-            return
         payload = event.data.strip()
         if event.name == STRAY:
             self.stray_text = first_line(payload, MAX_STRAY_CHARS)
@@ -441,6 +314,8 @@ class Recording:
             return
         try:
             chunk = self.api.parse_event(event.name, payload)
+            if chunk.is_end:
+                self.ended_ns = at_ns
             if chunk.is_whole:
                 chunk = self._end_of_pieces(chunk, payload)
             if (chunk.has_content or chunk.finish_reason is not None) and not self._is_of_answer(chunk):
@@ -448,8 +323,6 @@ class Recording:
             if chunk.has_content and len(self._stamps) >= MAX_CHUNKS:
                 raise Malformed(f"more than {MAX_CHUNKS} content chunks in one stream")
             self._record(at_ns, chunk)
-            if chunk.has_content and self.templates is not None:
-                self.templates.learn(event.name, event.data)
             if (
                 not chunk.has_content
                 and chunk == NOTHING
@@ -480,7 +353,7 @@ class Recording:
     def _record(self, at_ns: int, chunk: chat.Chunk) -> None:
         """Record an event, or an answer that is not streamed."""
         if chunk.has_content:
-            self._record_content(chunk, (at_ns,), (chunk.text,))
+            self._record_content(at_ns, chunk)
             if chunk.usage is not None and chunk.usage.completion_tokens:
                 self._totals.append(chunk.usage.completion_tokens)
         for piece in chunk.calls:
@@ -505,61 +378,28 @@ class Recording:
         elif chunk.hides_reasoning:
             self._hidden_tokens = self._hidden_before_block = self._hidden_tokens or "before"
 
-    def _record_content(self, chunk: chat.Chunk, stamps: Sequence[int], texts: Sequence[str]) -> None:
-        """Record pieces of content, alike but for their times and texts, each of shape (pieces,)."""
-        self._stamps.extend(stamps)
-        self.last_ns = stamps[-1]
+    def _record_content(self, at_ns: int, chunk: chat.Chunk) -> None:
+        text = answer = chunk.text
+        self._stamps.append(at_ns)
+        self.last_ns = at_ns
         if self.first_ns is None and self.streamed:
-            self.first_ns = stamps[0]
-        joined = texts[0] if len(texts) == 1 else "".join(texts)
-        non_ascii_chars = 0 if joined.isascii() else sum(len(text) for text in texts if not text.isascii())
-        self._generated_bytes += len(joined) + (MAX_CHARACTER_BYTES - 1) * non_ascii_chars
+            self.first_ns = at_ns
+        self._generated_bytes += len(text) * (1 if text.isascii() else MAX_CHARACTER_BYTES)
         if self._text_chars < MAX_TEXT_CHARS:
-            self._texts.append(joined[:MAX_TEXT_CHARS])
-            self._text_chars += len(joined)
+            self._texts.append(text[:MAX_TEXT_CHARS])
+            self._text_chars += len(text)
         if not chunk.is_answer:
             self.streams_reasoning = True
             if not chunk.hides_reasoning:
                 self._hidden_tokens = self._hidden_before_block
             return
-        answer = joined
         if not chunk.calls and (self._marks.has_reasoning or not self.streams_reasoning):
-            was_reasoning, answer = self._marks.feed(joined)
+            was_reasoning, answer = self._marks.feed(text)
             if was_reasoning:
                 self.streams_reasoning = True
                 self.first_answer_ns, self._answers, self._answer_chars = None, [], 0
-        if self.first_answer_ns is None and (answer or not joined):
-            ends = accumulate(map(len, texts))
-            begin = len(joined) - len(answer)
-            self.first_answer_ns = next(
-                (at_ns for at_ns, end in zip(stamps, ends, strict=True) if end > begin), stamps[-1]
-            )
+        if self.first_answer_ns is None and (answer or not text):
+            self.first_answer_ns = at_ns
         if answer and self.keep_answer and self._answer_chars <= self._max_answer_chars:
             self._answers.append(answer)
             self._answer_chars += len(answer)
-
-    def _is_caught_up(self) -> bool:
-        """Whether the next piece begins an event and all before it is parsed, which is done here if it is little."""
-        if not self._has_event or not self.streamed:
-            return False
-        if self._raw or self._events:
-            self.parse_pending(PARSED_EVENTS)
-        return self._sse.is_idle and not (self._raw or self._events or self.is_over)
-
-    def _feed_by_template(self, pieces: Sequence[tuple[int, bytes]], templates: Templates) -> int:
-        """Record the first pieces if one template matches them all; the number of these pieces. See `_parse`."""
-        read = templates.read(pieces[: MAX_CHUNKS - len(self._stamps)])
-        if read is None:
-            return 0
-        chunk, number = read.chunk, len(read.texts)
-        if not self._is_of_answer(chunk):
-            return 0
-        work = self._work + read.bytes + number * (LINE_WORK * read.lines + PIECE_WORK)
-        if work > self._max_work:
-            return 0
-        self._work = work
-        self._record_content(chunk, [at_ns for at_ns, _ in pieces[:number]], read.texts)
-        self._totals.extend(read.totals)
-        self._fed_ns = pieces[number - 1][0]
-        self._record_metadata(chunk)
-        return number

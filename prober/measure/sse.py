@@ -68,11 +68,6 @@ class SseDecoder:
         self._at_start = True
         self._idle = False  # between events, with nothing buffered
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether the next byte begins an event: nothing is buffered."""
-        return self._idle
-
     def feed(self, data: bytes) -> list[SseEvent]:
         """Returns the events completed by `data`, in order. Raises LineTooLong."""
         end = len(data) - 2

@@ -42,7 +42,7 @@ class Timeline:
     intended_ns: due time of the probe; latencies are measured from it
     first_ns: first content of any kind; first_answer_ns: first content that is not reasoning, None if the answer does not show where
         its reasoning ends
-    content_ns: arrival of each chunk with content, shape (chunks,)
+    content_ns: arrival of each chunk with content, shape (chunks,); see `merged_chunks`
     cut_ns: when the prober cancelled the request in flight
     content_tokens: tokens in each of these chunks, shape (chunks,), or None unless the engine reported usage in all of them
     answered_model: id of the model that answered, as the answer itself says; "" if it does not
@@ -147,6 +147,13 @@ class Timeline:
     def chunk_gaps_s(self) -> list[float]:
         """Gaps between content chunks, not divided by tokens, shape (chunks − 1,)."""
         return [] if self.is_late else [(b - a) / 1e9 for a, b in pairwise(self.content_ns)]
+
+    @property
+    def merged_chunks(self) -> int:
+        """Content chunks that were read together with a later one. Their stamp is that of the last of them: they arrived between it
+        and the stamp before it.
+        """
+        return len(self.content_ns) - len(set(self.content_ns))
 
     @property
     def flush_sizes(self) -> list[int]:

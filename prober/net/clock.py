@@ -16,6 +16,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from prober.net.stamps import Stamps
+
 BEAT_NS, IDLE_BEAT_NS = 20_000_000, 1_000_000_000
 LATENESS_HISTORY_NS = 600 * 10**9  # longer than any probe takes
 MIN_RECORDED_LATENESS_NS = 1_000_000
@@ -46,7 +48,7 @@ class Clock:
     now_ns: nanoseconds of the monotonic clock, for all timestamps
     unix_s: seconds of the wall clock
     monotonic_ns: time of the event loop, whose timers then wake the clock; None: of the kernel
-    is_of_kernel: other threads and processes see the same time
+    stamps: times of arrival by this clock
     """
 
     def __init__(
@@ -56,8 +58,8 @@ class Clock:
         beat_ns: int = BEAT_NS,
     ) -> None:
         self.unix_s, self._beat_ns = unix_s, beat_ns
-        self.is_of_kernel = monotonic_ns is None
         self.now_ns = monotonic_ns or time.monotonic_ns
+        self.stamps = Stamps(self.now_ns, by_kernel=monotonic_ns is None and sys.platform == "linux")
         self._loop = asyncio.get_running_loop()
         self._heap: list[tuple[int, int, Alarm]] = []
         self._order = itertools.count()

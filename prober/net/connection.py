@@ -7,7 +7,7 @@ import socket
 import ssl
 from collections.abc import Awaitable
 from dataclasses import replace
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import httptools
 
@@ -17,6 +17,7 @@ from prober.measure.timeline import Connection
 from prober.net.address import Forbidden, check
 from prober.net.endpoint import Endpoint
 from prober.net.exchange import Exchange
+from prober.net.stamped_socket import StampedSocket
 
 T = TypeVar("T")
 _UNUSABLE_FAMILY = {
@@ -80,7 +81,7 @@ async def connect(endpoint: Endpoint, exchange: Exchange, timeout_s: float) -> C
 
 def cert_expiry(exchange: Exchange) -> float | None:
     """Expiry of the server certificate in Unix seconds; None without a verified certificate."""
-    tls_object = exchange.transport.get_extra_info("ssl_object") if exchange.transport else None
+    tls_object = exchange.connection.tls if exchange.connection else None
     try:
         until = (tls_object.getpeercert() or {}).get("notAfter") if tls_object is not None else None
         return float(ssl.cert_time_to_seconds(until)) if isinstance(until, str) else None
@@ -98,6 +99,8 @@ def _exhausted() -> str | None:
 
 
 def _reason_of(problem: Exception) -> str:
+    if isinstance(problem, OSError) and problem.errno is not None and not isinstance(problem, ssl.SSLError):
+        return os.strerror(problem.errno)
     return (getattr(problem, "strerror", None) or getattr(problem, "reason", None) or str(problem)).strip()
 
 
@@ -108,7 +111,7 @@ class _Setup:
         self._loop = asyncio.get_running_loop()
         self.host, self.port = endpoint.proxy or (endpoint.host, endpoint.port)
         self.phase = "dns"
-        self._now_ns = exchange.now_ns
+        self._now_ns = exchange.clock.now_ns
         self._connection = Connection(self._now_ns())
 
     def broken(self, outcome: Outcome, detail: str, *, is_refused: bool = False) -> Broken:
@@ -116,20 +119,21 @@ class _Setup:
 
     async def run(self) -> Connection:
         check(self._endpoint.host, allow_link_local=self._endpoint.allow_link_local)
-        addresses = [self.host]
         if ip_address(self.host) is None:
-            resolved = await self._timed("dns", self._resolve())
-            addresses = list(dict.fromkeys(str(address[4][0]) for address in resolved))
-        secured = self._endpoint.tls is not None
-        tunnel = _Tunnel() if secured and self._endpoint.proxy else None
-        await self._timed("tcp", self._tcp(addresses, tunnel or self._exchange))
-        if tunnel is not None:
-            assert tunnel.transport is not None
-            self._exchange.connection_made(tunnel.transport)  # now, so that a timeout closes it in any case
-            await self._timed("proxy", tunnel.open(self._endpoint))
-            tunnel.transport.set_protocol(self._exchange)
-        if secured:
-            await self._timed("tls", self._tls())
+            addresses = await self._timed("dns", self._loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM))
+        else:
+            addresses = socket.getaddrinfo(
+                self.host, self.port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
+            )
+        connection = await self._timed("tcp", self._tcp(list(dict.fromkeys((a[0], a[4]) for a in addresses))))
+        context = self._endpoint.tls
+        if context is not None and self._endpoint.proxy:
+            tunnel = _Tunnel()
+            connection.hand_over(tunnel)
+            await self._timed("proxy", tunnel.open(self._endpoint, connection))
+            connection.hand_over(self._exchange)
+        if context is not None:
+            await self._timed("tls", connection.start_tls(context, self._endpoint.server_name))
         return replace(self._connection, ready_ns=self._now_ns())
 
     async def _timed(self, phase: str, work: Awaitable[T]) -> T:
@@ -140,57 +144,46 @@ class _Setup:
         self._connection = replace(self._connection, **seconds)  # type: ignore[arg-type]
         return result
 
-    async def _resolve(self) -> list[Any]:
-        return await self._loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
-
-    async def _tcp(self, addresses: list[str], protocol: asyncio.Protocol) -> None:
-        refusal: OSError | None = None
-        for index, address in enumerate(addresses):
+    async def _tcp(self, addresses: list[tuple[int, Any]]) -> StampedSocket:
+        """Connect to the first address that accepts. addresses: family and address of each"""
+        problems: list[OSError] = []
+        for family, address in addresses:
+            connection: StampedSocket | None = None
             try:
-                check(address, allow_link_local=self._endpoint.allow_link_local)
-                await self._loop.create_connection(lambda: protocol, address, self.port)
-                return
+                check(address[0], allow_link_local=self._endpoint.allow_link_local)
+                sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+                connection = StampedSocket(sock, self._exchange.clock.stamps, self._exchange, self._now_ns())
+                self._exchange.connection = connection  # now, so that a timeout closes it in any case
+                await connection.connect(address)
+                return connection
             except OSError as problem:
-                if problem.errno == errno.ECONNREFUSED:
-                    refusal = problem
-                if index == len(addresses) - 1:
-                    # `localhost` is also ::1; without IPv6 the result is that of 127.0.0.1.
-                    raise refusal if refusal and problem.errno in _UNUSABLE_FAMILY else problem from None
-
-    async def _tls(self) -> None:
-        exchange, context = self._exchange, self._endpoint.tls
-        assert exchange.transport is not None
-        assert context is not None
-        name = self._endpoint.server_name
-        secured = await self._loop.start_tls(exchange.transport, exchange, context, server_hostname=name)
-        if secured is None:
-            raise ConnectionResetError("closed in the TLS handshake")
-        exchange.transport = secured
+                problems.append(problem)
+                if connection is not None:
+                    connection.close()
+        if problems[-1].errno in _UNUSABLE_FAMILY:
+            # `localhost` is also ::1; without IPv6 the result is that of 127.0.0.1.
+            problems += [problem for problem in problems if problem.errno == errno.ECONNREFUSED]
+        raise problems[-1]
 
 
-class _Tunnel(asyncio.Protocol):
+class _Tunnel:
     """Requests a tunnel from a proxy with CONNECT (RFC 9110, 9.3.6)."""
 
     def __init__(self) -> None:
-        self.transport: asyncio.Transport | None = None
         self._answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._parser = httptools.HttpResponseParser(self)
 
-    async def open(self, endpoint: Endpoint) -> None:
+    async def open(self, endpoint: Endpoint, connection: StampedSocket) -> None:
         target = (
             f"{endpoint.host}:{endpoint.port}" if ":" not in endpoint.host else f"[{endpoint.host}]:{endpoint.port}"
         )
         head = f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n{endpoint.proxy_authorization}\r\n"
-        assert self.transport is not None
-        self.transport.write(head.encode())
+        connection.write(head.encode())
         status = await self._answer
         if not 200 <= status < 300:
             raise ConnectionRefusedError(f"the proxy answered {status} to CONNECT {target}")
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)  # uvloop transports are not subclasses
-
-    def data_received(self, data: bytes) -> None:
+    def receive(self, at_ns: int, data: bytes) -> None:
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as problem:
@@ -200,7 +193,7 @@ class _Tunnel(asyncio.Protocol):
         if not self._answer.done():
             self._answer.set_result(self._parser.get_status_code())
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def lost(self, at_ns: int, problem: Exception | None) -> None:
         self._fail(ConnectionResetError("the proxy closed the connection"))
 
     def _fail(self, problem: Exception) -> None:

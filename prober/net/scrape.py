@@ -1,6 +1,6 @@
 """HTTP GET of metrics and other pages, and POST of a form, with time and size limits, on a new connection.
 
-By `Exchange`, as the probes: a command that reads a page loads no second HTTP client, and a long page is read in turns.
+By `Exchange`, as the probes: a command that reads a page loads no second HTTP client, and a long page is read in small parts.
 """
 
 import asyncio
@@ -20,6 +20,7 @@ from prober.net.connection import Broken, connect
 from prober.net.endpoint import Endpoint, proxy_of
 from prober.net.exchange import Deadlines, Exchange
 from prober.net.redaction import basic
+from prober.net.stamps import Stamps
 
 MAX_BODY_BYTES = 8 << 20
 _UNQUOTED = "%/:@!$&'()*+,;=~"
@@ -57,7 +58,7 @@ async def fetch(
     """
     where = mask_secrets(url)
     exchange = Exchange(None, cast(Clock, _LoopTime()), max_body_bytes=limit)
-    start_ns = exchange.now_ns()
+    start_ns = exchange.clock.now_ns()
     try:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -99,6 +100,7 @@ class _LoopTime:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
+        self.stamps = Stamps(self.now_ns, by_kernel=False)
 
     def now_ns(self) -> int:
         return round(self._loop.time() * 1e9)

@@ -168,7 +168,6 @@ class Flight:
             target.spec.stream,
             self._api,
             self.drawn.output_tokens,
-            target.templates,
             keep_answer=self.drawn.expectation is not None or self.drawn.keeps_answer,
         )
         self._exchange = Exchange(self._recording, target.clock)
@@ -186,13 +185,13 @@ class Flight:
         return None if recording.calls or recording.length_problem else recording.answer
 
     def first_ns(self) -> int | None:
-        """Time of the first content; None before it. Parses everything received: not to be called for every chunk."""
-        return self._exchange.first_ns()
+        """Time of the first content; None before it."""
+        return self._recording.first_ns
 
     def delivered(self) -> Timeline:
-        """Timeline of the answer so far, also of a request that was cut. Parses everything received."""
-        self._exchange.read()
-        return replace(self._timeline(), is_late=self._late_s(Outcome.CANCELLED) > 0)
+        """Timeline of the answer so far, also of a request that was cut."""
+        timeline = self._timeline()
+        return replace(timeline, is_late=self._late_s(Outcome.CANCELLED, timeline) > 0)
 
     async def fly(self) -> ProbeResult:
         """Connect, wait for the due time, send, and read the answer to its end.
@@ -222,9 +221,6 @@ class Flight:
                 charged_tokens=self._charged_tokens(),
             )
             return result_of(draw, self.request_id, self._unix_s, target, verdict, sent)
-        except asyncio.CancelledError:
-            self._exchange.read()
-            raise
         finally:
             target.settle(reserved, *self._charged_tokens())
 
@@ -397,19 +393,23 @@ class Flight:
             forced=self._api.can_force_length and "ignore_eos" in dialect.force_length and draw.is_length_forced,
         )
 
-    def _late_s(self, outcome: Outcome) -> float:
+    def _late_s(self, outcome: Outcome, timeline: Timeline) -> float:
         """By how much the prober itself was late, in seconds: it sent late, or its event loop stood still. 0 within the limits.
 
         A standstill before the due time matters only where the connection was not ready then, which makes the request late, and for
-        `shed`: answers that were not read yet held slots.
+        `shed`: answers that were not read yet held slots. One during an answer matters only where times are lost by it: the kernel has
+        not stamped all that arrived, or chunks were read together. It may be why an answer failed, too.
         """
         target, limit_s = self._target, self._target.spec.max_send_lag
         ready_ns = self._connection.ready_ns if self._connection is not None else None
-        late_s = self._exchange_times().send_lag_s or 0.0
+        late_s = timeline.send_lag_s or 0.0
         if ready_ns is None or ready_ns > self._due_ns or outcome is Outcome.SHED:
             since_ns = begin_ns(target, self._due_ns, self._began_ns)
             late_s = max(late_s, self.handed_s, target.clock.late_s(since_ns))
-        still_s = target.clock.late_s(self._due_ns)
+        has_times = (
+            self._exchange.has_kernel_times and not timeline.merged_chunks and timeline.first_ns != timeline.end_ns
+        )
+        still_s = 0.0 if has_times and outcome in ANSWERED else target.clock.late_s(self._due_ns)
         return max(late_s if late_s > limit_s else 0.0, still_s if still_s > max(MAX_STILL_S, limit_s) else 0.0)
 
     def _attributed(self, verdict: Verdict, late_s: float) -> Verdict:
@@ -423,7 +423,16 @@ class Flight:
         return Verdict(Outcome.INVALID if is_own else outcome, "; ".join(filter(None, (verdict.detail, why))))
 
     def _timeline(self) -> Timeline:
-        timeline = self._recording.complete(self._exchange_times())
+        exchange = self._exchange
+        timeline = self._recording.complete(
+            Timeline(
+                self._due_ns,
+                connection=self._connection,
+                sent_ns=exchange.sent_ns,
+                headers_ns=exchange.headers_ns,
+                end_ns=exchange.end_ns,
+            )
+        )
         redact, reason, model = self._target.endpoint.redactor.redact, timeline.finish_reason, timeline.answered_model
         return replace(
             timeline,
@@ -432,21 +441,11 @@ class Flight:
             charged_tokens=self._charged_tokens(),
         )
 
-    def _exchange_times(self) -> Timeline:
-        """The timeline without what the answer itself tells."""
-        exchange = self._exchange
-        return Timeline(
-            self._due_ns,
-            connection=self._connection,
-            sent_ns=exchange.sent_ns,
-            headers_ns=exchange.headers_ns,
-            end_ns=exchange.end_ns,
-        )
-
     def _result(self, verdict: Verdict) -> ProbeResult:
         target, draw = self._target, self.drawn
-        late_s = self._late_s(verdict.outcome)
-        verdict, timeline = self._attributed(verdict, late_s), replace(self._timeline(), is_late=late_s > 0)
+        timeline = self._timeline()
+        late_s = self._late_s(verdict.outcome, timeline)
+        verdict, timeline = self._attributed(verdict, late_s), replace(timeline, is_late=late_s > 0)
         identity = self._identity
         ok = verdict.outcome in ANSWERED
         usage = timeline.usage

@@ -127,6 +127,7 @@ class TargetProbes(TargetObserver):
         if timeline.content_ns:
             self._histogram(series.ITL, workload).observe(*timeline.itls_s)
             self._histogram(series.CHUNK_GAP, workload).observe(*timeline.chunk_gaps_s)
+            self._registry.value(series.MERGED_CHUNKS, *key).inc(timeline.merged_chunks)
 
     def _has_answer_series(self, timeline: Timeline, key: tuple[str, str]) -> bool:
         """A model that does not reason has one TTFT; the second series is for models with two, or for an SLO on it."""
@@ -192,6 +193,7 @@ class TargetProbes(TargetObserver):
         always = [series.E2E, series.SEND_LAG]
         if streamed:
             always += [series.TTFT, series.TPOT, series.ITL, series.CHUNK_GAP]
+            registry.value(series.MERGED_CHUNKS, *key)
             always += [series.TTFT_ANSWER] if "ttft_answer" in thresholds else []
         for declared in always:
             self._histogram(declared, workload)

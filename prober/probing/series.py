@@ -47,6 +47,11 @@ TTFT_ANSWER = histogram(
 TPOT = histogram("llmslo_tpot_seconds", "Time per output token after the first, one a probe.", *_PROBE)
 ITL = histogram("llmslo_itl_seconds", "Inter-token latency, one a flush of content after the first.", *_PROBE)
 CHUNK_GAP = histogram("llmslo_chunk_gap_seconds", "Raw gap between content chunks.", *_PROBE)
+MERGED_CHUNKS = counter(
+    "llmslo_chunks_merged_total",
+    "Content chunks read together with a later one: they arrived between its stamp and the one before.",
+    *_PROBE,
+)
 TTFT_CALL = histogram(
     "llmslo_ttft_call_seconds",
     "First piece of the first tool call minus intended time, of workloads with tools.",
@@ -82,7 +87,7 @@ TASKS = (
         "gpus",
         "grafana",
     ),
-    *("diagnosis", "receive_error", "states", "baselines", "pages", "sweep_results"),
+    *("diagnosis", "states", "baselines", "pages", "sweep_results"),
 )
 PHASES = ("dns", "tcp", "proxy", "tls")
 TOKEN_KINDS = ("prompt", "completion", "cached")

@@ -10,7 +10,7 @@ from traceback import format_exception
 from typing import Protocol
 
 from prober.config.target import TargetSpec
-from prober.measure.api import APIS, CHAT
+from prober.measure.api import CHAT
 from prober.measure.burn_rate_windows import promql
 from prober.measure.chat import OTHER_LIMIT, Dialect
 from prober.measure.engines import DIALECTS, GENERIC, detect
@@ -19,7 +19,6 @@ from prober.measure.outcome import Outcome, Verdict, classify_status, reader_fai
 from prober.measure.payload import json_object
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import NO_DATA_STATES, SILENT_STATES, STATE_OF_OUTCOME, TargetState, WorkloadState
-from prober.measure.templates import Templates
 from prober.measure.warmup import DEFAULT_IDLE_NS, WarmUp
 from prober.net.clock import Clock
 from prober.net.connection import Broken, connect
@@ -129,7 +128,6 @@ class Target:
         self.warm_up = WarmUp(spec.warmup, max(DEFAULT_IDLE_NS, round(3e9 / slowest)))
         self.prompt_calibration: PromptCalibration | None = None
         self.connect_lead = ConnectLead()
-        self.templates = Templates(APIS[spec.api].parse_event)
         self.budgets: dict[str, Budget] = {}
         means = [probe.workload.mean_tokens() for probe in spec.probes]
         tokens, cost = map(max, zip((0.0, 0.0), *(self.amounts(*map(round, mean)) for mean in means), strict=True))

@@ -48,7 +48,7 @@ from prober.web.recent_probes import ALL, ProbeFilter, last_probes
 
 UNNAMED = "(not found out yet)"
 PROBES, EVENTS = 20, 20  # shown of all targets together
-RECEIVE_ERRORS = 1_200  # readings of the last ten minutes: enough for a p99
+RECEIVE_DELAYS = 4_096  # of the last reads: enough for a p99
 CURVES = 3  # sweeps that are drawn over each other
 UNITS = ("requests", "tokens")
 RANKING_S = 1.0
@@ -81,7 +81,9 @@ class Views:
         self._fleet, self._sweeps = fleet, sweeps
         self.grafana_url = ""  # base of the dashboards' addresses, for the page's links; "": none
         self.problems: Mapping[str, Problem] = {}  # what of the configuration is not in effect, by part
-        self.receive_errors = deque[float](maxlen=RECEIVE_ERRORS)  # of the prober itself, in seconds, latest last
+        self.receive_delays = deque[float](
+            maxlen=RECEIVE_DELAYS
+        )  # reading − stamp of the kernel, in seconds, latest last
         self._ranking: Ranking | None = None
         self._ranking_turn = asyncio.Lock()
         self._charts: dict[str, tuple[list[str], list[Figure]]] = {}
@@ -136,7 +138,8 @@ class Views:
             probes=await self._listed(ranking, one, probe_filter),
             probe_filter=probe_filter,
             trusted=fleet.context.trust.trusted(fleet.context.clock.now_ns()),
-            receive_error=next(iter(quantiles(self.receive_errors, (0.99,))), None),
+            receive_delay=next(iter(quantiles(self.receive_delays, (0.99,))), None),
+            reads=(fleet.context.clock.stamps.kernel, fleet.context.clock.stamps.process),
             admin=admin,
             version=__version__,
             filter_text=filter_text,

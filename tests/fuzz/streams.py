@@ -5,7 +5,7 @@ their JSON replaced by hostile ones, keys doubled, events dropped, doubled, name
 inserted, cut out and repeated; then it is cut into pieces. Of every stream it is asked that
 
 - nothing raises: what cannot be read is an outcome, never an exception;
-- the same bytes cut otherwise, or read by templates, give the same answer: text, usage, finish, error, number of chunks, verdict and
+- the same bytes cut otherwise give the same answer: text, usage, finish, error, number of chunks, verdict and
   its sentence;
 - what is kept of it is bounded, whatever it was: text, answer, error, reason;
 - it takes at most SLOW_NS, and SLOW_NS_A_BYTE for each of its bytes, in processor time, in one of TRIES; nothing takes HANGS_S.
@@ -27,11 +27,9 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
-from prober.measure.chat import parse_event
 from prober.measure.outcome import ExpectedAnswer, Outcome, checked, classify
 from prober.measure.quality import Expectation, answer_problem
 from prober.measure.recording import MAX_ANSWER_CHARS, MAX_TEXT_CHARS, Recording
-from prober.measure.templates import Templates
 from prober.measure.timeline import Timeline
 
 STREAMS = Path(__file__).parent.parent / "streams"
@@ -92,7 +90,6 @@ PROMISES = (
     Promise(expectation=Expectation("json_schema", {"type": "object"})),
 )
 VALUE = re.compile(rb'(?<=[:\[,])(?:"(?:[^"\\]|\\.)*"|-?\d[\d.eE+-]*|true|false|null|\[\]|\{\})(?=[,}\]])')
-END_OF_EVENT = re.compile(rb"\r?\n\r?\n")
 KEY = re.compile(rb'"(?:[^"\\]|\\.)*":')
 
 
@@ -235,10 +232,11 @@ def cuts(rng: Random, length: int) -> list[int]:
     return sorted(int(rng.random() * (length + 1)) for _ in range(count))
 
 
-def answer(body: bytes, edges: Sequence[int], promise: Promise, templates: Templates | None = None) -> tuple[Any, ...]:
+def answer(body: bytes, edges: Sequence[int], promise: Promise) -> tuple[Any, ...]:
     """What the probe makes of it, cut at `edges`. Raises Broken if it keeps too much."""
-    recording = Recording(keep_answer=promise.expectation is not None, templates=templates)
-    recording.feed_pieces([(1, body[a:b]) for a, b in itertools.pairwise((0, *edges, len(body)))])
+    recording = Recording(keep_answer=promise.expectation is not None)
+    for a, b in itertools.pairwise((0, *edges, len(body))):
+        recording.feed(1, body[a:b])
     recording.finish()
     seen = recording.complete(Timeline(0, sent_ns=0, headers_ns=1, end_ns=1))
     end = recording.observed_end(transport_verdict=None, status=200)
@@ -276,11 +274,6 @@ def hold(body: bytes, edges: Sequence[int], promise: Promise) -> str:
     if cut != (whole := answer(body, (), promise)):
         differing = [(a, b) for a, b in zip(cut, whole, strict=True) if a != b]
         raise Broken(f"in pieces and whole differ: {str(differing)[:600]}")
-    templates, ends = Templates(parse_event), [match.end() for match in END_OF_EVENT.finditer(body)]
-    for _ in range(2):  # the first teaches the second
-        if (read := answer(body, ends, promise, templates)) != whole:
-            differing = [(a, b) for a, b in zip(read, whole, strict=True) if a != b]
-            raise Broken(f"read by templates and in full differ: {str(differing)[:600]}")
     return str(cut[0].outcome)
 
 

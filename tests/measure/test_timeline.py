@@ -187,7 +187,7 @@ def test_the_recording_does_not_depend_on_the_split(parts: list[bytes], cuts: li
 
 @given(st.lists(st.sampled_from(PARTS), max_size=6), st.lists(st.integers(0, 200), max_size=6))
 def test_done_is_detected_at_the_end_of_its_line(parts: list[bytes], cuts: list[int]) -> None:
-    """`[DONE]` is detected without parsing JSON, for any split, and never before its line has ended."""
+    """`[DONE]` is detected for any split, and never before its line has ended."""
     body = b"".join(parts) + b"\n\n"
     edges = [0, *sorted(min(cut, len(body)) for cut in cuts), len(body)]
     recording, complete = Recording(), Recording()
@@ -198,13 +198,3 @@ def test_done_is_detected_at_the_end_of_its_line(parts: list[bytes], cuts: list[
     if not recording.done:
         assert recording.feed(2, b"data: [DONE]") is False
         assert recording.feed(3, b"\n") is True
-    assert recording.content_chunks == 0
-
-
-def test_content_behind_a_role_chunk_is_parsed_with_it() -> None:
-    """A sweep asks for the first content every tenth of a second: what was received by then counts, whatever came before it."""
-    recording = Recording()
-    recording.feed(1, chunk({"role": "assistant", "content": ""}))
-    recording.feed(2, chunk({"content": "a"}))
-    recording.parse_pending(4)
-    assert recording.first_ns == 2

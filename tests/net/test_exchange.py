@@ -8,15 +8,13 @@ import orjson
 import pytest
 
 from prober.config.target import Timeouts
-from prober.measure import chat
 from prober.measure.outcome import ExpectedAnswer, Outcome, Verdict, classify
 from prober.measure.recording import MAX_CHUNKS, Recording
-from prober.measure.templates import Templates
 from prober.measure.timeline import Timeline
 from prober.net import exchange as module
-from prober.net import turns
 from prober.net.clock import Clock
 from prober.net.exchange import Deadlines, Exchange
+from prober.net.stamped_socket import StampedSocket
 
 pytestmark = pytest.mark.virtual_time
 SECOND = 1_000_000_000
@@ -29,27 +27,20 @@ FRAMINGS = {
 }
 
 
-class Wire(asyncio.Transport):
-    """A connection that only remembers whether it was cut, and whether it is read."""
+class Wire:
+    """A connection that only remembers whether it was closed, and has nothing to read."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.is_cut, self.is_read = False, True
+        self.is_cut = False
 
-    def pause_reading(self) -> None:
-        self.is_read = False
+    def read(self) -> bool:
+        return False
 
-    def resume_reading(self) -> None:
-        self.is_read = True
-
-    def write(self, data: Any) -> None:
+    def write(self, data: bytes) -> None:
         pass
 
-    def abort(self) -> None:
+    def close(self) -> None:
         self.is_cut = True
-
-    def is_closing(self) -> bool:
-        return self.is_cut
 
 
 class Now:
@@ -89,29 +80,30 @@ class Answer:
         *,
         streamed: bool = True,
         tokens: int = MAX_CHUNKS,
-        templates: Templates | None = None,
     ) -> None:
         self.now, self.begin_ns, self.framing = now, now.ns, framing
-        self.recording = Recording(streamed=streamed, tokens=tokens, templates=templates)
+        self.recording = Recording(streamed=streamed, tokens=tokens)
         self.exchange = Exchange(self.recording, cast(Clock, now))
         self.wire = Wire()
-        self.exchange.connection_made(self.wire)
+        self.exchange.connection = cast(StampedSocket, self.wire)
         self.exchange.send(b"POST", Deadlines(now.ns, limits))
 
     def at(self, seconds: float, *pieces: bytes) -> "Answer":
         """The pieces of the body arrive so long after the intended time, each for itself."""
         self.now.ns = self.begin_ns + round(seconds * SECOND)
         for piece in pieces:
-            self.exchange.data_received(b"%x\r\n%b\r\n" % (len(piece), piece) if self.framing == "chunked" else piece)
+            self.exchange.receive(
+                self.now.ns, b"%x\r\n%b\r\n" % (len(piece), piece) if self.framing == "chunked" else piece
+            )
         return self
 
     def head(self, seconds: float = 0.0) -> "Answer":
         self.now.ns = self.begin_ns + round(seconds * SECOND)
-        self.exchange.data_received(FRAMINGS[self.framing])
+        self.exchange.receive(self.now.ns, FRAMINGS[self.framing])
         return self
 
     def lost(self, problem: Exception | None) -> "Answer":
-        self.exchange.connection_lost(problem)
+        self.exchange.lost(self.now.ns, problem)
         return self
 
     async def verdict(self) -> Verdict:
@@ -223,7 +215,7 @@ async def test_bytes_that_are_no_http_after_done_cost_nothing(now: Now) -> None:
     """A chunk that is framed wrongly, in the same bytes as `[DONE]`."""
     answer = Answer(now).head()
     body = A + LAST + DONE
-    answer.exchange.data_received(b"%x\r\n%b\r\nnot a length\r\n" % (len(body), body))
+    answer.exchange.receive(now.ns, b"%x\r\n%b\r\nnot a length\r\n" % (len(body), body))
     assert await answer.verdict() == Verdict(Outcome.OK)
     assert answer.timeline.e2e_s == 0
     answer.exchange.abort()
@@ -238,57 +230,26 @@ async def test_a_connection_that_stays_open_is_closed_soon(now: Now) -> None:
     assert answer.wire.is_cut
 
 
-async def test_json_is_parsed_after_the_answer_and_a_few_pieces_at_a_time(
-    now: Now, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No stamp waits for another chunk's JSON: nothing is parsed while chunks arrive, and little in one turn of the loop."""
-    parsed: list[bytes] = []
-    real = chat.parse_chunk
+async def test_what_arrived_before_a_deadline_counts_though_it_is_read_after_it(now: Now) -> None:
+    """A timer first reads what waits in the socket: its stamp decides, not the time of reading."""
+    for seconds, outcome in ((3, Outcome.OK), (3.001, Outcome.TIMEOUT_STALL)):
+        answer = Answer(now).head().at(1, A)
+        waiting = [LAST, DONE]
 
-    def parse(payload: bytes) -> chat.Chunk:
-        parsed.append(payload)
-        return real(payload)
+        def read(answer: Answer = answer, waiting: list[bytes] = waiting, seconds: float = seconds) -> bool:
+            if not waiting:
+                return False
+            piece = waiting.pop(0)
+            at_ns = answer.begin_ns + round(seconds * SECOND)
+            answer.exchange.receive(at_ns, b"%x\r\n%b\r\n" % (len(piece), piece))
+            return True
 
-    monkeypatch.setattr(chat, "parse_chunk", parse)
-    answer = Answer(now).head().at(1, *[A] * 40, *[event({"content": "a"}, end=b"\r\n")] * 40, LAST)
-    assert not parsed
-    answer.at(1, DONE)
-    assert len(parsed) <= 8
-    assert await answer.verdict() == Verdict(Outcome.OK)
-    assert len(parsed) == 81
-    answer.exchange.abort()
-
-
-async def test_a_flood_leaves_other_answers_their_turns(now: Now, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A megabyte of tiny chunks is worked off in many turns of the loop, and is not read meanwhile; the neighbour goes on."""
-    monkeypatch.setattr(turns, "TURN_NS", 0)
-    monkeypatch.setattr(module, "MAX_INBOX_BYTES", 1 << 19)
-    flood, neighbour = Answer(now).head(), Answer(now).head()
-    flood.at(1, A, LAST)
-    flood.exchange.data_received(b"1\r\n:\r\n" * 100_000)
-    assert not flood.wire.is_read
-    for tenths in range(10):
-        neighbour.at(1 + tenths / 10, A)
-        await asyncio.sleep(0)
-        assert flood.is_open
-    assert await neighbour.at(2, LAST, DONE).verdict() == Verdict(Outcome.OK)
-    assert [round((at - now.ns) / 1e8) for at in neighbour.timeline.content_ns] == list(range(-10, 0))
-    assert flood.is_open
-    flood.at(2, b"\n", DONE)
-    assert await flood.verdict() == Verdict(Outcome.OK)
-    assert flood.timeline.e2e_s == 2
-    for answer in (flood, neighbour):
-        answer.exchange.abort()
-
-
-async def test_arrivals_keep_their_order_behind_a_flood(now: Now) -> None:
-    """A deadline that passes while earlier bytes still wait is decided by timestamps, as is a connection that breaks."""
-    for seconds, outcome in ((3, Outcome.RESET), (3.001, Outcome.TIMEOUT_STALL)):
-        answer = Answer(now).head()
-        answer.at(1, PING * 30_000 + A)
-        now.ns = answer.begin_ns + round(seconds * SECOND)
-        answer.lost(ConnectionResetError("reset"))
+        answer.wire.read = read  # type: ignore[method-assign]
+        now.ns = answer.begin_ns + 10 * SECOND
+        await asyncio.sleep(2.1)
         assert (await answer.verdict()).outcome is outcome
+        now.ns = answer.begin_ns
+        answer.exchange.abort()
 
 
 @pytest.mark.parametrize(
@@ -299,7 +260,7 @@ async def test_a_flood_is_malformed(now: Now, flood: bytes, tokens: int) -> None
     """Too many lines, pieces or bytes for the requested length, or a line that is too long; little of it is kept."""
     answer = Answer(now, "no length", tokens=tokens).head()
     for at in range(0, len(flood), 1 << 18):
-        answer.exchange.data_received(flood[at : at + (1 << 18)])
+        answer.exchange.receive(now.ns, flood[at : at + (1 << 18)])
     verdict = await answer.verdict()
     assert verdict.outcome is Outcome.MALFORMED
     assert "too many events" in verdict.detail or "a line of more than" in verdict.detail
@@ -310,8 +271,8 @@ async def test_a_flood_is_malformed(now: Now, flood: bytes, tokens: int) -> None
 async def test_an_answer_before_the_request_is_malformed(now: Now) -> None:
     """It cannot be one to this request, and its first token would come before it was asked for."""
     exchange = Exchange(Recording(), cast(Clock, now))
-    exchange.connection_made(Wire())
-    exchange.data_received(FRAMINGS["no length"] + A + LAST + DONE)
+    exchange.connection = cast(StampedSocket, Wire())
+    exchange.receive(now.ns, FRAMINGS["no length"] + A + LAST + DONE)
     exchange.send(b"POST", Deadlines(now.ns, LIMITS))
     await exchange.ended
     assert exchange.sent_ns is None
@@ -373,7 +334,7 @@ async def test_the_first_content_is_in_time_to_the_nanosecond(now: Now, late_ns:
     """A first content after its limit is late though the timer has not looked yet; a role chunk before it is none."""
     answer = Answer(now).head().at(1, ROLE)
     now.ns = answer.begin_ns + 5 * SECOND + late_ns
-    answer.exchange.data_received(b"%x\r\n%b\r\n" % (len(A), A))
+    answer.exchange.receive(now.ns, b"%x\r\n%b\r\n" % (len(A), A))
     answer.at(5.5, LAST, DONE)
     assert (await answer.verdict()).outcome is outcome
     answer.exchange.abort()
@@ -389,7 +350,7 @@ async def test_the_end_is_in_time_to_the_nanosecond(now: Now, streamed: bool, la
         answer.at(seconds, A)
     now.ns = answer.begin_ns + 20 * SECOND + late_ns
     body = LAST + DONE if streamed else document
-    answer.exchange.data_received(b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body))
+    answer.exchange.receive(now.ns, b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body))
     assert (await answer.verdict()).outcome is outcome
     answer.exchange.abort()
 
@@ -399,7 +360,7 @@ async def test_an_answer_that_is_no_stream_cannot_stall(now: Now) -> None:
     document = orjson.dumps({"choices": [{"message": {"content": "a"}, "finish_reason": "stop"}]})
     answer = Answer(now, streamed=False).head(1)
     answer.at(9, document[:10]).at(19, document[10:])
-    answer.exchange.data_received(b"0\r\n\r\n")
+    answer.exchange.receive(now.ns, b"0\r\n\r\n")
     assert await answer.verdict() == Verdict(Outcome.OK)
     answer.exchange.abort()
 
@@ -409,12 +370,12 @@ async def test_a_status_that_comes_too_late_is_a_timeout(now: Now) -> None:
     for seconds, outcome in ((5.001, Outcome.TIMEOUT_FIRST_TOKEN), (4.999, Outcome.HTTP_5XX)):
         answer = Answer(now)
         now.ns = answer.begin_ns + round(seconds * SECOND)
-        answer.exchange.data_received(b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n")
+        answer.exchange.receive(now.ns, b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n")
         assert (await answer.verdict()).outcome is outcome
         answer.exchange.abort()
 
 
-@pytest.mark.parametrize("function", ["feed", "parse_pending", "finish"])
+@pytest.mark.parametrize("function", ["feed", "_parse", "finish"])
 @pytest.mark.parametrize("framing", ["chunked", "no length"])
 async def test_an_exception_in_reading_is_raised_to_who_waits(
     now: Now, framing: str, function: str, monkeypatch: pytest.MonkeyPatch
@@ -431,56 +392,3 @@ async def test_an_exception_in_reading_is_raised_to_who_waits(
         await answer.exchange.ended
     assert answer.exchange.received
     assert answer.wire.is_cut
-
-
-def learnt() -> Templates:
-    """Templates that know the form of A."""
-    templates = Templates(chat.parse_event)
-    for text in ("a", "b"):
-        templates.learn(b"", event({"content": text})[len(b"data: ") :].strip())
-    assert not templates.is_empty
-    return templates
-
-
-async def test_content_that_waits_to_be_read_counts_when_it_is_asked_for(now: Now) -> None:
-    """A sweep that asks for the first content, or cuts the request, sees all that has arrived, with its own stamps."""
-    answer = Answer(now, templates=learnt()).head().at(1, event({"role": "assistant"}))
-    for number in range(40):
-        answer.at(1.1 + number / 100, A)
-    assert answer.recording.content_chunks == 0
-    assert answer.exchange.first_ns() == answer.begin_ns + round(1.1 * SECOND)
-    answer.exchange.abort()
-    answer.exchange.read()
-    stamps = [(at - answer.begin_ns) / SECOND for at in answer.timeline.content_ns]
-    assert stamps == pytest.approx([1.1 + number / 100 for number in range(40)])
-
-
-async def test_what_waits_is_bounded(now: Now) -> None:
-    """A long stream is read on the way, at the latest when so many arrivals wait."""
-    answer = Answer(now, tokens=10**4, templates=learnt()).head().at(1, *[A] * (module.MAX_WAITING_ARRIVALS + 3))
-    for _ in range(100):
-        await asyncio.sleep(0)
-    answer.recording.parse_pending()
-    assert answer.recording.content_chunks >= module.MAX_WAITING_ARRIVALS
-    answer.exchange.abort()
-
-
-@pytest.mark.parametrize("size", [1, 5, 300])
-async def test_templates_change_nothing(now: Now, size: int) -> None:
-    """Stamps, text and verdict are the same with and without templates, however the server cuts its chunks."""
-    templates, body = (
-        Templates(chat.parse_event),
-        b"".join(event({"content": f" w{n % 3}"}) for n in range(40)) + LAST + DONE,
-    )
-    results = []
-    for known in (None, templates, templates):
-        answer = Answer(now, templates=known).head()
-        for number, start in enumerate(range(0, len(body), size)):
-            answer.at(1 + number / 1e4, body[start : start + size])
-        verdict = await answer.verdict()
-        stamps = [at - answer.begin_ns for at in answer.timeline.content_ns]
-        results.append((verdict, answer.recording.text, stamps))
-        now.ns = answer.begin_ns
-        answer.exchange.abort()
-    assert results[0] == results[1] == results[2]
-    assert len(results[0][2]) == 40

@@ -5,6 +5,7 @@ import socket
 import ssl
 import struct
 import sys
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
@@ -534,6 +535,40 @@ async def test_a_lag_of_our_own_is_no_latency(monkeypatch: pytest.MonkeyPatch) -
     assert "max_send_lag" in result.detail
     assert (timeline.ttft_s, timeline.tpot_s, timeline.e2e_s, timeline.itls_s) == (None, None, None, [])
     assert timeline.why_no_tpot == timeline.why_no_ttft_answer == "the prober itself was late"
+
+
+@pytest.mark.real_time
+@pytest.mark.usefixtures("stamping")
+@pytest.mark.parametrize("chunks", [1, 2])
+async def test_a_prober_that_stands_still_during_an_answer_knows_its_times_by_the_kernel(chunks: int) -> None:
+    """The standstill is in no latency. Chunks that arrived together meanwhile have lost their times, and the answer its latencies."""
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
+    content = b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'
+
+    async def act(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(head)
+        await asyncio.sleep(0.3)
+        for _ in range(chunks):
+            writer.write(content)
+        time.sleep(0.6)  # noqa: ASYNC251 -- the event loop of the prober, too
+        await asyncio.sleep(0.1)
+        writer.write(content)
+        await asyncio.sleep(0.1)
+        writer.write(b'data: {"choices":[{"delta":{},"finish_reason":"length"}]}\n\ndata: [DONE]\n\n')
+        writer.close()
+        await reader.read()
+        is_closed.set()
+
+    is_closed = asyncio.Event()
+    async with serving(act) as port:
+        result = await probe(spec(f"http://127.0.0.1:{port}", model="m", engine="vllm", max_send_lag=0.3))
+        await is_closed.wait()
+    timeline = result.timeline
+    assert (timeline.merged_chunks, timeline.is_late) == (chunks - 1, chunks == 2), result
+    if chunks == 1:
+        (itl_s,) = timeline.itls_s
+        assert itl_s >= 0.7, "the time of reading would make it 0.1 s"
 
 
 async def test_an_engine_that_loads_is_starting_and_then_warm_up() -> None:

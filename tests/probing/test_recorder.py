@@ -118,6 +118,16 @@ def test_neutral_outcomes_are_no_probes(outcome: Outcome) -> None:
     assert sum(value for key, value in found.items() if key[0] == "llmslo_probe_failures_total") == 0
 
 
+def test_chunks_that_were_read_together_are_counted() -> None:
+    """All but the last of them; in the ITL they are one."""
+    recorder, families = declared()
+    stamps = (50 * MS, 60 * MS, 80 * MS, 80 * MS, 80 * MS)
+    recorder.probe_ended(replace(GOOD, timeline=replace(GOOD.timeline, content_ns=stamps)))
+    found = samples(families)
+    assert found[("llmslo_chunks_merged_total", ("t", "probe"))] == 2
+    assert found[("llmslo_itl_seconds_count", ("t", "probe"))] == 2
+
+
 def test_a_success_without_usage_is_told() -> None:
     """Where the server counts no tokens, that counts."""
     recorder, families = declared()

@@ -166,15 +166,15 @@ async def test_localhost_without_ipv6_refuses_as_its_one_address_does(monkeypatc
     with ticking() as clock:
         loop = asyncio.get_running_loop()
 
-        async def connection(_protocol: Any, address: str, _port: int) -> Any:
-            number = errno.EADDRNOTAVAIL if ":" in address else errno.ECONNREFUSED
+        async def connect(_socket: socket.socket, address: tuple[str, int]) -> None:
+            number = errno.EADDRNOTAVAIL if ":" in address[0] else errno.ECONNREFUSED
             raise OSError(number, "no")
 
-        monkeypatch.setattr(loop, "create_connection", connection)
+        monkeypatch.setattr(loop, "sock_connect", connect)
         for order in (["::1", "127.0.0.1"], ["127.0.0.1", "::1"]):
 
             async def resolve(*_: Any, order: list[str] = order, **__: Any) -> list[Any]:
-                return [(0, 0, 0, "", (address, 1)) for address in order]
+                return [(socket.AF_INET, 0, 0, "", (address, 1)) for address in order]
 
             monkeypatch.setattr(loop, "getaddrinfo", resolve)
             assert await send(target(clock, "http://localhost:1")) is None

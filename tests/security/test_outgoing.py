@@ -187,10 +187,10 @@ async def test_an_address_is_refused_as_a_target_a_page_a_prometheus_and_a_proxy
 async def test_who_means_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
     """`allow_link_local` of a target, or of all by `defaults`; here without a network, so that nothing is sent there."""
 
-    async def nobody(self: object, protocol: object, host: str, port: int) -> Any:
-        raise ConnectionRefusedError(111, f"nobody at {host}")
+    async def nobody(self: object, sock: object, address: tuple[str, int]) -> None:
+        raise ConnectionRefusedError(111, f"nobody at {address}")
 
-    monkeypatch.setattr("asyncio.base_events.BaseEventLoop.create_connection", nobody)
+    monkeypatch.setattr("asyncio.selector_events.BaseSelectorEventLoop.sock_connect", nobody)
     text = f"defaults: {{allow_link_local: true}}\ntargets: [{{name: t, url: 'http://{METADATA}', model: m}}]"
     target_spec = load(text, source="c", engines=DIALECTS, environment={}, read=lambda path: path).targets[0]
     assert target_spec.allow_link_local

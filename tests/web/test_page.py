@@ -399,18 +399,20 @@ def test_what_happens_is_said_with_how_much_and_how_sure() -> None:
         assert ("Would tell more" in text) == bool(shown.missing)
 
 
-def test_the_percentiles_tell_the_error_of_the_prober_itself() -> None:
-    """Below the percentiles of a target; nothing is said before the first reading, and few readings are called too few."""
+def test_the_percentiles_tell_who_took_the_times() -> None:
+    """Below the percentiles of a target; nothing is said before the first read, and few reads are called too few."""
     page = page_of([target()])
-    words = "receive error, which is part of them: p99"
-    assert f"{words} 0.41 ms (0.35 ms – 0.6 ms) in the last 1,200 readings, two a second.</p>" in html_of(page).replace(
-        "\xa0", " "
-    )
-    assert words not in html_of(replace(page, receive_error=None))
-    few = Quantile(0.99, 0.00041, None, None, 12)
-    assert "(? – ?) in the last 12 readings, two a second; too few for a p99.</p>" in html_of(
-        replace(page, receive_error=few)
-    )
+    words = "Timestamps by the kernel; this process read them 0.41 ms later (p99 of the last"
+    by_process = "no valid stamp of the kernel"
+    assert f"{words} 1,200 reads), which is in no latency.</p>" in html_of(page).replace("\xa0", " ")
+    none_yet = html_of(replace(page, receive_delay=None, reads=(0, 0)))
+    assert "by the kernel" not in none_yet
+    assert by_process not in none_yet
+    few = html_of(replace(page, receive_delay=Quantile(0.99, 0.00041, None, None, 12))).replace("\xa0", " ")
+    assert f"{words} 12 reads, too few for a p99)" in few
+    without = html_of(replace(page, receive_delay=None, reads=(0, 1_500)))
+    assert f"Of 1,500 reads since the start, 1,500 have {by_process}" in without
+    assert "Timestamps by the kernel" not in without
 
 
 def test_what_rests_on_too_few_samples_says_so() -> None:

@@ -105,8 +105,6 @@ def read(*pieces: bytes) -> Read:
     recording = Recording()
     for index, piece in enumerate(pieces):
         recording.feed(index + 1, piece)
-        while recording.has_urgent_work:
-            recording.work()
     recording.finish()
     return Read(
         (

@@ -49,7 +49,7 @@ def _target() -> Board:
     rows = {
         "": [probes.state(), *slo.stats(), *probes.outcomes(), *probes.failures()],
         "Latency: every probe": probes.heatmaps(),
-        "Latency: quantiles": [*probes.latency(), prober.receive_error()],
+        "Latency: quantiles": [*probes.latency(), *prober.timestamps()],
         "On the way": probes.network(),
         "By vantage": probes.vantages(),
         "Not counted": probes.not_counted(),

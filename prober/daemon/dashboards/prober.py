@@ -55,23 +55,35 @@ def health() -> list[Panel]:
     ]
 
 
-def receive_error() -> Panel:
-    """The prober's own part of every latency."""
+def timestamps() -> list[Panel]:
+    """Who takes the times of arrival, and how much later the prober reads."""
     by_quantile = [
         Query(
-            quantile(q, "llmslo_receive_error_seconds", "instance", 'instance!=""', STEP),
+            quantile(q, "llmslo_receive_delay_seconds", "instance", 'instance!=""', STEP),
             f"p{q * 100:g} at {{{{instance}}}}",
         )
         for q in (0.5, 0.99)
     ]
-    return series(
-        "Receive error of the prober",
-        "How late the prober stamps received bytes: part of every latency beside it, measured twice a second on a connection to "
-        "itself. Bad: p99 above a few milliseconds; the prober lacks CPU time.",
-        "s",
-        *by_quantile,
-        width=12,
-    )
+    by_process = increase("llmslo_stamps_total", "instance", select='source="process",instance!=""')
+    every = increase("llmslo_stamps_total", "instance", select='instance!=""')
+    return [
+        series(
+            "Read later than stamped",
+            "Timestamps by the kernel: how much later the prober read the bytes. It is in no latency. "
+            "Bad: longer than the time between two tokens; they are then read together, and only the last has its own time.",
+            "s",
+            *by_quantile,
+            width=12,
+        ),
+        series(
+            "Timestamps by the prober itself",
+            "Share of the reads without a valid stamp of the kernel: their time is that of reading, so a busy prober makes "
+            "latencies longer. Bad: above 0 on Linux; 100% where the system has no such stamps.",
+            "percentunit",
+            Query(f"{by_process} / ({every} > 0)", "{{instance}}"),
+            width=12,
+        ),
+    ]
 
 
 def _yes_no(title: str, text: str, gauge_name: str) -> Panel:

@@ -247,7 +247,8 @@ class PageView:
     is_target_page: the first of `targets` is shown in detail
     page: number of this page, from 1, of `pages`
     trusted: the prober trusts its own timing
-    receive_error: p99 of the prober's own receive error, in seconds; None before the first reading
+    receive_delay: p99 of how much later than the kernel's stamp bytes were read, in seconds; None before the first read
+    reads: number of reads since the start that the kernel has stamped, and that only this process has
     admin: actions are enabled
     shard: of this prober, as 1/3; empty without shards
     configured: number of targets of all shards
@@ -262,7 +263,8 @@ class PageView:
     events: Sequence[TargetEvent]
     probes: Sequence[ProbeResult]
     trusted: bool = True
-    receive_error: Quantile | None = None
+    receive_delay: Quantile | None = None
+    reads: tuple[int, int] = (0, 0)
     admin: bool = False
     version: str = ""
     filter_text: str = ""

@@ -1,0 +1,212 @@
+"""A TCP connection, plain or with TLS, whose received bytes have the kernel's time of arrival.
+
+Bytes are read a few at a time, so that other connections and timers of the event loop have their turn. With TLS they have the stamp of
+the read that completed their record.
+"""
+
+import asyncio
+import ssl
+from socket import IPPROTO_TCP, TCP_NODELAY, socket
+from typing import Any, Protocol
+
+from prober.net.stamps import ANCILLARY_BYTES, Stamps
+
+READ_BYTES = 4 << 10
+
+
+class Receiver(Protocol):
+    """Takes what a connection receives."""
+
+    def receive(self, at_ns: int, data: bytes) -> None:
+        """Take bytes that arrived at this time. Must not raise."""
+
+    def lost(self, at_ns: int, problem: Exception | None) -> None:
+        """The connection has ended; problem: None if the server closed it. Must not raise."""
+
+
+class StampedSocket:
+    """A connection of the running event loop. Call `connect`, and `close` in any case.
+
+    by_process: number of reads that the kernel has not stamped
+    tls: of a connection with TLS, once its handshake has begun
+    """
+
+    __slots__ = (
+        *("_backlog", "_earliest_ns", "_handshake", "_incoming", "_loop", "_outgoing", "_recvmsg"),
+        *("_receiver", "_socket", "_stamps", "_unsent", "_write_problem", "by_process", "tls"),
+    )
+
+    def __init__(self, sock: socket, stamps: Stamps, receiver: Receiver, begin_ns: int) -> None:
+        """sock: non-blocking, not connected; begin_ns: now"""
+        self._loop = asyncio.get_running_loop()
+        self._socket, self._stamps, self._earliest_ns = sock, stamps, begin_ns
+        self._receiver: Receiver | None = receiver  # None: closed
+        self._recvmsg = sock.recvmsg
+        self.by_process = 0
+        self._unsent = b""
+        self._write_problem: OSError | None = None
+        self._backlog: asyncio.Handle | None = None  # plaintext that is handed over in the next turn of the loop
+        self.tls: ssl.SSLObject | None = None
+        self._handshake: asyncio.Future[None] | None = None
+
+    async def connect(self, address: Any) -> None:
+        """Connect and begin to read. Raises OSError."""
+        self._socket.setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)
+        self._stamps.request(self._socket)
+        await self._loop.sock_connect(self._socket, address)
+        self._loop.add_reader(self._socket, self.read)
+
+    async def start_tls(self, context: ssl.SSLContext, server_name: str) -> None:
+        """Do the handshake; what follows is encrypted. Raises OSError, of which SSLError is one, and ValueError."""
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=server_name)
+        self._handshake = self._loop.create_future()
+        self._shake_hands()
+        await self._handshake
+
+    def hand_over(self, receiver: Receiver) -> None:
+        """Give what arrives from now on to another receiver."""
+        self._receiver = receiver
+
+    def write(self, data: bytes) -> None:
+        """Send now; what does not fit into the kernel's buffer goes later. A failure is told at the end of what can be read."""
+        if self.tls is not None:
+            sent = 0
+            while sent < len(data):
+                sent += self.tls.write(data[sent:])
+            data = self._outgoing.read()
+        self._send(data)
+
+    def read(self) -> bool:
+        """Read once and hand the bytes over. Returns whether there was something, be it the end of the connection."""
+        receiver = self._receiver
+        if receiver is None:
+            return False
+        if self._backlog is not None:
+            self._backlog.cancel()
+            self._decrypt(receiver)
+            return True
+        try:
+            data, ancillary, _, _ = self._recvmsg(READ_BYTES, ANCILLARY_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return False
+        except OSError as problem:
+            self._end(problem)
+            return True
+        if not data:
+            self._end(self._write_problem)
+            return True
+        at_ns, is_by_kernel = self._stamps.arrival_ns(ancillary, self._earliest_ns)
+        self._earliest_ns = at_ns
+        if not is_by_kernel:
+            self.by_process += 1
+        if self.tls is None:
+            receiver.receive(at_ns, data)
+        else:
+            self._incoming.write(data)
+            if self._handshake is not None:
+                self._shake_hands()
+            else:
+                self._decrypt(receiver)
+        return True
+
+    def close(self) -> None:
+        """Close the connection. Nothing more is handed over."""
+        if self._receiver is None:
+            return
+        self._receiver = None
+        self._loop.remove_reader(self._socket)
+        if self._unsent:
+            self._loop.remove_writer(self._socket)
+        if self._backlog is not None:
+            self._backlog.cancel()
+        if self._handshake is not None and not self._handshake.done():
+            self._handshake.cancel()
+        self._socket.close()
+
+    def _decrypt(self, receiver: Receiver) -> None:
+        """Hand over a part of the plaintext that has arrived, and the rest in the next turn."""
+        self._backlog = None
+        assert self.tls is not None
+        try:
+            data = self.tls.read(READ_BYTES)
+        except ssl.SSLWantReadError:
+            self._flush()  # an answer of TLS itself, such as to an update of its keys
+            return
+        except ssl.SSLZeroReturnError:
+            self._end(None)
+            return
+        except ssl.SSLError as problem:
+            self._flush()
+            self._end(problem)
+            return
+        if not data:
+            self._end(None)
+            return
+        receiver.receive(self._earliest_ns, data)
+        self._decrypt_rest()
+
+    def _decrypt_rest(self) -> None:
+        """Hand over what has arrived beyond what was handed over in this turn of the loop."""
+        assert self.tls is not None
+        if (self._incoming.pending or self.tls.pending()) and self._receiver is not None:
+            self._backlog = self._loop.call_soon(self.read)
+
+    def _shake_hands(self) -> None:
+        handshake = self._handshake
+        assert handshake is not None
+        assert self.tls is not None
+        try:
+            self.tls.do_handshake()
+        except ssl.SSLWantReadError:
+            self._flush()
+            return
+        except (ssl.SSLError, ssl.CertificateError) as problem:
+            self._flush()  # the alert
+            self._handshake = None
+            if not handshake.done():
+                handshake.set_exception(problem)
+            return
+        self._flush()
+        self._handshake = None
+        if not handshake.done():
+            handshake.set_result(None)
+        self._decrypt_rest()
+
+    def _flush(self) -> None:
+        if self._outgoing.pending:
+            self._send(self._outgoing.read())
+
+    def _send(self, data: bytes) -> None:
+        if self._receiver is None or self._write_problem is not None:
+            return
+        if self._unsent:
+            self._unsent += data
+            return
+        self._unsent = data
+        self._send_rest()
+        if self._unsent:
+            self._loop.add_writer(self._socket, self._on_writable)
+
+    def _on_writable(self) -> None:
+        self._send_rest()
+        if not self._unsent:
+            self._loop.remove_writer(self._socket)
+
+    def _send_rest(self) -> None:
+        try:
+            self._unsent = self._unsent[self._socket.send(self._unsent) :]
+        except (BlockingIOError, InterruptedError):
+            pass
+        except OSError as problem:  # what the server has sent before can still be read
+            self._unsent, self._write_problem = b"", problem
+
+    def _end(self, problem: Exception | None) -> None:
+        """The connection has ended."""
+        handshake, self._handshake = self._handshake, None
+        receiver = self._receiver
+        self.close()
+        if handshake is not None and not handshake.done():
+            handshake.set_exception(problem or ConnectionResetError("closed in the TLS handshake"))
+        if receiver is not None:
+            receiver.lost(self._stamps.now_ns(), problem)
