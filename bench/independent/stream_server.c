@@ -7,6 +7,10 @@
  * With CUT_EVERY connections are kept and answers are in chunked encoding, and every CUT_EVERY-th answer (0: none) is cut, in turn:
  * after half of its chunks the body ends as HTTP wants it, without finish_reason, usage and [DONE]; after three quarters the connection
  * ends inside the body; after a quarter it is reset. The line has a fourth column: 0 whole, 1 to 3 for these.
+ *
+ * With the environment variable STREAM_NOTES a line ends with the request's X-Request-Id and, for each chunk, the times just before and
+ * just after its write, in nanoseconds after the arrival. Compiled with -DWITH_TLS and -lssl, STREAM_CERT is a file with certificate
+ * and key for TLS; a write then includes the encryption.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -22,6 +26,10 @@
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
+#ifdef WITH_TLS
+#include <openssl/ssl.h>
+static SSL_CTX *context;
+#endif
 
 enum { MAX_REQUEST = 1 << 20, MAX_FDS = 1 << 16 };
 
@@ -31,6 +39,11 @@ typedef struct {
     int64_t received, first;
     long tokens, sent;
     int fd, cut;
+    char id[64];
+    int64_t *notes; /* two for each chunk */
+#ifdef WITH_TLS
+    SSL *tls;
+#endif
 } Answer;
 
 static Answer *answers[MAX_FDS];
@@ -39,6 +52,7 @@ static int64_t ttft, itl;
 static int is_chunked;
 static long cut_every, answered;
 static volatile sig_atomic_t stopped;
+static int has_notes;
 
 static const char HEAD[] = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n";
 static const char CHUNKED_HEAD[] = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
@@ -51,6 +65,25 @@ static int64_t now(void) {
     struct timespec at;
     clock_gettime(CLOCK_MONOTONIC, &at);
     return at.tv_sec * 1000000000LL + at.tv_nsec;
+}
+
+static ssize_t put(int fd, const void *text, size_t size) {
+#ifdef WITH_TLS
+    if (answers[fd]->tls) return SSL_write(answers[fd]->tls, text, size);
+#endif
+    return write(fd, text, size);
+}
+
+static ssize_t get(int fd, void *text, size_t size) {
+#ifdef WITH_TLS
+    if (answers[fd]->tls) {
+        int got = SSL_read(answers[fd]->tls, text, size);
+        if (got > 0) return got;
+        errno = SSL_get_error(answers[fd]->tls, got) == SSL_ERROR_WANT_READ ? EAGAIN : EIO;
+        return -1;
+    }
+#endif
+    return read(fd, text, size);
 }
 
 static int64_t due(int fd) { return answers[fd]->received + ttft + answers[fd]->sent * itl; }
@@ -87,6 +120,8 @@ static void end_answer(int fd) {
     if (!answer->received) return;
     printf("%lld %lld %ld", (long long)answer->received, (long long)answer->first, answer->sent);
     if (is_chunked) printf(" %d", answer->cut);
+    if (has_notes) printf(" %s", answer->id);
+    for (long at = 0; has_notes && at < 2 * answer->sent; at++) printf(" %lld", (long long)(answer->notes[at] - answer->received));
     putchar('\n');
     for (int at = 0; at < count; at++)
         if (heap[at] == fd) {
@@ -99,7 +134,14 @@ static void end_answer(int fd) {
 static void end(int fd) {
     Answer *answer = answers[fd];
     end_answer(fd);
+#ifdef WITH_TLS
+    if (answer->tls) {
+        SSL_shutdown(answer->tls);
+        SSL_free(answer->tls);
+    }
+#endif
     close(fd);
+    free(answer->notes);
     free(answer->buffer);
     free(answer);
     answers[fd] = NULL;
@@ -107,9 +149,9 @@ static void end(int fd) {
 
 static ssize_t write_part(int fd, const char *text, size_t size) {
     char part[1024];
-    if (!is_chunked) return write(fd, text, size);
+    if (!is_chunked) return put(fd, text, size);
     int length = snprintf(part, sizeof part, "%zx\r\n%.*s\r\n", size, (int)size, text);
-    return write(fd, part, length);
+    return put(fd, part, length);
 }
 
 static void cut(int fd) {
@@ -138,6 +180,7 @@ static void write_due(int fd) {
             return;
         }
         if (!answer->first) answer->first = at;
+        if (has_notes) answer->notes[2 * answer->sent - 2] = at, answer->notes[2 * answer->sent - 1] = now();
         sift_down(0);
         return;
     }
@@ -157,13 +200,14 @@ static void write_due(int fd) {
 static void respond(int fd, const char *status, const char *body) {
     char text[1024];
     int size = snprintf(text, sizeof text, "HTTP/1.1 %s\r\nContent-Length: %zu\r\nConnection: close\r\n\r\n%s", status, strlen(body), body);
-    if (write(fd, text, size) < 0) perror("write");
+    if (put(fd, text, size) < 0) perror("write");
     end(fd);
 }
 
 static void read_request(int fd) {
     Answer *answer = answers[fd];
-    ssize_t size = read(fd, answer->buffer + answer->length, MAX_REQUEST - 1 - answer->length);
+    ssize_t size = get(fd, answer->buffer + answer->length, MAX_REQUEST - 1 - answer->length);
+    if (size < 0 && errno == EAGAIN) return;
     if (size <= 0) {
         end(fd);
         return;
@@ -184,9 +228,12 @@ static void read_request(int fd) {
     answer->tokens = completion ? strtol(completion + 24, NULL, 10) : tokens ? strtol(tokens + 13, NULL, 10) : 16;
     answer->received = now();
     answered++;
+    char *id = strcasestr(answer->buffer, "\r\nx-request-id:");
+    if (!id || sscanf(id + 15, " %63[^\r\n]", answer->id) != 1) strcpy(answer->id, "-");
+    if (has_notes) answer->notes = realloc(answer->notes, 2 * answer->tokens * sizeof(int64_t));
     answer->cut = cut_every && answered % cut_every == 0 ? 1 + answered / cut_every % 3 : 0;
     const char *head = is_chunked ? CHUNKED_HEAD : HEAD;
-    if (write(fd, head, strlen(head)) < 0) perror("write");
+    if (put(fd, head, strlen(head)) < 0) perror("write");
     heap[count++] = fd;
     sift_up(count - 1);
 }
@@ -197,6 +244,13 @@ int main(int argc, char **argv) {
     if (argc < 4 || argc > 5) return 2;
     ttft = atof(argv[2]) * 1e6, itl = atof(argv[3]) * 1e6;
     if (argc == 5) is_chunked = 1, cut_every = atol(argv[4]);
+    has_notes = getenv("STREAM_NOTES") != NULL;
+#ifdef WITH_TLS
+    const char *cert = getenv("STREAM_CERT");
+    context = SSL_CTX_new(TLS_server_method());
+    if (cert && (SSL_CTX_use_certificate_chain_file(context, cert) != 1 || SSL_CTX_use_PrivateKey_file(context, cert, SSL_FILETYPE_PEM) != 1))
+        return 1;
+#endif
     struct sigaction action = {.sa_handler = stop};
     sigaction(SIGTERM, &action, NULL);
     signal(SIGPIPE, SIG_IGN);
@@ -225,6 +279,13 @@ int main(int argc, char **argv) {
                 setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
                 answers[fd] = calloc(1, sizeof(Answer));
                 answers[fd]->buffer = malloc(MAX_REQUEST);
+#ifdef WITH_TLS
+                if (cert) {
+                    answers[fd]->tls = SSL_new(context);
+                    SSL_set_fd(answers[fd]->tls, fd);
+                    SSL_set_accept_state(answers[fd]->tls);
+                }
+#endif
                 event.data.fd = fd;
                 epoll_ctl(poll, EPOLL_CTL_ADD, fd, &event);
             }

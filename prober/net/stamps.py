@@ -60,7 +60,8 @@ class Stamps:
                     now_ns, wall_ns = then_ns, self._wall_ns()
                 seconds, nanoseconds = _TIMESPEC.unpack(data)
                 at_ns: int = now_ns - (wall_ns - seconds * 1_000_000_000 - nanoseconds)
-                if earliest_ns <= at_ns <= now_ns:
+                if earliest_ns - MAX_READING_NS <= at_ns <= now_ns:
+                    at_ns = max(at_ns, earliest_ns)  # two readings of the clocks differ a little
                     self.kernel += 1
                     if len(self.delays_ns) < MAX_DELAYS:
                         self.delays_ns.append(now_ns - at_ns)

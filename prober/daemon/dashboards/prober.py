@@ -83,6 +83,18 @@ def timestamps() -> list[Panel]:
             Query(f"{by_process} / ({every} > 0)", "{{instance}}"),
             width=12,
         ),
+        series(
+            "Chunks read together",
+            "Content chunks without a time of their own, as they were read with a later one: one flush in ITL and TPOT. "
+            "Bad: many where the server sends each token by itself; the prober lacks CPU time.",
+            "short",
+            Query(
+                increase("llmslo_chunks_merged_total", "instance, target"),
+                "{{target}} at {{instance}}",
+            ),
+            bars=True,
+            width=12,
+        ),
     ]
 
 
