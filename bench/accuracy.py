@@ -12,6 +12,7 @@ apart, is that of `bench.workers`, divided by that of a bare client in the same 
 
 import argparse
 import asyncio
+import contextlib
 import json
 import multiprocessing
 import os
@@ -210,21 +211,28 @@ def process(work: Callable[..., None], *arguments: Any) -> Iterator[None]:
 
 
 @contextmanager
-def page_each_second(running: Stage) -> Iterator[None]:
-    """Read the page with all targets."""
+def page_each_second(running: Stage, probes: dict[str, Any]) -> Iterator[None]:
+    """Read the page with all targets; and the last probes, as of many targets few are kept of each."""
     ended = threading.Event()
 
-    def read() -> None:
-        while not ended.wait(1.0):
-            running.get("/")
+    def each(seconds: float, read: Callable[[], None]) -> None:
+        while not ended.wait(seconds):
+            with contextlib.suppress(OSError):  # no answer within 30 s, on a very busy machine
+                read()
 
-    reader = threading.Thread(target=read)
-    reader.start()
+    def collect() -> None:
+        probes.update((probe["request_id"], probe) for probe in running.probes("target=good&"))
+
+    readers = [
+        threading.Thread(target=each, args=(1.0, lambda: running.get("/")), daemon=True),
+        threading.Thread(target=each, args=(0.3, collect), daemon=True),
+    ]
+    for reader in readers:
+        reader.start()
     try:
         yield
     finally:
         ended.set()
-        reader.join()
 
 
 def config(scene: Scene, port: int, flood_port: int, authority: Path | None) -> str:
@@ -273,7 +281,8 @@ def play(scene: Scene) -> dict[str, Any]:
             history = round(4 * scene.rate * (scene.seconds + 20))
             with stage(config(scene, port, flood_port, authority), history=history, program=program) as running:
                 time.sleep(WARM_S)
-                with page_each_second(running) if scene.beside == "page" else ExitStack():
+                collected: dict[str, Any] = {}
+                with page_each_second(running, collected) if scene.beside == "page" else ExitStack():
                     cpu_s, begin_ns = running.cpu_s(), time.monotonic_ns()
                     time.sleep(scene.seconds)
                     cpu_s, end_ns = running.cpu_s() - cpu_s, time.monotonic_ns()
@@ -281,7 +290,7 @@ def play(scene: Scene) -> dict[str, Any]:
                 sources = re.findall(r'llmslo_stamps_total{source="(\w+)"} (\S+)', running.get("/metrics").decode())
                 probes = [
                     probe
-                    for probe in running.probes()
+                    for probe in (collected | {probe["request_id"]: probe for probe in running.probes()}).values()
                     if probe["target"] == "good" and begin_ns <= probe["stamps_ns"]["intended"] < end_ns
                 ]
             command = [sys.executable, "-m", "bench.floor"]
@@ -309,13 +318,17 @@ def play(scene: Scene) -> dict[str, Any]:
             "ttft_ms": spread(ttft_ms),
             "reads_by": dict(sources),
             "send_lag_ms": spread(lags_ms),
-            "cpu_s_per_1k_tokens": round(cpu_s / chunks * 1e3, 4),
+            "cpu_s_per_1k_tokens": round(cpu_s / max(1, chunks) * 1e3, 4),
             "outcomes": {outcome: outcomes.count(outcome) for outcome in set(outcomes)},
         },
         **{
             kind: summary(
                 # the first piece is the head of the answer, and the last its end
-                {key: stamps[1:-1] for key, stamps in null["stamps"].items() if len(stamps) == TOKENS + 2},
+                {
+                    key: stamps[1 : TOKENS + 1]
+                    for key, stamps in null["stamps"].items()
+                    if TOKENS + 1 <= len(stamps) <= TOKENS + 2
+                },
                 truth,
             )
             | {"cpu_s_per_1k_tokens": null["cpu_s_per_1k_pieces"]}

@@ -52,9 +52,9 @@ class Stage:
         with self.door.open(self.prober + path, 30) as answer:
             return bytes(answer.read())
 
-    def probes(self) -> list[dict[str, Any]]:
-        """All remembered probes of the daemon, latest first."""
-        found: list[dict[str, Any]] = json.loads(self.get("/api/v1/probes?limit=1000000"))["data"]
+    def probes(self, query: str = "") -> list[dict[str, Any]]:
+        """All remembered probes of the daemon, latest first. query: what to choose, with its &"""
+        found: list[dict[str, Any]] = json.loads(self.get(f"/api/v1/probes?{query}limit=1000000"))["data"]
         return found
 
     def truth(self) -> dict[str, dict[str, Any]]:

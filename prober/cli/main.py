@@ -74,7 +74,7 @@ def main() -> None:
 
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
     app.command()(_interruptible(getattr(import_module(f"prober.cli.{name}"), name)))
-    gc.freeze()  # the collector skips what was imported, so that it does not delay timestamps
+    gc.freeze()  # the collector skips what was imported, so that it does not delay requests
     gc.enable()
     gc.set_threshold(50_000, 20, 20)
     parser, arguments = typer.main.get_command(app), sys.argv[2:]

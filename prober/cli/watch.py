@@ -1,7 +1,7 @@
 """`prober watch`: what the prober's page shows, in a terminal.
 
 With `--json` this process is the daemon and writes a snapshot a line. Otherwise it starts itself once more with `--json` and shows
-what that process writes, so that drawing delays no timestamp, and the screen can show only what is in the lines.
+what that process writes, so that drawing delays no request, and the screen can show only what is in the lines.
 """
 
 import asyncio

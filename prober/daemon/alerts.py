@@ -40,7 +40,8 @@ def alerts(selector: str) -> tuple[Alert, ...]:
             "5m",
             "The prober {{ $labels.instance }} is late: its latencies are not judged",
             "In most of the last 10 minutes its event loop stood still for more than 1% of the time. The usual cause is a lack of CPU "
-            "time. Late probes have no latency, and latency SLOs that only it measures are not shown as met; failures count.",
+            "time. Requests that leave late have no latency, and latency SLOs that only it measures are not shown as met; failures "
+            "count. Answers that are read late keep their times, as the kernel stamps them, unless chunks were read together.",
             link=of_prober,
         ),
         Alert(

@@ -78,10 +78,10 @@ from prober.web.snapshots import Snapshots
 from prober.web.web_config import WebFile
 
 WATCH_INTERVAL_S = 2.0
-SWITCH_INTERVAL_S = 0.0005  # a thread that computes delays timestamps by as much; 5 ms otherwise
+SWITCH_INTERVAL_S = 0.0005  # a thread that computes delays requests by as much; 5 ms otherwise
 # A file with mistakes is read again though it has not changed: what it names may be there by then, or be readable.
 RETRY_CONFIG_S, RETRY_CHANGE_S = 10.0, 60.0  # without any configuration; with an old one in use
-RETRY_READINGS = 100.0  # times as long as the reading took, which delays timestamps
+RETRY_READINGS = 100.0  # times as long as the reading took, which delays requests
 MIN_RETRY_LISTEN_S, MAX_RETRY_LISTEN_S = 1.0, 30.0
 MIN_RETRY_STORAGE_S, MAX_RETRY_STORAGE_S = 2.0, 60.0
 NO_STORE = (
@@ -319,7 +319,7 @@ class App:
         }
         self._tasks |= {supervisor.start(name, work) for name, work in works.items()}
         gc.collect()
-        gc.freeze()  # the collector skips objects of the start, so that it does not delay timestamps
+        gc.freeze()  # the collector skips objects of the start, so that it does not delay requests
         gc.set_threshold(50_000, 20, 20)
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         self._start(asyncio.create_task(self._watch_targets(Snapshots(site.views, context))))

@@ -70,7 +70,7 @@ class StatePersistence:
             await self.save(self._store)
 
     async def save(self, store: Store) -> None:
-        """Save all states. They are copied one by one and written in a thread, so that no timestamp is delayed."""
+        """Save all states. They are copied one by one and written in a thread, so that no request is delayed."""
         for kind, part in self._parts.items():
             await self._put(store, kind, part.states())
 

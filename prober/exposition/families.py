@@ -1,7 +1,7 @@
 """Counters, gauges and histograms whose text is cheap to write repeatedly.
 
 A metrics library is not used: its linear search for buckets takes 0.5 ms for the 128 values of a probe, and its text writer blocks
-the event loop for 7 µs per line, which distorts timestamps. Here a value costs a bisection, the constant part of each line is
+the event loop for 7 µs per line, which makes probes late. Here a value costs a bisection, the constant part of each line is
 built once, and a child without new values keeps its text.
 """
 

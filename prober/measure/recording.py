@@ -149,7 +149,7 @@ class Recording:
 
     def feed(self, at_ns: int, data: bytes) -> bool:
         """Add a piece of the body that arrived at `at_ns`. Returns True once the answer has ended; later data is ignored."""
-        if self.is_over:
+        if self.ended_ns is not None or self.error is not None or self.malformed is not None:
             return True
         self._fed_ns = at_ns
         if not self.streamed:

@@ -105,6 +105,7 @@ class ClientTls:
         except (OSError, ssl.SSLError) as problem:
             why = getattr(problem, "strerror", None) or problem
             raise BadCertificate(f"tls.ca_file {spec.ca_file}: {why}; give a file of PEM certificates") from None
+        context.options |= ssl.OP_NO_RENEGOTIATION  # a server that asks for it is refused
         if spec.insecure_skip_verify:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE

@@ -42,8 +42,8 @@ class Alarm:
 class Clock:
     """Time, alarms of the running event loop and their lateness. Call `close` when done.
 
-    The clock beats fifty times a second while `watched`, else once. A blocked loop or a stopped process misses beats, and timestamps
-    taken then are unreliable. on_beat: called with each beat as (now_ns, seconds late).
+    The clock beats fifty times a second while `watched`, else once. A blocked loop or a stopped process misses beats, and what is due
+    then is late. on_beat: called with each beat as (now_ns, seconds late).
 
     now_ns: nanoseconds of the monotonic clock, for all timestamps
     unix_s: seconds of the wall clock
@@ -101,7 +101,7 @@ class Clock:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Beat often meanwhile, for a request whose timestamps must be reliable."""
+        """Beat often meanwhile, so that a standstill during a request is known."""
         if not self._watches:
             self._next_beat.cancel()
             self._next_beat = self.call_at(self.now_ns() + self._beat_ns, self._beat)

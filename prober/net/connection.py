@@ -119,13 +119,12 @@ class _Setup:
 
     async def run(self) -> Connection:
         check(self._endpoint.host, allow_link_local=self._endpoint.allow_link_local)
+        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+        addresses: list[tuple[int, Any]] = [(family, (self.host, self.port))]
         if ip_address(self.host) is None:
-            addresses = await self._timed("dns", self._loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM))
-        else:
-            addresses = socket.getaddrinfo(
-                self.host, self.port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
-            )
-        connection = await self._timed("tcp", self._tcp(list(dict.fromkeys((a[0], a[4]) for a in addresses))))
+            resolving = self._loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+            addresses = list(dict.fromkeys((found[0], found[4]) for found in await self._timed("dns", resolving)))
+        connection = await self._timed("tcp", self._tcp(addresses))
         context = self._endpoint.tls
         if context is not None and self._endpoint.proxy:
             tunnel = _Tunnel()
@@ -151,7 +150,7 @@ class _Setup:
             connection: StampedSocket | None = None
             try:
                 check(address[0], allow_link_local=self._endpoint.allow_link_local)
-                sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+                sock = socket.socket(family, socket.SOCK_STREAM)
                 connection = StampedSocket(sock, self._exchange.clock.stamps, self._exchange, self._now_ns())
                 self._exchange.connection = connection  # now, so that a timeout closes it in any case
                 await connection.connect(address)

@@ -49,10 +49,10 @@ class Exchange:
     """
 
     __slots__ = (  # more attributes than a dictionary finds quickly
-        *("_arrived_ns", "_check_ns", "_deadlines", "_handled", "_max_body_bytes", "_max_plain_bytes", "_parser"),
-        *("_parts", "_read_bytes", "_size", "_streaming", "_timer", "body", "broken", "clock", "connection", "end_ns"),
-        *("ended", "has_kernel_times", "headers", "headers_ns", "is_too_long", "on_body", "recording", "sent_ns"),
-        "status",
+        *("_arrived_ns", "_check_ns", "_deadlines", "_handled", "_max_body_bytes", "_max_bytes", "_max_plain_bytes"),
+        *("_parser", "_parts", "_read_bytes", "_size", "_streaming", "_timer", "body", "broken", "clock"),
+        *("connection", "end_ns", "ended", "has_kernel_times", "headers", "headers_ns", "is_too_long", "on_body"),
+        *("recording", "sent_ns", "status"),
     )
 
     def __init__(
@@ -82,6 +82,7 @@ class Exchange:
         self._read_bytes = 0
         self._arrived_ns = 0
         self._size = 0
+        self._max_bytes = MAX_HEAD_BYTES  # of all that is read
         self._streaming = False
         self._deadlines: Deadlines | None = None
         self._check_ns = NEVER_NS  # no deadline before this time
@@ -178,9 +179,12 @@ class Exchange:
         if not self._streaming:
             if len(self.body) < MAX_ERROR_BYTES or self.recording is None:
                 self.body += data
+            if self._max_body_bytes is not None and len(self.body) > self._max_body_bytes:
+                self._refuse_length()
         elif data and self.recording is not None and self.recording.feed(self._arrived_ns, data):
             self._complete(self.recording.ended_ns)
-        self._bound()
+        if self._read_bytes > self._max_bytes:
+            self._refuse_length()
 
     def _lost(self, at_ns: int, problem: Exception | None) -> None:
         self._arrived_ns = at_ns
@@ -222,8 +226,9 @@ class Exchange:
             self.headers.clear()
             return
         self.status, self.headers_ns = status, self._arrived_ns
-        if self.recording is not None and status < 300:
-            self._streaming = True
+        self._streaming = self.recording is not None and status < 300
+        is_stream = self._streaming and self.recording is not None and self.recording.streamed
+        self._max_bytes = MAX_STREAM_BYTES if is_stream or self._max_body_bytes is not None else self._max_plain_bytes
         coding = self.headers.get("content-encoding", "identity").strip().lower()
         if coding not in ("", "identity"):
             detail = f"the answer is compressed ({coding[:20]!r}), though identity was asked for; switch that off for the prober"
@@ -234,20 +239,15 @@ class Exchange:
             self._hand_over()
             self._complete()
 
-    def _bound(self) -> None:
-        """End the exchange if the response exceeds its size limit."""
+    def _refuse_length(self) -> None:
+        """End the exchange, whose response exceeds its size limit."""
         if self.status is None:
-            if self._read_bytes > MAX_HEAD_BYTES:
-                self._break(Outcome.MALFORMED, f"headers of more than {MAX_HEAD_BYTES >> 10} KiB")
-            return
-        stream = self._streaming and self.recording is not None and self.recording.streamed
-        if self._max_body_bytes is not None and len(self.body) > self._max_body_bytes:
+            self._break(Outcome.MALFORMED, f"headers of more than {MAX_HEAD_BYTES >> 10} KiB")
+        elif self._max_body_bytes is not None and len(self.body) > self._max_body_bytes:
             self.is_too_long = True
             self._break(Outcome.MALFORMED, f"the answer is longer than {self._max_body_bytes:,} bytes")
-            return
-        limit = MAX_STREAM_BYTES if stream or self._max_body_bytes is not None else self._max_plain_bytes
-        if self._read_bytes > limit:
-            self._break(Outcome.MALFORMED, f"the answer is longer than {limit >> 10:,} KiB")
+        else:
+            self._break(Outcome.MALFORMED, f"the answer is longer than {self._max_bytes >> 10:,} KiB")
 
     # -- end ------------------------------------------------------------------------------------------------------------
 

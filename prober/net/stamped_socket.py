@@ -1,7 +1,7 @@
 """A TCP connection, plain or with TLS, whose received bytes have the kernel's time of arrival.
 
-Bytes are read a few at a time, so that other connections and timers of the event loop have their turn. With TLS they have the stamp of
-the read that completed their record.
+All that waits is read at once, as the kernel's stamp is that of the last byte. It is handed over in small parts, between which other
+connections and timers of the event loop have their turn. With TLS bytes have the stamp of the read that completed their record.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from prober.net.stamps import ANCILLARY_BYTES, Stamps
 
-READ_BYTES = 4 << 10
+READ_BYTES, PART_BYTES = 64 << 10, 4 << 10
 
 
 class Receiver(Protocol):
@@ -33,11 +33,11 @@ class StampedSocket:
 
     __slots__ = (
         *("_backlog", "_earliest_ns", "_handshake", "_incoming", "_loop", "_outgoing", "_recvmsg"),
-        *("_receiver", "_socket", "_stamps", "_unsent", "_write_problem", "by_process", "tls"),
+        *("_receiver", "_rest", "_socket", "_stamps", "_unsent", "_write_problem", "by_process", "tls"),
     )
 
     def __init__(self, sock: socket, stamps: Stamps, receiver: Receiver, begin_ns: int) -> None:
-        """sock: non-blocking, not connected; begin_ns: now"""
+        """sock: not connected; begin_ns: now"""
         self._loop = asyncio.get_running_loop()
         self._socket, self._stamps, self._earliest_ns = sock, stamps, begin_ns
         self._receiver: Receiver | None = receiver  # None: closed
@@ -45,12 +45,14 @@ class StampedSocket:
         self.by_process = 0
         self._unsent = b""
         self._write_problem: OSError | None = None
-        self._backlog: asyncio.Handle | None = None  # plaintext that is handed over in the next turn of the loop
+        self._rest = b""  # was read and not handed over yet; of a connection without TLS
+        self._backlog: asyncio.Handle | None = None  # hands over the next part
         self.tls: ssl.SSLObject | None = None
         self._handshake: asyncio.Future[None] | None = None
 
     async def connect(self, address: Any) -> None:
         """Connect and begin to read. Raises OSError."""
+        self._socket.setblocking(False)
         self._socket.setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)
         self._stamps.request(self._socket)
         await self._loop.sock_connect(self._socket, address)
@@ -78,13 +80,14 @@ class StampedSocket:
         self._send(data)
 
     def read(self) -> bool:
-        """Read once and hand the bytes over. Returns whether there was something, be it the end of the connection."""
+        """Read, if nothing is left of the last time, and hand a part over. Returns whether there was one, or the connection's end."""
         receiver = self._receiver
         if receiver is None:
             return False
         if self._backlog is not None:
             self._backlog.cancel()
-            self._decrypt(receiver)
+            self._backlog = None
+            self._hand_over_part(receiver)
             return True
         try:
             data, ancillary, _, _ = self._recvmsg(READ_BYTES, ANCILLARY_BYTES)
@@ -101,13 +104,13 @@ class StampedSocket:
         if not is_by_kernel:
             self.by_process += 1
         if self.tls is None:
-            receiver.receive(at_ns, data)
+            self._rest = data
         else:
             self._incoming.write(data)
-            if self._handshake is not None:
-                self._shake_hands()
-            else:
-                self._decrypt(receiver)
+        if self._handshake is not None:
+            self._shake_hands()
+        else:
+            self._hand_over_part(receiver)
         return True
 
     def close(self) -> None:
@@ -124,32 +127,31 @@ class StampedSocket:
             self._handshake.cancel()
         self._socket.close()
 
-    def _decrypt(self, receiver: Receiver) -> None:
-        """Hand over a part of the plaintext that has arrived, and the rest in the next turn."""
-        self._backlog = None
-        assert self.tls is not None
-        try:
-            data = self.tls.read(READ_BYTES)
-        except ssl.SSLWantReadError:
-            self._flush()  # an answer of TLS itself, such as to an update of its keys
-            return
-        except ssl.SSLZeroReturnError:
-            self._end(None)
-            return
-        except ssl.SSLError as problem:
-            self._flush()
-            self._end(problem)
-            return
-        if not data:
-            self._end(None)
-            return
+    def _hand_over_part(self, receiver: Receiver) -> None:
+        if self.tls is None:
+            data, self._rest = self._rest[:PART_BYTES], self._rest[PART_BYTES:]
+        else:
+            try:
+                data = self.tls.read(PART_BYTES)
+            except ssl.SSLWantReadError:
+                self._flush()  # an answer of TLS itself, such as to an update of its keys
+                return
+            except ssl.SSLZeroReturnError:
+                data = b""
+            except ssl.SSLError as problem:
+                self._flush()
+                self._end(problem)
+                return
+            if not data:
+                self._end(None)
+                return
         receiver.receive(self._earliest_ns, data)
-        self._decrypt_rest()
+        self._schedule_rest()
 
-    def _decrypt_rest(self) -> None:
-        """Hand over what has arrived beyond what was handed over in this turn of the loop."""
-        assert self.tls is not None
-        if (self._incoming.pending or self.tls.pending()) and self._receiver is not None:
+    def _schedule_rest(self) -> None:
+        """Have what is left handed over in the next turn of the loop."""
+        is_left = bool(self._rest) or (self.tls is not None and (self._incoming.pending or self.tls.pending()))
+        if is_left and self._receiver is not None:
             self._backlog = self._loop.call_soon(self.read)
 
     def _shake_hands(self) -> None:
@@ -171,7 +173,7 @@ class StampedSocket:
         self._handshake = None
         if not handshake.done():
             handshake.set_result(None)
-        self._decrypt_rest()
+        self._schedule_rest()
 
     def _flush(self) -> None:
         if self._outgoing.pending:

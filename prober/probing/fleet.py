@@ -123,7 +123,7 @@ class Fleet:
 
     @staticmethod
     def _freeze(made: int) -> None:
-        """Exclude the runners from garbage collection: they live long, and a collection delays timestamps."""
+        """Exclude the runners from garbage collection: they live long, and a collection delays requests."""
         if made and not made % FREEZE_EVERY:
             gc.freeze()
 

@@ -120,7 +120,7 @@ async def serve(number: int, channel_socket: socket.socket) -> None:
     worker = Worker(number, clock)
     await asyncio.get_running_loop().create_connection(lambda: worker.channel, sock=channel_socket)
     gc.collect()
-    gc.freeze()  # as in the daemon: the collector must not delay timestamps
+    gc.freeze()  # as in the daemon: the collector must not delay requests
     gc.set_threshold(50_000, 20, 20)
     while not worker.closed.is_set():
         worker.beat()

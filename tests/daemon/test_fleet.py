@@ -536,7 +536,6 @@ PLACES = {
     ("Exchange", "on_header"): READING,
     ("Exchange", "on_headers_complete"): READING,
     ("Exchange", "_hand_over"): READING,
-    ("Exchange", "_bound"): READING,
     ("Exchange", "_complete"): READING,
     ("Recording", "feed"): READING,
     ("Recording", "finish"): READING,

@@ -21,7 +21,7 @@ from prober.net.clock import Clock
 from prober.net.connection import Broken, connect
 from prober.net.endpoint import Endpoint
 from prober.net.exchange import Deadlines, Exchange
-from prober.net.stamped_socket import READ_BYTES
+from prober.net.stamped_socket import PART_BYTES
 from prober.net.stamps import Stamps
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
@@ -302,7 +302,7 @@ async def test_ipv6(clock: Clock) -> None:
 
 @pytest.mark.parametrize("is_secured", [False, True])
 async def test_a_flood_leaves_other_answers_their_turns(clock: Clock, authority: trustme.CA, is_secured: bool) -> None:
-    """A megabyte of tiny chunks is read in small parts, each in a turn of the loop, and ends by its bound of work."""
+    """A megabyte of tiny chunks is handed over in small parts, each in a turn of the loop, and ends by its bound of work."""
     server_tls, client_tls = contexts(authority) if is_secured else (None, None)
     turns, parts = 0, list[tuple[int, int]]()
 
@@ -327,7 +327,7 @@ async def test_a_flood_leaves_other_answers_their_turns(clock: Clock, authority:
         await exchange.ended
         exchange.abort()
     counting.cancel()
-    assert max(size for _, size in parts) <= READ_BYTES
+    assert max(size for _, size in parts) <= PART_BYTES
     assert len(parts) > 100
     assert max(Counter(turn for turn, _ in parts).values()) <= 2
 

@@ -1,6 +1,6 @@
 """Reads the metrics page of an engine on its own schedule.
 
-Parsing and reading run in slices, so that they do not delay timestamps. After a few failed readings the page is reported as
+Parsing and reading run in slices, so that they delay no request. After a few failed readings the page is reported as
 unreadable, so that old values are not shown as current.
 """
 

@@ -1,7 +1,7 @@
 """A synchronisation with Grafana, in a separate process; `main` is its entry point.
 
 The client library takes 25 MB and 0.2 s to import, building the dashboards takes 0.1 s, and Python threads switch every 5 ms: in the
-prober's process this would distort the timestamps of running probes.
+prober's process this would make probes late.
 """
 
 import json
