@@ -1,8 +1,8 @@
 """The server of the pages: a thread with an event loop of its own, so that the loop that measures serves nobody.
 
 Connections are limited in number, in total and per client. Beyond a limit a new one replaces the one that has been silent longest;
-where all are busy, only its health checks are answered. They are accepted as fast as the thread's share of a core allows, and each has
-the TLS configuration of that moment, so that certificates can be rotated.
+where none has been silent for a while, only its health checks are answered. Connections are accepted as fast as the thread's share of
+a core allows. Each has the TLS configuration of that moment, so that certificates can be rotated.
 """
 
 import asyncio
@@ -24,7 +24,8 @@ from multidict import CIMultiDict, CIMultiDictProxy
 from prober.config.hosts import Address, ip_address, is_loopback
 from prober.web.web_config import Loaded, WebFile
 
-MAX_OPEN, MAX_OPEN_PER_CLIENT = 256, 64
+MAX_OPEN, MAX_OPEN_PER_CLIENT, MAX_BEYOND = 256, 64, 128
+MIN_SILENT_S = 1.0  # before a connection may be closed for another one: its request may be on its way
 HANDSHAKE_TIMEOUT_S = 5.0
 REQUEST_TIMEOUT_S = 120.0  # from the begin of a connection, or its last answer, until the next request is complete
 LINGER_S = 1.0  # for the rest of a body that is not read
@@ -60,16 +61,21 @@ class Connection(web.RequestHandler):
         open_connections: all connections, those that have been silent longest first
         loaded: configuration that was in use when it was accepted
 
+    connecting: with its TLS handshake, if there is TLS. silent_since_s: its begin or its last answer.
     is_busy: a request is being answered. is_beyond: beyond the limits, so only health checks are answered.
     """
 
     def __init__(
-        self, server: web.Server, client_key: str, open_connections: "dict[Connection, None]", loaded: Loaded
+        self,
+        server: web.Server,
+        accepted: socket.socket,
+        client_key: str,
+        open_connections: "dict[Connection, None]",
+        loaded: Loaded,
     ) -> None:
-        loop = asyncio.get_running_loop()
         super().__init__(
             server,
-            loop=loop,
+            loop=asyncio.get_running_loop(),
             keepalive_timeout=REQUEST_TIMEOUT_S,
             logger=request_log,
             access_log=None,  # type: ignore[arg-type] # of aiohttp's declaration only
@@ -77,32 +83,28 @@ class Connection(web.RequestHandler):
         )
         self.client_key = client_key
         self.is_busy = self.is_beyond = False
-        self._open, self._loaded = open_connections, loaded
+        self.silent_since_s = time.monotonic()
+        self._accepted, self._open, self._loaded = accepted, open_connections, loaded
         self._request_bytes = 0
-        self._connecting: asyncio.Task[Any] | None = None
+        self.connecting = asyncio.create_task(self._connect())
 
-    def connect(self, accepted: socket.socket) -> None:
-        """Begin with the TLS handshake, if there is TLS."""
-        self._connecting = asyncio.create_task(self._connect(accepted))
-
-    async def _connect(self, accepted: socket.socket) -> None:
+    async def _connect(self) -> None:
         tls = self._loaded.tls
         patience: Any = {"ssl_handshake_timeout": HANDSHAKE_TIMEOUT_S, "ssl_shutdown_timeout": 1.0} if tls else {}
         try:
-            await asyncio.get_running_loop().connect_accepted_socket(lambda: self, accepted, ssl=tls, **patience)
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: self, self._accepted, ssl=tls, **patience)
         except (OSError, ValueError):  # a failed handshake, such as of a scanner
-            accepted.close()
+            self._accepted.close()
             self._open.pop(self, None)
-        finally:
-            self._connecting = None
 
     def abort(self) -> None:
-        """End the connection, and its handshake."""
+        """End the connection, or its handshake."""
         self._open.pop(self, None)
-        if self._connecting is not None:
-            self._connecting.cancel()
         if self.transport is not None:
             self.transport.abort()
+        else:
+            with contextlib.suppress(OSError):  # it has ended
+                self._accepted.shutdown(socket.SHUT_RDWR)
 
     def request_received(self) -> None:
         """A request is complete."""
@@ -110,7 +112,7 @@ class Connection(web.RequestHandler):
 
     def response_sent(self) -> None:
         """The response is complete; from now on the connection is silent."""
-        self.is_busy, self._request_bytes = False, 0
+        self.is_busy, self._request_bytes, self.silent_since_s = False, 0, time.monotonic()
         if self in self._open:
             self._open[self] = self._open.pop(self)
 
@@ -178,9 +180,10 @@ class PageServer:
         await asyncio.gather(*accepting, return_exceptions=True)
         for listening in self._sockets:
             listening.close()
-        for connection in list(self.open_connections):
-            if connection.transport is None:
-                connection.abort()
+        handshaking = [connection for connection in self.open_connections if not connection.connecting.done()]
+        for connection in handshaking:
+            connection.abort()
+        await asyncio.gather(*(connection.connecting for connection in handshaking))
         await runner.cleanup()
 
     async def _accept(self, listening: socket.socket, server: web.Server) -> None:
@@ -195,9 +198,7 @@ class PageServer:
                 continue
             loaded = await self._file.current()
             client_key = client(str(address[0]), _reached_at(accepted)) if address else ""
-            connection = Connection(server, client_key, self.open_connections, loaded)
-            self._admit(connection)
-            connection.connect(accepted)
+            self._admit(Connection(server, accepted, client_key, self.open_connections, loaded))
             used_s = time.thread_time() - began_cpu_s
             pause_s = used_s / MAX_CPU_RATIO - (time.monotonic() - began_s)
             await asyncio.sleep(min(MAX_PAUSE_S, max(0.0, pause_s)))
@@ -208,14 +209,17 @@ class PageServer:
         if len(crowd) < MAX_OPEN_PER_CLIENT:
             crowd = list(self.open_connections) if len(self.open_connections) >= MAX_OPEN else []
         if crowd:
-            silent = next((other for other in crowd if not other.is_busy), None)
-            if silent is not None:
-                silent.abort()
-            else:
+            until_s = time.monotonic() - MIN_SILENT_S
+            replaced = next((other for other in crowd if not other.is_busy and other.silent_since_s <= until_s), None)
+            if replaced is None:
                 connection.is_beyond = True
                 self._log(
                     "too many connections, all of them busy: requests on further ones are refused, except health checks"
                 )
+                beyond = [other for other in self.open_connections if other.is_beyond]
+                replaced = beyond[0] if len(beyond) >= MAX_BEYOND else None
+            if replaced is not None:
+                replaced.abort()
         self.open_connections[connection] = None
 
     def _log(self, text: str) -> None:

@@ -488,6 +488,7 @@ async def test_of_too_many_connections_the_one_that_was_silent_longest_goes(
 ) -> None:
     """Of one client, or of all: a new one is answered, and the others stay."""
     monkeypatch.setattr(server, limit, 3)
+    monkeypatch.setattr(server, "MIN_SILENT_S", 0.0)
     async with served(None) as site:
         opened = [
             await asyncio.open_connection("127.0.0.1", site.port, local_addr=(address, 0))
@@ -499,6 +500,25 @@ async def test_of_too_many_connections_the_one_that_was_silent_longest_goes(
             await opened[1][0].readexactly(1)
         for pair in (opened[0], opened[2]):
             await answer_on(pair)
+        for _, writer in opened:
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+
+async def test_a_connection_that_has_just_begun_is_not_closed_for_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its request may be on its way: a health check beside others that are busy, or have just begun, is answered. The oldest of
+    those beyond the limits go when there are too many of them.
+    """
+    monkeypatch.setattr(server, "MAX_OPEN_PER_CLIENT", 1)
+    monkeypatch.setattr(server, "MAX_BEYOND", 2)
+    monkeypatch.setattr(server, "MIN_SILENT_S", 3600.0)
+    async with served(None) as site:
+        opened = [await asyncio.open_connection("127.0.0.1", site.port) for _ in range(4)]
+        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+            await opened[1][0].readexactly(1)
+        for number in (0, 2, 3):
+            await answer_on(opened[number])
         for _, writer in opened:
             writer.close()
             with contextlib.suppress(OSError):
