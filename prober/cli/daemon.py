@@ -18,6 +18,7 @@ import uvloop
 from prober.cli.exit_codes import ExitCode, fail
 from prober.cli.main import hold_signals
 from prober.config.problems import ConfigError, mask_secrets
+from prober.net.allocator import configure_malloc
 
 if TYPE_CHECKING:
     from prober.daemon.app import App
@@ -106,6 +107,7 @@ def run_app(app: "App", written: str | None) -> None:
             logging.shutdown()
             os._exit(ExitCode.OK)  # otherwise Python waits for the thread, which nothing can end
 
+    configure_malloc()
     try:
         uvloop.run(serve())
     except (ConfigError, OSError) as problem:

@@ -59,15 +59,8 @@ def main() -> None:
             fail(f"\nprober: no command {name!r}", ExitCode.WRONG_CALL)
         return
     gc.disable()  # it takes an eighth of the imports' time, and nearly all that they make stays
-    front = None
     if name == "run":
         hold_signals()
-        if not {"--help", "--help-all"} & set(sys.argv):
-            from prober.net.allocator import configure_malloc
-            from prober.web.front_process import FrontProcess
-
-            configure_malloc()
-            front = FrontProcess.fork()  # before the imports that it does not need
     else:
         log_to_stderr()
     import typer
@@ -85,7 +78,7 @@ def main() -> None:
             option.hidden = False
     elif rare:
         parser.epilog = f"{len(rare)} more options: prober {name} --help-all"
-    parser(args=arguments, prog_name=f"prober {name}", obj=front)
+    parser(args=arguments, prog_name=f"prober {name}")
 
 
 def _interruptible(command: Callable[..., None]) -> Callable[..., None]:

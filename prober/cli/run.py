@@ -1,6 +1,5 @@
 """`prober run`: the daemon. Flags follow the naming of Prometheus."""
 
-import logging
 import os
 from collections.abc import Callable
 from typing import Annotated, TypeVar
@@ -16,7 +15,6 @@ from prober.net.log_lines import Format, Level, log_to_stderr
 from prober.probing.shard import Shard
 
 T = TypeVar("T")
-log = logging.getLogger(__name__)
 
 
 def run(
@@ -103,18 +101,10 @@ def run(
     ] = "15s",
     log_level: Annotated[Level, typer.Option("--log.level")] = Level.INFO,
     log_format: Annotated[Format, RareOption("--log.format")] = Format.LOGFMT,
-    *,
-    call: typer.Context,
 ) -> None:
     """Probe the configured targets, or those of the URLs, until SIGTERM."""
     urls, config_file = split_file("run", urls_or_file or (), config_file)
     log_to_stderr(log_level, log_format)
-    front = call.obj  # of `main`: a FrontProcess or None
-    if front is None:
-        log.error("no process for the pages: the system allows no further one; the prober serves them itself")
-    else:
-        front.log_level, front.log_format = log_level, log_format
-
     from prober.config.grafana import url_problem
     from prober.daemon.app import App, Options
     from prober.daemon.registry import vantage_name
@@ -152,7 +142,7 @@ def run(
         storage_max_bytes=max_bytes,
     )
 
-    run_app(App(options, front=front), written)
+    run_app(App(options), written)
 
 
 def patience_s(text: str) -> float:

@@ -139,9 +139,7 @@ def _write(
 ) -> None:
     """Be the daemon, and write its snapshots on standard output. written: a configuration to remove at the end."""
     from prober.daemon.app import App, Options
-    from prober.net.allocator import configure_malloc
 
-    configure_malloc()
     options = Options(config_file, listen_address, storage_path=storage_path, drain_s=DRAIN_S)
     app = App(options, watch=partial(_write_lines, interval_s, duration_s))
     run_app(app, written)

@@ -71,9 +71,9 @@ from prober.storage.saved_rows import SavedRows
 from prober.storage.store import FILE_NAME, Store, UnusableStore, network_file_system
 from prober.storage.watched_file import WatchedFile
 from prober.web.access_control import missing_authentication
-from prober.web.front_process import FrontProcess
 from prober.web.page.view import Problem
-from prober.web.site import Serving, Site, serve, serve_apart
+from prober.web.server import PageServer
+from prober.web.site import Site
 from prober.web.snapshots import Snapshots
 from prober.web.web_config import WebFile
 
@@ -138,7 +138,6 @@ def _discovered(specs: Configuration) -> str:
 class App:
     """A daemon.
 
-    front: the process that serves the pages; without one this process does
     watch: takes snapshots of all targets until it has had enough, and probing ends. Another prober may run with the same
         configuration, so its storage, its Grafana and its sweeps are not used
     stopped_by: the signal that ended probing, if one did
@@ -150,11 +149,10 @@ class App:
         options: Options,
         make_clock: Callable[[], Clock] = Clock,
         watch: Callable[[Snapshots], Awaitable[None]] | None = None,
-        front: FrontProcess | None = None,
     ) -> None:
         self.stopped_by: signal.Signals | None = None
         self.pod_ends = False
-        self._options, self._make_clock, self._watching, self._front = options, make_clock, watch, front
+        self._options, self._make_clock, self._watching = options, make_clock, watch
         self._families = registry(options.vantage)
         self._stopping = asyncio.Event()
         self._reloading = asyncio.Lock()
@@ -162,7 +160,7 @@ class App:
         self._problems: dict[str, Problem] = {}  # settings not in effect, by part
         self._configured = False  # a configuration was applied
         self._next_reading_s = 0.0  # of a configuration with mistakes, by the loop's clock
-        self._serving: Serving | None = None
+        self._serving: PageServer | None = None
         self._mended: Store | None = None  # could not be used at first
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -348,7 +346,7 @@ class App:
         await self._persistence.close()
         await self._keep_learnt(ledger)
         if self._serving is not None:
-            await self._serving.cleanup()
+            await self._serving.close()
         clock.close()
 
     def _stop(self, number: signal.Signals) -> None:
@@ -496,18 +494,12 @@ class App:
         if not address:
             return
         try:
-            self._serving = await self._serve(site, address)
+            self._serving = await site.serve(address)
         except OSError as problem:
             if not self._options.keep_running:
                 raise
             self._refused("address", "no pages are served, the address is tried again", [str(problem)])
             self._start(self._supervisor.start("pages", partial(self._retry_listening, site, address)))
-
-    async def _serve(self, site: Site, address: str) -> Serving:
-        """Raises OSError if the address cannot be used."""
-        if self._front is None:
-            return await serve(site, address)
-        return await serve_apart(site, address, self._front, self._options.web_config_file)
 
     async def _retry_listening(self, site: Site, address: str) -> None:
         wait_s = MIN_RETRY_LISTEN_S
@@ -515,7 +507,7 @@ class App:
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, MAX_RETRY_LISTEN_S)
             with contextlib.suppress(OSError):
-                self._serving = await self._serve(site, address)
+                self._serving = await site.serve(address)
         self._fixed("address")
         log.info("%s", self._pages(site.access.file))
 

@@ -8,15 +8,15 @@ import asyncio
 import re
 import socket
 import time
-from collections.abc import Awaitable, Callable
-from http import HTTPStatus
+from collections.abc import Callable
 from urllib.parse import urlsplit
 
 from aiohttp import BasicAuth, web
 
 from prober.config.hosts import ip_address
-from prober.web.listener import Listener, client, is_reachable
+from prober.web.answers import Handler
 from prober.web.passwords import Busy, Passwords
+from prober.web.server import Connection, is_reachable
 from prober.web.token_bucket import Rates, TooMany
 from prober.web.web_config import Loaded, WebFile
 
@@ -41,7 +41,7 @@ def is_private(name: str) -> bool:
 
 
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
-MAX_SILENT_S = 10.0  # of the measuring process; then it is not healthy
+MAX_SILENT_S = 10.0  # of the measuring loop; then it is not healthy
 MAX_BODY_BYTES = 64 << 10  # no operation takes a body
 WRITE_TIMEOUT_S = 30.0  # for the client to read the response
 PAGES_PER_S, PAGES_BURST = 20.0, 200  # per client
@@ -78,7 +78,6 @@ FOREIGN_PAGE = (
     "refused: the request comes from a page of {other_site}; only the prober's own page and programs are allowed. "
     "If this is the prober's address, set --web.external-url to it\n"
 )
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def missing_authentication(listen_address: str, loaded: Loaded) -> str:
@@ -92,8 +91,8 @@ class AccessControl:
     """Access control of one site; `middleware` runs before its handlers.
 
     origins: (scheme, authority) of additional addresses of the site.
-    admin: whether actions are allowed. ready: result of `/-/ready`. silent_s: since the measuring process was heard.
-    listener: set once the site listens. now: clock in seconds. names: host names of the prober.
+    admin: whether actions are allowed. ready: result of `/-/ready`. silent_s: since when the measuring loop has not answered.
+    now: clock in seconds. names: host names of the prober.
     """
 
     def __init__(
@@ -103,10 +102,9 @@ class AccessControl:
         origins: set[tuple[str, str]],
         admin: Callable[[], bool],
         ready: Callable[[], bool],
-        silent_s: Callable[[], float] = lambda: 0.0,
+        silent_s: Callable[[], float],
     ) -> None:
         self.file = file
-        self.listener: Listener | None = None
         self.now: Callable[[], float] = time.monotonic
         self.names = {
             socket.gethostname().lower(),
@@ -123,19 +121,19 @@ class AccessControl:
         self._checks = Rates(PASSWORD_CHECKS_PER_S, PASSWORD_CHECKS_BURST)
         self._all: Rates | None = None
 
-    def close(self) -> None:
+    async def close(self, _: web.Application) -> None:
         """Stop the password workers."""
         self._passwords.close()
 
     @web.middleware
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Answer or refuse a request, with a write timeout."""
-        connection = self.listener.of(request) if self.listener else None
-        if connection:
-            connection.request_received()
+        connection = request.protocol
+        assert isinstance(connection, Connection)
+        connection.request_received()
         loaded = await self.file.current()
         try:
-            answer = await self._answer(request, loaded, handler)
+            answer = await self._answer(request, connection, loaded, handler)
         except web.HTTPException as refusal:  # of the router (unknown path or method) or of a handler
             allowed = {"Allow": refusal.headers["Allow"]} if "Allow" in refusal.headers else {}
             answer = web.Response(status=refusal.status, text=refusal.text, headers=allowed)
@@ -151,58 +149,46 @@ class AccessControl:
         except ConnectionError:
             return answer  # the client has disconnected
         except TimeoutError:
-            if connection:
-                connection.abort()
-        if connection and answer.keep_alive is not False:
+            connection.abort()
+        if answer.keep_alive is not False:
             connection.response_sent()
         return answer
 
-    def health(self, path: str) -> tuple[int, str] | None:
-        """Status and text of the answer to a health check; None for another path."""
+    def _health(self, path: str) -> web.Response | None:
+        """The answer to a health check; None for another path."""
         if path not in (self._healthy, self._ready):
             return None
         if (silent_s := self._silent_s()) > MAX_SILENT_S:
-            return 503, f"The measuring process has not been heard for {silent_s:.0f} s\n"
+            return web.Response(status=503, text=f"The measuring loop has not answered for {silent_s:.0f} s\n")
         if path == self._healthy:
-            return 200, "Healthy\n"
-        return (200, "Ready\n") if self._is_ready() else (503, "Not ready\n")
+            return web.Response(text="Healthy\n")
+        return web.Response(text="Ready\n") if self._is_ready() else web.Response(status=503, text="Not ready\n")
 
-    def overflow_answer(self, head: bytes) -> bytes:
-        """The response to a request on a connection beyond the limits. Called in another thread."""
-        method, _, rest = head.partition(b"\r\n")[0].decode("latin-1").partition(" ")
-        path = rest.partition(" ")[0].partition("?")[0]
-        health = self.health(path) if method in ("GET", "HEAD") else None
-        status, text = health or (429, "too many connections; try again later\n")
-        headers = {
-            "Content-Type": "text/plain; charset=utf-8",
-            "Content-Length": str(len(text)),
-            "Connection": "close",
-            **({} if health else {"Retry-After": "1"}),
-            **_headers(self.file.now),
-        }
-        lines = [
-            f"HTTP/1.1 {status} {HTTPStatus(status).phrase}",
-            *(f"{name}: {value}" for name, value in headers.items()),
-        ]
-        return ("\r\n".join(lines) + "\r\n\r\n" + (text if method != "HEAD" else "")).encode()
+    async def _answer(
+        self, request: web.Request, connection: Connection, loaded: Loaded, handler: Handler
+    ) -> web.StreamResponse:
+        health = self._health(request.path)
+        if health is not None and request.method in ("GET", "HEAD"):
+            if connection.is_beyond or self._rate_limited_s(connection, loaded) or request.content_length:
+                health.force_close()  # the next request needs a new connection, and those are accepted at a limited rate
+            return health
+        if connection.is_beyond:
+            return too_many_requests(0.0, "too many connections")
+        return await self._refused(request, connection, loaded) or health or await handler(request)
 
-    async def _answer(self, request: web.Request, loaded: Loaded, handler: Handler) -> web.StreamResponse:
-        if request.method in ("GET", "HEAD") and self.health(request.path):
-            answer = await handler(request)
-            if self._rate_limited_s(request, loaded) or request.content_length:
-                answer.force_close()  # the next request needs a new connection, which is rate limited
-            return answer
-        return await self._refused(request, loaded) or await handler(request)
-
-    def _rate_limited_s(self, request: web.Request, loaded: Loaded) -> float:
+    def _rate_limited_s(self, connection: Connection, loaded: Loaded) -> float:
         """Take from the rate limits; seconds to wait if one is exceeded, else 0."""
-        client_key, now_s = _client(request), self.now()
-        return self._pages.take(client_key, now_s) or self._all_clients.take("", now_s) or self._limited(loaded, now_s)
+        now_s = self.now()
+        return (
+            self._pages.take(connection.client_key, now_s)
+            or self._all_clients.take("", now_s)
+            or self._limited(loaded, now_s)
+        )
 
-    async def _refused(self, request: web.Request, loaded: Loaded) -> web.Response | None:
+    async def _refused(self, request: web.Request, connection: Connection, loaded: Loaded) -> web.Response | None:
         """Refusal of the request; None if it is allowed."""
-        client_key, now_s = _client(request), self.now()
-        if wait_s := self._rate_limited_s(request, loaded):
+        client_key, now_s = connection.client_key, self.now()
+        if wait_s := self._rate_limited_s(connection, loaded):
             return too_many_requests(wait_s, "too many requests")
         if (request.content_length or 0) > MAX_BODY_BYTES:
             answer = web.Response(
@@ -216,7 +202,7 @@ class AccessControl:
         if loaded.is_locked:
             return web.Response(status=503, text=LOCKED)
         admitted = loaded.config is not None and loaded.config.tls_server_config.certificate_required
-        if loaded.config and loaded.config.basic_auth_users and not self.health(request.path):
+        if loaded.config and loaded.config.basic_auth_users:
             if refusal := await self._check_credentials(request, loaded.config.basic_auth_users, client_key, now_s):
                 return refusal
             admitted = True
@@ -302,12 +288,6 @@ class AccessControl:
         named = admitted or _is_local(request.host)
         own = origin and ((named and origin_of(origin)[1] == request.host) or origin_of(origin) in self._origins)
         return "" if own and site in ("", "same-site") else origin or "another site"
-
-
-def _client(request: web.Request) -> str:
-    """The client's key, as the listener counts it."""
-    own = request.get_extra_info("sockname") or ("",)
-    return client(request.remote or "", str(own[0]))
 
 
 def _is_local(host: str) -> bool:

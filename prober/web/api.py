@@ -1,8 +1,6 @@
 """`/api/v1`: handlers, declared as operations of the OpenAPI document. Only actions change a target."""
 
-import asyncio
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, wraps
 
@@ -17,6 +15,7 @@ from prober.probing.fleet import Fleet
 from prober.probing.history import TargetHistory
 from prober.probing.target_runner import TargetRunner
 from prober.results.result_file import to_json
+from prober.web.answers import Pieces
 from prober.web.api_types import (
     Answer,
     BegunAnswer,
@@ -29,13 +28,11 @@ from prober.web.api_types import (
 )
 from prober.web.on_demand import OnRequest
 from prober.web.openapi import Json, Method, Operation, Parameter, Reply, document
-from prober.web.pieces import PiecewiseResponse
 from prober.web.recent_probes import ProbeFilter, last_probes
 from prober.web.views import Views
 
 MAX_PROBES = 1_000_000  # in one answer; more than are kept
 HEAD = b'{"status": "success", "data": '
-MAX_BLOCK_S = 0.0003  # of the event loop, while a list is written
 ADMIN_OFF = "actions on request are off; start the prober with --web.enable-admin-api\n"
 DESCRIPTION = (
     "Data and actions of the prober's page. Answers are JSON with `status` and `data`; an error is a sentence as text. "
@@ -93,12 +90,9 @@ class Api:
         self._fleet, self._sweeps, self._views, self._reload = fleet, sweeps, views, reload
         openapi()  # now, as probes cannot be timestamped meanwhile
 
-    def routes(self, prefix: str) -> list[web.RouteDef]:
-        """All of OPERATIONS, below the prefix."""
-        return [
-            web.route(operation.method, prefix + operation.path, getattr(self, operation.name))
-            for operation in OPERATIONS
-        ]
+    def routes(self) -> list[tuple[str, str, Callable[[web.Request], Awaitable[web.StreamResponse]]]]:
+        """Method, path and handler of all of OPERATIONS."""
+        return [(operation.method, operation.path, getattr(self, operation.name)) for operation in OPERATIONS]
 
     @_operation("GET", "/api/v1/targets", Reply(200, "the targets", list[TargetAnswer]))
     async def targets(self, request: web.Request) -> web.StreamResponse:
@@ -286,25 +280,17 @@ class Api:
         return web.HTTPNotFound(text=text)
 
 
-def _list(kind: type[Answer], values: Iterable[object]) -> PiecewiseResponse:
-    """The values as answers, made while they are sent."""
-    return PiecewiseResponse(_listed(kind, values), headers={"Content-Type": "application/json; charset=utf-8"})
+def _list(kind: type[Answer], values: Iterable[object]) -> Pieces:
+    """The values as answers, which are made when the list is rendered."""
+    return Pieces(_listed(kind, values), {"Content-Type": "application/json; charset=utf-8"})
 
 
-async def _listed(kind: type[Answer], values: Iterable[object]) -> AsyncIterator[bytes]:
-    """The list in pieces. The event loop is released every MAX_BLOCK_S."""
-    pieces, resumed_s = list[bytes](), time.perf_counter()
-    begin = HEAD + b"["
+def _listed(kind: type[Answer], values: Iterable[object]) -> Iterator[bytes]:
+    separator = HEAD + b"["
     for value in values:
-        pieces.append(dumped(kind.model_validate(value)))
-        if time.perf_counter() - resumed_s > MAX_BLOCK_S:
-            yield begin + b", ".join(pieces)
-            begin, pieces = b", ", []
-            await asyncio.sleep(0)
-            resumed_s = time.perf_counter()
-    if pieces or begin != b", ":
-        yield begin + b", ".join(pieces)
-    yield b"]}"
+        yield separator + dumped(kind.model_validate(value))
+        separator = b", "
+    yield b"]}" if separator == b", " else separator + b"]}"
 
 
 def _success(data: bytes, status: int = 200) -> web.Response:

@@ -2,9 +2,8 @@
 
 import asyncio
 import re
-import socket
-import zlib
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+import time
+from collections.abc import Awaitable, Callable, Iterator
 from hashlib import sha256
 from math import inf
 from typing import Any
@@ -23,25 +22,19 @@ from prober.measure.outcome import Outcome
 from prober.measure.timeline import Timeline
 from prober.probing.fleet import Fleet
 from prober.storage.watched_file import asset, runbooks
-from prober.web.access_control import SAFE_METHODS, AccessControl, Handler, host_name, origin_of, too_many_requests
+from prober.web.access_control import SAFE_METHODS, AccessControl, host_name, origin_of
+from prober.web.answers import Answers, Handler, Pieces, complete
 from prober.web.api import Api
-from prober.web.front import Front
-from prober.web.front_process import FrontProcess, Settings, take
-from prober.web.listener import Limits, listening_sockets
 from prober.web.page import layout
-from prober.web.pieces import PiecewiseResponse
 from prober.web.recent_probes import ProbeFilter
-from prober.web.token_bucket import TooMany
+from prober.web.server import PageServer, listening_sockets
 from prober.web.views import Views
 from prober.web.web_config import WebFile
 
-MIN_GZIP_BYTES = 1 << 12
-BATCH_BYTES = 1 << 19  # that are compressed at once
 SCRAPE_TIMEOUT = "X-Prometheus-Scrape-Timeout-Seconds"
 PROBE_MARGIN_S = 0.5  # of Prometheus's timeout, for the answer to arrive; half of a shorter one
 MAX_PORT = 65_535
 MAX_FILTER_CHARS = 200
-GZIP_BITS = 31  # of zlib: the largest window, in the format of gzip
 _PAGE_NUMBER = re.compile(r"[0-9]{1,9}")
 _SECONDS = re.compile(r"[0-9]*\.?[0-9]+([eE][+-]?[0-9]+)?")
 ASSETS = {"page.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
@@ -50,7 +43,10 @@ ASSETS = {"page.css": "text/css", "page.js": "text/javascript", "icon.svg": "ima
 class Site:
     """Handlers of all routes.
 
-    ready: readiness of the prober, independent of the engines
+    Those that read or change the state of the prober run in the loop that measures; what they return is rendered, compressed and sent
+    by the loop that serves.
+
+    ready: whether probing has begun and is not being stopped
     admin: whether actions are allowed
     external_url: address for users, if it differs from the listen address
     file: web configuration
@@ -66,15 +62,18 @@ class Site:
         route_prefix: str,
         file: WebFile | None = None,
     ) -> None:
-        self.on_change: Callable[[], None] = lambda: None  # of `ready` or `admin`
-        self._ready = False
+        self.ready = False
         self.external_url = external_url
         self.prefix = "/" + route_prefix.strip("/") if route_prefix.strip("/") else ""
         self.views = Views(fleet, sweeps)
         self._api = Api(fleet, sweeps, self.views, reload)
         self._fleet, self._families = fleet, families
+        self._measuring: asyncio.AbstractEventLoop | None = None  # None: the loop that serves measures too
+        self._asked_s: float | None = None  # when the measuring loop was asked whether it runs; None: it has answered
         origins = {origin_of(external_url)} if external_url else set()
-        self.access = AccessControl(file or WebFile(None), self.prefix, origins, lambda: self.admin, lambda: self.ready)
+        self.access = AccessControl(
+            file or WebFile(None), self.prefix, origins, lambda: self.admin, lambda: self.ready, self._silent_s
+        )
         self._assets = {name: asset(name) for name in ASSETS}
         self._assets["page.css"] += STYLE.encode()
         self._stamp = sha256(b"".join(self._assets.values())).hexdigest()[:12]
@@ -84,16 +83,6 @@ class Site:
         GCCollector(registry=self._process)
 
     @property
-    def ready(self) -> bool:
-        """Whether probing has begun and is not being stopped."""
-        return self._ready
-
-    @ready.setter
-    def ready(self, is_ready: bool) -> None:
-        self._ready = is_ready
-        self.on_change()
-
-    @property
     def admin(self) -> bool:
         """Whether actions are allowed."""
         return self._api.admin
@@ -101,42 +90,81 @@ class Site:
     @admin.setter
     def admin(self, allowed: bool) -> None:
         self._api.admin = allowed
-        self.on_change()
 
     def routes(self) -> list[web.RouteDef]:
         """All routes, below the prefix."""
-        get = {
-            "/": self.status,
-            "/metrics": self.metrics,
-            "/probe": self.probe,
-            "/runbooks/{alert}": self.runbook,
-            "/static/{name}": self.static,
-        }
-        routes = [web.get(self.prefix + path, handler) for path, handler in get.items()]
-        if self.prefix:
-            routes.append(web.get(self.prefix, self.slash))
-        return [*routes, web.put(f"{self.prefix}/-/reload", self._api.reload), *self._api.routes(self.prefix)]
+        reading = [
+            ("GET", "/", self.status),
+            ("GET", "/metrics", self.metrics),
+            ("GET", "/probe", self.probe),
+            ("PUT", "/-/reload", self._api.reload),
+            *self._api.routes(),
+        ]
+        fixed = [("GET", "/runbooks/{alert}", self.runbook), ("GET", "/static/{name}", self.static)]
+        handlers = [*((method, path, self._where_it_measures(handler)) for method, path, handler in reading), *fixed]
+        routes = [web.route(method, self.prefix + path, handler) for method, path, handler in handlers]
+        return [*routes, web.get(self.prefix, self.slash)] if self.prefix else routes
 
-    def application(self) -> web.Application:
-        """The application for the front, which controls access."""
-        app = web.Application(middlewares=[self._handled])
+    def application(self, *middlewares: Any) -> web.Application:
+        """The routes as an application. One of the middlewares has to complete the answers."""
+        app = web.Application(middlewares=middlewares)
         app.add_routes(self.routes())
         return app
 
-    @web.middleware
-    async def _handled(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def serve(self, address: str) -> PageServer:
+        """Listen on `host:port` or `:port`, with access control, in a thread; the running loop is the one that measures.
+
+        Raises OSError with the remedy if the address cannot be used.
+        """
+        host, port = host_and_port(address)
         try:
-            return await handler(request)
-        except TooMany as refusal:
-            return too_many_requests(refusal.wait_s, str(refusal))
-        finally:
-            if request.method not in SAFE_METHODS:
-                self.views.forget()  # whoever acts sees what it did
+            sockets = await listening_sockets(host, port)
+        except OSError as problem:
+            text = f"--web.listen-address {address}: {problem.strerror or problem}; choose another address"
+            raise OSError(text) from None
+        self._measuring = asyncio.get_running_loop()
+        self.access.names.add(host_name(host or "") or "")
+        app = self.application(self.access.middleware, Answers(self.prefix).middleware)
+        app.on_cleanup.append(self.access.close)
+        server = PageServer(app, self.access.file, sockets)
+        server.start()
+        return server
+
+    def _where_it_measures(self, handler: Handler) -> Handler:
+        """The handler, run in the loop that measures."""
+
+        async def handled(request: web.Request) -> web.StreamResponse:
+            try:
+                return await handler(request)
+            finally:
+                if request.method not in SAFE_METHODS:
+                    self.views.forget()  # whoever acts sees what it did
+
+        async def handle(request: web.Request) -> web.StreamResponse:
+            if self._measuring is None:
+                return await handled(request)
+            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(handled(request), self._measuring))
+
+        return handle
+
+    def _silent_s(self) -> float:
+        """For how long the loop that measures has not answered the question whether it runs; each call asks, unless it was asked."""
+        if self._measuring is None:
+            return 0.0
+        if self._asked_s is not None:
+            return time.monotonic() - self._asked_s
+
+        def answer() -> None:
+            self._asked_s = None
+
+        self._asked_s = time.monotonic()
+        self._measuring.call_soon_threadsafe(answer)
+        return 0.0
 
     async def metrics(self, request: web.Request) -> web.StreamResponse:
-        """The metrics page, written in pieces, so that no timestamp is delayed."""
+        """The metrics page, written and compressed in pieces here, as its series change, so that no probe is delayed."""
         form = choose_form(",".join(request.headers.getall("Accept", ())))
-        return await _answer(request, self._pieces(form), {"Content-Type": form.value})
+        return await complete(Pieces(self._pieces(form), {"Content-Type": form.value}))
 
     def _pieces(self, form: Form) -> Iterator[bytes]:
         families = list(self._families.values())
@@ -187,7 +215,7 @@ class Site:
         return web.Response(body=page_text, headers={"Content-Type": Form.TEXT.value})
 
     async def status(self, request: web.Request) -> web.StreamResponse:
-        """The status page, written in pieces."""
+        """The status page."""
         query = request.query
         if len(query.get("q", "")) > MAX_FILTER_CHARS:
             return web.Response(status=400, text=f"q has more than {MAX_FILTER_CHARS} characters\n")
@@ -202,8 +230,7 @@ class Site:
             text = layout.no_such(target, self.views.known()[: layout.NAMED], self._stamp)
             return web.Response(status=404, text=text, content_type="text/html")
         pieces = map(str.encode, layout.page(view, self._stamp, await self.views.charts(view)))
-        headers = {"Content-Type": "text/html; charset=utf-8", "Cache-Control": "no-store"}
-        return await _answer(request, pieces, headers)
+        return Pieces(pieces, {"Content-Type": "text/html; charset=utf-8", "Cache-Control": "no-store"})
 
     async def static(self, request: web.Request) -> web.Response:
         """Style, script and icon of the pages; their URLs change with their content."""
@@ -243,18 +270,6 @@ def _families(registry: CollectorRegistry) -> list[Family]:
     return list(families.values())
 
 
-class Serving:
-    """A site that listens. addresses: those of a front in this process"""
-
-    def __init__(self, front: Front | FrontProcess, runner: web.AppRunner, addresses: Sequence[Any] = ()) -> None:
-        self._front, self._runner, self.addresses = front, runner, addresses
-
-    async def cleanup(self) -> None:
-        """Stop listening and close all connections."""
-        await self._front.close()
-        await self._runner.cleanup()
-
-
 def host_and_port(address: str) -> tuple[str | None, int]:
     """Host and port of `host:port` or `:port`; the host is None for all addresses. Raises ValueError."""
     host, colon, port = address.rpartition(":")
@@ -262,62 +277,3 @@ def host_and_port(address: str) -> tuple[str | None, int]:
         meant = f"host:{address} or :{address}" if address.isdecimal() else "host:port or :port"
         raise ValueError(f"{address!r}: write {meant}, with a port up to {MAX_PORT}")
     return host.strip("[]") or None, int(port)
-
-
-async def bound(address: str) -> list[socket.socket]:
-    """Sockets that listen on `host:port` or `:port`. Raises OSError with the remedy if the address cannot be used."""
-    try:
-        return await listening_sockets(*host_and_port(address))
-    except OSError as problem:
-        raise OSError(
-            f"--web.listen-address {address}: {problem.strerror or problem}; choose another address"
-        ) from None
-
-
-async def backend(site: Site) -> web.AppRunner:
-    """The site for a front: `take` gives it connections."""
-    runner = web.AppRunner(site.application(), access_log=None, shutdown_timeout=1.0, handle_signals=False)
-    await runner.setup()
-    return runner
-
-
-async def serve(site: Site, address: str, limits: Limits | None = None) -> Serving:
-    """Listen on `host:port` or `:port`, in this process. Raises OSError with the remedy if the address cannot be used."""
-    sockets = await bound(address)
-    runner = await backend(site)
-    front = Front(site.access, site.prefix, lambda connected: take(runner, connected.dup()))
-    site.access.names.add(host_name(host_and_port(address)[0] or "") or "")
-    return Serving(front, runner, (await front.start(sockets, limits)).addresses)
-
-
-async def serve_apart(site: Site, address: str, front: FrontProcess, web_config_file: str | None) -> Serving:
-    """Listen on `host:port` or `:port`, in the process of a front. Raises OSError with the remedy if the address cannot be used."""
-    sockets = await bound(address)
-    runner = await backend(site)
-    settings = Settings(host_and_port(address)[0], site.prefix, site.external_url, web_config_file)
-    front.start(settings, sockets, runner, lambda: {"ready": site.ready, "admin": site.admin})
-    site.on_change = front.tell
-    return Serving(front, runner)
-
-
-async def _answer(request: web.Request, pieces: Iterable[bytes], headers: dict[str, str]) -> PiecewiseResponse:
-    """A page written in pieces, so that no timestamp is delayed, and compressed meanwhile: a large one is never held as text."""
-    gzip = "gzip" in request.headers.get("Accept-Encoding", "")
-    compressor = zlib.compressobj(1, wbits=GZIP_BITS)
-    body, batch, size = list[bytes](), list[bytes](), 0
-    for piece in pieces:
-        batch.append(piece)
-        size += len(piece)
-        if gzip and size >= BATCH_BYTES:
-            body += await asyncio.to_thread(_compressed, compressor, batch)
-            batch, size = [], 0
-        else:
-            await asyncio.sleep(0)
-    if not body and not (gzip and size >= MIN_GZIP_BYTES):
-        return PiecewiseResponse(batch, headers=headers)
-    body += await asyncio.to_thread(_compressed, compressor, batch)
-    return PiecewiseResponse([*body, compressor.flush()], headers=headers | {"Content-Encoding": "gzip"})
-
-
-def _compressed(compressor: Any, pieces: Sequence[bytes]) -> list[bytes]:
-    return [part for part in map(compressor.compress, pieces) if part]

@@ -65,7 +65,7 @@ class Loaded:
 
 def read(path: str) -> Loaded:
     """Load the file and the files it names. Raises ConfigError."""
-    from prober.config.web import load_web  # with Pydantic, which the process of the pages needs for this file only
+    from prober.config.web import load_web  # here, as most probers have no such file
 
     try:
         config = load_web(read_regular(path, MAX_FILE_BYTES).decode(), path)
@@ -90,7 +90,7 @@ class WebFile:
         self._stamps: tuple[Stamp | None, ...] = ()
         self._retry_s = math.inf  # on the monotonic clock
         self._logged = ""
-        self._reading = asyncio.Lock()
+        self._is_reading = False
         self.now = Loaded()
         if path is not None:
             try:
@@ -108,12 +108,14 @@ class WebFile:
         return self._logged if self.now.is_locked else ""
 
     async def current(self) -> Loaded:
-        """Current configuration, reloaded if a file changed."""
-        if self._path is not None and self._due():
-            async with self._reading:
-                if self._due():
-                    self._stamps = self._stamped()
-                    await self._renew(self._path)
+        """Current configuration, reloaded if a file changed; while it is read, that of before. For several event loops."""
+        if self._path is not None and not self._is_reading and self._due():
+            self._is_reading = True
+            try:
+                self._stamps = self._stamped()
+                await self._renew(self._path)
+            finally:
+                self._is_reading = False
         return self.now
 
     def _due(self) -> bool:

@@ -23,20 +23,6 @@ OF_THE_DAEMON = {
     *("aiohappyeyeballs", "aiosignal", "annotated_doc", "annotated_types", "attr", "frozenlist", "idna", "multidict"),
     *("propcache", "shellingham", "typing_inspection", "tzlocal", "yarl"),
 }
-OF_THE_PAGES = {
-    *("aiohttp", "prober", "uvloop"),
-    *(
-        "aiohappyeyeballs",
-        "aiosignal",
-        "attr",
-        "frozenlist",
-        "idna",
-        "multidict",
-        "propcache",
-        "typing_extensions",
-        "yarl",
-    ),
-}
 OF_A_COMMAND = {
     *("apscheduler", "orjson", "prober", "pydantic", "pydantic_core", "typer", "typing_extensions", "yaml"),
     *("annotated_doc", "annotated_types", "shellingham", "typing_inspection", "tzlocal"),
@@ -61,7 +47,6 @@ def packages(modules: set[str]) -> set[str]:
     ("code", "known"),
     [
         pytest.param("import prober.cli.run, prober.daemon.app", OF_THE_DAEMON, id="daemon"),
-        pytest.param("import prober.web.front_process", OF_THE_PAGES, id="pages"),
         pytest.param(
             "import prober.cli.rules, prober.cli.check, prober.daemon.configuration_file", OF_A_COMMAND, id="check"
         ),
@@ -70,8 +55,7 @@ def packages(modules: set[str]) -> set[str]:
 def test_a_process_loads_only_the_packages_that_it_needs(code: str, known: set[str]) -> None:
     """Not numpy, which takes 8 MB or more, and nothing that only some configurations use: RE2, bcrypt, JSON Schema, Markdown, DNS.
 
-    The process of the pages knows no models, commands that check a configuration serve nothing, and what starts the process of an
-    estimate, a megabyte, comes with it.
+    Commands that check a configuration serve nothing, and what starts the process of an estimate, a megabyte, comes with it.
     """
     loaded = loaded_by(code)
     assert packages(loaded) <= known

@@ -83,8 +83,7 @@ def start(
     # The clock is the first part that is made once the configuration has been looked at.
     monkeypatch.setattr(app, "App", partial(app.App, make_clock=clock))
     monkeypatch.setattr("uvloop.run", asyncio.run)
-    monkeypatch.setattr("prober.cli.main.hold_signals", lambda: None)  # this process is not the prober's,
-    monkeypatch.setattr("prober.web.front_process.FrontProcess.fork", lambda: None)  # and forks nothing
+    monkeypatch.setattr("prober.cli.main.hold_signals", lambda: None)  # this process is not the prober's
     main()
 
 

@@ -24,6 +24,7 @@ from prober.features.capacity.refusal import Refused
 from prober.features.experiments.report.document import Figure
 from prober.features.experiments.report.plots import curves
 from prober.measure.outcome import Outcome
+from prober.web.answers import complete
 from prober.web.page import layout
 from prober.web.page.view import PageView, TargetView
 from prober.web.recent_probes import ProbeFilter
@@ -114,13 +115,12 @@ class Stage:
             await asyncio.sleep(self.slow_s)
         if self.broken:
             return web.Response(status=500, text="broken")
-        return await handler(request)
+        return await complete(await handler(request))
 
     def _serve(self) -> None:
         async def run() -> None:
             self._ended = asyncio.Event()
-            app = self.site.application()
-            app.middlewares.append(self._weather)
+            app = self.site.application(self._weather)
             runner = web.AppRunner(app, shutdown_timeout=0.2)
             await runner.setup()
             await web.TCPSite(runner, "127.0.0.1", 0).start()

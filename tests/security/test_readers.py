@@ -3,19 +3,16 @@
 import asyncio
 import gzip
 import os
-import signal
 import socket
 import tracemalloc
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from prober.web import front, pieces
-from prober.web.listener import client
+from prober.web import access_control, answers
+from prober.web.server import client
 from prober.web.site import Site
 from prober.web.views import RANKING_S, Ranking
-from tests.processes import Program, fetch, free_port, until, value
 from tests.security.test_web import served
 
 # What RFC 9110, 7.2 and RFC 3986, 3.2 do not allow.
@@ -100,9 +97,9 @@ async def test_what_is_no_request_is_refused_without_a_trace(head: bytes, caplog
 async def test_what_a_reader_expects_is_ignored(expected: bytes, caplog: pytest.LogCaptureFixture) -> None:
     """No operation needs a body, so that the answer follows at once; bytes that are no text are no fault of the prober."""
     async with served(None) as site:
-        for path in (b"/", b"/-/healthy"):
+        for path, status in ((b"/", b" 200 "), (b"/-/healthy", b" 200 "), (b"/nothing", b" 404 ")):
             head = b"GET " + path + b" HTTP/1.1\r\nHost: a\r\nConnection: close\r\nExpect: " + expected + b"\r\n\r\n"
-            assert b" 200 " in (await answer_to(site.port, head)).partition(b"\r\n")[0]
+            assert status in (await answer_to(site.port, head)).partition(b"\r\n")[0]
         assert caplog.text == ""
 
 
@@ -142,7 +139,7 @@ async def test_long_addresses_and_filters_are_refused_in_words(path: str, status
     ],
 )
 async def test_no_spelling_of_a_path_leads_past_the_checks(target: str) -> None:
-    """The front checks what the site then serves: a page of another site sends no probe, however it writes the path."""
+    """The access control checks what the site then serves: a page of another site sends no probe, however it writes the path."""
     async with served(None) as site:
         head = f"GET {target}?target=a HTTP/1.1\r\nHost: evil.example\r\nSec-Fetch-Site: cross-site\r\nConnection: close\r\n\r\n"
         assert (await answer_to(site.port, head.encode())).split()[1] in (b"403", b"404")
@@ -196,7 +193,7 @@ async def slow_reader(port: int, address: str) -> tuple[asyncio.StreamReader, as
 
 async def test_slow_readers_hold_less_than_one_page(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sixty-four take less memory than one page, and not 64 pages; one who reads gets it at once."""
-    monkeypatch.setattr(pieces, "STALL_S", 60.0)
+    monkeypatch.setattr(answers, "STALL_S", 60.0)
     async with served(None) as site:
         page = LargePage(site.site)
         assert await site.status() == 200
@@ -218,16 +215,14 @@ async def test_slow_readers_hold_less_than_one_page(monkeypatch: pytest.MonkeyPa
 
 async def test_a_reader_that_stalls_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     """The one beside it that reads gets its page."""
-    monkeypatch.setattr(pieces, "STALL_S", 0.5)
+    monkeypatch.setattr(answers, "STALL_S", 0.5)
     async with served(None) as site:
         page = LargePage(site.site)
         _, writer = await slow_reader(site.port, "127.0.0.2")
         answer = await answer_to(site.port, b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         assert answer.partition(b"\r\n\r\n")[2] == page.whole(page.rendered)
-        listener = site.site.access.listener
-        assert listener is not None
         async with asyncio.timeout(20):
-            while len(listener):  # noqa: ASYNC110 - a number has no event
+            while site.server.open_connections:  # noqa: ASYNC110 - a number has no event
                 await asyncio.sleep(0.05)
         writer.transport.abort()
 
@@ -237,7 +232,8 @@ async def test_a_slow_reader_gets_one_page_whole_while_others_get_a_newer_one(
     version: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With and without gzip, of which only one is kept: of all values none is of the other rendering."""
-    monkeypatch.setattr(pieces, "STALL_S", 60.0)
+    monkeypatch.setattr(answers, "STALL_S", 60.0)
+    monkeypatch.setattr(access_control, "WRITE_TIMEOUT_S", 60.0)
     async with served(None) as site:
         page, go_on = LargePage(site.site, 1 << 20), asyncio.Event()
 
@@ -294,7 +290,7 @@ async def test_compression_is_the_clients_choice(accept: str, is_gzip: bool) -> 
 
 async def test_an_answer_without_bounds_is_refused_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     """The list of all probes may have a hundred megabytes: nobody holds it."""
-    monkeypatch.setattr(front, "MAX_ANSWER_BYTES", 1 << 18)
+    monkeypatch.setattr(answers, "MAX_ANSWER_BYTES", 1 << 18)
     async with served(None) as site:
         site.site._pieces = lambda form: iter([os.urandom(1 << 20)])  # type: ignore[method-assign]
         answer = await answer_to(site.port, b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
@@ -321,43 +317,3 @@ async def test_many_views_rank_all_targets_once() -> None:
         assert "Pause" in (await site.answer("/?target=a"))[2]
         assert await site.status("/api/v1/pauses?target=a", "POST") == 200
         assert "Resume" in (await site.answer("/?target=a"))[2]
-
-
-# --- the process that serves
-
-
-def children_of(process: int) -> list[int]:
-    """Processes that one has started."""
-    return [int(child) for child in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
-
-
-def test_the_front_is_kept_and_tells_the_truth_about_the_measuring(tmp_path: Path) -> None:
-    """Killed, it is started again and the measuring goes on; while the measuring stands still the prober is not healthy, and says
-    why; at the end no process is left.
-    """
-    port = free_port()
-    url = f"http://127.0.0.1:{port}"
-    config = tmp_path / "prober.yaml"
-    config.write_text("targets: [{name: a, url: 'http://127.0.0.1:9'}]\n")
-    with Program(
-        tmp_path / "log", "run", "--config.file", config, "--web.listen-address", f"127.0.0.1:{port}"
-    ) as prober:
-        until(lambda: fetch(url + "/-/ready")[0] == 200, "the pages")
-        (front_process,) = children_of(prober.process.pid)
-        assert value(url, "process_start_time_seconds") > 0
-        begun = value(url, "process_start_time_seconds")
-        os.kill(front_process, signal.SIGKILL)
-        until(lambda: fetch(url + "/-/ready")[0] == 200, "the pages again")
-        assert value(url, "process_start_time_seconds") == begun
-        (another,) = children_of(prober.process.pid)
-        assert another != front_process
-        assert "the process of the pages ended (SIGKILL)" in prober.log.read_text()
-        prober.process.send_signal(signal.SIGSTOP)
-        try:
-            status, text = until(lambda: (found := fetch(url + "/-/healthy"))[0] == 503 and found, "no health")
-            assert (status, "has not been heard" in text) == (503, True)
-        finally:
-            prober.process.send_signal(signal.SIGCONT)
-        until(lambda: fetch(url + "/-/healthy")[0] == 200, "health")
-        assert prober.stop() == 0
-        until(lambda: not Path(f"/proc/{another}").exists(), "the end of all")

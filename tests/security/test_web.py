@@ -6,6 +6,7 @@ import contextlib
 import ssl
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -17,18 +18,20 @@ import bcrypt
 import pytest
 import trustme
 import yaml
+from aiohttp import web
 
 from prober.config.problems import ConfigError
 from prober.config.web import load_web
 from prober.mock.server import running
+from prober.web import server
 from prober.web.access_control import HEADERS, PAGES_BURST, missing_authentication
-from prober.web.listener import Limits
 from prober.web.passwords import MAX_REMEMBERED, MAX_WAITING, Busy, Passwords
-from prober.web.site import Site, serve
+from prober.web.server import PageServer
+from prober.web.site import Site
 from prober.web.web_config import Loaded, WebFile, read
 from tests.commands import prober
 from tests.daemon.test_fleet import QUICK, Watched, specs, watched
-from tests.processes import free_port, get, until
+from tests.processes import fetch, free_port, get, until
 
 PASSWORD = "correct horse"
 HASH = bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4)).decode()
@@ -65,8 +68,12 @@ def trusting(authority: trustme.CA = AUTHORITY, identity: trustme.LeafCert | Non
 class Served:
     seen: Watched
     site: Site
-    port: int
+    server: PageServer
     session: aiohttp.ClientSession
+
+    @property
+    def port(self) -> int:
+        return int(self.server.addresses[0][1])
 
     async def status(self, path: str = "/metrics", method: str = "GET", **more: Any) -> int:
         return (await self.answer(path, method, **more))[0]
@@ -78,7 +85,7 @@ class Served:
 
 
 @asynccontextmanager
-async def served(path: Path | None, limits: Limits | None = None, *, admin: bool = False) -> AsyncIterator[Served]:
+async def served(path: Path | None, *, admin: bool = False) -> AsyncIterator[Served]:
     async def reload() -> str | None:
         return None
 
@@ -87,11 +94,11 @@ async def served(path: Path | None, limits: Limits | None = None, *, admin: bool
         await seen.reconcile(specs(f"name: a, url: '{url}'"), 1.0)
         site = Site(seen.fleet, seen.sweeps, seen.families, reload, "", "", WebFile(str(path) if path else None))
         site.admin = admin
-        serving = await serve(site, "127.0.0.1:0", limits)
+        serving = await site.serve("127.0.0.1:0")
         try:
-            yield Served(seen, site, serving.addresses[0][1], session)
+            yield Served(seen, site, serving, session)
         finally:
-            await serving.cleanup()
+            await serving.close()
 
 
 # --- what the file says
@@ -434,16 +441,6 @@ async def test_who_asks_too_often_must_connect_again() -> None:
     assert answers == [(404, None)] * 20 + [(429, "close")]
 
 
-async def test_handshakes_have_a_limit_of_their_own(tmp_path: Path) -> None:
-    """With TLS a client gets fewer new connections than without."""
-    few = Limits(tls_burst=2, tls_per_s=1_000.0, tls_per_s_per_client=1e-6, tls_gap_s=0.0)
-    async with served(write(tmp_path, tls_server_config=certified(tmp_path)), few) as site:
-        assert [await site.status(ssl=trusting()) for _ in range(3)] == [200, 200, 429]
-        assert await site.status("/-/healthy", ssl=trusting()) == 200
-    async with served(None, few) as site:
-        assert [await site.status() for _ in range(3)] == [200, 200, 200]
-
-
 async def test_who_guesses_passwords_waits_and_who_knows_it_does_not(tmp_path: Path) -> None:
     """A few wrong ones and then none is looked at; one that was right before still is."""
     async with served(write(tmp_path, basic_auth_users={"prometheus": HASH})) as site:
@@ -471,8 +468,7 @@ async def test_a_body_is_not_read() -> None:
 
 async def test_who_says_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """Half a request, byte by byte or not at all, has its time and no more; so has a connection between two requests."""
-    for name, seconds in (("FIRST_REQUEST_TIMEOUT_S", 0.3), ("IDLE_TIMEOUT_S", 0.3), ("CHECK_INTERVAL_S", 0.05)):
-        monkeypatch.setattr(f"prober.web.listener.{name}", seconds)
+    monkeypatch.setattr(server, "REQUEST_TIMEOUT_S", 0.3)
     async with served(None) as site:
         for start in (b"", b"GET / HT", b"GET /-/healthy HTTP/1.1\r\nHost: x\r\n\r\n"):
             reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
@@ -482,25 +478,57 @@ async def test_who_says_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> N
                     await reader.read()
             writer.close()
         async with asyncio.timeout(10):
-            while len(site.site.access.listener or ()):  # noqa: ASYNC110 - a number has no event
+            while site.server.open_connections:  # noqa: ASYNC110 - a number has no event
                 await asyncio.sleep(0.01)
 
 
-async def test_one_client_has_so_many_connections_and_the_silent_make_room() -> None:
-    """Beyond its share a client is refused; where all are taken the one that was silent longest goes."""
-    limits = Limits(max_open=4, max_open_per_client=3)
-    async with served(None, limits) as site:
-        opened = [await asyncio.open_connection("127.0.0.1", site.port) for _ in range(3)]
-        assert await site.status() == 429
-        for _, writer in opened:
-            writer.close()
-    async with served(None, Limits(max_open=3, max_open_per_client=10)) as site:
-        opened = [await asyncio.open_connection("127.0.0.1", site.port) for _ in range(3)]
+@pytest.mark.parametrize(("limit", "other"), [("MAX_OPEN_PER_CLIENT", "127.0.0.1"), ("MAX_OPEN", "127.0.0.2")])
+async def test_of_too_many_connections_the_one_that_was_silent_longest_goes(
+    monkeypatch: pytest.MonkeyPatch, limit: str, other: str
+) -> None:
+    """Of one client, or of all: a new one is answered, and the others stay."""
+    monkeypatch.setattr(server, limit, 3)
+    monkeypatch.setattr(server, "MIN_SILENT_S", 0.0)
+    async with served(None) as site:
+        opened = [
+            await asyncio.open_connection("127.0.0.1", site.port, local_addr=(address, 0))
+            for address in (other, other, "127.0.0.1")
+        ]
+        await answer_on(opened[0])  # now the second has been silent longest
         assert await site.status() == 200
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
-            await opened[0][0].readexactly(1)
+            await opened[1][0].readexactly(1)
+        for pair in (opened[0], opened[2]):
+            await answer_on(pair)
         for _, writer in opened:
             writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+
+async def test_a_connection_that_has_just_begun_is_not_closed_for_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its request may be on its way: a health check beside others that are busy, or have just begun, is answered. The oldest of
+    those beyond the limits go when there are too many of them.
+    """
+    monkeypatch.setattr(server, "MAX_OPEN_PER_CLIENT", 1)
+    monkeypatch.setattr(server, "MAX_BEYOND", 2)
+    monkeypatch.setattr(server, "MIN_SILENT_S", 3600.0)
+    async with served(None) as site:
+        opened = [await asyncio.open_connection("127.0.0.1", site.port) for _ in range(4)]
+        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+            await opened[1][0].readexactly(1)
+        for number in (0, 2, 3):
+            await answer_on(opened[number])
+        for _, writer in opened:
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+
+async def answer_on(pair: tuple[asyncio.StreamReader, asyncio.StreamWriter]) -> None:
+    """Ask on an open connection whether the prober is healthy, and read its answer."""
+    pair[1].write(b"GET /-/healthy HTTP/1.1\r\nHost: x\r\n\r\n")
+    await pair[0].readuntil(b"Healthy\n")
 
 
 # --- health checks, whose address a kubelet shares with other clients of its node
@@ -585,36 +613,40 @@ async def test_a_flood_from_a_kubelets_address_makes_no_health_check_fail(
     assert answers == [200, 503] * 10
 
 
-@pytest.mark.parametrize("limits", [Limits(), Limits(max_open_per_client=1000, burst=1000, per_s_per_client=1000.0)])
-async def test_full_caps_leave_health_checks_and_refuse_the_rest(limits: Limits) -> None:
-    """64 idle connections of one address, and 256 busy ones: a check is answered, a page is 429 with when to come again."""
-    async with served(None, limits) as site:
-        listener = site.site.access.listener
-        assert listener is not None
-        full = min(limits.max_open, limits.max_open_per_client)
-        opened = [await asyncio.open_connection("127.0.0.1", site.port) for _ in range(full)]
-        try:
-            async with asyncio.timeout(10):
-                while sum(connection_.transport is not None for connection_ in listener._open.values()) < full:  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
-            if full == limits.max_open:
-                for connection in listener._open.values():
-                    connection.waiting_s = None  # as if each were waiting for its answer: nobody makes room
-            assert await health_check(site.port, "/-/healthy", None) == 200
-            site.site.ready = True
-            status, headers, text = await site.answer("/-/ready")
-            assert (status, text) == (200, "Ready\n")
-            assert headers.items() >= HEADERS.items()
-            status, headers, text = await site.answer("/metrics")
-            assert (status, headers["Retry-After"], "try again" in text) == (429, "1", True)
-            for other in ("/-/healthy/x", "/-/healthyx", "/x?/-/healthy", "//-/healthy"):
-                assert await site.status(other) == 429
-            assert await site.status("/-/healthy", "POST") == 429
-            assert await site.status("/-/healthy", "HEAD") == 200
-            assert await site.status("/-/healthy?a=b") == 200
-        finally:
-            for _, writer in opened:
-                writer.close()
+@pytest.mark.parametrize("limit", ["MAX_OPEN", "MAX_OPEN_PER_CLIENT"])
+async def test_where_all_connections_are_busy_only_health_is_answered(
+    monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    """A check on a further one has its true answer; a page is 429 with when to come again."""
+    monkeypatch.setattr(server, limit, 4)
+    begun, go_on = asyncio.Event(), asyncio.Event()
+    async with served(None) as site:
+
+        async def busy(*_: object) -> None:
+            begun.set()
+            await go_on.wait()
+            raise web.HTTPConflict
+
+        site.site._api.probe_once = busy  # type: ignore[method-assign, assignment]
+        waiting = []
+        for _ in range(4):
+            begun.clear()
+            waiting.append(asyncio.create_task(site.status("/probe?target=a")))
+            await begun.wait()
+        assert await health_check(site.port, "/-/healthy", None) == 200
+        site.site.ready = True
+        status, headers, text = await site.answer("/-/ready")
+        assert (status, text, headers["Connection"]) == (200, "Ready\n", "close")
+        assert headers.items() >= HEADERS.items()
+        status, headers, text = await site.answer("/metrics")
+        assert (status, headers["Retry-After"], "try again" in text) == (429, "1", True)
+        for other in ("/-/healthy/x", "/-/healthyx", "/x?/-/healthy", "//-/healthy"):
+            assert await site.status(other) == 429
+        assert await site.status("/-/healthy", "POST") == 429
+        assert await site.status("/-/healthy", "HEAD") == 200
+        assert await site.status("/-/healthy?a=b") == 200
+        go_on.set()
+        await asyncio.gather(*waiting)
 
 
 async def test_health_checks_have_no_rate_but_need_new_connections_beyond_one() -> None:
@@ -630,22 +662,17 @@ async def test_health_checks_have_no_rate_but_need_new_connections_beyond_one() 
         assert await site.status("/-/ready") == 503
 
 
-async def test_beyond_the_limits_a_client_certificate_is_asked_for_too(tmp_path: Path) -> None:
-    """Without the right one there is no answer, as on every connection; a password is asked for on neither."""
-    AUTHORITY.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
-    tls = certified(tmp_path) | {"client_auth_type": "RequireAndVerifyClientCert", "client_ca_file": "ca.pem"}
-    path = write(
-        tmp_path,
-        tls_server_config=tls | {"client_allowed_sans": ["kubelet.example"]},
-        basic_auth_users={"prometheus": HASH},
-    )
-    async with served(path, Limits(max_open_per_client=0)) as site:
-        known = trusting(identity=AUTHORITY.issue_cert("kubelet.example"))
-        assert await site.status("/-/healthy", ssl=known) == 200
-        assert await site.status("/metrics", ssl=known, headers=basic()) == 429
-        for identity in (None, AUTHORITY.issue_cert("other.example"), trustme.CA().issue_cert("kubelet.example")):
-            with pytest.raises(aiohttp.ClientError):
-                await site.status("/-/healthy", ssl=trusting(identity=identity))
+async def test_a_measuring_loop_that_stands_still_is_not_healthy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server says so, and for how long; it is healthy again once the loop goes on."""
+    monkeypatch.setattr("prober.web.access_control.MAX_SILENT_S", 0.05)
+    async with served(None) as site:
+        url = f"http://127.0.0.1:{site.port}/-/healthy"
+        assert fetch(url)[0] == 200  # in this loop, which runs nothing meanwhile
+        time.sleep(0.1)  # noqa: ASYNC251 - it stands still
+        status, text = fetch(url)
+        assert (status, "measuring loop has not answered" in text) == (503, True)
+        await asyncio.sleep(0)
+        assert fetch(url)[0] == 200
 
 
 # --- passwords

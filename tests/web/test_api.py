@@ -28,7 +28,7 @@ from prober.web import on_demand
 from prober.web.access_control import HEADERS
 from prober.web.api import OPERATIONS, openapi
 from prober.web.recent_probes import LOOKED_AT_ONCE
-from prober.web.site import Site, serve
+from prober.web.site import Site
 from prober.web.token_bucket import Rates
 from tests.daemon.test_fleet import QUICK, SLOW, Watched, specs, watched
 from tests.results.samples import sweep
@@ -70,11 +70,11 @@ async def requesting(
         await seen.reconcile(specs(*(each.format(url=url) for each in targets), slos=slos), 1.0)
         site = Site(seen.fleet, seen.sweeps, seen.families, reload, external, prefix)
         site.admin = admin
-        runner = await serve(site, "127.0.0.1:0")
+        runner = await site.serve("127.0.0.1:0")
         try:
             yield Requester(seen, site, f"http://127.0.0.1:{runner.addresses[0][1]}", session)
         finally:
-            await runner.cleanup()
+            await runner.close()
 
 
 ONE = "name: a, url: '{url}'"
@@ -692,4 +692,4 @@ async def test_an_address_to_listen_on_has_a_host_or_a_colon(address: str, advic
     async with watched() as seen:
         site = Site(seen.fleet, seen.sweeps, seen.families, cast(Any, None), "", "")
         with pytest.raises(ValueError, match=advice):
-            await serve(site, address)
+            await site.serve(address)

@@ -1,11 +1,12 @@
-"""Answers that many clients ask for: made one at a time and shared, and delivered within bounded memory."""
+"""Answers that many clients ask for: made one at a time and shared."""
 
 import asyncio
 from itertools import pairwise
 
 import pytest
+from aiohttp import web
 
-from prober.web.lane import FRESH_S, MAX_WAITING, Answer, Deliveries, Lane
+from prober.web.answers import FRESH_S, MAX_WAITING, Lane
 from prober.web.token_bucket import TooMany
 
 pytestmark = pytest.mark.virtual_time
@@ -18,15 +19,15 @@ class Kitchen:
         self.begun: list[tuple[float, str]] = []
         self.at_once = self.most_at_once = 0
 
-    async def make(self, name: str) -> Answer:
+    async def make(self, name: str) -> web.Response:
         self.begun.append((asyncio.get_running_loop().time(), name))
         self.at_once += 1
         self.most_at_once = max(self.most_at_once, self.at_once)
         await asyncio.sleep(1.0)
         self.at_once -= 1
-        return Answer(200, {}, name.encode())
+        return web.Response(text=name)
 
-    async def fails(self) -> Answer:
+    async def fails(self) -> web.Response:
         self.begun.append((asyncio.get_running_loop().time(), "failing"))
         raise OSError("no answer")
 
@@ -99,27 +100,3 @@ async def test_a_client_that_goes_away_takes_the_answer_from_nobody() -> None:
     first.cancel()
     assert (await second).body == b"a"
     assert len(kitchen.begun) == 1
-
-
-def test_bodies_in_flight_are_bounded_and_those_of_the_oldest_are_cut() -> None:
-    """Readers of the newest body stay, however many they are: they share it."""
-    deliveries, cut = Deliveries(max_bytes=250), list[str]()
-    old, middle, new = (Answer(200, {}, bytes(100)) for _ in range(3))
-    with (
-        deliveries.of(old, lambda: cut.append("old")),
-        deliveries.of(old, lambda: cut.append("old too")),
-        deliveries.of(middle, lambda: cut.append("middle")),
-    ):
-        assert (deliveries.bytes, cut) == (200, [])
-        with deliveries.of(new, lambda: cut.append("new")):
-            assert (deliveries.bytes, cut) == (200, ["old", "old too"])
-        assert deliveries.bytes == 100
-    assert deliveries.bytes == 0
-
-
-def test_one_body_above_the_bound_is_delivered_alone() -> None:
-    """The page of a large shard must be readable."""
-    deliveries, cut = Deliveries(max_bytes=250), list[str]()
-    small, large = (Answer(200, {}, bytes(size)) for size in (100, 1000))
-    with deliveries.of(small, lambda: cut.append("small")), deliveries.of(large, lambda: cut.append("large")):
-        assert cut == ["small"]

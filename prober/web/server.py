@@ -1,0 +1,304 @@
+"""The server of the pages: a thread with an event loop of its own, so that the loop that measures serves nobody.
+
+Connections are limited in number, in total and per client. Beyond a limit a new one replaces the one that has been silent longest;
+where none has been silent for a while, only its health checks are answered. Connections are accepted as fast as the thread's share of
+a core allows. Each has the TLS configuration of that moment, so that certificates can be rotated.
+"""
+
+import asyncio
+import contextlib
+import ipaddress
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import uvloop
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+from multidict import CIMultiDict, CIMultiDictProxy
+
+from prober.config.hosts import Address, ip_address, is_loopback
+from prober.web.web_config import Loaded, WebFile
+
+MAX_OPEN, MAX_OPEN_PER_CLIENT, MAX_BEYOND = 256, 64, 128
+MIN_SILENT_S = 1.0  # before a connection may be closed for another one: its request may be on its way
+HANDSHAKE_TIMEOUT_S = 5.0
+REQUEST_TIMEOUT_S = 120.0  # from the begin of a connection, or its last answer, until the next request is complete
+LINGER_S = 1.0  # for the rest of a body that is not read
+MAX_REQUEST_BYTES = 64 << 10  # of an incomplete request
+# Of the kernel, for each connection; it would grow to 4 MB, which the container is charged for.
+SEND_BUFFER_BYTES = 128 << 10
+MAX_BACKLOG = (
+    1024  # while connections wait to be accepted; beyond it the kernel drops, and the client retries a second later
+)
+MAX_CPU_RATIO = 0.4  # of one core, at which connections are accepted without a pause
+MAX_PAUSE_S = 0.05  # after the accepting of one: a page may have been rendered meanwhile
+RETRY_ACCEPT_S = 0.1
+LOG_INTERVAL_S = 60.0
+OWN_NETWORKS = (ipaddress.IPv6Network("fc00::/7"), ipaddress.IPv6Network("fe80::/10"))  # unique local, link-local
+log = logging.getLogger(__name__)
+
+
+class _FaultsOnly(logging.Filter):
+    """Leaves out requests that are no HTTP: they are answered with 400, and anyone could fill the log with them."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+
+
+request_log = logging.getLogger("prober.web.requests")
+request_log.addFilter(_FaultsOnly())
+
+
+class Connection(web.RequestHandler):
+    """A connection of a client. aiohttp closes it if no request is complete within REQUEST_TIMEOUT_S.
+
+    Args:
+        open_connections: all connections, those that have been silent longest first
+        loaded: configuration that was in use when it was accepted
+
+    connecting: with its TLS handshake, if there is TLS. silent_since_s: its begin or its last answer.
+    is_busy: a request is being answered. is_beyond: beyond the limits, so only health checks are answered.
+    """
+
+    def __init__(
+        self,
+        server: web.Server,
+        accepted: socket.socket,
+        client_key: str,
+        open_connections: "dict[Connection, None]",
+        loaded: Loaded,
+    ) -> None:
+        super().__init__(
+            server,
+            loop=asyncio.get_running_loop(),
+            keepalive_timeout=REQUEST_TIMEOUT_S,
+            logger=request_log,
+            access_log=None,  # type: ignore[arg-type] # of aiohttp's declaration only
+            lingering_time=LINGER_S,
+        )
+        self.client_key = client_key
+        self.is_busy = self.is_beyond = False
+        self.silent_since_s = time.monotonic()
+        self._accepted, self._open, self._loaded = accepted, open_connections, loaded
+        self._request_bytes = 0
+        self.connecting = asyncio.create_task(self._connect())
+
+    async def _connect(self) -> None:
+        tls = self._loaded.tls
+        patience: Any = {"ssl_handshake_timeout": HANDSHAKE_TIMEOUT_S, "ssl_shutdown_timeout": 1.0} if tls else {}
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: self, self._accepted, ssl=tls, **patience)
+        except (OSError, ValueError):  # a failed handshake, such as of a scanner
+            self._accepted.close()
+            self._open.pop(self, None)
+
+    def abort(self) -> None:
+        """End the connection, or its handshake."""
+        self._open.pop(self, None)
+        if self.transport is not None:
+            self.transport.abort()
+        else:
+            with contextlib.suppress(OSError):  # it has ended
+                self._accepted.shutdown(socket.SHUT_RDWR)
+
+    def request_received(self) -> None:
+        """A request is complete."""
+        self.is_busy = True
+
+    def response_sent(self) -> None:
+        """The response is complete; from now on the connection is silent."""
+        self.is_busy, self._request_bytes, self.silent_since_s = False, 0, time.monotonic()
+        if self in self._open:
+            self._open[self] = self._open.pop(self)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        assert self.transport is not None
+        # A piece is taken by the kernel before the next is made (`answers`). TLS of asyncio takes a limit of 0 for always full.
+        self.transport.set_write_buffer_limits(high=1, low=0)
+        if not self._loaded.admits(transport.get_extra_info("peercert")):
+            self.transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        if not self.is_busy:
+            if self._request_bytes > MAX_REQUEST_BYTES:
+                self.abort()
+                return
+            self._request_bytes += len(data)
+        super().data_received(data)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._open.pop(self, None)
+        super().connection_lost(exc)
+
+
+class PageServer:
+    """Serves an application in a thread. Call `start`, then `close`, which closes the sockets too.
+
+    Args:
+        file: for TLS
+    """
+
+    def __init__(self, app: web.Application, file: WebFile, sockets: list[socket.socket]) -> None:
+        self._app, self._file, self._sockets = app, file, sockets
+        self.open_connections: dict[Connection, None] = {}  # those that have been silent longest first
+        self.addresses = [listening.getsockname() for listening in sockets]
+        self._loop, self._stopping = uvloop.new_event_loop(), asyncio.Event()
+        self._thread = threading.Thread(target=self._run, name="pages", daemon=True)
+        self._logged_s = -LOG_INTERVAL_S
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    async def close(self) -> None:
+        """Stop listening, close all connections and end the thread."""
+        self._loop.call_soon_threadsafe(self._stopping.set)
+        await asyncio.to_thread(self._thread.join)
+
+    def _run(self) -> None:
+        try:
+            with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+                runner.run(self._serve())
+        except Exception:  # health checks fail from now on
+            log.exception("the pages are no longer served; please report this")
+
+    async def _serve(self) -> None:
+        runner = web.AppRunner(self._app, handle_signals=False, shutdown_timeout=1.0)
+        await runner.setup()
+        assert runner.server is not None
+        runner.server.request_factory = partial(_without_expect, runner.server.request_factory)
+        accepting = [asyncio.create_task(self._accept(listening, runner.server)) for listening in self._sockets]
+        await self._stopping.wait()
+        for task in accepting:
+            task.cancel()
+        await asyncio.gather(*accepting, return_exceptions=True)
+        for listening in self._sockets:
+            listening.close()
+        handshaking = [connection for connection in self.open_connections if not connection.connecting.done()]
+        for connection in handshaking:
+            connection.abort()
+        await asyncio.gather(*(connection.connecting for connection in handshaking))
+        await runner.cleanup()
+
+    async def _accept(self, listening: socket.socket, server: web.Server) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            began_s, began_cpu_s = time.monotonic(), time.thread_time()
+            try:
+                accepted, address = await loop.sock_accept(listening)
+            except OSError as problem:  # most likely out of file descriptors, which is temporary
+                self._log(f"connections are not accepted: {problem.strerror}")
+                await asyncio.sleep(RETRY_ACCEPT_S)
+                continue
+            loaded = await self._file.current()
+            client_key = client(str(address[0]), _reached_at(accepted)) if address else ""
+            self._admit(Connection(server, accepted, client_key, self.open_connections, loaded))
+            used_s = time.thread_time() - began_cpu_s
+            pause_s = used_s / MAX_CPU_RATIO - (time.monotonic() - began_s)
+            await asyncio.sleep(min(MAX_PAUSE_S, max(0.0, pause_s)))
+
+    def _admit(self, connection: Connection) -> None:
+        """Add the connection, with another one closed for it beyond a limit."""
+        crowd = [other for other in self.open_connections if other.client_key == connection.client_key]
+        if len(crowd) < MAX_OPEN_PER_CLIENT:
+            crowd = list(self.open_connections) if len(self.open_connections) >= MAX_OPEN else []
+        if crowd:
+            until_s = time.monotonic() - MIN_SILENT_S
+            replaced = next((other for other in crowd if not other.is_busy and other.silent_since_s <= until_s), None)
+            if replaced is None:
+                connection.is_beyond = True
+                self._log(
+                    "too many connections, all of them busy: requests on further ones are refused, except health checks"
+                )
+                beyond = [other for other in self.open_connections if other.is_beyond]
+                replaced = beyond[0] if len(beyond) >= MAX_BEYOND else None
+            if replaced is not None:
+                replaced.abort()
+        self.open_connections[connection] = None
+
+    def _log(self, text: str) -> None:
+        """Log at most once a minute."""
+        if time.monotonic() - self._logged_s >= LOG_INTERVAL_S:
+            self._logged_s = time.monotonic()
+            log.warning("web: %s", text)
+
+
+def _without_expect(make: Callable[..., web.BaseRequest], message: Any, *rest: Any) -> web.BaseRequest:
+    """A request without its `Expect`, so that the answer follows at once: no operation needs a body."""
+    if "Expect" in message.headers:
+        headers = CIMultiDict((name, value) for name, value in message.headers.items() if name.lower() != "expect")
+        message = message._replace(headers=CIMultiDictProxy(headers))
+    return make(message, *rest)
+
+
+def client(address: str, own: str = "") -> str:
+    """Client key: an IPv4 address, an IPv6 address of the prober's own network, or another IPv6 /64, which one machine gets.
+
+    Pods, and their kubelet, share a /64, which is also the prober's, or have unique local addresses (RFC 4193).
+
+    own: the address at which the client reached the prober
+    """
+    at, reached = ip_address(address), ip_address(own)
+    if isinstance(at, ipaddress.IPv6Address):
+        if at.ipv4_mapped or any(at in network for network in OWN_NETWORKS) or _network(at) == _network(reached):
+            return str(at.ipv4_mapped or at)
+        return str(_network(at))
+    return address if at is None else str(at)
+
+
+def _reached_at(accepted: socket.socket) -> str:
+    try:
+        return str(accepted.getsockname()[0])
+    except OSError:  # the client has disconnected
+        return ""
+
+
+def _network(address: Address | None) -> ipaddress.IPv6Network | None:
+    """The /64 of an IPv6 address."""
+    if not isinstance(address, ipaddress.IPv6Address):
+        return None
+    return ipaddress.IPv6Network((int(address) >> 64 << 64, 64))
+
+
+async def listening_sockets(host: str | None, port: int) -> list[socket.socket]:
+    """Sockets that listen. host: None for all addresses of the machine, for which one socket takes IPv4 and IPv6 if both are
+    available. Raises OSError.
+    """
+    if host is None:
+        if socket.has_dualstack_ipv6():
+            with contextlib.suppress(OSError):
+                return [_bound(socket.AF_INET6, ("::", port), both=True)]
+        return [_bound(socket.AF_INET, ("0.0.0.0", port))]
+    loop = asyncio.get_running_loop()
+    addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    with contextlib.ExitStack() as made:
+        sockets = [made.enter_context(_bound(family, address)) for family, _, _, _, address in dict.fromkeys(addresses)]
+        made.pop_all()  # they stay open
+        return sockets
+
+
+def _bound(family: int, address: Any, *, both: bool = False) -> socket.socket:
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+        if family == socket.AF_INET6:
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(not both))
+        bound.setblocking(False)
+        bound.bind(address)
+        bound.listen(MAX_BACKLOG)
+    except OSError:
+        bound.close()
+        raise
+    return bound
+
+
+def is_reachable(host: str | None) -> bool:
+    """Whether other machines can reach a listener on this address."""
+    return host is None or not is_loopback(host)
