@@ -145,7 +145,7 @@ class _Fleet:
 
     @property
     def alone(self) -> bool:
-        """Whether each prober has targets of its own."""
+        """True if each prober has targets of its own."""
         return self.shards > 1 and self.only is None
 
     @property
@@ -154,7 +154,7 @@ class _Fleet:
         return 1 if self.alone else self.replicas
 
     def has(self, spec: TargetSpec) -> bool:
-        """Whether any prober probes the target."""
+        """True if any prober probes the target."""
         shard = shard_of(spec.key, self.shards)
         return shard < self.replicas if self.alone else self.only in (None, shard)
 

@@ -249,7 +249,7 @@ def _alerts(ports: Mapping[str, int], prometheus: subprocess.Popen[bytes], stop:
 
 
 def _answers(url: str) -> bool:
-    """Whether a GET of the URL is answered with success. No proxy is between this machine and itself."""
+    """True if a GET of the URL is answered with success. No proxy is between this machine and itself."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(url, timeout=5):

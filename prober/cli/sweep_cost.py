@@ -77,7 +77,7 @@ class SweepCost:
 
     @property
     def has_price(self) -> bool:
-        """Whether the budget has prices."""
+        """True if the budget has prices."""
         return self.spec.budget is not None and self.spec.budget.price_per_million is not None
 
     def __str__(self) -> str:

@@ -299,7 +299,7 @@ def _echo(lines: Iterable[str]) -> None:
 
 
 def shows_utf8(environment: Mapping[str, str]) -> bool:
-    """Whether the locale that these variables name has UTF-8."""
+    """True if the locale that these variables name has UTF-8."""
     locale = next((environment[name] for name in ("LC_ALL", "LC_CTYPE", "LANG") if environment.get(name)), "")
     return "utf8" in locale.lower().replace("-", "")
 

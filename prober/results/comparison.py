@@ -75,7 +75,7 @@ class Risk:
 
     @property
     def state(self) -> RiskState:
-        """Whether the axis becomes worse by more than the margin."""
+        """State of the axis: it becomes worse by more than the margin, or does not, or nothing shows it."""
         if self.most is not None and self.most <= self.margin:
             return "excluded"
         return "shown" if self.least is not None and self.least > self.margin else "not_enough_data"
@@ -172,7 +172,7 @@ def to_json(comparison: Comparison) -> str:
 
 
 def is_comparison(document: object) -> bool:
-    """Whether the parsed JSON is the file of a comparison, in any format."""
+    """True if the parsed JSON is the file of a comparison, in any format."""
     own = document.get(KEY) if isinstance(document, dict) else None
     return isinstance(own, dict) and INSIDE in own
 

@@ -93,7 +93,7 @@ def with_context(
 
 
 def agree(name: str, one: str, other: str) -> bool:
-    """Whether two texts may be the same fact: equal, or one contains the other. Memory may differ by a tenth."""
+    """True if two texts may be the same fact: equal, or one contains the other. Memory may differ by a tenth."""
     words = [
         [_SAME.get(word, word) for word in _WORD.findall(text.lower().replace("torch.", ""))] for text in (one, other)
     ]
@@ -108,7 +108,7 @@ def agree(name: str, one: str, other: str) -> bool:
 
 
 def _holds(text: Sequence[str], phrase: Sequence[str]) -> bool:
-    """Whether the words of the phrase follow each other in the text; `0.32` stands for `0.32.0` too."""
+    """True if the words of the phrase follow each other in the text; `0.32` stands for `0.32.0` too."""
 
     def stands_for(word: str, fuller: str) -> bool:
         return word == fuller or fuller.startswith((f"{word}.", f"{word}+", f"{word}-"))

@@ -189,7 +189,7 @@ class CostFinding:
 
 
 def judge_cost(stage: Stage | None, rows: Sequence[Request], prices: Prices, max_dollars: float) -> CostFinding:
-    """Whether a million output tokens cost at most `max_dollars` at the rate of the stage, each claim with an error of `ERROR`.
+    """Finding on the cost of a million output tokens at the rate of the stage, each claim with an error of `ERROR`.
 
     stage: None if none was measured; rows: its requests
     """

@@ -144,7 +144,7 @@ class Deliveries:
         return {rate_per_s: good / number for rates, good, number in blocks for rate_per_s in rates}
 
     def _falls_behind(self, begin_ns: int, end_ns: int) -> bool:
-        """Whether the requests in flight grew beyond chance in both halves of a settled span."""
+        """True if the requests in flight grew beyond chance in both halves of a settled span."""
         middle_ns = (begin_ns + end_ns) // 2
         halves = (begin_ns, middle_ns), (middle_ns, end_ns)
         return all(self._growth_sigmas(*half) >= MIN_GROWTH_SIGMAS for half in halves)
@@ -158,7 +158,7 @@ class Deliveries:
         return (after - before) / math.sqrt(max(1, before + after))
 
     def _has_delivered(self, prompt_per_s: float | None, output_per_s: float | None) -> bool:
-        """Whether a long span of the sweep delivered as many prompt and output tokens per second."""
+        """True if a long span of the sweep delivered as many prompt and output tokens per second."""
         if prompt_per_s is None or output_per_s is None:
             return False
         return any(

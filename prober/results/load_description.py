@@ -31,7 +31,7 @@ def describe_lengths(shape: LengthDistribution) -> str:
 
 
 def has_varied_prompts(workload: Workload | Mix) -> bool:
-    """Whether the requests of one stage have prompts of different lengths (`Load.varied`)."""
+    """True if the requests of one stage have prompts of different lengths (`Load.varied`)."""
     lengths = {_prompt_lengths(part) for _, part, _ in workload.shares()}
     return len(lengths) > 1 or any(len(of_part) > 1 for of_part in lengths)
 

@@ -34,7 +34,7 @@ class RefusedRequests:
 
     @property
     def is_too_many(self) -> bool:
-        """Whether nothing is judged."""
+        """True if nothing is judged."""
         return self.refused > MAX_REFUSED_RATIO * self.requests
 
     def __str__(self) -> str:
@@ -75,7 +75,7 @@ def _place(refused: Sequence[ProbeResult], counted: Sequence[ProbeResult]) -> st
 
 
 def _is_apart(refused: Sequence[ProbeResult], within: Sequence[ProbeResult], counted: Sequence[ProbeResult]) -> bool:
-    """Whether chance alone would seldom refuse requests `within` only, where all the refused ones are."""
+    """True if chance alone would seldom refuse requests `within` only, where all the refused ones are."""
     return bool(within) and (len(within) / len(counted)) ** len(refused) <= ERROR
 
 

@@ -399,7 +399,7 @@ class Result:
 
     @property
     def content_came_at_once(self) -> bool:
-        """Whether answers of two tokens or more had a TTFT and no ITL.
+        """True if answers of two tokens or more had a TTFT and no ITL.
 
         Only of the prober's own results: other tools may keep no ITL.
         """

@@ -248,7 +248,7 @@ def reasoning_of(probes: Iterable[ProbeResult]) -> Reasoning | None:
 
 
 def _is_unanswered(timeline: Timeline) -> bool:
-    """Whether nothing but reasoning came. Where an answer does not show where its reasoning ends, the server's counts decide."""
+    """True if nothing but reasoning came. Where an answer does not show where its reasoning ends, the server's counts decide."""
     usage = timeline.usage
     is_hidden = usage is not None and (usage.reasoning_tokens or 0) < (usage.completion_tokens or 0)
     shows_reasoning = timeline.first_ns is None or timeline.streams_reasoning

@@ -2,7 +2,7 @@
 
 BEFORE = "; before it, "  # separates the detail from the reason of an earlier end
 _TEXTS = {  # with the place of the detail
-    "knee_passed": "past the knee: {}",
+    "knee_passed": "more breaches than the objective allows: {}",
     "breaching": "{} breach an SLO",
     "near_threshold": "nine of ten latencies reach {}, the limit of a gentle sweep",
     "highest_rate": "the highest rate of the plan was reached: {}",
@@ -33,7 +33,7 @@ _TEXTS = {  # with the place of the detail
 
 
 def ending(reason: str | None, detail: str) -> str:
-    """Reason and detail as text, such as `past the knee: 3 breaches at 12/s`.
+    """Reason and detail as text, such as `saturated: 2000 requests in flight`.
 
     An unknown reason, or one without detail, is returned as it is, None as "".
     """

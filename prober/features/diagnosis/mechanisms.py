@@ -158,7 +158,7 @@ class Comparison:
 
 
 def is_at_least(value: float | None, least: float) -> bool:
-    """Whether a value was measured and is not below `least`."""
+    """True if a value was measured and is not below `least`."""
     return value is not None and value >= least
 
 

@@ -127,7 +127,7 @@ class Baseline:
 
 
 def is_weekend(slot: int) -> bool:
-    """Whether a half hour of the week, in UTC, may be one of a weekend somewhere."""
+    """True if a half hour of the week, in UTC, may be one of a weekend somewhere."""
     return slot >= WEEKEND_BEGIN or slot < WEEKEND_END
 
 

@@ -69,7 +69,7 @@ class Blocks:
 
     @property
     def full(self) -> bool:
-        """Whether all blocks are complete."""
+        """True if all blocks are complete."""
         return len(self.logs) == BLOCK_SAMPLES * BLOCK_COUNT
 
     def block(self, index: int) -> "array[float]":

@@ -246,7 +246,7 @@ def _judge(
 
 
 def _lasts(state: Drift, mix: Mixture, total: float, unix_s: float) -> bool:
-    """Whether a slowdown has lasted long enough for an alarm. Until then the evidence stays at the threshold, so that it can end."""
+    """True if a slowdown has lasted long enough for an alarm. Until then the evidence stays at the threshold, so that it can end."""
     baseline = state.baseline
     assert baseline is not None
     if not baseline.correlation and not baseline.wander and max(baseline.inflations) == 1:
@@ -258,7 +258,7 @@ def _lasts(state: Drift, mix: Mixture, total: float, unix_s: float) -> bool:
 
 
 def _is_improved(state: Drift, mix: Mixture, faster: float, unix_s: float, stake: float) -> bool:
-    """Whether the signal is faster and stays so. Without its load for three days: a weekend or a holiday is no improvement."""
+    """True if the signal is faster and stays so. Without its load for three days: a weekend or a holiday is no improvement."""
     d, c = mix.faster
     log = stake * (d * faster + c)
     improvement, baseline = state.improvement, state.baseline

@@ -238,7 +238,7 @@ def _day_means(blocks: Blocks, slot: int) -> tuple[float, float, float]:
 
 
 def _repeats_daily(model: Baseline, blocks: Blocks) -> bool:
-    """Whether the days seen are alike: what differs between them, beside chance, is small against the season of the day."""
+    """True if the days seen are alike: what differs between them, beside chance, is small against the season of the day."""
     days = [_day_means(blocks, slot) for slot in range(DAY_SLOTS)]
     visits = sum(count > 0 for count in blocks.slot_counts)
     total = sum(count for count, _, _ in days)
@@ -264,7 +264,7 @@ def _with_daily_levels(model: Baseline, blocks: Blocks) -> Baseline:
 
 
 def _is_flat(model: Baseline, blocks: Blocks) -> bool:
-    """Whether all hours of the day were seen and differ by no more than their samples explain: there is no season to know."""
+    """True if all hours of the day were seen and differ by no more than their samples explain: there is no season to know."""
     if not all(sum(blocks.slot_counts[slot::DAY_SLOTS]) for slot in range(DAY_SLOTS)):
         return False
     level, own = _level(blocks), model.sd**2 * (1 + model.correlation) / (1 - model.correlation)

@@ -213,7 +213,7 @@ class TargetDrift(TargetObserver):
         yield from self._detectors
 
     def learns(self, key: SignalKey) -> bool:
-        """Whether a signal has no baseline yet."""
+        """True if a signal has no baseline yet."""
         return self._detectors[key].state.baseline is None
 
     def state(self, key: SignalKey) -> bytes | None:

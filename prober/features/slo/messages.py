@@ -58,7 +58,7 @@ def data_window(exported: Selector, window: str, labels: Sequence[str] = OF_STRE
 
 
 def _is_full(exported: Selector, window: str, labels: Sequence[str]) -> str:
-    """Whether events were counted already when the window began."""
+    """Query for events that were counted already when the window began."""
     counter = exported("events_total", matchers(labels))
     return query(f"{counter} offset %[{len(labels) + 1}]s", window, labels=labels)
 

@@ -174,7 +174,7 @@ class _SloRules:
         return self._burn("critical", "3m", chosen, burning)
 
     def _only_one_prober(self, pair: Pair, share: str) -> str:
-        """Whether a prober fails every probe that others do not, and the events of those others do not burn the budget."""
+        """Condition that a prober fails every probe that others do not, and the events of those others do not burn the budget."""
         window = promql(pair.short_s)
         odd = f'max by (target, instance) (max_over_time(ALERTS{{alertname="LLMProbersDisagree"}}[{window}]))'
         bad, events = (
