@@ -1,6 +1,6 @@
 """The headroom gauge of the daemon against engines and productions written apart from it: is it right, narrow, and sure of its sign?
 
-    python -m bench.headroom_independent [--held-out] [--processes N] [--rows FILE] [--only N,N]
+    python -m bench.headroom_independent [--held-out] [--mode adaptive] [--processes N] [--rows FILE] [--only N,N]
 
 The whole daemon runs in virtual time, with sweeps of the default kind of a target in production (`bench.independent.production`),
 over HTTP in memory. The gauge is read from its metrics page six minutes after the third sweep; then production doubles, and five
@@ -14,9 +14,11 @@ import json
 import logging
 import os
 import tempfile
+import uuid
 from collections.abc import Sequence
 from multiprocessing import Pool
 from pathlib import Path
+from random import Random
 from statistics import median
 from time import process_time
 from typing import Any
@@ -44,13 +46,13 @@ SEED = 7
 WITHOUT_PAGE = 2  # cases of each half, beside their run with the page
 
 
-def configuration(case: Case, has_page: bool) -> str:
+def configuration(case: Case, has_page: bool, mode: str) -> str:
     """The daemon's configuration, as a user writes it for this service."""
 
     def lognormal(median_tokens: float, sigma: float, most: int, least: int) -> str:
         return f"{{lognormal: {{median: {median_tokens:.4g}, sigma: {sigma:.4g}, min: {least}, max: {most}}}}}"
 
-    own, (mode,) = case.own, case.own.modes
+    own, (lengths,) = case.own, case.own.modes
     minutes = ",".join(map(str, SWEEP_MINUTES))
     slos = "\n".join(
         f"  {slo.signal}: {{signal: {slo.signal}, threshold: {slo.threshold_s * 1e3:g}ms, objective: {100 - 100 * slo.allowed:g}%}}"
@@ -62,14 +64,14 @@ slos:
 {slos}
 workloads:
   own:
-    prompt_tokens: {lognormal(mode.prompt, mode.prompt_sigma, own.max_prompt, 4)}
-    output_tokens: {lognormal(mode.output, mode.output_sigma, own.max_output, 1)}
+    prompt_tokens: {lognormal(lengths.prompt, lengths.prompt_sigma, own.max_prompt, 4)}
+    output_tokens: {lognormal(lengths.output, lengths.output_sigma, own.max_output, 1)}
 targets:
   - name: t
     url: 'http://{HOST}:{PORT}'
     metrics: {"{interval: 5s}" if has_page else "{url: none}"}
     probes: [{{workload: own, slos: [{", ".join(case.signals)}]}}]
-    sweep: {{schedule: '{minutes} 0 * * *', spread: 0s, min_gap: 5m, after_change: false, workload: own}}
+    sweep: {{schedule: '{minutes} 0 * * *', spread: 0s, min_gap: 5m, after_change: false, workload: own, mode: {mode}}}
 """
 
 
@@ -80,13 +82,13 @@ def gauge(samples: dict[str, float], name: str = "llmslo_headroom_ratio") -> tup
     return tuple(next((samples[key] for key in keys if key in samples), None) for keys in series)
 
 
-async def played(case: Case, truth: Truth, has_page: bool, folder: Path) -> dict[str, Any]:
+async def played(case: Case, truth: Truth, has_page: bool, mode: str, folder: Path) -> dict[str, Any]:
     """Readings of the daemon in one case, and how many tokens came in their five minutes, relative to the mean in the long run."""
     per_s = case.use * truth.limit_per_s
     server = EngineServer(case.engine(SEED), stream(case, per_s, SEED), LEAD_S)
     sweeps: list[dict[str, Any]] = []
     async with serving(server.app(), PORT, HOST):
-        daemon = Daemon(folder, configuration(case, has_page))
+        daemon = Daemon(folder, configuration(case, has_page, mode))
         async with daemon.running():
             samples: dict[str, float] = {}
             for minute in SWEEP_MINUTES:
@@ -132,15 +134,17 @@ def sweep_end(samples: dict[str, float], since_s: float) -> dict[str, Any]:
     }
 
 
-def figures(task: tuple[Case, Truth, bool]) -> dict[str, Any]:
+def figures(task: tuple[Case, Truth, bool, str]) -> dict[str, Any]:
     """All figures of a case."""
-    case, truth, has_page = task
+    case, truth, has_page, mode = task
     began_s = process_time()
-    os.environ["POD_NAME"] = "virtual"  # the schedules of the probes follow from it
+    os.environ["POD_NAME"] = "virtual"  # the schedules of the probes follow from it, those of sweeps from their ids
+    ids = Random(case.name)
+    uuid.uuid4 = lambda: uuid.UUID(int=ids.getrandbits(128))
     logging.disable(logging.WARNING)
     with tempfile.TemporaryDirectory() as folder, asyncio.Runner(loop_factory=VirtualLoop) as runner:
         os.environ["TMPDIR"] = tempfile.tempdir = folder  # locks against other sweeps of this address on this machine
-        row = runner.run(played(case, truth, has_page, Path(folder)))
+        row = runner.run(played(case, truth, has_page, mode, Path(folder)))
     return {
         "case": case.name,
         "page": has_page,
@@ -230,14 +234,15 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--held-out", action="store_true", help="the cases that were not developed on")
+    parser.add_argument("--mode", choices=("gentle", "adaptive"), default="gentle", help="of the sweeps")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--rows", type=Path, help="write the figures of each case here, a line each")
     parser.add_argument("--only", help="numbers of cases, separated by commas")
     options = parser.parse_args()
     numbers = [int(number) for number in options.only.split(",")] if options.only else range(CASES)
     cases = load(number for number in numbers if number % 2 == options.held_out)
-    tasks = [(case, truth, True) for case, truth in cases]
-    tasks += [(case, truth, False) for case, truth in cases[:WITHOUT_PAGE]]
+    tasks = [(case, truth, True, options.mode) for case, truth in cases]
+    tasks += [(case, truth, False, options.mode) for case, truth in cases[:WITHOUT_PAGE]]
     rows: list[dict[str, Any]] = []
     with Pool(options.processes, maxtasksperchild=1) as pool:
         for row in pool.imap(figures, tasks, chunksize=1):
@@ -250,6 +255,7 @@ def main() -> None:
         goals(rows),
         cases=len(rows),
         half="held out" if options.held_out else "development",
+        mode=options.mode,
         rows=rows,
     )
 
