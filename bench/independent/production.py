@@ -1,6 +1,6 @@
 """Engines in production: by which factor can the traffic that is there grow before an SLO fails, and what fits beside it?
 
-    python -m bench.independent.production [--cases N]
+    python -m bench.independent.production [--cases N] [--processes N]
 
 computes the cases that `production.json` lacks. SLO events are those of requests of the sweep's shape, as probes and sweeps see them. A
 production has a mix of lengths and a burstiness of its own. Its limit is its rate at which so many of the sweep's requests are bad in
@@ -11,10 +11,11 @@ limit leaves 1 − u free: it can grow by the factor 1 / u.
 import argparse
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass, replace
 from hashlib import sha256
 from itertools import pairwise
+from multiprocessing import Pool
 from pathlib import Path
 from random import Random
 from typing import Any, Literal
@@ -32,13 +33,15 @@ KINDS = ("chunked", "separate", "slots", "round_robin", "alternating", "preempti
 SIZES = ("quarter", "same", "fourfold", "mixture")
 FACTORS = {"quarter": 0.25, "same": 1.0, "fourfold": 4.0}
 Signal = Literal["ttft", "tpot", "e2e"]
-OWN_SHARE = 0.06  # of the capacity that the counted requests take while production's limit is sought
+Strain = Callable[[float, int, int], float]
+OWN_SHARE = 0.03  # of the capacity that the counted requests take while production's limit is sought
 WARM_UP_S = 120.0  # of a simulation, not counted
-ROUGH, FINE, SEEDS = 1_500, 5_000, 3  # counted requests of a simulation; runs of the last step
+ROUGH, FINE, SEEDS = 1_500, 5_000, (3, 16)  # counted requests of a simulation; fewest and most runs of the last step
+SPREAD = 0.06  # distance of the rates beside the limit
 MOST_REQUESTS = 250_000  # of a simulation
 CAPACITIES_PER_S = (5.0, 40.0)  # of the sweep's shape, where sweeps from 1/s to 50/s find something
 LEAST_SLOPE = 2.0  # dlog share / dlog rate at the limit
-MAX_ERROR = 0.04  # relative standard error of a limit; a case with more is drawn anew
+MOST_ERROR = 0.015  # relative standard error of a limit
 LEAST_USE, MOST_USE = 0.2, 1.1
 CASES = 56  # all kinds with all sizes, for development and held out
 STREAM_S = 7_200.0
@@ -230,13 +233,14 @@ class NoLimit(Exception):
     """Simulations do not determine a limit, or it is out of range."""
 
 
-def limit(strain: Any, least: float) -> tuple[float, float, float]:
+def limit(strain: Strain, least: float, most_error: float) -> tuple[float, float, float]:
     """(rate, relative standard error, slope) at which a strain of (rate, count, seed) is 1.
 
     least: a rate to begin with
+    most_error: more runs are made until the error is below it, up to SEEDS
 
     Raises:
-        NoLimit: it is 1 at no rate
+        NoLimit: it is 1 at no rate, or simulations do not determine the rate
     """
     low = least
     while strain(low, ROUGH, 1) > 1:
@@ -251,19 +255,28 @@ def limit(strain: Any, least: float) -> tuple[float, float, float]:
     for _ in range(3):
         middle = math.sqrt(low * high)
         low, high = (middle, high) if strain(middle, ROUGH, 1) <= 1 else (low, middle)
-    rate = math.sqrt(low * high)
-    for _ in range(3):
-        spread, roots, slopes = 0.06, [], []
-        for seed in range(SEEDS):
-            root, slope = root_of(
-                [(at, strain(at, FINE, 10 + seed)) for at in (rate / (1 + spread), rate, rate * (1 + spread))]
-            )
-            roots.append(root)
-            slopes.append(slope)
-        moved, rate = rate, math.exp(float(np.mean(np.log(roots))))
-        if abs(math.log(rate / moved)) < 1.2 * spread:
-            return rate, float(np.std(np.log(roots), ddof=1)) / math.sqrt(SEEDS), float(np.mean(slopes))
-    raise NoLimit("the limit moves with the length of the simulation")
+    rate, moves = math.sqrt(low * high), 0
+    runs: list[list[float]] = []
+    while True:
+        rates = [rate / (1 + SPREAD), rate, rate * (1 + SPREAD)]
+        runs.append([strain(at, FINE, 10 + len(runs)) for at in rates])
+        if len(runs) < SEEDS[0]:
+            continue
+        root, slope = root_of(list(zip(rates, np.mean(runs, axis=0), strict=True)))
+        if abs(math.log(root / rate)) > 1.2 * SPREAD:
+            if moves == 5:
+                raise NoLimit("the limit moves with the length of the simulation")
+            rate, runs, moves = min(max(root, rate / 1.3), rate * 1.3), [], moves + 1
+            continue
+        others = [
+            math.log(root_of(list(zip(rates, np.mean(runs[:i] + runs[i + 1 :], axis=0), strict=True)))[0])
+            for i in range(len(runs))
+        ]
+        error = math.sqrt((len(runs) - 1) * float(np.var(others)))  # jackknife
+        if error < most_error:
+            return root, error, slope
+        if len(runs) >= SEEDS[1]:
+            raise NoLimit(f"error {error:.2g}")
 
 
 def with_objectives(case: Case) -> Case:
@@ -280,24 +293,26 @@ def with_objectives(case: Case) -> Case:
 def truth_of(case: Case) -> Truth:
     """The truth of a case with objectives. Raises NoLimit."""
     simulation = Simulation(case)
-    capacity, capacity_error, slope = limit(
-        lambda rate, count, seed: simulation.strain(rate, 0.0, 4 * count, seed), CAPACITIES_PER_S[0]
+    capacity, _, slope = limit(
+        lambda rate, count, seed: simulation.strain(rate, 0.0, 4 * count, seed), CAPACITIES_PER_S[0], 2 * MOST_ERROR
     )
     if not CAPACITIES_PER_S[0] <= capacity <= CAPACITIES_PER_S[1]:
         raise NoLimit(f"capacity {capacity:.3g}/s")
     probes_per_s = OWN_SHARE * capacity
     size = mean_tokens(case.production) / mean_tokens(case.own)
     with_probes, error, production_slope = limit(
-        lambda rate, count, seed: simulation.strain(probes_per_s, rate, count, seed), 0.3 * capacity / size
+        lambda rate, count, seed: simulation.strain(probes_per_s, rate, count, seed), 0.3 * capacity / size, MOST_ERROR
     )
-    if min(slope, production_slope) < LEAST_SLOPE or max(error, capacity_error) > MAX_ERROR:
-        raise NoLimit(f"slopes {slope:.2g}, {production_slope:.2g}, errors {capacity_error:.2g}, {error:.2g}")
+    if min(slope, production_slope) < LEAST_SLOPE:
+        raise NoLimit(f"slopes {slope:.2g}, {production_slope:.2g}")
     most_per_s = with_probes / (1 - OWN_SHARE)
     there_per_s = case.use * most_per_s
     addable = 0.0
-    if simulation.strain(OWN_SHARE / 4 * capacity, there_per_s, FINE // 2, 20) <= 1:
+    if case.use < 1 and simulation.strain(OWN_SHARE / 2 * capacity, there_per_s, FINE, 20) <= 1:
         addable, _, _ = limit(
-            lambda rate, count, seed: simulation.strain(rate, there_per_s, count, seed), OWN_SHARE * capacity
+            lambda rate, count, seed: simulation.strain(rate, there_per_s, count, seed),
+            OWN_SHARE * capacity,
+            3 * MOST_ERROR,
         )
     return Truth(*(float(f"{value:.4g}") for value in (capacity, most_per_s, error, addable)))
 
@@ -358,15 +373,20 @@ def main() -> None:
     """Compute the cases that are missing or have changed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=CASES)
+    parser.add_argument("--processes", type=int, default=1)
     arguments = parser.parse_args()
     lines = {line["number"]: line for line in json.loads(RECORD.read_text())["cases"]} if RECORD.exists() else {}
-    for number in range(arguments.cases):
-        line = lines.get(number)
-        if line is None or line["case"] != draw_case(number, line["attempt"]).fingerprint():
-            line = lines[number] = record(number)
+    lines = {
+        number: line
+        for number, line in lines.items()
+        if line["case"] == draw_case(number, line["attempt"]).fingerprint()
+    }
+    with Pool(arguments.processes) as pool:
+        for line in pool.imap_unordered(record, sorted(set(range(arguments.cases)) - set(lines))):
+            lines[line["number"]] = line
             print(json.dumps(line), flush=True)
-        body = ",\n".join(json.dumps(lines[number]) for number in sorted(lines))
-        RECORD.write_text(f'{{"cases": [\n{body}\n]}}\n')
+            body = ",\n".join(json.dumps(lines[number]) for number in sorted(lines))
+            RECORD.write_text(f'{{"cases": [\n{body}\n]}}\n')
 
 
 if __name__ == "__main__":

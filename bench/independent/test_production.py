@@ -17,9 +17,11 @@ from bench.independent.engine_server import EngineServer
 from bench.independent.production import (
     CASES,
     KINDS,
+    OWN_SHARE,
     SIZES,
     Arrivals,
     Case,
+    NoLimit,
     Objective,
     Simulation,
     draw_case,
@@ -110,7 +112,7 @@ def test_more_load_of_either_kind_is_more_strain(number: int) -> None:
     """With the same chance at each rate the strain rises with it, up to the noise of a few events."""
     case, truth = load([number])[0]
     simulation = Simulation(case)
-    probes_per_s = 0.06 * truth.capacity_per_s
+    probes_per_s = OWN_SHARE * truth.capacity_per_s
     by_production = [
         simulation.strain(probes_per_s, share * truth.limit_per_s, 2_000, 1) for share in (0.3, 0.7, 1.0, 1.4)
     ]
@@ -125,13 +127,17 @@ def test_more_load_of_either_kind_is_more_strain(number: int) -> None:
 
 def test_a_limit_is_where_the_strain_is_1() -> None:
     """Of a strain that is known at each rate; none where it is above 1 at all of them, or below."""
-    rate, error, slope = limit(lambda rate, count, seed: (rate / 7.3) ** 5, 1.0)
+    rate, error, slope = limit(lambda rate, count, seed: (rate / 7.3) ** 5, 1.0, 0.01)
     assert rate == pytest.approx(7.3, rel=0.001)
     assert error == pytest.approx(0.0, abs=1e-6)
     assert slope == pytest.approx(5.0, rel=0.01)
-    for strain in (0.5, 2.0):
-        with pytest.raises(Exception, match="every rate"):
-            limit(lambda rate, count, seed, strain=strain: strain, 1.0)
+    for same in (0.5, 2.0):
+
+        def strain(rate: float, count: int, seed: int, same: float = same) -> float:
+            return same
+
+        with pytest.raises(NoLimit, match="every rate"):
+            limit(strain, 1.0, 0.01)
 
 
 @pytest.mark.parametrize("variation", [0.0, 0.7])
@@ -168,7 +174,7 @@ def test_recorded_truths_are_those_of_their_cases() -> None:
     assert len(cases) == CASES
     case, truth = cases[4]
     assert with_objectives(case).objectives == case.objectives
-    strain = Simulation(case).strain(0.06 * truth.capacity_per_s, 0.94 * truth.limit_per_s, 5_000, 99)
+    strain = Simulation(case).strain(OWN_SHARE * truth.capacity_per_s, (1 - OWN_SHARE) * truth.limit_per_s, 5_000, 99)
     assert strain == pytest.approx(1.0, abs=0.5)
 
 
