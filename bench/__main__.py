@@ -4,7 +4,7 @@ Ten of them run only when they are named: `gpu` needs a GPU and PyTorch, `ray` a
 for minutes, `real_sweeps` needs a vLLM and a quiet machine, `load_clients` needs the clients of others (`bench/load_clients.sh`),
 `rule_cost`, `query_cost`, `states` and `alert_count` need Prometheus, `soak` takes its hour. Two programs here have no goals and are
 not among them: `floor`, which `accuracy` runs beside the daemon, and `worlds`, which computes the truth that `knee` measures against
-(`independent.worlds` that of `knee_independent`).
+(`independent.worlds` that of `knee_independent`, `independent.production` that of `headroom_independent`).
 """
 
 import subprocess
@@ -33,6 +33,7 @@ PROGRAMS = (
     "knee",
     "knee_independent",
     "figures",
+    "headroom_independent",
     "claims",
     "agreement",
     "replicas",

@@ -249,10 +249,13 @@ class Engine:
 
     def token_times_s(self, number: int) -> Times:
         """Times of the tokens delivered by now, of a request submitted with `keep_tokens`; equal where a step gave several."""
-        times = np.empty(max(1, self.request(number).tokens))
-        count = self._library.engine_token_times(self._handle, number, times.ctypes.data, len(times))
-        times = times[:count]
+        times = self.known_token_times_s(number, self.request(number).tokens)
         return times[times <= self.at_s]
+
+    def known_token_times_s(self, number: int, count: int) -> Times:
+        """Times of its first `count` tokens, future deliveries of begun steps included."""
+        times = np.empty(max(1, count))
+        return times[: self._library.engine_token_times(self._handle, number, times.ctypes.data, len(times))]
 
     def results(self, start: int = 0, stop: int | None = None) -> Results:
         """Results of the requests from number `start` to before `stop`, future deliveries of begun steps included."""
