@@ -17,7 +17,7 @@ OWN_LABELS = frozenset(
     (
         *("alertname", "alertstate", "bound", "budget", "cause", "check", "direction", "discovery", "engine", "event"),
         *("gpu", "kind", "le", "load", "long", "model", "name", "percentile", "phase", "point"),
-        *("quantile", "reason", "regime", "severity", "shard", "shards", "short", "signal", "slo", "stage"),
+        *("quantile", "reason", "regime", "severity", "shard", "shards", "short", "signal", "slo", "source", "stage"),
         *("state", "target", "task", "unit", "uuid", "vantage", "verdict", "version", "what", "window"),
         "workload",
     )
