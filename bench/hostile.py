@@ -184,7 +184,7 @@ class Watch(threading.Thread):
         super().__init__(daemon=True)
         self._running, self._ended = running, threading.Event()
         self.memory: list[tuple[int, float]] = []  # (time in ns, MiB)
-        self.cpu_s: list[tuple[int, float, float]] = []  # (time in ns, of the measuring process, of all)
+        self.cpu_s: list[tuple[int, float]] = []  # (time in ns, of all processes)
         self.health: list[tuple[int, float | None]] = []  # (time in ns, seconds; None: not answered with 200)
         self._sampler = threading.Thread(target=self._sample, daemon=True)
 
@@ -211,7 +211,7 @@ class Watch(threading.Thread):
         while not self._ended.wait(0.1):
             at_ns = time.monotonic_ns()
             self.memory.append((at_ns, self._running.rss_mb() * 1e6 / MIB))
-            self.cpu_s.append((at_ns, self._running.measuring_cpu_s(), self._running.cpu_s()))
+            self.cpu_s.append((at_ns, self._running.cpu_s()))
 
 
 def _page(running: Stage, path: str) -> bytes:
@@ -300,8 +300,7 @@ def measure(config: str, rounds: int, attacking: Callable[[Stage, int], Any]) ->
             "invalid_ratio": round(outcomes["invalid"] / max(1, len(mine)), 4),
             "not_ok": {name: count for name, count in outcomes.items() if name != "ok"},
             "memory_mib": round(max(mib for at, mib in watch.memory if kind(at) in kinds), 1),
-            "measuring_cores": _cores([(at, mine) for at, mine, _ in watch.cpu_s], kinds, kind),
-            "all_cores": _cores([(at, every) for at, _, every in watch.cpu_s], kinds, kind),
+            "cores": _cores(watch.cpu_s, kinds, kind),
             "health_checks": len(checks),
             "health_failed": checks.count(None),
             "health_s": round(max((took for took in checks if took is not None), default=0.0), 3),

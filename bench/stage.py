@@ -66,10 +66,6 @@ class Stage:
         """Processor seconds of the daemon so far, all its processes and threads, user and system."""
         return sum(map(_cpu_s, _family(self.daemon.pid)))
 
-    def measuring_cpu_s(self) -> float:
-        """Those of the process that measures."""
-        return _cpu_s(self.daemon.pid)
-
     def rss_mb(self) -> float:
         """Resident memory of all processes of the daemon; pages that they share count once."""
         return sum(map(_pss_mb, _family(self.daemon.pid)))

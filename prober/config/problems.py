@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from prober.config.units import shortened
 
-if TYPE_CHECKING:  # the process of the pages raises ConfigError and has no model
+if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
 
     from prober.config.document import Problems

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from prober.config.problems import shown_path
 from prober.storage.watched_file import Stamp, read_regular, stamp
 
-if TYPE_CHECKING:  # the process of the pages loads certificates, and no models
+if TYPE_CHECKING:
     from prober.config.server import TlsSpec
 
 CHECK_INTERVAL_S = 1.0

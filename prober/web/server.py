@@ -32,11 +32,9 @@ LINGER_S = 1.0  # for the rest of a body that is not read
 MAX_REQUEST_BYTES = 64 << 10  # of an incomplete request
 # Of the kernel, for each connection; it would grow to 4 MB, which the container is charged for.
 SEND_BUFFER_BYTES = 128 << 10
-MAX_BACKLOG = (
-    1024  # while connections wait to be accepted; beyond it the kernel drops, and the client retries a second later
-)
+MAX_BACKLOG = 1024  # that wait to be accepted; beyond it the kernel drops, and the client retries a second later
 MAX_CPU_RATIO = 0.4  # of one core, at which connections are accepted without a pause
-MAX_PAUSE_S = 0.05  # after the accepting of one: a page may have been rendered meanwhile
+MAX_PAUSE_S = 0.003  # after each: what took longer was not the connection, and a health check may wait to be accepted
 RETRY_ACCEPT_S = 0.1
 LOG_INTERVAL_S = 60.0
 OWN_NETWORKS = (ipaddress.IPv6Network("fc00::/7"), ipaddress.IPv6Network("fe80::/10"))  # unique local, link-local
@@ -158,7 +156,8 @@ class PageServer:
 
     async def close(self) -> None:
         """Stop listening, close all connections and end the thread."""
-        self._loop.call_soon_threadsafe(self._stopping.set)
+        with contextlib.suppress(RuntimeError):  # its loop has ended after a fault
+            self._loop.call_soon_threadsafe(self._stopping.set)
         await asyncio.to_thread(self._thread.join)
 
     def _run(self) -> None:
@@ -173,11 +172,11 @@ class PageServer:
         await runner.setup()
         assert runner.server is not None
         runner.server.request_factory = partial(_without_expect, runner.server.request_factory)
-        accepting = [asyncio.create_task(self._accept(listening, runner.server)) for listening in self._sockets]
-        await self._stopping.wait()
-        for task in accepting:
-            task.cancel()
-        await asyncio.gather(*accepting, return_exceptions=True)
+        async with asyncio.TaskGroup() as group:
+            accepting = [group.create_task(self._accept(listening, runner.server)) for listening in self._sockets]
+            await self._stopping.wait()
+            for task in accepting:
+                task.cancel()
         for listening in self._sockets:
             listening.close()
         handshaking = [connection for connection in self.open_connections if not connection.connecting.done()]
