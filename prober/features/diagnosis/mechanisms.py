@@ -153,7 +153,7 @@ class Comparison:
         if share is None:
             return None
         if of_s is None:
-            return Finding(f"{name} over the SLO's threshold", share / MOST, "ratio")
+            return Finding(f"{name}, relative to the SLO's threshold", share / MOST, "ratio")
         return Finding(f"{name}, share of the growth of the TTFT", share, "ratio", f"of {_seconds(of_s)}")
 
 
@@ -169,6 +169,8 @@ def _seconds(seconds: float) -> str:
 
 def _waiting_s(window: WindowFeatures) -> float | None:
     """Mean wait of a request, by Little's law: waiting requests over arrivals per second."""
+    if window.waiting == 0:
+        return 0.0
     return window.waiting / window.requests_per_s if window.waiting is not None and window.requests_per_s else None
 
 
@@ -240,8 +242,8 @@ def _prefix_miss(c: Comparison) -> tuple[Finding, ...]:
         return ()
     saved_s, usual_s = now.ttft_cold_s - now.ttft_warm_s, before.ttft_cold_s - before.ttft_warm_s
     error_s = math.hypot(now.saving_error_s or 0.0, before.saving_error_s or 0.0)
-    is_lost = abs(saved_s) <= MINOR * usual_s and now.ttft_warm_s - before.ttft_warm_s >= MOST * usual_s
-    if not is_lost or usual_s < max(0.2 * before.ttft_cold_s, CERTAIN * error_s):
+    is_lost = abs(saved_s) <= MINOR * usual_s and usual_s - abs(saved_s) >= CERTAIN * error_s
+    if not is_lost or usual_s < 0.2 * before.ttft_cold_s or now.ttft_warm_s < GROWN * before.ttft_warm_s:
         return ()
     detail = f"{_seconds(saved_s)} after {_seconds(usual_s)}"
     return _known(
@@ -396,8 +398,8 @@ def why_decode_is_slow(c: Comparison) -> tuple[str, tuple[str, ...]]:
         ("the engine's metrics page", now.running is not None),
         ("GPU readings", now.gpu_clock_hertz is not None),
         # The bound depends on the context: without it, `decode_bound` would tell nothing.
-        ("KV cache usage and capacity on its page", now.context_tokens is not None or now.running is None),
-        ("`decode_bound`", now.over_bound is not None or now.context_tokens is None),
+        ("KV cache usage and capacity on its page", now.kv_cache_tokens is not None or now.running is None),
+        ("`decode_bound`", now.over_bound is not None or now.kv_cache_tokens is None),
         (CALM_TIME, all(usual is not None or value is None for value, usual in compared)),
     )
     if missing:
