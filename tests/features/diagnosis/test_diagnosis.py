@@ -6,9 +6,9 @@ from typing import Any, get_args
 
 import pytest
 
+from prober.features.diagnosis.advice import ADVICE, KNOBS
 from prober.features.diagnosis.clues import Evidence, Name, WindowFeatures
 from prober.features.diagnosis.diagnosis import Diagnosis, diagnose
-from prober.features.diagnosis.knobs import KNOBS
 from prober.features.diagnosis.mechanisms import MECHANISMS
 from prober.measure.engines import TABLES
 
@@ -317,7 +317,7 @@ def test_advice_has_the_engines_own_flags() -> None:
 def test_every_lever_is_one_that_an_engine_has() -> None:
     """Levers of the advice are keys of KNOBS, and its engines have a table of metrics."""
     levers = {str(lever) for flags in KNOBS.values() for lever in flags}
-    assert {advice.lever for mechanism in MECHANISMS for advice in mechanism.advice} - {None} <= levers
+    assert {action.lever for advice in ADVICE.values() for action in advice} - {None} <= levers
     assert set(KNOBS) <= {table.engine for table in TABLES}
 
 
