@@ -31,7 +31,7 @@ PURE_MODULES = {
     "features.drift": "alerts baseline blocks dashboard detector evidence fitting serialization",
     "features.engines": "alerts answering_model continuity dashboard page_reading series",
     "features.gpu": "alerts dashboard series",
-    "features.diagnosis": "clues dashboard diagnosis knobs mechanisms phases window",
+    "features.diagnosis": "advice clues dashboard diagnosis mechanisms phases window",
     "features.budget": "alerts dashboard series",
     "features.discovery": "alerts dashboard series",
     "features.capacity": "actions alerts capacity_model dashboard demand engine_fit estimate fit_objective "

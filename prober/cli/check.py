@@ -191,10 +191,10 @@ class _Fleet:
         yield f"Targets of the shards: {listed_counts}{', and those that are discovered' if specs.discovery else ''}."
         empty = [str(index) for index in range(self.shards) if not counts[index]]
         if empty and not specs.discovery:
+            more = f" and {len(empty) - MAX_NAMED_SHARDS} more" if len(empty) > MAX_NAMED_SHARDS else ""
+            names = ", ".join(empty[:MAX_NAMED_SHARDS]) + more
             listed = (
-                f"shard {empty[0]} of {self.shards} has"
-                if len(empty) == 1
-                else f"shards {_some(empty)} of {self.shards} have"
+                f"shard{'' if len(empty) == 1 else 's'} {names} of {self.shards} {'has' if len(empty) == 1 else 'have'}"
             )
             yield f"WARNING: {listed} no target and probe{'s' if len(empty) == 1 else ''} nothing; fewer shards may do"
         if left := sum(counts[index] for index in range(self.replicas, self.shards)):
@@ -202,12 +202,6 @@ class _Fleet:
                 f"WARNING: {counted(self.replicas, 'replica')} of {self.shards} shards: {counted(left, 'target')} "
                 f"{'is' if left == 1 else 'are'} probed by nobody; run as many replicas as shards"
             )
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:MAX_NAMED_SHARDS]) + (
-        f" and {len(names) - MAX_NAMED_SHARDS} more" if len(names) > MAX_NAMED_SHARDS else ""
-    )
 
 
 def _sweeps(specs: Configuration) -> "dict[str, SweepCost]":

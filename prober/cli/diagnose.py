@@ -32,7 +32,7 @@ from prober.config.serving import DecodeBoundSpec
 from prober.config.target import TargetSpec
 from prober.config.units import duration
 from prober.features.diagnosis.diagnosis import diagnose as judge
-from prober.features.diagnosis.phases import PHASES, evidence, failures, not_diagnosed, rows
+from prober.features.diagnosis.phases import PHASES, evidence, failures, fitted, not_diagnosed, rows
 from prober.features.diagnosis.window import Hardware, Reading
 from prober.measure.outcome import ANSWERED
 from prober.measure.result import ProbeResult
@@ -103,6 +103,8 @@ async def _measure(
         results: list[ProbeResult] = []
         sent = [(phase.workload, phase.probes, phase.purpose) for phase in PHASES]
         for workload_, probes, purpose in [*sent, *([(own, OWN_PROBES, "the named workload")] if own else [])]:
+            if isinstance(workload_, Workload) and workload_ is not own and session.readings:
+                workload_ = fitted(workload_, session.readings[-1][1].context_tokens)
             if not quiet:
                 echo(f"{probes} × {workload_.name}: {purpose}", err=True)
             drawer = RequestGenerator(workload_, rng)

@@ -165,9 +165,10 @@ def _detail(
 ) -> list[Text]:
     """A target in at most `room` lines: the chart takes what the other parts leave."""
     story = watched.story(target)
+    detail = f" ({one_line(fact.detail)})" if fact.detail and fact.kind != "good" else ""
     top = [
         _title(target),
-        _concern(target, fact),
+        _mark(fact.kind, concern_words(target, fact) + detail),
         *_percentile_table(target, story, snapshot.time),
         *_facts(target, snapshot.time),
     ]
@@ -188,11 +189,6 @@ def _title(target: TargetAnswer) -> Text:
     others = (target.model or "model not known yet", target.engine, f"state {target.state}")
     line.append("".join(f" · {one_line(text)}" for text in others if text), "not bold")
     return line
-
-
-def _concern(target: TargetAnswer, fact: ConcernAnswer) -> Text:
-    detail = f" ({one_line(fact.detail)})" if fact.detail and fact.kind != "good" else ""
-    return _mark(fact.kind, concern_words(target, fact) + detail)
 
 
 def _percentile_table(target: TargetAnswer, story: Story, now_unix_s: float) -> list[Text]:

@@ -1,6 +1,6 @@
 """JSON documents with a declared type: every field is written and required, and no value is converted to another type."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
@@ -31,7 +31,8 @@ class Reader:
         except ValidationError as problem:
             mistake = problem.errors(include_url=False, include_context=False)[0]
             text = "is missing" if mistake["type"] == "missing" else _wrong(mistake["input"], mistake["msg"])
-            raise Unreadable(f"{source}: {_path(path, mistake['loc'])}: {text}") from None
+            keys = (f"[{key}]" if isinstance(key, int) else f".{key}" for key in mistake["loc"])
+            raise Unreadable(f"{source}: {(path + ''.join(keys)).removeprefix('.')}: {text}") from None
         except TypeError as problem:  # larger integers and deeper nesting than any result has
             raise Unreadable(f"{source}: has a value that no result has: {problem}; write the file again") from None
 
@@ -56,10 +57,6 @@ def _without_defaults(schema: Any) -> Any:
             return _without_defaults(schema["schema"])
         return {key: _without_defaults(value) for key, value in schema.items()}
     return [_without_defaults(part) for part in schema] if isinstance(schema, list) else schema
-
-
-def _path(path: str, place: Sequence[str | int]) -> str:
-    return (path + "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in place)).removeprefix(".")
 
 
 def _wrong(value: Any, message: str) -> str:

@@ -8,8 +8,9 @@ from random import Random
 
 from prober.config.target import Estimate
 from prober.features.capacity.sweep_progress import SweepProgress
+from prober.features.diagnosis.advice import Advice
 from prober.features.diagnosis.diagnosis import Diagnosis
-from prober.features.diagnosis.mechanisms import Advice, Finding
+from prober.features.diagnosis.mechanisms import Finding
 from prober.features.drift.state import DriftVerdict, Shift
 from prober.features.slo.compliance import Compliance, SloStatus
 from prober.measure.buffering import Buffering

@@ -42,7 +42,7 @@ class WindowFeatures:
 
     From the engine's page:
     running, waiting: means of the readings. kv_usage_ratio: their 90th percentile.
-    context_tokens: mean number of tokens in the KV cache of a rank.
+    kv_cache_tokens: mean number of tokens in the KV cache of a rank.
     waiting_at_most_running_ratio: share of the readings with waiting requests that have the most running ones.
     requests_per_s, prompt_tokens_per_request: of all requests.
     preemptions_per_s, generated_tokens_per_s: from increments of the counters.
@@ -80,7 +80,7 @@ class WindowFeatures:
     waiting: float | None = None
     waiting_at_most_running_ratio: float | None = None
     kv_usage_ratio: float | None = None
-    context_tokens: float | None = None
+    kv_cache_tokens: float | None = None
     requests_per_s: float | None = None
     prompt_tokens_per_request: float | None = None
     preemptions_per_s: float | None = None

@@ -9,12 +9,11 @@ Nothing is guessed between mechanisms that look alike: a wrong name costs more t
 
 from dataclasses import dataclass
 
+from prober.features.diagnosis.advice import Advice, advice
 from prober.features.diagnosis.clues import Evidence, Name
-from prober.features.diagnosis.knobs import KNOBS
 from prober.features.diagnosis.mechanisms import (
     CALM_TIME,
     MECHANISMS,
-    Advice,
     Comparison,
     Finding,
     Mechanism,
@@ -93,21 +92,18 @@ def diagnose(evidence: Evidence) -> Diagnosis:
         why,
         missing,
         "; ".join(cause.next_measurement for cause in causes),
-        tuple(dict.fromkeys(action for cause in causes for action in advice(cause, evidence.engine))),
+        tuple(dict.fromkeys(action for cause in causes for action in advice(cause.name, evidence.engine))),
     )
-
-
-def advice(mechanism: Mechanism, engine: str | None) -> tuple[Advice, ...]:
-    """Advice with the engine's own flags where they are known."""
-    knobs: dict[str, str] = {str(lever): knob for lever, knob in KNOBS.get(engine or "", {}).items()}
-    return tuple(action._replace(knob=knobs.get(action.lever or "")) for action in mechanism.advice)
 
 
 def loading() -> Diagnosis:
     """The diagnosis of an engine whose health check says that it loads its model; nothing is sent meanwhile."""
     mechanism = next(mechanism for mechanism in MECHANISMS if mechanism.name == "loading")
     return Diagnosis(
-        (mechanism.name,), mechanism.means, next_measurement=mechanism.next_measurement, advice=mechanism.advice
+        (mechanism.name,),
+        mechanism.means,
+        next_measurement=mechanism.next_measurement,
+        advice=advice(mechanism.name, None),
     )
 
 

@@ -65,15 +65,6 @@ class Finding(NamedTuple):
         return f"{self.figure}: {self.amount}{f' ({self.detail})' if self.detail else ''}"
 
 
-class Advice(NamedTuple):
-    """An action. trades: what it costs; lever: key of `knobs.KNOBS`; knob: the engine's own flag for it, if known."""
-
-    do: str
-    trades: str
-    lever: str | None = None
-    knob: str | None = None
-
-
 class Comparison:
     """Figures of the evidence: growth against the usual values, and shares of parts in the growth of the TTFT.
 
@@ -153,7 +144,7 @@ class Comparison:
         if share is None:
             return None
         if of_s is None:
-            return Finding(f"{name} over the SLO's threshold", share / MOST, "ratio")
+            return Finding(f"{name}, relative to the SLO's threshold", share / MOST, "ratio")
         return Finding(f"{name}, share of the growth of the TTFT", share, "ratio", f"of {_seconds(of_s)}")
 
 
@@ -169,6 +160,8 @@ def _seconds(seconds: float) -> str:
 
 def _waiting_s(window: WindowFeatures) -> float | None:
     """Mean wait of a request, by Little's law: waiting requests over arrivals per second."""
+    if window.waiting == 0:
+        return 0.0
     return window.waiting / window.requests_per_s if window.waiting is not None and window.requests_per_s else None
 
 
@@ -240,8 +233,8 @@ def _prefix_miss(c: Comparison) -> tuple[Finding, ...]:
         return ()
     saved_s, usual_s = now.ttft_cold_s - now.ttft_warm_s, before.ttft_cold_s - before.ttft_warm_s
     error_s = math.hypot(now.saving_error_s or 0.0, before.saving_error_s or 0.0)
-    is_lost = abs(saved_s) <= MINOR * usual_s and now.ttft_warm_s - before.ttft_warm_s >= MOST * usual_s
-    if not is_lost or usual_s < max(0.2 * before.ttft_cold_s, CERTAIN * error_s):
+    is_lost = abs(saved_s) <= MINOR * usual_s and usual_s - abs(saved_s) >= CERTAIN * error_s
+    if not is_lost or usual_s < 0.2 * before.ttft_cold_s or now.ttft_warm_s < GROWN * before.ttft_warm_s:
         return ()
     detail = f"{_seconds(saved_s)} after {_seconds(usual_s)}"
     return _known(
@@ -396,8 +389,8 @@ def why_decode_is_slow(c: Comparison) -> tuple[str, tuple[str, ...]]:
         ("the engine's metrics page", now.running is not None),
         ("GPU readings", now.gpu_clock_hertz is not None),
         # The bound depends on the context: without it, `decode_bound` would tell nothing.
-        ("KV cache usage and capacity on its page", now.context_tokens is not None or now.running is None),
-        ("`decode_bound`", now.over_bound is not None or now.context_tokens is None),
+        ("KV cache usage and capacity on its page", now.kv_cache_tokens is not None or now.running is None),
+        ("`decode_bound`", now.over_bound is not None or now.kv_cache_tokens is None),
         (CALM_TIME, all(usual is not None or value is None for value, usual in compared)),
     )
     if missing:
@@ -423,38 +416,7 @@ class Mechanism:
     shows: Callable[[Comparison], tuple[Finding, ...]]
     explains: frozenset[Name]
     next_measurement: str
-    advice: tuple[Advice, ...]
 
-
-# What to do, what it costs, and the lever for which an engine may have a flag.
-LOAD_LIMIT = Advice("raise the limit, or send fewer requests", "load")
-REPLICAS = Advice("add replicas", "cost")
-WAIT = Advice("wait; if it restarts again and again, read its log", "nothing")
-REQUEST_IDS = Advice("look up the failed probes by their request id in the logs", "nothing")
-PROBER_CPU = Advice("give the prober its own CPU: a request without a limit, away from the target", "one core")
-FEWER_PROBES = Advice("fewer targets or probes per prober", "more probers, or slower detection")
-CACHE_MEMORY = Advice("give the KV cache more memory", "less memory for activations", "kv_memory")
-CACHE_TYPE = Advice("store the KV cache in 8 bits", "some accuracy", "kv_type")
-FEWER_SEQUENCES = Advice("run fewer sequences at a time", "requests wait instead, and throughput", "sequences")
-MORE_SEQUENCES = Advice("run more sequences at a time", "slower decoding of each", "sequences")
-SHORT_CONTEXT = Advice("limit the context length", "long requests are refused", "context")
-QUANTISE = Advice("quantise the weights, which also frees memory for the cache", "some accuracy", "quantise")
-MORE_GPUS = Advice("use more GPUs (tensor parallelism)", "cost", "tensor_parallel")
-PREFIX_CACHE = Advice("enable the prefix cache", "nothing on most models", "prefix_cache")
-STABLE_PREFIX = Advice("move changing text (time, user) away from the beginning of prompts", "work on the application")
-SHORT_PROMPTS = Advice("shorten prompts, or share their beginning", "work on the application", "prefix_cache")
-ROUTING = Advice("route requests with equal prefixes to the same replica", "uneven load")
-CHUNKED_PREFILL = Advice("split long prompts (chunked prefill)", "their own first token is later", "chunked_prefill")
-LARGER_STEPS = Advice("process more prompt tokens per step", "decoding of others stalls longer", "batched_tokens")
-DISAGGREGATE = Advice("disaggregate: prefill on separate GPUs", "more GPUs, and transfer of the cache")
-POOLS = Advice("separate pools: long and short, interactive and batch", "each pool is less used")
-SHAPING = Advice("shape the load: limit or delay requests that can wait", "some requests are refused or later")
-COOLING = Advice("cool and power the GPU sufficiently, and remove other processes from it", "nothing")
-ENGINE_CPU = Advice("give the engine's host process its own CPU and memory; use CUDA graphs", "cores, memory")
-OLD_VERSION = Advice("go back to the previous engine, driver or kernels", "their fixes")
-SPECULATE = Advice("use speculative decoding", "throughput at high load", "speculate")
-GATEWAY = Advice("check the gateway's queue, buffering and TLS; bypass it for streams", "its features")
-NEARER = Advice("serve nearer to the users, and keep connections open", "more locations")
 
 # In the order in which they are looked at: a mechanism that an earlier one explains is not named beside it. Requests that are refused
 # or fail look up no prefixes.
@@ -465,7 +427,6 @@ MECHANISMS: tuple[Mechanism, ...] = (
         lambda c: failures(c, _is_refusal),
         frozenset({"prefix_miss"}),
         "the limit of the gateway or the engine that refuses, and the rate of all clients",
-        (LOAD_LIMIT, REPLICAS),
     ),
     Mechanism(
         "loading",
@@ -473,7 +434,6 @@ MECHANISMS: tuple[Mechanism, ...] = (
         lambda c: failures(c, _is_loading),
         frozenset({"prefix_miss"}),
         "the log of the engine since its last start",
-        (WAIT,),
     ),
     Mechanism(
         "failing",
@@ -484,7 +444,6 @@ MECHANISMS: tuple[Mechanism, ...] = (
         ),
         frozenset({"prefix_miss"}),
         "the log of the server or gateway that answers so, at that time",
-        (REQUEST_IDS,),
     ),
     Mechanism(
         "prober_late",
@@ -492,7 +451,6 @@ MECHANISMS: tuple[Mechanism, ...] = (
         _prober_late,
         frozenset({"network", "slow_prefill", "slow_decode", "stalls", "prefix_miss"}),
         "the prober's CPU throttling and event loop lag, then the same probe from another host",
-        (PROBER_CPU, FEWER_PROBES),
     ),
     Mechanism(
         "cache_pressure",
@@ -500,7 +458,6 @@ MECHANISMS: tuple[Mechanism, ...] = (
         _cache_pressure,
         frozenset({"queueing", "slow_prefill", "slow_decode", "stalls", "prefix_miss", "long_prompts"}),
         "KV cache usage and preemptions against request lengths, over a day",
-        (CACHE_MEMORY, CACHE_TYPE, FEWER_SEQUENCES, SHORT_CONTEXT, QUANTISE, MORE_GPUS),
     ),
     Mechanism(
         "prefix_miss",
@@ -508,7 +465,6 @@ MECHANISMS: tuple[Mechanism, ...] = (
         _prefix_miss,
         frozenset({"queueing", "slow_prefill", "slow_decode", "stalls", "long_prompts"}),
         "warm and cold probes of equal length; what changed at the beginning of the prompts",
-        (PREFIX_CACHE, STABLE_PREFIX, ROUTING, CACHE_MEMORY),
     ),
     Mechanism(
         "long_prompts",
@@ -516,7 +472,6 @@ MECHANISMS: tuple[Mechanism, ...] = (
         _long_prompts,
         frozenset({"queueing", "slow_prefill", "slow_decode", "stalls"}),
         "the lengths of all prompts, and TTFT by prompt length at this load",
-        (CHUNKED_PREFILL, POOLS, SHORT_CONTEXT),
     ),
     Mechanism(
         "slow_decode",
@@ -524,7 +479,6 @@ MECHANISMS: tuple[Mechanism, ...] = (
         _slow_decode,
         frozenset({"queueing", "slow_prefill", "stalls"}),
         "GPU clocks, throttling and processes now, host CPU of the engine, then a profile of one decode step",
-        (COOLING, ENGINE_CPU, OLD_VERSION, FEWER_SEQUENCES, QUANTISE, SPECULATE),
     ),
     Mechanism(
         "network",
@@ -532,7 +486,6 @@ MECHANISMS: tuple[Mechanism, ...] = (
         _network,
         frozenset({"slow_prefill", "stalls"}),
         "probe the engine directly, beside the same probe through the gateway",
-        (GATEWAY, NEARER),
     ),
     Mechanism(
         "slow_prefill",
@@ -540,7 +493,6 @@ MECHANISMS: tuple[Mechanism, ...] = (
         _slow_prefill,
         frozenset({"queueing", "stalls"}),
         "TTFT by prompt length on the idle engine (`prober diagnose`)",
-        (SHORT_PROMPTS, LARGER_STEPS, MORE_GPUS, DISAGGREGATE),
     ),
     Mechanism(
         "stalls",
@@ -548,7 +500,6 @@ MECHANISMS: tuple[Mechanism, ...] = (
         _stalls,
         frozenset({"queueing"}),
         "the log of the engine and its host at the time of a pause: garbage collection, swapping, a blocked process",
-        (ENGINE_CPU,),
     ),
     Mechanism(
         "queueing",
@@ -556,6 +507,5 @@ MECHANISMS: tuple[Mechanism, ...] = (
         _queueing,
         frozenset(),
         "a sweep: the highest rate at which the SLO holds; TTFT by prompt length at this load",
-        (REPLICAS, MORE_SEQUENCES, SHAPING, POOLS),
     ),
 )

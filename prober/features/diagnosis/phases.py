@@ -32,6 +32,16 @@ SHARED = Phase(
 )
 DECODE = Phase(Workload("decode", Fixed(256), Fixed(256)), 6, "long decode")
 PHASES = (SHORT, PREFILL, SHARED, DECODE)
+MAX_CONTEXT_RATIO = 0.9  # of the context that prompt and answer may take: a prompt has a few tokens more than asked
+
+
+def fitted(workload: Workload, context_tokens: float | None) -> Workload:
+    """The workload, with shorter prompts where the engine's context, if it is known, is shorter."""
+    longest = int(MAX_CONTEXT_RATIO * (context_tokens or 0)) - workload.output_tokens.maximum
+    if not 0 < longest < workload.prompt_tokens.maximum:
+        return workload
+    prefix = replace(workload.prefix, tokens=longest * 3 // 4) if workload.prefix is not None else None
+    return replace(workload, prompt_tokens=Fixed(longest), prefix=prefix)
 
 
 @dataclass(frozen=True, slots=True)

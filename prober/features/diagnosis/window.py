@@ -73,20 +73,20 @@ def window_features(
     cold_s, warm_s, saving_error_s = _cold_and_warm(ttfts)
     headers_s, headers_ratio = _headers(good)
     running = _mean(s.requests_running for _, s in readings)
-    context_tokens = _mean(
+    kv_cache_tokens = _mean(
         s.kv_cache_usage_ratio_mean * s.kv_cache_capacity_tokens / (s.ranks or 1)
         for _, s in readings
         if s.kv_cache_usage_ratio_mean is not None and s.kv_cache_capacity_tokens is not None
     )
     over_bound = None  # without the context of the batch, which the bound depends on
-    if hardware is not None and step_s and context_tokens is not None and running is not None:
+    if hardware is not None and step_s and kv_cache_tokens is not None and running is not None:
         # Each rank reads the weights, and the context of its own requests.
         ranks = max(s.ranks or 1 for _, s in readings)
         per_s = decode_bound_tokens_per_s(
             hardware.model,
             hardware.memory_bandwidth_bytes_per_s,
             gpus=hardware.gpus,
-            context_tokens=context_tokens,
+            context_tokens=kv_cache_tokens,
             sequences=max(1.0, running / ranks),
         )
         over_bound = measured_to_bound_ratio(step_s, per_s)
@@ -145,7 +145,7 @@ def window_features(
             for d in reading
             if d.memory_used_bytes is not None and d.memory_total_bytes
         ),
-        context_tokens=context_tokens,
+        kv_cache_tokens=kv_cache_tokens,
         over_bound=over_bound,
     )
 
@@ -276,40 +276,34 @@ def _slow_step_s(probes: Iterable[ProbeResult]) -> float | None:
 def _cold_and_warm(ttfts: Iterable[tuple[ProbeResult, float]]) -> tuple[float, float, float] | tuple[None, None, None]:
     """Medians of the TTFT of cold and of warm prompts of the same lengths, and the standard error of their difference.
 
-    A warm prompt is compared with the cold ones of its workload that are of similar length. The error is that of a median of normal
-    samples, from the quartiles around the medians of similar lengths: neither other lengths nor a few slow requests change it.
+    A warm prompt is compared with the cold ones of its workload that are of similar length. The error is that of the median of what
+    the prompts save, for normal samples, from the quartiles, which a few slow requests do not change. It contains what other lengths
+    save, as a later window has other lengths.
     """
-    series: dict[str, dict[int, list[float]]] = {}
+    series: dict[str, list[tuple[int, float]]] = {}
     for probe, ttft in ttfts:
         if length := _prompt_tokens(probe):
-            series.setdefault(probe.workload, {}).setdefault(length, []).append(ttft)
+            series.setdefault(probe.workload, []).append((length, ttft))
     warms_s: list[float] = []
     savings_s: list[float] = []
-    compared: dict[tuple[str, int], int] = {}
-    around_s: tuple[list[float], list[float]] = ([], [])
+    compared: set[tuple[str, int]] = set()
     for name, warm in series.items():
-        cold = series.get(name.removesuffix(WARM), {}) if name.endswith(WARM) else {}
-        for length, samples_s in warm.items():
-            near = [other for other in cold if _is_similar(other, length)]
-            if not near:
-                continue
-            colds_s = [cold_s for other in near for cold_s in cold[other]]
-            median_s = median(colds_s)
-            usual_s = median(warm_s for other in warm if _is_similar(other, length) for warm_s in warm[other])
-            warms_s += samples_s
-            savings_s += [median_s - warm_s for warm_s in samples_s]
-            compared |= {(name, other): len(cold[other]) for other in near}
-            around_s[0].extend(cold_s - median_s for cold_s in colds_s)
-            around_s[1].extend(warm_s - usual_s for warm_s in samples_s)
-    samples = min(len(warms_s), sum(compared.values()))
+        cold = series.get(name.removesuffix(WARM), ()) if name.endswith(WARM) else ()
+        for length, ttft in warm:
+            near = {
+                (name, place): cold_s
+                for place, (cold_length, cold_s) in enumerate(cold)
+                if abs(cold_length - length) <= MAX_LENGTH_DIFFERENCE * length
+            }
+            if near:
+                warms_s.append(ttft)
+                savings_s.append(median(near.values()) - ttft)
+                compared |= near.keys()
+    samples = min(len(warms_s), len(compared))
     if samples < MIN_SAMPLES_BY_QUANTILE[0.5]:
         return None, None, None
     warm_s = median(warms_s)
-    return warm_s + median(savings_s), warm_s, math.hypot(*(_median_error(rest_s, samples) for rest_s in around_s))
-
-
-def _is_similar(length: int, other: int) -> bool:
-    return abs(length - other) <= MAX_LENGTH_DIFFERENCE * other
+    return warm_s + median(savings_s), warm_s, _median_error(savings_s, samples)
 
 
 def _median_error(samples: Sequence[float], independent: int) -> float:

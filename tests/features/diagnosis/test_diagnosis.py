@@ -6,9 +6,9 @@ from typing import Any, get_args
 
 import pytest
 
+from prober.features.diagnosis.advice import ADVICE, KNOBS
 from prober.features.diagnosis.clues import Evidence, Name, WindowFeatures
 from prober.features.diagnosis.diagnosis import Diagnosis, diagnose
-from prober.features.diagnosis.knobs import KNOBS
 from prober.features.diagnosis.mechanisms import MECHANISMS
 from prober.measure.engines import TABLES
 
@@ -36,7 +36,7 @@ HEALTHY = WindowFeatures(
     running=4.0,
     waiting=0.0,
     kv_usage_ratio=0.2,
-    context_tokens=20_000.0,
+    kv_cache_tokens=20_000.0,
     requests_per_s=25.0,
     prompt_tokens_per_request=800.0,
     preemptions_per_s=0.0,
@@ -55,7 +55,7 @@ HEALTHY = WindowFeatures(
 PAGE = (
     *("running", "waiting", "kv_usage_ratio", "requests_per_s", "prompt_tokens_per_request"),
     *("preemptions_per_s", "generated_tokens_per_s", "computed_prompt_tokens_per_s", "prefix_hit_tokens_per_s"),
-    *("prefix_hit_ratio", "engine_ttft_s", "engine_itl_s", "engine_queue_s", "over_bound", "context_tokens"),
+    *("prefix_hit_ratio", "engine_ttft_s", "engine_itl_s", "engine_queue_s", "over_bound", "kv_cache_tokens"),
 )
 GPU = ("gpu_clock_hertz", "gpu_throttled_ratio", "gpu_memory_ratio")
 
@@ -277,7 +277,7 @@ def test_unknown_says_what_would_tell() -> None:
 def test_the_bound_is_asked_for_where_the_page_has_the_context() -> None:
     """It depends on the tokens in the KV cache: without them `decode_bound` would tell nothing, and may be configured already."""
     assert diagnosed(STEPS, "tpot", without=("over_bound",)).missing == ("`decode_bound`",)
-    without_context = diagnosed(STEPS, "tpot", without=("over_bound", "context_tokens"))
+    without_context = diagnosed(STEPS, "tpot", without=("over_bound", "kv_cache_tokens"))
     assert without_context.missing == ("KV cache usage and capacity on its page",)
 
 
@@ -317,7 +317,7 @@ def test_advice_has_the_engines_own_flags() -> None:
 def test_every_lever_is_one_that_an_engine_has() -> None:
     """Levers of the advice are keys of KNOBS, and its engines have a table of metrics."""
     levers = {str(lever) for flags in KNOBS.values() for lever in flags}
-    assert {advice.lever for mechanism in MECHANISMS for advice in mechanism.advice} - {None} <= levers
+    assert {action.lever for advice in ADVICE.values() for action in advice} - {None} <= levers
     assert set(KNOBS) <= {table.engine for table in TABLES}
 
 

@@ -13,6 +13,7 @@ from prober.features.diagnosis.phases import (
     Phase,
     evidence,
     failures,
+    fitted,
     not_diagnosed,
     rows,
 )
@@ -86,12 +87,29 @@ def test_a_missed_threshold_is_diagnosed_without_a_baseline() -> None:
     hardware = Hardware(DecodeModel(8e9, 2.0, 131_072), 2e12)
     slow_prompts = evidence(matrix(2e-4, 0.1, 0.01), page(0.001), hardware, {"ttft": 0.3}, "vllm")
     assert diagnose(slow_prompts).regimes == ("slow_prefill",)
+    (before, after) = page(0.001)
+    without_queue_time = [(at_s, replace(signals, queue_seconds=None)) for at_s, signals in (before, after)]
+    assert diagnose(
+        evidence(matrix(2e-4, 0.1, 0.01), without_queue_time, hardware, {"ttft": 0.3}, "llamacpp")
+    ).regimes == ("slow_prefill",), "nobody waits, by the page"
     slow_steps = evidence(matrix(1e-5, 0.02, 0.06), page(0.001), hardware, {"tpot": 0.03}, "vllm")
     assert diagnose(slow_steps).regimes == ("slow_decode",)
     assert "memory bandwidth: steps run at" not in diagnose(slow_steps).why
     near_bound = evidence(matrix(1e-5, 0.02, 0.0095), page(0.001), hardware, {"tpot": 0.008}, "vllm")
     assert "memory bandwidth: steps run at" in diagnose(near_bound).why
     assert diagnose(evidence(matrix(2e-4, 0.1, 0.06), page(0.001), hardware, {}, "vllm")).regimes == ("unknown",)
+
+
+@pytest.mark.parametrize(
+    ("context_tokens", "lengths"),
+    [(None, (2_048, 1_536)), (4_096, (2_048, 1_536)), (2_048, (1_827, 1_370)), (8, (2_048, 1_536))],
+)
+def test_prompts_fit_into_the_context(context_tokens: int | None, lengths: tuple[int, int]) -> None:
+    """With a tenth to spare, and the prefix in proportion; a context that holds no answer changes nothing."""
+    workload = fitted(SHARED.workload, context_tokens)
+    assert workload.prefix is not None
+    assert (workload.prompt_tokens.maximum, workload.prefix.tokens) == lengths
+    assert fitted(SHORT.workload, context_tokens) == SHORT.workload
 
 
 def test_failures_are_named_by_their_kind_and_the_words_of_the_server() -> None:
