@@ -91,7 +91,7 @@ async def served(path: Path | None, *, admin: bool = False) -> AsyncIterator[Ser
 
     connector = aiohttp.TCPConnector(force_close=True)
     async with running(QUICK) as url, watched() as seen, aiohttp.ClientSession(connector=connector) as session:
-        await seen.reconcile(specs(f"name: a, url: '{url}'"), 1.0)
+        await seen.reconcile(specs(f"name: a, url: '{url}', rate: 1/s"), 1.0)
         site = Site(seen.fleet, seen.sweeps, seen.families, reload, "", "", WebFile(str(path) if path else None))
         site.admin = admin
         serving = await site.serve("127.0.0.1:0")
