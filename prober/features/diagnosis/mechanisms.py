@@ -320,13 +320,9 @@ def _slow_prefill(c: Comparison) -> tuple[Finding, ...]:
         is_own = is_at_least(cost, MOST) and slopes_s > 2 * error_s
         is_inside = cost is None and c.outside_share is not None
         return findings if c.queue_share < MINOR and not is_outside and (is_own or is_inside) else ()
-    if (
-        cost is None
-        or not 0.7 <= cost <= 1.3
-        or c.long_added_s is None
-        or spread_s is None
-        or is_at_least(c.step_growth, GROWN)
-    ):
+    if cost is None or not 0.7 <= cost <= 1.3 or c.long_added_s is None or spread_s is None:
+        return ()
+    if is_at_least(c.step_growth, GROWN):
         return ()
     return findings if spread_s <= NARROW * c.long_added_s and slopes_s > SHARP * error_s else ()
 
