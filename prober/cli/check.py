@@ -57,6 +57,7 @@ def check(
         return
     config_file = split_file("check", [*filter(None, [path])], config_file)[1] or "prober.yaml"
     from prober.cli.environment_warnings import missing_files, refused_addresses
+    from prober.cli.sweep_cost import SweepCost
     from prober.daemon.configuration_file import read_config
     from prober.web.web_config import read
 
@@ -73,7 +74,8 @@ def check(
         secured = f"{web_config_file}: {read(web_config_file).words}" if web_config_file is not None else ""
     except ValueError as problem:
         broken.append(str(problem))
-    sweeps = _sweeps(specs) if specs is not None else {}
+    costs = [SweepCost.of(place, spec) for place, spec in specs.places.items()] if specs is not None else []
+    sweeps = {cost.spec.key: cost for cost in costs if cost is not None}
     warnings = list(specs.warnings) if specs is not None else []
     if file is not None:
         found = [*missing_files(file.parse()), *(refused_addresses(specs) if specs is not None else ())]
@@ -204,14 +206,6 @@ class _Fleet:
             )
 
 
-def _sweeps(specs: Configuration) -> "dict[str, SweepCost]":
-    """Cost of the sweeps, by key of the target."""
-    from prober.cli.sweep_cost import SweepCost
-
-    costs = [SweepCost.of(place, spec) for place, spec in specs.places.items()]
-    return {cost.spec.key: cost for cost in costs if cost is not None}
-
-
 @dataclass(frozen=True, slots=True)
 class _Declared:
     """A target whose series are counted."""
@@ -243,7 +237,10 @@ def _costs(specs: Configuration, fleet: _Fleet, sweeps: "Mapping[str, SweepCost]
         cost = _Cost(rate, use.prompt_tokens, use.completion_tokens, use.dollars, lines)
         if (sweep := sweeps.get(spec.key)) is not None:
             swept.append((name, sweep))
-            cost = cost.plus(_swept(sweep))
+            tokens = sweep.amount_per_day("tokens")
+            prompt = tokens * sweep.prompt_tokens / (sweep.prompt_tokens + sweep.completion_tokens)
+            dollars = sweep.amount_per_day("cost") if sweep.has_price else None
+            cost = cost.plus(_Cost(0.0, prompt, tokens - prompt, dollars))
         cost = cost.times(fleet.probers_per_target)
         total = total.plus(cost)
         echo(f"{name:32} {cost}")
@@ -319,13 +316,6 @@ class _Cost:
         dollars = f"{self.dollars:.2f}" if self.dollars is not None else "–"
         tokens = f"{self.prompt_tokens:18,.0f} {self.completion_tokens:18,.0f}"
         return f"{self.rate_per_s:9.3g} {tokens} {dollars:>8} {self.series:7}"
-
-
-def _swept(sweep: "SweepCost") -> _Cost:
-    """Daily cost of the scheduled sweeps."""
-    tokens = sweep.amount_per_day("tokens")
-    prompt = tokens * sweep.prompt_tokens / (sweep.prompt_tokens + sweep.completion_tokens)
-    return _Cost(0.0, prompt, tokens - prompt, sweep.amount_per_day("cost") if sweep.has_price else None)
 
 
 def _alerts(specs: Configuration) -> list[tuple[str, str]]:

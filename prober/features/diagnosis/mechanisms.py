@@ -76,6 +76,7 @@ class Comparison:
     outside_share: share of the growth that the engine's own mean TTFT did not see
     work_growth: the larger one of answer tokens/s and computed prompt tokens/s
     step_growth: of a plain decode step
+    load_growth: the largest one of work, steps, lengths of prompts and rate of requests; 1 if all are smaller
     """
 
     def __init__(self, evidence: Evidence) -> None:
@@ -104,6 +105,9 @@ class Comparison:
         self.step_growth = self.growth(lambda w: w.step_s)
         if before.step_s is None and now.step_s is not None and limits_s:
             self.step_growth = GROWN * now.step_s / min(limits_s)
+        loads: Sequence[Read] = (lambda w: w.prompt_tokens_per_request, lambda w: w.requests_per_s)
+        growths = [self.step_growth, self.work_growth, *map(self.growth, loads)]
+        self.load_growth = max([1.0, *(growth for growth in growths if growth is not None)])
 
     def growth(self, read: Read) -> float | None:
         """Ratio of the value now to the usual one."""
@@ -316,30 +320,24 @@ def _slow_prefill(c: Comparison) -> tuple[Finding, ...]:
         is_own = is_at_least(cost, MOST) and slopes_s > 2 * error_s
         is_inside = cost is None and c.outside_share is not None
         return findings if c.queue_share < MINOR and not is_outside and (is_own or is_inside) else ()
-    if (
-        cost is None
-        or not 0.7 <= cost <= 1.3
-        or c.long_added_s is None
-        or spread_s is None
-        or is_at_least(c.step_growth, GROWN)
-    ):
+    if cost is None or not 0.7 <= cost <= 1.3 or c.long_added_s is None or spread_s is None:
+        return ()
+    if is_at_least(c.step_growth, GROWN):
         return ()
     return findings if spread_s <= NARROW * c.long_added_s and slopes_s > SHARP * error_s else ()
 
 
 def _stands_still_more(c: Comparison) -> bool:
-    """True if streams pause for more of the time than usual, at the usual load, and requests do not wait for slots."""
+    """True if streams pause for more of the time than usual, by more than the load grew, and requests do not wait for slots."""
     still, usual = c.now.still_ratio, c.before.still_ratio
     longest_s, usual_s, at_limit = c.now.longest_still_s, c.before.longest_still_s, c.now.waiting_at_most_running_ratio
     if still is None or usual is None or longest_s is None or usual_s is None:
         return False
     is_longer = longest_s >= 1.3 * usual_s or still >= 2 * usual
-    if still < max(usual + STILL, 1.6 * usual) or longest_s < LONG_STILL_S or not is_longer:
+    if still < max(usual + STILL, 1.6 * c.load_growth * usual) or longest_s < LONG_STILL_S or not is_longer:
         return False
-    load: Sequence[Read] = (lambda w: w.prompt_tokens_per_request, lambda w: w.requests_per_s)
-    growths = [c.step_growth, c.work_growth, *(c.growth(read) for read in load)]
     is_idle = not is_at_least(c.now.waiting, IDLE) or (at_limit is not None and at_limit <= BELOW_LIMIT)
-    return is_idle and not any(is_at_least(growth, GROWN) for growth in growths)
+    return is_idle and c.load_growth < LONGER
 
 
 def _stalls(c: Comparison) -> tuple[Finding, ...]:
@@ -347,7 +345,12 @@ def _stalls(c: Comparison) -> tuple[Finding, ...]:
     median, warm = c.growth(lambda w: w.long_ttft_s), c.growth(lambda w: w.ttft_warm_s)
     has_warm = c.before.ttft_warm_s is not None
     is_later = median is None or median >= STEADY or (has_warm and (warm is None or warm >= STEADY_WARM))
-    if is_later or is_at_least(c.before.still_ratio, USUAL_STILL) or not _stands_still_more(c):
+    if (
+        is_later
+        or is_at_least(c.before.still_ratio, USUAL_STILL)
+        or c.load_growth >= GROWN
+        or not _stands_still_more(c)
+    ):
         return ()
     if c.now.waiting is None and not is_at_least(c.now.still_together_ratio, 0.8):
         return ()

@@ -70,6 +70,7 @@ PREFILL = {
 OUTSIDE = {**SLOWER, "engine_ttft_s": 0.071}
 STEPS = {"step_s": 0.016, "slow_step_s": 0.017, "engine_itl_s": 0.017}
 PAUSES = {"still_ratio": 0.06, "longest_still_s": 1.2, "ttft_mean_s": 0.100, "engine_ttft_s": 0.090}
+SLOW_TAIL = {"ttft_mean_s": 0.33, "engine_ttft_s": 0.31, "waiting_at_most_running_ratio": 0.0}
 LONG = {**QUEUEING, "prompt_tokens_per_request": 2_400.0}
 # What changed, and the breached SLOs, by the name that is right.
 FEWER_HITS = {**QUEUEING, "prefix_hit_ratio": 0.1, "prefix_hit_tokens_per_s": 200.0}
@@ -178,6 +179,10 @@ CASES: dict[str, list[tuple[tuple[Name, ...], dict[str, Any], tuple[str, ...], t
         (("unknown",), PAUSES, ("itl",), PAGE),
         (("unknown",), {**PAUSES, "computed_prompt_tokens_per_s": 1_300.0}, ("itl",), ()),
         (("unknown",), {**PAUSES, "long_ttft_s": 0.11}, ("itl",), ()),
+    ],
+    "requests that wait for an engine that stands still are not queueing, where the load grew by less than the pauses": [
+        (("unknown",), {**QUEUEING, **PAUSES, **SLOW_TAIL, "generated_tokens_per_s": 500.0}, ("ttft",), ()),
+        (("queueing",), {**QUEUEING, **PAUSES, **SLOW_TAIL, "generated_tokens_per_s": 600.0}, ("ttft",), ()),
     ],
     "pauses that are no longer than usual take twice the usual time": [
         (("stalls",), {**PAUSES, "longest_still_s": 0.3}, ("itl",), ()),
