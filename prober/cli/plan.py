@@ -145,6 +145,11 @@ def _notes(demand: Demand, offers: list[_Offer], answers: list[Size | Refused]) 
         sizes.append(answer)
         if offer.is_assumed:
             yield f"{offer.name}: the number of GPUs of an instance is not known, and 1 is assumed; name it with --gpus-per-instance."
+        if not answer.is_alone:
+            yield (
+                f"{offer.name}: what others sent during the sweep is not known, as the engine's page did not show it: one instance "
+                "carries this beside them, and more without them."
+            )
         if not answer.holds_without_one:
             left = answer.instances - 1
             others = (
@@ -160,7 +165,8 @@ def _notes(demand: Demand, offers: list[_Offer], answers: list[Size | Refused]) 
         return
     yield (
         f"instances = ceil({demand.peak_per_s:g}/s ÷ (what one carries × {1 - demand.headroom:g})): {demand.headroom:.0%} of the "
-        "capacity stays free. What one carries is the lower bound of the capacity at all SLOs: of the interval of the estimated knee, "
+        "capacity stays free. What one carries is the lower bound of the capacity at all SLOs, in requests of the sweep's shape and "
+        "without what others sent during the sweep: of the interval of the estimated knee, "
         "or with ≥ the highest rate that was shown to hold."
     )
     if any(not size.reached for size in sizes):

@@ -207,20 +207,16 @@ def headroom_words(target: TargetAnswer) -> tuple[Kind, str]:
     """The free share of the capacity, or that it is unknown and why."""
     if target.capacity is None:
         return "unknown", "unknown, no sweep has found a capacity"
-    worst, parts = list[Kind](), list[str]()
-    for room in target.headroom:
-        bound = room.estimate if room.estimate is not None else room.upper
-        if bound is None:
-            continue
-        at_most = "" if room.estimate is not None else "at most "
-        free = f"{at_most}{share(bound)} free" if bound >= 0 else f"none, demand is {-bound:.0%} above the capacity"
-        is_interval = room.estimate is not None and room.lower is not None and room.upper is not None
-        parts.append(f"{free}{f' [{room.lower:.0%}, {room.upper:.0%}]' if is_interval else ''} in {room.unit}")
-        low = room.lower if room.lower is not None else bound
-        worst.append("bad" if bound <= 0 else "unknown" if at_most else "few" if low <= LOW_RATIO else "good")
-    if not parts:
-        return "unknown", "unknown, demand is not known at the moment"
-    return next(kind for kind in ("bad", "few", "unknown", "good") if kind in worst), "; ".join(parts)
+    room = target.headroom
+    bound = None if room is None else room.estimate if room.estimate is not None else room.upper
+    if room is None or bound is None:
+        return "unknown", f"unknown, {target.headroom_unknown}"
+    at_most = "" if room.estimate is not None else "at most "
+    text = f"{at_most}{share(bound)} free" if bound >= 0 else "none, demand is above the capacity"
+    if room.estimate is not None and room.lower is not None and room.upper is not None:
+        text += f" [{room.lower:.0%}, {room.upper:.0%}]"
+    low = room.lower if room.lower is not None else bound
+    return "bad" if bound <= 0 else "unknown" if at_most else "few" if low <= LOW_RATIO else "good", text
 
 
 def _slower(drift: DriftAnswer, now_unix_s: float) -> str:

@@ -106,8 +106,8 @@ class SweepSpec(Block):
     demand_query: Annotated[str, Field(min_length=1)] | None = Field(
         None,
         description="PromQL for the requests per second of users, such as 'sum(rate(gateway_requests_total[5m]))', evaluated by "
-        "`prometheus.url`: the demand for headroom, and the load during a sweep if the engine's page does not count requests. "
-        "Ranges of at most 5m, since the query may count requests of sweeps; absent: the engine's counters",
+        "`prometheus.url`: their demand, without headroom as it has no tokens, and the load during a sweep if the engine's page does "
+        "not count requests. Ranges of at most 5m, since the query may count requests of sweeps; absent: the engine's counters",
     )
     guard: GuardSpec = Field(default_factory=GuardSpec, description="thresholds that end a sweep at once")
     limits: LimitsSpec = Field(

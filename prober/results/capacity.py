@@ -1,11 +1,12 @@
 """The capacity of a target as an interval, and the headroom below it."""
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import groupby
-from operator import attrgetter
+from operator import attrgetter, mul
 from typing import Literal
 
 from prober.statistics.sequential_test import ERROR, Observations, evidence, log_evidence_below, min_observations
@@ -14,6 +15,8 @@ Verdict = Literal["found", "between", "not_reached", "below", "not_enough_data"]
 
 
 MIN_RATE_S = 20.0  # a rate is kept for so long before its events can show that it holds: queues grow slowly
+ERROR_BEYOND = 0.25  # of a capacity in logs, for each log of tokens beyond the shapes that were computed
+COMMON_ERROR = 0.7  # share of the variance that all sweeps of an engine have in common
 MAX_BUDGET_SHARE = 0.7  # with a higher share of bad events, more events would not show that the budget is kept
 
 
@@ -57,19 +60,35 @@ class UndecidedEvents:
 
 
 @dataclass(frozen=True, slots=True)
+class ShapeCapacity:
+    """The rate of requests of one shape up to which an SLO holds, on an engine that serves nothing else.
+
+    The SLO is that of requests of the sweep's shape, as probes meet it beside the others.
+    prompt_tokens, output_tokens: means of a request; of the prompt those that are computed, without cached ones
+    per_s: an estimate, or the bound that `Capacity` has alone; log_error: standard error of its logarithm
+    """
+
+    prompt_tokens: float
+    output_tokens: float
+    per_s: float
+    log_error: float
+
+
+@dataclass(frozen=True, slots=True)
 class Capacity:
-    """The total rate (background load + added load) up to which an SLO holds, in requests like those of the sweep per second.
+    """The total rate up to which an SLO holds: of the requests that others sent during the sweep, and of those that it adds.
 
     found: an estimate of the knee with its interval; no test shows that the SLO holds at any of the three rates
     not_reached: the SLO holds at `lower`, the highest rate whose own events show it; there is no estimate
     between: the events are too few for an estimate; `estimate` is the middle of a wide interval
     below: the SLO fails at `upper`, by the events there and at all lower rates or by the engine model; no lower rate is shown to hold
     not_enough_data: the events show neither; `evidence` has their number
-    tokens_per_s: prompt and output tokens at the estimate
     confidence: of the interval
     samples: number of requests whose events count
     fit: by the engine model, or by breach fractions alone
     curve: (requests per second, seconds) of the quantile that the objective is about, by the engine model; empty without one
+    own: the capacity in requests of the sweep's shape, without others; None if it is not known what others sent
+    shapes: the same for other shapes, each pair of some prompts and outputs, in rising order; empty if it is not known
     """
 
     slo: str
@@ -77,12 +96,76 @@ class Capacity:
     lower: float | None = None
     estimate: float | None = None
     upper: float | None = None
-    tokens_per_s: float | None = None
     confidence: float = 0.9
     samples: int = 0
     fit: Literal["model", "fractions"] = "fractions"
     evidence: UndecidedEvents | None = None
     curve: tuple[tuple[float, float], ...] = ()
+    own: ShapeCapacity | None = None
+    shapes: tuple[ShapeCapacity, ...] = ()
+
+    def of_shape(self, shape: ShapeCapacity) -> "Capacity":
+        """The same answer in requests of this shape, on an engine that serves nothing else."""
+        factor = math.exp(Z[self.confidence] * shape.log_error)
+        is_modelled = self.fit == "model"
+        return replace(
+            self,
+            lower=shape.per_s / factor if is_modelled or self.lower is not None else None,
+            estimate=shape.per_s if is_modelled or self.estimate is not None else None,
+            upper=shape.per_s * factor if is_modelled or self.upper is not None else None,
+            curve=(),
+        )
+
+    def at(self, prompt_tokens: float, output_tokens: float) -> ShapeCapacity | None:
+        """The capacity in requests of these mean tokens; None if it is not known.
+
+        Logarithms are interpolated, since what a request takes of an engine is about a power of its tokens. Beyond the largest of
+        `shapes` it is proportional to them; smaller requests count as the smallest. The error grows with the distance beyond.
+        """
+        if not self.shapes:
+            return None
+        prompts, outputs = (sorted({getattr(shape, name) for shape in self.shapes}) for name in _AXES)
+        x, at_x, x_ratio = _place(prompts, prompt_tokens)
+        y, at_y, y_ratio = _place(outputs, output_tokens)
+        corners = [self.shapes[(x + i) * len(outputs) + y + j] for i in (0, 1) for j in (0, 1)]
+        weights = [(at_x if i else 1 - at_x) * (at_y if j else 1 - at_y) for i in (0, 1) for j in (0, 1)]
+        log_per_s = sum(weight * math.log(corner.per_s) for weight, corner in zip(weights, corners, strict=True))
+        near = max(zip(weights, corners, strict=True), key=lambda pair: pair[0])[1]
+        beyond = abs(math.log(x_ratio)) + abs(math.log(y_ratio))
+        log_error = math.hypot(near.log_error, ERROR_BEYOND * beyond)
+        return ShapeCapacity(prompt_tokens, output_tokens, math.exp(log_per_s) / max(1.0, x_ratio, y_ratio), log_error)
+
+
+_AXES = ("prompt_tokens", "output_tokens")
+
+
+def _place(axis: Sequence[float], value: float) -> tuple[int, float, float]:
+    """(index, share of the way to the next point, ratio to the end of the axis if it is beyond) of a value on a logarithmic axis."""
+    inside = min(max(value, axis[0]), axis[-1])
+    index = min(bisect_right(axis, inside) - 1, len(axis) - 2)
+    share = math.log(inside / axis[index]) / math.log(axis[index + 1] / axis[index])
+    return index, share, value / inside if value > 0 else 1.0
+
+
+def pooled(capacities: Sequence[ShapeCapacity]) -> ShapeCapacity:
+    """One capacity from those that several sweeps of the same engine found for the same shape.
+
+    The mean of their logarithms with random effects (DerSimonian, Laird, "Meta-analysis in clinical trials", 1986). COMMON_ERROR of
+    the variance of the best is common to all, as the sweeps and the model are alike: it does not shrink.
+    """
+    if len(capacities) == 1:
+        return capacities[0]
+    weights = [capacity.log_error**-2 for capacity in capacities]
+    logs = [math.log(capacity.per_s) for capacity in capacities]
+    mean = sum(map(mul, weights, logs)) / sum(weights)
+    excess = sum(weight * (log - mean) ** 2 for weight, log in zip(weights, logs, strict=True)) - (len(weights) - 1)
+    if excess > 0:
+        between = excess / (sum(weights) - sum(weight**2 for weight in weights) / sum(weights))
+        weights = [1 / (1 / weight + between) for weight in weights]
+        mean = sum(map(mul, weights, logs)) / sum(weights)
+    least = min(capacity.log_error for capacity in capacities) ** 2
+    variance = COMMON_ERROR * least + (1 - COMMON_ERROR) / sum(weights)
+    return replace(capacities[0], per_s=math.exp(mean), log_error=math.sqrt(variance))
 
 
 def holds_at(levels: Sequence[RateEvents], budget: float) -> float | None:
@@ -141,10 +224,21 @@ def agreed(one: Capacity, other: Capacity) -> Capacity:
         return one
     weights = 1 / (s_a**2 + between), 1 / (s_b**2 + between)
     mean = (weights[0] * a + weights[1] * b) / sum(weights)
-    wide = Z[one.confidence] * math.sqrt(1 / sum(weights))
-    at, before = math.exp(mean), math.exp(a)
-    tokens = one.tokens_per_s * at / before if one.tokens_per_s is not None else None
-    return replace(one, lower=at * math.exp(-wide), estimate=at, upper=at * math.exp(wide), tokens_per_s=tokens)
+    at, wide = math.exp(mean), Z[one.confidence] * math.sqrt(1 / sum(weights))
+    log_error = 1 / math.sqrt(sum(weights))
+
+    def moved(shape: ShapeCapacity) -> ShapeCapacity:
+        of_shape = math.sqrt(max(0.0, shape.log_error**2 - s_a**2))
+        return replace(shape, per_s=shape.per_s * at / math.exp(a), log_error=math.hypot(of_shape, log_error))
+
+    return replace(
+        one,
+        lower=at * math.exp(-wide),
+        estimate=at,
+        upper=at * math.exp(wide),
+        own=moved(one.own) if one.own is not None else None,
+        shapes=tuple(map(moved, one.shapes)),
+    )
 
 
 def _log(capacity: Capacity) -> tuple[float, float] | None:
@@ -170,7 +264,7 @@ def combined(capacities: Sequence[Capacity]) -> Capacity | None:
     if first is None or first.verdict == "below":
         return first
     if any(capacity.lower is None for capacity in capacities):
-        return replace(first, lower=None, estimate=None, tokens_per_s=None)
+        return replace(first, lower=None, estimate=None)
     return replace(first, lower=min(capacity.lower for capacity in capacities if capacity.lower is not None))
 
 

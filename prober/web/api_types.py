@@ -132,12 +132,14 @@ class SweepingAnswer(Answer):
 
 
 class HeadroomAnswer(Answer):
-    """Free share of the capacity, in requests or tokens."""
+    """Free share of the capacity, and requests/s of the sweep's shape that can be added."""
 
-    unit: str
     lower: float | None
     estimate: float | None
     upper: float | None
+    addable_lower: float | None
+    addable: float | None
+    addable_upper: float | None
 
 
 class NoDataAnswer(Answer):
@@ -186,7 +188,6 @@ class CapacityAnswer(Answer):
     lower: float | None
     estimate: float | None
     upper: float | None
-    tokens_per_s: float | None
     confidence: float
     samples: int
     fit: str
@@ -248,7 +249,8 @@ class TargetAnswer(Answer):
     no_latency: str = ""
     diagnosis: Annotated[dict[str, Any] | None, BeforeValidator(lambda it: asdict(it) if is_dataclass(it) else it)]
     capacity: Annotated[str | None, BeforeValidator(_capacity)]
-    headroom: list[HeadroomAnswer] = Field(validation_alias=AliasPath("capacity", "rooms"), default_factory=list)
+    headroom: HeadroomAnswer | None = Field(validation_alias=AliasPath("capacity", "room"), default=None)
+    headroom_unknown: str = Field(validation_alias=AliasPath("capacity", "why_unknown"), default="")
     drift: list[DriftAnswer] = _at("drifts")
     budgets: list[BudgetAnswer]
     sweep: SweepingAnswer | None = _at("sweeping")

@@ -9,7 +9,7 @@ from itertools import islice
 
 from prober import __version__
 from prober.config.target import estimate_per_day
-from prober.features.capacity.headroom import FreeCapacity, TargetDemand
+from prober.features.capacity.headroom import TargetDemand
 from prober.features.capacity.monitor import Sweeps
 from prober.features.capacity.sweep_result import has_capacity, result_url
 from prober.features.capacity.target_sweeps import TargetSweeps
@@ -50,7 +50,6 @@ UNNAMED = "(not found out yet)"
 PROBES, EVENTS = 20, 20  # shown of all targets together
 RECEIVE_DELAYS = 4_096  # of the last reads: enough for a p99
 CURVES = 3  # sweeps that are drawn over each other
-UNITS = ("requests", "tokens")
 RANKING_S = 1.0
 MAX_FILTER_WORDS, MATCHED_AT_ONCE = 10, 50
 
@@ -298,14 +297,16 @@ def _capacities(runner: TargetRunner) -> Capacities | None:
     result = sweeps.last_capacity() if sweeps is not None else None
     if result is None or demand is None:
         return None
-    free = {unit: demand.headroom.get(unit, FreeCapacity()) for unit in UNITS}
+    free, added = demand.headroom, demand.addable
+    room = Room(free.lower, free.estimate, free.upper, added.lower, added.estimate, added.upper)
     return Capacities(
         result.capacities,
         result.ended_unix_s,
-        [Room(unit, of.lower, of.estimate, of.upper) for unit, of in free.items()],
+        room if room.upper is not None else None,
+        demand.why_unknown,
         demand.demand.requests_per_s,
         demand.exhaustion_unix_s,
-        demand.shape,
+        demand.demand.shape,
     )
 
 

@@ -16,7 +16,7 @@ from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import TargetState
 from prober.web.api_types import ConcernAnswer, EndedProbe, EventAnswer, ProblemAnswer, Snapshot, TargetAnswer
-from prober.web.page.view import Problem, TargetView, concern
+from prober.web.page.view import Problem, Room, TargetView, concern
 from tests.web import scenes
 
 SIZES = ((80, 24), (120, 40), (40, 12), (20, 5), (300, 100))
@@ -91,7 +91,7 @@ def test_the_screen_fits_its_size(scene: Callable[[], list[TargetView]], width: 
         (scenes.healthy, ["✓ no problem found", "state ready", "✓ ok, 99% of success: met, 4 bad of 2,400"], ["✗ "]),
         (
             scenes.slow,
-            ["✗ SLO missed: ttft", "headroom  ✗ none, demand is 8% above the capacity [-20%, 2%] in requests"],
+            ["✗ SLO missed: ttft", "headroom  ✗ none, demand is above the capacity [-20%, 2%]"],
             [],
         ),
         (
@@ -174,13 +174,12 @@ def test_unknown_headroom_and_drift_say_why() -> None:
     (view,) = scenes.healthy()
     assert view.capacity is not None
     cases = {
-        "unknown, demand is not known at the moment": replace(view, capacity=replace(view.capacity, rooms=())),
+        "unknown, the demand is hidden": replace(
+            view, capacity=replace(view.capacity, room=None, why_unknown="the demand is hidden")
+        ),
         "unknown, no sweep has found a capacity": replace(view, capacity=None),
-        "? at most 30% free in requests": replace(
-            view,
-            capacity=replace(
-                view.capacity, rooms=[replace(view.capacity.rooms[0], lower=None, estimate=None, upper=0.3)]
-            ),
+        "? at most 30% free": replace(
+            view, capacity=replace(view.capacity, room=Room(None, None, 0.3, None, None, 2.0))
         ),
         "unknown, the baseline of TTFT is being learnt": replace(view, drifts=scenes.nothing()[0].drifts),
         "none found in ITL (settled); TTFT unknown": replace(
@@ -201,7 +200,7 @@ def test_unknown_headroom_and_drift_say_why() -> None:
 def test_long_sentences_go_on_where_lines_are_left() -> None:
     """In a narrow and high window nothing of them is cut; in a low one they end with an ellipsis."""
     high, low = shown(scenes.slow(), 50, 60), shown(scenes.slow(), 50, 10)
-    sentence = "headroom  ✗ none, demand is 8% above the capacity [-20%, 2%] in requests"
+    sentence = "headroom  ✗ none, demand is above the capacity [-20%, 2%]"
     assert sentence in " ".join(" ".join(high.split("\n")).split()).replace("headroom ", "headroom  ")
     assert sentence not in low
     assert "…" in low

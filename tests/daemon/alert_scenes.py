@@ -484,10 +484,7 @@ SCENES: dict[str, list[Scene]] = {
         silent("half of the time, at the threshold", 41, throttled("thermal", "0 1" + " 0 1" * 20)),
     ],
     "LLMHeadroomLow": [
-        *(
-            fires(f"low headroom, in {unit}", 17, headroom("0.15+0x60", unit=unit), target="llama")
-            for unit in ("requests", "tokens")
-        ),
+        fires("low headroom", 17, headroom("0.15+0x60"), target="llama"),
         fires("load above capacity", 17, headroom("-0.3+0x60"), target="llama"),
         fires("low headroom, no sweep running", 17, headroom("0.15+0x60") | sweeping("0+0x60")),
         silent("at the threshold", 40, headroom("0.2+0x60")),

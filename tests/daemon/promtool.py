@@ -27,8 +27,8 @@ def slo(name: str, events: str, bad: str) -> Series:
     }
 
 
-def headroom(values: str, bound: str = "estimate", unit: str = "requests") -> Series:
-    return {f'llmslo_headroom_ratio{{{TARGET},unit="{unit}",bound="{bound}"}}': values}
+def headroom(values: str, bound: str = "estimate") -> Series:
+    return {f'llmslo_headroom_ratio{{{TARGET},bound="{bound}"}}': values}
 
 
 def sweeping(values: str) -> Series:

@@ -339,16 +339,15 @@ CAPACITY_DESCRIPTIONS = [
     (
         "LLMHeadroomLow",
         20,
-        headroom("0.15+0x30") | headroom("0.1+0x30", "lower") | headroom("0.15+0x30", unit="tokens"),
-        "15% of the capacity that the last successful sweep found is free, by its estimate, or by its upper bound "
-        "where only that is known (below 0%: the load is higher than that capacity), "
-        "by the lower bound of the capacity 10%, in tokens 15%.",
+        headroom("0.15+0x30") | headroom("0.1+0x30", "lower"),
+        "15% of the capacity that sweeps found is free for traffic like that of now, by its estimate, or by its upper bound "
+        "where only that is known (below 0%: the load is higher than that capacity), by the lower bound of the capacity 10%.",
     ),
     (
         "LLMHeadroomLow",
         20,
         headroom("0.15+0x30"),
-        "15% of the capacity that the last successful sweep found is free, by its estimate, or by its upper bound "
+        "15% of the capacity that sweeps found is free for traffic like that of now, by its estimate, or by its upper bound "
         "where only that is known (below 0%: the load is higher than that capacity).",
     ),
     (

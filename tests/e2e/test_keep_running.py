@@ -18,7 +18,7 @@ from pathlib import Path
 import bcrypt
 import pytest
 
-from prober.features.capacity.waiting_sweeps import WAITING
+from prober.daemon.state_persistence import DEMAND
 from prober.storage.store import Store
 from tests.conftest import absent
 from tests.faults.conftest import absent_if_impossible
@@ -236,14 +236,13 @@ def test_a_full_disk_does_not_end_its_start(tmp_path: Path, mock: Mock) -> None:
     (tmp_path / "prober.yaml").write_text(TARGET.format(port=mock.port))
     with absent_if_impossible(), small_disk(tmp_path) as disk:
         store = Store(str(disk))
-        store.save(WAITING, [("all", b'{"one": ["schedule", 1.0]}')], time.time() - 7 * 3600)
+        store.save(DEMAND, [("one", b"[]")], time.time() - 400 * 86_400)
         store.close()
         fill(disk)
         with KeepRunning(tmp_path, "--storage.path", disk) as prober:
             until(lambda: prober.probes() >= 3, "probes")
             assert prober.is_well()
-            assert prober.logged(f"old and odd {WAITING} states are not removed, but left out: ") == 1
-            assert "sweeps that waited" not in prober.log.read_text()
+            assert prober.logged(f"old and odd {DEMAND} states are not removed, but left out: ") == 1
             assert prober.stop() == 0
 
 

@@ -10,6 +10,7 @@ import pytest
 from prober.results.capacity import (
     Capacity,
     RateEvents,
+    ShapeCapacity,
     UndecidedEvents,
     agreed,
     binding,
@@ -21,8 +22,9 @@ from prober.results.capacity import (
 )
 from prober.statistics.sequential_test import Observations, evidence
 
+OWN = ShapeCapacity(100, 20, 5.0, 0.1)
 OPEN = Capacity("e", "not_enough_data")
-MODEL = Capacity("a", "found", 9.0, 10.0, 10.0 * 10 / 9, 1_000.0, fit="model")
+MODEL = Capacity("a", "found", 9.0, 10.0, 10.0 * 10 / 9, fit="model", own=OWN, shapes=(OWN,))
 ROUGH = Capacity("a", "found", 5.0, 10.0, 20.0)
 
 
@@ -48,14 +50,17 @@ def test_where_they_differ_the_answer_is_between_and_as_wide() -> None:
     assert found.upper is not None
     assert found.lower < 3
     assert found.upper > 10
-    assert found.tokens_per_s == pytest.approx(100 * mean)
+    assert found.own is not None
+    assert found.shapes == (found.own,)
+    assert found.own.per_s == pytest.approx(5 * mean / 10), "single shapes move as the knee does, and are as uncertain"
+    assert found.own.log_error == pytest.approx(sqrt(0.1**2 - s_a**2 + 1 / (w_a + w_b)))
 
 
 def test_an_slo_without_enough_data_leaves_only_the_upper_bound() -> None:
     """It may be missed at any rate below the knee of another one, so neither a lower bound nor an estimate holds for all."""
     both = combined((MODEL, OPEN))
     assert both is not None
-    assert (both.lower, both.estimate, both.upper, both.tokens_per_s) == (None, None, MODEL.upper, None)
+    assert (both.lower, both.estimate, both.upper) == (None, None, MODEL.upper)
     assert combined((OPEN,)) is None
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from prober.features.experiments.audit import audit
 from prober.features.experiments.instance_sizing import Demand, Refused, Size, size
-from prober.results.capacity import Capacity, UndecidedEvents
+from prober.results.capacity import Capacity, ShapeCapacity, UndecidedEvents
 from prober.results.facts import Context
 from prober.results.result import Load, Result, Stage, Target, WarmUp
 from prober.statistics.quantiles import Quantile
@@ -103,7 +103,8 @@ def sized(demand: Demand, result: Result | None = None, gpus: int = 2, price: fl
 def test_instances_gpus_and_cost() -> None:
     """ceil(100 ÷ (10 × 0.8)) = 13, by the lower bound of the SLO that gives way first."""
     found = sized(Demand(100.0))
-    assert (found.instances, found.gpus, found.per_instance, found.slo, found.reached) == (13, 26, 10.0, "ttft", True)
+    assert (found.instances, found.gpus, found.slo, found.reached, found.is_alone) == (13, 26, "ttft", True, True)
+    assert found.per_instance == pytest.approx(10)
     assert found.free == pytest.approx(1 - 100 / 130)
     assert found.dollars_per_hour == 52.0
     # 8 output tokens a request, so 800/s: 52 $/h ÷ 2.88 M tokens/h
@@ -112,6 +113,14 @@ def test_instances_gpus_and_cost() -> None:
     assert prompt is not None
     assert found.dollars_per_million is not None
     assert found.dollars_per_million < prompt < 52 / 2.88
+
+
+def test_what_others_sent_during_the_sweep_is_not_what_an_instance_carries() -> None:
+    """30/s in all, most of them small ones of others: of the sweep's an instance carries 4. If nobody saw them, that is said."""
+    seen = Capacity("ttft", "found", 27.0, 30.0, 33.0, own=ShapeCapacity(300, 60, 4.0, 0.0))
+    for capacity, instances in ((seen, 25), (replace(seen, own=None), 4)):
+        found = sized(Demand(80.0), replace(sweep(), slos=(), capacities=(capacity,)))
+        assert (found.instances, found.is_alone) == (instances, capacity.own is not None)
 
 
 def test_an_exact_fit_takes_no_more() -> None:

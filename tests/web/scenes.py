@@ -22,7 +22,7 @@ from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import TargetState, WorkloadState
 from prober.measure.timeline import Connection, Timeline
-from prober.results.capacity import Capacity
+from prober.results.capacity import Capacity, ShapeCapacity
 from prober.statistics.quantiles import Quantile, quantiles
 from prober.web.page.view import (
     Capacities,
@@ -140,10 +140,10 @@ def target(
         estimate=Estimate(2.2e6, 1.1e6, 1.98),
         sweepable=True,
         capacity=Capacities(
-            [Capacity("ttft", "found", 10.0, 12.0, 13.0, 1_500.0, 0.9, 2_000, "model")],
+            [Capacity("ttft", "found", 10.0, 12.0, 13.0, 0.9, 2_000, "model", own=ShapeCapacity(100, 25, 11.0, 0.1))],
             NOW - 30_000,
-            [Room("requests", 0.31, 0.42, 0.47), Room("tokens", 0.28, 0.4, 0.45)],
-            7.1,
+            Room(0.31, 0.42, 0.47, 3.4, 4.6, 5.2),
+            demand_per_s=7.1,
         ),
         sweeps=[sweep("a1b2c3d4e5f6")],
     )
@@ -191,11 +191,15 @@ def slow() -> list[TargetView]:
                 ]
             ),
             capacity=Capacities(
-                [Capacity("ttft", "found", 10.0, 12.0, 13.0, 1_500.0, 0.9, 2_000, "model")],
+                [
+                    Capacity(
+                        "ttft", "found", 10.0, 12.0, 13.0, 0.9, 2_000, "model", own=ShapeCapacity(100, 25, 11.0, 0.1)
+                    )
+                ],
                 NOW - 30_000,
-                [Room("requests", -0.2, -0.08, 0.02)],
-                13.0,
-                NOW + 12 * 86_400,
+                Room(-0.2, -0.08, 0.02, 0.0, 0.0, 0.2),
+                demand_per_s=13.0,
+                exhausted_unix_s=NOW + 12 * 86_400,
             ),
         )
     ]

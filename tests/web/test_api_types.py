@@ -50,7 +50,7 @@ def test_a_target_is_answered_with_and_without_a_capacity() -> None:
     """Headroom is empty without a capacity; a diagnosis is an object, its findings are lists."""
     target = scenes.slow()[0]
     answer = json.loads(dumped(TargetAnswer.model_validate(target)))
-    assert [(each["unit"], each["upper"]) for each in answer["headroom"]] == [("requests", 0.02)]
+    assert (answer["headroom"]["upper"], answer["headroom"]["addable_upper"]) == (0.02, 0.2)
     assert answer["capacity"] == "ttft: estimated knee 12/s, 90% interval 10 to 13, as of 2025-11-21 02:40 UTC"
     assert answer["diagnosis"]["evidence"][0][:2] == ["requests waiting", 7.2]
     assert answer["slos"][0] == {
@@ -60,7 +60,7 @@ def test_a_target_is_answered_with_and_without_a_capacity() -> None:
     }
     assert {(each["signal"], each["q"], each["enough"]) for each in answer["quantiles"]} >= {("ttft", 0.99, True)}
     answer = json.loads(dumped(TargetAnswer.model_validate(scenes.nothing()[0])))
-    assert (answer["capacity"], answer["headroom"], answer["diagnosis"], answer["sweep"]) == (None, [], None, None)
+    assert (answer["capacity"], answer["headroom"], answer["diagnosis"], answer["sweep"]) == (None, None, None, None)
 
 
 def test_a_sweep_is_answered_without_its_stages() -> None:

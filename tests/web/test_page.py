@@ -285,7 +285,7 @@ FIGURES = {
     "estimated knee 12/s, 90% interval 10 to 13",
     "slow": "✗ missed | 61 of 2,400 | queueing | requests waiting | GPU utilization | --max-num-seqs | "
     "requests running | 1,200/s | 41% | last ten minutes | "
-    "none, demand is 8% above",
+    "none, demand is above the capacity",
     "drifting": "slower since | slower at the same load | no large drift found (provisional) | ×1.44 | [1.3, 1.61] | "
     "1.00 of 1 | ▲ 3.9 M of 4 M",
     "full": "Sweep running | ramp, stage 5 | 12.5 requests/s | 311 requests | 41 s | Latency over load",
@@ -511,21 +511,20 @@ def test_the_probers_own_lateness_is_drawn_and_named() -> None:
 
 
 def test_headroom_can_be_followed() -> None:
-    """Demand and capacity are both in requests of the sweep's shape; bars have a number."""
+    """By what arrives, how much more of it there may be, and what fits beside it; bars have a number."""
     one = target()
     assert one.capacity is not None
-    rooms = [Room("requests", 0.84, 0.87, 0.89)]
-    capacity = replace(one.capacity, rooms=rooms, demand_per_s=4.03, shape_ratio=4.155)
+    room = Room(0.2, 0.5, 0.6, 1.2, 3.0, 3.6)
+    capacity = replace(one.capacity, room=room, demand_per_s=4.03, shape=(1_234.0, 75.0))
     text = Read(html([replace(one, capacity=capacity)])).text
-    assert (
-        "4.03 requests/s now, equivalent to 0.97/s of the sweep's shape: the sweep's have 4.16 times as many tokens."
-        in text
+    arriving = (
+        "4.03 requests/s arrive at the engine now, of 1,234 computed prompt tokens and 75 output tokens on average."
     )
-    assert "(125 tokens each)" in text
-    assert "87% free" in text
-    assert "13% used" in text
-    larger = Read(html([replace(one, capacity=replace(capacity, shape_ratio=0.5))])).text
-    assert "equivalent to 8.06/s of the sweep's shape: they have 2 times as many tokens as the sweep's." in larger
+    assert arriving in text
+    assert "(125 tokens each on average)" in text
+    assert "50% free [20%, 60%]" in text
+    assert "can grow to 2 times their rate, or 3 requests/s of the sweep's shape can be added [1.2, 3.6]" in text
+    assert "50% used" in text
 
 
 def test_a_headroom_beside_an_slo_without_enough_data_is_an_upper_bound() -> None:
@@ -533,28 +532,27 @@ def test_a_headroom_beside_an_slo_without_enough_data_is_an_upper_bound() -> Non
     seen = target()
     assert seen.capacity is not None
     both = [*seen.capacity.capacities, Capacity("patience", "not_enough_data")]
-    room = Room("requests", None, None, 0.6)
-    capacity = replace(seen.capacity, capacities=both, rooms=[room], demand_per_s=None)
+    room = Room(None, None, 0.6, None, None, 3.0)
+    capacity = replace(seen.capacity, capacities=both, room=room, demand_per_s=None)
     text = Read(html([replace(seen, capacity=capacity)], chosen=seen.name)).text
     assert "at most 60% free : the sweep could not judge patience , which may fail at a lower rate" in text.replace(
         "free:", "free :"
     ).replace("patience,", "patience ,")
     assert "of the capacity in use" not in text
-    assert "Demand and headroom are not known at the moment." not in text
-    full = replace(capacity, rooms=[replace(room, upper=-0.1)])
+    assert "not known" not in text
+    full = replace(capacity, room=replace(room, upper=-0.1))
     assert "none, demand is above the capacity" in Read(html([replace(seen, capacity=full)], chosen=seen.name)).text
 
 
 def test_an_unknown_headroom_is_said_to_be_unknown() -> None:
-    """Neither 0% nor 100% free is shown: only the capacity, without a bar."""
+    """Neither 0% nor 100% free is shown: only the capacity, without a bar, and why."""
     seen = target()
     assert seen.capacity is not None
-    unknown = replace(seen.capacity, demand_per_s=None, rooms=[Room("requests", None, None, None)])
+    unknown = replace(seen.capacity, demand_per_s=None, room=None, why_unknown="the demand is not known at the moment")
     text = Read(html([replace(seen, capacity=unknown)], chosen=seen.name)).text
-    assert "Demand and headroom are not known at the moment." in text
+    assert "Headroom is not known: the demand is not known at the moment." in text
     assert "% free" not in text
-    assert "Headroom in" not in text
-    assert "Demand and headroom are not known at the moment." not in Read(html([seen], chosen=seen.name)).text
+    assert "Headroom is not known" not in Read(html([seen], chosen=seen.name)).text
 
 
 def test_a_sweep_without_enough_data_says_how_many_events_it_had() -> None:

@@ -32,10 +32,9 @@ def _headroom(selector: str) -> Alert:
         f'{low}\nor\n{_latest(low, "30m:5m", selector)}and on (target)\nALERTS{{alertname="{name}",alertstate="firing"}}\n',
         "15m",
         "{{ $labels.target }} has little capacity left",
-        "{{ $value | humanizePercentage }} of the capacity that the last successful sweep found is free, by its estimate, or by its "
-        "upper bound where only that is known (below 0%: the load is higher than that capacity)"
-        + ratio_template(", by the lower bound of the capacity", ',unit=\\"requests\\",bound=\\"lower\\"')
-        + ratio_template(", in tokens", ',unit=\\"tokens\\",bound=\\"estimate\\"')
+        "{{ $value | humanizePercentage }} of the capacity that sweeps found is free for traffic like that of now, by its estimate, or "
+        "by its upper bound where only that is known (below 0%: the load is higher than that capacity)"
+        + ratio_template(", by the lower bound of the capacity", ',bound=\\"lower\\"')
         + ".",
         link=Link("capacity", ("target",)),
     )

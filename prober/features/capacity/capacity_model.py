@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prober.features.capacity.observations import Array, view
-from prober.features.capacity.replay import Background, RequestLengths
+from prober.features.capacity.replay import BURST_S, Background, RequestLengths
 from prober.measure.objective import Slo
 from prober.simulation.serving import NO_LIMIT, Course, Service, Stream, serve
 
@@ -20,7 +20,9 @@ BRACKET_REQUESTS, MEASURE_REQUESTS, COMPARE_REQUESTS = 4_000, 30_000, 12_000
 # Offsets of the measurements in log rate, in units of 1 / slope (at most 1 / MIN_OFFSET_SLOPE).
 OFFSETS, MIN_OFFSET_SLOPE = (0.5, -0.6, 0.9, -0.3, 0.6, 0.1), 2.0
 MAX_EXTRA_MEASUREMENTS = 3  # if too few points are near the knee
-MAX_BACKGROUND_RATIO = 4  # background requests per request of the sweep, at most
+MAX_SIMULATED_RATIO = (
+    5  # simulated requests per request of the sweep, at most: beside more others fewer of its own are simulated
+)
 SETTLE_RATIO = 0.05  # of the requests are ignored: the service starts empty
 OVERLOAD_RATIO = 0.25  # of the sweep's requests: a queue that only grows
 MAX_DRAIN_S = 600.0  # after the last arrival, for answers that still run
@@ -73,6 +75,7 @@ class CapacityModel:
 
     front_s: latency in front of it
     lengths: prompt and output tokens of the sweep's requests
+    own_ratio: share of the sweep's requests at every rate; None: the background has its own rate
     effort: 1 gives the accuracy of docs/measurements.md; less is faster and less accurate
     """
 
@@ -81,6 +84,7 @@ class CapacityModel:
     lengths: Sequence[RequestLengths]
     background: Background
     effort: float = 1.0
+    own_ratio: float | None = None
 
     def shares(self, slos: Sequence[Slo], total_per_s: float, requests: int, rng: Random) -> list[float]:
         """Share of bad events of each SLO (at least half an event) over `requests` requests of the sweep.
@@ -139,17 +143,28 @@ class CapacityModel:
         service. Also returns which requests are the sweep's.
         """
         generator = np.random.default_rng(rng.getrandbits(64))
-        per_s = self.background.per_s if self.background.lengths else 0.0
-        background = min(MAX_BACKGROUND_RATIO * requests, round(requests * per_s / max(1e-9, total_per_s - per_s)))
+        own_ratio = self.own_ratio or (total_per_s - self._fixed_per_s) / total_per_s
+        count = min(MAX_SIMULATED_RATIO * requests, requests / max(1e-9, own_ratio))
+        requests = max(1, round(count * own_ratio))
+        background = max(0, round(count) - requests)
         is_own = generator.permutation(np.arange(background + requests) >= background)
         lengths = np.empty((len(is_own), 2))
         lengths[is_own] = _balanced_sample(self.lengths, requests, generator)
         lengths[~is_own] = _balanced_sample(self.background.lengths, background, generator)
         gaps = generator.exponential(size=len(is_own))
         at_s = np.cumsum(gaps) * (len(gaps) / total_per_s / gaps.sum())
+        if self.background.variation and background:
+            at_s[~is_own] = _in_bursts(at_s[~is_own], self.background.variation, generator)
+            order = np.argsort(at_s, kind="stable")
+            at_s, is_own, lengths = at_s[order], is_own[order], lengths[order]
         fits = lengths.sum(axis=1) <= self.service.kv_tokens  # the engine refuses a longer request
         at, prompts, outputs = (array("d", column[fits].tobytes()) for column in (at_s, lengths[:, 0], lengths[:, 1]))
         return Stream(at, prompts, outputs, with_gaps=bytes(len(at))), is_own[fits]
+
+    @property
+    def _fixed_per_s(self) -> float:
+        """Background that is the same at every rate."""
+        return self.background.per_s if self.background.lengths and self.own_ratio is None else 0.0
 
     def _events(
         self, slo: Slo, stream: Stream, course: Course, judged: NDArray[np.intp], now_s: float
@@ -186,7 +201,7 @@ class CapacityModel:
             points.append(SharePoint(log(rate_per_s), value, requests))
             return value
 
-        low, high = _bracket(lambda rate_per_s: excess(rate_per_s, bracket_requests), near_per_s, self.background.per_s)
+        low, high = _bracket(lambda rate_per_s: excess(rate_per_s, bracket_requests), near_per_s, self._fixed_per_s)
         if low is None or high is None:
             return None
         while high / low > 1.05 or (high / low > 1.01 and _near_count(points) < 2):
@@ -215,6 +230,14 @@ class CapacityModel:
             model.shares([of], knee.rate_per_s, requests, Random(seed))[0] for model, of in ((self, slo), *cases)
         )
         return [log(share / other_share) / knee.slope for other_share in shares]
+
+
+def _in_bursts(at_s: Array, variation: float, generator: np.random.Generator) -> Array:
+    """Arrivals moved so that their rate is multiplied by a random factor (gamma) of this variation, drawn anew every BURST_S."""
+    ends_s = BURST_S * np.arange(ceil(at_s[-1] / BURST_S) + 1)
+    passed_s = np.concatenate(([0.0], np.cumsum(generator.gamma(variation**-2, variation**2, len(ends_s) - 1))))
+    moved: Array = np.interp(at_s, passed_s * (ends_s[-1] / passed_s[-1]), ends_s)
+    return moved
 
 
 def _balanced_sample(lengths: Sequence[RequestLengths], count: int, generator: np.random.Generator) -> Array:

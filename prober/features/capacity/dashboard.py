@@ -7,10 +7,8 @@ from prober.exposition.dashboards.panels import Panel, Query, counts, now, row, 
 from prober.exposition.dashboards.queries import STEP, TARGET, WHOLE_GPUS, gauge, increase, rate
 from prober.exposition.dashboards.style import (
     BLUE,
-    GREEN,
     NEUTRAL,
     ORANGE,
-    YELLOW,
     Json,
     band,
     dashed,
@@ -36,7 +34,7 @@ def board() -> Board:
     """The dashboard `capacity`."""
     rows = {
         "": _now(),
-        "Demand against capacity": [_requests(), _tokens(), _headroom(), _kv()],
+        "Demand against capacity": [_headroom(), _requests(), _addable(), _kv()],
         "Load curve": [_curve("ttft"), _curve("tpot"), _curve("itl"), _frontier()],
         "Sweeps": [_knee(), _added(), _ended()],
         "GPUs": _gpus(),
@@ -52,47 +50,56 @@ def _users(selector: str) -> str:
     return f"({selector} unless on (target) {swept} or {selector} and on (target, instance) {swept})"
 
 
-def _demand(unit: str) -> str:
-    return f"max({_users(f'llmslo_demand_{unit}_per_second{{{TARGET}}}')})"
+def _demand() -> str:
+    return f"max({_users(f'llmslo_demand_requests_per_second{{{TARGET}}}')})"
+
+
+def _least(series_name: str, bound: str) -> str:
+    """A bound of headroom, or of what can be added."""
+    selector = f'{series_name}{{{TARGET},bound="{bound}"}}'
+    return f"min({_users(selector)})"
 
 
 def _free(bound: str) -> str:
     """Free share of the capacity."""
-    selector = f'llmslo_headroom_ratio{{{TARGET},bound="{bound}"}}'
-    return f"min({_users(selector)})"
+    return _least("llmslo_headroom_ratio", bound)
 
 
 def _sweep_capacity(bound: str) -> str:
-    """Capacity in the sweep's requests per second."""
+    """Knee in requests per second, those of others during the sweep among them."""
     return f'min(llmslo_capacity_requests_per_second{{{TARGET},bound="{bound}"}})'
 
 
-def _capacity_tokens(bound: str) -> str:
-    return f'min(llmslo_capacity_tokens_per_second{{{TARGET},bound="{bound}"}})'
-
-
 def _needed() -> str:
-    """Instances that the peak of the range needs at the lower bound of the capacity: by tokens, else by requests.
-
-    Requests become those of the sweep's shape by the shape of their own time: that of now says nothing about past ones.
-    """
-    tokens = f"max_over_time({_demand('tokens')}[$__range:1m]) / {_capacity_tokens('lower')}"
-    shaped = f"{_demand('requests')} / max(llmslo_capacity_shape_ratio{{{TARGET}}}) or {_demand('requests')}"
-    requests = f"max_over_time(({shaped})[$__range:1m]) / {_sweep_capacity('lower')}"
-    return f"ceil(({tokens} or {requests}) / {1 - MIN_HEADROOM:g})"
+    """Instances that the peak of the range needs at the lower bound of the capacity."""
+    return f"ceil(max_over_time((1 - {_free('lower')})[$__range:1m]) / {1 - MIN_HEADROOM:g})"
 
 
 def _now() -> list[Panel]:
     return [
         stat(
             "Headroom",
-            "Free share of the capacity, the smaller of requests and tokens, with its interval: at least, estimate, at most. "
-            "Bad: the lower bound below 10%. No data: no sweep has found a capacity, or the demand is unknown.",
+            "Free share of the capacity for the traffic that is there, with its 90% interval: at least, estimate, at most. At 50% free "
+            "it can double. Bad: the lower bound below 10%. No data: no sweep has found a capacity, or the engine's page does not "
+            "count requests and tokens.",
             "percentunit",
             *(now(_free(bound), name) for bound, name in zip(BOUNDS, ("at least", "estimate", "at most"), strict=True)),
             steps=HEADROOM_STEPS,
             decimals=0,
-            width=7,
+            width=6,
+        ),
+        stat(
+            "Traffic can grow by",
+            "By how much the traffic that is there can grow, at its present shape, until an SLO is missed: at least, and estimate. "
+            "Bad:  less than the growth that you expect before the next instance.",
+            "percentunit",
+            *(
+                now(f"1 / (1 - clamp_min({_free(bound)}, 0)) - 1", name)
+                for bound, name in (("lower", "at least"), ("estimate", "estimate"))
+            ),
+            steps=NEUTRAL,
+            decimals=0,
+            width=4,
         ),
         stat(
             "Capacity age",
@@ -118,21 +125,11 @@ def _now() -> list[Panel]:
         ),
         counts(
             "Instances for the peak",
-            "Instances of this target needed for the highest demand in this range, at the lower bound of its capacity and with 20% "
-            "headroom, and their GPUs. Bad: more than there are. No data: no known capacity or demand, or no GPUs are read.",
+            "Instances of this target needed for the highest demand in this range, at the lower bound of its capacity then and with "
+            "20% headroom, and their GPUs. Bad: more than there are. No data: no known capacity or demand, or no GPUs are read.",
             now(_needed(), "instances"),
             now(f"{_needed()} * count({WHOLE_GPUS})", "GPUs"),
             width=4,
-        ),
-        stat(
-            "Sweep load now",
-            "Request rate of the running sweep, on top of production. Bad: above 0 while users see errors or delays; "
-            "DELETE /api/v1/sweeps stops it.",
-            "reqps",
-            now(f"max(llmslo_sweep_rate_per_second{{{TARGET}}})"),
-            steps=((None, GREEN), (0.000001, YELLOW)),
-            decimals=1,
-            width=3,
         ),
         stat(
             "Last sweep ended",
@@ -148,57 +145,48 @@ def _now() -> list[Panel]:
     ]
 
 
-def _bounded(title: str, text: str, unit: str, demand: Query, name: str, capacity: dict[str, str]) -> Panel:
-    """name: of the capacity in the legend"""
+def _requests() -> Panel:
+    capacity = {bound: f"{_demand()} / (1 - {_free(bound)} < 1)" for bound in BOUNDS}
     return series(
-        title,
-        text,
-        unit,
-        *(Query(expr, f"{name}, {bound}") for bound, expr in capacity.items()),
-        demand,
+        "Demand against capacity",
+        "Requests per second that arrive at the engine, and how many of their present size it can serve with its SLOs met, with the "
+        "90% interval. The capacity moves with the size of the requests. Bad: demand in or above the band.",
+        "reqps",
+        *(Query(expr, f"capacity, {bound}") for bound, expr in capacity.items()),
+        Query(_demand(), "demand"),
         width=12,
         overrides=[
-            *band(f"{name}, lower", f"{name}, upper"),
-            dashed(f"{name}, estimate", BLUE, in_legend=True),
+            *band("capacity, lower", "capacity, upper"),
+            dashed("capacity, estimate", BLUE, in_legend=True),
             fixed_color("demand", ORANGE, ("custom.lineWidth", 2)),
         ],
-    )
-
-
-def _requests() -> Panel:
-    return _bounded(
-        "Requests: demand against capacity",
-        "Requests per second that the engine finishes, against the estimated knee with its interval, scaled to the present "
-        "length of users' requests. Bad: demand in or above the band.",
-        "reqps",
-        Query(_demand("requests"), "demand"),
-        "capacity in requests of users",
-        {bound: f"{_sweep_capacity(bound)} * max(llmslo_capacity_shape_ratio{{{TARGET}}})" for bound in BOUNDS},
-    )
-
-
-def _tokens() -> Panel:
-    return _bounded(
-        "Tokens: demand against capacity",
-        "Demand and capacity in prompt and output tokens per second. Bad: demand in or above the band.",
-        "short",
-        Query(_demand("tokens"), "demand"),
-        "capacity",
-        {bound: _capacity_tokens(bound) for bound in BOUNDS},
     )
 
 
 def _headroom() -> Panel:
     return series(
         "Headroom over time",
-        "Free share of the capacity, the smaller of requests and tokens, with its interval. "
+        "Free share of the capacity for the traffic that is there, with its 90% interval; below 0% demand exceeds the capacity. "
         "Bad: a lower bound near 0 at the daily peak.",
         "percentunit",
         *(Query(_free(bound), bound) for bound in BOUNDS),
         low=None,
         high=1,
         width=12,
-        empty="unknown: no sweep has found a capacity, or the demand is unknown",
+        empty="unknown: no sweep has found a capacity, or the engine's page does not count requests and tokens",
+        overrides=band("lower", "upper"),
+    )
+
+
+def _addable() -> Panel:
+    return series(
+        "Requests like the sweep's that fit beside the traffic",
+        "Requests per second of the sweep's shape that can be added to the traffic that is there, with the 90% interval. "
+        "Bad: less than the traffic that you want to move here.",
+        "reqps",
+        *(Query(_least("llmslo_addable_requests_per_second", bound), bound) for bound in BOUNDS),
+        width=12,
+        empty="unknown: no sweep has found a capacity, or the engine's page does not count requests and tokens",
         overrides=band("lower", "upper"),
     )
 
@@ -219,10 +207,10 @@ def _kv() -> Panel:
 
 def _knee() -> Panel:
     return series(
-        "Capacity found by sweeps, in their requests",
-        "Estimated knee of all SLOs together, in requests of the sweep's own length and not of the users', with its interval, "
-        "and the estimate of each SLO. "
-        "Bad: lower than after the previous sweep; the SLO with the lowest estimate sets the capacity.",
+        "Knee found by sweeps",
+        "Estimated knee of all SLOs together, in requests per second of the users and of the sweep together, with its interval, and "
+        "the estimate of each SLO. It depends on the size of the users' requests at that time. "
+        "Bad: lower than after the previous sweep at the same sizes; the SLO with the lowest estimate sets the capacity.",
         "reqps",
         *(Query(_sweep_capacity(bound), f"all SLOs, {bound}") for bound in BOUNDS),
         Query(gauge("llmslo_capacity_requests_per_second", "slo", ',bound="estimate"'), "SLO {{slo}}"),
@@ -408,10 +396,11 @@ def _gpus() -> list[Panel]:
         ),
         series(
             "Demand by kind of token",
-            "Prompt and output tokens per second of the engine, without the time of sweeps. Bad: a ratio far from that of the sweep; "
-            "sweep with a closer workload.",
+            "Prompt and output tokens per second of the engine, without the time of sweeps, and both without cached prompts. Bad: a "
+            "ratio far from that of the sweep: the interval of the headroom is wider. Sweep with a closer workload.",
             "short",
             Query(f"{rate('llmslo_engine_prompt_tokens_total')} unless on (target) {swept}", "prompt"),
             Query(f"{rate('llmslo_engine_generation_tokens_total')} unless on (target) {swept}", "output"),
+            Query(f"max({_users(f'llmslo_demand_tokens_per_second{{{TARGET}}}')})", "both, without cached prompts"),
         ),
     ]

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from prober.measure.engine_signals import PageReading
+
 WINDOW_S = 300.0
 MIN_COVERED_S = 60.0  # a rate over less is not stated
 STRAGGLERS_S = 10.0  # after a sweep: the engine counts its requests that were cut when it notices
@@ -13,27 +15,65 @@ MIN_COVERED_RATIO = 0.9  # of the span of a rate: the rest is where totals must 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """Requests finished, and prompt and output tokens, per second; None where they are not counted."""
+    """Load per second; None where it is not counted.
+
+    requests_per_s: that arrive, or as the query counts them
+    prompt_tokens_per_s, output_tokens_per_s: of the prompts those that the engine computes, without cached ones
+    finished_per_s: requests that these tokens are of
+    """
 
     requests_per_s: float | None
-    tokens_per_s: float | None
+    prompt_tokens_per_s: float | None = None
+    output_tokens_per_s: float | None = None
+    finished_per_s: float | None = None
 
     @property
-    def tokens_per_request(self) -> float | None:
-        """Mean of the users' requests."""
-        return self.tokens_per_s / self.requests_per_s if self.tokens_per_s and self.requests_per_s else None
+    def tokens_per_s(self) -> float | None:
+        """Computed prompt tokens and output tokens."""
+        if self.prompt_tokens_per_s is None or self.output_tokens_per_s is None:
+            return None
+        return self.prompt_tokens_per_s + self.output_tokens_per_s
+
+    @property
+    def shape(self) -> tuple[float, float] | None:
+        """Mean prompt and output tokens of a request; None while they are not known, or nothing is finished."""
+        if not self.finished_per_s or self.prompt_tokens_per_s is None or self.output_tokens_per_s is None:
+            return None
+        return self.prompt_tokens_per_s / self.finished_per_s, self.output_tokens_per_s / self.finished_per_s
 
 
-UNKNOWN = Demand(None, None)
+UNKNOWN = Demand(None)
 
 
 class Totals(NamedTuple):
-    """Totals of the engine's page at a moment. epoch: totals of two epochs must not be subtracted."""
+    """Totals of the engine's page at a moment. epoch: totals of two epochs must not be subtracted.
+
+    prompts, outputs: tokens; of the prompts those that were computed
+    """
 
     at_s: float
     epoch: int
-    requests: float | None
-    tokens: float | None
+    arrived: float | None
+    finished: float | None
+    prompts: float | None
+    outputs: float | None
+
+
+def totals_of(reading: PageReading) -> Totals:
+    """The totals that demand is computed from. Requests count when they arrive, or when they finish where a page shows no queue."""
+    signals = reading.signals
+    finished, prompts = signals.requests_finished_total, signals.prompt_tokens_total
+    arrived = signals.requests_arrived_total
+    if prompts is not None:
+        prompts -= signals.prefix_cache_hits_tokens_total or 0.0
+    return Totals(
+        reading.at_ns / 1e9,
+        reading.epoch,
+        finished if arrived is None else arrived,
+        finished,
+        prompts,
+        signals.generation_tokens_total,
+    )
 
 
 class _Rate(NamedTuple):
@@ -72,8 +112,7 @@ class DemandMeter:
     def count(self, totals: Totals) -> float | None:
         """Take a reading of the page; seconds that the demand covers, 0 if it is unknown; None: the reading is not used.
 
-        Of a page that counts requests and tokens both rates are known or none: requests alone would pass for requests of the
-        sweep's size.
+        Of what the page counts all rates are known or none.
         """
         if self.is_queried or self._is_swept:
             return None
@@ -83,11 +122,11 @@ class DemandMeter:
         self._readings.append(totals)
         while self._readings[0].at_s < totals.at_s - WINDOW_S:
             del self._readings[0]
-        requests = _rate(self._readings, [reading.requests for reading in self._readings])
-        tokens = _rate(self._readings, [reading.tokens for reading in self._readings])
-        known = [rate for rate in (requests, tokens) if rate is not None]
-        is_known = known and len(known) == sum(total is not None for total in (totals.requests, totals.tokens))
-        self._counted = Demand(requests and requests.per_s, tokens and tokens.per_s) if is_known else UNKNOWN
+        rates = [_rate(self._readings, list(column)) for column in list(zip(*self._readings, strict=True))[2:]]
+        known = [rate for rate in rates if rate is not None]
+        is_known = known and len(known) == sum(total is not None for total in totals[2:])
+        arrived, finished, prompts, outputs = (None if rate is None else rate.per_s for rate in rates)
+        self._counted = Demand(arrived, prompts, outputs, finished) if is_known else UNKNOWN
         covered_s = min(rate.covered_s for rate in known) if is_known else 0.0
         if covered_s > 0 or totals.at_s >= self._settled_s:
             self._last = UNKNOWN
@@ -99,7 +138,7 @@ class DemandMeter:
         if self._is_swept or at_s < self._settled_s:
             return False
         if requests_per_s is not None:
-            self._last, self._answered_s, self._is_of_before = Demand(requests_per_s, None), at_s, False
+            self._last, self._answered_s, self._is_of_before = Demand(requests_per_s), at_s, False
         elif at_s - self._answered_s > WINDOW_S:
             self._last = UNKNOWN
         return True

@@ -15,8 +15,9 @@ from prober.features.capacity.capacity_model import CapacityModel, Knee
 from prober.features.capacity.engine_fit import Fit, Prior
 from prober.features.capacity.fitting import fit
 from prober.features.capacity.knee import Step, knee
-from prober.features.capacity.replay import RequestLengths
+from prober.features.capacity.replay import Background, RequestLengths, background
 from prober.features.capacity.request_record import RequestRecord
+from prober.features.capacity.shape_capacities import by_model, by_sum
 from prober.features.capacity.sweep_record import UNJUDGED, Phase, Record, Stage, observed, settled
 from prober.measure.objective import Slo
 from prober.results.capacity import Capacity, RateEvents, Verdict, agreed, holds_at, undecided_events
@@ -80,7 +81,27 @@ def estimate_capacity(
     if model is not None and model.quality == "unusable":
         model = None
     results = [_capacity(record, slo, model, rng, effort) for slo in record.slos]
+    if any(
+        capacity.fit == "model" for capacity, _ in results
+    ):  # an SLO that another one precedes by far is known to hold longer
+        results = [
+            _capacity(record, slo, model, rng, effort, is_bounded=False)
+            if knee and capacity.verdict == "not_enough_data"
+            else (capacity, knee)
+            for slo, (capacity, knee) in zip(record.slos, results, strict=True)
+        ]
+    load = model.background if model is not None else background(record, rng)
+    if load.known and load.has_lengths:
+        results = [(_with_shapes(record, capacity, load), knee) for capacity, knee in results]
     return CapacityEstimate(tuple(capacity for capacity, _ in results), model, tuple(knee for _, knee in results))
+
+
+def _with_shapes(record: Record, capacity: Capacity, load: Background) -> Capacity:
+    """The capacity with those of single shapes, by the rates alone where no engine model has given them."""
+    if capacity.own is not None:
+        return capacity
+    own, shapes = by_sum(capacity, _lengths(record), load)
+    return replace(capacity, own=own, shapes=shapes)
 
 
 def _by_stage(record: Record, slo: Slo) -> dict[int, list[RequestRecord]]:
@@ -110,7 +131,10 @@ def _can_be_replayed(record: Record) -> bool:
     return not has_failures and not is_grid and not is_buffered
 
 
-def _capacity(record: Record, slo: Slo, model: Fit | None, rng: Random, effort: float) -> tuple[Capacity, Knee | None]:
+def _capacity(
+    record: Record, slo: Slo, model: Fit | None, rng: Random, effort: float, *, is_bounded: bool = True
+) -> tuple[Capacity, Knee | None]:
+    """Capacity for an SLO, and the knee of the model. is_bounded: a knee far beyond all rates that were tried is no answer"""
     by_stage = _by_stage(record, slo)
     samples = sum(map(len, by_stage.values()))
     if not samples:
@@ -119,6 +143,12 @@ def _capacity(record: Record, slo: Slo, model: Fit | None, rng: Random, effort: 
     levels = [_rate_events(slo, stage, by_stage[stage.number]) for stage in stages]
     lowest_per_s = min((stage.total_per_s for stage in stages), default=0.0)
     below = _below(slo, levels, samples)
+    modelled, model_knee = None, None
+    if model is not None and slo.signal in MODELLED_SIGNALS and not record.cut:
+        modelled, model_knee = _by_model(record, slo, model, rng, effort, is_bounded=is_bounded)
+    if modelled is not None and (modelled.estimate or 0.0) < lowest_per_s:  # where nothing was sent: only a bound
+        upper = below.upper if below is not None else modelled.upper
+        return replace(modelled, verdict="below", lower=None, estimate=None, upper=upper, curve=()), model_knee
     if below is not None and below.upper == lowest_per_s:
         return below, None
     kept = [settled(stage, record.requests, by_stage[stage.number]) for stage in stages]
@@ -126,38 +156,38 @@ def _capacity(record: Record, slo: Slo, model: Fit | None, rng: Random, effort: 
     if record.cut:
         return _by_events(slo, kept_levels, levels, samples), None
     by_fractions = _by_fractions(record, slo, by_stage)
-    if model is not None and slo.signal in MODELLED_SIGNALS:
-        modelled, model_knee = _by_model(record, slo, model, rng, effort)
-        if modelled is not None and (modelled.estimate or 0.0) < lowest_per_s:  # where nothing was sent: only a bound
-            return below or Capacity(slo.name, "below", upper=modelled.upper, samples=samples, fit="model"), model_knee
-        if modelled is not None and not _is_contradicted(modelled, slo, stages, by_stage):
-            # Without breaches, fractions only show that the knee is not far below; on a flat engine they are too few.
-            is_steep = model_knee is not None and model_knee.slope >= MIN_STEEP_SLOPE
-            is_held_against = by_fractions is not None and (is_steep or model.quality == "poor")
-            return agreed(modelled, by_fractions) if by_fractions and is_held_against else modelled, model_knee
-    return by_fractions or below or _by_events(slo, kept_levels, levels, samples), None
+    if modelled is not None and model is not None and not _is_contradicted(modelled, slo, stages, by_stage):
+        # Without breaches, fractions only show that the knee is not far below; on a flat engine they are too few.
+        is_steep = model_knee is not None and model_knee.slope >= MIN_STEEP_SLOPE
+        is_held_against = by_fractions is not None and (is_steep or model.quality == "poor")
+        return agreed(modelled, by_fractions) if by_fractions and is_held_against else modelled, model_knee
+    return by_fractions or below or _by_events(slo, kept_levels, levels, samples), model_knee
 
 
-def _by_model(record: Record, slo: Slo, fitted: Fit, rng: Random, effort: float) -> tuple[Capacity | None, Knee | None]:
-    """Capacity by the model, and the model's knee; None without a knee, and no capacity if it is too far beyond the rates."""
+def _by_model(
+    record: Record, slo: Slo, fitted: Fit, rng: Random, effort: float, *, is_bounded: bool = True
+) -> tuple[Capacity | None, Knee | None]:
+    """Capacity by the model, and the model's knee; None without a knee, and no capacity if it is too far beyond the rates.
+
+    Where the others alone overload the model, the knee is that of a mix as at the lowest rate.
+    """
     model = CapacityModel(fitted.service, fitted.front_s, _lengths(record), fitted.background, effort)
     highest_per_s = _highest_per_s(record)
     tail = fitted.tail if slo.signal == "ttft" else None
     slo, exact = _calibrated(slo, tail.log_factor if tail else 0.0), slo
     knee = model.knee(slo, highest_per_s, rng)
+    if knee is None and fitted.background.known and fitted.background.per_s > 0:
+        lowest = min(record.stages, key=lambda stage: stage.total_per_s)
+        knee = replace(model, own_ratio=lowest.rate_per_s / lowest.total_per_s).knee(slo, highest_per_s, rng)
     limit_per_s = highest_per_s * (MAX_BEYOND_REACHED if record.reached else MAX_EXTRAPOLATION)
-    if knee is None or knee.rate_per_s > limit_per_s:
+    if knee is None or (is_bounded and knee.rate_per_s > limit_per_s):
         return None, knee
-    repeats = [replace(model, service=service, front_s=front_s) for service, front_s in fitted.repeats]
-    rivals = [replace(model, service=rival.service, front_s=rival.front_s) for rival in fitted.rivals]
-    cases = [(other, slo) for other in (*repeats, *rivals)]
-    cases += [(model, _calibrated(exact, tail.log_factor + sign * tail.error)) for sign in (-1, 1)] if tail else []
-    shifts = model.knee_shifts(cases, slo, knee, rng)
-    of_tail = sum(map(abs, shifts[len(repeats) + len(rivals) :])) / 2
-    shifts = shifts[: len(repeats) + len(rivals)]
-    half_width = Z * hypot(
-        of_tail, _model_error(record, slo, fitted, knee, shifts[: len(repeats)], shifts[len(repeats) :])
-    )
+    beyond = max(0.0, log(knee.rate_per_s / highest_per_s))
+
+    def log_error(of_load: CapacityModel, at: Knee) -> float:
+        return _model_error(record, (slo, exact), fitted, of_load, at, beyond, rng)
+
+    half_width = Z * log_error(model, knee)
     # Load that nobody shows is not part of the rates: the capacity is what can be added to it.
     unseen_per_s = 0.0 if fitted.background.known else fitted.background.per_s
     per_s = knee.rate_per_s - unseen_per_s
@@ -170,12 +200,15 @@ def _by_model(record: Record, slo: Slo, fitted: Fit, rng: Random, effort: float)
         per_s * exp(-half_width),
         per_s,
         per_s * exp(half_width),
-        _mean_tokens(record) * per_s,
         CONFIDENCE,
         sum(request.valid for request in record.requests),
         "model",
     )
-    return replace(capacity, curve=_curve(record, model, slo, exact, capacity, unseen_per_s)), knee
+    curve = _curve(record, model, slo, exact, capacity, unseen_per_s)
+    if not (fitted.background.known and fitted.background.has_lengths):
+        return replace(capacity, curve=curve), knee
+    own, shapes = by_model(model, slo, knee, log_error, rng)
+    return replace(capacity, curve=curve, own=own, shapes=shapes), knee
 
 
 def _curve(
@@ -219,13 +252,32 @@ def _calibrated(slo: Slo, log_factor: float) -> Slo:
 
 
 def _model_error(
-    record: Record, slo: Slo, fitted: Fit, knee: Knee, shifts: Sequence[float], of_rivals: Sequence[float]
+    record: Record,
+    slos: tuple[Slo, Slo],
+    fitted: Fit,
+    model: CapacityModel,
+    knee: Knee,
+    beyond: float,
+    rng: Random,
 ) -> float:
-    """Standard error of log K from bootstrap weights, other structures, simulation noise, and errors that none of them shows."""
-    squares = [min(MAX_SHIFT, abs(shift)) ** 2 for shift in (*shifts, *of_rivals)]
-    bootstrap = sqrt(sum(squares[: len(shifts)]) / max(1, len(shifts)))
+    """Standard error of the log of a model's knee: bootstrap weights, other structures, the tail, simulation noise, and errors that
+    none of them shows.
+
+    slos: the objective for the model's latencies, and as it is
+    beyond: by how much the knee with the load of the sweep is above the highest rate of the record, in logs
+    """
+    slo, exact = slos
+    services = [*fitted.repeats, *((rival.service, rival.front_s) for rival in fitted.rivals)]
+    cases = [(replace(model, service=service, front_s=front_s), slo) for service, front_s in services]
+    if (tail := fitted.tail if slo.signal == "ttft" else None) is not None:
+        cases += [(model, _calibrated(exact, tail.log_factor + sign * tail.error)) for sign in (-1, 1)]
+    shifts = model.knee_shifts(cases, slo, knee, rng)
+    of_tail = sum(map(abs, shifts[len(services) :])) / 2
+    squares = [min(MAX_SHIFT, abs(shift)) ** 2 for shift in shifts[: len(services)]]
+    repeats = len(fitted.repeats)
+    bootstrap = sqrt(sum(squares[:repeats]) / max(1, repeats))
     weights = [rival.weight for rival in fitted.rivals]
-    structure = sqrt(sum(map(mul, weights, squares[len(shifts) :])) / (1 + sum(weights)))
+    structure = sqrt(sum(map(mul, weights, squares[repeats:])) / (1 + sum(weights)))
     poor = ERROR_POOR if fitted.quality == "poor" else 0.0
     unseen = ERROR_COUNTERS if fitted.background.known else ERROR_UNKNOWN
     not_reached = 0.0
@@ -233,14 +285,15 @@ def _model_error(
         request.events[slo.name][1] for request in record.requests if request.valid and slo.name in request.events
     )
     if not record.reached or bad < MIN_BREACHES:
-        distance = max(0.0, log(knee.rate_per_s / _highest_per_s(record)))
-        not_reached = hypot(ERROR_NOT_REACHED, ERROR_PER_LOG_DISTANCE * distance)
+        not_reached = hypot(ERROR_NOT_REACHED, ERROR_PER_LOG_DISTANCE * beyond)
     # The background of some minutes is a sample; its lengths vary about as much as their mean.
     background_per_s, sampling = fitted.background.per_s, 0.0
     if background_per_s > 0:
         count = background_per_s * (record.until_s - record.from_s)
         sampling = min(1.0, background_per_s / knee.rate_per_s) * sqrt(2 / max(1.0, count))
-    return hypot(bootstrap, structure, poor, knee.error, unseen, ERROR_OF_SLOPE / knee.slope, not_reached, sampling)
+    return hypot(
+        of_tail, bootstrap, structure, poor, knee.error, unseen, ERROR_OF_SLOPE / knee.slope, not_reached, sampling
+    )
 
 
 def _by_fractions(record: Record, slo: Slo, by_stage: Mapping[int, Sequence[RequestRecord]]) -> Capacity | None:
@@ -260,9 +313,8 @@ def _by_fractions(record: Record, slo: Slo, by_stage: Mapping[int, Sequence[Requ
     lowest_per_s = min(step.rate_per_s for step in steps if step.events)
     if estimate < lowest_per_s or interval.flat > MAX_FLAT_PROBABILITY:
         return None
-    tokens_per_s = _mean_tokens(record) * estimate
     verdict: Verdict = "found" if bad >= MIN_BREACHES and interval.lower >= lowest_per_s else "between"
-    return Capacity(slo.name, verdict, estimate * lower, estimate, estimate * upper, tokens_per_s, CONFIDENCE, samples)
+    return Capacity(slo.name, verdict, estimate * lower, estimate, estimate * upper, CONFIDENCE, samples)
 
 
 def _by_events(slo: Slo, kept: Sequence[RateEvents], levels: Sequence[RateEvents], samples: int) -> Capacity:
@@ -333,8 +385,3 @@ def _lengths(record: Record) -> list[RequestLengths]:
     """Lengths of the workload; of the requests that were sent if there is no sample."""
     pairs = record.lengths or tuple((request.prompt_tokens, request.output_tokens) for request in record.requests)
     return [RequestLengths(*pair) for pair in pairs]
-
-
-def _mean_tokens(record: Record) -> float:
-    lengths = _lengths(record)
-    return sum(map(sum, lengths)) / len(lengths)

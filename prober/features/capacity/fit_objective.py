@@ -44,6 +44,9 @@ MEDIAN_TO_SIGMA = 1.48  # of a normal distribution's absolute deviations
 USUAL_BUDGETS = (256, 512, 1_024, 2_048, 4_096, 8_192, 16_384)  # defaults of engines, which a fit does not move
 MIN_STEP_S = 2e-5  # shorter ones are no engine's, and replays of them would not end
 MIN_TOKENS_PER_STEP, MIN_RATIOS = 1.2, 10  # that show more than one token a step
+# Of an engine's time for the prompts that the page counts, at most, where a fit starts: from an overloaded engine, whose replay answers
+# nobody, no derivative leads back.
+INITIAL_PREFILL = 0.4
 UNLIMITED_SLOTS = 2_048  # limit of running sequences where the record shows none
 
 
@@ -220,7 +223,7 @@ def _initial_vector(record: Record) -> Array:
         max(0.02 * ttft_s, ttft_s - 1.5 * step_s) / request.prompt_tokens
         for ttft_s, request in zip(ttfts_s, valid, strict=True)
     )
-    prefill_s = prefills_s[len(prefills_s) // 4]
+    prefill_s = min(prefills_s[len(prefills_s) // 4], INITIAL_PREFILL / max(1.0, _prompt_tokens_per_s(record)))
     # A front is busy for half of the time at the highest rate; a third of that time goes by prompt length.
     front_s = 0.5 / max([stage.total_per_s for stage in record.stages], default=1.0)
     prompt_tokens = max(1.0, sum(request.prompt_tokens for request in valid) / max(1, len(valid)))
@@ -228,6 +231,17 @@ def _initial_vector(record: Record) -> Array:
     # Attention to a prompt of 200,000 tokens costs as much as its other work.
     attention_s = prefill_s / 100_000
     return np.log((step_s, step_s * 0.004, prefill_s, step_s * 1e-5, attention_s, 2_048, *front, step_s * 0.1))
+
+
+def _prompt_tokens_per_s(record: Record) -> float:
+    """Computed prompt tokens of all requests, as the page counts them; 0 without."""
+    totals = [
+        (at_s, signals.prompt_tokens_total - (signals.prefix_cache_hits_tokens_total or 0.0))
+        for at_s, signals in record.readings
+        if signals.prompt_tokens_total is not None
+    ]
+    (begin_s, before), (end_s, after) = (totals[0], totals[-1]) if totals else ((0.0, 0.0), (0.0, 0.0))
+    return (after - before) / (end_s - begin_s) if end_s > begin_s else 0.0
 
 
 def _tokens_per_step(record: Record) -> float:

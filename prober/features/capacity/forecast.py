@@ -13,7 +13,7 @@ Plain Python: the daemon makes forecasts and does not load numpy.
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 DAY_S, HOUR_S = 86_400, 3_600
 MAX_DAYS = 35  # of peaks: five weeks, since growth over longer times is rarely linear
@@ -27,21 +27,33 @@ LEVEL_SINGLE_LINE = 0.99
 Why = Literal["foreseen", "beyond", "few_days", "no_growth"]
 
 
+class Load(NamedTuple):
+    """Requests per second, and mean prompt and output tokens of a request."""
+
+    requests_per_s: float
+    prompt_tokens: float
+    output_tokens: float
+
+    @property
+    def tokens_per_s(self) -> float:
+        return self.requests_per_s * (self.prompt_tokens + self.output_tokens)
+
+
 @dataclass(slots=True)
 class Peaks:
-    """Highest demand of each UTC day. days: {days since 1970: (highest demand, bit mask of the hours with data)}."""
+    """Load with the most tokens per second of each UTC day. days: {days since 1970: (load, bit mask of the hours with data)}."""
 
-    days: dict[int, tuple[float, int]] = field(default_factory=dict)
+    days: dict[int, tuple[Load, int]] = field(default_factory=dict)
 
-    def take(self, unix_s: float, demand_per_s: float) -> None:
-        """Add a demand value, in the unit of the capacity."""
+    def take(self, unix_s: float, load: Load) -> None:
+        """Add a load."""
         day, second = divmod(int(unix_s), DAY_S)
-        highest, hours = self.days.get(day, (0.0, 0))
-        self.days[day] = max(highest, demand_per_s), hours | 1 << second // HOUR_S
+        highest, hours = self.days.get(day, (load, 0))
+        self.days[day] = max(highest, load, key=lambda of: of.tokens_per_s), hours | 1 << second // HOUR_S
         while len(self.days) > MAX_DAYS + 1:  # and the current day
             del self.days[min(self.days)]
 
-    def of_complete_days(self, unix_s: float) -> dict[int, float]:
+    def of_complete_days(self, unix_s: float) -> dict[int, Load]:
         """{days since 1970: peak} of complete days with enough data that are not too old."""
         today = int(unix_s) // DAY_S
         return {
@@ -52,16 +64,16 @@ class Peaks:
 
     def rows(self) -> list[list[float]]:
         """Rows for JSON; `peaks_of` reads them."""
-        return [[day, highest, hours] for day, (highest, hours) in sorted(self.days.items())]
+        return [[day, hours, *highest] for day, (highest, hours) in sorted(self.days.items())]
 
 
 def peaks_of(rows: Iterable[Iterable[float]]) -> Peaks:
     """Peaks from the result of `rows`. Raises ValueError."""
     try:
-        peaks = {int(day): (float(highest), int(hours)) for day, highest, hours in rows}
+        peaks = {int(day): (Load(*map(float, highest)), int(hours)) for day, hours, *highest in rows}
     except (TypeError, OverflowError) as problem:
         raise ValueError(f"these are no daily peaks: {problem}") from None
-    if not all(math.isfinite(highest) for highest, _ in peaks.values()):
+    if not all(math.isfinite(value) for highest, _ in peaks.values() for value in highest):
         raise ValueError("these are no daily peaks: one is not finite")
     return Peaks(peaks)
 

@@ -1,18 +1,22 @@
-"""Free capacity of a target: the answer of its last sweep against the demand of its users now."""
+"""Headroom of a target: by how much the traffic that is there can grow, and what can be added to it of the sweep's shape.
+
+A request of the traffic takes a share of the engine that depends on its prompt and output tokens (`Capacity.at`). So the free share
+is 1 − requests/s ÷ the capacity in requests of their present shape, and 1 ÷ (1 − free share) is the factor by which they can grow.
+"""
 
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from prober.exposition.families import Registry
 from prober.features.capacity import series
-from prober.features.capacity.demand import Demand, DemandMeter, Totals
+from prober.features.capacity.demand import Demand, DemandMeter, totals_of
 from prober.features.capacity.demand_query import DemandQuery
-from prober.features.capacity.forecast import Peaks, forecast, peaks_of
+from prober.features.capacity.forecast import Load, Peaks, forecast, peaks_of
 from prober.measure.engine_signals import PageReading
 from prober.probing.observer import ObservedTarget, TargetObserver
-from prober.results.capacity import Capacity, binding, combined, headroom
+from prober.results.capacity import Capacity, ShapeCapacity, combined, headroom, pooled
 from prober.storage.saved_rows import SavedRows
 
 PEAK_S = 240.0  # a demand over less is a burst, and no peak of a day
@@ -22,8 +26,8 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class FreeCapacity:
-    """Free share of the capacity at all SLOs, by its lower bound, its estimate and its upper bound; None where it is not known."""
+class Bounds:
+    """Lower bound, estimate and upper bound; None where it is not known."""
 
     lower: float | None = None
     estimate: float | None = None
@@ -57,24 +61,21 @@ class Headroom:
     def states(self) -> Iterator[tuple[str, bytes]]:
         """(name, peaks) of each target, to be saved."""
         for name, target in list(self._targets.items()):
-            if target.peaks:
-                yield name, json.dumps({unit: peaks.rows() for unit, peaks in target.peaks.items()}).encode()
+            if target.peaks.days:
+                yield name, json.dumps(target.peaks.rows()).encode()
 
-    def saved_peaks(self, name: str) -> dict[str, Peaks]:
-        """Peaks that an earlier process saved, by unit."""
+    def saved_peaks(self, name: str) -> Peaks:
+        """Peaks that an earlier process saved."""
         consequence = f"target={name}: the saved peaks of its demand cannot be read, and start again"
-        return self._saved.pop(name, _peaks, consequence) or {}
-
-
-def _peaks(data: bytes) -> dict[str, Peaks]:
-    return {unit: peaks_of(rows) for unit, rows in json.loads(data).items()}
+        return self._saved.pop(name, lambda data: peaks_of(json.loads(data)), consequence) or Peaks()
 
 
 class TargetDemand(TargetObserver):
     """Demand, capacity and headroom of one target.
 
-    peaks: of each day, by unit: tokens if the engine counts them, else requests
-    headroom: by unit (`requests`, `tokens`); shape: tokens of a request at the capacity over those of one of production
+    peaks: of each day, where the engine counts requests and tokens
+    headroom: free share of the capacity at all SLOs
+    addable: requests per second of the sweep's shape that can be added to the demand
     exhaustion_unix_s: when the demand is forecast to reach the capacity; None without a forecast
     """
 
@@ -84,13 +85,13 @@ class TargetDemand(TargetObserver):
         self._clock = observed.target.clock
         self._url: str = observed.target.spec.url if before is None else before._url
         self._meter: DemandMeter = DemandMeter() if before is None else before._meter
-        self.peaks: dict[str, Peaks] = monitor.saved_peaks(self.name) if before is None else before.peaks
+        self.peaks: Peaks = monitor.saved_peaks(self.name) if before is None else before.peaks
         self._capacities: tuple[Capacity, ...] = () if before is None else before._capacities
+        self._earlier: tuple[Capacity, ...] = () if before is None else before._earlier
         self._query: DemandQuery | None = None
         self._forecast_day = -1
         self._is_gone = False
-        self.headroom: dict[str, FreeCapacity] = {}
-        self.shape: float | None = None
+        self.headroom = self.addable = Bounds()
         self.exhaustion_unix_s: float | None = None
         if before is not None:
             before._leave()
@@ -102,6 +103,21 @@ class TargetDemand(TargetObserver):
     def demand(self) -> Demand:
         """Demand of the users as known now."""
         return self._meter.demand
+
+    @property
+    def why_unknown(self) -> str:
+        """Why there is no headroom; empty if there is one."""
+        if self.headroom != Bounds():
+            return ""
+        if all(capacity.upper is None for capacity in self._capacities):
+            return "no sweep has found a capacity"
+        if not self._of_shape(lambda capacity: capacity.own):
+            return "the engine's page showed no requests and tokens of others during the sweep"
+        if self._meter.is_queried:
+            return "sweep.demand_query counts requests, and not their tokens"
+        if self.demand.requests_per_s is None:
+            return "the demand is not known at the moment"
+        return "the engine's page does not count tokens, so that the size of its requests is not known"
 
     def configured(self) -> None:
         if self._is_gone:
@@ -123,16 +139,11 @@ class TargetDemand(TargetObserver):
             self._meter.lose_page()
             self._show()
             return
-        signals, unix_s = reading.signals, self._clock.unix_s()
-        prompt, generated = signals.prompt_tokens_total, signals.generation_tokens_total
-        tokens = None if prompt is None or generated is None else prompt + generated
-        covered_s = self._meter.count(
-            Totals(reading.at_ns / 1e9, reading.epoch, signals.requests_finished_total, tokens)
-        )
+        unix_s, covered_s = self._clock.unix_s(), self._meter.count(totals_of(reading))
         if covered_s is None:
             return
-        if covered_s >= PEAK_S:
-            self._take_peaks(unix_s)
+        if covered_s >= PEAK_S and (load := self._load) is not None:
+            self.peaks.take(unix_s, load)
         self._update(unix_s)
 
     def page_changed(self) -> None:
@@ -147,8 +158,6 @@ class TargetDemand(TargetObserver):
         """The answer of `demand_query`; None: not known."""
         unix_s = self._clock.unix_s()
         if self._meter.answer(self._clock.now_ns() / 1e9, requests_per_s):
-            if requests_per_s is not None:
-                self._take_peaks(unix_s)
             self._update(unix_s)
 
     async def queried(self) -> float | None:
@@ -164,15 +173,15 @@ class TargetDemand(TargetObserver):
         """The sweep sends nothing any more."""
         self._meter.end_sweep()
 
-    def show_capacity(self, capacities: Sequence[Capacity]) -> None:
-        """Show the answer of the last sweep that found a capacity; none: the capacity is not known."""
+    def show_capacity(self, capacities: Sequence[Capacity], earlier: Sequence[Capacity] = ()) -> None:
+        """Show the answer of the last sweep that found a capacity; none: the capacity is not known.
+
+        earlier: of sweeps of the same engine before it, which narrow the headroom
+        """
         if self._is_gone:
             return
-        self._capacities = tuple(capacities)
+        self._capacities, self._earlier = tuple(capacities), tuple(earlier)
         self._registry.keep(series.CAPACITY, (), self.name)
-        self._registry.keep(series.CAPACITY_TOKENS, (), self.name)
-        self._registry.keep(series.CAPACITY_SHAPE, (), self.name)
-        self._registry.keep(series.HEADROOM, (), self.name)
         for capacity in capacities:
             for bound in BOUNDS:
                 self._registry.show(series.CAPACITY, getattr(capacity, bound), self.name, capacity.slo, bound)
@@ -182,7 +191,7 @@ class TargetDemand(TargetObserver):
     def _leave(self) -> None:
         """The target is gone, or another one has its name: what was handed on is not changed here any more."""
         self._is_gone = True
-        self._meter, self.peaks = DemandMeter(), {}
+        self._meter, self.peaks = DemandMeter(), Peaks()
         self._stop_query()
 
     def _stop_query(self) -> None:
@@ -190,64 +199,83 @@ class TargetDemand(TargetObserver):
             self._query.stop()
             self._query = None
 
-    def _take_peaks(self, unix_s: float) -> None:
-        demand = self._meter.demand
-        for unit, per_s in (("tokens", demand.tokens_per_s), ("requests", demand.requests_per_s)):
-            if per_s is not None:
-                self.peaks.setdefault(unit, Peaks()).take(unix_s, per_s)
-
     def _update(self, unix_s: float) -> None:
         self._show()
         if int(unix_s // DAY_S) != self._forecast_day:
             self._forecast(unix_s)
 
     def _forecast(self, unix_s: float) -> None:
-        """Forecast once a day and after each sweep, in tokens where both capacity and peaks are known in them."""
+        """Forecast once a day and after each sweep, in shares of the capacity: peaks of other shapes take other shares."""
         if self._is_gone:
             return
         self._forecast_day = int(unix_s // DAY_S)
-        capacity, result = combined(self._capacities), None
-        if capacity and capacity.lower is not None and capacity.estimate is not None and capacity.upper is not None:
-            has_tokens = capacity.tokens_per_s and "tokens" in self.peaks and not self._meter.is_queried
-            factor = capacity.tokens_per_s / capacity.estimate if capacity.tokens_per_s and has_tokens else 1.0
-            peaks = self.peaks.get("tokens" if has_tokens else "requests")
-            if peaks is not None:
-                bounds = (capacity.lower * factor, capacity.estimate * factor, capacity.upper * factor)
-                result = forecast(peaks.of_complete_days(unix_s), bounds, unix_s)
+        result, peaks = None, self.peaks.of_complete_days(unix_s)
+        capacities = {day: self._capacity(load.prompt_tokens, load.output_tokens) for day, load in peaks.items()}
+        used = {
+            day: load.requests_per_s / capacity.estimate
+            for day, load in peaks.items()
+            if (capacity := capacities[day]) is not None and capacity.estimate
+        }
+        last = capacities[max(used)] if used else None
+        if last is not None and last.lower and last.estimate and last.upper:
+            bounds = (last.lower / last.estimate, 1.0, last.upper / last.estimate)
+            result = forecast(used, bounds, unix_s)
         self.exhaustion_unix_s = result.estimate_s if result else None
         times = (result.earliest_s, result.estimate_s, result.latest_s) if result else (None, None, None)
         for bound, at_s in zip(("earliest", "estimate", "latest"), times, strict=True):
             self._registry.show(series.CAPACITY_EXHAUSTION, at_s, self.name, bound)
 
+    @property
+    def _load(self) -> Load | None:
+        """The demand with its shape; None while it is not known."""
+        demand = self.demand
+        if demand.requests_per_s is None or (shape := demand.shape) is None:
+            return None
+        return Load(demand.requests_per_s, *shape)
+
+    def _capacity(self, prompt_tokens: float, output_tokens: float) -> Capacity | None:
+        """The capacity at all SLOs in requests of these mean tokens; None if it is not known."""
+        return combined(self._of_shape(lambda capacity: capacity.at(prompt_tokens, output_tokens)))
+
+    def _of_shape(self, shape: Callable[[Capacity], ShapeCapacity | None]) -> list[Capacity]:
+        """The capacities in requests of a shape, each with those of earlier sweeps."""
+        capacities = []
+        for capacity in self._capacities:
+            alike = [other for other in self._earlier if other.slo == capacity.slo and other.estimate is not None]
+            several = (capacity, *alike) if capacity.estimate is not None else (capacity,)
+            known = [found for of in several if (found := shape(of)) is not None]
+            if known:
+                capacities.append(capacity.of_shape(pooled(known)))
+            elif capacity.verdict == "not_enough_data":
+                capacities.append(capacity)
+            else:
+                return []
+        return capacities
+
     def _show(self) -> None:
-        """Show demand and headroom. A request of production is not one of the sweep: the capacity in requests is scaled to it."""
+        """Show demand and headroom."""
         if self._is_gone:
             return
-        demand, first, capacity = self.demand, binding(self._capacities), combined(self._capacities)
+        demand, load = self.demand, self._load
         self._registry.show(series.DEMAND, demand.requests_per_s, self.name)
         self._registry.show(series.DEMAND_TOKENS, demand.tokens_per_s, self.name)
-        self.headroom, self.shape = {}, None
-        if capacity is None or first is None or first.estimate is None:
-            return
-        per_request = first.tokens_per_s / first.estimate if first.tokens_per_s else None
-        if per_request and demand.tokens_per_request:
-            self.shape = per_request / demand.tokens_per_request
-        self._registry.show(series.CAPACITY_SHAPE, self.shape, self.name)
+        self.headroom = self.addable = Bounds()
+        own = combined(self._of_shape(lambda capacity: capacity.own))
+        if own is not None and load is not None and (capacity := self._capacity(*load[1:])) is not None:
+            free = {bound: _free(load.requests_per_s, getattr(capacity, bound)) for bound in BOUNDS}
+            self.headroom = Bounds(**free)
+            self.addable = Bounds(**{bound: _times(free[bound], getattr(own, bound)) for bound in BOUNDS})
+        elif own is not None and demand.requests_per_s == 0:
+            self.headroom = Bounds(*(None if getattr(own, bound) is None else 1.0 for bound in BOUNDS))
+            self.addable = Bounds(own.lower, own.estimate, own.upper)
         for bound in BOUNDS:
-            tokens_per_s = _times(getattr(capacity, bound), per_request)
-            self._registry.show(series.CAPACITY_TOKENS, tokens_per_s, self.name, bound)
-        self._show_headroom("requests", demand.requests_per_s, capacity, self.shape or 1.0)
-        self._show_headroom("tokens", demand.tokens_per_s, capacity, per_request)
-
-    def _show_headroom(self, unit: str, demand_per_s: float | None, capacity: Capacity, factor: float | None) -> None:
-        """factor: of `unit` per request of the capacity; None: not known."""
-        free: dict[str, float | None] = {}
-        for bound in BOUNDS:
-            per_s = _times(getattr(capacity, bound), factor)
-            free[bound] = headroom(demand_per_s, per_s) if demand_per_s is not None and per_s else None
-            self._registry.show(series.HEADROOM, free[bound], self.name, unit, bound)
-        self.headroom[unit] = FreeCapacity(**free)
+            self._registry.show(series.HEADROOM, getattr(self.headroom, bound), self.name, bound)
+            self._registry.show(series.ADDABLE, getattr(self.addable, bound), self.name, bound)
 
 
-def _times(value: float | None, factor: float | None) -> float | None:
-    return None if value is None or factor is None else value * factor
+def _free(demand_per_s: float, capacity_per_s: float | None) -> float | None:
+    return None if capacity_per_s is None else headroom(demand_per_s, capacity_per_s)
+
+
+def _times(free: float | None, capacity_per_s: float | None) -> float | None:
+    return None if free is None or capacity_per_s is None else max(0.0, free) * capacity_per_s

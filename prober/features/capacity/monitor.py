@@ -15,8 +15,6 @@ from prober.features.capacity.sweep_job import SweepJob
 from prober.features.capacity.sweep_starts import SweepStarts
 from prober.features.capacity.sweep_store import SweepArchive
 from prober.features.capacity.target_sweeps import SweepContext, TargetSweeps
-from prober.features.capacity.waiting_sweeps import WaitingSweeps
-from prober.measure.target_state import TargetState
 from prober.net.clock import Clock
 from prober.probing.event_log import EventLog
 from prober.probing.leadership import Alone, Leadership
@@ -29,8 +27,6 @@ from prober.results.result import Result
 from prober.storage.store import Store
 
 CLEAN_UP_AFTER_S = 5.0  # first what the series need is read
-LEFT_OVER_WITHIN_S = 900.0  # for targets to become ready after a start
-LEFT_OVER_EVERY_S = 2.0  # until they are looked at again
 READ_WITHIN_S = 5.0  # how long a page waits for results that are in the store only
 log = logging.getLogger(__name__)
 
@@ -41,8 +37,7 @@ class Sweeps:
     headroom: observes the demand of the targets; its Prometheus is asked for firing alerts too
     store: keeps results and starts, None: they are in memory only
     leadership: of several replicas only the holder of the lease sweeps. It claims there what is due before it starts, so that
-    the next holder does not repeat it; a sweep that came due while nobody had the lease is started by the next holder. One that waits
-    for the end of another is in the store and noted in the lease, so that it is begun after a restart or by the next holder, once.
+    the next holder does not repeat it; a sweep that came due while nobody had the lease is started by the next holder.
     """
 
     def __init__(
@@ -78,16 +73,12 @@ class Sweeps:
         self._running: TargetSweeps | None = None
         self._is_closing = False
         self._waiting: dict[TargetSweeps, StartRequest] = {}
-        self._kept = WaitingSweeps(store, clock, self._context.leadership)
-        self._beginning: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._to_recall: asyncio.Queue[TargetSweeps] = asyncio.Queue()
         if self._archive is not None:
             supervisor = Supervisor(registry)
             self._hold(supervisor.start("sweep_results", partial(self._recall_all, self._archive)))
             self._hold(supervisor.start("sweep_results", partial(self._clean_up, self._archive)))
-        if self._kept.left_over:
-            self._begin_soon()
         self._context.leadership.listen(self._lease_lost, self._lease_won)
 
     def observe(self, observed: ObservedTarget) -> TargetSweeps:
@@ -112,8 +103,7 @@ class Sweeps:
 
     def forget(self, target: TargetSweeps) -> None:
         """A target is gone."""
-        if self._waiting.pop(target, None) is not None:
-            self._kept.remove(target.target.spec.key)
+        self._waiting.pop(target, None)
         if self._targets.get(target.name) is target:
             del self._targets[target.name]
 
@@ -158,7 +148,7 @@ class Sweeps:
         return self._running.name if self._running is not None else None
 
     async def close(self) -> None:
-        """End what is under way; what waits is begun after the next start."""
+        """End what is under way."""
         self._is_closing = True
         self._context.cron.stop()
         for target in self._targets.values():
@@ -168,7 +158,6 @@ class Sweeps:
         if self._tasks:
             await asyncio.wait(self._tasks)
         await self._context.quiet_times.close()
-        await self._kept.close()
 
     def _check_running(self, target: TargetSweeps, request: StartRequest) -> None:
         """Raises Refused if a sweep is under way; one that nobody requested then waits for its end, unless it is the same target's."""
@@ -177,7 +166,6 @@ class Sweeps:
         text = f"a sweep of {self._running.name!r} is under way; one at a time"
         if request.trigger != "request" and target is not self._running:
             self._waiting[target] = request
-            self._kept.add(target.target.spec.key, request)
             text = f"a sweep of {self._running.name!r} is under way; this one waits for its end"
         raise Refused("running", text)
 
@@ -192,38 +180,8 @@ class Sweeps:
         """Begin the first sweep that waits and may begin."""
         while self._waiting and self._running is None and not self._is_closing:
             target = next(iter(self._waiting))
-            self._kept.remove(target.target.spec.key)
             with suppress(Refused):
                 self.start_target(target, self._waiting.pop(target))
-
-    def _begin_soon(self) -> None:
-        if self._beginning is not None:
-            self._beginning.cancel()
-        self._beginning = asyncio.create_task(self._begin_left_over())
-        self._hold(self._beginning)
-
-    async def _begin_left_over(self) -> None:
-        """Begin the sweeps that waited under an earlier process or holder, as soon as their targets answer and the lease is here."""
-        left_over, has_lease = self._kept.left_over, bool(self._context.leadership.where)
-        until_s = self._context.now_s() + LEFT_OVER_WITHIN_S
-        if left_over:
-            log.info("sweeps that waited when the prober ended are begun: targets %s", ", ".join(sorted(left_over)))
-        while (left_over or has_lease) and self._context.now_s() < until_s:
-            await asyncio.sleep(LEFT_OVER_EVERY_S)
-            self._kept.adopt(target.target.spec.key for target in self._targets.values() if target.spec is not None)
-            for target in list(self._targets.values()):
-                key = target.target.spec.key
-                is_ready = target.target.state is TargetState.READY and self._context.leadership.held() is not None
-                if target.spec is not None and is_ready and (request := left_over.get(key)) is not None:
-                    self._kept.remove(key)
-                    with suppress(Refused):  # it is counted and logged; it waits again if another one is under way
-                        self.start_target(target, request)
-        for key in list(left_over):
-            log.warning(
-                "target=%s: its sweep, which waited when the prober ended or lost the lease, is not begun: not ready in time",
-                key,
-            )
-            self._kept.remove(key)
 
     def _lease_lost(self) -> None:
         """End the sweep under way at once, before another replica may start one."""
@@ -231,10 +189,9 @@ class Sweeps:
             self._running.runner.lease_lost()
 
     def _lease_won(self) -> None:
-        """Start the sweeps that came due while no replica had the lease, and those that waited under another holder."""
+        """Start the sweeps that came due while no replica had the lease."""
         for target in list(self._targets.values()):
             target.start_deferred()
-        self._begin_soon()
 
     # --- results
 

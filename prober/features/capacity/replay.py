@@ -5,7 +5,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from math import ceil
+from math import ceil, sqrt
 from random import Random
 from statistics import fmean
 from typing import NamedTuple
@@ -20,6 +20,8 @@ GRACE_S = 2.0  # extra time of a partial replay
 SAMPLE_SIZE = 1_000  # lengths that represent a distribution
 MIN_HISTOGRAM_COUNT = 50  # background requests in the engine's histogram for a distribution of their lengths
 MIN_COMPUTED_SHARE = 0.02  # of a cached prompt: its last block
+BURST_S = 2.0  # over which the rate of a background is constant
+USUAL_EXCESS, USUAL_EXCESS_ERROR = 0.1, 0.15  # square of its variation: people's requests come in bursts
 TYPICAL_SIGMA = 0.6  # of the lognormal distribution of lengths of which only the mean is known
 
 
@@ -34,12 +36,15 @@ class RequestLengths(NamedTuple):
 class Background:
     """Background load: rate and a sample of lengths, without cached prompt tokens.
 
-    known: the page's counters show it
+    known: the page's counters show it; has_lengths: also its tokens, else the lengths are those of the sweep
+    variation: standard deviation of its rate ÷ its mean, over BURST_S; 0: it arrives at random
     """
 
     per_s: float
     lengths: tuple[RequestLengths, ...]
     known: bool
+    has_lengths: bool = True
+    variation: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +88,36 @@ def background(record: Record, rng: Random, unseen_per_s: float = 0.0) -> Backgr
     if rate_per_s <= 0:
         return Background(0.0, (), known=True)
     if prompt_mean <= 0 or output_mean <= 0:  # a page without tokens: requests like the sweep's
-        return Background(rate_per_s, _own_lengths(record), known=True)
+        return Background(rate_per_s, _own_lengths(record), True, has_lengths=False, variation=_variation(record))
     prompts = prompts or _lognormal_sample(prompt_mean, rng)
     outputs = outputs or _lognormal_sample(output_mean, rng)
     computed = _computed_share(record)
     prompts = [max(1, round(prompt * computed)) for prompt in prompts]
-    return Background(rate_per_s, tuple(map(RequestLengths, prompts, outputs)), known=True)
+    lengths = tuple(map(RequestLengths, prompts, outputs))
+    return Background(rate_per_s, lengths, known=True, variation=_variation(record))
+
+
+def _variation(record: Record) -> float:
+    """Variation of the background's rate: what the counts over BURST_S vary by more than random arrivals.
+
+    The mean of what they show and of what is usual, by the inverse squares of their errors: few arrivals show little.
+    """
+    windows: list[tuple[float, float]] = []
+    span_s = counted = 0.0
+    for begin_s, end_s, count in other_counts(record):
+        span_s, counted = span_s + end_s - begin_s, counted + count
+        if span_s >= BURST_S:
+            windows.append((span_s, counted))
+            span_s = counted = 0.0
+    total_s = sum(span_s for span_s, _ in windows)
+    per_s = sum(counted for _, counted in windows) / total_s if total_s else 0.0
+    if per_s <= 0:
+        return 0.0
+    expected = [per_s * span_s for span_s, _ in windows]
+    squares = sum(mean**2 for mean in expected)
+    excess = sum((counted - mean) ** 2 - mean for (_, counted), mean in zip(windows, expected, strict=True)) / squares
+    weight, usual = squares / 2, USUAL_EXCESS_ERROR**-2
+    return sqrt(max(0.0, (weight * excess + usual * USUAL_EXCESS) / (weight + usual)))
 
 
 def _computed_share(record: Record) -> float:

@@ -8,34 +8,32 @@ from prober.results.capacity import Verdict
 
 CAPACITY = gauge(
     "llmslo_capacity_requests_per_second",
-    "Estimated knee of the SLO in requests per second with its 90% interval (bound: lower, estimate, upper), from the last sweep "
-    "that found a capacity; beside it, of an SLO without a knee only lower, the highest rate shown to hold.",
+    "Estimated knee of the SLO in requests per second, those of others during the sweep and those that it added, with its 90% interval "
+    "(bound: lower, estimate, upper), from the last sweep that found a capacity; beside it, of an SLO without a knee only lower, the "
+    "highest rate shown to hold.",
     *("target", "slo", "bound"),
-)
-CAPACITY_TOKENS = gauge(
-    "llmslo_capacity_tokens_per_second",
-    "Capacity in prompt and output tokens per second at all SLOs; only the upper bound if the sweep could not judge one of them.",
-    "target",
-    "bound",
-)
-CAPACITY_SHAPE = gauge(
-    "llmslo_capacity_shape_ratio",
-    "Tokens per request of the sweep over tokens per request of production; scales the capacity in requests for the headroom.",
-    "target",
 )
 DEMAND = gauge(
     "llmslo_demand_requests_per_second",
-    "Requests per second that the engine finishes, over the last one to five minutes; absent while unknown.",
+    "Requests per second that arrive at the engine, over the last one to five minutes; absent while unknown.",
     "target",
 )
 DEMAND_TOKENS = gauge(
-    "llmslo_demand_tokens_per_second", "Demand in prompt and output tokens per second; absent while unknown.", "target"
+    "llmslo_demand_tokens_per_second",
+    "Demand in prompt and output tokens per second, without cached prompt tokens; absent while unknown.",
+    "target",
 )
 HEADROOM = gauge(
     "llmslo_headroom_ratio",
-    "Free share of the capacity at all SLOs, negative if demand exceeds it; only the upper bound if the sweep could not judge "
-    "one of them.",
-    *("target", "unit", "bound"),
+    "Free share of the capacity at all SLOs for the traffic that is there, which can grow by 1 / (1 - ratio); negative if it exceeds "
+    "the capacity; with its 90% interval. Absent while the size of its requests is unknown; only the upper bound if the sweep could "
+    "not judge an SLO.",
+    *("target", "bound"),
+)
+ADDABLE = gauge(
+    "llmslo_addable_requests_per_second",
+    "Requests per second like those of the sweep that can be added to the traffic that is there; absent like the headroom.",
+    *("target", "bound"),
 )
 SWEEPS = counter("llmslo_sweeps_total", "Sweeps that ended, by verdict.", "target", "verdict")
 SWEEP_STOPS = counter(

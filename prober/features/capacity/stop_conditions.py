@@ -44,17 +44,23 @@ class StopConditions:
         self._before_per_s = self._preemptions_per_s(None) or 0.0
 
     def reading(
-        self, at_s: float, signals: EngineSignals, total_per_s: float, own_ttfts: list[tuple[float, float]]
+        self,
+        at_s: float,
+        signals: EngineSignals,
+        total_per_s: float,
+        own_ttfts: list[tuple[float, float]],
+        queue_factor: float = 1.0,
     ) -> EngineCondition | None:
         """Judge the page read at `at_s`; return the condition that is met, or None.
 
         total_per_s: rate of all requests. own_ttfts: (time of first token, TTFT) of the sweep's requests.
+        queue_factor: on the queue that `waiting_share` allows
         """
         self._first = self._first or (at_s, signals)
         self._recent.append((at_s, signals))
         while len(self._recent) > 2 and self._recent[1][0] <= at_s - _PRODUCTION_S:
             self._recent.popleft()
-        if self._waits(signals, total_per_s):
+        if self._waits(signals, queue_factor * total_per_s):
             return "waiting"
         if (
             signals.kv_cache_usage_ratio_max is not None

@@ -49,6 +49,9 @@ VOID_READINGS = 2
 QUIET_REQUESTS = 2  # in flight that load the engine next to nothing
 PAGE_S, PAGE_NEAR_S = 0.5, 0.1  # between readings of the page; close to the knee
 GENTLE_REQUESTS, GENTLE_BREACHES = 12, 2
+# Gentle: on the queue that ends it, and the answers without which it would show nothing: until then it stays at its rate, and a queue
+# that others may have made does not end it.
+GENTLE_QUEUE, GENTLE_ANSWERS = 0.25, 25
 LATE_RESULTS = 20  # by which the prober's own lateness is judged
 OWN_TTFT_S = 10.0  # how far back the sweep's own first tokens are taken out of the engine's histogram
 # Without a model nothing corrects the knee that short stages show too high: after the ramp, a slower climb from below. Where the
@@ -68,10 +71,7 @@ class Sweep:
         thresholds = [slo.threshold_s for slo in plan.slos if slo.signal in ("ttft", "ttft_answer") and slo.threshold_s]
         self._ttft_s = min(thresholds, default=None)
         self._is_judged_by_first_token = all(slo.signal == "ttft" for slo in plan.slos)
-        guards = plan.guards
-        if plan.mode == "gentle":
-            guards = replace(guards, waiting_share=guards.waiting_share / 4)
-        self._stop_conditions = StopConditions(guards, self._ttft_s)
+        self._stop_conditions = StopConditions(plan.guards, self._ttft_s)
         self._began_s = at_s
         self._log = RequestLog()
         self._breached: dict[int, int] = {}  # requests by stage
@@ -166,7 +166,8 @@ class Sweep:
             for request in log.requests.values()
             if request.first_s and request.first_s > at_s - OWN_TTFT_S
         ]
-        condition = self._stop_conditions.reading(at_s, signals, rate_per_s + log.others_per_s(), own_ttfts)
+        factor = GENTLE_QUEUE if self._plan.mode == "gentle" and self._has_answers() else 1.0
+        condition = self._stop_conditions.reading(at_s, signals, rate_per_s + log.others_per_s(), own_ttfts, factor)
         may_end = condition == "production_ttft" or self._may_harm_others()
         if condition is not None and isinstance(self._action, Run) and may_end:
             self._end_sending(condition, at_s, "the engine's page says so")
@@ -323,13 +324,15 @@ class Sweep:
         self._log.stages[run.stage] = replace(stage, ended_s=at_s)
         if run.phase == "warm_up":
             self._end_warm_up(lasted_s, at_s)
-        elif self._is_near_threshold(at_s):
+        elif (is_near := self._is_near_threshold(at_s)) and self._has_answers():
             self._end_sending("near_threshold", at_s, f"{plan.gentle_share:.0%} of a threshold")
         elif falls_behind(self._log, stage, at_s):
             self._end_sending("saturated", at_s, "completions fall behind arrivals")
         elif run.phase in ("rest", "climb"):
             self._climb(run, lasted_s, at_s)
-        elif lasted_s >= plan.stage_length_s or self._may_end_early(stage, lasted_s, plan.stage_length_s):
+        elif not is_near and (
+            lasted_s >= plan.stage_length_s or self._may_end_early(stage, lasted_s, plan.stage_length_s)
+        ):
             self._advance(at_s)
 
     def _end_warm_up(self, lasted_s: float, at_s: float) -> None:
@@ -392,6 +395,10 @@ class Sweep:
         waiting = [request for request in self._log.open.values() if not request.counted]
         shares = [*self._threshold_shares, *(request.max_threshold_share(at_s, plan.slos) for request in waiting)]
         return sum(share >= plan.gentle_share for share in shares) >= GENTLE_BREACHES
+
+    def _has_answers(self) -> bool:
+        """Whether there are enough answers for a model of the engine."""
+        return sum(stage.answered for stage in self._log.stages if stage.phase != "warm_up") >= GENTLE_ANSWERS
 
     # -- the end
 

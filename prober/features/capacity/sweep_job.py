@@ -154,8 +154,7 @@ class SweepJob:
         name, finished = self._target.name, run.finished
         self._series.ended(run, result)
         if has_capacity(result) and url == self._target.target.spec.url:
-            self._target.demand.show_capacity(result.capacities)
-            self._series.capacity_time(result.ended_unix_s)
+            self._target.show_capacity()
         self._series.stages(self._target.last_curve())
         text = f"sweep: {finished.verdict}, {result.capacity_words()}; why it ended: {ending(result.stop, result.stop_detail)}"
         log.info("target=%s %s (%s)", name, text, finished.reason)

@@ -41,6 +41,7 @@ RECENT_PROBES = 20  # by which the burn of the SLOs' budgets is judged during a 
 MARGIN_S = (
     60.0  # added to `limits.time` of another replica's sweep, which also looks at the target and cuts its requests
 )
+MAX_POOLED = 4  # sweeps of one engine whose capacities are pooled for the headroom
 SETTLED_S = 60.0  # after a change of the engine, until it is warm and may be swept
 log = logging.getLogger(__name__)
 
@@ -282,18 +283,33 @@ class TargetSweeps(TargetObserver):
         return self.last_capacity() or next(measured, None)
 
     async def recall(self) -> None:
-        """Read results until one has a capacity, and show it, the last load curve and the last end."""
+        """Read results until enough have a capacity, and show it, the last load curve and the last end."""
         series = self.series
         await self.results.read(self._has_capacity)
-        result = self.last_capacity()
+        await self.results.read(lambda _: len(self._comparable()) >= MAX_POOLED)
         if series is None or series is not self.series:
             return
-        if result is not None:
-            self.demand.show_capacity(result.capacities)
-            series.capacity_time(result.ended_unix_s)
+        self.show_capacity()
         series.stages(self.last_curve())
         if latest := self.latest():
             series.last_end(latest[0].ended_unix_s, latest[0].stop or "")
+
+    def show_capacity(self) -> None:
+        """Show the last capacity that was found, and the headroom by it and those of sweeps like it."""
+        if self.series is not None and (results := self._comparable()):
+            earlier = [capacity for result in results[1:] for capacity in result.capacities]
+            self.demand.show_capacity(results[0].capacities, earlier)
+            self.series.capacity_time(results[0].ended_unix_s)
+
+    def _comparable(self) -> list[Result]:
+        """The last result with a capacity, and those before it of the same engine, load and SLOs; the last MAX_POOLED of them."""
+        results = [result for result in self.latest() if self._has_capacity(result)]
+        alike = [
+            of
+            for of in results
+            if (of.target, of.load, of.slos) == (results[0].target, results[0].load, results[0].slos)
+        ]
+        return alike[:MAX_POOLED]
 
     def _try(self, request: StartRequest) -> None:
         with suppress(Refused):  # it is counted and logged

@@ -2,7 +2,8 @@
 
     instances = ceil(peak ÷ (capacity of one at all SLOs × (1 − headroom)))
 
-where headroom is the free share of the capacity. The lower bound of the capacity is used: the estimate is too high half of the time.
+where headroom is the free share of the capacity, in requests of the sweep's shape and without other load. Its lower bound is used: the
+estimate is too high half of the time.
 """
 
 import math
@@ -33,7 +34,8 @@ class Demand:
 class Size:
     """Instances for a demand.
 
-    per_instance: lowest lower bound of the capacities, requests per second
+    per_instance: lowest lower bound of the capacities, requests of the sweep's shape per second
+    is_alone: they are what an instance carries without other load; else beside what others sent during the sweep, which is not known
     slo: the SLO with the lowest capacity
     free: share of the capacity that is free at the peak
     holds_without_one: the others carry the peak if one instance is lost
@@ -49,6 +51,7 @@ class Size:
     free: float
     reached: bool
     holds_without_one: bool
+    is_alone: bool = True
     dollars_per_hour: float | None = None
     dollars_per_million_prompt: float | None = None
     dollars_per_million_output: float | None = None
@@ -83,7 +86,8 @@ def size(result: Result, demand: Demand, gpus_per_instance: int, gpu_price: floa
     gpus = needed * gpus_per_instance
     free = 1 - demand.peak_per_s / (needed * per_instance)
     holds_without_one = demand.peak_per_s <= (needed - 1) * per_instance
-    answer = Size(needed, gpus, per_instance, slo, free, reached, holds_without_one)
+    is_alone = all(capacity.own is not None for capacity in result.capacities)
+    answer = Size(needed, gpus, per_instance, slo, free, reached, holds_without_one, is_alone)
     return answer if gpu_price is None else _priced(result, answer, demand.peak_per_s, gpu_price)
 
 
@@ -118,7 +122,8 @@ def _per_instance(result: Result) -> tuple[str, float, bool] | Refused:
         if slo.name not in judged:
             return Refused(f"the sweep says nothing of the SLO {slo.name!r}: sweep again with it")
     bounds: list[tuple[float, str, bool]] = []
-    for capacity in result.capacities:
+    for found in result.capacities:
+        capacity = found if found.own is None else found.of_shape(found.own)
         if capacity.verdict == "below":
             return Refused(
                 f"the SLO {capacity.slo!r} fails at {capacity.upper or 0:.3g}/s, and no lower rate is shown to hold"

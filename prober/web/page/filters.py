@@ -190,7 +190,7 @@ def probe_notes(probe: ProbeResult) -> str:
 def sweep_request_tokens(capacity: Capacities) -> float | None:
     """Tokens of one request of the sweep; None if they are not known."""
     least = binding(tuple(capacity.capacities))
-    return least.tokens_per_s / least.estimate if least and least.tokens_per_s and least.estimate else None
+    return least.own.prompt_tokens + least.own.output_tokens if least and least.own else None
 
 
 def room_kind(room: Room) -> Kind:

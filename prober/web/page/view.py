@@ -58,12 +58,17 @@ class Spending:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Headroom: the free share of the capacity, in requests or tokens; below 0 if demand is higher. None: not known."""
+    """Free share of the capacity, below 0 if demand is higher, and requests/s of the sweep's shape that can be added.
 
-    unit: str
+    None: not known.
+    """
+
     lower: float | None
     estimate: float | None
     upper: float | None
+    addable_lower: float | None
+    addable: float | None
+    addable_upper: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +76,19 @@ class Capacities:
     """The capacities that the last successful sweep found, and the headroom. None: not known.
 
     at_unix_s: when the sweep ended
-    demand_per_s: requests that the engine finishes now
-    shape_ratio: tokens of a request of the sweep ÷ tokens of a request now
+    room: headroom; None: not known, and why
+    demand_per_s: requests that arrive at the engine now
+    shape: mean prompt tokens, computed ones, and output tokens of a request now
     exhausted_unix_s: when demand is forecast to reach the capacity
     """
 
     capacities: Sequence[Capacity]
     at_unix_s: float
-    rooms: Sequence[Room] = ()
+    room: Room | None = None
+    why_unknown: str = ""
     demand_per_s: float | None = None
     exhausted_unix_s: float | None = None
-    shape_ratio: float | None = None
+    shape: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)

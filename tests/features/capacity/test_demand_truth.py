@@ -35,7 +35,7 @@ from prober.probing.supervisor import Supervisor
 from prober.probing.target import Identity, Target
 from prober.probing.target_runner import Names, RunnerContext
 from prober.probing.trust import Trust
-from prober.results.capacity import Capacity
+from prober.results.capacity import Capacity, ShapeCapacity
 from prober.storage.saved_rows import SavedRows
 from tests.virtual import VirtualClock, VirtualLoop
 
@@ -186,7 +186,13 @@ class World:
         await self.fleet.settled()
         self.reloading = False
         for target in self.targets.values():
-            found = Capacity("ttft", "found", *(3 * (CAPACITY_PER_S,)), tokens_per_s=CAPACITY_PER_S * sum(TOKENS))
+            own = ShapeCapacity(*TOKENS, CAPACITY_PER_S, 0.0)
+            shapes = tuple(
+                replace(own, prompt_tokens=x * TOKENS[0], output_tokens=y * TOKENS[1], per_s=CAPACITY_PER_S / max(x, y))
+                for x in (1.0, 2.0)
+                for y in (1.0, 2.0)
+            )
+            found = Capacity("ttft", "found", *(3 * (CAPACITY_PER_S,)), own=own, shapes=shapes)
             self.demand(target.name).show_capacity([found])
 
     async def change(self, who: str, **changes: Any) -> None:
@@ -228,7 +234,7 @@ class World:
             if self.reloading and who == "victim":
                 continue  # it is still the one of before, or already the other
             engine = self.engines[target.engine]
-            per_s, free = self.value(DEMAND, name), self.value(HEADROOM, name, "requests", "estimate")
+            per_s, free = self.value(DEMAND, name), self.value(HEADROOM, name, "estimate")
             where = f"{name} of engine {target.engine} at {now_s - 1000:.0f} s"
             assert (per_s is None) == (free is None), where
             if per_s is None or free is None:
@@ -244,16 +250,13 @@ class World:
             low, high = min(truths) * (1 - TOLERANCE) - 0.05, max(truths) * (1 + TOLERANCE) + 0.05
             assert low <= per_s <= high, f"{where}: {per_s:.2f}/s is stated, true is {low:.2f} to {high:.2f}/s"
             assert free == pytest.approx(1 - per_s / CAPACITY_PER_S, abs=0.05), where
-            tokens = self.value(HEADROOM, name, "tokens", "estimate")
-            assert tokens is not None, where
-            assert tokens == pytest.approx(free, abs=0.05), where
 
     def check_peaks(self) -> None:
         """No peak of a day is above what some engine's users ever asked for on the span that a peak is of."""
         for name, state in self.headroom.states():
             courses = [self.engines[each].course for each in (("z",) if name == "b" else ("x", "y"))]
             most = max((course[i] - course[i - 240]) / 240 for course in courses for i in range(240, len(course)))
-            highest = max(highest for _, highest, _ in json.loads(state)["requests"])
+            highest = max(per_s for _, _, per_s, *_ in json.loads(state))
             assert highest <= most * (1 + TOLERANCE) + 0.05, f"{name}: a peak of {highest:.2f}/s, true is {most:.2f}/s"
 
     async def watch(self) -> None:
@@ -504,7 +507,7 @@ def test_another_page_has_no_demand_until_it_was_read_for_a_minute(changes: dict
         assert world.value(DEMAND, "a") is not None
         await world.change("victim", **changes)
         name = world.targets["victim"].name
-        for family in (DEMAND, "llmslo_demand_tokens_per_second", "llmslo_capacity_shape_ratio", HEADROOM):
+        for family in (DEMAND, "llmslo_demand_tokens_per_second", HEADROOM):
             assert not [labels for labels in world.families[family].children if labels[0] in ("a", name)]
         assert world.demand(name).demand.requests_per_s is None
         await asyncio.sleep(50.0)

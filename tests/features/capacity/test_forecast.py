@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from prober.features.capacity.forecast import DAY_S, Forecast, Peaks, forecast, peaks_of, student, trend
+from prober.features.capacity.forecast import DAY_S, Forecast, Load, Peaks, forecast, peaks_of, student, trend
 
 MONDAY = 20_000 // 7 * 7 + 4  # 1970 began on a Thursday
 
@@ -144,30 +144,32 @@ def test_a_week_without_growth_is_hardly_ever_taken_for_growth(length: int) -> N
 
 
 def test_a_peak_is_the_highest_of_a_day_by_utc() -> None:
-    """Of days that are over and were seen for 20 hours; the days that began or ended unseen are left out."""
+    """By its tokens, of days that are over and were seen for 20 hours; the days that began or ended unseen are left out."""
     peaks = Peaks()
+    peaks.take(101 * DAY_S, Load(99.0, 10, 10))
+    of_two_days = {101: Load(29, 80, 20), 102: Load(30, 80, 20)}
     for hour in range(9, 24 * 4 - 6):
-        peaks.take(100 * DAY_S + hour * 3600 + 1800, 5 + hour % 24 + hour // 24)
-    assert peaks.of_complete_days(noon(103)) == {101: 29, 102: 30}
-    assert peaks.of_complete_days(noon(104)) == {101: 29, 102: 30}
-    assert peaks.of_complete_days(noon(102)) == {101: 29}
+        peaks.take(100 * DAY_S + hour * 3600 + 1800, Load(5.0 + hour % 24 + hour // 24, 80, 20))
+    assert peaks.of_complete_days(noon(103)) == of_two_days
+    assert peaks.of_complete_days(noon(104)) == of_two_days
+    assert peaks.of_complete_days(noon(102)) == {101: Load(29, 80, 20)}
 
 
 def test_peaks_of_five_weeks_are_kept_and_survive_json() -> None:
     """The newest 35 that are over, and the day that is not."""
     peaks = Peaks()
     for hour in range(24 * 50 + 12):
-        peaks.take(hour * 3600.0, hour / 24)
+        peaks.take(hour * 3600.0, Load(hour / 24, 80.5, 20))
     assert list(peaks.of_complete_days(noon(50))) == list(range(15, 50))
     again = peaks_of(json.loads(json.dumps(peaks.rows())))
     assert again == peaks
     assert len(again.days) == 36
-    again.take(noon(50), 99)
-    assert again.days[50][0] == 99
+    again.take(noon(50), Load(99, 80, 20))
+    assert again.days[50][0].requests_per_s == 99
     assert list(peaks.of_complete_days(noon(60))) == list(range(25, 50))
 
 
-@pytest.mark.parametrize("rows", [[[1, 2]], [3], [["x", 1, 2]], [[1, None, 2]]])
+@pytest.mark.parametrize("rows", [[[1, 2]], [3], [["x", 1, 2, 2, 2]], [[1, 2, None, 2, 2]], [[1, 2, 1e999, 2, 2]]])
 def test_rows_that_are_none_are_refused(rows: list[list[float]]) -> None:
     """With a ValueError, whatever is wrong."""
     with pytest.raises(ValueError, match=r"."):

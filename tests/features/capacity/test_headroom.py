@@ -1,5 +1,7 @@
 """What is left of a capacity, by the newest demand."""
 
+from dataclasses import replace
+from math import log
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,11 +15,21 @@ from prober.mock.server import running
 from prober.net.prometheus import QueryFailed
 from prober.probing.observer import ObservedTarget
 from prober.probing.target import Target
-from prober.results.capacity import Capacity
+from prober.results.capacity import Capacity, ShapeCapacity, Z
 from prober.storage.saved_rows import SavedRows
 from tests.features.capacity.stage import SLOTS, staged, target_spec, until
 
-FOUND = Capacity("ttft", "found", lower=8.0, estimate=10.0, upper=12.0, tokens_per_s=5_000.0)
+
+def of_tokens(prompt: float, output: float, tokens_per_s: float = 5_000.0) -> ShapeCapacity:
+    """An engine that is limited by all tokens alike. The interval is from 0.8 to 1.25 of the estimate."""
+    return ShapeCapacity(prompt, output, tokens_per_s / (prompt + output), log(1.25) / Z[0.9])
+
+
+FOUND = Capacity(
+    *("ttft", "found", 8.0, 10.0, 12.5),
+    own=of_tokens(400, 100),
+    shapes=tuple(of_tokens(prompt, output) for prompt in (80, 400, 1_000, 2_400) for output in (20, 100, 250, 600)),
+)
 DAY_S = 86_400
 
 
@@ -63,8 +75,8 @@ class Shown:
         signals = EngineSignals(
             EngineInfo("vllm"),
             requests_finished_total=requests,
-            prompt_tokens_total=tokens,
-            generation_tokens_total=None if tokens is None else 0.0,
+            prompt_tokens_total=None if tokens is None else 0.8 * tokens,
+            generation_tokens_total=None if tokens is None else 0.2 * tokens,
         )
         self.demand.page_read(PageReading(round(at_s * 1e9), self.epoch, signals))
 
@@ -79,47 +91,125 @@ class Shown:
 
 
 def test_headroom_follows_the_demand() -> None:
-    """In requests and tokens, with the capacity's interval; over the last five minutes only."""
+    """With the capacity's interval, and what can be added of the sweep's shape; over the last five minutes only."""
     shown = Shown()
     shown.demand.show_capacity([FOUND])
-    assert shown.value("llmslo_headroom_ratio", "requests", "estimate") is None, "the demand is unknown"
+    assert shown.value("llmslo_headroom_ratio", "estimate") is None, "the demand is unknown"
+    assert shown.demand.why_unknown == "the demand is not known at the moment"
     shown.read(0.0, 0, 0)
     shown.read(100.0, 400, 200_000)
     assert shown.value("llmslo_demand_requests_per_second") == 4
-    assert shown.value("llmslo_demand_tokens_per_second") == 2_000
-    assert shown.value("llmslo_capacity_shape_ratio") == 1, "500 tokens a request in both"
-    for bound, free in (("lower", 0.5), ("estimate", 0.6), ("upper", 1 - 4 / 12)):
-        assert shown.value("llmslo_headroom_ratio", "requests", bound) == free
-    assert shown.value("llmslo_headroom_ratio", "tokens", "estimate") == 0.6
+    assert shown.value("llmslo_demand_tokens_per_second") == pytest.approx(2_000)
+    for bound, per_s in (("lower", 8), ("estimate", 10), ("upper", 12.5)):
+        assert shown.value("llmslo_headroom_ratio", bound) == pytest.approx(1 - 4 / per_s)
+        assert shown.value("llmslo_addable_requests_per_second", bound) == pytest.approx(per_s - 4)
+    assert shown.demand.why_unknown == ""
     for at_s in range(200, 700, 100):
         shown.read(float(at_s), 400, 200_000)
-    assert shown.value("llmslo_headroom_ratio", "requests", "estimate") == 1
+    assert shown.value("llmslo_headroom_ratio", "estimate") == 1, "nothing is there"
+    assert shown.value("llmslo_addable_requests_per_second", "upper") == pytest.approx(12.5)
 
 
-def test_requests_are_corrected_for_their_size() -> None:
-    """Production's requests of twice the tokens: half as many of them can be carried; tokens say the same by themselves."""
+@pytest.mark.parametrize("size", [0.25, 1.7, 4.0, 9.0])
+def test_a_request_takes_of_the_capacity_what_its_size_takes(size: float) -> None:
+    """Between the shapes that were computed and beyond the largest; what the sweep found stays."""
     shown = Shown()
     shown.demand.show_capacity([FOUND])
     shown.read(0.0, 0, 0)
-    shown.read(100.0, 200, 200_000)
-    assert shown.value("llmslo_capacity_shape_ratio") == 0.5
-    assert shown.value("llmslo_headroom_ratio", "requests", "estimate") == 0.6
-    assert shown.value("llmslo_headroom_ratio", "tokens", "estimate") == 0.6
-    assert shown.value("llmslo_capacity_requests_per_second", "ttft", "estimate") == 10, "the sweep's own answer stays"
+    shown.read(100.0, 400, 200_000 * size)
+    assert shown.value("llmslo_headroom_ratio", "estimate") == pytest.approx(1 - 0.4 * size, abs=0.025 * max(1.0, size))
+    assert shown.value("llmslo_addable_requests_per_second", "estimate") == pytest.approx(
+        max(0.0, 10 - 4 * size), abs=0.3
+    )
+    assert shown.value("llmslo_capacity_requests_per_second", "ttft", "estimate") == 10
+
+
+def test_a_request_beyond_the_shapes_that_were_computed_is_less_certain() -> None:
+    """And a smaller one than the smallest counts as that."""
+    inside, beyond, small = FOUND.at(2_400, 600), FOUND.at(24_000, 6_000), FOUND.at(8, 2)
+    assert inside is not None
+    assert beyond is not None
+    assert small is not None
+    assert beyond.log_error > inside.log_error + 0.5
+    assert small.per_s == pytest.approx(50)
+    assert inside.per_s == pytest.approx(5 / 3)
+    assert beyond.per_s == pytest.approx(1 / 6)
+
+
+def test_prompt_tokens_that_the_engine_has_cached_take_nothing() -> None:
+    """The capacity is of computed tokens."""
+    shown = Shown()
+    shown.demand.show_capacity([FOUND])
+    for at_s in (0.0, 100.0):
+        signals = EngineSignals(
+            EngineInfo("vllm"),
+            requests_finished_total=4 * at_s,
+            prompt_tokens_total=4_000 * at_s,
+            prefix_cache_hits_tokens_total=2_400 * at_s,
+            generation_tokens_total=400 * at_s,
+        )
+        shown.clock.now_s = at_s
+        shown.demand.page_read(PageReading(round(at_s * 1e9), 0, signals))
+    assert shown.value("llmslo_demand_tokens_per_second") == pytest.approx(2_000)
+    assert shown.value("llmslo_headroom_ratio", "estimate") == pytest.approx(0.6)
+
+
+def test_an_overloaded_engine_has_the_demand_that_arrives() -> None:
+    """It finishes no more than it can; the queue grows by the rest."""
+    shown = Shown()
+    shown.demand.show_capacity([FOUND])
+    for at_s in (0.0, 100.0):
+        signals = EngineSignals(
+            EngineInfo("vllm"),
+            requests_finished_total=10 * at_s,
+            requests_running=24.0,
+            requests_waiting=5 * at_s,
+            prompt_tokens_total=4_000 * at_s,
+            generation_tokens_total=1_000 * at_s,
+        )
+        shown.clock.now_s = at_s
+        shown.demand.page_read(PageReading(round(at_s * 1e9), 0, signals))
+    assert shown.value("llmslo_demand_requests_per_second") == 15
+    assert shown.value("llmslo_headroom_ratio", "estimate") == pytest.approx(-0.5)
+    assert shown.value("llmslo_addable_requests_per_second", "estimate") == 0
 
 
 def test_the_binding_slo_counts_and_the_next_sweep_replaces_all_capacities() -> None:
     """No series of the sweep before is left."""
     shown = Shown()
-    shown.read(0.0, 0, None)
-    shown.read(100.0, 400, None)
-    tpot = Capacity("tpot", "found", lower=15.0, estimate=20.0, upper=25.0)
+    shown.read(0.0, 0, 0)
+    shown.read(100.0, 400, 200_000)
+    shapes = tuple(replace(shape, per_s=2 * shape.per_s) for shape in FOUND.shapes)
+    tpot = replace(FOUND, slo="tpot", own=of_tokens(400, 100, 10_000), shapes=shapes)
     shown.demand.show_capacity([FOUND, tpot])
-    assert shown.value("llmslo_headroom_ratio", "requests", "estimate") == 0.6
+    assert shown.value("llmslo_headroom_ratio", "estimate") == pytest.approx(0.6)
     shown.demand.show_capacity([tpot])
-    assert shown.value("llmslo_headroom_ratio", "requests", "estimate") == 0.8
+    assert shown.value("llmslo_headroom_ratio", "estimate") == pytest.approx(0.8)
     assert shown.value("llmslo_capacity_requests_per_second", "ttft", "estimate") is None
-    assert shown.value("llmslo_headroom_ratio", "tokens", "estimate") is None, "its tokens are not known"
+
+
+def test_sweeps_of_the_same_engine_narrow_the_headroom() -> None:
+    """Those that agree; what they disagree by widens it, and the mean is between."""
+    shown = Shown()
+    shown.read(0.0, 0, 0)
+    shown.read(100.0, 400, 200_000)
+    shapes = tuple(replace(shape, per_s=1.6 * shape.per_s) for shape in FOUND.shapes)
+    other = replace(FOUND, shapes=shapes, own=of_tokens(400, 100, 8_000))
+    widths, estimates = [], []
+    for earlier in ([], [FOUND, FOUND, FOUND], [other]):
+        shown.demand.show_capacity([FOUND], earlier)
+        lower, estimate, upper = (
+            shown.value("llmslo_headroom_ratio", bound) for bound in ("lower", "estimate", "upper")
+        )
+        assert lower is not None
+        assert estimate is not None
+        assert upper is not None
+        widths.append(upper - lower)
+        estimates.append(estimate)
+    alone, agreeing, disagreeing = widths
+    assert agreeing < 0.9 * alone < 0.9 * disagreeing
+    assert estimates[0] == pytest.approx(estimates[1])
+    assert estimates[0] < estimates[2] < 1 - 4 / 16
 
 
 def test_an_slo_without_enough_data_leaves_only_an_upper_bound_of_the_headroom() -> None:
@@ -128,23 +218,32 @@ def test_an_slo_without_enough_data_leaves_only_an_upper_bound_of_the_headroom()
     shown.demand.show_capacity((FOUND, Capacity("tpot", "not_enough_data")))
     for second in range(0, 121, 60):
         shown.read(second, 3.0 * second, 1_500.0 * second)
-    assert shown.value("llmslo_headroom_ratio", "requests", "upper") == pytest.approx(1 - 3 / 12)
-    assert shown.value("llmslo_headroom_ratio", "tokens", "upper") == pytest.approx(1 - 3 / 12)
+    assert shown.value("llmslo_headroom_ratio", "upper") == pytest.approx(1 - 3 / 12.5)
+    assert shown.value("llmslo_addable_requests_per_second", "upper") == pytest.approx(9.5)
     for bound in ("lower", "estimate"):
-        assert shown.value("llmslo_headroom_ratio", "requests", bound) is None
-        assert shown.value("llmslo_capacity_tokens_per_second", bound) is None
+        assert shown.value("llmslo_headroom_ratio", bound) is None
+        assert shown.value("llmslo_addable_requests_per_second", bound) is None
     assert shown.value("llmslo_capacity_requests_per_second", "ttft", "estimate") == 10.0
     assert shown.value("llmslo_capacity_requests_per_second", "tpot", "estimate") is None
 
 
-def test_a_capacity_that_was_not_reached_gives_no_headroom() -> None:
-    """A rate at which the SLO held is no capacity: how much more there is is not known."""
-    shown = Shown()
-    shown.read(0.0, 0, None)
-    shown.read(100.0, 400, None)
-    shown.demand.show_capacity([Capacity("ttft", "not_reached", lower=50.0)])
-    assert shown.value("llmslo_capacity_requests_per_second", "ttft", "lower") == 50
-    assert shown.value("llmslo_headroom_ratio", "requests", "lower") is None
+def test_what_cannot_be_known_has_no_headroom_and_says_why() -> None:
+    """A page without tokens; a sweep that did not see what others sent; a rate that held, which is no capacity."""
+    unseen = replace(FOUND, own=None, shapes=())
+    held = replace(FOUND, verdict="not_reached", lower=50.0, estimate=None, upper=None)
+    for capacity, tokens, why in (
+        (FOUND, None, "the engine's page does not count tokens, so that the size of its requests is not known"),
+        (unseen, 200_000, "the engine's page showed no requests and tokens of others during the sweep"),
+        (held, 200_000, "no sweep has found a capacity"),
+    ):
+        shown = Shown()
+        shown.read(0.0, 0, None if tokens is None else 0)
+        shown.read(100.0, 400, tokens)
+        shown.demand.show_capacity([capacity])
+        assert shown.value("llmslo_capacity_requests_per_second", "ttft", "lower") == capacity.lower
+        assert not shown.families["llmslo_headroom_ratio"].children
+        assert not shown.families["llmslo_addable_requests_per_second"].children
+        assert shown.demand.why_unknown == why
 
 
 def test_the_requests_of_a_sweep_are_not_demand() -> None:
@@ -169,13 +268,13 @@ def test_a_growing_demand_is_forecast_to_reach_the_capacity() -> None:
     for growth, has_forecast in ((100.0, True), (0.0, False)):
         shown = Shown()
         shown.clock.start_unix_s = 20_000.0 * DAY_S
-        total, at_s = 0.0, 0.0
+        requests, at_s = 0.0, 0.0
         for hour in range(24 * 21):
             per_s = 1_000 + growth * (hour // 24) + 20 * (hour // 24 % 2)
             for _ in range(12):
                 at_s += 300.0
-                total += 300.0 * per_s
-                shown.read(at_s, None, total)
+                requests += 300.0 * per_s / 500
+                shown.read(at_s, requests, 500 * requests)
         ((name, rows),) = shown.headroom.states()
         again = Shown({name: rows})
         again.clock.start_unix_s = 20_000.0 * DAY_S + at_s
@@ -187,22 +286,24 @@ def test_a_growing_demand_is_forecast_to_reach_the_capacity() -> None:
 
 
 async def test_the_answer_of_a_query_takes_the_place_of_the_engines_counters() -> None:
-    """Counters are not read; an unknown demand has no series, and is never 0; a short silence changes nothing."""
+    """Counters are not read; an unknown demand has no series, and is never 0; a short silence changes nothing. The size of the
+    requests is then not known, and so no headroom."""
     shown = Shown(more="demand_query: users")
     shown.demand.show_capacity([FOUND])
     shown.answer(0.0, None)
     assert shown.value("llmslo_demand_requests_per_second") is None
-    assert shown.value("llmslo_headroom_ratio", "requests", "estimate") is None
+    assert shown.value("llmslo_headroom_ratio", "estimate") is None
     shown.answer(30.0, 4.0)
     shown.read(40.0, 0, 0)
     shown.read(140.0, 900, 900_000)
     shown.answer(150.0, None)
     assert shown.value("llmslo_demand_requests_per_second") == 4
     assert shown.value("llmslo_demand_tokens_per_second") is None
-    assert shown.value("llmslo_headroom_ratio", "requests", "estimate") == 0.6
+    assert shown.value("llmslo_headroom_ratio", "estimate") is None
+    assert shown.demand.why_unknown == "sweep.demand_query counts requests, and not their tokens"
     shown.answer(331.0, None)
     assert shown.value("llmslo_demand_requests_per_second") is None
-    assert shown.value("llmslo_headroom_ratio", "requests", "estimate") is None
+    assert shown.value("llmslo_headroom_ratio", "estimate") is None
     shown.reconfigure(sweep=None)
     shown.read(400.0, 0, 0)
     shown.read(500.0, 200, 100_000)
@@ -231,7 +332,7 @@ def test_a_minute_of_readings_is_the_least_that_a_rate_is_stated_for() -> None:
     for at_s in range(0, 60, 5):
         shown.read(float(at_s), 4 * at_s, 2_000 * at_s)
         assert shown.value("llmslo_demand_requests_per_second") is None
-        assert shown.value("llmslo_headroom_ratio", "requests", "estimate") is None
+        assert shown.value("llmslo_headroom_ratio", "estimate") is None
     shown.read(60.0, 240, 120_000)
     assert shown.value("llmslo_demand_requests_per_second") == 4
 
@@ -246,7 +347,7 @@ def test_a_counter_that_falls_unrecognised_is_no_demand_of_0() -> None:
     for at_s in range(0, 60, 5):
         shown.read(105.0 + at_s, 4 * at_s, None)
         assert shown.value("llmslo_demand_requests_per_second") is None
-        assert shown.value("llmslo_headroom_ratio", "requests", "estimate") is None
+        assert shown.value("llmslo_headroom_ratio", "estimate") is None
     shown.read(165.0, 240, None)
     assert shown.value("llmslo_demand_requests_per_second") == 4
 
@@ -267,16 +368,14 @@ def test_the_time_over_a_restart_is_left_out() -> None:
 
 
 def test_requests_are_not_stated_without_the_tokens_that_the_page_counts() -> None:
-    """They would be taken for requests of the sweep's size; the shape is not known either."""
+    """Nor is their shape."""
     shown = Shown()
     shown.demand.show_capacity([FOUND])
     for at_s in range(0, 120, 10):
-        shown.read(float(at_s), 4 * at_s, None if at_s < 40 else 8_000 * at_s)
+        shown.read(float(at_s), 4 * at_s, None if at_s < 40 else 4_000 * at_s)
         if 40 <= at_s < 100:
-            assert shown.value("llmslo_headroom_ratio", "requests", "estimate") is None
-            assert shown.value("llmslo_capacity_shape_ratio") is None
-    assert shown.value("llmslo_headroom_ratio", "requests", "estimate") == 1 - 4 / 2.5
-    assert shown.value("llmslo_capacity_shape_ratio") == 0.25
+            assert shown.value("llmslo_headroom_ratio", "estimate") is None
+    assert shown.value("llmslo_headroom_ratio", "estimate") == pytest.approx(1 - 0.8, abs=0.03)
 
 
 def test_the_demand_before_a_sweep_is_shown_until_there_is_a_newer_one_and_not_for_ever() -> None:
@@ -373,13 +472,13 @@ def test_the_capacity_of_another_url_gives_no_headroom() -> None:
     shown.read(0.0, 0, 0)
     shown.read(100.0, 400, 200_000)
     shown.reconfigure(max_in_flight=7)
-    assert shown.value("llmslo_headroom_ratio", "requests", "estimate") == 0.6
+    assert shown.value("llmslo_headroom_ratio", "estimate") == pytest.approx(0.6)
     shown.reconfigure(url="http://127.0.0.1:2")
-    for name in ("llmslo_headroom_ratio", "llmslo_capacity_requests_per_second", "llmslo_capacity_tokens_per_second"):
+    for name in ("llmslo_headroom_ratio", "llmslo_capacity_requests_per_second", "llmslo_addable_requests_per_second"):
         assert not shown.families[name].children
     assert shown.value("llmslo_demand_requests_per_second") == 4
     shown.demand.show_capacity([FOUND])
-    assert shown.value("llmslo_headroom_ratio", "requests", "estimate") == 0.6
+    assert shown.value("llmslo_headroom_ratio", "estimate") == pytest.approx(0.6)
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1", "http://127.0.0.1:2"])
@@ -395,7 +494,7 @@ def test_a_target_that_takes_over_a_name_goes_on_with_demand_and_capacity(url: s
     shown.observe()
     demand.page_read(PageReading(10**11, 0, EngineSignals(EngineInfo("vllm"), requests_finished_total=9e9)))
     before.removed()
-    assert shown.value("llmslo_headroom_ratio", "requests", "estimate") == (0.6 if is_same else None)
+    assert shown.value("llmslo_headroom_ratio", "estimate") == (pytest.approx(0.6) if is_same else None)
     assert shown.value("llmslo_demand_requests_per_second") == (4 if is_same else None)
 
 

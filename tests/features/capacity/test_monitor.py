@@ -99,3 +99,25 @@ async def test_replicas_begin_scheduled_sweeps_at_different_times(monkeypatch: p
     assert len({round(delay_s, 3) for delay_s in delays_s}) == 3
     assert delays_s[0] == delays_s[3]
     assert all(0 <= delay_s <= 120 for delay_s in delays_s)
+
+
+def beside(stage: Stage, url: str, name: str) -> Target:
+    """A further target of the stage."""
+    target = Target(target_spec(url).model_copy(update={"name": name}), stage.clock)
+    target.state = TargetState.READY
+    ObservedTarget(name, target, (stage.headroom, stage.sweeps))
+    return target
+
+
+async def test_one_that_may_not_begin_does_not_hold_up_the_next() -> None:
+    """Two wait; the first is not ready when its turn comes, and the second is begun all the same."""
+    async with running(SLOTS) as url, staged(url) as stage:
+        ill, well = beside(stage, url, "ill"), beside(stage, url, "well")
+        stage.sweeps.start("t")
+        await until(lambda: stage.value("llmslo_sweep_rate_per_second") > 0)
+        for target in (ill, well):
+            with pytest.raises(Refused, match="waits for its end"):
+                stage.sweeps.start(str(target.spec.name), "schedule")
+        ill.state = TargetState.FAILING
+        stage.sweeps.stop("t")
+        await until(lambda: stage.sweeps.under_way == "well")

@@ -19,12 +19,14 @@ from prober.features.capacity.fitting import fit
 from prober.features.capacity.observations import observations, ttfts_s
 from prober.features.capacity.replay import Background, RequestLengths, background, build_scene
 from prober.features.capacity.request_record import RequestRecord
+from prober.features.capacity.shape_capacities import by_sum
 from prober.features.capacity.structures import CHUNKED
 from prober.features.capacity.sweep_plan import Plan
 from prober.features.capacity.sweep_record import Record, Stage
 from prober.features.capacity.tail import calibrate
 from prober.measure.engine_signals import EngineHistogram, EngineInfo, EngineSignals
 from prober.measure.objective import Slo
+from prober.results.capacity import Capacity
 from prober.simulation.parameters import Parameters
 from prober.simulation.serving import Service
 from prober.workload.shapes import Lognormal
@@ -146,6 +148,69 @@ def test_the_estimate_is_near_the_truth_and_its_interval_holds_it() -> None:
     assert 0.05 < wide < 0.6
     assert abs(log(found.estimate / KNEE)) < wide
     assert found.samples < 500
+
+
+@pytest.mark.parametrize(
+    ("prompts", "outputs", "truth_per_s"),
+    [(1, 1, 7.22), (4, 1, 1.42), (0.25, 0.25, 32.1), (2, 2, 3.27)],
+    ids=["as seen", "four times the prompt", "a quarter", "twice"],
+)
+def test_a_request_of_another_size_takes_what_it_takes_of_the_engine(
+    prompts: float, outputs: float, truth_per_s: float
+) -> None:
+    """The truth is of 30,000 requests of that size on the simulated engine, one in twenty of the sweep's, by bisection."""
+    (found,) = estimated().capacities
+    of_size = found.at(429 * prompts, 44 * outputs)
+    assert of_size is not None
+    assert abs(log(of_size.per_s / truth_per_s)) < min(0.3, 2 * of_size.log_error)
+    assert of_size.log_error < 0.35
+
+
+def test_bursts_of_others_are_seen_and_cost_capacity() -> None:
+    """A rate that varies by half every six seconds, and one that does not."""
+    seen, rng = record(), Random(3)
+    rates = [20 * (1.5 if second // 6 % 2 else 0.5) for second in range(120)]
+    for rate, variation in ((lambda _: 20.0, 0.0), (rates.__getitem__, 0.5)):
+        total, readings = 0.0, []
+        for half_second in range(240):
+            total += sum(rng.random() < 0.01 for _ in range(round(50 * rate(half_second // 2))))
+            page = replace(
+                seen.readings[0][1],
+                requests_finished_total=total,
+                requests_running=0.0,
+                requests_waiting=0.0,
+                prompt_tokens_total=400 * total,
+                generation_tokens_total=40 * total,
+            )
+            readings.append((half_second / 2, page))
+        load = background(replace(seen, requests=(), readings=tuple(readings)), rng)
+        assert load.per_s == pytest.approx(20, rel=0.1)
+        assert load.variation == pytest.approx(variation, abs=0.12)
+    calm = CapacityModel(
+        SERVICE, 0.0, [RequestLengths(300, 40)], Background(1.0, (RequestLengths(400, 40),), True), 0.1, 0.2
+    )
+    bursty = replace(calm, background=replace(calm.background, variation=0.7))
+    knees = [model.knee(TTFT, 8.0, Random(1)) for model in (calm, bursty)]
+    assert knees[0] is not None
+    assert knees[1] is not None
+    assert knees[1].rate_per_s < 0.9 * knees[0].rate_per_s
+
+
+@pytest.mark.parametrize("per_s", [0.0, 4.0])
+def test_without_a_model_only_the_sum_of_what_requests_took_is_known(per_s: float) -> None:
+    """By hand: at 10/s, of which others sent 4/s of twice the tokens. By requests 10, by tokens 6 + 8 = 14 of the sweep's fit alone;
+    by KV tokens times steps 6 + 16 = 22. Where nobody else sent anything, it is 10/s of the sweep's by all of them.
+    """
+    found = Capacity("ttft", "found", 10.0, 10.0, 10.0)
+    others = (RequestLengths(200, 40),) if per_s else ()
+    own, shapes = by_sum(found, [RequestLengths(100, 20)], Background(per_s, others, known=True))
+    assert own is not None
+    known = [10.0, 14.0, 14.0, 22.0] if per_s else [10.0] * 4
+    logs = np.log(known)
+    assert own.per_s == pytest.approx(np.exp(logs.mean()))
+    assert own.log_error == pytest.approx(logs.std())
+    large = next(of for of in shapes if of.prompt_tokens == pytest.approx(2.5 * (200 if per_s else 100)))
+    assert large.log_error > 0.1, "how much more a longer prompt takes is not known"
 
 
 def test_the_fitted_curve_is_that_of_the_true_engine_and_crosses_the_limit_at_the_knee() -> None:

@@ -7,7 +7,7 @@ from math import inf
 import pytest
 
 from prober.features.capacity.actions import Estimate, Finished, OtherLoad, Reason, Run
-from prober.features.capacity.sweep import Sweep
+from prober.features.capacity.sweep import GENTLE_ANSWERS, Sweep
 from prober.features.capacity.sweep_plan import Guards, Limits, Plan
 from prober.features.capacity.sweep_record import other_counts
 from prober.measure.chat import Usage
@@ -800,6 +800,23 @@ def test_a_sweep_finds_the_limit_and_hurts_nobody() -> None:
     assert 12 < total < 40
     assert sum(breaches(each, WORLD.threshold_s) for each in found.others) <= 0.02 * len(found.others)
     assert longest_run_s(found.others, WORLD.threshold_s) < 5.0
+
+
+@pytest.mark.parametrize(("ttft_s", "waiting", "reason"), [(0.45, 0.0, "near_threshold"), (0.2, 20.0, "waiting")])
+def test_a_gentle_sweep_goes_on_until_it_has_enough_answers(ttft_s: float, waiting: float, reason: Reason) -> None:
+    """Near a threshold it stays at its rate, and a queue of others, who send 60/s, does not end it; then either does."""
+    hand = Hand(plan("gentle"))
+    hand.sweep.page(-2.0, replace(PAGE, requests_finished_total=0.0))
+    hand.sweep.page(-1.0, replace(PAGE, requests_finished_total=60.0))
+    for n in range(GENTLE_ANSWERS):
+        hand.sweep.page(n - 0.1, replace(PAGE, requests_waiting=waiting, requests_finished_total=60.0 * (n + 2)))
+        hand.sweep.tick(float(n))
+        assert isinstance(hand.sweep.action, Run), n
+        hand.answered(float(n), ttft_s)
+    assert waiting or {each.rate_per_s for each in hand.sweep.stages} == {1.0}
+    hand.sweep.page(GENTLE_ANSWERS + 0.1, replace(PAGE, requests_waiting=waiting, requests_finished_total=1_700.0))
+    hand.sweep.tick(GENTLE_ANSWERS + 0.2)
+    assert hand.reason == reason
 
 
 def test_a_gentle_sweep_ends_before_breaches() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from prober.exposition.families import Value
 from prober.features.capacity import start_checks, target_sweeps
+from prober.features.capacity.headroom import Bounds
 from prober.features.capacity.refusal import Refused, StartRequest, Trigger
 from prober.features.capacity.sweep_result import has_capacity
 from prober.features.capacity.target_sweeps import TargetSweeps
@@ -19,7 +20,7 @@ from prober.net.clock import Clock
 from prober.probing.leadership import Alone
 from prober.results.capacity import Capacity
 from tests.features.capacity.stage import SLOTS, behind_a_gateway, staged, until
-from tests.features.capacity.test_headroom import HandClock
+from tests.features.capacity.test_headroom import FOUND, HandClock
 from tests.results.samples import sweep
 from tests.virtual import running
 
@@ -94,17 +95,27 @@ async def test_a_target_that_is_removed_during_its_sweep_leaves_no_series(tmp_pa
         assert [each.stop_detail for each in stage.sweeps.results("t")] == ["target removed"]
 
 
+def page(requests: float) -> EngineSignals:
+    """The page of an engine that has served so many requests of 400 and 100 tokens."""
+    return EngineSignals(
+        EngineInfo("vllm"),
+        requests_finished_total=requests,
+        prompt_tokens_total=400 * requests,
+        generation_tokens_total=100 * requests,
+    )
+
+
 async def test_a_target_that_takes_over_a_name_keeps_its_sweeps_and_its_capacity() -> None:
     """The old target `t` still drains its probes while a new one of that name has begun."""
     async with running(SLOTS) as url, staged(url) as stage:
         before = stage.observed
         stage.observe()
-        stage.demand.show_capacity([Capacity("interactive", "found", 3.0, 4.0, 5.0)])
+        stage.demand.show_capacity([FOUND])
         before.removed()
         for at_s in (0.0, 100.0):
-            said = EngineSignals(EngineInfo("vllm"), requests_finished_total=2 * at_s)
+            said = page(5 * at_s)
             stage.observed.page_read(PageReading(round(at_s * 1e9), 0, said))
-        assert stage.value("llmslo_headroom_ratio", "requests", "estimate") == 0.5
+        assert stage.value("llmslo_headroom_ratio", "estimate") == pytest.approx(0.5)
         stage.sweeps.start("t")
         await until(lambda: stage.value("llmslo_sweep_rate_per_second") > 0)
         stage.remove()
@@ -113,7 +124,7 @@ async def test_a_target_that_takes_over_a_name_keeps_its_sweeps_and_its_capacity
         assert refusal.value.reason == "not_configured"
         assert stage.left() == []
         stage.observe()
-        assert stage.demand.headroom == {}
+        assert stage.demand.headroom == Bounds()
 
 
 class Following(Alone):
@@ -144,8 +155,7 @@ async def test_a_sweep_of_another_replica_is_no_demand_here(ends: str) -> None:
             while clock.now_s < until_s:
                 clock.now_s += 5.0
                 total += 5.0 * per_s
-                said = EngineSignals(EngineInfo("vllm"), requests_finished_total=total)
-                stage.observed.page_read(PageReading(clock.now_ns(), 0, said))
+                stage.observed.page_read(PageReading(clock.now_ns(), 0, page(total)))
             return stage.value("llmslo_demand_requests_per_second")
 
         assert read(300.0, 4.0) == pytest.approx(4.0)
@@ -154,7 +164,7 @@ async def test_a_sweep_of_another_replica_is_no_demand_here(ends: str) -> None:
         assert read(500.0, 90.0) == pytest.approx(4.0)
         leadership.leads = ends != "by time"
         assert read(900.0, 2.0) == pytest.approx(2.0)
-        assert max(highest for day in stage.demand.peaks["requests"].rows() for highest in day[1:2]) < 4.1
+        assert max(load.requests_per_s for load, _ in stage.demand.peaks.days.values()) < 4.1
 
 
 async def test_a_target_whose_sweep_block_is_removed_during_a_sweep_has_a_demand_again() -> None:

@@ -364,11 +364,11 @@ def capacities(results: plots.NamedResults) -> Table | None:
                     str(len(repeated)),
                     str(len(known)),
                     spread([capacity.estimate for capacity in known]),
-                    spread([capacity.tokens_per_s for capacity in known]),
+                    spread([capacity.own.per_s if capacity.own is not None else None for capacity in known]),
                     ", ".join(unknown) or "–",
                 ]
             )
-    head = ["SLO", "#runs", "#estimated", "#estimated knee /s", "#tokens/s there", "other verdicts"]
+    head = ["SLO", "#runs", "#estimated", "#estimated knee /s", "#alone /s", "other verdicts"]
     return Table(head, rows) if rows else None
 
 

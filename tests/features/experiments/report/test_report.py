@@ -16,7 +16,7 @@ import pytest
 from prober.features.experiments.report import csv_export, plots
 from prober.features.experiments.report.report import html, markdown
 from prober.results.adapters import AdapterUse
-from prober.results.capacity import Capacity
+from prober.results.capacity import Capacity, ShapeCapacity
 from prober.results.disturbance import Contrast, Disturbance, Ratio, Recovery
 from prober.results.result import Load, Result, Stage, Target, Use
 from prober.results.stage import stage_of_requests
@@ -54,7 +54,7 @@ def test_the_verdict_is_first() -> None:
     assert text.index("## Verdict") < text.index("## Target and load")
     answer = "ttft: estimated knee 12/s, 90% interval 10 to 13; tpot holds at 16.5/s; no knee was reached."
     assert f"Rollback: low. {answer} The SLO ttft gives way first, by the estimates. Why it ended: decided." in found
-    assert row(found, "ttft")[1:6] == ["estimated", "10", "12", "13", "1,500"]
+    assert row(found, "ttft")[1:6] == ["estimated", "10", "12", "13", "11.4"]
     assert row(found, "tpot")[1:4] == ["*not reached*", "16.5", "*unknown*"]
     found = section(text, "Bad events by stage")
     assert "| stage | ttft: 99% of ttft within 500 ms | tpot: 95% of tpot within 30 ms |" in found
@@ -175,7 +175,8 @@ def test_repeats_show_their_spread() -> None:
 
 def found_at(name: str, estimate: float | None, **changes: Any) -> Result:
     """A sweep that found, or did not reach, this capacity."""
-    capacity = Capacity("ttft", "found", (estimate or 0) - 1, estimate, (estimate or 0) + 1, 100 * (estimate or 0))
+    alone = ShapeCapacity(300, 60, 2 * (estimate or 0), 0.1)
+    capacity = Capacity("ttft", "found", (estimate or 0) - 1, estimate, (estimate or 0) + 1, own=alone)
     other = Capacity("ttft", "not_reached", lower=16.0)
     return replace(sweep(name, seed=len(name)), capacities=(capacity if estimate else other,), **changes)
 
@@ -184,7 +185,7 @@ def test_runs_of_one_configuration_show_their_spread() -> None:
     """Median, least to most, and of how many: of the capacity, and of each rate."""
     text = markdown([found_at("a", 10.0), found_at("bb", 14.0), found_at("ccc", 11.0), found_at("dddd", None)])
     runs, rates = section(text, "Repeats").split("\n\n")[:2]
-    assert row(runs, "ttft") == ["ttft", "4", "3", "11 10 to 14, ±17%", "1,100 1,000 to 1,400, ±17%", "not reached"]
+    assert row(runs, "ttft") == ["ttft", "4", "3", "11 10 to 14, ±17%", "22 20 to 28, ±17%", "not reached"]
     assert row(rates, "16/s", "16")[2:4] == ["4", "4"]
     assert "drawn apart" not in text
 
@@ -278,7 +279,7 @@ def test_the_chart_is_about_the_slo_that_gives_way() -> None:
 
 def test_a_knee_beyond_all_rates_is_an_extrapolation() -> None:
     """It is called one, and does not squeeze the measured points."""
-    far = Capacity("ttft", "found", 60.0, 100.0, 250.0, 1500.0, 0.9, 2000, "model")
+    far = Capacity("ttft", "found", 60.0, 100.0, 250.0, 0.9, 2000, "model")
     result = replace(sweep(), capacities=(far,))
     assert (
         "an extrapolation, as no rate above 16.5/s was sent" in row(section(markdown([result]), "Verdict"), "ttft")[-1]

@@ -1,0 +1,109 @@
+"""Capacities in requests of one shape, on an engine that serves nothing else: the sweep's, and shapes about those of others.
+
+The traffic that is there seldom has the sweep's lengths, and does not keep its own. So the fitted engine is asked at each point of
+a grid of mean prompts and outputs, and the answers are kept: what a request takes of the engine at a later time lies between.
+Without an engine model only a sum is known: what the requests of others and of the sweep took together at the knee. What one of
+them took lies between the extremes that requests, prompt tokens, output tokens or the KV cache alone limit the engine.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import exp, hypot, log
+from random import Random
+from statistics import fmean, pstdev
+
+from prober.features.capacity.capacity_model import CapacityModel, Knee
+from prober.features.capacity.replay import Background, RequestLengths
+from prober.measure.objective import Slo
+from prober.results.capacity import Capacity, ShapeCapacity, Z
+
+RATIOS = (0.2, 1.0, 2.5, 6.0)  # of the mean prompts and outputs of the grid to those of others
+EFFORT = 0.2  # of the simulations at each point
+# Share of the sweep's tokens beside those of the shape, and least share of its requests: enough of them to judge by. What they take
+# is subtracted, down to a least share that the shape takes.
+OWN_TOKENS, MIN_OWN_REQUESTS, MIN_TAKEN = 0.1, 0.1, 0.3
+MIN_PER_S = 0.01
+# Of a capacity in logs, for each log by which the tokens of a request differ from those of others and of the sweep, weighted by what
+# they took of the engine at the knee: the record has shown only their sum.
+ERROR_OF_SHAPE = 0.2
+ERROR_OF_MINUTES = 0.12  # the bursts and lengths of others during a sweep are a sample of theirs
+
+
+def by_model(
+    model: CapacityModel, slo: Slo, knee: Knee, log_error: Callable[[CapacityModel, Knee], float], rng: Random
+) -> tuple[ShapeCapacity | None, tuple[ShapeCapacity, ...]]:
+    """The capacity in the sweep's shape, and on the grid. knee: of the model; log_error: of a knee of one with other load"""
+    model = replace(model, effort=EFFORT * model.effort)
+    alone = replace(model, background=Background(0.0, (), known=True))
+    own_prompt, own_output = mean_lengths(model.lengths)
+    own_knee = alone.knee(slo, knee.rate_per_s, rng)
+    if own_knee is None:
+        return None, ()
+    own = ShapeCapacity(own_prompt, own_output, own_knee.rate_per_s, log_error(alone, own_knee))
+    lengths = model.background.lengths or tuple(model.lengths)
+    prompt, output = mean_lengths(lengths)
+    shapes: list[ShapeCapacity] = []
+    for prompt_ratio in RATIOS:
+        for output_ratio in RATIOS:
+            tokens = prompt_ratio * prompt + output_ratio * output
+            own_tokens = OWN_TOKENS * tokens, (1 - OWN_TOKENS) * (own_prompt + own_output)
+            own_ratio = max(MIN_OWN_REQUESTS, own_tokens[0] / sum(own_tokens))
+            others = tuple(
+                RequestLengths(max(1, round(of.prompt * prompt_ratio)), max(1, round(of.output * output_ratio)))
+                for of in lengths
+            )
+            mixed = replace(model, background=replace(model.background, lengths=others), own_ratio=own_ratio)
+            mixed_knee = mixed.knee(slo, knee.rate_per_s * (own_prompt + own_output) / tokens, rng)
+            per_s, error = MIN_PER_S, own.log_error
+            if mixed_knee is not None:
+                total = 1 / mixed_knee.rate_per_s
+                per_s = (1 - own_ratio) / max(MIN_TAKEN * total, total - own_ratio / own.per_s)
+            if prompt_ratio == output_ratio == 1 and mixed_knee is not None:
+                error = log_error(mixed, mixed_knee)
+            shapes.append(ShapeCapacity(prompt_ratio * prompt, output_ratio * output, per_s, error))
+    present = shapes[RATIOS.index(1.0) * (len(RATIOS) + 1)]
+    share = min(1.0, model.background.per_s / present.per_s)
+    distances = [share * _distance(of, present) + (1 - share) * _distance(of, own) for of in shapes]
+    return own, tuple(
+        replace(of, log_error=hypot(present.log_error, ERROR_OF_MINUTES, ERROR_OF_SHAPE * distance))
+        for of, distance in zip(shapes, distances, strict=True)
+    )
+
+
+def by_sum(
+    capacity: Capacity, lengths: Sequence[RequestLengths], load: Background
+) -> tuple[ShapeCapacity | None, tuple[ShapeCapacity, ...]]:
+    """The same from the rates alone. lengths: of the sweep; load: of others"""
+    per_s = capacity.estimate or capacity.lower or capacity.upper
+    if per_s is None:
+        return None, ()
+    own, others = mean_lengths(lengths), mean_lengths(load.lengths or lengths)
+    sums = [
+        load.per_s * of_other + max(0.0, per_s - load.per_s) * of_own
+        for of_other, of_own in zip(_parts(*others), _parts(*own), strict=True)
+    ]
+    error = 0.0
+    if capacity.lower and capacity.upper:
+        error = log(capacity.upper / capacity.lower) / 2 / Z[capacity.confidence]
+
+    def of_shape(prompt: float, output: float) -> ShapeCapacity:
+        logs = [log(total / part) for total, part in zip(sums, _parts(prompt, output), strict=True)]
+        return ShapeCapacity(prompt, output, exp(fmean(logs)), hypot(error, pstdev(logs)))
+
+    return of_shape(*own), tuple(of_shape(x * others[0], y * others[1]) for x in RATIOS for y in RATIOS)
+
+
+def _distance(one: ShapeCapacity, other: ShapeCapacity) -> float:
+    """Mean difference of prompts and outputs, in logs."""
+    prompts, outputs = one.prompt_tokens / other.prompt_tokens, one.output_tokens / other.output_tokens
+    return (abs(log(prompts)) + abs(log(outputs))) / 2
+
+
+def mean_lengths(lengths: Sequence[RequestLengths]) -> tuple[float, float]:
+    """Mean prompt and output tokens."""
+    return fmean(of.prompt for of in lengths), fmean(of.output for of in lengths)
+
+
+def _parts(prompt: float, output: float) -> tuple[float, float, float, float]:
+    """What may limit an engine, per request: requests, prompt tokens, output tokens, KV tokens times steps."""
+    return 1.0, prompt, output, output * (prompt + output / 2)
