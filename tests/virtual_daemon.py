@@ -1,4 +1,4 @@
-"""The whole daemon in the loop of `tests/virtual.py`. Its pages are in a process of their own, in real time."""
+"""The whole daemon in the loop of `tests/virtual.py`. Its pages are served by a thread, in real time."""
 
 import asyncio
 import signal
@@ -7,8 +7,11 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
+
 from prober.daemon.app import App, Options
 from prober.net.clock import Clock
+from prober.web import answers
 from prober.web.snapshots import Snapshots
 from tests.processes import free_port
 from tests.virtual import VirtualClock, VirtualLoop
@@ -43,12 +46,14 @@ class Daemon:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        running = asyncio.create_task(self._app.run())
-        try:
-            yield
-        finally:
-            signal.raise_signal(signal.SIGTERM)
-            await running
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(answers, "FRESH_S", 0.0)  # of real time, in which minutes of the loop pass
+            running = asyncio.create_task(self._app.run())
+            try:
+                yield
+            finally:
+                signal.raise_signal(signal.SIGTERM)
+                await running
 
     async def until(self, seconds: float) -> None:
         await asyncio.sleep(self._begin_s + seconds - self._loop.time())
