@@ -236,7 +236,8 @@ def test_a_full_disk_does_not_end_its_start(tmp_path: Path, mock: Mock) -> None:
     (tmp_path / "prober.yaml").write_text(TARGET.format(port=mock.port))
     with absent_if_impossible(), small_disk(tmp_path) as disk:
         store = Store(str(disk))
-        store.save(DEMAND, [("one", b"[]")], time.time() - 400 * 86_400)
+        store.save(DEMAND, [("old", b"{}")], time.time() - 400 * 86_400)
+        store.save(DEMAND, [("new", b"{}")], time.time())
         store.close()
         fill(disk)
         with KeepRunning(tmp_path, "--storage.path", disk) as prober:
