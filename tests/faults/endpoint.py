@@ -1,6 +1,7 @@
 """An OpenAI endpoint that answers well, or does as badly as it is told, in a thread of its own on loopback."""
 
 import asyncio
+import contextlib
 import json
 import socket
 import ssl
@@ -36,7 +37,8 @@ async def well(writer: Writer, tokens: int) -> None:
 
 def _reset(writer: Writer) -> None:
     """Close with RST, as a process that is killed with unread data does."""
-    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    with contextlib.suppress(OSError):  # the client was faster
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     writer.transport.abort()
 
 

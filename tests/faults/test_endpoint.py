@@ -78,7 +78,7 @@ def test_nothing_is_left_of_all_that(daemon: Daemon, endpoint: Endpoint) -> None
     """A second of good probes after it: the descriptors are those of a daemon that saw no fault."""
     time.sleep(1)
     settled(daemon, descriptors_of_a_fresh_one())
-    assert daemon.value("llmslo_trusted") == 1
+    until(lambda: daemon.value("llmslo_trusted") == 1, "the prober to be on time again, on a busy machine too")
 
 
 def descriptors_of_a_fresh_one() -> int:
