@@ -110,11 +110,9 @@ class Daemon(Program):
         return value(self.url, name, **labels)
 
     def children(self) -> list[int]:
-        """Programs that it started and that are still there; not the fork of itself that keeps the front."""
+        """Programs that it started and that are still there."""
         lists = Path(f"/proc/{self.process.pid}/task").glob("*/children")
-        own = Path(f"/proc/{self.process.pid}/cmdline").read_bytes()
-        started = [int(pid) for path in lists for pid in path.read_text().split()]
-        return [pid for pid in started if Path(f"/proc/{pid}/cmdline").read_bytes() != own]
+        return [int(pid) for path in lists for pid in path.read_text().split()]
 
 
 class Mock(Program):

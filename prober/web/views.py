@@ -1,4 +1,4 @@
-"""Views of the fleet for the page and the API. Costly steps yield to the event loop, so that no timestamp waits for a reader."""
+"""Views of the fleet for the page and the API. Costly steps yield to the event loop, so that no request waits for a reader."""
 
 import asyncio
 import time

@@ -59,7 +59,7 @@ def test_a_command_that_reads_pages_loads_no_second_http_client(command: str) ->
 
 
 def test_the_collector_leaves_alone_what_was_imported() -> None:
-    """The collector is on when a command runs, and skips the imports: a full collection of them would delay timestamps."""
+    """The collector is on when a command runs, and skips the imports: a full collection of them would delay requests."""
     code = (
         "import gc\nfrom prober.cli import main as cli, once\n"
         "once.once = lambda: print(gc.isenabled(), gc.get_freeze_count() > 10_000, len(gc.get_objects()) < 10_000)\n"

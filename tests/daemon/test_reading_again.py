@@ -41,7 +41,7 @@ async def test_a_secret_that_comes_after_the_configuration_is_enough(
 async def test_a_file_that_takes_long_to_read_is_read_again_seldom(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Reading delays the timestamps of probes: a hundredth of the time at most. A short one is read again each minute."""
+    """Reading delays probes: a hundredth of the time at most. A short one is read again each minute."""
     config, took_s, readings = tmp_path / "prober.yaml", 0.0, 0
     config.write_text(OLD)
     in_thread = asyncio.to_thread

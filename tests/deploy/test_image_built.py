@@ -227,7 +227,6 @@ class Children(threading.Thread):
 
 
 STARTED = (
-    "prober run",  # the keeper of the front, a fork
     "prober.daemon.grafana_sync",
     "multiprocessing.resource_tracker",
     "multiprocessing.spawn",  # the estimate
