@@ -22,7 +22,8 @@ def endpoint() -> Iterator[Endpoint]:
 @pytest.fixture(scope="module")
 def daemon(endpoint: Endpoint, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     folder: Path = tmp_path_factory.mktemp("faults")
-    with Daemon(folder, config(f"http://127.0.0.1:{endpoint.port}")) as running:
+    # A second is too short: the endpoint shares its process with this test, on machines that may stand still for that long.
+    with Daemon(folder, config(f"http://127.0.0.1:{endpoint.port}", timeout="3s", total="5s")) as running:
         until(lambda: seen(running).outcomes["ok"] >= 3, "good probes")
         yield running
 
