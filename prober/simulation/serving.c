@@ -1,5 +1,5 @@
-/* The loop of `serving.Replica`, compiled. The same operations in the same order as in serving.py, so that both give the same
- * numbers to the last bit (tests/simulation/test_serving.py): change both. Build with -ffp-contract=off. */
+/* A service of engines with continuous batching, in virtual time; serving.py says what the fields of a Service mean. Without fused
+ * operations (-ffp-contract=off) the numbers are the same on every machine. */
 
 #include <math.h>
 #include <stdint.h>
@@ -16,6 +16,14 @@ typedef struct {  /* in the order of `serving.Service` */
 } Service;
 
 typedef struct { double rounds, first_s, slope_s; } Run;  /* steps that differ by the growing context only */
+
+/* An engine. clock, begun_s: end and begin of its latest step; stalled_s: time since the last decoding while sequences waited for
+ * prompts; rounds: steps that decoded, of which slow_rounds took longer than limit_s; next_finish: round of the next end; batch:
+ * running requests in the order of their admission, of which `decoding` have their prompt computed; used: KV tokens; offsets:
+ * context of the decoding sequences, less what the rounds added.
+ * Of a request: due: when it came to its engine; left: prompt tokens to compute; done: generated tokens when it last joined the
+ * decoding; joined, finish: rounds of its engine, joined is UNSET unless it decodes; mark: first run of its engine's log after it
+ * joined; slow_at_join: its engine's slow rounds then. */
 
 typedef struct {
     const Service *service;
@@ -34,7 +42,7 @@ typedef struct {
 } Replica;
 
 #define UNSET (-1.0)
-#define BLOCK_SLACK 7.0
+#define BLOCK_SLACK 7.0  /* tokens of its last KV block that a sequence holds and does not use, on average */
 
 static double context(const Replica *r) {
     return r->decoding * r->rounds * r->service->tokens_per_step + r->offsets;

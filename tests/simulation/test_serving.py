@@ -1,4 +1,4 @@
-"""The model of a service: laws that hold for each structure, and that the compiled loop gives the numbers of the one in Python."""
+"""The model of a service: laws that hold for each structure."""
 
 from array import array
 from operator import sub
@@ -9,9 +9,7 @@ import pytest
 from prober.simulation.engine import Engine
 from prober.simulation.parameters import Parameters
 from prober.simulation.request import Request
-from prober.simulation.serving import Course, Service, Stream, is_compiled, serve
-from tests.conftest import absent
-from tests.seeds import seeds
+from prober.simulation.serving import Course, Service, Stream, serve
 
 BASE = Service(0.01, 50e-6, 100e-6, 1e-7, budget=512, slots=32)
 STRUCTURES = {
@@ -47,19 +45,6 @@ def stream(seed: int, count: int = 300, per_s: float = 8.0) -> Stream:
 def course(service: Service, of: Stream, until_s: float = 1e4, **settings: object) -> Course:
     readings_s = array("d", [0.5 * n for n in range(1, 60)])
     return serve(service, of, until_s, readings_s, **settings)  # type: ignore[arg-type]
-
-
-@seeds(4)
-def test_the_compiled_loop_gives_the_same_numbers_to_the_last_bit(seeds: range) -> None:
-    if not is_compiled():
-        absent("the compiled loop was not built: install a C compiler and run `make install`")
-    for seed in seeds:
-        of = stream(seed)
-        for structure, service in STRUCTURES.items():
-            for settings in ({}, {"limit_s": 0.02}, {"max_waiting": 5.0}):
-                python = course(service, of, compiled=False, **settings)
-                assert course(service, of, **settings) == python, (structure, seed)
-            assert course(service, of, 12.3) == course(service, of, 12.3, compiled=False), (structure, seed)
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)
