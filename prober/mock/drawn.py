@@ -1,22 +1,26 @@
 """An engine with a queue and background load, whose delays are drawn from distributions."""
 
 import asyncio
+from collections import deque
 from collections.abc import Coroutine, Iterator
+from contextlib import suppress
 from random import Random
 from typing import Any
 
 from prober.mock.adapters import AdapterPool, AdapterSettings, Lease
 from prober.mock.completion_request import CompletionRequest
-from prober.mock.engine import Behaviour, Emission, Queue, Ticket, emissions
+from prober.mock.engine import Behaviour, Emission, emissions
 from prober.mock.faults import Schedule
-from prober.mock.page import Page
-from prober.mock.prefix import PrefixCache
+from prober.mock.page import KV_BLOCKS
 from prober.mock.record import Record
-from prober.mock.service import Place
+from prober.mock.service import Place, Service
+from prober.mock.tokenizer import BLOCK_TOKENS, block_ids
 from prober.net.clock import Alarm, Clock
+from prober.simulation.blocks import Blocks
 
 BACKGROUND_PROMPT_TOKENS = 256
 BACKGROUND_TOKENS = (16, 112)
+CACHED_BLOCKS = 65_536  # of the prefix cache
 
 
 class DrawnPlace:
@@ -24,112 +28,111 @@ class DrawnPlace:
 
     known = None
 
-    def __init__(self, service: "DrawnService", record: Record, at_ns: int) -> None:
+    def __init__(self, service: "DrawnService", record: Record) -> None:
         self.record = record
+        self.begun = asyncio.Event()
+        self.entered_ns = 0  # the queue
+        self.lease: Lease | None = None
+        self.loaded: Alarm | None = None  # the adapter
         self._service = service
-        self._granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._ticket: Ticket | None = None
-        self._alarm: Alarm | None = None
-        self._lease: Lease | None = None
-        if record.adapter:
-            self._lease = service.adapters.acquire(record.adapter, at_ns, self._adapter_known)
-        else:
-            self._queue(at_ns)
 
     async def wait(self, timeout_s: float | None = None) -> int | None:
-        """See `Place`."""
         if self.record.started_ns is None:
-            await asyncio.wait([self._granted], timeout=timeout_s)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await self.begun.wait()
         return self.record.started_ns
 
     def plan(self, tokens: int | None, factor: float = 1.0) -> Iterator[Emission]:
-        """See `Place`."""
         return emissions(self._service.behaviour, tokens, Random(self._service.rng.getrandbits(64)), factor)
 
-    def leave(self, at_ns: int) -> None:
-        """Leave the queue and the adapter."""
-        if self._alarm is not None:
-            self._alarm.cancel()
-        if self._ticket is not None:
-            self._service.queue.leave(self._ticket, at_ns)
-        if self._lease is not None:
-            self.record.load_ns = self._lease.load_ns
-            self._service.adapters.release(self._lease, at_ns)
 
-    def _adapter_known(self, ready_ns: int) -> None:
-        """Enter the queue when the adapter is loaded."""
-        if ready_ns <= self._service.pacer.now_ns():
-            self._queue(ready_ns)
-        else:
-            self._alarm = self._service.pacer.call_at(ready_ns, lambda: self._queue(ready_ns))
-
-    def _queue(self, at_ns: int) -> None:
-        self._ticket = self._service.queue.enter(at_ns, self._start)
-        if self._ticket.started_ns is not None:
-            self._start()
-
-    def _start(self) -> None:
-        assert self._ticket is not None
-        self.record.started_ns = self._ticket.started_ns
-        if not self._granted.done():
-            self._granted.set_result(None)
-
-
-class DrawnService:
-    """See `Service`."""
+class DrawnService(Service):
+    """A first-come, first-served queue for the slots of `behaviour`; 0 slots: no limit."""
 
     def __init__(
-        self,
-        behaviour: Behaviour,
-        model: str,
-        seed: int | None,
-        clock: Clock,
-        adapters: AdapterSettings,
+        self, behaviour: Behaviour, model: str, seed: int | None, clock: Clock, adapters: AdapterSettings
     ) -> None:
-        self.behaviour = behaviour
-        self.pacer = clock
-        self.page = Page(model, self.pacer.unix_s())
-        self.queue = Queue(behaviour.slots)
-        self._prefixes = PrefixCache()
-        self.rng = Random(seed)
-        self.adapters = AdapterPool(adapters, Random(self.rng.getrandbits(64)))
+        super().__init__(behaviour, model, seed, clock)
+        self._serving = 0
+        self._waiting: deque[DrawnPlace] = deque()
+        self._prefixes = Blocks(CACHED_BLOCKS, 1)
+        self._adapters = AdapterPool(adapters, Random(self.rng.getrandbits(64)))
         self._background: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
-        """See `Service`."""
         if self.behaviour.background_per_s:
             self._spawn(self._arrivals(Random(self.rng.getrandbits(64)), self.behaviour.background_per_s))
 
     async def stop(self) -> None:
-        """See `Service`."""
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
         self.pacer.close()
 
     def schedule(self, schedule: Schedule) -> None:
-        """Do nothing: faults are applied to each request."""
+        pass  # faults are applied to each request
 
     def enter(self, record: Record, completion: CompletionRequest, at_ns: int, *, endless: bool) -> DrawnPlace:
-        """See `Service`."""
         record.prompt_tokens = len(completion.prompt)
-        record.cached_tokens = self._prefixes.cached_tokens(completion.salt, completion.prompt)
+        ids = tuple(block_ids(completion.salt, completion.prompt))
+        # As in engines, the last token is always computed, so a prompt is never cached entirely.
+        cached = ids[: self._prefixes.cached_count(ids, max(0, record.prompt_tokens - 1) // BLOCK_TOKENS)]
+        record.cached_tokens = len(cached) * BLOCK_TOKENS
+        self._prefixes.hold(cached)
+        new = self._prefixes.publish(ids)
+        self._prefixes.take(len(new))
+        self._prefixes.release(len(cached) + len(new), [*cached, *new])
         return self._enter(record, at_ns)
 
     def leave(self, place: Place, reason: str | None, at_ns: int) -> None:
-        """See `Service`."""
         assert isinstance(place, DrawnPlace)
-        place.leave(at_ns)
+        if place.loaded is not None:
+            place.loaded.cancel()
+        if place in self._waiting:
+            self._waiting.remove(place)
+        elif place.begun.is_set():
+            self._serving -= 1
+            if self._waiting:
+                following = self._waiting.popleft()
+                self._serve(following, max(following.entered_ns, at_ns))
+        if place.lease is not None:
+            place.record.load_ns = place.lease.load_ns
+            self._adapters.release(place.lease, at_ns)
         self.page.finish(place.record, reason, at_ns)
 
     def render(self, now_ns: int) -> str:
-        """See `Service`."""
         self.page.settle(now_ns)
-        return self.page.render(self.page.gauges(running=self.queue.serving, waiting=self.queue.waiting))
+        return self.page.render(self.page.state(running=self._serving, waiting=len(self._waiting)), KV_BLOCKS)
 
     def _enter(self, record: Record, at_ns: int) -> DrawnPlace:
         self.page.begin(record)
-        return DrawnPlace(self, record, at_ns)
+        place = DrawnPlace(self, record)
+
+        def ready(ready_ns: int) -> None:
+            """Queue when the adapter is loaded."""
+            if ready_ns <= self.pacer.now_ns():
+                self._queue(place, ready_ns)
+            else:
+                place.loaded = self.pacer.call_at(ready_ns, lambda: self._queue(place, ready_ns))
+
+        if record.adapter:
+            place.lease = self._adapters.acquire(record.adapter, at_ns, ready)
+        else:
+            self._queue(place, at_ns)
+        return place
+
+    def _queue(self, place: DrawnPlace, at_ns: int) -> None:
+        if self.behaviour.slots and self._serving >= self.behaviour.slots:
+            place.entered_ns = at_ns
+            self._waiting.append(place)
+        else:
+            self._serve(place, at_ns)
+
+    def _serve(self, place: DrawnPlace, at_ns: int) -> None:
+        self._serving += 1
+        place.record.started_ns = at_ns
+        place.begun.set()
 
     async def _arrivals(self, rng: Random, rate_per_s: float) -> None:
         due_ns = self.pacer.now_ns()

@@ -1,12 +1,11 @@
-"""The drawn engine: due times of chunks, and a queue for its slots. Times are in nanoseconds.
+"""The drawn engine: due times of chunks, in nanoseconds.
 
 The first chunk of an answer is due one TTFT after the start of its service, each further chunk one ITL per token after its
 predecessor. All due times count from the start of the service, so a late write does not shift later ones.
 """
 
-from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from random import Random
 from typing import NamedTuple
 
@@ -62,52 +61,3 @@ def emissions(behaviour: Behaviour, tokens: int | None, rng: Random, factor: flo
             due_ns += sum(round(behaviour.itl.draw_ns(rng) * factor) for _ in range(size))
         yield Emission(due_ns, size, sent < behaviour.reasoning)
         sent += size
-
-
-@dataclass(slots=True, eq=False)
-class Ticket:
-    """The place of one request.
-
-    started: called when its service begins
-    started_ns: None while it waits
-    """
-
-    entered_ns: int
-    started: Callable[[], None]
-    started_ns: int | None = None
-
-
-@dataclass(slots=True)
-class Queue:
-    """A first-come, first-served queue for `slots` servers; 0 slots: as many servers as requests."""
-
-    slots: int = 0
-    serving: int = 0
-    _queue: deque[Ticket] = field(default_factory=deque)
-
-    @property
-    def waiting(self) -> int:
-        """Number of waiting requests."""
-        return len(self._queue)
-
-    def enter(self, at_ns: int, started: Callable[[], None]) -> Ticket:
-        """Add a request. `started` is called when its service begins, unless it begins now (see `started_ns`)."""
-        ticket = Ticket(at_ns, started)
-        if self.slots and self.serving >= self.slots:
-            self._queue.append(ticket)
-        else:
-            self.serving += 1
-            ticket.started_ns = at_ns
-        return ticket
-
-    def leave(self, ticket: Ticket, at_ns: int) -> None:
-        """Remove a request, served or waiting. The service of the next one begins at `at_ns`."""
-        if ticket.started_ns is None:
-            self._queue.remove(ticket)
-            return
-        self.serving -= 1
-        if self._queue:
-            following = self._queue.popleft()
-            following.started_ns = max(following.entered_ns, at_ns)
-            self.serving += 1
-            following.started()

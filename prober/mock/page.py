@@ -2,9 +2,9 @@
 
 from bisect import bisect_left
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from prober.mock.record import Record
+from prober.simulation.engine import State
 
 # The bounds of vLLM 0.32's histograms.
 TTFT_BOUNDS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
@@ -16,6 +16,7 @@ LENGTH_BOUNDS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2
 FINISH_REASONS = ("stop", "length", "abort", "error", "repetition")
 KV_CACHE_TOKENS = 200_000
 KV_BLOCK_TOKENS = 16
+KV_BLOCKS = KV_CACHE_TOKENS // KV_BLOCK_TOKENS
 
 
 @dataclass(slots=True)
@@ -42,20 +43,6 @@ class Histogram:
             lines.append(f'{name}_bucket{{engine="0",le="{bound}",{labels}}} {float(total)}')
         ending = f'{{engine="0",{labels}}}'
         return [*lines, f"{name}_count{ending} {float(total)}", f"{name}_sum{ending} {self.sum}"]
-
-
-class Gauges(NamedTuple):
-    """Values of the engine at one moment; counters of prompts, answers and prefix cache are in tokens."""
-
-    running: int
-    waiting: int
-    kv_usage_ratio: float
-    preemptions: int
-    prefix_queries: int
-    prefix_hits: int
-    prompt_tokens: int
-    generation_tokens: int
-    kv_blocks: int
 
 
 @dataclass(slots=True)
@@ -102,52 +89,44 @@ class Page:
         for record in self._open:
             self._settle(record, now_ns)
 
-    def gauges(self, *, running: int, waiting: int) -> Gauges:
+    def state(self, *, running: int, waiting: int) -> State:
         """Values computed from the records, for an engine without counters of its own."""
         served = (item for item in self._open.items() if item[0].started_ns is not None)
         held = sum(record.prompt_tokens + sum(record.tokens[:index]) for record, index in served)
-        return Gauges(
+        return State(
             running=running,
             waiting=waiting,
             kv_usage_ratio=min(1.0, held / KV_CACHE_TOKENS),
-            preemptions=0,
             prefix_queries=self.prefix_queries,
             prefix_hits=self.prefix_hits,
             prompt_tokens=self.prompt_tokens,
             generation_tokens=self.generation_tokens,
-            kv_blocks=KV_CACHE_TOKENS // KV_BLOCK_TOKENS,
         )
 
-    def render(self, gauges: Gauges) -> str:
+    def render(self, state: State, kv_blocks: int) -> str:
         """The page in the text format."""
         model = self.model.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
         labels = f'model_name="{model}"'
-        samples: list[tuple[str, str, str, float]] = [
-            ("num_requests_running", "gauge", "Number of requests in model execution batches.", gauges.running),
-            ("num_requests_waiting", "gauge", "Number of requests waiting to be processed.", gauges.waiting),
-            ("kv_cache_usage_perc", "gauge", "KV-cache usage. 1 means 100 percent usage.", gauges.kv_usage_ratio),
-            ("prefix_cache_queries_total", "counter", "Prefix cache queries, in tokens.", gauges.prefix_queries),
-            ("prefix_cache_hits_total", "counter", "Prefix cache hits, in tokens.", gauges.prefix_hits),
-            (
-                "num_preemptions_total",
-                "counter",
-                "Cumulative number of preemption from the engine.",
-                gauges.preemptions,
-            ),
-            ("prompt_tokens_total", "counter", "Number of prefill tokens processed.", gauges.prompt_tokens),
-            ("generation_tokens_total", "counter", "Number of generation tokens processed.", gauges.generation_tokens),
-        ]
         lines = [
             "# HELP process_start_time_seconds Start time of the process since unix epoch in seconds.",
             "# TYPE process_start_time_seconds gauge",
             f"process_start_time_seconds {self.started_unix_s}",
         ]
-        for name, kind, help_text, value in samples:
+        for name, kind, help_text, value in (
+            ("num_requests_running", "gauge", "Number of requests in model execution batches.", state.running),
+            ("num_requests_waiting", "gauge", "Number of requests waiting to be processed.", state.waiting),
+            ("kv_cache_usage_perc", "gauge", "KV-cache usage. 1 means 100 percent usage.", state.kv_usage_ratio),
+            ("prefix_cache_queries_total", "counter", "Prefix cache queries, in tokens.", state.prefix_queries),
+            ("prefix_cache_hits_total", "counter", "Prefix cache hits, in tokens.", state.prefix_hits),
+            ("num_preemptions_total", "counter", "Cumulative number of preemption from the engine.", state.preemptions),
+            ("prompt_tokens_total", "counter", "Number of prefill tokens processed.", state.prompt_tokens),
+            ("generation_tokens_total", "counter", "Number of generation tokens processed.", state.generation_tokens),
+        ):
             lines += [f"# HELP vllm:{name} {help_text}", f"# TYPE vllm:{name} {kind}"]
             lines.append(f'vllm:{name}{{engine="0",{labels}}} {float(value)}')
         lines += ["# HELP vllm:num_requests_waiting_by_reason Requests waiting, by reason."]
         lines += ["# TYPE vllm:num_requests_waiting_by_reason gauge"]
-        for reason, number in (("capacity", gauges.waiting), ("deferred", 0)):
+        for reason, number in (("capacity", state.waiting), ("deferred", 0)):
             lines.append(
                 f'vllm:num_requests_waiting_by_reason{{engine="0",{labels},reason="{reason}"}} {float(number)}'
             )
@@ -155,15 +134,6 @@ class Page:
         lines += ["# TYPE vllm:request_success_total counter"]
         for reason, count in self.finished.items():
             lines.append(f'vllm:request_success_total{{engine="0",finished_reason="{reason}",{labels}}} {float(count)}')
-        lines += self._histograms(labels)
-        size = gauges.kv_blocks * KV_BLOCK_TOKENS
-        blocks = f'block_size="{KV_BLOCK_TOKENS}",engine="0",kv_cache_size_tokens="{size}",num_gpu_blocks="{gauges.kv_blocks}"'
-        lines += ["# HELP vllm:cache_config_info Information of the LLMEngine CacheConfig"]
-        lines += ["# TYPE vllm:cache_config_info gauge", f"vllm:cache_config_info{{{blocks}}} 1.0"]
-        return "\n".join(lines) + "\n"
-
-    def _histograms(self, labels: str) -> list[str]:
-        lines: list[str] = []
         for name, help_text, histogram in (
             ("time_to_first_token_seconds", "time to first token in seconds", self.ttft),
             ("inter_token_latency_seconds", "inter-token latency in seconds", self.itl),
@@ -175,7 +145,11 @@ class Page:
         ):
             lines += [f"# HELP vllm:{name} Histogram of {help_text}.", f"# TYPE vllm:{name} histogram"]
             lines += histogram.lines(f"vllm:{name}", labels)
-        return lines
+        size = kv_blocks * KV_BLOCK_TOKENS
+        blocks = f'block_size="{KV_BLOCK_TOKENS}",engine="0",kv_cache_size_tokens="{size}",num_gpu_blocks="{kv_blocks}"'
+        lines += ["# HELP vllm:cache_config_info Information of the LLMEngine CacheConfig"]
+        lines += ["# TYPE vllm:cache_config_info gauge", f"vllm:cache_config_info{{{blocks}}} 1.0"]
+        return "\n".join(lines) + "\n"
 
     def _settle(self, record: Record, now_ns: int) -> None:
         """Count the tokens of a record up to `now_ns`; records of background requests have their writes in advance."""

@@ -1,7 +1,11 @@
-"""The record of one request, a line of the truth file."""
+"""The record of one request, and the truth file of records."""
 
+import queue
+import threading
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+
+import orjson
 
 
 @dataclass(slots=True, eq=False)
@@ -36,6 +40,31 @@ class Record:
     adapter: str = ""
     load_ns: int = 0
 
-    def as_json(self) -> dict[str, Any]:
-        """All fields by name."""
-        return {name: getattr(self, name) for name in self.__slots__}
+
+class TruthFile:
+    """Appends records to a file, a JSON line each, by a thread, so that no stream waits for the disk. Raises OSError.
+
+    The file is complete after `close`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("ab")
+        self._records: queue.SimpleQueue[Record | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._write, name="truth", daemon=True)
+        self._thread.start()
+
+    def add(self, record: Record) -> None:
+        """Write a final record."""
+        self._records.put(record)
+
+    def close(self) -> None:
+        """Write the remaining records and close the file; blocks meanwhile."""
+        self._records.put(None)
+        self._thread.join()
+        self._file.close()
+
+    def _write(self) -> None:
+        while (record := self._records.get()) is not None:
+            self._file.write(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE))
+            if self._records.empty():
+                self._file.flush()

@@ -22,11 +22,10 @@ from prober.mock.delivery import send_response
 from prober.mock.drawn import DrawnService
 from prober.mock.faults import SIMULATED, Fault, Schedule, check, parse_fault
 from prober.mock.generation import HEADERS, Generation
-from prober.mock.record import Record
+from prober.mock.record import Record, TruthFile
 from prober.mock.service import Service
 from prober.mock.settings import Settings
 from prober.mock.simulated import SimulatedService
-from prober.mock.truth import TruthFile
 from prober.net.clock import Clock
 
 MAX_BODY_BYTES = 1 << 26
@@ -43,7 +42,12 @@ class Mock:
         self._rng = Random(settings.seed)
         self._schedule = Schedule(settings.faults, self._started_ns)
         self._truth = TruthFile(settings.truth) if settings.truth else None
-        self._service = _service(settings, clock)
+        engine = settings.behaviour, settings.model, settings.seed, clock
+        self._service: Service = (
+            SimulatedService(*engine, settings.simulation)
+            if settings.simulation
+            else DrawnService(*engine, settings.adapters)
+        )
         self._service.start()
         self._service.schedule(self._schedule)
 
@@ -170,12 +174,6 @@ class Mock:
         if key is None or request.headers.get("Authorization") == f"Bearer {key}":
             return None
         return _json(401, b'{"error":"Unauthorized"}')
-
-
-def _service(settings: Settings, clock: Clock) -> Service:
-    if settings.simulation:
-        return SimulatedService(settings.behaviour, settings.simulation, settings.model, settings.seed, clock)
-    return DrawnService(settings.behaviour, settings.model, settings.seed, clock, settings.adapters)
 
 
 def create_app(settings: Settings, make_clock: Callable[[], Clock] = Clock) -> web.Application:

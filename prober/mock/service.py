@@ -1,6 +1,8 @@
 """Interface between server and engine: requests take places in the engine, which plans their chunks."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator
+from random import Random
 from typing import Protocol
 
 from prober.mock.completion_request import CompletionRequest
@@ -30,27 +32,33 @@ class Place(Protocol):
         """Chunks of an answer of `tokens` tokens (None: endless), with due times after the start of the service."""
 
 
-class Service(Protocol):
+class Service(ABC):
     """The engine of one mock, for the running loop; call `start`, at the end `stop`."""
 
-    behaviour: Behaviour
-    pacer: Clock
-    page: Page
+    def __init__(self, behaviour: Behaviour, model: str, seed: int | None, clock: Clock) -> None:
+        self.behaviour, self.pacer, self.rng = behaviour, clock, Random(seed)
+        self.page = Page(model, clock.unix_s())
 
+    @abstractmethod
     def start(self) -> None:
         """Start the background load."""
 
+    @abstractmethod
     async def stop(self) -> None:
         """Cancel all unfinished requests."""
 
+    @abstractmethod
     def schedule(self, schedule: Schedule) -> None:
         """Set the faults of the entire engine."""
 
+    @abstractmethod
     def enter(self, record: Record, completion: CompletionRequest, at_ns: int, *, endless: bool) -> Place:
         """Add a request and fill in the prompt tokens of its record. Raises RequestRefused."""
 
+    @abstractmethod
     def leave(self, place: Place, reason: str | None, at_ns: int) -> None:
         """End a request at `at_ns`, with one of vLLM's reasons, or None if its client left."""
 
+    @abstractmethod
     def render(self, now_ns: int) -> str:
         """The metrics page."""

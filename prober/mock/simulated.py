@@ -13,10 +13,9 @@ from random import Random
 from prober.mock.completion_request import CompletionRequest, bad_request
 from prober.mock.engine import Behaviour, Emission, chunk_tokens
 from prober.mock.faults import Schedule
-from prober.mock.page import Gauges, Page
-from prober.mock.prefix import chain
 from prober.mock.record import Record
-from prober.mock.service import Place
+from prober.mock.service import Place, Service
+from prober.mock.tokenizer import block_ids
 from prober.net.clock import Alarm, Clock
 from prober.simulation.engine import Engine
 from prober.simulation.faults import Fault, Flush, KvLost, Slow, Tail
@@ -47,20 +46,18 @@ class SimulatedPlace:
         self._progress.set()
 
     async def wait(self, timeout_s: float | None = None) -> int | None:
-        """See `Place`."""
         if self.record.started_ns is None:
             await self._next_progress(timeout_s)
         return self.record.started_ns
 
     async def known(self, timeout_s: float | None) -> bool:
-        """See `Place`."""
         while len(self.due_ns) < self._needed:
             if not await self._next_progress(timeout_s):
                 return False
         return True
 
     def plan(self, tokens: int | None, factor: float = 1.0) -> Iterator[Emission]:
-        """See `Place`; `factor` is not used, as the steps of the engine contain it."""
+        # `factor` is not used, as the steps of the engine contain it.
         start_ns, sent = self.record.started_ns or 0, 0
         total = self.truth.request.output_tokens if tokens is None else tokens
         while sent < total:
@@ -81,18 +78,15 @@ class SimulatedPlace:
         return True
 
 
-class SimulatedService:
-    """See `Service`."""
+class SimulatedService(Service):
+    """The simulated engine, caught up with the clock."""
 
     def __init__(
-        self, behaviour: Behaviour, parameters: Parameters, model: str, seed: int | None, clock: Clock
+        self, behaviour: Behaviour, model: str, seed: int | None, clock: Clock, parameters: Parameters
     ) -> None:
-        self.behaviour = behaviour
-        self.pacer = clock
-        self.page = Page(model, self.pacer.unix_s())
+        super().__init__(behaviour, model, seed, clock)
         self._parameters = parameters
-        self._rng = Random(seed)
-        self._engine = Engine(parameters, Random(self._rng.getrandbits(64)))
+        self._engine = Engine(parameters, Random(self.rng.getrandbits(64)))
         self._live: dict[SimulatedPlace, None] = {}
         self._since_ns = self.pacer.now_ns()
         self._load: Iterator[Request] = iter(())
@@ -100,22 +94,19 @@ class SimulatedService:
         self._alarm: Alarm | None = None
 
     def start(self) -> None:
-        """See `Service`."""
         self._since_ns = self.pacer.now_ns()
         if self.behaviour.background_per_s:
             load = AzureConversation(self.behaviour.background_per_s, daily_amplitude=0.0)
-            self._load = load.requests(Random(self._rng.getrandbits(64)), self.page.started_unix_s, math.inf)
+            self._load = load.requests(Random(self.rng.getrandbits(64)), self.page.started_unix_s, math.inf)
             self._next = next(self._load)
         self._tick()
 
     async def stop(self) -> None:
-        """See `Service`."""
         if self._alarm:
             self._alarm.cancel()
         self.pacer.close()
 
     def schedule(self, schedule: Schedule) -> None:
-        """See `Service`."""
         begin_s = self._seconds(schedule.since_ns)
         faults: list[Fault] = []
         for fault in schedule.faults:
@@ -132,10 +123,9 @@ class SimulatedService:
         self._engine.set_faults(faults)
 
     def enter(self, record: Record, completion: CompletionRequest, at_ns: int, *, endless: bool) -> SimulatedPlace:
-        """See `Service`."""
         record.prompt_tokens = max(1, len(completion.prompt))
         room = self._parameters.kv_blocks * self._parameters.block_tokens - record.prompt_tokens
-        prefix = tuple(chain(completion.salt, completion.prompt))
+        prefix = tuple(block_ids(completion.salt, completion.prompt))
         self._catch_up(at_ns)
         arrival_s = self._seconds(at_ns)
         try:
@@ -153,20 +143,15 @@ class SimulatedService:
         return place
 
     def leave(self, place: Place, reason: str | None, at_ns: int) -> None:
-        """See `Service`."""
         assert isinstance(place, SimulatedPlace)
         self._live.pop(place, None)
         self._engine.cancel(place.truth)
         self.page.finish(place.record, reason, at_ns)
 
     def render(self, now_ns: int) -> str:
-        """See `Service`."""
         self._catch_up(now_ns)
         self.page.settle(now_ns)
-        state = self._engine.state
-        return self.page.render(
-            Gauges._make((*(getattr(state, name) for name in Gauges._fields[:-1]), self._parameters.kv_blocks))
-        )
+        return self.page.render(self._engine.state, self._parameters.kv_blocks)
 
     def _tick(self) -> None:
         self._catch_up(self.pacer.now_ns())

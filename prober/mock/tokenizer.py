@@ -1,10 +1,11 @@
-"""Tokenizers of the mock: texts into tokens, in the manner of real vocabularies of different structure."""
+"""Tokenizers of the mock: texts into tokens, in the manner of real vocabularies of different structure, and tokens into blocks."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 TEMPLATE_TOKEN = "<|template|>"
+BLOCK_TOKENS = 16
 # Pieces of up to four letters with the space before them; each digit and each other character is its own token.
 _SUBWORDS = re.compile(r"\d| ?[^\W\d]{1,4}|\s|[^\w\s]|_")
 
@@ -42,3 +43,11 @@ class Tokenizer:
     def tokens(self, text: str, *, is_chat: bool) -> tuple[str, ...]:
         """Tokens of a prompt; equal beginnings of texts have equal beginnings of tokens."""
         return (*[TEMPLATE_TOKEN] * (self.template_tokens if is_chat else 0), *TOKENIZERS[self.kind](text))
+
+
+def block_ids(salt: str, prompt: Sequence[str]) -> Iterator[int]:
+    """Ids of the complete blocks of BLOCK_TOKENS. Equal ids mean equal salt and text up to the end of the block."""
+    link = hash(salt)
+    for start in range(0, len(prompt) - BLOCK_TOKENS + 1, BLOCK_TOKENS):
+        link = hash((link, tuple(prompt[start : start + BLOCK_TOKENS])))
+        yield link

@@ -27,17 +27,17 @@ class State(NamedTuple):
     Counters of prompts, answers and prefix cache are in tokens; a preempted request counts once.
     """
 
-    at_s: float
     running: int
     waiting: int
     kv_usage_ratio: float
-    preemptions: int
     prefix_queries: int
     prefix_hits: int
     prompt_tokens: int
     generation_tokens: int
-    completed: int
-    steps: int
+    preemptions: int = 0
+    at_s: float = 0.0
+    completed: int = 0
+    steps: int = 0
 
 
 class Engine:
