@@ -8,8 +8,9 @@ out; a change that is not found within 24 h counts as infinite in median and 90t
 """
 
 import argparse
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from multiprocessing import Pool
@@ -25,10 +26,11 @@ from bench.report import goal, show
 from bench.rivals import HOUR, oracle, rule_delays, rule_false_alarms, summary
 from bench.watched_signal import NULL_DAYS, SETTINGS, DriftCounts, WatchedSignal, is_alarm, observe
 from prober.features.drift.state import new_state
-from prober.simulation.load import AzureConversation, Load, replayed
+from prober.simulation.load import AzureConversation, Load
 from prober.simulation.parameters import Parameters
 from prober.simulation.probe_samples import simulate_probes
-from prober.workload.trace import parse_trace
+from prober.simulation.request import Request
+from prober.workload.trace import Trace, parse_trace
 
 ARL = 30 * DAY
 COPIES = 3  # of each signal, for delays
@@ -157,6 +159,29 @@ def rivals(row: Row) -> dict[str, Any]:
     return figures
 
 
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """A random share of a recorded trace, of the mean rate `rate_per_s`, with its shared prefixes, repeated endlessly."""
+
+    trace: Trace
+    rate_per_s: float
+
+    def requests(self, rng: Random, start_unix_s: float, duration_s: float) -> Iterator[Request]:
+        """Requests of the trace; a repetition lasts the span of the trace and one mean gap."""
+        trace, share = self.trace, self.rate_per_s / self.trace.rate_per_s
+        assert share <= 1, f"the trace has {trace.rate_per_s:g} requests per second"
+        lap_s = trace.offsets_ns[-1] / 1e9 + 1 / trace.rate_per_s
+        prefixes = trace.blocks or ((),) * len(trace.offsets_ns)
+        rows = list(zip(trace.offsets_ns, trace.prompt_tokens, trace.output_tokens, prefixes, strict=True))
+        for lap in itertools.count():
+            for offset_ns, prompt, output, prefix in rows:
+                at_s = lap * lap_s + offset_ns / 1e9
+                if at_s >= duration_s:
+                    return
+                if rng.random() < share:
+                    yield Request(at_s, prompt, output, prefix, True)
+
+
 def simulated(seed: int, days: float, load: Load) -> tuple[Array, Array, Array]:
     """(Unix seconds, log TTFT, running requests) of probes of the simulated engine under this load."""
     probes = simulate_probes(Parameters(), load, Random(seed), start_unix_s=0.0, duration_s=days * 86_400.0)
@@ -172,7 +197,7 @@ def simulation(trace: str | None, *, days: float, runs: int, seed: int) -> dict[
     """
     load: Load = AzureConversation()
     if trace is not None:
-        load = replayed(parse_trace(Path(trace).read_text(), trace), 1.0)
+        load = Replayed(parse_trace(Path(trace).read_text(), trace), 1.0)
     times, logs, loads = simulated(seed, days + 3.1, load)
     state, start = new_state(SETTINGS), 0
     while not state.settled:

@@ -106,11 +106,15 @@ def at_least(least_s: float) -> AfterValidator:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Quantity:
-    """Marks a field that a file writes as text. text: a default as the file would write it."""
+    """Marks a field that a file writes as text.
+
+    text: a default as the file would write it; in_code: code writes it like the file
+    """
 
     parse: Callable[[object], Any]
     schema: Mapping[str, Any]
     text: Callable[[Any], str]
+    in_code: bool = False
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.with_info_before_validator_function(self._validate, handler(source))
@@ -119,7 +123,7 @@ class Quantity:
         return dict(self.schema)
 
     def _validate(self, value: Any, info: Any) -> Any:
-        return value if info.context is None else self.parse(value)
+        return self.parse(value) if self.in_code or info.context is not None else value
 
 
 def _pattern(pattern: str, *examples: str) -> dict[str, Any]:
@@ -155,19 +159,16 @@ NotNegative = Annotated[float, Field(ge=0, strict=False)]
 Items = Annotated[tuple[T, ...], Field(strict=False)]
 
 
-def _auto(value: object) -> object:
-    return None if value == "auto" else value
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Automatic(Quantity):
-    """The same for text where `auto` stands for None, in code too."""
-
-    def _validate(self, value: Any, info: Any) -> Any:
-        return _auto(value)
-
-
-Auto = Annotated[str | None, _Automatic(_auto, {"type": "string"}, lambda value: value or "auto")]
+# `auto` stands for None.
+Auto = Annotated[
+    str | None,
+    Quantity(
+        lambda value: None if value == "auto" else value,
+        {"type": "string"},
+        lambda value: value or "auto",
+        in_code=True,
+    ),
+]
 
 
 def _named(kind: str, path: Literal["slos", "workloads"], value: object, info: ValidationInfo) -> object:

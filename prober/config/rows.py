@@ -25,7 +25,7 @@ from prober.config.fields import (
 )
 from prober.config.problems import unknown_key
 from prober.config.server import Headers
-from prober.config.slos import SloSpec, named, objective
+from prober.config.slos import objective, renamed
 from prober.config.target import Timeouts, threshold_problem
 from prober.config.workloads import Shape
 from prober.measure.objective import Slo
@@ -50,8 +50,7 @@ _NOT_JUDGED = "a row `beside` another is its load and not judged; remove it here
 def _objective(text: object, info: ValidationInfo) -> Slo:
     if isinstance(text, Slo):
         return text
-    spec = objective(text)
-    slo = spec.named(spec.signal)
+    slo = objective(text)
     if problem := threshold_problem(slo, Timeouts()):
         raise mistake(problem)
     return slo
@@ -195,10 +194,9 @@ def load_rows(
         _check_beside(rows, problems)
         _check_against(rows, problems)
     problems.end()
-    objectives = named([_unnamed(slo) for row in rows for slo in row.accept])
+    objectives = renamed([slo for row in rows for slo in row.accept])
     return tuple(
-        row.model_copy(update={"accept": tuple(dict.fromkeys(objectives[_unnamed(slo)] for slo in row.accept))})
-        for row in rows
+        row.model_copy(update={"accept": tuple(dict.fromkeys(objectives[slo] for slo in row.accept))}) for row in rows
     )
 
 
@@ -238,7 +236,3 @@ def _check_against(rows: Sequence[Row], problems: Problems) -> None:
             problems.add(path, "compares requests of one kind, and one of both rows sends a mix; name its parts")
         elif (row.rate, row.concurrency) != (other.rate, other.concurrency):
             problems.add(path, f"{row.against!r} has another rate or concurrency; give both rows the same")
-
-
-def _unnamed(slo: Slo) -> SloSpec:
-    return SloSpec(signal=slo.signal, threshold=slo.threshold_s, objective=slo.objective, window=slo.window_s)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
@@ -55,33 +56,33 @@ class SloSpec(Block):
         return Slo(name, self.signal, self.threshold, self.objective, self.window)
 
 
-def objective(text: object) -> SloSpec:
-    """An objective in one line. Raises ValueError."""
+def objective(text: object) -> Slo:
+    """An objective in one line, under the name of its signal. Raises ValueError."""
     match = _OBJECTIVE.fullmatch(text) if isinstance(text, str) else None
     if match is None:
         raise ValueError(f"{shortened(text)} is no objective; {FORM}")
     block = {"signal": match[1], "threshold": match[2], "objective": match[3]}
     try:
-        return SloSpec.model_validate(block, context=Document((), {}, str))
+        return SloSpec.model_validate(block, context=Document((), {}, str)).named(match[1])
     except ValidationError as error:
         raise ValueError("; ".join(explain(error, SloSpec, {}).values())) from None
 
 
-def named(objectives: Sequence[SloSpec]) -> dict[SloSpec, Slo]:
-    """Objectives under unique names: the signal, with a number if it is taken."""
-    names: dict[SloSpec, Slo] = {}
-    for spec in dict.fromkeys(objectives):
-        same = sum(other.signal == spec.signal for other in names)
-        names[spec] = spec.named(f"{spec.signal}-{same + 1}" if same else spec.signal)
+def renamed(objectives: Sequence[Slo]) -> dict[Slo, Slo]:
+    """Objectives of the command line under unique names: the signal, with a number if it is taken."""
+    names: dict[Slo, Slo] = {}
+    for slo in dict.fromkeys(objectives):
+        same = sum(other.signal == slo.signal for other in names)
+        names[slo] = replace(slo, name=f"{slo.signal}-{same + 1}") if same else slo
     return names
 
 
 def parse_objectives(texts: Sequence[str]) -> tuple[Slo, ...]:
     """Objectives of the option `--slo`. Raises ValueError."""
-    specs: list[SloSpec] = []
+    slos: list[Slo] = []
     for text in texts:
         try:
-            specs.append(objective(text))
+            slos.append(objective(text))
         except ValueError as problem:
             raise ValueError(f"--slo {text!r}: {problem}") from None
-    return tuple(named(specs).values())
+    return tuple(renamed(slos).values())

@@ -1,6 +1,5 @@
 """Faults of the simulated engine, as data. Times are seconds of virtual time; the end is excluded."""
 
-from bisect import insort
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf
@@ -68,39 +67,31 @@ class Timetable:
 
     def __init__(self, faults: Iterable[Fault], since_s: float = 0.0) -> None:
         self._faults = tuple(faults)
-        self._times: list[float] = []
+        times = {since_s}  # faults that began before are active from here on
         for fault in self._faults:
             _check(fault)
-            for at in {fault.start_s, getattr(fault, "end_s", inf)}:
-                if since_s <= at < inf:
-                    insort(self._times, at)
-        insort(self._times, since_s)  # faults that began before are active from here on
+            times |= {at for at in (fault.start_s, getattr(fault, "end_s", inf)) if since_s <= at < inf}
+        self._times = sorted(times)
         self.next_s = self._times[0]
 
     def pass_next(self) -> tuple[Effect, bool, bool]:
         """Advance past `next_s`. Returns (effect from then on, whether the prefix cache is flushed, whether the engine crashes)."""
-        at = self._times[0]
-        while self._times and self._times[0] == at:
-            del self._times[0]
+        at = self._times.pop(0)
         self.next_s = self._times[0] if self._times else inf
-        starting = [fault for fault in self._faults if fault.start_s == at]
-        effect = Effect()
+        effect, starting = Effect(), {type(fault) for fault in self._faults if fault.start_s == at}
         for fault in self._faults:
-            if not isinstance(fault, Flush) and fault.start_s <= at < fault.end_s:
-                effect = _with(effect, fault)
-        return effect, any(isinstance(f, Flush) for f in starting), any(isinstance(f, Crash) for f in starting)
-
-
-def _with(effect: Effect, fault: Slow | Tail | KvLost | Crash) -> Effect:
-    match fault:
-        case Slow():
-            return effect._replace(factor=effect.factor * fault.factor)
-        case Tail():
-            return effect._replace(tail_share=fault.share, tail_factor=fault.factor)
-        case KvLost():
-            return effect._replace(lost_blocks=effect.lost_blocks + fault.blocks)
-        case Crash():
-            return effect._replace(down_until_s=max(effect.down_until_s, fault.end_s))
+            if isinstance(fault, Flush) or not fault.start_s <= at < fault.end_s:
+                continue
+            match fault:
+                case Slow():
+                    effect = effect._replace(factor=effect.factor * fault.factor)
+                case Tail():
+                    effect = effect._replace(tail_share=fault.share, tail_factor=fault.factor)
+                case KvLost():
+                    effect = effect._replace(lost_blocks=effect.lost_blocks + fault.blocks)
+                case Crash():
+                    effect = effect._replace(down_until_s=max(effect.down_until_s, fault.end_s))
+        return effect, Flush in starting, Crash in starting
 
 
 def _check(fault: Fault) -> None:

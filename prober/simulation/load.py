@@ -1,4 +1,4 @@
-"""Background load of the engine: requests by time, fitted to a production trace or replayed from one.
+"""Background load of the engine: requests by time, fitted to a production trace.
 
 The figures are fitted to the Azure LLM inference trace 2023, conversation (CC-BY 4.0; Patel et al., Splitwise, ISCA 2024):
 19,366 requests in 58 minutes. `python -m bench.simulation --fit PATH` computes them from the published file.
@@ -11,7 +11,6 @@ from random import Random
 from typing import Protocol
 
 from prober.simulation.request import Request
-from prober.workload.trace import Trace
 
 # Quantiles of the prompt's tokens at 0, 1/40, ..., 1. The last one is not the maximum (14,050) but gives the last cell its mean
 # with linear interpolation.
@@ -108,39 +107,3 @@ def _between(quantiles: tuple[int, ...], u: float) -> int:
     cell = int(place)
     low = quantiles[cell]
     return int(low + (quantiles[cell + 1] - low) * (place - cell) + 0.5)
-
-
-@dataclass(frozen=True, slots=True)
-class Replayed:
-    """A recorded trace with its shared prefixes, repeated endlessly. share: random share of its requests."""
-
-    trace: Trace
-    share: float = 1.0
-
-    def __post_init__(self) -> None:
-        if not 0 < self.share <= 1:
-            raise ValueError(f"share is {self.share}; it must be above 0 and at most 1")
-
-    def requests(self, rng: Random, start_unix_s: float, duration_s: float) -> Iterator[Request]:
-        """Requests of the trace; a repetition lasts the span of the trace and one mean gap."""
-        trace = self.trace
-        lap_s = trace.offsets_ns[-1] / 1e9 + 1 / trace.rate_per_s
-        prefixes = trace.blocks or ((),) * len(trace.offsets_ns)
-        rows = list(zip(trace.offsets_ns, trace.prompt_tokens, trace.output_tokens, prefixes, strict=True))
-        begin_s = 0.0
-        while True:
-            for offset_ns, prompt, output, prefix in rows:
-                at_s = begin_s + offset_ns / 1e9
-                if at_s >= duration_s:
-                    return
-                if self.share == 1 or rng.random() < self.share:
-                    yield Request(at_s, prompt, output, prefix, True)
-            begin_s += lap_s
-
-
-def replayed(trace: Trace, rate_per_s: float | None = None) -> Replayed:
-    """The share of the trace with the mean rate `rate_per_s` (None: all requests). Raises ValueError if its rate is lower.
-
-    Prefix blocks have `trace.BLOCK_TOKENS` tokens, which is also the default of `Parameters.prefix_block_tokens`.
-    """
-    return Replayed(trace, 1.0 if rate_per_s is None else rate_per_s / trace.rate_per_s)

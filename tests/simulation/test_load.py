@@ -1,16 +1,14 @@
 """The load is like the trace it was fitted to, as far as its figures say; probes see it and are seen by it."""
 
-from itertools import islice
 from random import Random
 from statistics import fmean, median, pvariance
 
 import pytest
 
 from prober.simulation.faults import Crash, Slow
-from prober.simulation.load import TRACE_RATE_PER_S, AzureConversation, lengths, replayed
+from prober.simulation.load import TRACE_RATE_PER_S, AzureConversation, lengths
 from prober.simulation.parameters import Parameters
 from prober.simulation.probe_samples import simulate_probes
-from prober.workload.trace import Trace
 
 
 def test_lengths_are_those_of_the_trace() -> None:
@@ -46,19 +44,6 @@ def test_the_day_has_its_peak() -> None:
     peak, trough = sum(hours[13:15]) / 7200, sum(hours[1:3]) / 7200
     assert [peak, trough] == pytest.approx([3.0, 1.0], rel=0.3)
     assert sum(hours) / 86_400 == pytest.approx(2.0, rel=0.1)
-
-
-def test_a_trace_is_replayed_as_it_was() -> None:
-    """Over and over, with its prefixes; a share of it keeps that share."""
-    trace = Trace((0, 10**9, 2 * 10**9), (10, 20, 30), (1, 2, 3), ((1,), (1, 2), ()))
-    requests = list(islice(replayed(trace).requests(Random(1), 0.0, 100.0), 4))
-    assert [(request.arrival_s, request.prompt_tokens, request.prefix) for request in requests] == [
-        *[(0.0, 10, (1,)), (1.0, 20, (1, 2)), (2.0, 30, ()), (3.0, 10, (1,))]
-    ]
-    half = list(replayed(trace, 0.5).requests(Random(1), 0.0, 3000.0))
-    assert len(half) == pytest.approx(1500, rel=0.1)
-    with pytest.raises(ValueError, match="share"):
-        replayed(trace, 2.0)
 
 
 @pytest.mark.parametrize("wrong", [{"rate_per_s": 0.0}, {"daily_amplitude": 1.0}])

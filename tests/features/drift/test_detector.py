@@ -622,10 +622,3 @@ def test_what_is_no_latency_is_refused(value: float) -> None:
     with pytest.raises(ValueError, match="a latency must be"):
         step(state, Observation(1.0, value))
     assert state.last_s == -math.inf
-
-
-@pytest.mark.parametrize("name", ["rate_per_s", "false_alarms_per_s", "material", "accept_after_s"])
-def test_settings_that_cannot_work_are_refused(name: str) -> None:
-    """The message names the setting."""
-    with pytest.raises(ValueError, match=name):
-        Settings(**{"rate_per_s": 0.2, name: 0.0})
