@@ -312,8 +312,8 @@ def main() -> None:
     show(
         "drift",
         goals(cells, signal_costs),
-        material=SETTINGS.material,
-        false_alarms_per_s=SETTINGS.false_alarms_per_s,
+        material=SETTINGS.spec.material,
+        false_alarms_per_s=SETTINGS.spec.false_alarms,
         interval_s=INTERVAL_S,
         level=LEVEL,
         cells=cells,

@@ -180,7 +180,7 @@ def follow(
         return
     cell.alarms += 1
     cell.delays_min.append((raised_s - begin_s) / 60)
-    if truth.ratio(0.5, begin_s, begin_s + TRUTH_S) >= 1 + SETTINGS.material / 2:
+    if truth.ratio(0.5, begin_s, begin_s + TRUTH_S) >= 1 + SETTINGS.spec.material / 2:
         cell.judged_early += 1
         cell.early += was_early
     if not was_early:

@@ -32,7 +32,7 @@ from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, cor
 
 from prober.config import units
 from prober.config.problems import no_such
-from prober.measure.objective import Slo
+from prober.measure.objective import Slo, format_percent
 from prober.workload.workloads import Mix, Workload
 
 T = TypeVar("T")
@@ -145,11 +145,9 @@ Duration = Annotated[
 ]
 OptionalDuration = Annotated[float, Quantity(_optional_duration, _OPTIONAL, units.duration_text)]
 Rate = Annotated[float, Quantity(units.rate, _pattern(units.RATE_PATTERN, "0.2/s", "12/min"), units.rate_text)]
-ExactPercent = Annotated[Decimal, Quantity(units.percent, _PERCENT, units.percent_text)]
-Percent = Annotated[float, Quantity(lambda value: float(units.percent(value)), _PERCENT, units.percent_text)]
-Reuse = Annotated[
-    float, Quantity(units.reuse, {"type": "string", "examples": ["warm", "cold", "30%"]}, units.percent_text)
-]
+ExactPercent = Annotated[Decimal, Quantity(units.percent, _PERCENT, format_percent)]
+Percent = Annotated[float, Quantity(lambda value: float(units.percent(value)), _PERCENT, format_percent)]
+Reuse = Annotated[float, Quantity(units.reuse, {"type": "string", "examples": ["warm", "cold", "30%"]}, format_percent)]
 Count = Annotated[int, Quantity(units.count, _COUNT, int)]
 _WORKERS = {"anyOf": [{"type": "integer", "minimum": 1, "maximum": units.MAX_WORKERS}, {"const": "auto"}]}
 Workers = Annotated[int | None, Quantity(units.worker_count, _WORKERS, lambda value: value or "auto")]

@@ -122,11 +122,6 @@ def rate_text(per_s: float) -> str:
     return f"{per_s:g}/s" if per_s >= 0.01 else f"1/{duration_text(round(1 / per_s, 3))}"
 
 
-def percent_text(ratio: float | Decimal) -> str:
-    """A ratio as a file writes it: 99.9%."""
-    return f"{float(ratio) * 100:g}%"
-
-
 def counted(count: int, noun: str) -> str:
     """A count with its noun: 1 target, 2 targets, 1,000 targets."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -51,9 +51,9 @@ class JudgedStream:
     max_tokens: int
 
 
-def format_percent(ratio: Decimal) -> str:
+def format_percent(ratio: float | Decimal) -> str:
     """Formats a ratio as a percentage without trailing zeros, such as 99.9%."""
-    return f"{float(ratio * 100):.4g}%"
+    return f"{float(ratio) * 100:g}%"
 
 
 def format_rate(per_s: float) -> str:

@@ -3,7 +3,6 @@
 import itertools
 import math
 from dataclasses import replace
-from itertools import pairwise
 from random import Random
 
 import pytest
@@ -115,16 +114,6 @@ def test_nothing_is_lost(parameters: Parameters) -> None:
     assert not engine.busy
 
 
-def test_the_kv_cache_is_never_overfull() -> None:
-    """However it is driven, no more blocks are held than there are, and some time all but a few are."""
-    engine, highest = Engine(TIGHT, Random(0)), 0.0
-    for request in drawn(Random(4), 100, 300, 100, 0.05):
-        while engine.step(request.arrival_s):
-            highest = max(highest, engine._blocks.used / TIGHT.kv_blocks)
-        engine.submit(request)
-    assert 0.9 < highest <= 1
-
-
 def test_itls_add_up_to_the_steps() -> None:
     """First token and all ITLs end where the request ended; TPOT is their mean, and the p99 of few is their maximum."""
     for truth in served(TIGHT, drawn(Random(5), 60, 300, 100, 0.05))[1]:
@@ -163,28 +152,6 @@ def test_one_request_alone_takes_what_the_formula_says() -> None:
     assert truth.itls_s() == pytest.approx([0.0085 + 20e-6 + 65e-9 * 2501, 0.0085 + 20e-6 + 65e-9 * 2502])
 
 
-def test_first_come_first_served() -> None:
-    """Nobody is admitted, and nobody's first token is out, before one who came earlier."""
-    truths = served(TIGHT, drawn(Random(6), 100, 300, 1, 0.01))[1]
-    admitted = [truth.admitted_s or 0.0 for truth in truths]
-    firsts = [truth.first_token_s or 0.0 for truth in truths]
-    assert admitted == sorted(admitted)
-    assert firsts == sorted(firsts)
-    assert max(after - before.request.arrival_s for after, before in zip(admitted, truths, strict=True)) > 1
-
-
-def test_preemption_computes_again() -> None:
-    """The later request is preempted and waits; its gap contains a prefill of its prompt and its tokens."""
-    parameters = Parameters(kv_blocks=20)
-    _, (first, last) = served(parameters, [Request(0.0, 100, 150), Request(0.0, 100, 150)])
-    assert (first.preemptions, last.preemptions) == (0, 1)
-    gap = max(last.itls_s())
-    cut = last.itls_s().index(gap) + 1
-    waited = (first.end_s or 0.0) - list(last.token_times_s())[cut - 1]
-    assert gap == pytest.approx(waited + 0.0085 + (100 + cut) * 100e-6)
-    assert max(first.itls_s()) < 0.01
-
-
 def test_a_prefix_hit_shortens_the_first_token() -> None:
     """By the tokens that are not computed again; the last token always is."""
     request = Request(0.0, 1024, 5, (1, 2))
@@ -193,14 +160,6 @@ def test_a_prefix_hit_shortens_the_first_token() -> None:
     )
     assert (cold.cached_tokens, warm.cached_tokens, longer.cached_tokens) == (0, 512, 1024)
     assert (cold.ttft_s or 0) - (warm.ttft_s or 0) == pytest.approx(512 * 100e-6)
-
-
-def test_the_longest_unused_prefix_goes_first() -> None:
-    """With room for two prefixes the third one drives out the one that was not used since."""
-    parameters = Parameters(kv_blocks=80, prefix_block_tokens=512)
-    order = [1, 2, 1, 3, 1, 2]
-    truths = served(parameters, [Request(float(at), 520, 2, (name,)) for at, name in enumerate(order)])[1]
-    assert [truth.cached_tokens for truth in truths] == [0, 0, 512, 0, 512, 0]
 
 
 def test_who_gives_up_is_gone() -> None:
@@ -237,40 +196,3 @@ def test_impossible_parameters_are_refused(wrong: dict[str, float]) -> None:
     """A step takes time, the token budget is enough for all that decode, prefix blocks are whole blocks."""
     with pytest.raises(ValueError, match=r"_s|cost|kv_blocks|max_batched_tokens|prefix_block_tokens"):
         replace(Parameters(), **wrong)  # type: ignore[arg-type]
-
-
-def test_little_load_waits_for_nothing_and_much_load_for_ever() -> None:
-    """Below capacity TTFT does not grow with time; above it, it grows with every minute."""
-    parameters = Parameters(max_sequences=4)
-    rng = Random(7)
-
-    def ttfts(rate_per_s: float) -> list[float]:
-        at_s, requests = 0.0, []
-        while (at_s := at_s + rng.expovariate(rate_per_s)) < 600:
-            requests.append(Request(at_s, 200, 100))
-        return [truth.ttft_s or 0.0 for truth in served(parameters, requests)[1]]
-
-    # Four at a time, each 100 tokens of about 8.6 ms and its share of prefills: about 4.3 a second.
-    calm, crowded = ttfts(1.0), ttfts(6.0)
-    assert sorted(calm)[len(calm) // 2] < 0.05
-    assert max(calm) < 1
-    thirds = [crowded[len(crowded) * at // 3] for at in range(3)] + [crowded[-1]]
-    assert all(after > before + 30 for before, after in pairwise(thirds))
-
-
-def test_littles_law() -> None:
-    """Mean requests in the engine are rate × mean time in it."""
-    requests = drawn(Random(8), 3000, 500, 200, 0.25)
-    engine = Engine(Parameters(), Random(0))
-    area_s, before_s, truths = 0.0, 0.0, []
-    for request in requests:
-        inside = engine.state.running + engine.state.waiting
-        while engine.step(request.arrival_s):
-            area_s += inside * (engine.at_s - before_s)
-            before_s, inside = engine.at_s, engine.state.running + engine.state.waiting
-        engine.advance(request.arrival_s)
-        if not engine.busy:
-            before_s = request.arrival_s
-        truths.append(engine.submit(request))
-    spent_s = sum((truth.end_s or engine.at_s) - truth.request.arrival_s for truth in truths)
-    assert area_s == pytest.approx(spent_s, rel=0.05)

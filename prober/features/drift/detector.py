@@ -2,7 +2,7 @@
 
 The residual of a sample after load (or hour) and predecessor is ranked among those of the baseline; the ranks feed a mixture of
 sequential bets (`evidence`). An improvement raises no alarm: it starts a new baseline, as does an alarm that lasts longer than
-`accept_after_s`. `step` changes a `Drift`, which belongs to the caller, in place.
+`accept_after`. `step` changes a `Drift`, which belongs to the caller, in place.
 """
 
 import math
@@ -91,7 +91,7 @@ def derive(state: Drift) -> None:
     """Set the fields that are derived from the baseline and the settings."""
     baseline = state.baseline
     assert baseline is not None
-    state.mixture = mixture(baseline, state.settings.material, state.settings.threshold)
+    state.mixture = mixture(baseline, state.settings.spec.material, state.settings.threshold)
     state.ring.fifths = (state.ring.fifths or array("B", [0]) * RING_SAMPLES) if baseline.cuts else array("B")
     state.tables = tuple(scores(len(reference)) for reference in baseline.references)
     state.doubt, state.allowance = guards(state.settings, baseline, settled=state.settled)
@@ -101,7 +101,7 @@ def guards(settings: Settings, baseline: Baseline, *, settled: bool) -> tuple[fl
     """(standard errors of the model, log of the level after whitening) to subtract from every sample."""
     if settled:
         return DOUBT_ERRORS, 0.0
-    return PROVISIONAL_DOUBT_ERRORS, math.log1p(settings.material) * (1 - baseline.correlation)
+    return PROVISIONAL_DOUBT_ERRORS, math.log1p(settings.spec.material) * (1 - baseline.correlation)
 
 
 def follow_clock(state: Drift, boot: str, unix_s: float, monotonic_s: float) -> None:
@@ -160,7 +160,9 @@ def step(state: Drift, observation: Observation) -> tuple[Drift, DriftVerdict]:
         # or of the first days, slower by far: a weekend tells nothing of workdays.
         expected, state.before = max(baseline.slowest, state.slowest_visit), None
         is_quiet = state.settled and is_weekend(int(week_slots(unix_s)))
-        doubt = (1 if is_quiet else UNSEEN_CHANGES) * math.log1p(state.settings.material) * (1 - baseline.correlation)
+        doubt = (
+            (1 if is_quiet else UNSEEN_CHANGES) * math.log1p(state.settings.spec.material) * (1 - baseline.correlation)
+        )
     residual = log - expected
     phi, before = baseline.correlation, state.before
     whitened = baseline.whitened(residual, None) if before is None else residual - phi * before
@@ -181,7 +183,7 @@ def step(state: Drift, observation: Observation) -> tuple[Drift, DriftVerdict]:
     slower = whitened - (lead if lead < 0 else 0.0)  # than the load explains, whichever way it moves
     if state.alarm is not None:
         state.alarm.after += 1
-        is_judged = error < MAX_ENDING_ERROR * math.log1p(state.settings.material)
+        is_judged = error < MAX_ENDING_ERROR * math.log1p(state.settings.spec.material)
         score = table[bisect_right(reference, slower + error)] if is_judged else None
         return state, _update_alarm(state, score, unix_s, stake)
     score = table[bisect_right(reference, whitened - doubt - (lead if lead > 0 else 0.0))]
@@ -367,7 +369,7 @@ def _new_alarm(state: Drift, mix: Mixture, unix_s: float) -> Alarm:
 
 
 def _update_alarm(state: Drift, score: float | None, unix_s: float, stake: float) -> DriftVerdict:
-    """Update an active alarm, which ends by evidence or, after `accept_after_s`, by a new baseline.
+    """Update an active alarm, which ends by evidence or, after `accept_after`, by a new baseline.
 
     score: None where the baseline knows too little: a doubt is no evidence that the change is over
     """
@@ -385,7 +387,7 @@ def _update_alarm(state: Drift, score: float | None, unix_s: float, stake: float
         if unix_s - alarm.since_s < DAY_S:
             state.caution, state.caution_s = min(MAX_CAUTION, CAUTION_GROWTH * state.caution), unix_s
         return present_verdict(state, "recovered")
-    if unix_s - alarm.raised_s >= state.settings.accept_after_s:
+    if unix_s - alarm.raised_s >= state.settings.spec.accept_after:
         _relearn(state, everything=True)
         return present_verdict(state, "accepted")
     return present_verdict(state)
@@ -416,9 +418,9 @@ def _extend(state: Drift, where: LoadState, unix_s: float) -> None:
 def _paused_verdict(state: Drift, unix_s: float, event: Event | None) -> DriftVerdict:
     """The verdict where the baseline cannot judge; learn again if the load is missing for longer than an alarm may last."""
     state.before = None
-    if unix_s - state.load_s > state.settings.accept_after_s:
+    if unix_s - state.load_s > state.settings.spec.accept_after:
         _relearn(state, everything=True)
-    elif state.alarm is not None and unix_s - state.alarm.raised_s >= state.settings.accept_after_s:
+    elif state.alarm is not None and unix_s - state.alarm.raised_s >= state.settings.spec.accept_after:
         _relearn(state, everything=True)
         event = "accepted"
     return present_verdict(state, event)

@@ -318,8 +318,7 @@ class TargetDrift(TargetObserver):
 
     def _state_of(self, key: SignalKey, rate_per_s: float, state: Drift | None) -> Drift:
         """The state under the current settings: the given one, the saved one, or a new one."""
-        spec = self._monitor.spec
-        settings = Settings(rate_per_s, spec.false_alarms, spec.material, spec.accept_after)
+        settings = Settings(rate_per_s, self._monitor.spec)
         if state is None:
             return self._monitor.saved_state(self.name, key, settings) or new_state(settings)
         return state if state.settings == settings else restore(settings, dump(state))

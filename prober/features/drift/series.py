@@ -1,6 +1,9 @@
 """Series of drift."""
 
+from typing import get_args
+
 from prober.exposition.families import AnySeries, Series, counter, gauge
+from prober.features.drift.state import Cause, Event, LoadState, Phase
 
 _PROBE = ("target", "workload")
 _SIGNAL = (*_PROBE, "signal")
@@ -32,9 +35,9 @@ DRIFT_SHIFT = gauge(
 )
 DRIFT_PHASE = gauge("llmslo_drift_phase", "1 for the current phase of the baseline.", *_SIGNAL, "phase")
 DRIFT_EVENTS = counter("llmslo_drift_events_total", "Events of the baseline, by kind.", *_SIGNAL, "event")
-DRIFT_CAUSES = ("regression", "unknown")
-DRIFT_LOADS = ("within", "outside", "missing", "unlearnt", "unknown")
-DRIFT_PHASES = ("learning", "provisional", "settled")
-DRIFT_EVENT_KINDS = ("learnt", "alarm", "recovered", "improved", "accepted")
+DRIFT_CAUSES: tuple[Cause, ...] = get_args(Cause)
+DRIFT_LOADS: tuple[LoadState, ...] = get_args(LoadState)
+DRIFT_PHASES: tuple[Phase, ...] = get_args(Phase)
+DRIFT_EVENT_KINDS: tuple[Event, ...] = get_args(Event)
 
 ALL: tuple[AnySeries, ...] = tuple(value for value in globals().copy().values() if isinstance(value, Series))

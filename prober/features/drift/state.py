@@ -6,8 +6,9 @@ from collections.abc import Generator, Iterable
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from prober.config.drift import DriftSpec
 from prober.features.drift.baseline import Baseline
-from prober.features.drift.blocks import DAY_S, SPREAD_EVERY_S, Blocks
+from prober.features.drift.blocks import SPREAD_EVERY_S, Blocks
 from prober.features.drift.evidence import Mixture
 from prober.statistics.quantiles import MIN_SAMPLES_BY_QUANTILE
 
@@ -39,17 +40,15 @@ RING_SAMPLES = MIN_SAMPLES_BY_QUANTILE[0.99]  # enough for every reported quanti
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Settings of one signal."""
+    """Settings of one signal. rate_per_s: mean rate of samples. Below half of `spec.material` there is no alarm."""
 
-    rate_per_s: float  # mean rate of samples
-    false_alarms_per_s: float = 1 / (30 * DAY_S)  # of this signal, at most
-    material: float = 0.20  # smallest slowdown that matters; below half of it there is no alarm
-    accept_after_s: float = 7 * DAY_S  # an older alarm becomes the new baseline
+    rate_per_s: float
+    spec: DriftSpec = DriftSpec()
 
     @property
     def threshold(self) -> float:
         """Evidence that raises an alarm; also the mean number of samples between false alarms, at least."""
-        return FALSE_ALARM_MARGIN * self.rate_per_s / self.false_alarms_per_s
+        return FALSE_ALARM_MARGIN * self.rate_per_s / self.spec.false_alarms
 
 
 class Observation(NamedTuple):

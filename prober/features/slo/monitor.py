@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from prober.config.units import counted, duration_text, first_names, percent_text
+from prober.config.units import counted, duration_text, first_names
 from prober.exposition.families import Registry
 from prober.features.slo import series
 from prober.features.slo.compliance import SloStatus, slo_status
 from prober.features.slo.window import WindowCount
 from prober.measure.event import TargetEvent
-from prober.measure.objective import JudgedStream, Slo
+from prober.measure.objective import JudgedStream, Slo, format_percent
 from prober.measure.outcome import ANSWERED
 from prober.measure.result import ProbeResult
 from prober.measure.slo_events import count_events
@@ -85,7 +85,7 @@ class SloMonitor:
 
 def _definition(slo: Slo) -> dict[str, str]:
     threshold = "none" if slo.threshold_s is None else duration_text(slo.threshold_s)
-    objective, window = percent_text(slo.objective), duration_text(slo.window_s)
+    objective, window = format_percent(slo.objective), duration_text(slo.window_s)
     return {"signal": slo.signal, "threshold": threshold, "objective": objective, "window": window}
 
 

@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 
+from prober.config.drift import DriftSpec
 from prober.features.drift.blocks import (
     BLOCK_COUNT,
     BLOCK_SAMPLES,
@@ -247,9 +248,9 @@ def test_an_alarm_ends_when_the_change_does() -> None:
 
 
 def test_a_change_that_stays_becomes_the_baseline() -> None:
-    """After `accept_after_s` the alarm ends as accepted, and the new level is learnt."""
+    """After `accept_after` the alarm ends as accepted, and the new level is learnt."""
     state = settled()
-    state.settings = Settings(RATE, accept_after_s=3_600.0)
+    state.settings = Settings(RATE, DriftSpec(accept_after=3_600.0))
     draw = noise(Random(9))
     verdicts = run(state, 8_000, lambda: 1.5 * draw())
     assert [event for _, event in events(verdicts)] == ["alarm", "accepted", "learnt"]
@@ -313,9 +314,9 @@ def test_a_regression_keeps_its_alarm_and_loses_its_size_while_the_load_is_outsi
 
 
 def test_an_alarm_at_a_load_that_was_not_learnt_becomes_the_baseline_in_time() -> None:
-    """Also while nothing is judged, `accept_after_s` ends it."""
+    """Also while nothing is judged, `accept_after` ends it."""
     state, draw = settled(loaded=True), noise(Random(36))
-    state.settings = Settings(RATE, accept_after_s=7_200.0)
+    state.settings = Settings(RATE, DriftSpec(accept_after=7_200.0))
     assert run(state, 300, lambda: 2 * draw(), lambda _t: 20.0)[-1].active
     verdicts = run(state, 1_700, lambda: 2 * draw(), lambda _t: 60.0)
     assert [event for _, event in events(verdicts)] == ["accepted"]
@@ -349,7 +350,7 @@ def test_without_its_load_it_abstains_then_learns_without() -> None:
     run(state, 100, draw, day)
     before = run(state, LOAD_SAMPLES, draw)[-1].evidence
     assert {verdict.evidence for verdict in run(state, 500, lambda: 3 * draw())} == {before}
-    state.last_s += SETTINGS.accept_after_s
+    state.last_s += SETTINGS.spec.accept_after
     assert run(state, 10, draw)[-1].phase == "learning"
 
 
