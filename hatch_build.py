@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,9 @@ class CompiledLoop(BuildHookInterface):  # type: ignore[misc]
         folder = Path(self.root, FOLDER)
         built = folder / "_serving.so"
         built.unlink(missing_ok=True)
-        compiler = _compiler() or [sys.executable, "-m", "ziglang", "cc"]
+        if not (compiler := _compiler()) and not find_spec("ziglang"):
+            raise OSError("no C compiler for prober/simulation/serving.c: apt-get install gcc, or name one in CC")
+        compiler = compiler or [sys.executable, "-m", "ziglang", "cc"]
         subprocess.run([*compiler, *FLAGS, "-o", str(built), str(folder / "serving.c"), "-lm"], check=True)
         build_data["artifacts"].append(f"{FOLDER}/_serving.so")
         build_data["pure_python"] = False
