@@ -23,7 +23,7 @@ from prober.net.allocator import configure_malloc
 if TYPE_CHECKING:
     from prober.daemon.app import App
 
-THREADS_END_S, POLL_S = 2.0, 0.02  # threads read and write files
+THREADS_END_S, POLL_S = 2.0, 0.02  # threads read and write files, and call Grafana
 log = logging.getLogger(__name__)
 
 
@@ -102,7 +102,9 @@ def run_app(app: "App", written: str | None) -> None:
         end.start()
         end.join(THREADS_END_S)
         if end.is_alive():
-            log.warning("a file is still being read after the end of probing; the process ends without it")
+            log.warning(
+                "a file is still being read, or a Grafana called, after the end of probing; the process ends without it"
+            )
             remove()
             logging.shutdown()
             os._exit(ExitCode.OK)  # otherwise Python waits for the thread, which nothing can end

@@ -12,9 +12,10 @@ import typer
 
 from prober.cli.exit_codes import ExitCode, fail
 from prober.cli.output import echo
+from prober.config.server import TlsSpec
 
 if TYPE_CHECKING:
-    from prober.features.grafana.client.server import Credential
+    from prober.features.grafana.server import Credential
 
 FOLDER = "LLM SLO prober"
 
@@ -86,17 +87,11 @@ def _differing(folder: Path, documents: dict[str, str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Destination:
-    """The Grafana, credential and folder of a push.
-
-    pair: files of the client's certificate and key
-    datasource: None leaves the choice to Grafana
-    """
+    """The Grafana, credential and folder of a push. datasource: None leaves the choice to Grafana."""
 
     url: str
     credential: "Credential"
-    ca_file: str | None
-    insecure: bool
-    pair: tuple[str, str] | None
+    tls: TlsSpec
     folder: str
     datasource: str | None
 
@@ -131,13 +126,11 @@ def _destination(
         _fail(f"--url: {problem}")
     is_other_grafana = bool(url) and spec is not None and url.rstrip("/") != spec.url
     known = None if is_other_grafana else spec  # a token is for one Grafana
-    tls = known.tls if known else None
+    tls = (known.tls if known else None) or TlsSpec()
     return _Destination(
         url or (spec.url if spec else ""),
         _credential(token_file or (known.auth.secret_file if known and not user else ""), user, password_file),
-        ca_file or (tls.ca_file if tls else None),
-        bool(tls and tls.insecure_skip_verify),
-        (tls.cert_file, tls.key_file) if tls and tls.cert_file and tls.key_file else None,
+        tls.model_copy(update={"ca_file": ca_file}) if ca_file else tls,
         folder or (spec.folder if spec else FOLDER),
         datasource or (known.datasource if known else None),
     )
@@ -171,23 +164,15 @@ def _password(path: str) -> str:
 
 def _push(destination: _Destination, documents: list[dict[str, Any]], *, dry_run: bool, force: bool) -> ExitCode:
     """Push and print the results. FAILED if a dashboard was not replaced, CHANGES_PENDING if a dry run would change something."""
-    from prober.features.grafana.client import MISSING, available
+    from prober.features.grafana import MISSING, available
 
     if not available():
         _fail(MISSING)
-    from prober.features.grafana.client.push import SENT, PushOptions, push
-    from prober.features.grafana.client.server import GrafanaError, Server
-    from prober.net.address import refuse_link_local
+    from prober.features.grafana.push import SENT, PushOptions, push
+    from prober.features.grafana.server import GrafanaError, Server
 
     try:
-        refuse_link_local()
-        with Server(
-            destination.url,
-            destination.credential,
-            ca_file=destination.ca_file,
-            insecure=destination.insecure,
-            pair=destination.pair,
-        ) as server:
+        with Server(destination.url, destination.credential, destination.tls) as server:
             report = push(server, documents, PushOptions(destination.folder, destination.datasource, force, dry_run))
     except GrafanaError as error:
         _fail(str(error), code=ExitCode.FAILED)

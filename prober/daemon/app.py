@@ -11,7 +11,7 @@ import sqlite3
 import sys
 import uuid
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -50,7 +50,7 @@ from prober.features.drift.monitor import DriftMonitor
 from prober.features.engines.monitor import EngineMonitor
 from prober.features.engines.page_reader import PageReader
 from prober.features.gpu.monitor import GpuMonitor
-from prober.features.grafana.sync import Grafana, sync
+from prober.features.grafana.sync import Grafana, synchronise
 from prober.features.replicas import series as replicas_series
 from prober.features.replicas.leadership import LeaseOptions, leadership
 from prober.features.slo.firing import firing_checks
@@ -133,6 +133,12 @@ def _warn(specs: Configuration) -> None:
 def _discovered(specs: Configuration) -> str:
     """Part of a log line: names of the discovery sources."""
     return f", and those of discovery {', '.join(source.name for source in specs.discovery)}" if specs.discovery else ""
+
+
+def _dashboards() -> Iterable[dict[str, Any]]:
+    from prober.daemon.dashboards import documents  # large, and needed by a Grafana only
+
+    return documents().values()
 
 
 class App:
@@ -279,10 +285,10 @@ class App:
             self._sweeps.results,
             clock,
             lambda: leading.held() is not None,
-            partial(sync, "prober.daemon.grafana_sync"),
+            partial(synchronise, _dashboards),
             first=shard.index == 0,
         )
-        leading.listen(self._grafana.lost, lambda: None)
+        leading.listen(self._grafana.stop, lambda: None)
         self._grafana.configure(specs.grafana)
         site = Site(
             self._fleet,

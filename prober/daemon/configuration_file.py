@@ -8,7 +8,7 @@ from prober.config.grafana import GrafanaSpec
 from prober.config.load import load
 from prober.config.problems import ConfigError
 from prober.config.target import TargetSpec
-from prober.features.grafana.client import MISSING, available
+from prober.features.grafana import MISSING, available
 from prober.measure.engines import DIALECTS
 from prober.net.endpoint import BadEndpoint, endpoint
 from prober.storage.watched_file import MAX_TEXT_BYTES, read_regular, read_text

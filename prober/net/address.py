@@ -5,9 +5,6 @@ resolves names, and only a literal address can be refused here.
 """
 
 import errno
-import socket
-import sys
-from typing import Any
 
 from prober.config.hosts import refused_kind
 
@@ -21,13 +18,3 @@ def check(address: str, *, allow_link_local: bool = False) -> None:
     if not allow_link_local and (kind := refused_kind(address)):
         message = f"{address} is {kind}: refused, nothing was sent; to allow it set `allow_link_local: true`"
         raise Forbidden(errno.EACCES, message)
-
-
-def refuse_link_local() -> None:
-    """Refuse such addresses in this whole process, permanently; for libraries that open their own sockets. DNS is not affected."""
-
-    def audit(event: str, arguments: tuple[Any, ...]) -> None:
-        if event == "socket.connect" and arguments[0].type & socket.SOCK_STREAM and isinstance(arguments[1], tuple):
-            check(str(arguments[1][0]))
-
-    sys.addaudithook(audit)

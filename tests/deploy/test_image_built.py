@@ -227,7 +227,6 @@ class Children(threading.Thread):
 
 
 STARTED = (
-    "prober.daemon.grafana_sync",
     "multiprocessing.resource_tracker",
     "multiprocessing.spawn",  # the estimate
 )

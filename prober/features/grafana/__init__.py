@@ -1,1 +1,10 @@
-"""Synchronisation of dashboards and annotations with Grafana."""
+"""Synchronisation of dashboards and annotations with Grafana. Only `server` imports the client library, which is large."""
+
+from importlib.util import find_spec
+
+MISSING = "the library grafana-client is not installed: pip install 'llm-slo-prober[grafana]'"
+
+
+def available() -> bool:
+    """Whether the client library is installed; it is an extra of the package."""
+    return find_spec("grafana_client") is not None

@@ -3,7 +3,9 @@
 import json
 import logging
 import re
+import socket
 import ssl
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,9 +13,10 @@ from typing import Any
 import pytest
 import trustme
 
+from prober.config.server import TlsSpec
 from prober.daemon.dashboards import files
-from prober.features.grafana.client.marks import Mark, annotate, mark_of
-from prober.features.grafana.client.push import (
+from prober.features.grafana.marks import Mark, annotate, mark_of
+from prober.features.grafana.push import (
     PushOptions,
     Report,
     State,
@@ -25,7 +28,7 @@ from prober.features.grafana.client.push import (
     push,
     same,
 )
-from prober.features.grafana.client.server import GrafanaError, Server
+from prober.features.grafana.server import MAX_RESPONSE_BYTES, MAX_VALUES, GrafanaError, Server
 from prober.measure.event import TargetEvent
 from tests.features.grafana.grafana_server import (
     LOGIN,
@@ -264,6 +267,13 @@ FAULTS = {
         "HTTP 502: Grafana or a proxy in front of it failed",
     ),
     "half": (Fault(200, '{"a', "application/json"), "the response is not JSON"),
+    "another API": (
+        Fault(200, '[{"name": 1}, 2]', "application/json"),
+        "the response is other data, not JSON of the API",
+    ),
+    "too deep": (Fault(200, "[" * 10_000, "application/json"), "the response is not JSON"),
+    "too long": (Fault(200, '"' + "x" * MAX_RESPONSE_BYTES + '"', "application/json"), "the response has more than"),
+    "too many values": (Fault(200, f"[{'[],' * MAX_VALUES}[]]", "application/json"), "the response has more than"),
 }
 
 
@@ -309,6 +319,29 @@ def test_a_slow_server_times_out(grafana: Grafana) -> None:
         server.version()
 
 
+@pytest.mark.parametrize("host", ["grafana.example.org", "169.254.169.254"])
+def test_addresses_that_hand_out_credentials_are_refused(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if only the name service says that a name has one."""
+    record = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("169.254.169.254", 80))
+    monkeypatch.setattr("socket.getaddrinfo", lambda *arguments, **options: [record])
+    monkeypatch.setattr("socket.socket.connect", lambda *arguments: pytest.fail("a connection"))
+    with (
+        Server(f"http://{host}", TOKEN) as server,
+        pytest.raises(GrafanaError, match="is a link-local address: refused"),
+    ):
+        server.version()
+
+
+def test_a_stopped_synchronisation_makes_no_more_calls(grafana: Grafana) -> None:
+    stopping = threading.Event()
+    with Server(grafana.url, TOKEN, stopping=stopping) as server:
+        server.version()
+        stopping.set()
+        with pytest.raises(GrafanaError, match="is stopped"):
+            server.sources()
+    assert [request.path for request in grafana.asked] == ["/api/health"]
+
+
 def test_certificates(tmp_path: Path) -> None:
     """An untrusted certificate is an error with the remedy; the file of its authority makes it trusted."""
     authority = trustme.CA()
@@ -318,9 +351,10 @@ def test_certificates(tmp_path: Path) -> None:
     with standing_in(Grafana(), tls=context) as grafana:
         with Server(grafana.url, TOKEN) as server, pytest.raises(GrafanaError, match="its certificate is not trusted"):
             server.version()
-        with Server(grafana.url, TOKEN, ca_file=str(tmp_path / "ca.pem")) as server:
+        with Server(grafana.url, TOKEN, TlsSpec(ca_file=str(tmp_path / "ca.pem"))) as server:
             assert server.version() == "12.1.0"
-        with Server(grafana.url, TOKEN, ca_file=str(tmp_path / "none.pem")) as server, pytest.raises(GrafanaError):
+        missing = TlsSpec(ca_file=str(tmp_path / "none.pem"))
+        with Server(grafana.url, TOKEN, missing) as server, pytest.raises(GrafanaError):
             server.version()
 
 

@@ -1,23 +1,31 @@
 """HTTP API of one Grafana through the library grafana-client. docs/guides/dashboards.md lists every call.
 
-Three settings of the library's session are changed: redirects are refused (a login page of a proxy is one, and the token must not be
-sent elsewhere), QUIC is off, and certificate revocation is not checked over the network (a closed network cannot). Two of its methods
-are not used: `health.check` requests a page for signed-in browsers, and `get_dashboard_versions` sends its limit in the body of a GET.
+Settings of the library's session are changed: redirects are refused (a login page of a proxy is one, and the token must not be sent
+elsewhere), QUIC is off, and certificate revocation is not checked over the network (a closed network cannot). Two of its methods are
+not used: `health.check` requests a page for signed-in browsers, and `get_dashboard_versions` sends its limit in the body of a GET.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from threading import Event
 from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
 
 import niquests
 from grafana_client import GrafanaApi
 from grafana_client.client import GrafanaException, GrafanaTimeoutError
+from niquests.packages.urllib3.contrib.resolver.system import SystemResolver  # type: ignore[import-not-found]  # an alias made at run time
 
 from prober import __version__
+from prober.config.server import TlsSpec
+from prober.net.address import check
 
 TIMEOUT_S = 15.0
 USER_AGENT = f"llm-slo-prober/{__version__}"
+MAX_RESPONSE_BYTES = 4 << 20
+MAX_PAGE_BYTES = 64 << 10  # of an error, and of a response that is not JSON; the rest is cut
+MAX_VALUES = 300_000  # of a response: a value takes up to 60 bytes of memory
+_PIECE_BYTES = 64 << 10
 _MAX_MESSAGE_CHARS = 300  # of Grafana's error message
 _MAX_VERSIONS = 10
 _MAX_ANNOTATIONS = 1_000
@@ -54,6 +62,47 @@ class ExistingDashboard:
     provisioned: bool
 
 
+class _Resolver(SystemResolver):  # type: ignore[misc]
+    """Names as the system resolves them, without addresses of services that hand out credentials."""
+
+    def getaddrinfo(self, *arguments: Any, **options: Any) -> Any:
+        """As socket.getaddrinfo. Raises Forbidden."""
+        records = super().getaddrinfo(*arguments, **options)
+        for record in records:
+            check(str(record[4][0]))
+        return records
+
+
+class _Session(niquests.Session):
+    """A session without redirects, and without compressed or long responses, which could use up the prober's memory."""
+
+    def request(self, method: str, url: str, *arguments: Any, **options: Any) -> niquests.Response:
+        """As niquests.Session. Raises RequestException."""
+        options |= {"stream": True, "allow_redirects": False}
+        response = super().request(method, url, *arguments, **options)
+        with response:
+            if response.is_redirect:
+                raise niquests.exceptions.TooManyRedirects
+            if response.headers.get("Content-Encoding", "identity") != "identity":
+                raise niquests.exceptions.ContentDecodingError(
+                    "the response is compressed, although identity was asked"
+                )
+            is_json = response.ok and "json" in response.headers.get("Content-Type", "")
+            max_bytes = MAX_RESPONSE_BYTES if is_json else MAX_PAGE_BYTES
+            body = bytearray()
+            for piece in response.iter_content(_PIECE_BYTES):
+                body += piece
+                if len(body) > max_bytes:
+                    break
+            if is_json and (len(body) > max_bytes or sum(map(body.count, b"[{,")) > MAX_VALUES):
+                raise niquests.exceptions.ContentDecodingError(
+                    f"the response has more than {MAX_RESPONSE_BYTES:,} bytes or {MAX_VALUES:,} values"
+                )
+            response._content = bytes(body[:max_bytes])
+            response.encoding = response.encoding or "utf-8"  # else the library guesses, which takes seconds
+        return response
+
+
 class Server:
     """Calls to one Grafana. Every method raises GrafanaError. `with` closes the connections."""
 
@@ -61,23 +110,19 @@ class Server:
         self,
         url: str,
         credential: Credential,
+        tls: TlsSpec | None = None,
         *,
-        ca_file: str | None = None,
-        insecure: bool = False,
-        pair: tuple[str, str] | None = None,
         timeout_s: float = TIMEOUT_S,
+        stopping: Event | None = None,
     ) -> None:
-        """Configure the client; nothing is sent.
-
-        ca_file: certificate authorities instead of those of the system.
-        insecure: accept any certificate.
-        pair: files of the client certificate and its key.
-        """
+        """Configure the client; nothing is sent. stopping: refuse further calls once it is set."""
         parts = urlsplit(url)
         path = parts.path.strip("/")
         host = parts.hostname or ""
+        tls = tls or TlsSpec()
         self.url = url.rstrip("/")
         self._timeout_s = timeout_s
+        self._stopping = stopping or Event()
         self._secret = credential if isinstance(credential, str) else credential[1]
         self._api = GrafanaApi(
             credential,
@@ -85,14 +130,13 @@ class Server:
             port=parts.port,
             url_path_prefix=f"{path}/" if path else "",
             protocol=parts.scheme,
-            verify=False if insecure else ca_file or True,
+            verify=False if tls.insecure_skip_verify else tls.ca_file or True,
             timeout=timeout_s,
         )
-        session = niquests.Session(disable_http3=True, revocation_configuration=None)
+        session = _Session(resolver=_Resolver(), disable_http3=True, revocation_configuration=None)
         session.headers["User-Agent"] = USER_AGENT
         session.headers["Accept-Encoding"] = "identity"
-        session.cert = pair
-        session.max_redirects = 0
+        session.cert = (tls.cert_file, tls.key_file) if tls.cert_file and tls.key_file else None
         self._api.client.s = session
 
     def __enter__(self) -> Self:
@@ -112,24 +156,31 @@ class Server:
 
     def sources(self) -> list[Source]:
         """Data sources that the token may read, ordered by name."""
-        items = self._call("GET /api/datasources", self._api.datasource.list_datasources, list, "datasources:read")
-        sources = [Source(item["uid"], item["name"], item["type"], bool(item.get("isDefault"))) for item in items]
+
+        def read(items: Any) -> list[Source]:
+            return [Source(item["uid"], item["name"], item["type"], bool(item.get("isDefault"))) for item in items]
+
+        sources = self._call("GET /api/datasources", self._api.datasource.list_datasources, read, "datasources:read")
         return sorted(sources, key=lambda source: source.name)
 
     def folder(self, uid: str) -> str | None:
         """Title of a folder; None if it does not exist or may not be read, which some releases answer alike."""
-        return self._readable(
-            lambda: self._call(
-                f"GET /api/folders/{uid}", lambda: self._api.folder.get_folder(uid), dict, "folders:read"
-            )["title"]
+        return self._call_readable(
+            f"GET /api/folders/{uid}",
+            lambda: self._api.folder.get_folder(uid),
+            lambda folder: str(folder["title"]),
+            "folders:read",
         )
 
     def folders(self) -> dict[str, str]:
         """uid by title of the top-level folders that the token may read."""
-        folders = self._readable(
-            lambda: self._call("GET /api/folders", self._api.folder.get_all_folders, list, "folders:read")
+        folders = self._call_readable(
+            "GET /api/folders",
+            self._api.folder.get_all_folders,
+            lambda items: {item["title"]: item["uid"] for item in items},
+            "folders:read",
         )
-        return {folder["title"]: folder["uid"] for folder in folders or ()}
+        return folders or {}
 
     def create_folder(self, uid: str, title: str) -> None:
         """Create a top-level folder."""
@@ -137,37 +188,30 @@ class Server:
 
     def dashboard(self, uid: str) -> ExistingDashboard | None:
         """A dashboard; None if it does not exist or may not be read."""
-        answer = self._readable(
-            lambda: self._call(
-                f"GET /api/dashboards/uid/{uid}",
-                lambda: self._api.dashboard.get_dashboard(uid),
-                dict,
-                "dashboards:read",
+
+        def read(answer: Any) -> ExistingDashboard:
+            document, meta = answer["dashboard"], answer.get("meta") or {}
+            return ExistingDashboard(
+                document, int(document.get("version") or 0), meta.get("folderUid"), bool(meta.get("provisioned", False))
             )
-        )
-        if answer is None:
-            return None
-        document, meta = answer.get("dashboard"), answer.get("meta") or {}
-        if not isinstance(document, dict):
-            raise GrafanaError(f"{self.url}: GET /api/dashboards/uid/{uid}: the response has no dashboard")
-        return ExistingDashboard(
-            document, int(document.get("version") or 0), meta.get("folderUid"), bool(meta.get("provisioned", False))
-        )
+
+        name = f"GET /api/dashboards/uid/{uid}"
+        return self._call_readable(name, lambda: self._api.dashboard.get_dashboard(uid), read, "dashboards:read")
 
     def latest_message(self, uid: str) -> str | None:
-        """Message of the newest version of a dashboard; None if the history may not be read."""
+        """Message of the newest version of a dashboard; None if the history may not be read, or is empty."""
+
+        def read(answer: Any) -> str | None:
+            versions = (
+                answer.get("versions") or [] if isinstance(answer, dict) else answer
+            )  # a list before Grafana 11.6
+            newest = max(
+                versions, key=lambda version: (version.get("version") or 0, version.get("id") or 0), default=None
+            )
+            return None if newest is None else str(newest.get("message") or "")
+
         path = f"/dashboards/uid/{uid}/versions?limit={_MAX_VERSIONS}"
-        try:
-            answer = self._call(f"GET /api{path}", lambda: self._api.client.GET(path), (dict, list), "dashboards:write")
-        except GrafanaError as error:
-            if error.status in (403, 404):
-                return None
-            raise
-        versions = answer.get("versions") or [] if isinstance(answer, dict) else answer  # a list before Grafana 11.6
-        if not versions:
-            return None
-        newest = max(versions, key=lambda version: (version.get("version") or 0, version.get("id") or 0))
-        return str(newest.get("message") or "")
+        return self._call_readable(f"GET /api{path}", lambda: self._api.client.GET(path), read, "dashboards:write")
 
     def save(
         self, document: dict[str, Any], *, folder_uid: str, message: str, overwrite: bool, version: int | None
@@ -188,39 +232,39 @@ class Server:
         needs = "dashboards:create and dashboards:write"
         self._call("POST /api/dashboards/db", lambda: self._api.dashboard.update_dashboard(body), dict, needs)
 
-    def annotations(self, from_ms: int, to_ms: int, tag: str) -> list[dict[str, Any]]:
-        """Annotations with the tag that overlap the time range."""
-        annotations: list[dict[str, Any]] = self._call(
+    def annotations(self, from_ms: int, to_ms: int, tag: str) -> set[tuple[int, str]]:
+        """(time in Unix milliseconds, text) of the annotations with the tag that overlap the time range."""
+        return self._call(
             "GET /api/annotations",
             lambda: self._api.annotations.find_annotations(
                 time_from=from_ms, time_to=to_ms, ann_type="annotation", tags=[tag], limit=_MAX_ANNOTATIONS
             ),
-            list,
+            lambda items: {(item.get("time"), item.get("text")) for item in items},
             "annotations:read",
         )
-        return annotations
 
     def annotate(self, time_ms: int, end_ms: int | None, tags: list[str], text: str) -> None:
         """Create an annotation of the organisation, without a dashboard; end_ms: None for a point in time."""
-        needs = "annotations:create on annotations:type:organization"
         self._call(
             "POST /api/annotations",
             lambda: self._api.annotations.add_annotation(time_from=time_ms, time_to=end_ms, tags=tags, text=text),
             dict,
-            needs,
+            "annotations:create on annotations:type:organization",
         )
 
-    def _readable(self, call: Callable[[], T]) -> T | None:
-        """Result of the call; None for 403 and 404."""
+    def _call_readable(self, name: str, call: Callable[[], Any], read: Callable[[Any], T], needs: str) -> T | None:
+        """As `_call`; None for 403 and 404."""
         try:
-            return call()
+            return self._call(name, call, read, needs)
         except GrafanaError as error:
             if error.status in (403, 404):
                 return None
             raise
 
-    def _call(self, name: str, call: Callable[[], Any], kind: type | tuple[type, ...], needs: str = "") -> Any:
-        """Response of one call, of type `kind`. needs: permission, for the error message. Raises GrafanaError."""
+    def _call(self, name: str, call: Callable[[], Any], read: Callable[[Any], T], needs: str = "") -> T:
+        """Response of one call, through `read`. needs: permission, for the error message. Raises GrafanaError."""
+        if self._stopping.is_set():
+            raise self._error(name, "not tried, the synchronisation is stopped")
         try:
             answer = call()
         except (GrafanaTimeoutError, niquests.exceptions.Timeout):
@@ -234,18 +278,20 @@ class Server:
         except niquests.exceptions.SSLError as error:
             reason = f"its certificate is not trusted: {_cause(error)}; give the file of its certificate authority"
             raise self._error(name, reason) from None
-        except niquests.exceptions.InvalidJSONError:
+        except (niquests.exceptions.InvalidJSONError, RecursionError):
             raise self._error(
                 name, "the response is not JSON; check that the address is Grafana's base address"
             ) from None
+        except niquests.exceptions.ContentDecodingError as error:
+            raise self._error(name, str(error)) from None
         except (niquests.exceptions.RequestException, OSError, ValueError) as error:
             raise self._error(name, f"cannot be reached: {_cause(error)}") from None
-        if not isinstance(answer, kind):
+        try:
+            return read(answer)
+        except (LookupError, TypeError, ValueError, AttributeError):
             page = "a web page" if isinstance(answer, str) else "other data"
-            raise self._error(
-                name, f"the response is {page}, not JSON of the API; check for a login or a proxy in between"
-            )
-        return answer
+            reason = f"the response is {page}, not JSON of the API; check for a login or a proxy in between"
+            raise self._error(name, reason) from None
 
     def _error(self, name: str, reason: str, status: int = 0) -> GrafanaError:
         message = f"{self.url}: {name}: {reason}"

@@ -1,6 +1,7 @@
 """Events as annotations of the organisation; each event once."""
 
 import html
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -8,7 +9,7 @@ from prober.measure.event import TargetEvent
 from prober.measure.printable import one_line
 
 if TYPE_CHECKING:
-    from prober.features.grafana.client.server import Server
+    from prober.features.grafana.server import Server
 
 TAG = "llm-slo-prober"
 _MAX_TAG_CHARS = 100  # size of the column in Grafana's table of tags
@@ -37,7 +38,7 @@ def mark_of(event: TargetEvent, began_unix_s: float | None = None) -> Mark:
     )
 
 
-def annotate(server: "Server", marks: list[Mark]) -> int:
+def annotate(server: "Server", marks: Sequence[Mark]) -> int:
     """Create the annotations that do not exist yet, oldest first; return their number. Existing ones are recognised by time and text.
 
     Raises GrafanaError. Annotations that were created before the error are recognised by the next call.
@@ -46,7 +47,7 @@ def annotate(server: "Server", marks: list[Mark]) -> int:
         return 0
     begin = min(mark.time_ms for mark in marks)
     end = max(mark.end_ms or mark.time_ms for mark in marks)
-    existing = {(old.get("time"), old.get("text")) for old in server.annotations(begin - 1, end + 1, TAG)}
+    existing = server.annotations(begin - 1, end + 1, TAG)
     by_key = {(mark.time_ms, mark.text): mark for mark in sorted(marks, key=lambda mark: mark.time_ms)}
     new = [mark for key, mark in by_key.items() if key not in existing]
     for mark in new:

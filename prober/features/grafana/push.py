@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from prober import __version__
 from prober.config.problems import no_such
-from prober.features.grafana.client.server import ExistingDashboard, GrafanaError, Server, Source
+from prober.features.grafana.server import ExistingDashboard, GrafanaError, Server, Source
 
 Json = dict[str, Any]
 
@@ -49,11 +49,12 @@ def same(present: Json, generated: Json) -> bool:
 
 def normalized(document: Json) -> Json:
     """The dashboard without numbers that Grafana assigns, empty values and built-in annotations."""
-    parts = _without_empty(_without_assigned(document))
-    annotations = parts.get("annotations", {}).get("list", [])
-    own = [annotation for annotation in annotations if not annotation.get("builtIn")]
-    rest = {key: value for key, value in parts.items() if key != "annotations"}
-    return rest | ({"annotations": {"list": own}} if own else {})
+    parts: Json = _without_empty(_without_assigned(document))
+    match parts.pop("annotations", None):
+        case {"list": [*annotations]}:
+            if own := [annotation for annotation in annotations if not annotation.get("builtIn")]:
+                parts["annotations"] = {"list": own}
+    return parts
 
 
 def difference(present: Json, generated: Json) -> list[str]:
