@@ -4,7 +4,8 @@ import asyncio
 import os
 import socket
 import struct
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager, suppress
 
 from aiohttp import web
 
@@ -17,39 +18,36 @@ class Delivery:
     """Writes one answer to its connection. A client that leaves causes ConnectionError or cancellation."""
 
     def __init__(self, response: web.StreamResponse, request: web.Request, record: Record, pacer: Clock) -> None:
-        self._response = response
-        self._request = request
-        self._record = record
-        self._pacer = pacer
-        self._keepalive_ns = 0
-        self._comment = b""
+        self._response, self._request, self._record, self._pacer = response, request, record, pacer
         self._last_ns = 0
 
-    async def prepare(self, *, keepalive_s: float = 0.0, comment: bytes = b"") -> None:
-        """Send the headers; from then on `comment` is sent after every `keepalive_s` (0: never) without a write."""
+    @asynccontextmanager
+    async def prepared(self, keepalive_s: float, comment: bytes) -> AsyncIterator[None]:
+        """Send the headers; during the context `comment` is sent after every `keepalive_s` (0: never) without a write."""
         write_at_once(self._request)
         await self._response.prepare(self._request)
-        self._keepalive_ns, self._comment = round(keepalive_s * 1e9), comment
         self._last_ns = self._pacer.now_ns()
+        keepalive = asyncio.create_task(self._keep_alive(round(keepalive_s * 1e9), comment)) if keepalive_s else None
+        try:
+            yield
+        finally:
+            if keepalive:
+                keepalive.cancel()
 
     async def send(
-        self, steps: Iterable[Step], start_ns: int, known: Callable[[float | None], Awaitable[bool]] | None = None
+        self, steps: Iterable[Step], start_ns: int, known: Callable[[], Awaitable[None]] | None = None
     ) -> int:
         """Write the steps, whose times count from `start_ns`; returns the due time of the last one. SILENCE never returns.
 
-        known: waits until the next step is known, at most so many seconds (None: no limit), and returns whether it is
+        known: waits until the next step is known
         """
         if known:
-            await self._until(known)
+            await known()
         record, response, until, now = self._record, self._response, self._pacer.sleep_until, self._pacer.now_ns
         due_ns = start_ns
         for offset_ns, kind, data, tokens in steps:
             due_ns = start_ns + offset_ns
             if due_ns > now():
-                if self._keepalive_ns:
-                    while self._last_ns + self._keepalive_ns < due_ns:
-                        await self._pacer.sleep_until(self._last_ns + self._keepalive_ns)
-                        await self.comment()
                 await until(due_ns)
             stamp_ns = now()
             if kind is Kind.CONTENT:
@@ -65,19 +63,20 @@ class Delivery:
             self._last_ns = stamp_ns
             await response.write(data)
             if known and kind is Kind.CONTENT:  # the last step of its emission: wait for the next one
-                await self._until(known)
+                await known()
         return due_ns
 
-    async def comment(self) -> None:
-        """A keep-alive out of turn."""
-        self._last_ns = self._pacer.now_ns()
-        if self._record.first_write_ns is None:
-            self._record.first_write_ns = self._last_ns
-        await self._response.write(self._comment)
-
-    async def _until(self, known: Callable[[float | None], Awaitable[bool]]) -> None:
-        while not await known(self._keepalive_ns / 1e9 or None):
-            await self.comment()
+    async def _keep_alive(self, every_ns: int, comment: bytes) -> None:
+        with suppress(ConnectionError):  # the client left
+            while True:
+                await self._pacer.sleep_until(self._last_ns + every_ns)
+                now_ns = self._pacer.now_ns()
+                if now_ns < self._last_ns + every_ns:
+                    continue
+                self._last_ns = now_ns
+                if self._record.first_write_ns is None:
+                    self._record.first_write_ns = now_ns
+                await self._response.write(comment)
 
     async def _end(self, kind: Kind, stamp_ns: int) -> None:
         self._record.ended = "complete" if kind is Kind.END else "cut"

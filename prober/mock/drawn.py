@@ -3,7 +3,6 @@
 import asyncio
 from collections import deque
 from collections.abc import Coroutine, Iterator
-from contextlib import suppress
 from random import Random
 from typing import Any
 
@@ -36,11 +35,9 @@ class DrawnPlace:
         self.loaded: Alarm | None = None  # the adapter
         self._service = service
 
-    async def wait(self, timeout_s: float | None = None) -> int | None:
-        if self.record.started_ns is None:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(timeout_s):
-                    await self.begun.wait()
+    async def wait(self) -> int:
+        await self.begun.wait()
+        assert self.record.started_ns is not None
         return self.record.started_ns
 
     def plan(self, tokens: int | None, factor: float = 1.0) -> Iterator[Emission]:
@@ -147,7 +144,6 @@ class DrawnService(Service):
         end_ns = None
         try:
             started_ns = await place.wait()
-            assert started_ns is not None
             for due_ns, size, _ in place.plan(tokens):
                 record.writes.append(started_ns + due_ns)
                 record.tokens.append(size)

@@ -2,14 +2,12 @@
 
 import asyncio
 import os
-from collections.abc import Iterator
 from dataclasses import replace
 
 from aiohttp import web
 
 from prober.mock.completion_request import CompletionRequest, error_body
 from prober.mock.delivery import Delivery, reset, send_response, write_at_once
-from prober.mock.engine import Emission
 from prober.mock.faults import Fault
 from prober.mock.record import Record
 from prober.mock.script import answer, opening
@@ -84,21 +82,25 @@ class Generation:
         chunks = Chunks(wire, completion, self._record, int(self._service.pacer.unix_s()))
         response = web.StreamResponse(headers=_STREAM_HEADERS)
         delivery = Delivery(response, self._request, self._record, self._service.pacer)
-        await delivery.prepare(keepalive_s=wire.keepalive_s, comment=chunks.comment)
-        await delivery.send(opening(chunks, role, fault), entered_ns)
-        while (started_ns := await place.wait(wire.keepalive_s or None)) is None:
-            await delivery.comment()
-        plan = place.plan(tokens, self._factor)
-        steps = answer(chunks, plan, tokens=tokens, role=role, done=wire.done, fault=fault)
-        return response, await delivery.send(steps, started_ns, place.known)
+        async with delivery.prepared(wire.keepalive_s, chunks.comment):
+            await delivery.send(opening(chunks, role, fault), entered_ns)
+            started_ns = await place.wait()
+            plan = place.plan(tokens, self._factor)
+            steps = answer(chunks, plan, tokens=tokens, role=role, done=wire.done, fault=fault)
+            return response, await delivery.send(steps, started_ns, place.known)
 
     async def _complete(
         self, completion: CompletionRequest, place: Place, entered_ns: int
     ) -> tuple[web.StreamResponse, int]:
-        while (started_ns := await place.wait()) is None:
-            pass
+        due_ns = started_ns = await place.wait()
         tokens = 0 if self._name == "empty" else completion.tokens
-        due_ns = started_ns + await _last_due_ns(place, place.plan(max(1, tokens), self._factor))
+        plan = place.plan(max(1, tokens), self._factor)
+        while True:
+            if place.known:
+                await place.known()
+            if (emission := next(plan, None)) is None:
+                break
+            due_ns = started_ns + emission.due_ns
         await self._service.pacer.sleep_until(due_ns)
         if self._name in _SILENT:
             await _wait_forever()
@@ -137,18 +139,6 @@ class Generation:
         elif self._request.transport is not None:
             self._request.transport.close()
         return response
-
-
-async def _last_due_ns(place: Place, plan: Iterator[Emission]) -> int:
-    """Due time of the last chunk after the start of the service; waits until it is known."""
-    due_ns = 0
-    while True:
-        if place.known:
-            await place.known(None)
-        emission = next(plan, None)
-        if emission is None:
-            return due_ns
-        due_ns = emission.due_ns
 
 
 async def _wait_forever() -> None:

@@ -19,14 +19,11 @@ class Place(Protocol):
     record: Record
 
     @property
-    def known(self) -> Callable[[float | None], Awaitable[bool]] | None:
-        """Waits until the next emission of the plan is known, at most so many seconds (None: no limit); returns whether it is.
+    def known(self) -> Callable[[], Awaitable[None]] | None:
+        """Waits until the next emission of the plan is known; None if the plan is known from the start."""
 
-        None if the plan is known from the start.
-        """
-
-    async def wait(self, timeout_s: float | None = None) -> int | None:
-        """Wait for the service to begin and return the time; None after `timeout_s` (None: no limit)."""
+    async def wait(self) -> int:
+        """Wait for the service to begin and return the time."""
 
     def plan(self, tokens: int | None, factor: float = 1.0) -> Iterator[Emission]:
         """Chunks of an answer of `tokens` tokens (None: endless), with due times after the start of the service."""

@@ -45,16 +45,14 @@ class SimulatedPlace:
         self.tokens_out = tokens
         self._progress.set()
 
-    async def wait(self, timeout_s: float | None = None) -> int | None:
-        if self.record.started_ns is None:
-            await self._next_progress(timeout_s)
+    async def wait(self) -> int:
+        while self.record.started_ns is None:
+            await self._next_progress()
         return self.record.started_ns
 
-    async def known(self, timeout_s: float | None) -> bool:
+    async def known(self) -> None:
         while len(self.due_ns) < self._needed:
-            if not await self._next_progress(timeout_s):
-                return False
-        return True
+            await self._next_progress()
 
     def plan(self, tokens: int | None, factor: float = 1.0) -> Iterator[Emission]:
         # `factor` is not used, as the steps of the engine contain it.
@@ -68,14 +66,9 @@ class SimulatedPlace:
             self._needed = chunk_tokens(self._behaviour, sent, total)
             yield Emission(due_ns - start_ns, size, reasoning)
 
-    async def _next_progress(self, timeout_s: float | None) -> bool:
+    async def _next_progress(self) -> None:
         self._progress.clear()
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._progress.wait()
-        except TimeoutError:
-            return False
-        return True
+        await self._progress.wait()
 
 
 class SimulatedService(Service):

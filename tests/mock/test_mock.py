@@ -24,6 +24,7 @@ from prober.mock.wire import LINE_ENDS, Wire
 from prober.net.clock import Clock
 from prober.probing.probe import run_probe
 from prober.probing.target import Target
+from prober.simulation.parameters import Parameters
 from prober.workload.prompts import GoldenPrompt
 from prober.workload.shapes import Fixed
 from prober.workload.workloads import RequestGenerator, Workload
@@ -89,6 +90,18 @@ async def test_running_usage_and_larger_chunks() -> None:
         body = await ask(url, ASK | {"stream_options": options})
     totals = [event["usage"]["completion_tokens"] for event in payloads(body)[:-1] if event["choices"]]
     assert [total for total in totals if total] == [3, 6, 8]
+
+
+@pytest.mark.parametrize("simulation", [None, Parameters(step_s=0.3)], ids=["drawn", "simulated"])
+async def test_a_stream_is_kept_alive_while_nothing_is_written(simulation: Parameters | None) -> None:
+    """Comments come before the first token and between tokens; they are no events of the stream."""
+    behaviour = Behaviour(ttft=Constant(0.3), itl=Constant(0.3))
+    async with running(Settings(behaviour=behaviour, simulation=simulation, wire=Wire(keepalive_s=0.02))) as url:
+        body = await ask(url, ASK | {"max_tokens": 2})
+    before, between, after = (part.count(b": keep-alive") for part in body.split(b'"content":" '))
+    assert min(before, between) >= 1
+    assert after == 0
+    assert payloads(body)[-1] == b"[DONE]"
 
 
 async def test_a_queue_makes_the_second_wait() -> None:
