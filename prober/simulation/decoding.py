@@ -34,9 +34,8 @@ class Decoding:
         self.rounds = self.count = self.tokens_out = 0
         self._size = block_tokens
         self._offsets = 0  # sum of the offsets of all sequences
-        self._phases = [
-            0
-        ] * block_tokens  # number of sequences by offset modulo block, which gives the round of their next block
+        # Number of sequences by offset modulo block, which gives the round of their next block.
+        self._phases = [0] * block_tokens
         self._finishes: list[tuple[int, int, Truth]] = []  # a heap by round; entries of sequences that left are stale
         self._order = count()
         self._log: list[Run] = []  # durations of the steps, which are the ITLs of all sequences
@@ -116,14 +115,10 @@ class Decoding:
             if truth.finish == finish:
                 done.append(truth)
                 self.leave(truth)
-        if len(self._log) > self._trim_at:
-            self._trim()
+        if len(self._log) > self._trim_at:  # drop the part of the log before the oldest sequence
+            marks = (truth.mark for finish, _, truth in self._finishes if truth.finish == finish)
+            oldest = min(marks, default=self._log_from + len(self._log))
+            del self._log[: oldest - self._log_from]
+            self._log_from = oldest
+            self._trim_at = 2 * len(self._log) + _MIN_TRIMMED_RUNS  # a long request needs much of the log
         return done
-
-    def _trim(self) -> None:
-        """Drop the part of the log before the oldest sequence."""
-        marks = (truth.mark for finish, _, truth in self._finishes if truth.finish == finish)
-        oldest = min(marks, default=self._log_from + len(self._log))
-        del self._log[: oldest - self._log_from]
-        self._log_from = oldest
-        self._trim_at = 2 * len(self._log) + _MIN_TRIMMED_RUNS  # a long request needs much of the log

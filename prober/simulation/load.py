@@ -79,7 +79,9 @@ class AzureConversation:
         begin_s = 0.0
         gap = rng.gammavariate(shape, 1 / shape)
         while begin_s < duration_s:
-            rate = self._mean_rate(start_unix_s + begin_s) * math.exp(log_rate - RATE_SIGMA**2 / 2)
+            angle = 2 * math.pi * ((start_unix_s + begin_s) / _DAY_S - self.peak_hour / 24)
+            mean_rate = self.rate_per_s * (1 + self.daily_amplitude * math.cos(angle))
+            rate = mean_rate * math.exp(log_rate - RATE_SIGMA**2 / 2)
             end_s = min(begin_s + _PIECE_S, duration_s)
             at_s = begin_s + gap / rate
             while at_s < end_s:
@@ -88,10 +90,6 @@ class AzureConversation:
             gap = (at_s - end_s) * rate
             begin_s = end_s
             log_rate = keep * log_rate + noise * rng.gauss(0.0, 1.0)
-
-    def _mean_rate(self, unix_s: float) -> float:
-        angle = 2 * math.pi * (unix_s / _DAY_S - self.peak_hour / 24)
-        return self.rate_per_s * (1 + self.daily_amplitude * math.cos(angle))
 
 
 def lengths(rng: Random) -> tuple[int, int]:

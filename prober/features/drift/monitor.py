@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class _Detector:
+class Detector:
     """The detector of one signal.
 
     verdict: None before the first sample
@@ -67,7 +67,7 @@ class DriftMonitor:
     ) -> None:
         self.registry, self.events, self.spec, self.has_store = registry, events, spec, has_store
         self.changed = asyncio.Event()
-        self._saved = saved
+        self.saved = saved
         self._targets: dict[str, TargetDrift] = {}
         self._unsaved: set[tuple[str, SignalKey]] = set()  # changed states that were not returned for saving yet
         self._saving: set[tuple[str, SignalKey]] = set()
@@ -91,15 +91,10 @@ class DriftMonitor:
             for target in self._targets.values():
                 target.configured()
 
-    def saved_state(self, name: str, key: SignalKey, settings: Settings) -> Drift | None:
-        """The state that an earlier process saved, under these settings."""
-        consequence = f"target={name} workload={key[0]} signal={key[1]}: the saved baseline is learned again"
-        return self._saved.get(name_of_state(name, key), partial(restore, settings), consequence)
-
     def states(self) -> Iterator[tuple[str, bytes]]:
         """(name, state) of every detector, to be saved."""
         for name, target in list(self._targets.items()):
-            for key in list(target.signals()):
+            for key in list(target.detectors):
                 yield from self._state(name, key)
 
     def changed_states(self) -> Iterator[tuple[str, bytes]]:
@@ -125,8 +120,8 @@ class DriftMonitor:
         return [
             (name, *key)
             for name, target in self._targets.items()
-            for key in target.signals()
-            if key[1] == signal and target.learns(key)
+            for key, detector in target.detectors.items()
+            if key[1] == signal and detector.state.baseline is None
         ]
 
     def seed(self, name: str, key: SignalKey, samples: list[Observation]) -> None:
@@ -143,13 +138,16 @@ class DriftMonitor:
 
 
 class TargetDrift(TargetObserver):
-    """A detector for TTFT and another for ITL of each workload of a target that streams."""
+    """A detector for TTFT and another for ITL of each workload of a target that streams.
+
+    detectors: by workload and signal
+    """
 
     def __init__(self, monitor: DriftMonitor, observed: ObservedTarget, before: "TargetDrift | None") -> None:
         self.name = observed.name
         self._monitor, self._observed = monitor, observed
-        known = before._detectors.items() if before is not None else ()
-        self._detectors: dict[SignalKey, _Detector] = {key: _Detector(detector.state) for key, detector in known}
+        known = before.detectors.items() if before is not None else ()
+        self.detectors: dict[SignalKey, Detector] = {key: Detector(detector.state) for key, detector in known}
         # (ns of the monotonic clock, epoch, requests that have arrived at the engine)
         self._arrivals: deque[tuple[int, int, float]] = deque(maxlen=MAX_READINGS)
         self.configured()
@@ -163,16 +161,20 @@ class TargetDrift(TargetObserver):
             for signal in ("ttft", "itl")
             if spec.stream
         }
-        before = self._detectors
-        self._detectors = {}
+        before = self.detectors
+        self.detectors = {}
         for key, rate in rates.items():
-            old = before.get(key)
-            state = self._state_of(key, rate, old.state if old else None)
-            if old is None:
-                self._detectors[key] = _Detector(state)
-            else:
-                old.state = state
-                self._detectors[key] = old
+            settings = Settings(rate, self._monitor.spec)
+            detector = before.get(key)
+            if detector is None:
+                consequence = (
+                    f"target={self.name} workload={key[0]} signal={key[1]}: the saved baseline is learned again"
+                )
+                saved = self._monitor.saved.get(name_of_state(self.name, key), partial(restore, settings), consequence)
+                detector = Detector(saved or new_state(settings))
+            elif detector.state.settings != settings:
+                detector.state = restore(settings, dump(detector.state))
+            self.detectors[key] = detector
             self._declare(key)
         for key, dropped in before.items():
             if key not in rates and dropped.verdict is not None and dropped.verdict.active:
@@ -205,32 +207,24 @@ class TargetDrift(TargetObserver):
         """Verdict and shifts of each signal."""
         return [
             (key, detector.verdict or present_verdict(detector.state), detector.shifts)
-            for key, detector in self._detectors.items()
+            for key, detector in self.detectors.items()
         ]
-
-    def signals(self) -> Iterator[SignalKey]:
-        """The signals that are watched."""
-        yield from self._detectors
-
-    def learns(self, key: SignalKey) -> bool:
-        """True if a signal has no baseline yet."""
-        return self._detectors[key].state.baseline is None
 
     def state(self, key: SignalKey) -> bytes | None:
         """The state of a detector, to be saved; None if the signal is not watched."""
-        detector = self._detectors.get(key)
+        detector = self.detectors.get(key)
         return dump(detector.state) if detector is not None else None
 
     def seed(self, key: SignalKey, samples: list[Observation]) -> None:
         """Learn a baseline from samples of the past, unless there is one. Raises ValueError if there are too few."""
-        detector = self._detectors.get(key)
+        detector = self.detectors.get(key)
         if detector is not None and detector.state.baseline is None:
             detector.state = seed(detector.state, samples)
             self._monitor.needs_saving(self.name, key)
 
     def publish_waiting(self, key: SignalKey) -> None:
         """Publish the verdicts that waited until their state was saved."""
-        if (detector := self._detectors.get(key)) is not None:
+        if (detector := self.detectors.get(key)) is not None:
             waiting, detector.unpublished = detector.unpublished, []
             for verdict in waiting:
                 self._publish(key, detector, *verdict)
@@ -256,7 +250,7 @@ class TargetDrift(TargetObserver):
         return None
 
     def _step(self, key: SignalKey, observation: Observation, at: Moment) -> None:
-        detector = self._detectors.get(key)
+        detector = self.detectors.get(key)
         if detector is None:
             return
         follow_clock(detector.state, at.boot, at.unix_s, at.monotonic_ns / 1e9)
@@ -272,7 +266,7 @@ class TargetDrift(TargetObserver):
             self._publish(key, detector, observation.unix_s, verdict, moved)
 
     def _publish(
-        self, key: SignalKey, detector: _Detector, unix_s: float, verdict: DriftVerdict, moved: tuple[Shift, ...]
+        self, key: SignalKey, detector: Detector, unix_s: float, verdict: DriftVerdict, moved: tuple[Shift, ...]
     ) -> None:
         was_active = detector.verdict is not None and detector.verdict.active
         detector.verdict, detector.shifts = verdict, moved
@@ -315,13 +309,6 @@ class TargetDrift(TargetObserver):
         registry.keep(series.DRIFT_SHIFT, ratios, *labels)
         for shift_labels, ratio in ratios.items():
             registry.show(series.DRIFT_SHIFT, ratio, *shift_labels)
-
-    def _state_of(self, key: SignalKey, rate_per_s: float, state: Drift | None) -> Drift:
-        """The state under the current settings: the given one, the saved one, or a new one."""
-        settings = Settings(rate_per_s, self._monitor.spec)
-        if state is None:
-            return self._monitor.saved_state(self.name, key, settings) or new_state(settings)
-        return state if state.settings == settings else restore(settings, dump(state))
 
 
 def name_of_state(name: str, key: SignalKey) -> str:
