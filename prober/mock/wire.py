@@ -1,7 +1,8 @@
 """Bytes of an answer in the format of vLLM 0.32, with switches for the formats of other engines."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import orjson
@@ -16,13 +17,13 @@ REASONING_FIELDS = ("reasoning", "reasoning_content")
 LINE_ENDS = {"lf": b"\n", "crlf": b"\r\n", "cr": b"\r"}
 FINGERPRINT = "vllm-0.32.0-mock"
 
-# Each is one token in the common vocabularies. ASCII without quotes, so that JSON needs no escapes.
-WORDS = tuple(
-    b" " + word
-    for word in b"the of and to in a is that for it as was with be by on not he his but at are this have had from or one "
-    b"they which you were all her she there would their we him been has when who will no more if out so up said what its "
-    b"about than into them can only other time new".split()
+# Each is one token in the common vocabularies.
+_FREQUENT = (
+    "the of and to in a is that for it as was with be by on not he his but at are this have had from or one they which you were "
+    "all her she there would their we him been has when who will no more if out so up said what its about than into them can "
+    "only other time new"
 )
+WORDS = tuple(f" {word}" for word in _FREQUENT.split())
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,92 +49,55 @@ class Wire:
 
 
 class Chunks:
-    """The events of one answer; parts that all tokens share are built once."""
+    """The events of one answer."""
 
     def __init__(self, wire: Wire, completion: CompletionRequest, record: Record, created_s: int) -> None:
         self._wire, self._completion, self._record = wire, completion, record
         self._end = wire.line_end * 2
-        self._close = b"}" + self._end
-        identity = {
+        self._identity = {
             "id": answer_id(completion, record),
             "object": "chat.completion.chunk" if completion.chat else "text_completion",
             "created": created_s,
             "model": completion.model,
         }
-        self._head = b"data: " + orjson.dumps(identity)[:-1] + b',"choices":['
-        self._answer = self._head + (b'{"index":0,"delta":{"content":"' if completion.chat else b'{"index":0,"text":"')
-        self._reasoning = (
-            self._head + b'{"index":0,"delta":{"%s":"' % wire.reasoning_field.encode()
-            if completion.chat
-            else self._answer
-        )
-        self._tail = self._choice_tail(None)
-        self._last_tail = self._choice_tail(completion.finish_reason)
-        self._running_usage = wire.usage == "every" or (
-            wire.usage == "final" and completion.include_usage and completion.continuous_usage
-        )
         self._final_usage = wire.usage == "every" or (wire.usage == "final" and completion.include_usage)
+        self._running_usage = wire.usage == "every" or (self._final_usage and completion.continuous_usage)
         self._reasoned = 0
         self._deltas = deltas(completion.document, completion.tool, wire.calls) if completion.document else None
-
-    @property
-    def comment(self) -> bytes:
-        """A keep-alive comment."""
-        return b": keep-alive" + self._end
-
-    @property
-    def done(self) -> bytes:
-        """The event that ends a stream."""
-        return b"data: [DONE]" + self._end
+        self.comment = b": keep-alive" + self._end
+        self.done = b"data: [DONE]" + self._end
 
     def role(self) -> bytes:
         """The chunk with the role and without content."""
-        choice = b'{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]'
-        return (
-            self._head + choice + self._usage_so_far(0) + b',"prompt_token_ids":null,"prompt_text":null' + self._close
-        )
+        delta = {"role": "assistant", "content": ""}
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}
+        return self._event([choice], self._usage_so_far(0) | {"prompt_token_ids": None, "prompt_text": None})
 
     def content(self, sent: int, size: int, *, reasoning: bool, last: bool) -> bytes:
         """The chunk with `size` tokens after `sent` earlier ones; the last one gives the finish reason."""
-        if size == 1:
-            text = WORDS[sent % len(WORDS)]
-        else:
-            text = b"".join([WORDS[i % len(WORDS)] for i in range(sent, sent + size)])
-        head, closed = self._reasoning if reasoning else self._answer, 0
-        if self._deltas is not None and not reasoning:
-            delta = joined(self._deltas[sent - self._reasoned : sent - self._reasoned + size])
-            if self._completion.chat:  # closes itself, as the ends below do for a text
-                head, text, closed = self._head + b'{"index":0,"delta":', orjson.dumps(delta), len(b'"}')
-            else:
-                text = orjson.dumps(delta["content"])[1:-1]
+        text = WORDS[sent % len(WORDS)] if size == 1 else _text(sent, sent + size)
         if reasoning:
             self._reasoned = sent + size
-        if sent == 0 and self._completion.chat and self._wire.role_chunk == "none":
-            head = head.replace(b'"delta":{', b'"delta":{"role":"assistant",', 1)
-        if last:
-            return head + text + self._last_tail[closed:] + self._usage_at_last(sent + size) + self._close
-        if self._running_usage:
-            return head + text + self._tail[closed:] + self._usage_so_far(sent + size) + self._close
-        return head + text + self._tail[closed:] + self._close
+            delta: dict[str, Any] = {self._wire.reasoning_field if self._completion.chat else "content": text}
+        elif self._deltas is None:
+            delta = {"content": text}
+        else:
+            delta = joined(self._deltas[sent - self._reasoned : sent - self._reasoned + size])
+        if sent == 0 and self._wire.role_chunk == "none":
+            delta = {"role": "assistant"} | delta
+        choices = [self._choice(delta, last=last)]
+        return self._event(choices, self._usage_at_last(sent + size) if last else self._usage_so_far(sent + size))
 
     def finish(self) -> bytes:
         """The chunk with the finish reason and without content."""
-        if self._completion.chat:
-            choice = b'{"index":0,"delta":{' + self._last_tail.removeprefix(b'"')
-        else:
-            choice = b'{"index":0,"text":"' + self._last_tail
-        return self._head + choice + self._usage_at_last(0) + self._close
+        return self._event([self._choice({}, last=True)], self._usage_at_last(0))
 
     def ending(self, done: bool) -> Iterator[bytes]:
         """The events after the last content: usage if it was requested, and `[DONE]`."""
         if self._final_usage:
             record = self._record
-            final = {
-                "usage": usage(self._completion, record, record.completion_tokens, self._reasoned),
-                "system_fingerprint": FINGERPRINT,
-                "metrics": metrics(record),
-            }
-            yield self._head + b"]," + orjson.dumps(final)[1:] + self._end
+            total = usage(self._completion, record, record.completion_tokens, self._reasoned)
+            yield self._event([], {"usage": total, "system_fingerprint": FINGERPRINT, "metrics": metrics(record)})
         if done:
             yield self.done
 
@@ -143,35 +107,46 @@ class Chunks:
 
     def broken(self) -> bytes:
         """A chunk with incomplete JSON."""
-        return self._answer + b" bro" + self._end
+        before, text, _ = self._event([self._choice({"content": " bro"}, last=False)]).partition(b" bro")
+        return before + text + self._end
 
     def huge(self, size: int, piece: int = 1 << 20) -> Iterator[bytes]:
         """The pieces of one content chunk with `size` bytes of text on one line."""
-        yield self._answer
+        before, _, after = self._event([self._choice({"content": "TEXT"}, last=False)]).partition(b"TEXT")
+        yield before
         for _ in range(size // piece):
             yield b"x" * piece
-        yield b"x" * (size % piece) + self._tail + self._close
+        yield b"x" * (size % piece) + after
 
-    def _choice_tail(self, finish_reason: str | None) -> bytes:
-        finish = orjson.dumps(finish_reason)
+    def _event(self, choices: list[dict[str, Any]], more: Mapping[str, Any] = MappingProxyType({})) -> bytes:
+        return b"data: " + orjson.dumps({**self._identity, "choices": choices, **more}) + self._end
+
+    def _choice(self, delta: Mapping[str, Any], *, last: bool) -> dict[str, Any]:
+        finish_reason = self._completion.finish_reason if last else None
+        ending: dict[str, Any] = {"logprobs": None, "finish_reason": finish_reason}
         if not self._completion.chat:
-            more = b',"stop_reason":null,"prompt_token_ids":null,"token_ids":null}]'
-            return b'","logprobs":null,"finish_reason":' + finish + more
-        stop = b"" if finish_reason is None else b',"stop_reason":null'
-        return b'"},"logprobs":null,"finish_reason":' + finish + stop + b',"token_ids":null}]'
+            nothing = {"stop_reason": None, "prompt_token_ids": None, "token_ids": None}
+            return {"index": 0, "text": delta.get("content", ""), **ending, **nothing}
+        if last:
+            ending["stop_reason"] = None
+        return {"index": 0, "delta": delta, **ending, "token_ids": None}
 
-    def _usage_at_last(self, sent: int) -> bytes:
+    def _usage_at_last(self, sent: int) -> dict[str, Any]:
         if self._wire.usage == "last-content":
-            return b',"usage":' + orjson.dumps(usage(self._completion, self._record, sent, self._reasoned))
+            return {"usage": usage(self._completion, self._record, sent, self._reasoned)}
         return self._usage_so_far(sent)
 
-    def _usage_so_far(self, sent: int) -> bytes:
+    def _usage_so_far(self, sent: int) -> dict[str, Any]:
         if not self._running_usage:
-            return b""
+            return {}
         prompt = self._record.prompt_tokens
-        details = b'{"reasoning_tokens":%d}' % self._reasoned if self._reasoned else b"null"
-        counts = b'"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d' % (prompt, prompt + sent, sent)
-        return b',"usage":{' + counts + b',"completion_tokens_details":' + details + b"}"
+        details = {"reasoning_tokens": self._reasoned} if self._reasoned else None
+        counts = {"prompt_tokens": prompt, "total_tokens": prompt + sent, "completion_tokens": sent}
+        return {"usage": counts | {"completion_tokens_details": details}}
+
+
+def _text(begin: int, end: int) -> str:
+    return "".join(WORDS[i % len(WORDS)] for i in range(begin, end))
 
 
 def answer_id(completion: CompletionRequest, record: Record) -> str:
@@ -215,8 +190,7 @@ def plain_answer(
     wire: Wire, completion: CompletionRequest, record: Record, created_s: int, tokens: int, reasoning: int
 ) -> bytes:
     """The answer without `stream`: `tokens` tokens, of which the first `reasoning` are reasoning."""
-    words = [WORDS[i % len(WORDS)].decode() for i in range(tokens)]
-    fields: dict[str, Any] = {"content": "".join(words[reasoning:])}
+    fields: dict[str, Any] = {"content": _text(reasoning, tokens)}
     if completion.document:
         document = completion.document[: PIECE_CHARS * (tokens - reasoning)]
         fields = message(document, completion.tool, wire.calls)
@@ -224,7 +198,7 @@ def plain_answer(
     if completion.chat:
         choice["message"] = {"role": "assistant", **fields}
         if reasoning:
-            choice["message"][wire.reasoning_field] = "".join(words[:reasoning])
+            choice["message"][wire.reasoning_field] = _text(0, reasoning)
     else:
         choice["text"] = fields["content"]
     answer: dict[str, Any] = {
