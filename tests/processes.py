@@ -14,6 +14,9 @@ from typing import Any, Self
 
 from prometheus_client.parser import text_string_to_metric_families
 
+HANG_S = 120.0
+"""Wait of real time that only guards against a hang: far longer than anything takes on a busy machine, shorter than a test may."""
+
 
 def free_port() -> int:
     """A port of loopback that nobody listens at."""
@@ -24,21 +27,21 @@ def free_port() -> int:
 
 def get(url: str, method: str = "GET", **headers: str) -> str:
     """The body of an answer. Raises urllib.error.HTTPError from 400 on."""
-    with urllib.request.urlopen(urllib.request.Request(url, method=method, headers=headers), timeout=10) as answer:
+    with urllib.request.urlopen(urllib.request.Request(url, method=method, headers=headers), timeout=60) as answer:
         return str(answer.read().decode())
 
 
 def fetch(url: str, method: str = "GET") -> tuple[int, str]:
     """Status and body, whatever the status is."""
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=30) as answer:
+        with urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=60) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:
             return error.code, error.read().decode()
 
 
-def until(true: Callable[[], Any], event: str, seconds: float = 60) -> Any:
+def until(true: Callable[[], Any], event: str, seconds: float = HANG_S) -> Any:
     """The first true result of `true`; connection errors are ignored meanwhile."""
     end = time.monotonic() + seconds
     while True:
@@ -80,19 +83,19 @@ class Program:
     def stop(self) -> int:
         """SIGTERM, and the exit code."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(30)
+        return self.process.wait(HANG_S)
 
     def kill(self) -> None:
         """SIGKILL, if it runs."""
         if self.process.poll() is None:
             self.process.kill()
-        self.process.wait(10)
+        self.process.wait(HANG_S)
 
 
 class Daemon(Program):
     """`prober run` with `config` in `folder`, ready; `flags` are further ones."""
 
-    def __init__(self, folder: Path, config: str, *flags: object, ready_s: float = 60) -> None:
+    def __init__(self, folder: Path, config: str, *flags: object, ready_s: float = HANG_S) -> None:
         self.config = folder / "prober.yaml"
         self.config.write_text(config)
         port = free_port()

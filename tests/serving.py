@@ -7,6 +7,9 @@ from typing import Any
 
 from aiohttp import web
 
+from tests.processes import HANG_S
+from tests.virtual import VirtualLoop
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -28,7 +31,8 @@ async def serving(answer: Handler | web.Application, port: int = 0, host: str = 
 
 
 async def until(true: Callable[[], Any], seconds: float = 30.0) -> None:
-    """Wait, in the time of the loop; TimeoutError after `seconds`."""
-    async with asyncio.timeout(seconds):
+    """Wait, in the time of the loop; TimeoutError after `seconds`, or HANG_S of real time if that is longer."""
+    is_virtual = isinstance(asyncio.get_running_loop(), VirtualLoop)
+    async with asyncio.timeout(seconds if is_virtual else max(seconds, HANG_S)):
         while not true():  # noqa: ASYNC110 -- what is waited for is a number that has no event
             await asyncio.sleep(0.005)

@@ -15,7 +15,7 @@ from prober import __version__
 from prober.cli.run import patience_s
 from prober.daemon.configuration_file import read_config
 from prober.net.log_lines import never_wait
-from tests.processes import until
+from tests.processes import HANG_S, until
 
 
 def lines(log: Path) -> list[str]:
@@ -39,7 +39,7 @@ def test_the_log_names_version_configuration_and_how_the_pages_are_guarded(tmp_p
             until(lambda: sum(str(config) in line for line in lines(log)) >= 3, "the reload")
         finally:
             process.terminate()
-            process.wait(10)
+            process.wait(HANG_S)
     logged = lines(log)
     assert logged[0] == f"llm-slo-prober {__version__}, configuration {config}"
     assert "probing 1 target, pages on 127.0.0.1:0 (neither TLS nor users)" in logged
@@ -77,7 +77,7 @@ def test_urls_replace_a_configuration_which_is_printed_and_removed(tmp_path: Pat
             read_config(str(written))
         finally:
             process.terminate()
-            process.wait(10)
+            process.wait(HANG_S)
     assert (
         "the probes use 9,165,658 tokens a day; a lower `rate` or a `budget` uses less, `prober check` lists it"
     ) in lines(log)
@@ -117,7 +117,7 @@ def test_a_hangup_during_the_start_does_not_end_the_prober(tmp_path: Path) -> No
             until(lambda: any("configuration applied: 1 target" in line for line in lines(log)), "the reload")
         finally:
             process.terminate()
-            process.wait(10)
+            process.wait(HANG_S)
 
 
 def handles_hangup(pid: int) -> bool:

@@ -11,6 +11,7 @@ from prober.features.discovery.sources.kubernetes import Kubernetes
 from prober.features.replicas.kubernetes_lease import KubernetesLease
 from prober.features.replicas.lease_machine import Record, Write
 from prober.net.kubernetes import Api
+from tests.processes import HANG_S
 
 
 def discovery(
@@ -51,10 +52,10 @@ class Following:
             await self._task
 
     async def until(self, true: Callable[[], bool]) -> None:
-        """Wait for it, as long as discovered change within ten seconds."""
+        """Wait for it, as long as discovered change before it counts as a hang."""
         while not true():
             self._changed.clear()
-            await asyncio.wait_for(self._changed.wait(), 10)
+            await asyncio.wait_for(self._changed.wait(), HANG_S)
 
 
 async def leased(api: Api, namespace: str, name: str) -> Record:

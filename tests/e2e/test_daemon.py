@@ -1,6 +1,5 @@
 """The daemon as people run it: a process of its own, a real mock server, a real Prometheus."""
 
-import asyncio
 import json
 import os
 import re
@@ -16,10 +15,6 @@ from pathlib import Path
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 
-from prober.mock.delays import Constant
-from prober.mock.engine import Behaviour
-from prober.mock.server import running
-from prober.mock.settings import Settings
 from tests.deploy.rendering import chart
 from tests.processes import Daemon, Mock, fetch, free_port, get, until
 
@@ -227,17 +222,3 @@ def test_check_and_once_at_the_command_line(tmp_path: Path, mock_port: int) -> N
     )
     assert failed.returncode == 1
     assert json.loads(failed.stdout)["outcome"] == "truncated"
-
-
-async def test_diagnose_at_the_command_line() -> None:
-    """The whole matrix is sent and answered; where nothing was slow, the document says so in place of a diagnosis."""
-    async with running(Settings(behaviour=Behaviour(ttft=Constant(0.02), itl=Constant(0.001)))) as url:
-        command = [sys.executable, "-m", "prober", "diagnose", url, "--json", "--tpot", "10s", "--max-send-lag", "5s"]
-        process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
-        output, _ = await asyncio.wait_for(process.communicate(), 90)
-    assert process.returncode == 0
-    document = json.loads(output)
-    kinds = {row["kind"]: (row["answered"], row["sent"]) for row in document["phases"]}
-    assert kinds == {"short": (20, 20), "prefill": (22, 22), "prefill_warm": (22, 22), "decode": (6, 6)}
-    assert document["diagnosis"] is None
-    assert document["not_diagnosed"] == "Nothing was slow: no probe was above --tpot 10 s."

@@ -93,33 +93,6 @@ def test_a_killed_engine_leaves_no_capacity(daemon: Callable[[], Daemon], mock: 
     assert values(running, "llmslo_headroom_ratio") == {}
 
 
-def test_a_target_that_fails_at_the_lowest_rate_is_told_with_its_figures(tmp_path: Path, mock: Mock) -> None:
-    """Exit code 1, the rate at which it fails, and the counts that say so."""
-    saved = tmp_path / "kept.json"
-    options = [
-        "--slo",
-        "ttft<300ms:99%",
-        "--min-rate",
-        "4/s",
-        "--warm-up",
-        "3",
-        "--max-send-lag",
-        "500ms",
-        "--output",
-        str(saved),
-    ]
-    shape = ["--prompt-tokens", "20", "--output-tokens", "4", "--header", "X-Mock-Fault: latency:8"]
-    command = [sys.executable, "-m", "prober", "sweep", mock.url, *options, *shape]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
-    assert ended.returncode == 1, ended.stdout + ended.stderr
-    assert "ttft: knee below 4/s by " in ended.stdout
-    assert "ramp 4/s" in ended.stdout
-    result = json.loads(saved.read_text())["llm_slo_prober"]["result"]
-    assert [capacity["verdict"] for capacity in result["capacities"]] == ["below"]
-    (stage,) = result["stages"]
-    assert stage["sent"] >= stage["slos"]["ttft"][1] >= 2
-
-
 @pytest.fixture
 def prometheus(tmp_path: Path, prometheus_binary: Path) -> Iterator[str]:
     """A real one, that scrapes nobody."""

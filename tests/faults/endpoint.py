@@ -12,6 +12,8 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Self
 
+from tests.processes import HANG_S
+
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
 MODELS = b'{"data":[{"id":"m","owned_by":"vllm"}]}'
 Writer = asyncio.StreamWriter
@@ -193,7 +195,7 @@ class Endpoint:
     def __exit__(self, *_: object) -> None:
         self.down()
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
+        self._thread.join(HANG_S)
         self._loop.close()
 
     def up(self) -> None:
@@ -213,7 +215,7 @@ class Endpoint:
             connection.context = self._tls
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
-        asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(HANG_S)
 
     async def _up(self) -> None:
         self._server = await asyncio.start_server(

@@ -13,6 +13,7 @@ from prober.web import access_control, answers
 from prober.web.server import client
 from prober.web.site import Site
 from prober.web.views import RANKING_S, Ranking
+from tests.processes import HANG_S
 from tests.security.test_web import served
 
 # What RFC 9110, 7.2 and RFC 3986, 3.2 do not allow.
@@ -21,7 +22,7 @@ MALFORMED_HOSTS = (b"[", b"]", b"[::1", b"[::1]x", b"a b", b"a:b:c", b"\xff\xfe"
 
 async def answer_to(port: int, head: bytes) -> bytes:
     """The whole answer to a request."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(HANG_S):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(head)
         answer = await reader.read()
@@ -222,7 +223,7 @@ async def test_a_reader_that_stalls_is_cut(monkeypatch: pytest.MonkeyPatch) -> N
         _, writer = await slow_reader(site.port, "127.0.0.2")
         answer = await answer_to(site.port, b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         assert answer.partition(b"\r\n\r\n")[2] == page.whole(page.rendered)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(HANG_S):
             while site.server.open_connections:  # noqa: ASYNC110 - a number has no event
                 await asyncio.sleep(0.05)
         writer.transport.abort()
@@ -253,7 +254,7 @@ async def test_a_slow_reader_gets_one_page_whole_while_others_get_a_newer_one(
             assert (b"Content-Encoding: gzip" in said) is (encoding == "gzip")
             return gzip.decompress(body) if encoding == "gzip" else body
 
-        async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(HANG_S), asyncio.TaskGroup() as group:
             slow = [group.create_task(read(encoding, slowly=True)) for encoding in ("identity", "gzip")]
             while page.rendered < 2:
                 await read("identity", slowly=False)

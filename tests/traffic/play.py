@@ -6,14 +6,11 @@ import asyncio
 import json
 import shlex
 import signal
-from collections.abc import Coroutine, Iterator
-from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from subprocess import CompletedProcess
-from typing import Any, TypeVar
-from unittest.mock import patch
+from typing import Any
 
-import uvloop
 import yaml
 
 from prober.daemon.app import App, Options
@@ -23,29 +20,10 @@ from tests.traffic.answers import Exchange
 from tests.traffic.server import Play, Server
 from tests.traffic.verdicts import SHORT, BudgetCase, ProbeCase, RunCase, always
 from tests.virtual import FIRST_FREE_PORT, VirtualClock, VirtualLoop
+from tests.virtual_commands import beside
 
-T = TypeVar("T")
 URL = f"http://127.0.0.1:{FIRST_FREE_PORT}"
 HEALTHY = "healthy"
-
-
-@contextmanager
-def _virtual_time(plays: dict[str, Play]) -> Iterator[None]:
-    """Have commands run in virtual time, beside a server of `plays` at `URL`."""
-
-    def run(main: Coroutine[Any, Any, T]) -> T:
-        async def beside_server() -> T:
-            async with Server(plays):
-                return await main
-
-        with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-            return runner.run(beside_server())
-
-    with ExitStack() as patches:
-        patches.enter_context(patch.object(uvloop, "run", run))
-        for command in ("once", "gate", "matrix", "sweep", "compare"):
-            patches.enter_context(patch(f"prober.cli.{command}.Clock", VirtualClock))
-        yield
 
 
 def _config(folder: Path, **workloads: dict[str, Any]) -> Path:
@@ -65,7 +43,7 @@ def once(case: ProbeCase, folder: Path) -> tuple[dict[str, Any], str, Exchange]:
     if case.sampling:
         words += ["--sampling", json.dumps(case.sampling)]
     play = Play(lambda exchange, earlier: case.reply, case.owner)
-    with _virtual_time({"case": play}):
+    with beside(partial(Server, {"case": play})):
         done = prober("once", f"{URL}/case/v1", "--api", case.api, "--json", *words)
     assert len(play.exchanges) == 1, done.stderr
     return json.loads(done.stdout), done.stderr, play.exchanges[0]
@@ -89,7 +67,7 @@ def run(case: RunCase, folder: Path) -> tuple[CompletedProcess[str], CompletedPr
     }
     play = Play(case.script, case.owner, case.pause_s)
     healthy = Play(always(SHORT), case.owner, case.pause_s)
-    with _virtual_time({"case": play, HEALTHY: healthy}):
+    with beside(partial(Server, {"case": play, HEALTHY: healthy})):
         done = prober(*shlex.split(case.command.format(**places)), "--api", case.api)
     after = prober(*shlex.split(case.then[0].format(**places))) if case.then else None
     return done, after, play.exchanges

@@ -1,8 +1,6 @@
 """What people send today, and what is said of it: `prober once` and the commands that judge, against a server that knows the truth."""
 
-import gc
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +13,6 @@ from tests.traffic.play import once, run, spend
 from tests.traffic.verdicts import BudgetCase, ProbeCase, RunCase, Verdict
 
 CASES = [*cases.CASES, *more_cases.CASES]
-
-
-@pytest.fixture
-def garbage_collector() -> Iterator[None]:
-    """The daemon sets it for its process."""
-    threshold = gc.get_threshold()
-    yield
-    gc.set_threshold(*threshold)
-    gc.unfreeze()
 
 
 TOLERANCE = 0.1  # of the mean pause between two pieces, as the server measured it

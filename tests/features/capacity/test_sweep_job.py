@@ -163,7 +163,9 @@ async def test_a_sweep_ends_with_the_loss_of_a_worker_and_keeps_what_it_measured
         await until(lambda: stage.value("llmslo_sweep_rate_per_second") > 0)
         runner = stage.target_sweeps.runner
         assert runner is not None
-        await until(lambda: runner.progress().requests > 30)
+        await until(lambda: runner.progress().phase != "warm_up")
+        sent_before = runner.progress().requests
+        await until(lambda: ended_requests(runner) > sent_before)
         workers = worker_processes()
         assert len(workers) == 2
         os.kill(workers[0], signal.SIGKILL)
@@ -181,6 +183,12 @@ async def test_a_sweep_ends_with_the_loss_of_a_worker_and_keeps_what_it_measured
         assert outcomes["ok"] > 0
         assert json.loads(result.configuration or "")["workers"] == 2
     assert not worker_processes()
+
+
+def ended_requests(runner: SweepRunner) -> int:
+    """Requests of the sweep that have ended."""
+    progress = runner.progress()
+    return progress.requests - progress.in_flight
 
 
 def worker_processes() -> list[int]:

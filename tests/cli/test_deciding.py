@@ -1,9 +1,6 @@
-"""`prober gate` and `prober compare` as a pipeline runs them, against a real server."""
+"""`prober gate` and `prober compare` as a pipeline runs them, beside mock engines in virtual time."""
 
-import asyncio
 import json
-import re
-import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -18,14 +15,12 @@ from prober.measure.gpu_reading import GpuReading
 from prober.mock.delays import Constant, Delay, Lognormal
 from prober.mock.engine import Behaviour
 from prober.mock.faults import Fault
-from prober.mock.server import running
 from prober.mock.settings import Settings
 from prober.results.comparison import Comparison
+from tests.commands import prober as call
+from tests.virtual_commands import beside, mock
 
-pytestmark = pytest.mark.timeout(900)  # a comparison has its rounds, in real time
-
-LATE = ("--max-send-lag", "500ms")  # tests share their machine
-RATE = ("--rate", "50/s", "--burst", "0s", *LATE)  # blocks of time would take minutes
+RATE = ("--rate", "50/s", "--burst", "0s")  # no blocks of time
 QUICK = Settings(behaviour=Behaviour(ttft=Constant(0.02), itl=Constant(0.001)))
 
 
@@ -33,21 +28,16 @@ def settings(ttft: Delay, itl: Delay, *, model: str = "mock") -> Settings:
     return Settings(model=model, behaviour=Behaviour(ttft=ttft, itl=itl), seed=3)
 
 
-async def prober(*arguments: str) -> tuple[int, Any, str]:
+def prober(*arguments: object) -> tuple[int, Any, str]:
     """Exit code, the JSON object printed, standard error."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "prober", *arguments, "--json"),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    out, err = await asyncio.wait_for(process.communicate(), 100)
-    return process.returncode or 0, json.loads(out) if out else None, err.decode()
+    done = call(*arguments, "--json")
+    return done.returncode, json.loads(done.stdout) if done.stdout else None, done.stderr
 
 
-async def test_a_good_target_is_ready() -> None:
+def test_a_good_target_is_ready() -> None:
     """Exit code 0 within the requests it takes, each question answered, the engine named."""
-    async with running(QUICK) as url:
-        code, answer, err = await prober("gate", url, "--slo", "ttft<2s:90%", "--slo", "success:90%", *RATE)
+    with beside(mock(QUICK)) as (url,):
+        code, answer, err = prober("gate", url, "--slo", "ttft<2s:90%", "--slo", "success:90%", *RATE)
     assert (code, answer["state"], answer["exit_code"]) == (0, "ready", 0), (answer, err)
     assert 34 <= answer["requests"] <= 100
     assert [(finding["name"], finding["evidence"]) for finding in answer["findings"]] == [
@@ -59,13 +49,13 @@ async def test_a_good_target_is_ready() -> None:
     assert (answer["target"]["model"], answer["target"]["engine_version"]) == ("mock", "0.32.0")
 
 
-async def test_a_gate_lasts_until_bursts_would_have_shown() -> None:
+def test_a_gate_lasts_until_bursts_would_have_shown() -> None:
     """34 blocks of 0.5 s for bursts of 1 s, however many requests they have, as it says before."""
-    async with running(QUICK) as url:
-        code, answer, err = await prober("gate", url, "--slo", "ttft<2s:90%", "--rate", "50/s", "--burst", "1s")
+    with beside(mock(QUICK)) as (url,):
+        code, answer, err = prober("gate", url, "--slo", "ttft<2s:90%", "--rate", "50/s", "--burst", "1s")
     assert (code, answer["state"]) == (0, "ready"), (answer, err)
     assert min(finding["blocks"] for finding in answer["findings"]) == 34
-    assert 0.8 * 34 * 0.5 * 50 <= answer["requests"] <= 2_553, "more where blocks of late requests do not count"
+    assert answer["requests"] == pytest.approx(851, rel=0.05)
     assert (
         "takes 34 blocks of 0.5 s (17 s, about 851 requests) at least; it ends after at most 2,553 requests (51 s)"
         in err
@@ -74,56 +64,56 @@ async def test_a_gate_lasts_until_bursts_would_have_shown() -> None:
 
 
 @pytest.mark.parametrize("options", [("--warm-up", "10"), ("--warm-up", "0", "--slo", "ttft<500ms:99%")])
-async def test_a_dead_port_is_not_ready_after_one_request(options: tuple[str, ...]) -> None:
+def test_a_dead_port_is_not_ready_after_one_request(options: tuple[str, ...]) -> None:
     """The look-up of the model and one request find no server; no share is judged, so no error is stated, nor latency."""
-    code, answer, _ = await prober("gate", "http://127.0.0.1:1", *options)
+    code, answer, _ = prober("gate", "http://127.0.0.1:1", *options)
     assert (code, answer["state"], answer["requests"], answer["error"]) == (1, "not_ready", 1, None)
     assert answer["why"].startswith("nothing listens: connect_refused")
     assert answer["reservations"][0] == "Judged: that it answers. Latency was not judged, as nothing listens."
 
 
-async def test_a_slow_target_is_degraded() -> None:
+def test_a_slow_target_is_degraded() -> None:
     """Exit code 3: it answers, but an SLO fails."""
-    async with running(QUICK) as url:
-        code, answer, _ = await prober("gate", url, "--slo", "ttft<5ms:90%", *RATE)
+    with beside(mock(QUICK)) as (url,):
+        code, answer, _ = prober("gate", url, "--slo", "ttft<5ms:90%", *RATE)
     assert (code, answer["state"]) == (3, "degraded")
     assert answer["why"].startswith("fails: ttft")
 
 
 @pytest.mark.parametrize(("fault", "seen"), [("http:500", "http_5xx"), ("truncated", "truncated")])
-async def test_a_failing_target_is_not_ready(fault: str, seen: str) -> None:
+def test_a_failing_target_is_not_ready(fault: str, seen: str) -> None:
     """Exit code 1 after a few requests, with what failed."""
-    async with running(QUICK) as url:
-        code, answer, _ = await prober("gate", url, *RATE, "--header", f"X-Mock-Fault: {fault}")
+    with beside(mock(QUICK)) as (url,):
+        code, answer, _ = prober("gate", url, *RATE, "--header", f"X-Mock-Fault: {fault}")
     assert (code, answer["state"]) == (1, "not_ready")
     assert answer["requests"] <= 6
     assert seen in answer["why"]
 
 
 @pytest.mark.parametrize(("status", "verdict"), [(401, (4, "not_judged")), (429, (1, "not_ready"))])
-async def test_a_target_that_rejects_half_is_not_ready(status: int, verdict: tuple[int, str]) -> None:
+def test_a_target_that_rejects_half_is_not_ready(status: int, verdict: tuple[int, str]) -> None:
     """It is not judged if the status counts in no SLO; it answers the other half well, and the warm-up."""
     half = tuple(Fault("http", status, start_s=0.08 * n, end_s=0.08 * n + 0.04) for n in range(600))
-    async with running(Settings(behaviour=QUICK.behaviour, faults=half)) as url:
-        code, answer, _ = await prober("gate", url, "--slo", "ttft<2s:90%", *RATE)
+    with beside(mock(Settings(behaviour=QUICK.behaviour, faults=half))) as (url,):
+        code, answer, _ = prober("gate", url, "--slo", "ttft<2s:90%", *RATE)
     assert (code, answer["state"]) == verdict
     assert any(text.startswith("Judged: ") for text in answer["reservations"]) == (verdict[1] != "not_judged")
 
 
-async def test_what_cannot_be_told_is_not_enough_data(tmp_path: Path) -> None:
+def test_what_cannot_be_told_is_not_enough_data(tmp_path: Path) -> None:
     """Exit code 4, and three sample prompts besides the most requests: a threshold at the median is missed by half, which may be.
 
-    Delays are large beside the pauses of a busy machine, and those of this seed are at no time mostly good or bad.
+    The delays of this seed are at no time mostly good or bad.
     """
     behaviour = Behaviour(ttft=Lognormal(0.5, 0.5), itl=Constant(0.001))
     truth = tmp_path / "truth.jsonl"
-    async with running(Settings(behaviour=behaviour, seed=7, truth=truth)) as url:
-        code, answer, _ = await prober("gate", url, "--slo", "ttft<510ms:50%", "--max-requests", "50", *RATE)
+    with beside(mock(Settings(behaviour=behaviour, seed=7, truth=truth))) as (url,):
+        code, answer, _ = prober("gate", url, "--slo", "ttft<510ms:50%", "--max-requests", "50", *RATE)
     assert (code, answer["state"], answer["requests"], answer["error"]) == (4, "not_enough_data", 50, None)
     assert len(truth.read_text().splitlines()) == 50 + 3
 
 
-async def test_a_wrong_call_is_none_of_the_verdicts(tmp_path: Path) -> None:
+def test_a_wrong_call_is_none_of_the_verdicts(tmp_path: Path) -> None:
     """Exit code 2, with what to write: an expression, an impossible budget, a file that is no baseline."""
     nothing = tmp_path / "empty.json"
     nothing.write_text("{}")
@@ -136,28 +126,23 @@ async def test_a_wrong_call_is_none_of_the_verdicts(tmp_path: Path) -> None:
         (("--baseline", str(nothing)), "empty.json"),
         (("--unknown",), "No such option"),
     )
-    ended = await asyncio.gather(*(prober("gate", "http://127.0.0.1:1", *arguments) for arguments, _ in wrong))
-    for (code, answer, err), (_, message) in zip(ended, wrong, strict=True):
+    for arguments, message in wrong:
+        code, answer, err = prober("gate", "http://127.0.0.1:1", *arguments)
         assert (code, answer) == (2, None)
         assert message in err
 
 
-async def test_slower_than_its_baseline_is_degraded(tmp_path: Path) -> None:
-    """A kept result is a baseline; as fast as it is ready, half as slow again is degraded; of another shape it is none.
-
-    Delays are large beside the pauses of a busy machine.
-    """
+def test_slower_than_its_baseline_is_degraded(tmp_path: Path) -> None:
+    """A kept result is a baseline; as fast as it is ready, half as slow again is degraded; of another shape it is none."""
     saved = str(tmp_path / "baseline.json")
-    fast, slow = (settings(Lognormal(f * 0.3, 0.1), Lognormal(f * 0.015, 0.1)) for f in (1.0, 2.0))
-    async with running(fast) as url, running(slow) as slower:
-        code, _, err = await prober("gate", url, "--slo", "success:95%", "--save", saved, *RATE)
+    fast, slow = (settings(Lognormal(f * 0.3, 0.1), Lognormal(f * 0.015, 0.1)) for f in (1.0, 1.5))
+    with beside(mock(fast), mock(slow)) as (url, slower):
+        code, _, err = prober("gate", url, "--slo", "success:95%", "--save", saved, *RATE)
         assert code == 0, err
         against = ("--baseline", saved, *RATE)
-        (again, answer, err), (late, why, _), (shape, _, other) = await asyncio.gather(
-            prober("gate", url, *against, "--material", "60%"),
-            prober("gate", slower, *against, "--material", "10%"),
-            prober("gate", url, *against, "--workload", "chat"),
-        )
+        again, answer, err = prober("gate", url, *against, "--material", "25%")
+        late, why, _ = prober("gate", slower, *against, "--material", "10%")
+        shape, _, other = prober("gate", url, *against, "--workload", "chat")
     assert again == 0, (answer, err)
     assert {finding["name"] for finding in answer["findings"][1:]} == {
         "ttft p50 of baseline",
@@ -170,20 +155,18 @@ async def test_slower_than_its_baseline_is_degraded(tmp_path: Path) -> None:
     assert "of workload 'probe'" in other
 
 
-async def test_lengths_of_ones_own_and_workloads_of_a_file(tmp_path: Path) -> None:
+def test_lengths_of_ones_own_and_workloads_of_a_file(tmp_path: Path) -> None:
     """The server receives the requested lengths; a baseline of the same name with other lengths is refused."""
     config, saved, truth = tmp_path / "prober.yaml", str(tmp_path / "kept.json"), tmp_path / "truth.jsonl"
     config.write_text("workloads: {mine: {prompt_tokens: 40, output_tokens: {uniform: {min: 3, max: 5}}}}")
     own, file = ("--prompt-tokens", "30", "--output-tokens", "6"), ("--config.file", str(config), "--workload", "mine")
-    async with running(replace(QUICK, truth=truth)) as url:
-        code, answer, err = await prober("gate", url, *own, "--slo", "success:97%", "--save", saved, *RATE)
+    with beside(mock(replace(QUICK, truth=truth))) as (url,):
+        code, answer, err = prober("gate", url, *own, "--slo", "success:97%", "--save", saved, *RATE)
         assert (code, answer["workload"]) == (0, "asked"), err
         records = [json.loads(line) for line in truth.read_text().splitlines()]
-        (same, _, _), (other, _, why), (mine, decision, _) = await asyncio.gather(
-            prober("gate", url, *own, "--baseline", saved, "--material", "90%", *RATE),
-            prober("gate", url, *own[:3], "7", "--baseline", saved, *RATE),
-            prober("gate", url, *file, *RATE),
-        )
+        same, _, _ = prober("gate", url, *own, "--baseline", saved, "--material", "90%", *RATE)
+        other, _, why = prober("gate", url, *own[:3], "7", "--baseline", saved, *RATE)
+        mine, decision, _ = prober("gate", url, *file, *RATE)
     lengths = Counter(record["completion_tokens"] for record in records)
     assert max(lengths) == lengths.most_common(1)[0][0] == 6, "fewer: cut when the gate knew"
     assert (same, mine, decision["workload"]) == (0, 0, "mine")
@@ -191,26 +174,26 @@ async def test_lengths_of_ones_own_and_workloads_of_a_file(tmp_path: Path) -> No
     assert "other lengths" in why
 
 
-async def test_what_is_kept_and_is_no_baseline_is_said(tmp_path: Path) -> None:
+def test_what_is_kept_and_is_no_baseline_is_said(tmp_path: Path) -> None:
     """34 requests decide a gate, and have no p90 to compare with; before it begins it says how many it takes."""
     saved = str(tmp_path / "kept.json")
-    async with running(QUICK) as url:
-        code, answer, err = await prober("gate", url, "--save", saved, *RATE)
+    with beside(mock(QUICK)) as (url,):
+        code, answer, err = prober("gate", url, "--save", saved, *RATE)
     assert (code, answer["state"]) == (0, "ready")
     assert "takes 34 requests (about 1 s) at least" in err
     assert "at most 1,000" in err
     assert any("will not do as a baseline" in reservation for reservation in answer["reservations"])
 
 
-TURNS = ("--rate", "100/s", "--requests", "10", "--cool-down", "1ms", "--warm-up", "1", *LATE)
+TURNS = ("--rate", "100/s", "--requests", "10", "--cool-down", "1ms", "--warm-up", "1")
 
 
-async def test_a_comparison_is_kept_and_shown_again(tmp_path: Path) -> None:
+def test_a_comparison_is_kept_and_shown_again(tmp_path: Path) -> None:
     """The report equals the printed comparison, with load and settings."""
     saved = tmp_path / "versus.json"
     own = ("--prompt-tokens", "30", "--output-tokens", "6")
-    async with running(QUICK) as url:
-        code, answer, err = await prober("compare", url, url, *TURNS, "--rounds", "9", *own, "--save", str(saved))
+    with beside(mock(QUICK)) as (url,):
+        code, answer, err = prober("compare", url, url, *TURNS, "--rounds", "9", *own, "--save", str(saved))
     assert code == 0, err
     comparison = read_any(saved.read_text(), "versus.json")
     assert isinstance(comparison, Comparison)
@@ -224,25 +207,20 @@ async def test_a_comparison_is_kept_and_shown_again(tmp_path: Path) -> None:
     assert all(f"{remark[0].upper()}{remark[1:]}." in text.replace("\\", "") for remark in comparison.said)
 
 
-@pytest.mark.slow  # how near to the truth a busy machine lets the effect come
-async def test_equals_show_no_difference_and_30_percent_is_found() -> None:
+def test_equals_show_no_difference_and_30_percent_is_found() -> None:
     """Of itself nothing is claimed, on any axis; of the slower one TTFT, TPOT and E2E, and that it is another model."""
     a, b = (
         settings(Lognormal(factor * 0.03, 0.1), Lognormal(factor * 0.002, 0.1), model=model)
         for factor, model in ((1.0, "one"), (1.3, "two"))
     )
-    async with running(a) as first, running(b) as second, running(a) as alone:
-        (code, equal, err), (status, slower, why) = await asyncio.gather(
-            prober("compare", alone, alone, *TURNS, "--rounds", "11", "--error", "1%"),
-            prober("compare", first, second, *TURNS, "--rounds", "9"),
-        )
+    with beside(mock(a), mock(b)) as (first, second):
+        code, equal, err = prober("compare", first, first, *TURNS, "--rounds", "11", "--error", "1%")
+        status, slower, why = prober("compare", first, second, *TURNS, "--rounds", "9")
     assert (code, status) == (0, 0), err + why
     axes = {axis["axis"]: axis for axis in equal["compared"]}
     assert [axis["better"] for axis in axes.values()] == [None] * 7, equal
     assert axes["ttft_p50"]["lower"] < axes["ttft_p50"]["effect"] < axes["ttft_p50"]["upper"]
-    counts = [axes["ttft_p50"][side]["count"] for side in "ab"]
-    assert max(counts) <= 110
-    assert min(counts) == 110 or any("do not count" in remark for remark in equal["said"]), "what is late is told"
+    assert [axes["ttft_p50"][side]["count"] for side in "ab"] == [110, 110]
     assert equal["differs"] == []
     axes = {axis["axis"]: axis for axis in slower["compared"]}
     for axis in ("ttft_p50", "tpot_p50", "e2e_p50"):
@@ -252,23 +230,14 @@ async def test_equals_show_no_difference_and_30_percent_is_found() -> None:
     assert any("models" in remark for remark in slower["said"])
 
 
-# A busy machine pauses for tens of milliseconds, beside which 30% of 60 ms cannot be told: the slow test of it wants a quiet one.
-@pytest.mark.parametrize(
-    ("factor", "tolerance"), [(4.0, 1.5), pytest.param(1.3, 0.12, marks=pytest.mark.slow)], ids=["large", "small"]
-)
-async def test_the_cost_of_structured_output_is_found(factor: float, tolerance: float) -> None:
+@pytest.mark.parametrize(("factor", "tolerance"), [(4.0, 0.6), (1.3, 0.12)], ids=["large", "small"])
+def test_the_cost_of_structured_output_is_found(factor: float, tolerance: float) -> None:
     """The same prompts to one engine with and without a JSON format: so much more TTFT and TPOT, and how many answers are valid."""
     engine = Settings(behaviour=Behaviour(Lognormal(0.06, 0.1), Lognormal(0.004, 0.1), json_factor=factor), seed=3)
-    own = (
-        "--prompt-tokens",
-        "30",
-        "--output-tokens",
-        "12",
-        "--b-sampling",
-        '{"response_format": {"type": "json_object"}}',
-    )
-    async with running(engine) as url:
-        code, answer, err = await prober("compare", url, url, *TURNS, "--rounds", "12", *own)
+    formatted = '{"response_format": {"type": "json_object"}}'
+    own = ("--prompt-tokens", "30", "--output-tokens", "12", "--b-sampling", formatted)
+    with beside(mock(engine)) as (url,):
+        code, answer, err = prober("compare", url, url, *TURNS, "--rounds", "12", *own)
     assert code == 0, err
     axes = {axis["axis"]: axis for axis in answer["compared"]}
     for axis in ("ttft_p50", "tpot_p50"):
@@ -276,29 +245,22 @@ async def test_the_cost_of_structured_output_is_found(factor: float, tolerance: 
         assert axes[axis]["effect"] == pytest.approx(factor - 1, abs=tolerance)
     fields = '{"temperature": 0, "response_format": {"type": "json_object"}}'
     assert ["request fields", '{"temperature": 0}', fields] in answer["differs"]
-    # Requests that the prober itself sent late on a busy machine are not checked.
-    checked = [
-        int(found[1])
-        for remark in answer["said"]
-        if (found := re.fullmatch(r"0 of (\d+) checked answers of B are wrong", remark))
-    ]
-    assert len(checked) == 1
-    assert 60 <= checked[0] <= 120
+    assert "0 of 120 checked answers of B are wrong" in answer["said"]
     assert any(remark.startswith("A counts 12 output_tokens a request, B 7:") for remark in answer["said"])
 
 
-async def test_what_cannot_be_compared_says_why(tmp_path: Path) -> None:
+def test_what_cannot_be_compared_says_why(tmp_path: Path) -> None:
     """A side that does not answer: 1. Too few rounds for any claim, or a file against an address: 2."""
-    async with running(QUICK) as url:
-        code, _, err = await prober("compare", url, "http://127.0.0.1:1", *TURNS)
+    with beside(mock(QUICK)) as (url,):
+        code, _, err = prober("compare", url, "http://127.0.0.1:1", *TURNS)
         assert code == 1
         assert "B (http://127.0.0.1:1/v1) answers nothing: connect_refused" in err
-        code, _, err = await prober("compare", url, url, "--rounds", "8")
+        code, _, err = prober("compare", url, url, "--rounds", "8")
         assert code == 2
         assert "fewer than 9" in err
         saved = tmp_path / "kept.json"
         saved.write_text("{}")
-        code, _, err = await prober("compare", url, str(saved))
+        code, _, err = prober("compare", url, str(saved))
         assert code == 2
         assert "two addresses, or two files" in err
 
@@ -318,18 +280,17 @@ def test_heat_and_clocks_are_told_beside_the_figures() -> None:
     assert "B at 60 °C and 1700 MHz, so the difference may be theirs" in cards.text()
 
 
-async def test_two_kept_results_are_compared(tmp_path: Path) -> None:
+def test_two_kept_results_are_compared(tmp_path: Path) -> None:
     """Of the same shape and rate; that they were not taken in turn is said."""
     files = [str(tmp_path / name) for name in ("a.json", "b.json")]
 
-    async def keep(factor: float, saved: str) -> int:
-        async with running(settings(Lognormal(factor * 0.02, 0.1), Constant(factor * 0.002))) as url:
-            code, _, _ = await prober("gate", url, "--slo", "success:97%", "--save", saved, *RATE)
+    def keep(factor: float, saved: str) -> int:
+        with beside(mock(settings(Lognormal(factor * 0.02, 0.1), Lognormal(factor * 0.002, 0.1)))) as (url,):
+            code, _, _ = prober("gate", url, "--slo", "success:97%", "--save", saved, *RATE)
             return code
 
-    codes = await asyncio.gather(keep(1.0, files[0]), keep(5.0, files[1]))  # more than the pauses of a busy machine add
-    assert set(codes) == {0}
-    code, answer, err = await prober("compare", *files, "--rounds", "10")
+    assert [keep(1.0, files[0]), keep(1.3, files[1])] == [0, 0]
+    code, answer, err = prober("compare", *files, "--rounds", "10")
     assert code == 0, err
     axes = {axis["axis"]: axis["better"] for axis in answer["compared"]}
     assert axes["tpot_p50"] == "a"

@@ -1,8 +1,9 @@
-"""A target that refuses some requests, by commands as people run them, against a real server."""
+"""A target that refuses some requests, by commands as people run them, beside such an engine in virtual time."""
 
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,10 @@ from aiohttp import web
 from prober.features.experiments.report.report import markdown
 from prober.features.experiments.result_reader import read
 from prober.mock.server import create_app
-from tests.e2e.test_deciding import QUICK, RATE, prober
+from tests.cli.test_deciding import QUICK, RATE, prober
+from tests.serving import serving
+from tests.virtual import make_clock
+from tests.virtual_commands import beside
 
 MAX_CHARS = 2_000
 ERROR = {"error": {"message": "This model's maximum context length is 4096 tokens", "code": 400}}
@@ -48,15 +52,14 @@ async def refusing(rule: Rule) -> AsyncIterator[str]:
         response: web.StreamResponse = await handler(request)
         return response
 
-    app = create_app(QUICK)
+    app = create_app(QUICK, make_clock)
     app.middlewares.append(refuse)
-    runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
+    async with serving(app) as url:
+        yield url
+
+
+def nothing(_number: int, _messages: list[dict[str, str]]) -> bool:
+    return False
 
 
 def everything(_number: int, _messages: list[dict[str, str]]) -> bool:
@@ -74,14 +77,14 @@ def late_or_long(_number: int, messages: list[dict[str, str]]) -> bool:
     return turn >= 6 or (turn == 1 and len(messages[0]["content"]) > MAX_CHARS)
 
 
-async def test_rows_that_are_refused_are_not_judged_and_their_neighbour_is(tmp_path: Path) -> None:
+def test_rows_that_are_refused_are_not_judged_and_their_neighbour_is(tmp_path: Path) -> None:
     """By turn and by length, with the place and the server's words; the file and its report say the same."""
     rows, config, saved = tmp_path / "rows.yaml", tmp_path / "prober.yaml", tmp_path / "result.json"
     rows.write_text(ROWS)
     config.write_text(CONFIGURATION)
-    async with refusing(late_or_long) as url:
+    with beside(partial(refusing, late_or_long)) as (url,):
         command = ("matrix", url, "--file", str(rows), "--config.file", str(config), "--output", str(saved))
-        code, answer, err = await prober(*command, "--warm-up", "1", "--max-send-lag", "500ms")
+        code, answer, err = prober(*command, "--warm-up", "1")
     assert (code, answer["state"]) == (4, "not_judged"), err
     talk, both, short = answer["rows"]
     assert [row["state"] for row in answer["rows"]] == ["not_judged", "not_judged", "accepted"]
@@ -96,52 +99,39 @@ async def test_rows_that_are_refused_are_not_judged_and_their_neighbour_is(tmp_p
 
 
 @pytest.mark.parametrize(("rule", "most"), [(everything, 6), (some, 60)])
-async def test_a_gate_ends_soon_when_requests_are_refused(rule: Rule, most: int) -> None:
+def test_a_gate_ends_soon_when_requests_are_refused(rule: Rule, most: int) -> None:
     """Exit code 4 with the reason."""
-    async with refusing(rule) as url:
-        code, answer, err = await prober("gate", url, "--slo", "ttft<2s:90%", *RATE)
+    with beside(partial(refusing, rule)) as (url,):
+        code, answer, err = prober("gate", url, "--slo", "ttft<2s:90%", *RATE)
     assert (code, answer["state"], answer["exit_code"]) == (4, "not_judged", 4), err
     assert "requests refused: HTTP 400" in answer["why"]
     assert answer["requests"] <= most
 
 
-async def test_a_comparison_with_a_side_that_refuses_is_none() -> None:
+def test_a_comparison_with_a_side_that_refuses_is_none() -> None:
     """Known from the warm-up if it refuses everything, else when it is over."""
-    short = (
-        "--rate",
-        "80/s",
-        "--rounds",
-        "9",
-        "--requests",
-        "2",
-        "--cool-down",
-        "0s",
-        "--warm-up",
-        "1",
-        "--max-send-lag",
-        "500ms",
-    )
-    async with refusing(lambda _number, _messages: False) as a, refusing(some) as b, refusing(everything) as c:
-        code, answer, err = await prober("compare", a, b, *short)
+    short = ("--rate", "80/s", "--rounds", "9", "--requests", "2", "--cool-down", "0s", "--warm-up", "1")
+    with beside(*(partial(refusing, rule) for rule in (nothing, some, everything))) as (a, b, c):
+        code, answer, err = prober("compare", a, b, *short)
         assert (code, answer["compared"], list(answer["refused"])) == (4, [], ["B at 80/s"]), err
-        code, answer, err = await prober("compare", a, c, *short)
+        code, answer, err = prober("compare", a, c, *short)
     assert (code, answer) == (4, None)
     assert f"prober compare: B ({c}/v1): 1 of 1 requests refused: HTTP 400: This model's maximum" in err
 
 
-async def test_a_refused_sweep_and_probe_exit_with_4(tmp_path: Path) -> None:
+def test_a_refused_sweep_and_probe_exit_with_4(tmp_path: Path) -> None:
     """With nothing that a plan could use."""
     saved = tmp_path / "result.json"
-    async with refusing(some) as url:
+    with beside(partial(refusing, some)) as (url,):
         command = ("sweep", url, "--slo", "ttft<2s:90%", "--rates", "40", "--step", "2s", "--warm-up", "2")
-        code, answer, err = await prober(*command, "--output", str(saved))
+        code, answer, err = prober(*command, "--output", str(saved))
         assert code == 4, err
         result = answer["llm_slo_prober"]["result"]
         assert (result["capacities"], result["stop"]) == ([], "refused")
         assert result["refused"]["reason"] == "HTTP 400: This model's maximum context length is 4096 tokens"
-    code, plan, _ = await prober("plan", "--sweep", str(saved), "--peak", "9/s")
+    code, plan, _ = prober("plan", "--sweep", str(saved), "--peak", "9/s")
     assert (code, "requests refused: HTTP 400" in plan["plans"][0]["reason"]) == (4, True)
-    async with refusing(everything) as url:
-        code, probe, _ = await prober("once", url)
+    with beside(partial(refusing, everything)) as (url,):
+        code, probe, _ = prober("once", url)
     assert (code, probe["outcome"]) == (4, "rejected")
     assert json.dumps(probe).count("maximum context length") >= 1
