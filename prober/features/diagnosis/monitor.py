@@ -176,9 +176,10 @@ class TargetDiagnosis(TargetObserver):
         """Diagnose the target if it is in trouble; otherwise learn what is usual."""
         now_s = self._now_s()
         is_loading = self._state is TargetState.STARTING and self._was_ready
+        is_draining = self._state is TargetState.DRAINING  # nothing is sent, and what failed before is over
         verdict = loading() if is_loading else None
         drifted = {workload.removesuffix(WARM) for workload, _ in self._drifted}
-        for workload, probes in self._probes.items():
+        for workload, probes in () if is_draining else self._probes.items():
             window_s = WINDOW_S if self._trouble_since_s is None else LASTING_S
             breached, bad_s = _breached(self._slos[workload], _latest(probes, now_s, window_s, MIN_PROBES))
             if not breached and workload not in drifted:
@@ -193,9 +194,9 @@ class TargetDiagnosis(TargetObserver):
                 usual = typical(self.usual[workload])
                 verdict = diagnose(Evidence(present, usual, breached, engine))
         self._take(verdict, now_s)
-        if verdict is not None:
+        if verdict is not None or is_draining:
             self._calm_since_s = now_s
-        elif not any(self._verdicts):
+        if not any(self._verdicts):
             self._trouble_since_s = None
             self._learn(now_s)
 

@@ -199,6 +199,19 @@ def test_an_engine_that_loads_again_is_loading() -> None:
     assert scene.diagnosis.advice
 
 
+def test_an_engine_that_shuts_down_has_no_trouble() -> None:
+    """Nothing is sent any more, and the failures before its health said so are no diagnosis of what happens now."""
+    scene = Scene()
+    scene.run_for(CALM_S)
+    scene.run_for(TROUBLE_S, outcome=Outcome.HTTP_5XX, detail="HTTP 503: Server is shutting down")
+    assert scene.regimes() == {"failing"}
+    scene.target.state_seen(TargetState.DRAINING, None, ())
+    for _ in range(CONFIRMING):
+        scene.evaluate()
+    assert scene.diagnosis is None
+    assert scene.regimes() == set()
+
+
 def test_a_name_is_probable_until_most_evaluations_of_two_minutes_have_it() -> None:
     """Until then the series is 1 for `unknown` and 0.5 for the name; it is no event."""
     scene = Scene()
