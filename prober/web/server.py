@@ -183,7 +183,11 @@ class PageServer:
         for connection in handshaking:
             connection.abort()
         await asyncio.gather(*(connection.connecting for connection in handshaking))
+        transports = [connection.transport for connection in self.open_connections]
         await runner.cleanup()
+        for transport in transports:  # of clients that do not read the rest
+            if transport is not None:
+                transport.abort()
 
     async def _accept(self, listening: socket.socket, server: web.Server) -> None:
         loop = asyncio.get_running_loop()

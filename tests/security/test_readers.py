@@ -215,6 +215,17 @@ async def test_slow_readers_hold_less_than_one_page(monkeypatch: pytest.MonkeyPa
             writer.transport.abort()
 
 
+async def test_readers_that_stall_hold_no_connection_beyond_the_end_of_the_pages() -> None:
+    """They get what is on its way, and then the end, as nobody is left to write the rest."""
+    async with served(None) as site:
+        LargePage(site.site)
+        readers = await asyncio.gather(*(slow_reader(site.port, "127.0.0.2") for _ in range(3)))
+    for reader, writer in readers:
+        async with asyncio.timeout(HANG_S):
+            assert len(await reader.read()) < PAGE_BYTES
+        writer.close()
+
+
 async def test_a_reader_that_stalls_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     """The one beside it that reads gets its page."""
     monkeypatch.setattr(answers, "STALL_S", 3.0)  # the other one reads within this on a busy machine
