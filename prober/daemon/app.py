@@ -343,7 +343,6 @@ class App:
         )
         self._site.views.grafana_url = options.grafana_url
         self._site.views.problems = self._problems
-        clock.on_beat = self._beat_recorder(self._site.views.receive_delays)
         families.value(own_series.BUILD_INFO, __version__).value = 1.0
         families.value(replicas_series.SHARD_INFO, str(options.shard.index), str(options.shard.count)).value = 1.0
         families.value(replicas_series.SHARDS).value = float(options.shard.count)
@@ -353,6 +352,7 @@ class App:
                 self._applied()
             ledger.start(supervisor)
             await self._desired_targets.configure(specs)
+            clock.on_beat = self._beat_recorder(self._site.views.receive_delays)
 
         async def close_clock() -> None:
             clock.close()
