@@ -24,8 +24,7 @@ from prober.config.problems import ConfigError
 from prober.config.target import estimate_per_day
 from prober.config.units import counted
 from prober.daemon import series as own_series
-from prober.daemon.configuration_file import read_config_safely
-from prober.daemon.memory_limit import excess
+from prober.daemon.configuration_file import memory_excess, read_config_safely
 from prober.daemon.registry import registry
 from prober.daemon.state_persistence import (
     ANSWERED,
@@ -458,8 +457,8 @@ class App:
             return Configuration()
 
     def _used(self, specs: Configuration) -> Configuration:
-        """What of the configuration is in effect. Raises ConfigError if a prober that is to keep running would be killed by it."""
-        if self._options.keep_running and (mistake := excess(len(specs.targets))):
+        """The configuration to apply. Raises ConfigError if the kernel would kill a prober that is to keep running."""
+        if self._options.keep_running and (mistake := memory_excess(len(specs.targets))):
             raise ConfigError(f"{self._options.config_file}: {mistake}")
         return specs.for_watching() if self._watching is not None else specs
 

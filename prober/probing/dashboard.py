@@ -270,7 +270,7 @@ def _buffered() -> Panel:
 
 
 def vantages() -> list[Panel]:
-    """One target from several places: latency of each, what all share, and what the way from each adds."""
+    """Panels of a target that is probed from several places: latency of each, what all share, and what the way from each adds."""
     place, level = ',vantage!=""', "target, workload, vantage"
     p50 = quantile(0.5, probe_series.TTFT, level, PROBES + place)
     p90 = quantile(0.9, probe_series.TTFT, level, PROBES + place)

@@ -10,6 +10,7 @@ from prober.exposition.dashboards.style import (
     NEUTRAL,
     ORANGE,
     Json,
+    Unit,
     band,
     dashed,
     fixed_color,
@@ -165,7 +166,7 @@ def _requests() -> Panel:
     )
 
 
-def _interval(title: str, text: str, unit: str, declared: AnySeries, **more: Any) -> Panel:
+def _interval(title: str, text: str, unit: Unit, declared: AnySeries, **more: Any) -> Panel:
     """A bound of what is free, its estimate, and the other bound, over time."""
     return series(
         title,
@@ -250,7 +251,7 @@ def _over_rate(rates: str, *values: tuple[str, str]) -> tuple[list[Query], list[
     ]
 
 
-def _trend(title: str, text: str, unit: str, queries: list[Query], transformations: list[Json], **more: Any) -> Panel:
+def _trend(title: str, text: str, unit: Unit, queries: list[Query], transformations: list[Json], **more: Any) -> Panel:
     """Lines over a rate. A row has values of some lines only, so lines are drawn over the others' rows."""
     lines = series(title, text, unit, *queries)
     custom = {**lines.custom, "showPoints": "always", "pointSize": 7, "lineWidth": 2, "spanNulls": True}

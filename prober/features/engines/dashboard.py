@@ -11,6 +11,7 @@ from prober.exposition.dashboards.style import (
     NEUTRAL,
     ORANGE,
     RED,
+    Unit,
     fixed_color,
     index_mapping,
     on_the_right,
@@ -246,7 +247,7 @@ def by_prober() -> Collapsed:
         height=7,
         sort="Prober",
     )
-    figures = (
+    figures: tuple[tuple[str, str, Unit, str], ...] = (
         (
             "Requests running",
             "Requests in the batch. Bad: one engine far from the others; the load balancer prefers or avoids it.",

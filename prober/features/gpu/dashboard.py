@@ -5,7 +5,7 @@ from typing import Any
 from prober.exposition.dashboards.board import Collapsed
 from prober.exposition.dashboards.panels import Panel, Query, now, series, stat, states
 from prober.exposition.dashboards.queries import STEP, TARGET, WHOLE_GPUS, gauge, rate
-from prober.exposition.dashboards.style import GREEN, NEUTRAL, RED, YELLOW, index_mapping, named
+from prober.exposition.dashboards.style import GREEN, NEUTRAL, RED, YELLOW, Unit, index_mapping, named
 from prober.exposition.families import AnySeries
 from prober.features.gpu import dcgm
 from prober.features.gpu import series as gpu_series
@@ -29,11 +29,11 @@ def count() -> Panel:
 
 
 def _or_dcgm(own: str, exporter: str) -> str:
-    """What the prober reads itself, else what the DCGM exporter has of the target, never both. exporter: as in `of_target`."""
+    """Values that the prober reads itself, else those of the DCGM exporter, never both. exporter: as in `of_target`."""
     return f"{own} or on (target) {dcgm.of_target(exporter)}"
 
 
-def _gpu(title: str, text: str, unit: str, declared: AnySeries, exporter: str, **more: Any) -> Panel:
+def _gpu(title: str, text: str, unit: Unit, declared: AnySeries, exporter: str, **more: Any) -> Panel:
     query = Query(_or_dcgm(gauge(declared, GPU), exporter), "GPU {{gpu}}")
     return series(title, text, unit, query, **{**SIZE, **more})
 
