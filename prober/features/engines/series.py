@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from prober.exposition.families import AnySeries, Series, counter, gauge, histogram
+from prober.exposition.families import Series, counter, gauge, histogram
 
 SIGNALS: dict[str, Series[str]] = {}  # by the field of EngineSignals that they show
 
@@ -103,5 +103,3 @@ ENGINE_LAST_CHANGE = gauge(
     "what",
 )
 ENGINE_CHANGE_KINDS = ("engine", "version", "model", "flags", "driver", "restart")
-
-ALL: tuple[AnySeries, ...] = tuple(value for value in globals().copy().values() if isinstance(value, Series))
