@@ -175,16 +175,31 @@ def daemon_shows() -> dict[str, float]:
     return {name.replace("llmslo_gpu_", ""): float(value) for name, value in values}
 
 
-def costs(reader: Reader, reads: Sequence[float]) -> dict[str, Any]:
+def timed(reader: Reader) -> dict[str, list[float]]:
+    """Seconds of each call from now on, by its name."""
+    took: dict[str, list[float]] = {}
+    call = reader._library.call
+
+    def measured(name: str, *arguments: Any) -> Any:
+        began = time.perf_counter()
+        try:
+            return call(name, *arguments)
+        finally:
+            took.setdefault(name, []).append(time.perf_counter() - began)
+
+    reader._library.call = measured  # type: ignore[method-assign]
+    return took
+
+
+def costs(took: dict[str, list[float]], reads: Sequence[float]) -> dict[str, Any]:
     """Milliseconds of each kind of call and of a whole read."""
     calls = {
         name: {
-            "calls": cost.calls,
-            "mean_ms": round(1e3 * cost.seconds / cost.calls, 3),
-            "worst_ms": round(1e3 * cost.worst_seconds, 2),
+            "calls": len(seconds),
+            "mean_ms": round(1e3 * sum(seconds) / len(seconds), 3),
+            "worst_ms": round(1e3 * max(seconds), 2),
         }
-        for name, cost in reader.costs.items()
-        if cost.calls
+        for name, seconds in took.items()
     }
     return {
         "read_p50_ms": round(1e3 * median(reads), 2),
@@ -198,6 +213,7 @@ def main() -> None:
     reader, message = open_reader()
     if reader is None:
         sys.exit(f"{message}: this program needs an NVIDIA GPU")
+    took = timed(reader)
     runs = {name: during(reader, name) for name in WORKERS}
     spans = []
     for _ in range(100):
@@ -282,7 +298,7 @@ def main() -> None:
         driver=message,
         hardware=[asdict(fact) for fact in read_hardware()],
         peak_bytes_per_s=str(peak),
-        costs=costs(reader, spans),
+        costs=costs(took, spans),
         refused=reader.refused,
         daemon=shown,
         runs={

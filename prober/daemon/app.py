@@ -24,8 +24,7 @@ from prober.config.problems import ConfigError
 from prober.config.target import estimate_per_day
 from prober.config.units import counted
 from prober.daemon import series as own_series
-from prober.daemon.configuration_file import read_config_safely
-from prober.daemon.memory_limit import excess
+from prober.daemon.configuration_file import memory_excess, read_config_safely
 from prober.daemon.registry import registry
 from prober.daemon.state_persistence import (
     ANSWERED,
@@ -39,7 +38,6 @@ from prober.daemon.state_persistence import (
 )
 from prober.daemon.target_facts import read_facts
 from prober.exposition.buckets import COARSE, FINE
-from prober.exposition.families import Family
 from prober.features.budget.checkpoints import BUDGET, Ledger
 from prober.features.budget.monitor import BudgetMonitor
 from prober.features.capacity.headroom import Headroom
@@ -75,7 +73,7 @@ from prober.web.page.view import Problem
 from prober.web.server import PageServer
 from prober.web.site import Site
 from prober.web.snapshots import Snapshots
-from prober.web.web_config import WebFile
+from prober.web.web_config import Loaded, WebFile
 
 WATCH_INTERVAL_S = 2.0
 SWITCH_INTERVAL_S = 0.0005  # a thread that computes delays requests by as much; 5 ms otherwise
@@ -91,6 +89,7 @@ NO_LEASE = (
     "sweeps and writes to Grafana are one at a time in this prober only, and a second one with this shard would do them too; "
     "give all of a shard the same lease"
 )
+KINDS = (DRIFT, ENGINE, DEMAND, SLO, ANSWERED, DIAGNOSIS, BUDGET)  # of the rows in the store
 START_S = 5.0  # in which a late event loop says nothing of the timing later
 END_NOTICE_S = 10.0  # from the end of one container of a pod to the hook of another: up to 6 s were seen on a busy node
 POD_END_LIMIT_S = 3600.0  # longer than pods are given to end
@@ -141,6 +140,19 @@ def _dashboards() -> Iterable[dict[str, Any]]:
     return documents().values()
 
 
+Work = Callable[[], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of the daemon. work: runs until the end, and again after a failure; name: as `series.TASKS` has it, if it has work."""
+
+    name: str
+    start: Work | None = None
+    work: Work | None = None
+    close: Work | None = None
+
+
 class App:
     """A daemon.
 
@@ -160,6 +172,7 @@ class App:
         self.pod_ends = False
         self._options, self._make_clock, self._watching = options, make_clock, watch
         self._families = registry(options.vantage)
+        self._supervisor = Supervisor(self._families)
         self._stopping = asyncio.Event()
         self._reloading = asyncio.Lock()
         self._file = WatchedFile(options.config_file)
@@ -167,7 +180,7 @@ class App:
         self._configured = False  # a configuration was applied
         self._next_reading_s = 0.0  # of a configuration with mistakes, by the loop's clock
         self._serving: PageServer | None = None
-        self._mended: Store | None = None  # could not be used at first
+        self._mended: tuple[Store, dict[str, SavedRows]] | None = None  # could not be used at first
         self._tasks: set[asyncio.Task[Any]] = set()
 
     @property
@@ -187,64 +200,96 @@ class App:
         loop.add_signal_handler(signal.SIGHUP, lambda: self._start(asyncio.create_task(self.reload())))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGHUP))
         log.info("llm-slo-prober %s, configuration %s", __version__, self._options.config_file)
-        keep_running = self._options.keep_running
         self._file.mark_read()
         specs = self._initial_config()
-        web = WebFile(self._options.web_config_file, keep_running=keep_running)
+        web, admin = self._web_config()
+        _warn(specs)
+        parts = self._parts(specs, web)
+        self._site.admin = admin
+        for part in parts:
+            if part.start is not None:
+                await part.start()
+        self._reloading.release()
+        self._tasks |= {self._supervisor.start(part.name, part.work) for part in parts if part.work is not None}
+        gc.collect()
+        gc.freeze()  # the collector skips objects of the start, so that it does not delay requests
+        gc.set_threshold(50_000, 20, 20)
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
+        self._start(asyncio.create_task(self._watch_targets()))
+        loop.add_signal_handler(signal.SIGUSR1, self._pod_ends)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGUSR1,))
+        self._site.ready = True
+        self._log_start(specs)
+        await self._stopping.wait()
+        log.info("stopping: no new probes, up to %g s for those in flight", self._options.drain_s)
+        self._site.ready = False
+        for task in list(self._tasks):
+            task.cancel()
+        for part in reversed(parts):
+            if part.close is not None:
+                await part.close()
+
+    def _web_config(self) -> tuple[WebFile, bool]:
+        """The web configuration, and whether actions are allowed. Raises ConfigError."""
+        options = self._options
+        web = WebFile(options.web_config_file, keep_running=options.keep_running)
         if web.problem:
             headline = "web configuration not applied, only /-/healthy and /-/ready are served until it is fixed"
             self._refused("web", headline, web.problem.splitlines())
-        elif self._options.web_config_file and not (web.now.tls or web.now.authenticates):
+        elif options.web_config_file and not (web.now.tls or web.now.authenticates):
             log.warning(
                 "%s: %s: anyone who reaches the pages can read them",
-                self._options.web_config_file,
+                options.web_config_file,
                 web.now.words,
             )
-        why = missing_authentication(self._options.listen_address, web.now) if self._options.admin_api else ""
-        if why and not (keep_running and self._options.web_config_file):
+        why = self._why_no_actions(web.now)
+        if why and not (options.keep_running and options.web_config_file):
             raise ConfigError(why)
         if why and not web.problem:
             self._refused("web", "actions stay off", [why])
+        return web, options.admin_api and not why
+
+    def _why_no_actions(self, web: Loaded) -> str:
+        return missing_authentication(self._options.listen_address, web) if self._options.admin_api else ""
+
+    def _parts(self, specs: Configuration, web: WebFile) -> list[Part]:
+        """Create all parts and connect them. Raises ConfigError, UnusableStore."""
+        options, families = self._options, self._families
         clock = self._clock = self._make_clock()
-        trust = Trust(min((spec.max_send_lag for spec in specs.kinds), default=specs.defaults.max_send_lag))
-        _warn(specs)
+        trust = self._trust = Trust(
+            min((spec.max_send_lag for spec in specs.kinds), default=specs.defaults.max_send_lag)
+        )
         instance = os.environ.get("POD_NAME") or f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
-        events = EventLog()
-        self._trust = trust
-        path = self._storage_path = self._options.storage_path or specs.storage.path
-        kinds = (DRIFT, ENGINE, DEMAND, SLO, ANSWERED, DIAGNOSIS, BUDGET)
-        store, (drifts, engine_facts, demands, slo_counts, answers, usual, budgets) = self._stored(path, kinds)
+        events, supervisor = EventLog(), self._supervisor
+        path = self._storage_path = options.storage_path or specs.storage.path
+        store, rows = self._stored(path)
         if path and store and (kind := network_file_system(Path(path))):
             log.warning(
                 "--storage.path %s: is on %s, where SQLite's locks cannot be relied on: one prober only", path, kind
             )
-        shard = self._options.shard
-        leading = leadership(self._options.lease, shard, instance, self._families)
-        if shard.count > 1 and not leading.where:
-            log.warning("--shard %s without --lease.name: %s", shard, NO_LEASE)
-        failures = self._family(own_series.STORAGE_FAILURES.name).value()
-        engines = EngineMonitor(self._families, events, engine_facts)
-        headroom = self._headroom = Headroom(self._families, demands)
-        slos = self._slos = SloMonitor(
-            self._families, lambda: moment(clock.now_ns(), clock.unix_s()), slo_counts, events
-        )
-        self._drift = DriftMonitor(self._families, events, specs.drift, drifts, has_store=store is not None)
-        self._sweeps = Sweeps(
-            self._families, events, headroom, trust, clock, store, PageReader, leading, read_facts, instance
-        )
+        leading = leadership(options.lease, options.shard, instance, families)
+        if options.shard.count > 1 and not leading.where:
+            log.warning("--shard %s without --lease.name: %s", options.shard, NO_LEASE)
+        failures = families.value(own_series.STORAGE_FAILURES)
+        engines = EngineMonitor(families, events, rows[ENGINE])
+        headroom = self._headroom = Headroom(families, rows[DEMAND])
         headroom.prometheus_url = specs.prometheus_url
-        diagnosis = DiagnosisMonitor(self._families, events, usual)
-        gpus = GpuMonitor(self._families, lambda: self._fleet.runners.values())
-        ledger = Ledger(store, failures, budgets)
-        answered = AnsweredTargets(lambda: (runner.target for runner in self._fleet.runners.values()), answers)
-        supervisor = self._supervisor = Supervisor(self._families)
+        slos = self._slos = SloMonitor(families, lambda: moment(clock.now_ns(), clock.unix_s()), rows[SLO], events)
+        self._drift = DriftMonitor(families, events, specs.drift, rows[DRIFT], has_store=store is not None)
+        self._sweeps = Sweeps(
+            families, events, headroom, trust, clock, store, PageReader, leading, read_facts, instance
+        )
+        diagnosis = DiagnosisMonitor(families, events, rows[DIAGNOSIS])
+        gpus = GpuMonitor(families, lambda: self._fleet.runners.values())
+        ledger = self._ledger = Ledger(store, failures, rows[BUDGET])
+        answered = AnsweredTargets(lambda: (runner.target for runner in self._fleet.runners.values()), rows[ANSWERED])
         # Features that observe targets, in the order of their calls: a new feature is one line here.
         features = (
-            ProbeRecorder(self._families),
-            BufferingMonitor(self._families, events),
+            ProbeRecorder(families),
+            BufferingMonitor(families, events),
             slos,
-            BudgetMonitor(self._families),
-            ProbeHistory(self._options.history_limit),
+            BudgetMonitor(families),
+            ProbeHistory(options.history_limit),
             engines,
             gpus,
             self._drift,
@@ -252,12 +297,12 @@ class App:
             headroom,
             self._sweeps,
         )
-        context = RunnerContext(
+        self._context = RunnerContext(
             clock,
             trust,
             events,
             features,
-            self._families.remove,
+            families.remove,
             instance,
             Names(),
             ledger,
@@ -265,12 +310,8 @@ class App:
             END_NOTICE_S if os.environ.get("KUBERNETES_SERVICE_HOST") else 0.0,
             answered.take,
         )
-        self._fleet = Fleet(context, shard)
-        self._family(replicas_series.SHARD_INFO.name).value(str(shard.index), str(shard.count)).value = 1.0
-        self._family(replicas_series.SHARDS.name).value().value = float(shard.count)
-        self._desired_targets = DesiredTargets(
-            self._families, lambda targets: self._fleet.change(targets, self._options.drain_s)
-        )
+        self._fleet = Fleet(self._context, options.shard)
+        self._desired_targets = DesiredTargets(families, lambda targets: self._fleet.change(targets, options.drain_s))
         self._persistence = StatePersistence(
             self._drift,
             {ENGINE: engines, DEMAND: headroom, SLO: slos, ANSWERED: answered, DIAGNOSIS: diagnosis},
@@ -280,80 +321,69 @@ class App:
             clock,
         )
         self._grafana = Grafana(
-            self._families,
+            families,
             events,
             self._sweeps.results,
             clock,
             lambda: leading.held() is not None,
             partial(synchronise, _dashboards),
-            first=shard.index == 0,
+            first=options.shard.index == 0,
         )
         leading.listen(self._grafana.stop, lambda: None)
         self._grafana.configure(specs.grafana)
-        site = Site(
+        self._site = Site(
             self._fleet,
             self._sweeps,
-            self._families,
+            families,
             self.reload,
-            self._options.external_url,
-            self._options.route_prefix,
+            options.external_url,
+            options.route_prefix,
             web,
         )
-        site.admin = self._options.admin_api and not why
-        site.views.grafana_url = self._options.grafana_url
-        site.views.problems = self._problems
-        await self._listen(site)
-        self._family(own_series.BUILD_INFO.name).value(__version__).value = 1.0
-        if "configuration" not in self._problems:
-            self._applied()
-        ledger.start(supervisor)
-        await self._desired_targets.configure(specs)
-        self._reloading.release()
-        clock.on_beat = self._beat_recorder(site.views.receive_delays)
-        works: dict[str, Callable[[], Awaitable[None]]] = {
-            "targets": self._desired_targets.run,
-            "leases": leading.run,
-            "configuration": partial(self._watch, site),
-            "baselines": self._persistence.recall,
-            "gpus": gpus.run,
-            "diagnosis": diagnosis.run,
-            "states": self._persistence.save_often,
-            "grafana": self._grafana.run,
-            "storage": partial(self._retry_storage, path, kinds),
-        }
-        self._tasks |= {supervisor.start(name, work) for name, work in works.items()}
-        gc.collect()
-        gc.freeze()  # the collector skips objects of the start, so that it does not delay requests
-        gc.set_threshold(50_000, 20, 20)
-        sys.setswitchinterval(SWITCH_INTERVAL_S)
-        self._start(asyncio.create_task(self._watch_targets(Snapshots(site.views, context))))
-        loop.add_signal_handler(signal.SIGUSR1, self._pod_ends)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGUSR1,))
-        site.ready = True
-        pages = self._pages(web)
-        log.info("probing %s%s, %s", counted(len(specs.targets), "target"), _discovered(specs), pages)
+        self._site.views.grafana_url = options.grafana_url
+        self._site.views.problems = self._problems
+        families.value(own_series.BUILD_INFO, __version__).value = 1.0
+        families.value(replicas_series.SHARD_INFO, str(options.shard.index), str(options.shard.count)).value = 1.0
+        families.value(replicas_series.SHARDS).value = float(options.shard.count)
+
+        async def begin() -> None:
+            if "configuration" not in self._problems:
+                self._applied()
+            ledger.start(supervisor)
+            await self._desired_targets.configure(specs)
+            clock.on_beat = self._beat_recorder(self._site.views.receive_delays)
+
+        async def close_clock() -> None:
+            clock.close()
+
+        # In the order in which they start; they end in the opposite order, after all work has been cancelled.
+        return [
+            Part("clock", close=close_clock),
+            Part("pages", start=self._listen, close=self._close_pages),
+            Part("storage", work=partial(self._retry_storage, path), close=self._keep_learnt),
+            Part("states", work=self._persistence.save_often, close=self._persistence.close),
+            Part("budgets", close=ledger.close),
+            Part("fleet", close=lambda: self._fleet.stop(options.drain_s)),
+            # Released after the last sweep, so that other replicas need not wait for the end of the lease.
+            Part("leases", work=leading.run, close=leading.close),
+            Part("sweeps", close=self._sweeps.close),
+            Part("targets", start=begin, work=self._desired_targets.run, close=self._desired_targets.close),
+            Part("configuration", work=self._watch),
+            Part("baselines", work=self._persistence.recall),
+            Part("gpus", work=gpus.run),
+            Part("diagnosis", work=diagnosis.run),
+            Part("grafana", work=self._grafana.run),
+        ]
+
+    def _log_start(self, specs: Configuration) -> None:
+        log.info("probing %s%s, %s", counted(len(specs.targets), "target"), _discovered(specs), self._pages())
         used = sum(estimate_per_day(spec).tokens for spec in specs.targets)
         log.info(
             "the probes use %s tokens a day; a lower `rate` or a `budget` uses less, `prober check` lists it",
             f"{used:,.0f}",
         )
-        if shard.count > 1:
-            log.info("shard %s has %d of them", shard, len(self._fleet.runners))
-        await self._stopping.wait()
-        log.info("stopping: no new probes, up to %g s for those in flight", self._options.drain_s)
-        site.ready = False
-        for task in list(self._tasks):
-            task.cancel()
-        await self._desired_targets.close()
-        await self._sweeps.close()
-        await leading.close()  # after the last sweep, so that other replicas need not wait for the end of the lease
-        await self._fleet.stop(self._options.drain_s)
-        await ledger.close()
-        await self._persistence.close()
-        await self._keep_learnt(ledger)
-        if self._serving is not None:
-            await self._serving.close()
-        clock.close()
+        if self._options.shard.count > 1:
+            log.info("shard %s has %d of them", self._options.shard, len(self._fleet.runners))
 
     def _stop(self, number: signal.Signals) -> None:
         self.stopped_by = self.stopped_by or number
@@ -427,25 +457,25 @@ class App:
             return Configuration()
 
     def _used(self, specs: Configuration) -> Configuration:
-        """What of the configuration is in effect. Raises ConfigError if a prober that is to keep running would be killed by it."""
-        if self._options.keep_running and (mistake := excess(len(specs.targets))):
+        """The configuration to apply. Raises ConfigError if the kernel would kill a prober that is to keep running."""
+        if self._options.keep_running and (mistake := memory_excess(len(specs.targets))):
             raise ConfigError(f"{self._options.config_file}: {mistake}")
         return specs.for_watching() if self._watching is not None else specs
 
-    def _stored(self, path: str | None, kinds: Sequence[str]) -> tuple[Store | None, list[SavedRows]]:
-        """The store, and its rows of each kind."""
+    def _stored(self, path: str | None) -> tuple[Store | None, dict[str, SavedRows]]:
+        """The store, and its rows by kind."""
         if path is None:
             log.warning(NO_STORE)
-            return None, [SavedRows() for _ in kinds]
-        try:
-            return self._opened(path, kinds)
-        except UnusableStore as problem:
-            if not self._options.keep_running:
-                raise
-            self._refused("storage", "state is in memory only, the storage is tried again", [str(problem)])
-            return None, [SavedRows() for _ in kinds]
+        else:
+            try:
+                return self._opened(path)
+            except UnusableStore as problem:
+                if not self._options.keep_running:
+                    raise
+                self._refused("storage", "state is in memory only, the storage is tried again", [str(problem)])
+        return None, {kind: SavedRows() for kind in KINDS}
 
-    def _opened(self, path: str, kinds: Sequence[str]) -> tuple[Store, list[SavedRows]]:
+    def _opened(self, path: str) -> tuple[Store, dict[str, SavedRows]]:
         """Raises UnusableStore."""
         store = Store(path, self._options.storage_max_bytes)
         try:
@@ -458,13 +488,13 @@ class App:
                     ahead_s,
                 )
             since_unix_s = store.since(MAX_STATE_AGE_S, now_unix_s)
-            return store, [SavedRows.of(store, kind, since_unix_s) for kind in kinds]
+            return store, {kind: SavedRows.of(store, kind, since_unix_s) for kind in KINDS}
         except sqlite3.Error as problem:
             store.close()
             text = f"--storage.path {path}: cannot be read: {problem}; repair the disk, or move {FILE_NAME} away"
             raise UnusableStore(text) from None
 
-    async def _retry_storage(self, path: str | None, kinds: Sequence[str]) -> None:
+    async def _retry_storage(self, path: str | None) -> None:
         """Stop probing once the store can be used: what it holds is read at a start only.
 
         Not while a sweep or the end of the pod is under way, which a new start would not know of.
@@ -478,47 +508,52 @@ class App:
             if self._sweeps.under_way or any(runner.target.is_ending for runner in self._fleet.runners.values()):
                 continue
             with contextlib.suppress(UnusableStore):
-                self._mended, _ = await asyncio.to_thread(self._opened, path, kinds)
+                self._mended = await asyncio.to_thread(self._opened, path)
         log.info("--storage.path %s: can be used now; the prober begins again with it", path)
         self._stopping.set()
 
-    async def _keep_learnt(self, ledger: Ledger) -> None:
+    async def _keep_learnt(self) -> None:
         """Save what the store lacks that can be used now."""
-        store = self._mended
-        if store is None:
+        if self._mended is None:
             return
+        store, rows = self._mended
         try:
-            await ledger.merge(store, SavedRows.of(store, BUDGET, store.since(MAX_STATE_AGE_S, self._clock.unix_s())))
+            await self._ledger.merge(store, rows[BUDGET])
             await self._persistence.add(store)
         except sqlite3.Error as problem:
             log.error("what was learnt without --storage.path is lost, it cannot be saved: %s", problem)
         store.close()
 
-    async def _listen(self, site: Site) -> None:
+    async def _listen(self) -> None:
         """Serve the pages; if the address cannot be used and the prober keeps running, as soon as it can be."""
         address = self._options.listen_address
         if not address:
             return
         try:
-            self._serving = await site.serve(address)
+            self._serving = await self._site.serve(address)
         except OSError as problem:
             if not self._options.keep_running:
                 raise
             self._refused("address", "no pages are served, the address is tried again", [str(problem)])
-            self._start(self._supervisor.start("pages", partial(self._retry_listening, site, address)))
+            self._start(self._supervisor.start("pages", partial(self._retry_listening, address)))
 
-    async def _retry_listening(self, site: Site, address: str) -> None:
+    async def _retry_listening(self, address: str) -> None:
         wait_s = MIN_RETRY_LISTEN_S
         while self._serving is None:
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, MAX_RETRY_LISTEN_S)
             with contextlib.suppress(OSError):
-                self._serving = await site.serve(address)
+                self._serving = await self._site.serve(address)
         self._fixed("address")
-        log.info("%s", self._pages(site.access.file))
+        log.info("%s", self._pages())
 
-    def _pages(self, web: WebFile) -> str:
+    async def _close_pages(self) -> None:
+        if self._serving is not None:
+            await self._serving.close()
+
+    def _pages(self) -> str:
         """Address and protection of the pages, for the log."""
+        web = self._site.access.file
         if not self._options.listen_address:
             return "no pages"
         if self._serving is None:
@@ -541,47 +576,46 @@ class App:
             for line in mistakes:
                 log.error("%s", line)
         self._problems[part] = problem
-        self._family(own_series.RELOAD_OK.name).value().value = 0.0
+        self._families.value(own_series.RELOAD_OK).value = 0.0
 
     def _fixed(self, part: str) -> None:
         self._problems.pop(part, None)
-        self._family(own_series.RELOAD_OK.name).value().value = float(not self._problems)
+        self._families.value(own_series.RELOAD_OK).value = float(not self._problems)
 
     def _applied(self) -> None:
         self._configured = True
         self._fixed("configuration")
-        self._family(own_series.RELOAD_TIME.name).value().value = self._clock.unix_s()
+        self._families.value(own_series.RELOAD_TIME).value = self._clock.unix_s()
 
-    async def _watch_targets(self, snapshots: Snapshots) -> None:
+    async def _watch_targets(self) -> None:
         """Let the watcher read, if there is one; probing ends with it."""
         if self._watching is None:
             return
         try:
-            await self._watching(snapshots)
+            await self._watching(Snapshots(self._site.views, self._context))
         except Exception:
             log.exception("the snapshots can no longer be written; please report this")
         self._stopping.set()
 
-    async def _watch(self, site: Site) -> None:
+    async def _watch(self) -> None:
         now_s = asyncio.get_running_loop().time
         self._next_reading_s = now_s() + RETRY_CONFIG_S
         while True:
             await asyncio.sleep(WATCH_INTERVAL_S)
             if "web" in self._problems:
-                await self._check_web_config(site)
+                await self._check_web_config()
             if self._file.poll():
                 await self._reload(is_requested=self._configured)
             elif "configuration" in self._problems and now_s() >= self._next_reading_s:
                 await self._reload(is_requested=False)
 
-    async def _check_web_config(self, site: Site) -> None:
+    async def _check_web_config(self) -> None:
         """Check whether a locked web configuration was fixed."""
-        file = site.access.file
-        loaded = await file.current()
+        loaded = await self._site.access.file.current()
         if loaded.is_locked:
             return
-        why = missing_authentication(self._options.listen_address, loaded) if self._options.admin_api else ""
-        site.admin = self._options.admin_api and not why
+        why = self._why_no_actions(loaded)
+        self._site.admin = self._options.admin_api and not why
         if why:
             self._refused("web", "actions stay off", [why], is_requested=False)
         else:
@@ -589,10 +623,10 @@ class App:
 
     def _beat_recorder(self, latest_delays: deque[float]) -> Callable[[int, float], None]:
         """Records with each beat of the clock how late it came, and what was received since the last one."""
-        lags = self._family(own_series.LOOP_LAG.name).histogram(COARSE)
-        delays = self._family(own_series.RECEIVE_DELAY.name).histogram(FINE)
-        by_kernel, by_process = (self._family(own_series.STAMPS.name).value(source) for source in ("kernel", "process"))
-        trusted = self._family(own_series.TRUSTED.name).value()
+        lags = self._families.histogram(own_series.LOOP_LAG, COARSE)
+        delays = self._families.histogram(own_series.RECEIVE_DELAY, FINE)
+        by_kernel, by_process = (self._families.value(own_series.STAMPS, source) for source in ("kernel", "process"))
+        trusted = self._families.value(own_series.TRUSTED)
         stamps = self._clock.stamps
 
         begun_s = asyncio.get_running_loop().time()
@@ -613,6 +647,3 @@ class App:
     def _start(self, task: asyncio.Task[Any]) -> None:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-    def _family(self, name: str) -> Family:
-        return self._families[name]

@@ -2,6 +2,7 @@
 
 import logging
 import os
+from pathlib import Path
 
 from prober.config.configuration import Configuration
 from prober.config.grafana import GrafanaSpec
@@ -13,6 +14,11 @@ from prober.measure.engines import DIALECTS
 from prober.net.endpoint import BadEndpoint, endpoint
 from prober.storage.watched_file import MAX_TEXT_BYTES, read_regular, read_text
 
+MEMORY_LIMITS = (  # of this container, by control groups of version 2 and 1
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
+OWN_MB, TARGET_MB = 60.0, 0.6  # rather too little: a sidecar takes 69 MB, and 500 targets 410 MB (docs/measurements.md)
 log = logging.getLogger(__name__)
 
 
@@ -55,3 +61,23 @@ def read_config_safely(path: str, *, is_regular: bool) -> Configuration:
 
 def _read(path: str) -> str:
     return read_regular(path, MAX_TEXT_BYTES).decode("utf-8")
+
+
+def memory_excess(targets: int) -> str:
+    """The mistake of so many targets, beyond which the kernel kills the prober; "" if they fit, or if nothing limits the memory."""
+    needed_mb, limit_mb = OWN_MB + TARGET_MB * targets, _limit_mb()
+    if needed_mb <= limit_mb:
+        return ""
+    return (
+        f"targets: {targets:,} take {needed_mb:,.0f} MB of memory or more after an hour, and this container may use "
+        f"{limit_mb:,.0f} MB, beyond which the kernel kills it; raise its limit, or leave targets out"
+    )
+
+
+def _limit_mb() -> float:
+    for path in MEMORY_LIMITS:
+        try:
+            return int(path.read_text(encoding="ascii")) / 1e6
+        except (OSError, ValueError):  # the other version, or "max"
+            continue
+    return float("inf")

@@ -3,7 +3,7 @@
 import re
 
 from prober.daemon import series as own_series
-from prober.exposition.families import AnySeries, Registry
+from prober.exposition.families import AnySeries, Registry, Series
 from prober.features.budget import series as budget_series
 from prober.features.capacity import series as capacity_series
 from prober.features.diagnosis import series as diagnosis_series
@@ -16,21 +16,23 @@ from prober.features.replicas import series as replicas_series
 from prober.features.slo import series as slo_series
 from prober.probing import series as probe_series
 
-ALL: tuple[AnySeries, ...] = (
-    *probe_series.ALL,
-    *slo_series.ALL,
-    *budget_series.ALL,
-    *engines_series.ALL,
-    *gpu_series.ALL,
-    *diagnosis_series.ALL,
-    *capacity_series.ALL,
-    *drift_series.ALL,
-    *discovery_series.ALL,
-    *replicas_series.ALL,
-    *own_series.ALL,
-    *grafana_series.ALL,
+MODULES = (
+    probe_series,
+    slo_series,
+    budget_series,
+    engines_series,
+    gpu_series,
+    diagnosis_series,
+    capacity_series,
+    drift_series,
+    discovery_series,
+    replicas_series,
+    own_series,
+    grafana_series,
 )
-
+ALL: tuple[AnySeries, ...] = tuple(
+    value for module in MODULES for value in vars(module).values() if isinstance(value, Series)
+)
 VANTAGE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 
 

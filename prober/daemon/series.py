@@ -1,6 +1,6 @@
 """Series of the prober itself."""
 
-from prober.exposition.families import AnySeries, Series, counter, gauge, histogram
+from prober.exposition.families import counter, gauge, histogram
 
 BUILD_INFO = gauge("llmslo_build_info", "1; the version is a label.", "version")
 RELOAD_OK = gauge("llmslo_config_last_reload_successful", "1 if the latest reload was applied.")
@@ -23,5 +23,3 @@ TRUSTED = gauge(
     "llmslo_trusted",
     "0 if the event loop stood still for more than 1% of the last 10 s; a standstill is longer than max_send_lag.",
 )
-
-ALL: tuple[AnySeries, ...] = tuple(value for value in globals().copy().values() if isinstance(value, Series))

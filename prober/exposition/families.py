@@ -32,6 +32,10 @@ class Series(Generic[*Names]):
     help: str
     labels: tuple[Any, ...] = ()
 
+    def __str__(self) -> str:
+        """The name, as expressions of PromQL have it."""
+        return self.name
+
 
 AnySeries = Series[*tuple[Any, ...]]
 

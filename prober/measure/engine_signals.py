@@ -143,22 +143,8 @@ class PageReading(NamedTuple):
 
 
 FINISH_REASONS = ("stop", "length", "abort", "error", "repetition")
-COUNTER_SIGNALS = (
-    "preemptions_total",
-    "prefix_cache_queries_tokens_total",
-    "prefix_cache_hits_tokens_total",
-    "prompt_tokens_total",
-    "generation_tokens_total",
-    "requests_finished_total",
-    *(f"finished_{reason}_total" for reason in FINISH_REASONS),
-    "speculation_drafts_total",
-    "speculation_draft_tokens_total",
-    "speculation_accepted_tokens_total",
-)
-HISTOGRAM_SIGNALS = (
-    *("ttft_seconds", "itl_seconds", "tpot_seconds", "queue_seconds", "e2e_seconds"),
-    *("prompt_tokens", "output_tokens"),
-)
+COUNTER_SIGNALS = tuple(signal.name for signal in fields(EngineSignals) if signal.name.endswith("_total"))
+HISTOGRAM_SIGNALS = tuple(signal.name for signal in fields(EngineSignals) if signal.type == EngineHistogram | None)
 
 
 def without_buckets(signals: EngineSignals) -> EngineSignals:

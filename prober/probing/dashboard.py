@@ -9,6 +9,7 @@ from prober.exposition.dashboards.queries import (
     STEP,
     TARGET,
     WINDOW,
+    Name,
     buckets,
     gauge,
     increase,
@@ -36,6 +37,7 @@ from prober.exposition.dashboards.style import (
 )
 from prober.exposition.dashboards.vocabulary import TARGET_STATES
 from prober.measure.outcome import BAD
+from prober.probing import series as probe_series
 
 SIGNALS = {
     "ttft": ("TTFT", "Time to the first token"),
@@ -66,7 +68,7 @@ def state() -> Panel:
 def outcomes() -> list[Panel]:
     """Share of failures, latest cold start, end of the certificate."""
     failed, probes = (
-        increase(f"llmslo_{name}_total", "target", window=WINDOW) for name in ("probe_failures", "probes")
+        increase(declared, "target", window=WINDOW) for declared in (probe_series.FAILURES, probe_series.PROBES)
     )
     return [
         stat(
@@ -82,14 +84,14 @@ def outcomes() -> list[Panel]:
             "TTFT of the first success on a cold engine, kept out of the histograms. Bad: longer than users would wait "
             "after a rollout.",
             "s",
-            now(gauge("llmslo_cold_start_ttft_seconds", select=PROBES)),
+            now(gauge(probe_series.COLD_START, select=PROBES)),
             steps=NEUTRAL,
         ),
         stat(
             "Certificate ends",
             "When the server's certificate ends. Bad: within two weeks; no data: no TLS.",
             "dateTimeFromNow",
-            now(f"1000 * min(llmslo_tls_cert_expiry_timestamp_seconds{{{TARGET}}})"),
+            now(f"1000 * min({probe_series.CERT_EXPIRY}{{{TARGET}}})"),
             steps=NEUTRAL,
         ),
     ]
@@ -123,7 +125,7 @@ def latency() -> list[Panel]:
 def _quantile_table() -> Panel:
     shares = (0.5, 0.9, 0.95, 0.99)
     queries = [row(quantile(q, f"llmslo_{signal}_seconds")) for signal in ("ttft", "tpot", "e2e") for q in shares]
-    queries.append(row(samples("llmslo_ttft_seconds")))
+    queries.append(row(samples(probe_series.TTFT)))
     names = [f"{SIGNALS[signal][0]} p{q * 100:g}" for signal in ("ttft", "tpot", "e2e") for q in shares]
     columns = [Column(source="workload", name="Workload", width=120)]
     columns += [
@@ -179,15 +181,15 @@ def _sample_counts() -> Panel:
         "Samples per quantile",
         "Successful probes of each workload in the selected window. Bad: below the dashed 1,000 that a p99 needs, or falling.",
         "short",
-        Query(samples("llmslo_ttft_seconds"), "{{workload}}"),
-        Query(f"{MIN_P99_SAMPLES} * group(llmslo_target_state{{{TARGET}}})", "needed for p99"),
+        Query(samples(probe_series.TTFT), "{{workload}}"),
+        Query(f"{MIN_P99_SAMPLES} * group({probe_series.STATE}{{{TARGET}}})", "needed for p99"),
         width=12,
         overrides=[dashed("needed.*", GREY, in_legend=True)],
     )
 
 
 def _ttft_of_answer() -> Panel:
-    histogram = "llmslo_ttft_answer_seconds"
+    histogram = probe_series.TTFT_ANSWER
     return series(
         "TTFT of the answer, after reasoning",
         "Time to the first content that is not reasoning. Bad: above its limit. No data: the model does not reason.",
@@ -199,7 +201,7 @@ def _ttft_of_answer() -> Panel:
 
 
 def _tool_calls() -> Panel:
-    times = (("call", "llmslo_ttft_call_seconds"), ("arguments", "llmslo_call_arguments_seconds"))
+    times = (("call", probe_series.TTFT_CALL), ("arguments", probe_series.CALL_ARGUMENTS))
     return series(
         "Tool calls",
         "Time to the first piece of the first tool call, and to its complete arguments. Bad: above the time that users wait for an "
@@ -225,7 +227,7 @@ def _connect_phases() -> Panel:
         "Time to set up the new connection of each probe, by phase; it counts in TTFT only if it takes longer than connect_lead. "
         "Bad: a phase that grows; it points to the network or a proxy.",
         "s",
-        Query(quantile(0.9, "llmslo_connect_seconds", "phase", TARGET), "{{phase}}"),
+        Query(quantile(0.9, probe_series.CONNECT, "phase", TARGET), "{{phase}}"),
         width=12,
     )
 
@@ -233,7 +235,7 @@ def _connect_phases() -> Panel:
 def _client_and_engine() -> Panel:
     """By means: sums and counts are exact, while quantiles of two histograms with different buckets differ by their bounds."""
 
-    def mean(histogram: str, select: str) -> str:
+    def mean(histogram: Name, select: str) -> str:
         total, count = (f"sum by (target) (rate({histogram}_{part}{{{select}}}[{STEP}]))" for part in ("sum", "count"))
         native = f"sum by (target) (rate({histogram}{{{select}}}[{STEP}]))"
         return f"(({total} / ({count} > 0)) or (histogram_sum({native}) / (histogram_count({native}) > 0)))"
@@ -243,7 +245,7 @@ def _client_and_engine() -> Panel:
         "Mean TTFT of the probes beside the engine's own mean TTFT of all its requests. Bad: the client's grows and the engine's does "
         "not: look at the network, proxies or the engine's API server.",
         "s",
-        Query(mean("llmslo_ttft_seconds", PROBES), "client"),
+        Query(mean(probe_series.TTFT, PROBES), "client"),
         Query(mean("llmslo_engine_ttft_seconds", TARGET), "engine"),
         width=12,
         overrides=[fixed_color("client", BLUE), fixed_color("engine", ORANGE)],
@@ -258,8 +260,8 @@ def _buffered() -> Panel:
         "while every probe fails.",
         index_mapping(("one by one", GREEN), ("buffered", ORANGE)),
         Query(
-            f"{gauge('llmslo_target_buffered')} unless on (target) "
-            f'(min by (target) (llmslo_target_state{{{TARGET},state="failing"}}) == 1)',
+            f"{gauge(probe_series.BUFFERED)} unless on (target) "
+            f'(min by (target) ({probe_series.STATE}{{{TARGET},state="failing"}}) == 1)',
             "{{target}}",
         ),
         height=4,
@@ -268,13 +270,13 @@ def _buffered() -> Panel:
 
 
 def vantages() -> list[Panel]:
-    """One target from several places: latency of each, what all share, and what the way from each adds."""
+    """Panels of a target that is probed from several places: latency of each, what all share, and what the way from each adds."""
     place, level = ',vantage!=""', "target, workload, vantage"
-    p50 = quantile(0.5, "llmslo_ttft_seconds", level, PROBES + place)
-    p90 = quantile(0.9, "llmslo_ttft_seconds", level, PROBES + place)
+    p50 = quantile(0.5, probe_series.TTFT, level, PROBES + place)
+    p90 = quantile(0.9, probe_series.TTFT, level, PROBES + place)
     shared = f"min by (target, workload) ({p50})"
     several = f"count by (target, workload) ({p50}) > 1"
-    tcp = quantile(0.5, "llmslo_connect_seconds", "vantage", f'{TARGET},phase="tcp"{place}')
+    tcp = quantile(0.5, probe_series.CONNECT, "vantage", f'{TARGET},phase="tcp"{place}')
     return [
         series(
             "TTFT by vantage",
@@ -315,7 +317,7 @@ def vantages() -> list[Panel]:
             "What the target is from each vantage. Bad: failing from one vantage, which is a warning; failing from more than half, "
             "which pages once.",
             TARGET_STATES,
-            Query(worst("llmslo_target_state", STATES, "state", "vantage", TARGET + place), "{{vantage}}"),
+            Query(worst(probe_series.STATE, STATES, "state", "vantage", TARGET + place), "{{vantage}}"),
             width=12,
             empty=NO_VANTAGE,
         ),
@@ -324,14 +326,14 @@ def vantages() -> list[Panel]:
 
 def failures() -> list[Panel]:
     """Failures over time and now, by reason; red, as nothing else on the first screen is."""
-    recent = increase("llmslo_probe_failures_total", "reason, workload", window=RECENTLY)
+    recent = increase(probe_series.FAILURES, "reason, workload", window=RECENTLY)
     return [
         series(
             "Failures by reason",
             "Failed probes by reason, and all probes. Bad: any reason that persists.",
             "short",
-            Query(f"{increase('llmslo_probe_failures_total', 'reason')} > 0", "{{reason}}"),
-            Query(increase("llmslo_probes_total", "target"), "all probes"),
+            Query(f"{increase(probe_series.FAILURES, 'reason')} > 0", "{{reason}}"),
+            Query(increase(probe_series.PROBES, "target"), "all probes"),
             bars=True,
             width=16,
             height=7,
@@ -372,9 +374,9 @@ def not_counted() -> list[Panel]:
             "Due times that do not count for any SLI: delayed by the prober, over budget, cancelled, rejected. "
             "Bad: rejected (check token, model and request) and over_budget; such probes measure nothing. Without data: all end so.",
             "short",
-            Query(increase("llmslo_probes_neutral_total", "reason"), "{{reason}}"),
+            Query(increase(probe_series.NEUTRAL, "reason"), "{{reason}}"),
             Query(
-                f"sum by (reason) (max by (target, workload, reason) (llmslo_no_data{{{PROBES}}}))",
+                f"sum by (reason) (max by (target, workload, reason) ({probe_series.NO_DATA}{{{PROBES}}}))",
                 "workloads without data: {{reason}}",
             ),
             bars=True,
@@ -386,8 +388,8 @@ def not_counted() -> list[Panel]:
             "output. Bad: above 5%. No data: no answer is checked.",
             "percentunit",
             Query(
-                f"{increase('llmslo_quality_failures_total', 'workload', window=WINDOW)} / "
-                f"({increase('llmslo_quality_checks_total', 'workload', window=WINDOW)} > 0)",
+                f"{increase(probe_series.QUALITY_FAILURES, 'workload', window=WINDOW)} / "
+                f"({increase(probe_series.QUALITY_CHECKS, 'workload', window=WINDOW)} > 0)",
                 "{{workload}}",
             ),
             high=1,
@@ -403,7 +405,7 @@ def cost() -> list[Panel]:
             "Tokens of probing",
             "Tokens used by probes, as counted by the server. Bad: more than planned.",
             "short",
-            Query(increase("llmslo_probe_tokens_total", "kind"), "{{kind}}"),
+            Query(increase(probe_series.TOKENS, "kind"), "{{kind}}"),
             bars=True,
         ),
         stat(
@@ -411,7 +413,7 @@ def cost() -> list[Panel]:
             f"{SPENT}, prompts and answers. Bad: near the configured budget.",
             "short",
             now(
-                "86400 * sum(rate(llmslo_probe_tokens_total{" + PROBES + f',kind!="cached"}}[{WINDOW}]))',
+                f"86400 * sum(rate({probe_series.TOKENS}{{" + PROBES + f',kind!="cached"}}[{WINDOW}]))',
             ),
             steps=NEUTRAL,
             height=8,
@@ -420,7 +422,7 @@ def cost() -> list[Panel]:
             "Dollars a day",
             f"{SPENT}, at the configured price. Bad: near the configured budget. No data: no price is configured.",
             "currencyUSD",
-            now(f"86400 * sum(rate(llmslo_probe_cost_dollars_total{{{TARGET}}}[{WINDOW}]))"),
+            now(f"86400 * sum(rate({probe_series.COST}{{{TARGET}}}[{WINDOW}]))"),
             steps=NEUTRAL,
             height=8,
         ),
@@ -434,9 +436,9 @@ def latency_of_slowest() -> Panel:
         "p50 and p90 of the probes of the slowest workload. Bad: above the dashed limits; "
         "the panels below show what changed at the same time.",
         "s",
-        Query(f"max({quantile(0.5, 'llmslo_ttft_seconds', window=STEP)})", "TTFT p50"),
-        Query(f"max({quantile(0.9, 'llmslo_ttft_seconds', window=STEP)})", "TTFT p90"),
-        Query(f"max({quantile(0.9, 'llmslo_itl_seconds', window=STEP)})", "ITL p90"),
+        Query(f"max({quantile(0.5, probe_series.TTFT, window=STEP)})", "TTFT p50"),
+        Query(f"max({quantile(0.9, probe_series.TTFT, window=STEP)})", "TTFT p90"),
+        Query(f"max({quantile(0.9, probe_series.ITL, window=STEP)})", "ITL p90"),
         Query(f"min({limit('ttft')})", "limit of TTFT"),
         Query(f"min({limit('itl')})", "limit of ITL, right"),
         width=24,
@@ -451,14 +453,15 @@ def latency_of_slowest() -> Panel:
 
 def schedule() -> list[Panel]:
     """Rate of the probes, and probes that do not count."""
-    shed = increase("llmslo_probe_failures_total", "target, reason", ',reason="shed"')
+    shed = increase(probe_series.FAILURES, "target, reason", ',reason="shed"')
     return [
         series(
             "Probes per second",
             "Due times of the schedule, without neutral probes. Bad: below the configured rate.",
             "cps",
             Query(
-                f"sum by (target, workload) (rate(llmslo_probes_total{{{PROBES}}}[{STEP}]))", "{{target}} {{workload}}"
+                f"sum by (target, workload) (rate({probe_series.PROBES}{{{PROBES}}}[{STEP}]))",
+                "{{target}} {{workload}}",
             ),
             width=8,
         ),
@@ -468,11 +471,11 @@ def schedule() -> list[Panel]:
             "cold ones that the engine answered from its cache, and those of a late prober. Bad: invalid or late above 1%; shed: the "
             "target answers too slowly; rejected.",
             "short",
-            Query(f"{increase('llmslo_probes_neutral_total', 'target, reason')} > 0", "{{target}} {{reason}}"),
+            Query(f"{increase(probe_series.NEUTRAL, 'target, reason')} > 0", "{{target}} {{reason}}"),
             Query(f"{shed} > 0", "{{target}} {{reason}}"),
-            Query(f"{increase('llmslo_probes_cached_total', 'target')} > 0", "{{target}} cached"),
-            Query(f"{increase('llmslo_probes_late_total', 'target')} > 0", "{{target}} late"),
-            Query(f"{increase('llmslo_usage_missing_total', 'target')} > 0", "{{target}} no token counts"),
+            Query(f"{increase(probe_series.CACHED, 'target')} > 0", "{{target}} cached"),
+            Query(f"{increase(probe_series.LATE, 'target')} > 0", "{{target}} late"),
+            Query(f"{increase(probe_series.USAGE_MISSING, 'target')} > 0", "{{target}} no token counts"),
             bars=True,
             width=8,
             empty="none in this range",
@@ -487,6 +490,6 @@ def rate_limits() -> Panel:
         "Remainder of the server's rate limits, from its headers. Bad: near 0. "
         "No data: the server sends no such headers.",
         "short",
-        Query(f"min by (target, kind) (llmslo_rate_limit_remaining{{{TARGET}}})", "{{target}} {{kind}}"),
+        Query(f"min by (target, kind) ({probe_series.RATE_LIMIT}{{{TARGET}}})", "{{target}} {{kind}}"),
         width=12,
     )

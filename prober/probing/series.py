@@ -1,6 +1,6 @@
 """Series of the probes."""
 
-from prober.exposition.families import AnySeries, Series, counter, gauge, histogram
+from prober.exposition.families import counter, gauge, histogram
 
 _PROBE = ("target", "workload")
 PROBES = counter("llmslo_probes_total", "Due times of the schedule, sent or shed, without the neutral ones.", *_PROBE)
@@ -91,5 +91,3 @@ TASKS = (
 )
 PHASES = ("dns", "tcp", "proxy", "tls")
 TOKEN_KINDS = ("prompt", "completion", "cached")
-
-ALL: tuple[AnySeries, ...] = tuple(value for value in globals().copy().values() if isinstance(value, Series))

@@ -1,4 +1,4 @@
-"""What an earlier process saved. A row that cannot be read is logged and set aside; it stops no start and no other row."""
+"""Rows that an earlier process saved. A row that cannot be read is logged and set aside; it stops no start and no other row."""
 
 import logging
 import sqlite3

@@ -68,9 +68,16 @@ class Store:
         path = Path(folder) / FILE_NAME
         self._path, self._max_bytes = path, max_bytes
         self._lock = threading.Lock()  # otherwise a rollback of one thread would undo writes of another
-        self._file: tuple[int, int] | None = None  # that is open
         try:
-            self._begin()
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if not os.access(path.parent, os.W_OK):
+                raise PermissionError(13, "the folder is not writable")
+            self._is_checked = _is_small(path)
+            self._connection = self._open(path)
+            self._file = _identity(path)
+            self.last_unix_s = self._last_save()
+            if max_bytes is not None:
+                self._limit(path, max_bytes)
         except (OSError, sqlite3.OperationalError) as problem:
             busy = getattr(problem, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY
             held = f"held by another prober, or another program has {FILE_NAME} open ({problem}); give each prober its own folder"
@@ -80,34 +87,13 @@ class Store:
                 + ", or leave it out to keep state in memory only"
             ) from None
 
-    def _begin(self) -> None:
-        """Open or create the file. Raises OSError or sqlite3.OperationalError."""
-        path = self._path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if not os.access(path.parent, os.W_OK):
-            raise PermissionError(13, "the folder is not writable")
-        self._is_checked = _is_small(path)
-        self._connection = self._open(path)
-        self._file = _identity(path)
-        self.last_unix_s = self._last_save()
-        if self._max_bytes is not None:
-            self._limit(path, self._max_bytes)
-
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        """A transaction in the file that has this name now: one that was removed takes writes, which nobody reads again."""
+        """A transaction, if the open file still has its name: one that was removed takes writes, which nobody reads again."""
         with self._lock:
-            if self._file is None or _identity(self._path) != self._file:
-                self._connection.close()
-                self._file = None  # until one is open
-                try:
-                    self._begin()
-                except (OSError, sqlite3.OperationalError) as problem:
-                    raise sqlite3.OperationalError(f"{self._path} was removed or replaced: {problem}") from None
-                log.error(
-                    "%s was removed or replaced: what is learnt from now on is saved in the file of this name",
-                    self._path,
-                )
+            if _identity(self._path) != self._file:
+                text = f"{self._path} was removed or replaced: put it back, or restart the prober, which makes it anew"
+                raise sqlite3.OperationalError(text)
             with self._connection:
                 yield
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from prober.daemon import memory_limit
+from prober.daemon import configuration_file
 from prober.daemon.app import App, Options
 from tests.virtual import VirtualClock
 
@@ -30,7 +30,7 @@ async def test_what_would_have_it_killed_is_refused(
     """By the figures of the documentation: 100 targets take 160 MB and 500 take 410. The one target of before is probed on."""
     caplog.set_level("INFO")
     path = tmp_path / "memory.max"
-    monkeypatch.setattr(memory_limit, "LIMITS", (tmp_path / "of another version", path))
+    monkeypatch.setattr(configuration_file, "MEMORY_LIMITS", (tmp_path / "of another version", path))
     if limit is not None:
         path.write_text(limit)
     config = tmp_path / "prober.yaml"

@@ -1,17 +1,18 @@
 """Rules of the lint, after grafana/dashboard-linter. Each rule yields the problems of one dashboard as sentences.
 
+What `prober/exposition/dashboards` makes by construction or by its types is not checked again: links between dashboards, data
+sources, places on the grid, ids, units, names of declared series.
+
 A rule of grafana/dashboard-linter is left out: a template variable `instance`, because recorded series of SLOs have no such label
 and replicas of the prober are aggregated. Instead every selector must have a matcher.
 """
 
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from jsonschema import Draft202012Validator
 
-from prober.exposition.dashboards.board import TAG, UIDS
 from prober.exposition.dashboards.place import PLACE
 from prober.exposition.dashboards.queries import NOW, RECENTLY
 from prober.exposition.families import AnySeries
@@ -38,12 +39,6 @@ ADDED_LABELS = frozenset(
         "signal",
         "cause",
         "told",
-    }
-)
-UNITS = frozenset(
-    {
-        *("none", "short", "s", "percentunit", "reqps", "cps", "ops", "Bps", "watt", "hertz", "celsius", "joule"),
-        *("currencyUSD", "dateTimeFromNow"),
     }
 )
 MIN_DESCRIPTION_WORDS = 6
@@ -104,47 +99,6 @@ def _inside(query: str) -> str:
     return body.rpartition(",")[0] if query.startswith("label_values") else body
 
 
-def _identity(document: Json) -> Iterator[str]:
-    if document["uid"] not in UIDS.values():
-        yield f"uid {document['uid']!r} is not in UIDS: {', '.join(UIDS.values())}"
-    if TAG not in document["tags"]:
-        yield f"the tag {TAG!r} is missing"
-
-
-def _links(document: Json) -> Iterator[str]:
-    wanted = {f"/d/{uid}" for uid in UIDS.values()} - {f"/d/{document['uid']}"}
-    for missing in sorted(wanted - {link["url"] for link in document["links"]}):
-        yield f"no link to {missing}"
-    for link in document["links"]:
-        if not (link["includeVars"] and link["keepTime"]):
-            yield f"link {link['title']!r} loses the target or the time"
-    for path in re.findall(r'"url": "(/d/[^"?]*)', json.dumps(document)):
-        if path.removeprefix("/d/") not in UIDS.values():
-            yield f"a link to {path}, which is not a dashboard"
-
-
-def _source(document: Json) -> Iterator[str]:
-    variables = {variable["name"]: variable for variable in document["templating"]["list"]}
-    if variables.get("datasource", {}).get("query") != "prometheus":
-        yield "no variable `datasource` for a Prometheus"
-    for place, source in _sources(document):
-        if source["uid"] != "${datasource}":
-            yield f"{place} has the data source {source['uid']!r} instead of ${{datasource}}"
-
-
-def _sources(document: Json) -> Iterator[tuple[str, Json]]:
-    for panel in panels(document):
-        place = f"panel {panel['title']!r}"
-        yield place, panel["datasource"]
-        yield from ((f"{place}, query {query['refId']}", query["datasource"]) for query in panel["targets"])
-    for annotation in document["annotations"]["list"]:
-        if annotation["datasource"]["type"] != "grafana":
-            yield f"annotation {annotation['name']!r}", annotation["datasource"]
-    for variable in document["templating"]["list"]:
-        if "datasource" in variable:
-            yield f"variable {variable['name']!r}", variable["datasource"]
-
-
 def _words(document: Json) -> Iterator[str]:
     titles: set[str] = set()
     for panel in panels(document):
@@ -156,53 +110,6 @@ def _words(document: Json) -> Iterator[str]:
             yield f"panel {title!r}: its description is not a sentence"
         elif "Bad: " not in text:
             yield f"panel {title!r}: its description does not say what bad looks like"
-
-
-def _units(document: Json) -> Iterator[str]:
-    for panel in panels(document):
-        units = [panel["fieldConfig"]["defaults"]["unit"]]
-        for override in panel["fieldConfig"]["overrides"]:
-            units += [option["value"] for option in override["properties"] if option["id"] == "unit"]
-        yield from (f"panel {panel['title']!r}: unit {unit!r} is not known" for unit in units if unit not in UNITS)
-
-
-def _grid(document: Json) -> Iterator[str]:
-    """What stands beside each other: on the page, and in each closed row, which opens between its line and the next."""
-    closed = [row for row in document["panels"] if row["type"] == "row" and row["collapsed"]]
-    for beside in (document["panels"], *(row["panels"] for row in closed)):
-        yield from _overlaps(beside)
-    for row in closed:
-        if row["panels"][0]["gridPos"]["y"] != row["gridPos"]["y"] + 1:
-            yield f"the panels of row {row['title']!r} do not begin below it"
-    ids: set[int] = set()
-    for panel in (*document["panels"], *(panel for row in closed for panel in row["panels"])):
-        if panel["id"] in ids:
-            yield f"panel {panel['title']!r} has the id of another one, {panel['id']}"
-        ids.add(panel["id"])
-    yield from _repeats(document)
-
-
-def _overlaps(beside: Iterable[Json]) -> Iterator[str]:
-    taken: dict[tuple[int, int], Any] = {}
-    for panel in beside:
-        place = panel["gridPos"]
-        if place["x"] + place["w"] > 24:
-            yield f"panel {panel['title']!r} is wider than the grid"
-        cells = [
-            (x, y)
-            for x in range(place["x"], place["x"] + place["w"])
-            for y in range(place["y"], place["y"] + place["h"])
-        ]
-        covered = {taken[cell] for cell in cells if cell in taken}
-        yield from (f"panel {panel['title']!r} overlaps {other!r}" for other in sorted(covered))
-        taken |= dict.fromkeys(cells, panel["title"])
-
-
-def _repeats(document: Json) -> Iterator[str]:
-    for panel in panels(document):
-        line = [other for other in document["panels"] if other["gridPos"]["y"] == panel["gridPos"]["y"]]
-        if "repeat" in panel and line != [panel]:
-            yield f"panel {panel['title']!r} is repeated and not alone on its line"
 
 
 def _variables(document: Json) -> Iterator[str]:
@@ -235,18 +142,6 @@ def _overrides(document: Json) -> Iterator[str]:
             }
             if not matches[kind]:
                 yield f"panel {panel['title']!r}: the override for {wanted!r} matches nothing"
-
-
-def _refs(document: Json) -> Iterator[str]:
-    for panel in panels(document):
-        refs = [query["refId"] for query in panel["targets"]]
-        if len(set(refs)) < len(refs):
-            yield f"panel {panel['title']!r}: two queries have the same refId"
-        yield from (
-            f"panel {panel['title']!r}: query {query['refId']} must be either instant or range"
-            for query in panel["targets"]
-            if query["instant"] == query["range"]
-        )
 
 
 def _expressions(document: Json, labels_of: SeriesLabels) -> Iterator[str]:
@@ -301,14 +196,4 @@ def _selected(selector: Selector, labels_of: SeriesLabels) -> list[str]:
     return [name for name in labels_of if pattern is not None and re.fullmatch(pattern, name)]
 
 
-RULES: tuple[Callable[[Json], Iterator[str]], ...] = (
-    _identity,
-    _links,
-    _source,
-    _words,
-    _units,
-    _grid,
-    _variables,
-    _overrides,
-    _refs,
-)
+RULES: tuple[Callable[[Json], Iterator[str]], ...] = (_words, _variables, _overrides)

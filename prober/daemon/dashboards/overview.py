@@ -1,5 +1,6 @@
 """Overview dashboard: state of all targets; alerts link to it."""
 
+from prober.daemon import series as own_series
 from prober.exposition.dashboards.board import Board
 from prober.exposition.dashboards.panels import (
     EVENT_INTERVAL,
@@ -66,7 +67,13 @@ from prober.exposition.dashboards.vocabulary import (
     YES_NO,
     target_column,
 )
+from prober.features.capacity import series as capacity_series
+from prober.features.diagnosis import series as diagnosis_series
 from prober.features.diagnosis.dashboard import CAUSE_WORDS
+from prober.features.drift import series as drift_series
+from prober.features.engines import series as engines_series
+from prober.features.slo import series as slo_series
+from prober.probing import series as probe_series
 from prober.probing.dashboard import FAILURE_WORDS
 
 ANY_IS_BAD = ((None, GREEN), (1, RED))
@@ -83,7 +90,7 @@ EACH_SLO = "target, workload, slo"
 FEW = ((None, ORANGE), (MIN_P99_SAMPLES, "transparent"))
 ALERT = "severity, alertname, target, workload, slo, cause"
 # 0 wherever there is a target, and wherever rules are loaded: a band without events. Of few series, as they are read at each step.
-KNOWN = f'0 * group(llmslo_target_state{{{TARGET},state="ready"}})'
+KNOWN = f'0 * group({probe_series.STATE}{{{TARGET},state="ready"}})'
 RULES = f"0 * group({DECLARED}{{{TARGET}}})"
 PROBER = 'ALERTS{alertname=~"LLMProber.+",alertstate="firing"}'
 
@@ -106,7 +113,7 @@ def _counts() -> list[Panel]:
             "Targets failing",
             "Targets whose last probes, at least three, all failed. Bad: any; users probably get no answers either.",
             "none",
-            now(f'count(max by (target) (llmslo_target_state{{{TARGET},state="failing"}}) == 1) or {KNOWN}'),
+            now(f'count(max by (target) ({probe_series.STATE}{{{TARGET},state="failing"}}) == 1) or {KNOWN}'),
             steps=ANY_IS_BAD,
             fill="background",
         ),
@@ -149,7 +156,7 @@ def _counts() -> list[Panel]:
             "Learning: no baseline is complete yet.",
             "none",
             now(
-                f"count(max by (target, workload, signal) (llmslo_drift_active{{{PROBES}}}) == 1) or "
+                f"count(max by (target, workload, signal) ({drift_series.DRIFT_ACTIVE}{{{PROBES}}}) == 1) or "
                 f"0 * group({judged()})"
             ),
             steps=ANY_IS_ODD,
@@ -160,7 +167,7 @@ def _counts() -> list[Panel]:
             "Probers trusted",
             "Whether every prober was on time in the last 10 s. Bad: no; latencies are not judged.",
             "none",
-            now('min(llmslo_trusted{instance!=""})'),
+            now(f'min({own_series.TRUSTED}{{instance!=""}})'),
             mappings=YES_NO,
             steps=GOOD_AT_ONE,
             fill="background",
@@ -176,7 +183,7 @@ def _alerts(severity: str) -> str:
 def _burn(signal: str = "") -> str:
     """Burn rate of each SLO of each workload over the selected window, from recorded counters; of one signal, or of all."""
     of_signal = f',signal="{signal}"' if signal else ""
-    allowed = f"(1 - max by ({EACH_SLO}) (llmslo_slo_objective_ratio{{{PROBES}{of_signal}}}))"
+    allowed = f"(1 - max by ({EACH_SLO}) ({slo_series.SLO_OBJECTIVE}{{{PROBES}{of_signal}}}))"
     return f"{tiles('bad_events', EACH_SLO)} / ({tiles('events', EACH_SLO)} > 0) / {allowed}"
 
 
@@ -191,9 +198,9 @@ def _trend(signal: str) -> str:
 
 def _happening() -> str:
     """The confirmed name of the diagnosis, else the probable one, else `unknown`."""
-    active = f'max by (target, regime) (llmslo_regime_active{{{TARGET},regime!="unknown"}})'
+    active = f'max by (target, regime) ({diagnosis_series.REGIME}{{{TARGET},regime!="unknown"}})'
     probable = f'label_replace({active} == 0.5, "regime", "probably $1", "regime", "(.+)")'
-    unknown = f'max by (target, regime) (llmslo_regime_active{{{TARGET},regime="unknown"}}) == 1'
+    unknown = f'max by (target, regime) ({diagnosis_series.REGIME}{{{TARGET},regime="unknown"}}) == 1'
     return f"topk by (target) (1, {active} == 1 or on (target) {probable} or on (target) {unknown})"
 
 
@@ -203,18 +210,18 @@ def _of_worst(expr: str) -> str:
 
 
 def _targets() -> Panel:
-    objective = f"max by ({EACH_SLO}) (llmslo_slo_objective_ratio{{{PROBES}}})"
+    objective = f"max by ({EACH_SLO}) ({slo_series.SLO_OBJECTIVE}{{{PROBES}}})"
     events, bad = (f"max by ({EACH_SLO}) ({RECORDED}_{kind}:window{{{PROBES}}})" for kind in ("events", "bad_events"))
     left = f"(1 - {objective}) * {events} - {bad}"
     bad_now, events_now = (
-        increase(f"llmslo_slo_{kind}_total", EACH_SLO, window=NOW) for kind in ("bad_events", "events")
+        increase(declared, EACH_SLO, window=NOW) for declared in (slo_series.SLO_BAD_EVENTS, slo_series.SLO_EVENTS)
     )
     bad_rate, event_rate = (
         f"sum by ({EACH_SLO}) (rate(llmslo_slo_{kind}_total{{{PROBES}}}[{WINDOW}]))"
         for kind in ("bad_events", "events")
     )
     begun = f'ALERTS_FOR_STATE{{{TARGET},alertname=~"LLM.+"}} and ignoring (alertstate) {FIRING}'
-    failures = increase("llmslo_probe_failures_total", "target, reason", window=RECENTLY)
+    failures = increase(probe_series.FAILURES, "target, reason", window=RECENTLY)
     queries = {
         "State": row(target_state()),
         "SLOs": row(slo_state("target")),
@@ -230,7 +237,7 @@ def _targets() -> Panel:
         "Budget": row(_of_worst(f"min by ({EACH_SLO}) ({BUDGET_LEFT}{{{PROBES}}})")),
         "Bad left": row(_of_worst(f"floor({left})")),
         "Gone in": row(f"min by (target) (clamp_min({left}, 0) / ({bad_rate} > (1 - {objective}) * {event_rate}))"),
-        "Free ≥": row(f'min by (target) (llmslo_headroom_ratio{{{TARGET},bound="lower"}})'),
+        "Free ≥": row(f'min by (target) ({capacity_series.HEADROOM}{{{TARGET},bound="lower"}})'),
     }
     source = {name: f"Value #{chr(ord('A') + place)}" for place, name in enumerate(queries)}
     share: Json = {"unit": "percentunit", "width": 84, "empty": "–"}
@@ -276,7 +283,7 @@ def _targets() -> Panel:
 
 
 def _headroom() -> Panel:
-    lower = f'min by (target) (llmslo_headroom_ratio{{{TARGET},bound="lower"}})'
+    lower = f'min by (target) ({capacity_series.HEADROOM}{{{TARGET},bound="lower"}})'
     return bars(
         "Least headroom",
         "Lower bound of the free share of the capacity of the twenty targets with the least, the least first. "
@@ -295,10 +302,10 @@ def _incidents() -> Panel:
     """Counts by kind, so that it stays readable for any number of targets."""
 
     def changes(what: str) -> str:
-        return f"sum(max by (target) (increase(llmslo_engine_changes_total{{{TARGET},what{what}}}[{STEP}])) > bool 0) or {KNOWN}"
+        return f"sum(max by (target) (increase({engines_series.ENGINE_CHANGES}{{{TARGET},what{what}}}[{STEP}])) > bool 0) or {KNOWN}"
 
-    drifting = f"count(max by (target) (llmslo_drift_active{{{PROBES}}}) == 1) or {KNOWN}"
-    sweeping = f"count(max by (target) (llmslo_sweep_rate_per_second{{{TARGET}}}) > 0) or {KNOWN}"
+    drifting = f"count(max by (target) ({drift_series.DRIFT_ACTIVE}{{{PROBES}}}) == 1) or {KNOWN}"
+    sweeping = f"count(max by (target) ({capacity_series.SWEEP_RATE}{{{TARGET}}}) > 0) or {KNOWN}"
     kinds = {
         "critical alerts": (f"count({_alerts('=')}) or {RULES}", RED),
         "other alerts": (f"count({_alerts('!=')}) or {RULES}", ORANGE),
@@ -409,7 +416,7 @@ def _p99(signal: str, name: str, description: str) -> Panel:
     p99 = _p99_of(signal)
     enough = f"max by (target, workload) ({recorded_samples(signal)}{{{PROBES}}}) >= {MIN_P99_SAMPLES}"
     # A threshold for 95% is no limit. Of now, so that Prometheus looks it up once and not at each step.
-    of_p99 = f"max by ({EACH_SLO}) (llmslo_slo_objective_ratio{{{PROBES}}} @ end()) > 0.9895 < 0.9905"
+    of_p99 = f"max by ({EACH_SLO}) ({slo_series.SLO_OBJECTIVE}{{{PROBES}}} @ end()) > 0.9895 < 0.9905"
     return series(
         f"{name} p99 by target",
         f"{description} of the slowest workload over {RECORDED_WINDOW}, on a logarithmic axis. Grey dots: fewer than 1,000 "

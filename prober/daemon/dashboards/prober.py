@@ -1,26 +1,29 @@
 """Panels of the prober itself."""
 
+from prober.daemon import series as own_series
 from prober.exposition.dashboards.panels import Panel, Query, now, series, stat
 from prober.exposition.dashboards.queries import INSTANCE, PROBES, STEP, gauge, increase, quantile
 from prober.exposition.dashboards.style import NEUTRAL, RED
 from prober.exposition.dashboards.vocabulary import GOOD_AT_ONE, YES_NO
+from prober.exposition.families import AnySeries
+from prober.probing import series as probe_series
 
 MAX_LAG_S = 0.01  # default of max_send_lag
 
 
 def health() -> list[Panel]:
     """Trust, configuration, version and lags of each prober."""
-    reload_time = gauge("llmslo_config_last_reload_success_timestamp_seconds", "instance", select=INSTANCE)
+    reload_time = gauge(own_series.RELOAD_TIME, "instance", select=INSTANCE)
     return [
         _yes_no(
             "Trusted",
             "Whether each prober was on time in the last 10 s. Bad: no, for minutes; usually it lacks CPU time.",
-            "llmslo_trusted",
+            own_series.TRUSTED,
         ),
         _yes_no(
             "Configuration loaded",
             "Whether the last reload of the configuration succeeded. Bad: no; the previous configuration stays in use.",
-            "llmslo_config_last_reload_successful",
+            own_series.RELOAD_OK,
         ),
         stat(
             "Latest configuration",
@@ -34,7 +37,7 @@ def health() -> list[Panel]:
             "Version",
             "Version of each prober. Bad: several versions for longer than a rollout.",
             "none",
-            now(gauge("llmslo_build_info", "instance, version", select=INSTANCE), "{{version}} at {{instance}}"),
+            now(gauge(own_series.BUILD_INFO, "instance, version", select=INSTANCE), "{{version}} at {{instance}}"),
             steps=NEUTRAL,
             width=6,
             text_mode="name",
@@ -43,29 +46,29 @@ def health() -> list[Panel]:
             "Send lag, p99",
             "Delay of the prober in sending. Bad: above max_send_lag (10 ms unless configured), dashed; "
             "such probes have no latency.",
-            quantile(0.99, "llmslo_send_lag_seconds", "instance, target", f"{PROBES},{INSTANCE}", STEP),
+            quantile(0.99, probe_series.SEND_LAG, "instance, target", f"{PROBES},{INSTANCE}", STEP),
             "{{target}} at {{instance}}",
         ),
         _lag(
             "Loop lag, p99",
             "Delay of the prober's event loop. Bad: some milliseconds and rising; the prober lacks CPU time.",
-            quantile(0.99, "llmslo_event_loop_lag_seconds", "instance", INSTANCE, STEP),
+            quantile(0.99, own_series.LOOP_LAG, "instance", INSTANCE, STEP),
             "{{instance}}",
         ),
     ]
 
 
 def timestamps() -> list[Panel]:
-    """Who takes the times of arrival, and how much later the prober reads."""
+    """Source of the times of arrival, and how much later the prober reads."""
     by_quantile = [
         Query(
-            quantile(q, "llmslo_receive_delay_seconds", "instance", 'instance!=""', STEP),
+            quantile(q, own_series.RECEIVE_DELAY, "instance", 'instance!=""', STEP),
             f"p{q * 100:g} at {{{{instance}}}}",
         )
         for q in (0.5, 0.99)
     ]
-    by_process = increase("llmslo_stamps_total", "instance", select='source="process",instance!=""')
-    every = increase("llmslo_stamps_total", "instance", select='instance!=""')
+    by_process = increase(own_series.STAMPS, "instance", select='source="process",instance!=""')
+    every = increase(own_series.STAMPS, "instance", select='instance!=""')
     return [
         series(
             "Read later than stamped",
@@ -89,7 +92,7 @@ def timestamps() -> list[Panel]:
             "Bad: many where the server sends each token by itself; the prober lacks CPU time.",
             "short",
             Query(
-                increase("llmslo_chunks_merged_total", "instance, target"),
+                increase(probe_series.MERGED_CHUNKS, "instance, target"),
                 "{{target}} at {{instance}}",
             ),
             bars=True,
@@ -98,8 +101,8 @@ def timestamps() -> list[Panel]:
     ]
 
 
-def _yes_no(title: str, text: str, gauge_name: str) -> Panel:
-    query = now(f"min by (instance) ({gauge_name}{{{INSTANCE}}})", "{{instance}}")
+def _yes_no(title: str, text: str, declared: AnySeries) -> Panel:
+    query = now(f"min by (instance) ({declared}{{{INSTANCE}}})", "{{instance}}")
     return stat(title, text, "none", query, mappings=YES_NO, steps=GOOD_AT_ONE, fill="background", width=6)
 
 
@@ -115,7 +118,7 @@ def storage() -> Panel:
         "Failed writes to storage",
         "Failed writes to --storage.path. Bad: any; what is not written does not survive a restart.",
         "short",
-        Query(increase("llmslo_storage_write_failures_total", "instance", select=INSTANCE), "{{instance}}"),
+        Query(increase(own_series.STORAGE_FAILURES, "instance", select=INSTANCE), "{{instance}}"),
         bars=True,
         width=12,
     )

@@ -5,9 +5,9 @@ Options are those of Grafana 10.4, in its form; `pluginVersion` tells later rele
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any
+from typing import Any, Literal
 
-from prober.exposition.dashboards.style import NEUTRAL, PLAIN, Json, Steps, absent, as_steps, override
+from prober.exposition.dashboards.style import NEUTRAL, PLAIN, Json, Steps, Unit, absent, as_steps, override
 
 SOURCE: Json = {"type": "prometheus", "uid": "${datasource}"}
 GRAFANA_VERSION = "10.4.0"
@@ -59,7 +59,7 @@ class Panel:
     kind: str
     title: str
     text: str
-    unit: str
+    unit: Unit
     queries: Sequence[Query]
     _: KW_ONLY
     width: int = 8
@@ -121,7 +121,7 @@ def _target(query: Query, index: int) -> Json:
     }
 
 
-def series(title: str, text: str, unit: str, *queries: Query, bars: bool = False, **more: Any) -> Panel:
+def series(title: str, text: str, unit: Unit, *queries: Query, bars: bool = False, **more: Any) -> Panel:
     """Lines over time, or stacked bars for counts of events."""
     custom: Json = {
         "drawStyle": "bars" if bars else "line",
@@ -143,7 +143,7 @@ def series(title: str, text: str, unit: str, *queries: Query, bars: bool = False
     return Panel("timeseries", title, text, unit, queries, **{**defaults, **more})
 
 
-def stat(title: str, text: str, unit: str, *queries: Query, **more: Any) -> Panel:
+def stat(title: str, text: str, unit: Unit, *queries: Query, **more: Any) -> Panel:
     """Large figures, coloured by thresholds. fill: what is coloured; text_mode: what is written."""
     options = {
         "colorMode": more.pop("fill", "value"),
@@ -163,7 +163,7 @@ def counts(title: str, text: str, *queries: Query, **more: Any) -> Panel:
     return stat(title, text, "none", *queries, **{**defaults, **more})
 
 
-def bars(title: str, text: str, unit: str, *queries: Query, **more: Any) -> Panel:
+def bars(title: str, text: str, unit: Unit, *queries: Query, **more: Any) -> Panel:
     """A horizontal bar for each series, in their order, coloured by thresholds."""
     options = {
         "displayMode": "basic",
@@ -231,7 +231,7 @@ class Column:
 
     source: str
     name: str
-    unit: str = ""
+    unit: Unit | Literal[""] = ""
     steps: Steps = ()
     mappings: Sequence[Json] = ()
     width: int = 0

@@ -4,6 +4,9 @@ Each expression selects the chosen targets. Values of several replicas of the pr
 work; otherwise all replicas see the same, and the maximum is used.
 """
 
+from prober.exposition.families import AnySeries
+
+Name = AnySeries | str  # a declared series, or the name of a recorded one, or of another feature or exporter
 TARGET = 'target=~"$target"'
 PROBES = f'{TARGET},workload=~"$workload"'
 INSTANCE = 'instance=~"$instance"'
@@ -30,23 +33,23 @@ ALERTING = f'alertname=~"LLM.+",alertstate="firing",{TARGET}'
 FIRING = f"ALERTS{{{ALERTING}}}"
 
 
-def gauge(name: str, by: str = "target", more: str = "", select: str = TARGET) -> str:
+def gauge(name: Name, by: str = "target", more: str = "", select: str = TARGET) -> str:
     """Gauge that every replica exports alike."""
     return f"max by ({by}) ({name}{{{select}{more}}})"
 
 
-def rate(name: str, by: str = "target", more: str = "", select: str = TARGET, window: str = STEP) -> str:
+def rate(name: Name, by: str = "target", more: str = "", select: str = TARGET, window: str = STEP) -> str:
     """Rate of a counter of the engine, which every replica reads alike."""
     return f"max by ({by}) (rate({name}{{{select}{more}}}[{window}]))"
 
 
-def increase(name: str, by: str = LEVEL, more: str = "", select: str = PROBES, window: str = STEP) -> str:
+def increase(name: Name, by: str = LEVEL, more: str = "", select: str = PROBES, window: str = STEP) -> str:
     """Increase of a counter of the prober's own work, summed over replicas."""
     return f"sum by ({by}) (increase({name}{{{select}{more}}}[{window}]))"
 
 
 def quantile(
-    q: float, histogram: str, by: str = LEVEL, select: str = PROBES, window: str = WINDOW, offset: str = ""
+    q: float, histogram: Name, by: str = LEVEL, select: str = PROBES, window: str = WINDOW, offset: str = ""
 ) -> str:
     """Quantile from classic buckets, else from native ones; nothing (not NaN) without observations."""
     classic = f"sum by ({by}, le) (rate({histogram}_bucket{{{select}}}[{window}]{offset}))"
@@ -54,7 +57,7 @@ def quantile(
     return f"((histogram_quantile({q:g}, {classic}) or histogram_quantile({q:g}, {native})) >= 0)"
 
 
-def samples(histogram: str, by: str = LEVEL, select: str = PROBES, window: str = WINDOW) -> str:
+def samples(histogram: Name, by: str = LEVEL, select: str = PROBES, window: str = WINDOW) -> str:
     """Number of observations, from classic or native buckets."""
     classic = increase(f"{histogram}_count", by, select=select, window=window)
     return f"({classic} or histogram_count({increase(histogram, by, select=select, window=window)}))"
@@ -81,7 +84,7 @@ def answering(expr: str) -> str:
     return f'{expr} unless on (target) max by (target) (llmslo_target_state{{{TARGET},state=~"{states}"}}) == 1'
 
 
-def buckets(histogram: str, select: str = PROBES) -> str:
+def buckets(histogram: Name, select: str = PROBES) -> str:
     """Increase per bucket, for a heatmap."""
     classic = f"sum by (le) (increase({histogram}_bucket{{{select}}}[{STEP}]))"
     return f"{classic} or on () sum(increase({histogram}{{{select}}}[{STEP}]))"
@@ -92,7 +95,7 @@ def limit(signal: str, by: str = "target, workload, slo", at: str = "") -> str:
     return f'min by ({by}) (llmslo_slo_threshold_seconds{{{PROBES},signal="{signal}"}}{at})'
 
 
-def worst(series: str, codes: tuple[str, ...], label: str, by: str, select: str = TARGET) -> str:
+def worst(series: Name, codes: tuple[str, ...], label: str, by: str, select: str = TARGET) -> str:
     """Index in `codes` of the value of `label` whose series is 1; the largest if several are: the first that is found from the end.
 
     Each part is aggregated before it is compared, since joins by all labels of a series cost more than reading it.

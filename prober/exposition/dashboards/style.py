@@ -1,10 +1,16 @@
 """Colours, thresholds, value mappings and overrides of panels."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 Json = dict[str, Any]
 Steps = tuple[tuple[float | None, str], ...]  # (lower bound, colour) in ascending order; the first bound is None
+# fmt: off
+Unit = Literal[  # of Grafana, as far as panels use them
+    "none", "short", "s", "percentunit", "reqps", "cps", "ops", "Bps", "watt", "hertz", "celsius", "joule", "currencyUSD",
+    "dateTimeFromNow",
+]
+# fmt: on
 GREEN, YELLOW, ORANGE, RED, GREY, BLUE = "green", "yellow", "orange", "red", "#808790", "blue"
 LOGARITHMIC = {"type": "log", "log": 10}
 SYMLOG: Json = {"type": "symlog", "log": 10, "linearThreshold": 1}
@@ -95,7 +101,7 @@ def band(lower: str, upper: str, color: str = BLUE) -> list[Json]:
     ]
 
 
-def on_the_right(pattern: str, unit: str) -> Json:
+def on_the_right(pattern: str, unit: Unit) -> Json:
     """Override for series with an axis of their own, without maximum and thresholds."""
     axis, unmarked = ("custom.axisPlacement", "right"), ("custom.thresholdsStyle", {"mode": "off"})
     return named(pattern, axis, ("unit", unit), ("custom.fillOpacity", 0), ("max", None), unmarked)

@@ -10,6 +10,7 @@ from prober.exposition.dashboards.style import (
     NEUTRAL,
     ORANGE,
     Json,
+    Unit,
     band,
     dashed,
     fixed_color,
@@ -17,6 +18,8 @@ from prober.exposition.dashboards.style import (
     on_the_right,
 )
 from prober.exposition.dashboards.vocabulary import HEADROOM_STEPS
+from prober.exposition.families import AnySeries
+from prober.features.capacity import series as capacity_series
 
 RATE_AXIS = "requests per second"
 WITHOUT_POINTS = (("custom.showPoints", "never"),)
@@ -25,7 +28,7 @@ MIN_HEADROOM = 0.2  # default of `prober plan`, and the threshold of the alert
 ANNOTATION = annotation(
     "Sweep",
     "blue",
-    'max by (target) (llmslo_sweep_rate_per_second{target=~"$target"}) > 0',
+    f'max by (target) ({capacity_series.SWEEP_RATE}{{target=~"$target"}}) > 0',
     "{{target}}: a sweep adds load",
 )
 
@@ -46,28 +49,28 @@ def board() -> Board:
 def _users(selector: str) -> str:
     """A series on the users' demand: during a sweep and the five minutes after it, over which demand is averaged, that of the prober
     that sweeps. It states the demand of before; another one takes the sweep's requests for demand."""
-    swept = f"max by (target, instance) (max_over_time((llmslo_sweep_rate_per_second{{{TARGET}}})[6m:])) > 0"
+    swept = f"max by (target, instance) (max_over_time(({capacity_series.SWEEP_RATE}{{{TARGET}}})[6m:])) > 0"
     return f"({selector} unless on (target) {swept} or {selector} and on (target, instance) {swept})"
 
 
 def _demand() -> str:
-    return f"max({_users(f'llmslo_demand_requests_per_second{{{TARGET}}}')})"
+    return f"max({_users(f'{capacity_series.DEMAND}{{{TARGET}}}')})"
 
 
-def _least(series_name: str, bound: str) -> str:
+def _least(declared: AnySeries, bound: str) -> str:
     """A bound of headroom, or of what can be added."""
-    selector = f'{series_name}{{{TARGET},bound="{bound}"}}'
+    selector = f'{declared}{{{TARGET},bound="{bound}"}}'
     return f"min({_users(selector)})"
 
 
 def _free(bound: str) -> str:
     """Free share of the capacity."""
-    return _least("llmslo_headroom_ratio", bound)
+    return _least(capacity_series.HEADROOM, bound)
 
 
 def _sweep_capacity(bound: str) -> str:
     """Knee in requests per second, those of others during the sweep among them."""
-    return f'min(llmslo_capacity_requests_per_second{{{TARGET},bound="{bound}"}})'
+    return f'min({capacity_series.CAPACITY}{{{TARGET},bound="{bound}"}})'
 
 
 def _needed() -> str:
@@ -105,7 +108,7 @@ def _now() -> list[Panel]:
             "Capacity age",
             "Time since a sweep last found a capacity. Bad: longer than the sweep period, or older than the last engine change.",
             "s",
-            now(f"time() - max(llmslo_sweep_last_success_timestamp_seconds{{{TARGET}}})"),
+            now(f"time() - max({capacity_series.SWEEP_SUCCESS}{{{TARGET}}})"),
             steps=NEUTRAL,
             width=3,
             decimals=0,
@@ -116,7 +119,7 @@ def _now() -> list[Panel]:
             "Bad: within a month.",
             "dateTimeFromNow",
             *(
-                now(f'1000 * min(llmslo_capacity_exhaustion_timestamp_seconds{{{TARGET},bound="{bound}"}})', name)
+                now(f'1000 * min({capacity_series.CAPACITY_EXHAUSTION}{{{TARGET},bound="{bound}"}})', name)
                 for bound, name in (("earliest", "earliest"), ("estimate", "estimate"))
             ),
             steps=NEUTRAL,
@@ -136,7 +139,7 @@ def _now() -> list[Panel]:
             "When the last sweep ended, and the reason why it stopped sending. Bad: more recent than the capacity: it found none, and "
             "capacity and load curve are those of an earlier one.",
             "dateTimeFromNow",
-            now(f"1000 * max by (reason) (llmslo_sweep_last_end_timestamp_seconds{{{TARGET}}})", "{{reason}}"),
+            now(f"1000 * max by (reason) ({capacity_series.SWEEP_END}{{{TARGET}}})", "{{reason}}"),
             steps=NEUTRAL,
             text_mode="value_and_name",
             width=3,
@@ -163,31 +166,39 @@ def _requests() -> Panel:
     )
 
 
-def _headroom() -> Panel:
+def _interval(title: str, text: str, unit: Unit, declared: AnySeries, **more: Any) -> Panel:
+    """A bound of what is free, its estimate, and the other bound, over time."""
     return series(
+        title,
+        text,
+        unit,
+        *(Query(_least(declared, bound), bound) for bound in BOUNDS),
+        width=12,
+        empty="unknown: no sweep has found a capacity, or the engine's page does not count requests and tokens",
+        overrides=band("lower", "upper"),
+        **more,
+    )
+
+
+def _headroom() -> Panel:
+    return _interval(
         "Headroom over time",
         "Free share of the capacity for the traffic that is there, with its 90% interval; below 0% demand exceeds the capacity. "
         "Bad: a lower bound near 0 at the daily peak.",
         "percentunit",
-        *(Query(_free(bound), bound) for bound in BOUNDS),
+        capacity_series.HEADROOM,
         low=None,
         high=1,
-        width=12,
-        empty="unknown: no sweep has found a capacity, or the engine's page does not count requests and tokens",
-        overrides=band("lower", "upper"),
     )
 
 
 def _addable() -> Panel:
-    return series(
+    return _interval(
         "Requests like the sweep's that fit beside the traffic",
         "Requests per second of the sweep's shape that can be added to the traffic that is there, with the 90% interval. "
         "Bad: less than the traffic that you want to move here.",
         "reqps",
-        *(Query(_least("llmslo_addable_requests_per_second", bound), bound) for bound in BOUNDS),
-        width=12,
-        empty="unknown: no sweep has found a capacity, or the engine's page does not count requests and tokens",
-        overrides=band("lower", "upper"),
+        capacity_series.ADDABLE,
     )
 
 
@@ -213,7 +224,7 @@ def _knee() -> Panel:
         "Bad: lower than after the previous sweep at the same sizes; the SLO with the lowest estimate sets the capacity.",
         "reqps",
         *(Query(_sweep_capacity(bound), f"all SLOs, {bound}") for bound in BOUNDS),
-        Query(gauge("llmslo_capacity_requests_per_second", "slo", ',bound="estimate"'), "SLO {{slo}}"),
+        Query(gauge(capacity_series.CAPACITY, "slo", ',bound="estimate"'), "SLO {{slo}}"),
         width=12,
         empty="no sweep has found a capacity in this range",
         overrides=[*band("all SLOs, lower", "all SLOs, upper"), dashed("SLO .*", "", in_legend=True)],
@@ -240,7 +251,7 @@ def _over_rate(rates: str, *values: tuple[str, str]) -> tuple[list[Query], list[
     ]
 
 
-def _trend(title: str, text: str, unit: str, queries: list[Query], transformations: list[Json], **more: Any) -> Panel:
+def _trend(title: str, text: str, unit: Unit, queries: list[Query], transformations: list[Json], **more: Any) -> Panel:
     """Lines over a rate. A row has values of some lines only, so lines are drawn over the others' rows."""
     lines = series(title, text, unit, *queries)
     custom = {**lines.custom, "showPoints": "always", "pointSize": 7, "lineWidth": 2, "spanNulls": True}
@@ -252,10 +263,11 @@ def _trend(title: str, text: str, unit: str, queries: list[Query], transformatio
 
 # Of several probers one is asked for curve and knee: that with the latest capacity; without any, with the latest sweep.
 _SUCCESS, _END = (
-    f"max by (instance) (llmslo_sweep_last_{name}_timestamp_seconds{{{TARGET}}})" for name in ("success", "end")
+    f"max by (instance) ({declared}{{{TARGET}}})"
+    for declared in (capacity_series.SWEEP_SUCCESS, capacity_series.SWEEP_END)
 )
 NEWEST = f"and on (instance) topk(1, {_SUCCESS} or on () {_END})"
-STAGE_RATES = f"max by (stage) (llmslo_sweep_stage_rate_per_second{{{TARGET}}} {NEWEST})"
+STAGE_RATES = f"max by (stage) ({capacity_series.SWEEP_STAGE_RATE}{{{TARGET}}} {NEWEST})"
 
 
 def _row_named(name: str, expr: str) -> str:
@@ -266,7 +278,7 @@ def _row_named(name: str, expr: str) -> str:
 def _knees(signal: str, bound: str) -> str:
     """Lowest bound of the knees that were found for the SLOs on a latency."""
     capacity, judged = (
-        "llmslo_capacity_requests_per_second",
+        capacity_series.CAPACITY,
         f'llmslo_slo_threshold_seconds{{{TARGET},signal="{signal}"}}',
     )
     found = f'{judged} and on (target, slo) {capacity}{{{TARGET},bound="upper"}}'
@@ -279,17 +291,17 @@ def _curve(signal: str) -> Panel:
 
     def of(percentile: str) -> str:
         more = f'{TARGET},signal="{signal}",percentile="{percentile}"'
-        return f"max by (stage) (llmslo_sweep_stage_latency_seconds{{{more}}} {NEWEST})"
+        return f"max by (stage) ({capacity_series.SWEEP_STAGE_LATENCY}{{{more}}} {NEWEST})"
 
     def by_point(expr: str) -> str:
         """The labels slo and point become one, `stage`."""
         joined = f'label_join(max by (slo, point) ({expr}), "stage", " ", "slo", "point")'
         return f'label_replace(label_replace({joined}, "slo", "", "", ""), "point", "", "", "")'
 
-    fit = f'llmslo_capacity_fit_latency_seconds{{{TARGET},signal="{signal}"}} {NEWEST}'
-    fit_rates = f"llmslo_capacity_fit_rate_per_second{{{TARGET}}} and on (instance, target, slo, point) ({fit})"
+    fit = f'{capacity_series.FIT_LATENCY}{{{TARGET},signal="{signal}"}} {NEWEST}'
+    fit_rates = f"{capacity_series.FIT_RATE}{{{TARGET}}} and on (instance, target, slo, point) ({fit})"
     judged = f'llmslo_slo_threshold_seconds{{{TARGET},signal="{signal}"}}'
-    height = f'max(llmslo_sweep_stage_latency_seconds{{{TARGET},signal="{signal}"}} {NEWEST} or {fit} or {judged})'
+    height = f'max({capacity_series.SWEEP_STAGE_LATENCY}{{{TARGET},signal="{signal}"}} {NEWEST} or {fit} or {judged})'
     lower, estimate, upper = (_knees(signal, bound) for bound in BOUNDS)
     # Two rows are the edges of the band, two more are those of a thin line at the estimate.
     edges = {"knee 1": lower, "knee 2": upper}
@@ -334,7 +346,7 @@ def _x_axis() -> Json:
 def _frontier() -> Panel:
     queries, transformations = _over_rate(
         STAGE_RATES,
-        (f"max by (stage) (llmslo_sweep_stage_tokens_per_second{{{TARGET}}} {NEWEST})", "output tokens per second"),
+        (f"max by (stage) ({capacity_series.SWEEP_STAGE_TOKENS}{{{TARGET}}} {NEWEST})", "output tokens per second"),
     )
     return _trend(
         "Throughput over load",
@@ -354,21 +366,21 @@ def _added() -> Panel:
         "Load that sweeps added",
         "Request rate of sweeps, on top of production. Bad: a sweep at a busy hour.",
         "reqps",
-        Query(f"max(llmslo_sweep_rate_per_second{{{TARGET}}})", "added"),
+        Query(f"max({capacity_series.SWEEP_RATE}{{{TARGET}}})", "added"),
     )
 
 
 def _ended() -> Panel:
-    def of(name: str, by: str) -> str:
-        return f"{increase(name, by, select=TARGET, window='$__range')} > 0"
+    def of(declared: AnySeries, by: str) -> str:
+        return f"{increase(declared, by, select=TARGET, window='$__range')} > 0"
 
     return counts(
         "Sweeps by result",
         "Sweeps that ended in this range, by verdict and by stop reason, and refused sweeps. "
         "Bad: void, not_judged, no_estimate, failed, or refused repeatedly: the capacity becomes outdated.",
-        now(of("llmslo_sweeps_total", "verdict"), "{{verdict}}"),
-        now(of("llmslo_sweep_stops_total", "reason"), "stopped by {{reason}}"),
-        now(of("llmslo_sweeps_refused_total", "reason"), "refused: {{reason}}"),
+        now(of(capacity_series.SWEEPS, "verdict"), "{{verdict}}"),
+        now(of(capacity_series.SWEEP_STOPS, "reason"), "stopped by {{reason}}"),
+        now(of(capacity_series.SWEEPS_REFUSED, "reason"), "refused: {{reason}}"),
         width=16,
         height=8,
         empty="no sweep ended or was refused in this range",
@@ -376,7 +388,7 @@ def _ended() -> Panel:
 
 
 def _gpus() -> list[Panel]:
-    swept = f"max by (target) (max_over_time(llmslo_sweep_rate_per_second{{{TARGET}}}[{STEP}])) > 0"
+    swept = f"max by (target) (max_over_time({capacity_series.SWEEP_RATE}{{{TARGET}}}[{STEP}])) > 0"
     energy = f"target:llmslo_gpu_energy_joules_per_1k_tokens:rate5m{{{TARGET}}}"
     return [
         series(
@@ -401,6 +413,6 @@ def _gpus() -> list[Panel]:
             "short",
             Query(f"{rate('llmslo_engine_prompt_tokens_total')} unless on (target) {swept}", "prompt"),
             Query(f"{rate('llmslo_engine_generation_tokens_total')} unless on (target) {swept}", "output"),
-            Query(f"max({_users(f'llmslo_demand_tokens_per_second{{{TARGET}}}')})", "both, without cached prompts"),
+            Query(f"max({_users(f'{capacity_series.DEMAND_TOKENS}{{{TARGET}}}')})", "both, without cached prompts"),
         ),
     ]

@@ -2,7 +2,7 @@
 
 from typing import get_args
 
-from prober.exposition.families import AnySeries, Series, counter, gauge
+from prober.exposition.families import counter, gauge
 from prober.features.capacity.refusal import RefusalReason
 from prober.results.capacity import Verdict
 
@@ -96,5 +96,3 @@ SWEEP_PERIOD = gauge(
 )
 SWEEP_VERDICTS: tuple[str, ...] = (*get_args(Verdict), "not_judged", "no_estimate", "void", "failed")
 SWEEP_REFUSALS: tuple[str, ...] = get_args(RefusalReason)
-
-ALL: tuple[AnySeries, ...] = tuple(value for value in globals().copy().values() if isinstance(value, Series))

@@ -3,6 +3,7 @@
 from prober.exposition.dashboards.panels import Panel, Query, now, stat, states
 from prober.exposition.dashboards.queries import TARGET, gauge
 from prober.exposition.dashboards.style import GREEN, GREY, ORANGE, RED, YELLOW, index_mapping, words_mapping
+from prober.features.diagnosis import series as diagnosis_series
 from prober.features.diagnosis.series import REGIMES
 
 NAMES = [*REGIMES, *(f"probably {regime}" for regime in REGIMES)]
@@ -16,7 +17,7 @@ def decode_speed() -> Panel:
         "Speed of a decode step as a share of what memory bandwidth allows. Bad: below 60%; memory bandwidth is not the limit. "
         "No data: the GPU or the model is unknown.",
         "percentunit",
-        now(gauge("llmslo_decode_bandwidth_bound_ratio")),
+        now(gauge(diagnosis_series.BOUND_RATIO)),
         steps=((None, ORANGE), (0.6, GREEN)),
         decimals=0,
     )
@@ -30,8 +31,8 @@ def causes() -> Panel:
         "Bad: any. Probable: not confirmed yet. Unknown: no mechanism is visible.",
         index_mapping(("no", GREY), ("probable", YELLOW), ("yes", RED), ("unknown", YELLOW)),
         Query(
-            f'2 * (max by (regime) (llmslo_regime_active{{{TARGET},regime!="unknown"}}) > 0) or '
-            f'3 * (max by (regime) (llmslo_regime_active{{{TARGET},regime="unknown"}}) > 0)',
+            f'2 * (max by (regime) ({diagnosis_series.REGIME}{{{TARGET},regime!="unknown"}}) > 0) or '
+            f'3 * (max by (regime) ({diagnosis_series.REGIME}{{{TARGET},regime="unknown"}}) > 0)',
             "{{regime}}",
         ),
         width=24,

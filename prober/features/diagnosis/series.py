@@ -2,7 +2,7 @@
 
 from typing import get_args
 
-from prober.exposition.families import AnySeries, Series, gauge
+from prober.exposition.families import gauge
 from prober.features.diagnosis.clues import Name
 
 REGIME = gauge(
@@ -19,5 +19,3 @@ BOUND_RATIO = gauge(
 )
 PROBABLE = 0.5
 REGIMES: tuple[Name, ...] = get_args(Name)
-
-ALL: tuple[AnySeries, ...] = tuple(value for value in globals().copy().values() if isinstance(value, Series))

@@ -2,19 +2,20 @@
 
 from prober.exposition.dashboards.panels import Panel, Query, series
 from prober.exposition.dashboards.queries import INSTANCE, gauge, increase
+from prober.features.discovery import series as discovery_series
 
 
 def panels() -> list[Panel]:
     """Targets found, targets not probed, failed reads."""
-    failures = increase("llmslo_discovery_failures_total", "discovery", select=INSTANCE)
-    refused = gauge("llmslo_discovery_refused_targets", "discovery, reason", select=INSTANCE)
+    failures = increase(discovery_series.DISCOVERY_FAILURES, "discovery", select=INSTANCE)
+    refused = gauge(discovery_series.DISCOVERY_REFUSED, "discovery, reason", select=INSTANCE)
     return [
         series(
             "Discovered targets",
             "Targets that each discovery provides, over all shards. Bad: an unexpected drop. "
             "No data: no discovery is configured.",
             "short",
-            Query(gauge("llmslo_discovery_targets", "discovery", select=INSTANCE), "{{discovery}}"),
+            Query(gauge(discovery_series.DISCOVERY_TARGETS, "discovery", select=INSTANCE), "{{discovery}}"),
             width=8,
         ),
         series(
@@ -32,7 +33,7 @@ def panels() -> list[Panel]:
             "Bad: any that persist.",
             "short",
             Query(f"{failures} > 0", "{{discovery}} failed"),
-            Query(f"max by (discovery) (1 - llmslo_discovery_up{{{INSTANCE}}})", "{{discovery}} down"),
+            Query(f"max by (discovery) (1 - {discovery_series.DISCOVERY_UP}{{{INSTANCE}}})", "{{discovery}} down"),
             bars=True,
             width=8,
             empty="no failures in this range",

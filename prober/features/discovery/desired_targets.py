@@ -15,7 +15,7 @@ from prober.config.configuration import Configuration
 from prober.config.discovery import DiscoverySpec, DnsSpec, FileSpec, HttpSpec, KubernetesSpec, Unfit, target_of
 from prober.config.target import TargetSpec
 from prober.config.units import counted, first_names
-from prober.exposition.families import Registry
+from prober.exposition.families import AnySeries, Registry
 from prober.features.discovery import series as discovery_series
 from prober.features.discovery.sources.discovered_targets import DiscoveredTargets, Source, TargetLabels
 from prober.measure.names import shown_name
@@ -24,6 +24,10 @@ from prober.probing.supervisor import Supervisor
 DEBOUNCE_S = 0.5  # after the first change; changes meanwhile are included
 MAX_EVALUATED = 100  # targets per turn of the event loop
 MAX_LOGGED_REASONS = 10  # per update
+SERIES: tuple[AnySeries, ...] = (
+    *(discovery_series.DISCOVERY_UP, discovery_series.DISCOVERY_TARGETS),
+    *(discovery_series.DISCOVERY_REFUSED, discovery_series.DISCOVERY_FAILURES),
+)
 log = logging.getLogger(__name__)
 
 Key = tuple[str, str]  # scope and owner
@@ -109,7 +113,7 @@ class DesiredTargets:
             self._static = specs.targets
             for name in self._groups.keys() - {spec.name for spec in specs.discovery}:
                 await _end(self._groups.pop(name))
-                for series in discovery_series.ALL:
+                for series in SERIES:
                     self._families.keep(series, (), name)
             self._groups = {spec.name: await self._group(spec, self._groups.get(spec.name)) for spec in specs.discovery}
             await self.apply()

@@ -1,6 +1,6 @@
 """Series of discovery."""
 
-from prober.exposition.families import AnySeries, Series, counter, gauge
+from prober.exposition.families import counter, gauge
 
 DISCOVERY_TARGETS = gauge(
     "llmslo_discovery_targets", "Targets that were found and are probed, over all shards.", "discovery"
@@ -16,5 +16,3 @@ DISCOVERY_UP = gauge(
 )
 DISCOVERY_FAILURES = counter("llmslo_discovery_failures_total", "Failed reads of the source.", "discovery")
 DISCOVERY_REFUSALS = ("duplicate", "limit", "unfit")
-
-ALL: tuple[AnySeries, ...] = tuple(value for value in globals().copy().values() if isinstance(value, Series))

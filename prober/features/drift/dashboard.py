@@ -5,17 +5,18 @@ from prober.exposition.dashboards.panels import Column, Panel, Query, counts, no
 from prober.exposition.dashboards.queries import PROBES, increase, judged
 from prober.exposition.dashboards.style import GREEN, GREY, RED, YELLOW, index_mapping, named, text_mapping
 from prober.exposition.dashboards.vocabulary import target_column
+from prober.features.drift import series as drift_series
 
 SIGNAL = "target, workload, signal"
 LEGEND = "{{target}} {{workload}} {{signal}}"
 OF_ANSWERS = "of ITL those of the p99 of each answer"
-EVIDENCE = f"max by ({SIGNAL}) (llmslo_drift_evidence_ratio{{{PROBES}}}) and on ({SIGNAL}) {judged()}"
+EVIDENCE = f"max by ({SIGNAL}) ({drift_series.DRIFT_EVIDENCE}{{{PROBES}}}) and on ({SIGNAL}) {judged()}"
 EVIDENCE_STEPS = ((None, GREEN), (0.5, YELLOW), (1, RED))
 PHASES = {"learning": GREY, "provisional": YELLOW, "settled": GREEN}
 ANNOTATION = annotation(
     "Drift",
     "orange",
-    'max by (target, workload, signal, cause) (llmslo_drift_active{target=~"$target"}) == 1',
+    f'max by (target, workload, signal, cause) ({drift_series.DRIFT_ACTIVE}{{target=~"$target"}}) == 1',
     "{{target}}, {{workload}}: {{signal}} is slower than its baseline ({{cause}})",
 )
 
@@ -27,7 +28,7 @@ def evidence() -> list[Panel]:
 
 def _shifted(bound: str) -> str:
     """Median since the alarm over that of the baseline."""
-    return f'max by ({SIGNAL}) (llmslo_drift_shift_ratio{{{PROBES},percentile="p50",bound="{bound}"}})'
+    return f'max by ({SIGNAL}) ({drift_series.DRIFT_SHIFT}{{{PROBES},percentile="p50",bound="{bound}"}})'
 
 
 def baselines() -> Panel:
@@ -57,10 +58,10 @@ def baselines() -> Panel:
         "(100% raises an alarm), and for an active drift its cause, start, and median relative to the baseline with a 95% interval; "
         f"{OF_ANSWERS}. Bad: red evidence. A dash: no active drift.",
         columns,
-        row(f"max by ({SIGNAL}, phase) (llmslo_drift_phase{{{PROBES}}}) == 1"),
+        row(f"max by ({SIGNAL}, phase) ({drift_series.DRIFT_PHASE}{{{PROBES}}}) == 1"),
         row(EVIDENCE),
-        row(f"max by ({SIGNAL}, cause) (llmslo_drift_active{{{PROBES}}}) == 1"),
-        row(f"1000 * max by ({SIGNAL}) (llmslo_drift_since_timestamp_seconds{{{PROBES}}})"),
+        row(f"max by ({SIGNAL}, cause) ({drift_series.DRIFT_ACTIVE}{{{PROBES}}}) == 1"),
+        row(f"1000 * max by ({SIGNAL}) ({drift_series.DRIFT_SINCE}{{{PROBES}}})"),
         row(_shifted("estimate")),
         row(_shifted("lower")),
         row(_shifted("upper")),
@@ -85,7 +86,7 @@ def _evidence() -> Panel:
 
 def _active() -> Panel:
     codes = " or ".join(
-        f'{place} * (llmslo_drift_active{{{PROBES},cause="{cause}"}} == 1)'
+        f'{place} * ({drift_series.DRIFT_ACTIVE}{{{PROBES},cause="{cause}"}} == 1)'
         for place, cause in enumerate(("unknown", "regression"), 2)
     )
     return states(
@@ -94,7 +95,7 @@ def _active() -> Panel:
         "known. Bad: regression. Grey: learning, not judged yet.",
         index_mapping(("learning", GREY), ("none", GREEN), ("unknown", YELLOW), ("regression", RED)),
         Query(
-            f"max by ({SIGNAL}) ({codes} or {judged()} or 0 * llmslo_drift_evidence_ratio{{{PROBES}}})", LEGEND
+            f"max by ({SIGNAL}) ({codes} or {judged()} or 0 * {drift_series.DRIFT_EVIDENCE}{{{PROBES}}})", LEGEND
         ),
         width=12,
     )  # fmt: skip
@@ -108,7 +109,7 @@ def _shift() -> Panel:
         "none",
         *(
             Query(
-                f'max by ({SIGNAL}, percentile) (llmslo_drift_shift_ratio{{{PROBES},percentile=~"p50|p99",bound="{bound}"}})',
+                f'max by ({SIGNAL}, percentile) ({drift_series.DRIFT_SHIFT}{{{PROBES},percentile=~"p50|p99",bound="{bound}"}})',
                 f"{{{{target}}}} {{{{workload}}}} {{{{signal}}}} {{{{percentile}}}} {bound}",
             )
             for bound in ("lower", "estimate", "upper")
@@ -126,7 +127,7 @@ def _shift() -> Panel:
 
 
 def _events() -> Panel:
-    happened = increase("llmslo_drift_events_total", "signal, event", window="$__range")
+    happened = increase(drift_series.DRIFT_EVENTS, "signal, event", window="$__range")
     return counts(
         "Baseline events",
         "Events in this range: baselines learnt, alarms, recoveries, improvements and accepted drifts. "

@@ -2,7 +2,7 @@
 
 from typing import get_args
 
-from prober.exposition.families import AnySeries, Series, counter, gauge
+from prober.exposition.families import counter, gauge
 from prober.features.drift.state import Cause, Event, LoadState, Phase
 
 _PROBE = ("target", "workload")
@@ -39,5 +39,3 @@ DRIFT_CAUSES: tuple[Cause, ...] = get_args(Cause)
 DRIFT_LOADS: tuple[LoadState, ...] = get_args(LoadState)
 DRIFT_PHASES: tuple[Phase, ...] = get_args(Phase)
 DRIFT_EVENT_KINDS: tuple[Event, ...] = get_args(Event)
-
-ALL: tuple[AnySeries, ...] = tuple(value for value in globals().copy().values() if isinstance(value, Series))

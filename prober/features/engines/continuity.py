@@ -1,12 +1,13 @@
-"""Continuous totals from successive readings of one page, across restarts of the engine."""
+"""Continuous totals from successive readings of one page, across restarts of the engine and of the prober."""
 
+import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Any
 
-from prober.features.engines.counter_state import CounterState
+from prober.features.engines.series import SIGNALS
 from prober.measure.engine_signals import (
     COUNTER_SIGNALS,
     HISTOGRAM_SIGNALS,
@@ -16,9 +17,35 @@ from prober.measure.engine_signals import (
     EngineSignals,
 )
 
+_SAVED_HISTOGRAMS = [name for name in HISTOGRAM_SIGNALS if name in SIGNALS]  # those with series
+_SAVED = (*COUNTER_SIGNALS, *_SAVED_HISTOGRAMS)
+_OF_PROCESS = ("ranks", "start_time_seconds", "uptime_seconds")
 STEADY_READINGS = 10  # readings of one process after which a refused page is accepted again
 START_TOLERANCE_S = 1.0  # between two start times of one process: some are computed from an uptime
 MAX_FALLS, FALL_WINDOW_READINGS = 3, 20  # with a reading every 5 s: three falls in 100 s are not restarts
+
+Amount = float | EngineHistogram
+
+
+@dataclass(frozen=True, slots=True)
+class CounterState:
+    """State of the counters of one page.
+
+    read: the last accepted reading; only its counters and what identifies the process
+    offsets: by signal, to be added to what the page counts
+    """
+
+    read: EngineSignals
+    offsets: Mapping[str, Amount]
+
+    def as_json(self) -> dict[str, Any]:
+        """Value for JSON, without histograms that have no series; `state_of` reads it."""
+        return {
+            "engine": self.read.info.engine,
+            "process": {name: getattr(self.read, name) for name in _OF_PROCESS},
+            "read": {name: _row(amount) for name in _SAVED if (amount := getattr(self.read, name, None)) is not None},
+            "offsets": {name: _row(amount) for name, amount in self.offsets.items() if name in _SAVED},
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +114,7 @@ class Continuity:
         self._falls: deque[bool] = deque(maxlen=FALL_WINDOW_READINGS)
         self._refused: str | None = None
         self._steady = 0
-        self._offsets: dict[str, float | EngineHistogram] = dict(before.offsets) if before else {}
+        self._offsets: dict[str, Amount] = dict(before.offsets) if before else {}
         self._totals: dict[str, Any] = {}  # by name of the signal, float or Histogram
         if before is not None:
             self._totals = {name: _plus(self._offsets.get(name), raw) for name, raw in _counters(before.read).items()}
@@ -191,7 +218,7 @@ def _facts(info: EngineInfo) -> dict[str, str]:
     return {name: text for name, text in known.items() if text is not None} | dict(info.flags)
 
 
-def _counters(signals: EngineSignals) -> dict[str, float | EngineHistogram]:
+def _counters(signals: EngineSignals) -> dict[str, Amount]:
     values = {name: getattr(signals, name) for name in (*COUNTER_SIGNALS, *HISTOGRAM_SIGNALS)}
     return {name: value for name, value in values.items() if value is not None}
 
@@ -202,20 +229,18 @@ def _with_absent_counters(now: EngineSignals, before: EngineSignals) -> EngineSi
     return replace(now, **present)
 
 
-def _level(value: float | EngineHistogram) -> float:
+def _level(value: Amount) -> float:
     return value.counts[-1] if isinstance(value, EngineHistogram) else value
 
 
-def _can_be_added(one: float | EngineHistogram, other: float | EngineHistogram) -> bool:
+def _can_be_added(one: Amount, other: Amount) -> bool:
     """Whether both are numbers, or histograms with the same bounds."""
     if isinstance(one, EngineHistogram) and isinstance(other, EngineHistogram):
         return one.bounds == other.bounds
     return not isinstance(one, EngineHistogram) and not isinstance(other, EngineHistogram)
 
 
-def _plus(
-    base: float | EngineHistogram | None, more: float | EngineHistogram, sign: float = 1.0
-) -> float | EngineHistogram:
+def _plus(base: Amount | None, more: Amount, sign: float = 1.0) -> Amount:
     """base + sign × more; `more` alone if they cannot be added, such as histograms with different bounds."""
     if isinstance(base, EngineHistogram) and isinstance(more, EngineHistogram) and base.bounds == more.bounds:
         counts = tuple(a + sign * b for a, b in zip(base.counts, more.counts, strict=True))
@@ -253,3 +278,35 @@ def _step(before: EngineSignals, now: EngineSignals) -> _Step:
     positive = [(old_level, level) for old_level, level in pairs if old_level > 0.0]
     fell = sum(level < old_level for old_level, level in positive)
     return _Step.FELL if fell * 2 > len(positive) else _Step.CONTINUED
+
+
+def state_of(value: Any) -> CounterState:
+    """The state from the result of `as_json`. Raises ValueError, TypeError, KeyError."""
+    read: dict[str, Any] = {name: _amount(name, row) for name, row in value["read"].items()}
+    process: dict[str, Any] = {name: None if row is None else _finite(row) for name, row in value["process"].items()}
+    signals = replace(EngineSignals(EngineInfo(str(value["engine"]))), **read, **process)
+    return CounterState(signals, {name: _amount(name, row) for name, row in value["offsets"].items()})
+
+
+def _row(amount: Amount) -> Any:
+    return [amount.bounds, amount.counts, amount.sum] if isinstance(amount, EngineHistogram) else amount
+
+
+def _amount(name: str, row: Any) -> Amount:
+    if name not in _SAVED:
+        raise ValueError(f"{name!r} is no counter")
+    if name not in _SAVED_HISTOGRAMS:
+        return _finite(row)
+    bounds, counts, total = row
+    histogram = EngineHistogram(
+        tuple(map(_finite, bounds)), tuple(map(_finite, counts)), None if total is None else _finite(total)
+    )
+    if len(histogram.counts) != len(histogram.bounds) + 1:
+        raise ValueError(f"{name} has {len(histogram.counts)} counts for {len(histogram.bounds)} bounds")
+    return histogram
+
+
+def _finite(row: Any) -> float:
+    if isinstance(row, bool) or not isinstance(row, int | float) or not math.isfinite(row):
+        raise ValueError(f"{row!r} is no finite number")
+    return float(row)

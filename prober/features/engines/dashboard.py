@@ -11,20 +11,22 @@ from prober.exposition.dashboards.style import (
     NEUTRAL,
     ORANGE,
     RED,
+    Unit,
     fixed_color,
     index_mapping,
     on_the_right,
 )
 from prober.exposition.dashboards.vocabulary import GOOD_AT_ONE
+from prober.exposition.families import AnySeries
+from prober.features.engines import series as engines_series
 
 SIZE: dict[str, Any] = {"width": 12, "height": 7}
 THIRD: dict[str, Any] = {"width": 8, "height": 7}
 READABLE = index_mapping(("unreadable", RED), ("readable", GREEN))
-SPECULATION = "llmslo_engine_speculation"
 ANNOTATION = annotation(
     "Engine changed",
     "purple",
-    'sum by (target, what) (increase(llmslo_engine_changes_total{target=~"$target"}[$__rate_interval])) > 0',
+    f'sum by (target, what) (increase({engines_series.ENGINE_CHANGES}{{target=~"$target"}}[$__rate_interval])) > 0',
     "{{target}}: {{what}}",
 )
 
@@ -36,7 +38,7 @@ def identity() -> list[Panel]:
             "Engine metrics page",
             "Whether the engine's metrics page can be read. Bad: no; the engine panels below then have no current data.",
             "none",
-            now(gauge("llmslo_engine_up")),
+            now(gauge(engines_series.ENGINE_UP)),
             mappings=READABLE,
             steps=GOOD_AT_ONE,
             fill="background",
@@ -45,7 +47,7 @@ def identity() -> list[Panel]:
             "Engine",
             "Engine, version and model as reported by the engine. Bad: not the version or model that you rolled out.",
             "none",
-            now(gauge("llmslo_engine_info", "engine, version, model"), "{{engine}} {{version}}, {{model}}"),
+            now(gauge(engines_series.ENGINE_INFO, "engine, version, model"), "{{engine}} {{version}}, {{model}}"),
             steps=NEUTRAL,
             width=5,
             decimals=0,
@@ -56,7 +58,7 @@ def identity() -> list[Panel]:
             "When the engine last restarted, or changed its version, model or flags, since the prober's start. "
             "Bad: just before a latency rose.",
             "dateTimeFromNow",
-            now(f"topk(1, 1000 * {gauge('llmslo_engine_last_change_timestamp_seconds', 'what')})", "{{what}}"),
+            now(f"topk(1, 1000 * {gauge(engines_series.ENGINE_LAST_CHANGE, 'what')})", "{{what}}"),
             steps=NEUTRAL,
             width=3,
             text_mode="value_and_name",
@@ -71,22 +73,22 @@ def context_length() -> Panel:
         "Context length",
         "Maximum tokens of prompt and answer together. Bad: less than users send.",
         "short",
-        now(gauge("llmslo_engine_context_tokens")),
+        now(gauge(engines_series.ENGINE_CONTEXT)),
         steps=NEUTRAL,
     )
 
 
 def panels() -> list[Panel]:
     """Requests, queue, KV cache, prefix cache, tokens, and latencies as the engine measures them."""
-    hits = rate("llmslo_engine_prefix_cache_hits_total")
-    queries = rate("llmslo_engine_prefix_cache_queries_total")
+    hits = rate(engines_series.ENGINE_PREFIX_HITS)
+    queries = rate(engines_series.ENGINE_PREFIX_QUERIES)
     return [
         series(
             "Requests running and waiting",
             "Requests in the batch and in the queue. Bad: waiting always above 0; queueing then adds to TTFT.",
             "short",
-            Query(gauge("llmslo_engine_requests_running"), "running"),
-            Query(gauge("llmslo_engine_requests_waiting"), "waiting"),
+            Query(gauge(engines_series.ENGINE_RUNNING), "running"),
+            Query(gauge(engines_series.ENGINE_WAITING), "waiting"),
             overrides=[fixed_color("waiting", ORANGE)],
             **SIZE,
         ),
@@ -95,9 +97,9 @@ def panels() -> list[Panel]:
             "Queue time as measured by the engine. Bad: a growing share of TTFT. "
             "No data: this engine does not report it.",
             "s",
-            Query(quantile(0.5, "llmslo_engine_queue_seconds", "target", TARGET, STEP), "p50"),
-            Query(quantile(0.95, "llmslo_engine_queue_seconds", "target", TARGET, STEP), "p95"),
-            Query(quantile(0.99, "llmslo_engine_queue_seconds", "target", TARGET, STEP), "p99"),
+            Query(quantile(0.5, engines_series.ENGINE_QUEUE, "target", TARGET, STEP), "p50"),
+            Query(quantile(0.95, engines_series.ENGINE_QUEUE, "target", TARGET, STEP), "p95"),
+            Query(quantile(0.99, engines_series.ENGINE_QUEUE, "target", TARGET, STEP), "p99"),
             **SIZE,
         ),
         series(
@@ -105,8 +107,8 @@ def panels() -> list[Panel]:
             "Share of the KV cache in use, of the fullest rank, and preemptions per second. "
             "Bad: above 90% with preemptions; preempted requests stall and repeat their prefill.",
             "percentunit",
-            Query(gauge("llmslo_engine_kv_cache_usage_ratio"), "KV cache in use"),
-            Query(rate("llmslo_engine_preemptions_total"), "preemptions"),
+            Query(gauge(engines_series.ENGINE_KV_USAGE), "KV cache in use"),
+            Query(rate(engines_series.ENGINE_PREEMPTIONS), "preemptions"),
             high=1,
             steps=((None, GREEN), (0.9, RED)),
             custom={"thresholdsStyle": {"mode": "dashed"}},
@@ -129,9 +131,9 @@ def panels() -> list[Panel]:
             "Prompt and output tokens per second, and requests finished per second. "
             "Bad: output falls while requests wait: the engine got slower.",
             "short",
-            Query(rate("llmslo_engine_prompt_tokens_total"), "prompt tokens"),
-            Query(rate("llmslo_engine_generation_tokens_total"), "output tokens"),
-            Query(rate("llmslo_engine_requests_total"), "requests"),
+            Query(rate(engines_series.ENGINE_PROMPT_TOKENS), "prompt tokens"),
+            Query(rate(engines_series.ENGINE_GENERATION_TOKENS), "output tokens"),
+            Query(rate(engines_series.ENGINE_REQUESTS), "requests"),
             overrides=[on_the_right("requests", "reqps")],
             **SIZE,
         ),
@@ -140,8 +142,8 @@ def panels() -> list[Panel]:
             "p99 of all requests as measured by the engine. If it rises with that of the probes, the cause is in the engine; "
             "if not, look at the network or a proxy. Bad: rising.",
             "s",
-            Query(quantile(0.99, "llmslo_engine_ttft_seconds", "target", TARGET, STEP), "TTFT p99"),
-            Query(quantile(0.99, "llmslo_engine_itl_seconds", "target", TARGET, STEP), "ITL p99"),
+            Query(quantile(0.99, engines_series.ENGINE_TTFT, "target", TARGET, STEP), "TTFT p99"),
+            Query(quantile(0.99, engines_series.ENGINE_ITL, "target", TARGET, STEP), "ITL p99"),
             overrides=[on_the_right("ITL.*", "s")],
             **SIZE,
         ),
@@ -151,11 +153,11 @@ def panels() -> list[Panel]:
 def finish_reasons() -> Collapsed:
     """Why requests ended, as the engine counts."""
 
-    def finished(name: str, by: str, more: str = "") -> str:
-        return f"max by ({by}) (increase({name}{{{TARGET}{more}}}[{STEP}]))"
+    def finished(declared: AnySeries, by: str, more: str = "") -> str:
+        return f"max by ({by}) (increase({declared}{{{TARGET}{more}}}[{STEP}]))"
 
-    every = finished("llmslo_engine_requests_total", "target")
-    counter = "llmslo_engine_requests_finished_total"
+    every = finished(engines_series.ENGINE_REQUESTS, "target")
+    counter = engines_series.ENGINE_FINISHED
     of_reasons = f"sum by (target) ({finished(counter, 'target, reason')})"
     panel = series(
         "Requests finished, by reason",
@@ -176,13 +178,11 @@ def finish_reasons() -> Collapsed:
 
 def speculation() -> Collapsed:
     """Speculative decoding: from counters, else as the engine computes it."""
-    drafts, drafted, accepted = (
-        rate(f"{SPECULATION}_{kind}_total") for kind in ("drafts", "draft_tokens", "accepted_tokens")
-    )
-    length = f"{gauge(f'{SPECULATION}_length_tokens')} > 0"  # 0 without speculation
-    known = [
-        f"{SPECULATION}_{name}{{{TARGET}}}" for name in ("draft_tokens_total", "accepted_tokens_total", "length_tokens")
-    ]
+    drafts = rate(engines_series.ENGINE_DRAFTS)
+    counted = (engines_series.ENGINE_DRAFT_TOKENS, engines_series.ENGINE_ACCEPTED_TOKENS)
+    drafted, accepted = map(rate, counted)
+    length = f"{gauge(engines_series.ENGINE_SPECULATION_LENGTH)} > 0"  # 0 without speculation
+    known = [f"{declared}{{{TARGET}}}" for declared in (*counted, engines_series.ENGINE_SPECULATION_LENGTH)]
     return Collapsed(
         [
             series(
@@ -192,7 +192,7 @@ def speculation() -> Collapsed:
                 "or the engine, as TGI, counts accepted tokens only.",
                 "percentunit",
                 Query(
-                    f"{accepted} / ({drafted} > 0) or {gauge(f'{SPECULATION}_acceptance_ratio')} and {length}",
+                    f"{accepted} / ({drafted} > 0) or {gauge(engines_series.ENGINE_ACCEPTANCE)} and {length}",
                     "accepted",
                 ),
                 high=1,
@@ -213,7 +213,7 @@ def speculation() -> Collapsed:
                 "short",
                 Query(drafted, "drafted"),
                 Query(accepted, "accepted"),
-                Query(rate("llmslo_engine_generation_tokens_total"), "all output tokens"),
+                Query(rate(engines_series.ENGINE_GENERATION_TOKENS), "all output tokens"),
                 overrides=[fixed_color("all output tokens", GREY)],
                 **THIRD,
             ),
@@ -228,7 +228,7 @@ def speculation() -> Collapsed:
 
 def by_prober() -> Collapsed:
     """Each page by itself. Sidecars of one workload have one target, and each reads the page of its own engine."""
-    up = "llmslo_engine_up"
+    up = engines_series.ENGINE_UP
     columns = [
         Column(source="instance", name="Prober"),
         Column(source="engine", name="Engine", width=110),
@@ -242,47 +242,47 @@ def by_prober() -> Collapsed:
         "page. Sidecars read their own engine each; replicas of a prober, and probers of several places, the same one.",
         columns,
         row(gauge(up, "instance")),
-        row(gauge("llmslo_engine_info", "instance, engine, version, model")),
+        row(gauge(engines_series.ENGINE_INFO, "instance, engine, version, model")),
         hide=("Value #B",),
         height=7,
         sort="Prober",
     )
-    figures = (
+    figures: tuple[tuple[str, str, Unit, str], ...] = (
         (
             "Requests running",
             "Requests in the batch. Bad: one engine far from the others; the load balancer prefers or avoids it.",
             "short",
-            gauge("llmslo_engine_requests_running", "instance"),
+            gauge(engines_series.ENGINE_RUNNING, "instance"),
         ),
         (
             "Requests waiting",
             "Requests in the queue. Bad: one engine has a queue while others have none.",
             "short",
-            gauge("llmslo_engine_requests_waiting", "instance"),
+            gauge(engines_series.ENGINE_WAITING, "instance"),
         ),
         (
             "KV cache in use",
             "Share of the KV cache in use. Bad: one engine near 1 while others have room.",
             "percentunit",
-            gauge("llmslo_engine_kv_cache_usage_ratio", "instance"),
+            gauge(engines_series.ENGINE_KV_USAGE, "instance"),
         ),
         (
             "Preemptions",
             "Preemptions per second. Bad: any that last; the KV cache of this engine is too small for its load.",
             "ops",
-            rate("llmslo_engine_preemptions_total", "instance"),
+            rate(engines_series.ENGINE_PREEMPTIONS, "instance"),
         ),
         (
             "Output tokens",
             "Output tokens per second. Bad: one engine makes fewer with as many requests: it is slower than the others.",
             "short",
-            rate("llmslo_engine_generation_tokens_total", "instance"),
+            rate(engines_series.ENGINE_GENERATION_TOKENS, "instance"),
         ),
         (
             "TTFT p95",
             "p95 of all requests as measured by the engine. Bad: one engine above the others.",
             "s",
-            quantile(0.95, "llmslo_engine_ttft_seconds", "instance", TARGET, STEP),
+            quantile(0.95, engines_series.ENGINE_TTFT, "instance", TARGET, STEP),
         ),
     )
     lines = [

@@ -13,10 +13,9 @@ from prober.config.target import TargetSpec
 from prober.exposition.families import Registry
 from prober.features.engines import series
 from prober.features.engines.answering_model import AnsweringModel
-from prober.features.engines.continuity import Continuity, EngineIdentity
-from prober.features.engines.counter_state import CounterState, state_of
+from prober.features.engines.continuity import Continuity, CounterState, EngineIdentity, state_of
 from prober.features.engines.page_reader import PageReader
-from prober.measure.engine_signals import FINISH_REASONS, EngineChange, EngineInfo, PageReading
+from prober.measure.engine_signals import FINISH_REASONS, EngineChange, EngineHistogram, EngineInfo, PageReading
 from prober.measure.event import TargetEvent
 from prober.measure.gpu_reading import GpuReading
 from prober.measure.result import ProbeResult
@@ -25,30 +24,6 @@ from prober.probing.observer import ObservedTarget, TargetObserver
 from prober.probing.supervisor import Supervisor
 from prober.storage.saved_rows import SavedRows
 
-_VALUES = (
-    (series.ENGINE_CONTEXT, "context_tokens"),
-    (series.ENGINE_RUNNING, "requests_running"),
-    (series.ENGINE_WAITING, "requests_waiting"),
-    (series.ENGINE_KV_USAGE, "kv_cache_usage_ratio_max"),
-    (series.ENGINE_KV_CAPACITY, "kv_cache_capacity_tokens"),
-    (series.ENGINE_PREEMPTIONS, "preemptions_total"),
-    (series.ENGINE_PREFIX_QUERIES, "prefix_cache_queries_tokens_total"),
-    (series.ENGINE_PREFIX_HITS, "prefix_cache_hits_tokens_total"),
-    (series.ENGINE_PROMPT_TOKENS, "prompt_tokens_total"),
-    (series.ENGINE_GENERATION_TOKENS, "generation_tokens_total"),
-    (series.ENGINE_REQUESTS, "requests_finished_total"),
-    (series.ENGINE_DRAFTS, "speculation_drafts_total"),
-    (series.ENGINE_DRAFT_TOKENS, "speculation_draft_tokens_total"),
-    (series.ENGINE_ACCEPTED_TOKENS, "speculation_accepted_tokens_total"),
-    (series.ENGINE_ACCEPTANCE, "speculation_acceptance_ratio"),
-    (series.ENGINE_SPECULATION_LENGTH, "speculation_length_tokens"),
-)
-_FINISHED = tuple((f"finished_{reason}_total", reason) for reason in FINISH_REASONS)
-_HISTOGRAMS = (
-    (series.ENGINE_TTFT, "ttft_seconds"),
-    (series.ENGINE_ITL, "itl_seconds"),
-    (series.ENGINE_QUEUE, "queue_seconds"),
-)
 MAX_IDENTITIES = 50  # of one target and process
 OTHER = "other"
 _TOO_MANY = f"its engine has had more than {MAX_IDENTITIES} versions and names of models since the start"
@@ -185,18 +160,15 @@ class TargetEngine(TargetObserver):
             registry.show(series.ENGINE_UP, None, name)
         else:
             registry.show(series.ENGINE_UP, float(signals is not None), name)
-        for declared, field in _VALUES:
-            registry.show(declared, getattr(signals, field) if signals else None, name)
-        for field, reason in _FINISHED:
-            finished = getattr(signals, field) if signals else None
-            registry.show(series.ENGINE_FINISHED, finished, name, reason)
-        for declared, field in _HISTOGRAMS:
-            histogram = getattr(signals, field) if signals else None
-            if histogram is None:
-                registry.show(declared, None, name)
+        for field, declared in series.SIGNALS.items():
+            value = getattr(signals, field, None)
+            if isinstance(value, EngineHistogram):
+                registry.histogram(declared, value.bounds, name).take_over(value.counts, value.sum or 0.0)
             else:
-                child = registry.histogram(declared, histogram.bounds, name)
-                child.take_over(histogram.counts, histogram.sum or 0.0)
+                registry.show(declared, value, name)
+        for reason in FINISH_REASONS:
+            finished = getattr(signals, f"finished_{reason}_total", None)
+            registry.show(series.ENGINE_FINISHED, finished, name, reason)
         self._page_info = signals.info if signals else None
         self._show_info()
 

@@ -1,6 +1,17 @@
 """Series of the engines' own pages."""
 
-from prober.exposition.families import AnySeries, Series, counter, gauge, histogram
+from collections.abc import Callable
+
+from prober.exposition.families import Series, counter, gauge, histogram
+
+SIGNALS: dict[str, Series[str]] = {}  # by the field of EngineSignals that they show
+
+
+def _signal(field: str, kind: Callable[[str, str, str], Series[str]], name: str, text: str) -> Series[str]:
+    """Declare the series of a field of EngineSignals."""
+    declared = SIGNALS[field] = kind(f"llmslo_engine_{name}", text, "target")
+    return declared
+
 
 ENGINE_UP = gauge("llmslo_engine_up", "1 while the engine's metrics page can be read.", "target")
 ENGINE_INFO = gauge(
@@ -11,56 +22,73 @@ ENGINE_INFO = gauge(
     "version",
     "model",
 )
-ENGINE_CONTEXT = gauge("llmslo_engine_context_tokens", "Maximum tokens of prompt and answer together.", "target")
-ENGINE_RUNNING = gauge("llmslo_engine_requests_running", "Requests in the running batch.", "target")
-ENGINE_WAITING = gauge("llmslo_engine_requests_waiting", "Requests waiting in the queue.", "target")
-ENGINE_KV_USAGE = gauge(
-    "llmslo_engine_kv_cache_usage_ratio", "Share of the KV cache in use, of the rank with the highest share.", "target"
+ENGINE_CONTEXT = _signal("context_tokens", gauge, "context_tokens", "Maximum tokens of prompt and answer together.")
+ENGINE_RUNNING = _signal("requests_running", gauge, "requests_running", "Requests in the running batch.")
+ENGINE_WAITING = _signal("requests_waiting", gauge, "requests_waiting", "Requests waiting in the queue.")
+ENGINE_KV_USAGE = _signal(
+    "kv_cache_usage_ratio_max",
+    gauge,
+    "kv_cache_usage_ratio",
+    "Share of the KV cache in use, of the rank with the highest share.",
 )
-ENGINE_KV_CAPACITY = gauge(
-    "llmslo_engine_kv_cache_capacity_tokens", "Size of the KV cache in tokens, summed over ranks.", "target"
+ENGINE_KV_CAPACITY = _signal(
+    "kv_cache_capacity_tokens", gauge, "kv_cache_capacity_tokens", "Size of the KV cache in tokens, summed over ranks."
 )
-ENGINE_PREEMPTIONS = counter("llmslo_engine_preemptions_total", "Requests preempted for lack of KV cache.", "target")
-ENGINE_PREFIX_QUERIES = counter(
-    "llmslo_engine_prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.", "target"
+ENGINE_PREEMPTIONS = _signal(
+    "preemptions_total", counter, "preemptions_total", "Requests preempted for lack of KV cache."
 )
-ENGINE_PREFIX_HITS = counter(
-    "llmslo_engine_prefix_cache_hits_total", "Prompt tokens found in the prefix cache.", "target"
+ENGINE_PREFIX_QUERIES = _signal(
+    "prefix_cache_queries_tokens_total",
+    counter,
+    "prefix_cache_queries_total",
+    "Prompt tokens looked up in the prefix cache.",
 )
-ENGINE_PROMPT_TOKENS = counter("llmslo_engine_prompt_tokens_total", "Prompt tokens of all requests.", "target")
-ENGINE_GENERATION_TOKENS = counter("llmslo_engine_generation_tokens_total", "Tokens generated.", "target")
-ENGINE_REQUESTS = counter("llmslo_engine_requests_total", "Requests finished, for any reason.", "target")
+ENGINE_PREFIX_HITS = _signal(
+    "prefix_cache_hits_tokens_total", counter, "prefix_cache_hits_total", "Prompt tokens found in the prefix cache."
+)
+ENGINE_PROMPT_TOKENS = _signal("prompt_tokens_total", counter, "prompt_tokens_total", "Prompt tokens of all requests.")
+ENGINE_GENERATION_TOKENS = _signal("generation_tokens_total", counter, "generation_tokens_total", "Tokens generated.")
+ENGINE_REQUESTS = _signal("requests_finished_total", counter, "requests_total", "Requests finished, for any reason.")
 ENGINE_FINISHED = counter(
     "llmslo_engine_requests_finished_total",
     "Requests finished, by the reason that the engine counts: stop, length, abort, error, repetition.",
     "target",
     "reason",
 )
-ENGINE_DRAFTS = counter(
-    "llmslo_engine_speculation_drafts_total", "Drafts of speculative decoding that the model verified.", "target"
+ENGINE_DRAFTS = _signal(
+    "speculation_drafts_total",
+    counter,
+    "speculation_drafts_total",
+    "Drafts of speculative decoding that the model verified.",
 )
-ENGINE_DRAFT_TOKENS = counter(
-    "llmslo_engine_speculation_draft_tokens_total", "Tokens drafted by speculative decoding.", "target"
+ENGINE_DRAFT_TOKENS = _signal(
+    "speculation_draft_tokens_total",
+    counter,
+    "speculation_draft_tokens_total",
+    "Tokens drafted by speculative decoding.",
 )
-ENGINE_ACCEPTED_TOKENS = counter(
-    "llmslo_engine_speculation_accepted_tokens_total",
+ENGINE_ACCEPTED_TOKENS = _signal(
+    "speculation_accepted_tokens_total",
+    counter,
+    "speculation_accepted_tokens_total",
     "Tokens drafted by speculative decoding that the model accepted.",
-    "target",
 )
-ENGINE_ACCEPTANCE = gauge(
-    "llmslo_engine_speculation_acceptance_ratio",
+ENGINE_ACCEPTANCE = _signal(
+    "speculation_acceptance_ratio",
+    gauge,
+    "speculation_acceptance_ratio",
     "Share of the draft tokens that were accepted in the latest batches, as the engine computes it; 0 also without speculation.",
-    "target",
 )
-ENGINE_SPECULATION_LENGTH = gauge(
-    "llmslo_engine_speculation_length_tokens",
+ENGINE_SPECULATION_LENGTH = _signal(
+    "speculation_length_tokens",
+    gauge,
+    "speculation_length_tokens",
     "Tokens per draft in the latest batches, with the one that the model adds, as the engine computes it; 0 without speculation.",
-    "target",
 )
-ENGINE_TTFT = histogram("llmslo_engine_ttft_seconds", "TTFT as measured by the engine, in its own buckets.", "target")
-ENGINE_ITL = histogram("llmslo_engine_itl_seconds", "ITL as measured by the engine, in its own buckets.", "target")
-ENGINE_QUEUE = histogram(
-    "llmslo_engine_queue_seconds", "Queue time as measured by the engine, in its own buckets.", "target"
+ENGINE_TTFT = _signal("ttft_seconds", histogram, "ttft_seconds", "TTFT as measured by the engine, in its own buckets.")
+ENGINE_ITL = _signal("itl_seconds", histogram, "itl_seconds", "ITL as measured by the engine, in its own buckets.")
+ENGINE_QUEUE = _signal(
+    "queue_seconds", histogram, "queue_seconds", "Queue time as measured by the engine, in its own buckets."
 )
 ENGINE_CHANGES = counter(
     "llmslo_engine_changes_total",
@@ -75,5 +103,3 @@ ENGINE_LAST_CHANGE = gauge(
     "what",
 )
 ENGINE_CHANGE_KINDS = ("engine", "version", "model", "flags", "driver", "restart")
-
-ALL: tuple[AnySeries, ...] = tuple(value for value in globals().copy().values() if isinstance(value, Series))

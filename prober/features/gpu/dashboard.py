@@ -5,8 +5,10 @@ from typing import Any
 from prober.exposition.dashboards.board import Collapsed
 from prober.exposition.dashboards.panels import Panel, Query, now, series, stat, states
 from prober.exposition.dashboards.queries import STEP, TARGET, WHOLE_GPUS, gauge, rate
-from prober.exposition.dashboards.style import GREEN, NEUTRAL, RED, YELLOW, index_mapping, named
+from prober.exposition.dashboards.style import GREEN, NEUTRAL, RED, YELLOW, Unit, index_mapping, named
+from prober.exposition.families import AnySeries
 from prober.features.gpu import dcgm
+from prober.features.gpu import series as gpu_series
 
 GPU = "target, gpu"
 SIZE: dict[str, Any] = {"width": 12, "height": 7, "empty": "no data: no GPU is read, or it does not report this"}
@@ -27,12 +29,12 @@ def count() -> Panel:
 
 
 def _or_dcgm(own: str, exporter: str) -> str:
-    """What the prober reads itself, else what the DCGM exporter has of the target, never both. exporter: as in `of_target`."""
+    """Values that the prober reads itself, else those of the DCGM exporter, never both. exporter: as in `of_target`."""
     return f"{own} or on (target) {dcgm.of_target(exporter)}"
 
 
-def _gpu(title: str, text: str, unit: str, name: str, exporter: str, **more: Any) -> Panel:
-    query = Query(_or_dcgm(gauge(f"llmslo_gpu_{name}", GPU), exporter), "GPU {{gpu}}")
+def _gpu(title: str, text: str, unit: Unit, declared: AnySeries, exporter: str, **more: Any) -> Panel:
+    query = Query(_or_dcgm(gauge(declared, GPU), exporter), "GPU {{gpu}}")
     return series(title, text, unit, query, **{**SIZE, **more})
 
 
@@ -48,7 +50,7 @@ def _panels() -> list[Panel]:
             "Utilisation",
             "Share of time in which a kernel was running. Bad: it falls while requests wait; look at the host CPU.",
             "percentunit",
-            "utilization_ratio",
+            gpu_series.GPU_UTILIZATION,
             "DCGM_FI_DEV_GPU_UTIL{} / 100 or DCGM_FI_PROF_GR_ENGINE_ACTIVE{}",  # partitions have the latter only
             high=1,
         ),
@@ -57,7 +59,7 @@ def _panels() -> list[Panel]:
             "Share of the memory bandwidth in use. Bad: near 1 while latency is too high: decoding is limited by memory bandwidth. "
             "No data: GPUs before Hopper do not report it.",
             "percentunit",
-            "memory_bandwidth_ratio",
+            gpu_series.GPU_BANDWIDTH,
             "DCGM_FI_PROF_DRAM_ACTIVE{}",
             high=1,
         ),
@@ -66,11 +68,11 @@ def _panels() -> list[Panel]:
             "Share of resident warps, and of cycles in which tensor cores were active. Bad: both fall at the same load.",
             "percentunit",
             Query(
-                _or_dcgm(gauge("llmslo_gpu_sm_occupancy_ratio", GPU), "DCGM_FI_PROF_SM_OCCUPANCY{}"),
+                _or_dcgm(gauge(gpu_series.GPU_OCCUPANCY, GPU), "DCGM_FI_PROF_SM_OCCUPANCY{}"),
                 "GPU {{gpu}} warps",
             ),
             Query(
-                _or_dcgm(gauge("llmslo_gpu_tensor_active_ratio", GPU), "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE{}"),
+                _or_dcgm(gauge(gpu_series.GPU_TENSOR, GPU), "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE{}"),
                 "GPU {{gpu}} tensor",
             ),
             high=1,
@@ -82,7 +84,7 @@ def _panels() -> list[Panel]:
             "percentunit",
             Query(
                 _or_dcgm(
-                    f"{gauge('llmslo_gpu_memory_used_bytes', GPU)} / {gauge('llmslo_gpu_memory_total_bytes', GPU)}",
+                    f"{gauge(gpu_series.GPU_MEMORY_USED, GPU)} / {gauge(gpu_series.GPU_MEMORY_TOTAL, GPU)}",
                     "DCGM_FI_DEV_FB_USED{} / (DCGM_FI_DEV_FB_USED{} + DCGM_FI_DEV_FB_FREE{})",
                 ),
                 "GPU {{gpu}}",
@@ -94,14 +96,14 @@ def _panels() -> list[Panel]:
             "Power",
             "Power draw. Bad: one GPU far below the others under the same load.",
             "watt",
-            "power_watts",
+            gpu_series.GPU_POWER,
             "DCGM_FI_DEV_POWER_USAGE{}",
         ),
         _gpu(
             "SM clock",
             "Clock of the SMs. Bad: lower at the same load; see throttling.",
             "hertz",
-            "sm_clock_hertz",
+            gpu_series.GPU_CLOCK,
             "DCGM_FI_DEV_SM_CLOCK{} * 1e6",
         ),
         states(
@@ -110,10 +112,10 @@ def _panels() -> list[Panel]:
             "Bad: thermal, hardware or power_brake. No data: also if the GPUs are read by the DCGM exporter.",
             index_mapping(("no", GREEN), ("throttled", RED)),
             Query(
-                f'max by (gpu, reason) (llmslo_gpu_throttle_active{{{TARGET},reason=~"{FAULTS}"}})',
+                f'max by (gpu, reason) ({gpu_series.GPU_THROTTLE}{{{TARGET},reason=~"{FAULTS}"}})',
                 "GPU {{gpu}} {{reason}}",
             ),
-            Query(f'max by (gpu) (llmslo_gpu_throttle_active{{{TARGET},reason="power_cap"}})', "GPU {{gpu}} power_cap"),
+            Query(f'max by (gpu) ({gpu_series.GPU_THROTTLE}{{{TARGET},reason="power_cap"}})', "GPU {{gpu}} power_cap"),
             overrides=[
                 named(".*power_cap", ("mappings", index_mapping(("no", GREEN), ("at its cap", YELLOW)))),
             ],
@@ -123,7 +125,7 @@ def _panels() -> list[Panel]:
             "Temperature",
             "Temperature of the chip. Bad: near the start of thermal throttling, 85 to 90 °C on most GPUs.",
             "celsius",
-            "temperature_celsius",
+            gpu_series.GPU_TEMPERATURE,
             "DCGM_FI_DEV_GPU_TEMP{}",
         ),
         series(
@@ -132,12 +134,12 @@ def _panels() -> list[Panel]:
             "XID, so of those only a new one is counted, and no ECC errors.",
             "short",
             Query(
-                f"max by (gpu, kind) (increase(llmslo_gpu_ecc_errors_total{{{TARGET}}}[{STEP}])) > 0",
+                f"max by (gpu, kind) (increase({gpu_series.GPU_ECC}{{{TARGET}}}[{STEP}])) > 0",
                 "GPU {{gpu}} ECC {{kind}}",
             ),
             Query(
                 _or_dcgm(
-                    f"max by ({GPU}) (increase(llmslo_gpu_xid_errors_total{{{TARGET}}}[{STEP}]))",
+                    f"max by ({GPU}) (increase({gpu_series.GPU_XID}{{{TARGET}}}[{STEP}]))",
                     dcgm.NEW_XID,
                 ),
                 "GPU {{gpu}} XID",
@@ -152,14 +154,14 @@ def _panels() -> list[Panel]:
             *(
                 Query(
                     _or_dcgm(
-                        rate("llmslo_gpu_pcie_bytes_total", GPU, f',direction="{direction}"'),
+                        rate(gpu_series.GPU_PCIE, GPU, f',direction="{direction}"'),
                         f"DCGM_FI_PROF_PCIE_{theirs}_BYTES{{}}",
                     ),
                     f"GPU {{{{gpu}}}} PCIe {direction}",
                 )
                 for direction, theirs in (("sent", "TX"), ("received", "RX"))
             ),
-            Query(rate("llmslo_gpu_nvlink_bytes_total", "gpu, direction"), "GPU {{gpu}} NVLink {{direction}}"),
+            Query(rate(gpu_series.GPU_NVLINK, "gpu, direction"), "GPU {{gpu}} NVLink {{direction}}"),
             **SIZE,
         ),
     ]

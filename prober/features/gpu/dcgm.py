@@ -10,6 +10,7 @@ Names and units are those of default-counters.csv and dcp-metrics-included.csv o
 """
 
 from prober.exposition.dashboards.queries import STEP, TARGET
+from prober.probing import series as probe_series
 
 LABELS = frozenset(
     (
@@ -29,7 +30,7 @@ NEW_XID = (
     f" == ignoring (err_code, err_msg) DCGM_FI_DEV_XID_ERRORS{{}} offset {STEP})"
 )
 _POD_OF_TARGET = (
-    f"label_replace(group by (target) (llmslo_target_state{{{TARGET}}}),"
+    f"label_replace(group by (target) ({probe_series.STATE}{{{TARGET}}}),"
     ' "pod", "$1/$2", "target", "([^/]+)/(?:[^/]+/)?([^/]+)")'
 )
 

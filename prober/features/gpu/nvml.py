@@ -1,6 +1,6 @@
 """NVIDIA's driver library (NVML), called through nvidia-ml-py (module `pynvml`, passed in).
 
-Every call is timed. Every error means one of: permanently absent, currently absent, GPU lost. A call that a GPU does not support
+Every error means one of: permanently absent, currently absent, GPU lost. A call that a GPU does not support
 or forbids is remembered with its reason and not repeated.
 
 All functions block. ctypes releases the interpreter's lock during each call, so a slow driver delays only the calling thread.
@@ -8,9 +8,7 @@ All functions block. ctypes releases the interpreter's lock during each call, so
 
 import ctypes
 import threading
-import time
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 _EVENT_WAIT_MS = 100  # longest call of the thread that waits for faults, and so the delay of `stop`
@@ -47,25 +45,11 @@ class Device(Protocol):
     refused: dict[str, str]
 
 
-@dataclass(slots=True)
-class Cost:
-    """Total cost of one kind of call, in seconds of the worker thread."""
-
-    calls: int = 0
-    seconds: float = 0.0
-    worst_seconds: float = 0.0
-
-
 class Library:
-    """The driver's library.
-
-    costs: by name of the call
-    has_stale_handle: a handle was not accepted, so its GPU may have been lost and come back
-    """
+    """The driver's library. has_stale_handle: a handle was not accepted, so its GPU may have been lost and come back."""
 
     def __init__(self, nvml: Any) -> None:
         self.nvml = nvml
-        self.costs: dict[str, Cost] = {}
         self.has_stale_handle = False
 
     def call(self, name: str, *arguments: Any) -> Any:
@@ -73,15 +57,7 @@ class Library:
         function = getattr(self.nvml, name, None)
         if function is None:  # an older nvidia-ml-py
             raise self.nvml.NVMLError(_FUNCTION_NOT_FOUND)
-        began = time.perf_counter()
-        try:
-            return function(*arguments)
-        finally:
-            took = time.perf_counter() - began
-            cost = self.costs.setdefault(name, Cost())
-            cost.calls += 1
-            cost.seconds += took
-            cost.worst_seconds = max(cost.worst_seconds, took)
+        return function(*arguments)
 
     def query(self, refused: dict[str, str], name: str, *arguments: Any) -> Any:
         """Call `name` and return its result; None if the value is absent. Raises Lost."""

@@ -1,9 +1,9 @@
 """NVIDIA's GPUs by NVML, through nvidia-ml-py (module `pynvml`, imported only when a reader is opened).
 
 All functions block: call `open_reader`, `Reader.read` and `Reader.close` in one worker thread of their own. `nvml` makes the
-calls, times them and classifies their errors.
+calls and classifies their errors.
 
-Calls of a read for each GPU, and their mean costs on an H200 with driver 580 (`bench.gpu`; `Reader.costs` measures them):
+Calls of a read for each GPU, and their mean costs on an H200 with driver 580 (`bench.gpu` measures them):
 
     call                                                  cost          when
     GetHandleByIndex, GetUUID, GetName                    6 ms          opening and re-listing only: handles are kept
@@ -26,7 +26,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from prober.features.gpu.nvml import LOST, NO_PERMISSION, UNKNOWN, Cost, Faults, Field, Library, Lost, address
+from prober.features.gpu.nvml import LOST, NO_PERMISSION, UNKNOWN, Faults, Field, Library, Lost, address
 from prober.measure.gpu_reading import GpuReading, ThrottleReason
 
 REOPEN_INTERVAL_S = 60.0  # a lost GPU needs a restart of the library, which can take seconds
@@ -95,11 +95,6 @@ class Reader:
         self.trouble = ""
 
     @property
-    def costs(self) -> dict[str, Cost]:
-        """Total cost of each kind of call, by its name in NVML."""
-        return self._library.costs
-
-    @property
     def refused(self) -> dict[str, dict[str, str]]:
         """Reasons by UUID of the GPU or partition and by name of the refused call."""
         return {part.uuid: dict(part.refused) for card in self._cards for part in _parts(card)}
@@ -117,7 +112,8 @@ class Reader:
                     devices += self._read(card)
                 except Lost:
                     self._lost = True
-                    self._forget(card)
+                    self._cards.remove(card)
+                    self._free(card)
         return devices
 
     def close(self) -> None:
@@ -177,10 +173,6 @@ class Reader:
                 return
             self._faults.stop()
         self._faults = Faults(self._library, self._cards, self._xids)
-
-    def _forget(self, card: _Card) -> None:
-        self._cards.remove(card)
-        self._free(card)
 
     def _free(self, card: _Card) -> None:
         for part in _parts(card):
@@ -258,11 +250,16 @@ class Reader:
         sent, received = self._pcie(card)
         watched = self._faults is not None and self._faults.watches(card.uuid)
         clock = self._query(card, "nvmlDeviceGetClockInfo", 1)  # MHz, of the SMs
+        rates = self._query(card, "nvmlDeviceGetUtilizationRates")  # none of a partitioned GPU, where GPM has the share
+        celsius = self._query_either(card, "nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature", 0)
+        throttles = self._query_either(
+            card, "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"
+        )
         return GpuReading(
             index=card.index,
             uuid=card.uuid,
             name=card.name,
-            utilization_ratio=self._utilization(card, metrics),
+            utilization_ratio=metrics.get(_GRAPHICS) if rates is None else rates.gpu / 100,
             memory_used_bytes=used,
             memory_total_bytes=total,
             memory_bandwidth_ratio=metrics.get(_DRAM),
@@ -270,9 +267,11 @@ class Reader:
             tensor_active_ratio=metrics.get(_TENSOR),
             power_watts=_thousandths(self._query(card, "nvmlDeviceGetPowerUsage")),
             energy_joules=_thousandths(self._query(card, "nvmlDeviceGetTotalEnergyConsumption")),
-            temperature_celsius=self._temperature(card),
+            temperature_celsius=None if celsius is None else float(celsius),
             sm_clock_hertz=None if clock is None else clock * 1e6,
-            throttled=self._throttled(card),
+            throttled=None
+            if throttles is None
+            else frozenset(reason for bit, reason in _THROTTLES.items() if throttles & bit),
             ecc_corrected_errors=self._query(card, "nvmlDeviceGetTotalEccErrors", 0, 0),  # since the driver was loaded
             ecc_uncorrected_errors=self._query(card, "nvmlDeviceGetTotalEccErrors", 1, 0),
             xid_errors=self._xids.get(card.uuid) if watched else None,
@@ -285,29 +284,17 @@ class Reader:
     def _query(self, card: _Card, name: str, *arguments: int) -> Any:
         return self._library.query(card.refused, name, card.handle, *arguments)
 
+    def _query_either(self, card: _Card, name: str, old_name: str, *arguments: int) -> Any:
+        """The answer to the present call, else to that of older drivers, which is gone in CUDA 14."""
+        value = self._query(card, name, *arguments)
+        return self._query(card, old_name, *arguments) if value is None else value
+
     def _memory(self, card: _Card) -> tuple[int | None, int | None]:
         """Used and total bytes. The first call leaves out memory that the driver reserves; the call of older drivers counts it."""
         memory = self._query(card, "nvmlDeviceGetMemoryInfo", self._library.nvml.nvmlMemory_v2)
         if memory is None:
             memory = self._query(card, "nvmlDeviceGetMemoryInfo")
         return (None, None) if memory is None else (memory.used, memory.total)
-
-    def _utilization(self, card: _Card, metrics: dict[int, float]) -> float | None:
-        """Share of time with any work, from NVML; from GPM for a partitioned GPU, where NVML gives none."""
-        rates = self._query(card, "nvmlDeviceGetUtilizationRates")
-        return metrics.get(_GRAPHICS) if rates is None else rates.gpu / 100
-
-    def _temperature(self, card: _Card) -> float | None:
-        celsius = self._query(card, "nvmlDeviceGetTemperatureV", 0)
-        if celsius is None:
-            celsius = self._query(card, "nvmlDeviceGetTemperature", 0)  # older drivers; gone in CUDA 14
-        return None if celsius is None else float(celsius)
-
-    def _throttled(self, card: _Card) -> frozenset[ThrottleReason] | None:
-        bits = self._query(card, "nvmlDeviceGetCurrentClocksEventReasons")
-        if bits is None:
-            bits = self._query(card, "nvmlDeviceGetCurrentClocksThrottleReasons")  # before 535; gone in CUDA 14
-        return None if bits is None else frozenset(reason for bit, reason in _THROTTLES.items() if bits & bit)
 
     def _pcie(self, card: _Card) -> tuple[int | None, int | None]:
         """Bytes sent and received, with the headers of their packets.

@@ -1,6 +1,6 @@
 """Series of the GPUs."""
 
-from prober.exposition.families import AnySeries, Series, counter, gauge
+from prober.exposition.families import counter, gauge
 
 _GPU = ("target", "gpu")
 GPU_INFO = gauge(
@@ -23,5 +23,3 @@ GPU_PCIE = counter("llmslo_gpu_pcie_bytes_total", "Bytes over PCIe.", *_GPU, "di
 GPU_NVLINK = counter("llmslo_gpu_nvlink_bytes_total", "Bytes over NVLink.", *_GPU, "direction")
 GPU_PRICE = gauge("llmslo_gpu_price_dollars_per_hour", "Configured price of one GPU for an hour.", "target")
 GPUS = gauge("llmslo_gpus", "Configured number of GPUs that serve the target.", "target")
-
-ALL: tuple[AnySeries, ...] = tuple(value for value in globals().copy().values() if isinstance(value, Series))

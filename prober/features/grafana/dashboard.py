@@ -3,19 +3,20 @@
 from prober.exposition.dashboards.panels import Panel, Query, counts, now, series, stat
 from prober.exposition.dashboards.queries import INSTANCE, gauge, increase
 from prober.exposition.dashboards.style import NEUTRAL
+from prober.features.grafana import series as grafana_series
 
 SIZE = {"width": 8, "height": 6}
 
 
 def panels() -> list[Panel]:
     """State of the dashboards, last and failed synchronisations."""
-    success = f"max by (what) (llmslo_grafana_sync_last_success_timestamp_seconds{{{INSTANCE}}} > 0)"
+    success = f"max by (what) ({grafana_series.GRAFANA_SUCCESS}{{{INSTANCE}}} > 0)"
     return [
         counts(
             "Dashboards in Grafana",
             "Dashboards in Grafana by state. Bad: failed; edited ones are not updated by new releases. "
             "No data: the prober is not configured to write dashboards.",
-            now(f"{gauge('llmslo_grafana_dashboards', 'state', select=INSTANCE)} > 0", "{{state}}"),
+            now(f"{gauge(grafana_series.GRAFANA_DASHBOARDS, 'state', select=INSTANCE)} > 0", "{{state}}"),
             **SIZE,
         ),
         stat(
@@ -31,7 +32,7 @@ def panels() -> list[Panel]:
             "Failed synchronisations with Grafana",
             "Failed synchronisations of dashboards and annotations. Bad: any that persist; check address and token.",
             "short",
-            Query(increase("llmslo_grafana_sync_failures_total", "what", select=INSTANCE), "{{what}}"),
+            Query(increase(grafana_series.GRAFANA_FAILURES, "what", select=INSTANCE), "{{what}}"),
             bars=True,
             **SIZE,
         ),

@@ -1,6 +1,6 @@
 """Series of the synchronisation with Grafana."""
 
-from prober.exposition.families import AnySeries, Series, counter, gauge
+from prober.exposition.families import counter, gauge
 
 GRAFANA_FAILURES = counter(
     "llmslo_grafana_sync_failures_total", "Failed synchronisations with Grafana, of dashboards or annotations.", "what"
@@ -16,5 +16,3 @@ GRAFANA_DASHBOARDS = gauge(
     "state",
 )
 GRAFANA_DASHBOARD_STATES = ("current", "edited", "provisioned", "failed")
-
-ALL: tuple[AnySeries, ...] = tuple(value for value in globals().copy().values() if isinstance(value, Series))

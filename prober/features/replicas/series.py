@@ -1,6 +1,6 @@
 """Series of shards and leases."""
 
-from prober.exposition.families import AnySeries, Series, counter, gauge
+from prober.exposition.families import counter, gauge
 
 LEASE_HELD = gauge(
     "llmslo_lease_held",
@@ -15,5 +15,3 @@ SHARD_INFO = gauge(
     "shards",
 )
 SHARDS = gauge("llmslo_shards", "Number of shards, as known to this replica.")
-
-ALL: tuple[AnySeries, ...] = tuple(value for value in globals().copy().values() if isinstance(value, Series))

@@ -5,6 +5,7 @@ from prober.exposition.dashboards.panels import Column, Panel, Query, now, row, 
 from prober.exposition.dashboards.queries import BUDGET_LEFT, BURN_RATE, FIRING, PROBES, increase, slo_state
 from prober.exposition.dashboards.style import GREEN, ORANGE, RED, SYMLOG, YELLOW, dashed, text_mapping
 from prober.exposition.dashboards.vocabulary import BUDGET_STEPS, SEVERITIES, SLO_STATES, target_column
+from prober.features.slo import series as slo_series
 from prober.measure.burn_rate_windows import WORKBOOK_PAIRS
 
 SLOS = f'{PROBES},slo=~"$slo"'
@@ -66,10 +67,10 @@ def _table() -> Panel:
         columns,
         row(slo_state(LEVEL, SLOS)),
         row(f"min by ({LEVEL}) ({BUDGET_LEFT}{{{SLOS}}})"),
-        row(f"max by ({LEVEL}) (llmslo_slo_objective_ratio{{{SLOS}}})"),
-        row(f"max by ({LEVEL}) (llmslo_slo_threshold_seconds{{{SLOS}}})"),
-        row(increase("llmslo_slo_bad_events_total", LEVEL, select=SLOS, window="$__range")),
-        row(increase("llmslo_slo_events_total", LEVEL, select=SLOS, window="$__range")),
+        row(f"max by ({LEVEL}) ({slo_series.SLO_OBJECTIVE}{{{SLOS}}})"),
+        row(f"max by ({LEVEL}) ({slo_series.SLO_THRESHOLD}{{{SLOS}}})"),
+        row(increase(slo_series.SLO_BAD_EVENTS, LEVEL, select=SLOS, window="$__range")),
+        row(increase(slo_series.SLO_EVENTS, LEVEL, select=SLOS, window="$__range")),
         sort="Budget left",
     )
 
@@ -174,13 +175,13 @@ def _firing() -> Panel:
 
 
 def _where() -> Panel:
-    bad = increase("llmslo_slo_bad_events_total", "target, workload, slo", select=SLOS, window="$__range")
+    bad = increase(slo_series.SLO_BAD_EVENTS, "target, workload, slo", select=SLOS, window="$__range")
     return series(
         "Bad events, top ten",
         "Bad events of the ten SLOs and workloads with most of them in this range. Bad: one that stands out.",
         "short",
         Query(
-            f"{increase('llmslo_slo_bad_events_total', LEVEL, select=SLOS)} and topk(10, {bad} > 0)",
+            f"{increase(slo_series.SLO_BAD_EVENTS, LEVEL, select=SLOS)} and topk(10, {bad} > 0)",
             "{{target}} {{workload}} {{slo}}",
         ),
         bars=True,
@@ -191,7 +192,8 @@ def _where() -> Panel:
 
 def _shares() -> Panel:
     bad, events = (
-        increase(f"llmslo_slo_{kind}_total", LEVEL, select=SLOS, window="$window") for kind in ("bad_events", "events")
+        increase(declared, LEVEL, select=SLOS, window="$window")
+        for declared in (slo_series.SLO_BAD_EVENTS, slo_series.SLO_EVENTS)
     )
     return series(
         "Share of bad events",
@@ -199,7 +201,7 @@ def _shares() -> Panel:
         "Bad: above the share that the objective allows, dashed.",
         "percentunit",
         Query(f"{bad} / ({events} > 0)", "{{target}} {{workload}} {{slo}}"),
-        Query(f"1 - max by (slo) (llmslo_slo_objective_ratio{{{SLOS}}})", "allowed by {{slo}}"),
+        Query(f"1 - max by (slo) ({slo_series.SLO_OBJECTIVE}{{{SLOS}}})", "allowed by {{slo}}"),
         width=12,
         overrides=[dashed("allowed by .*")],
     )

@@ -1,6 +1,6 @@
 """Series of the SLOs."""
 
-from prober.exposition.families import AnySeries, Series, counter, gauge
+from prober.exposition.families import counter, gauge
 
 _PROBE = ("target", "workload")
 SLO_EVENTS = counter("llmslo_slo_events_total", "Events that the SLO judges.", *_PROBE, "slo")
@@ -16,5 +16,3 @@ SLO_OBJECTIVE = gauge(
 SLO_THRESHOLD = gauge(
     "llmslo_slo_threshold_seconds", "Declared latency up to which an event is good.", *_PROBE, "slo", "signal"
 )
-
-ALL: tuple[AnySeries, ...] = tuple(value for value in globals().copy().values() if isinstance(value, Series))

@@ -60,8 +60,7 @@ class Machine:
         return [stub.stub_calls(name.encode()) for name in names]
 
     def look(self, *names: str) -> list[Any]:
-        attributes = [getattr(self.reader, name) for name in names]
-        return json.loads(json.dumps(attributes, default=dataclasses.asdict))  # type: ignore[no-any-return]
+        return [getattr(self.reader, name) for name in names]
 
     def hardware(self, chosen: list[int | str] | None) -> list[list[str]]:
         return [[fact.name, fact.value] for fact in read_hardware(chosen)]
