@@ -88,25 +88,31 @@ def packed(message: object) -> bytes:
 
 
 class Channel(asyncio.Protocol):
-    """An end of a channel. received: called with each message; lost: called once, when the other end is gone."""
+    """An end of a channel. write: sends bytes; None before the begin and after the end
+
+    received: called with each message; lost: called once, when the other end is gone
+    """
 
     def __init__(self, received: Callable[[Any], None], lost: Callable[[], None]) -> None:
         self._received, self._lost = received, lost
         self._buffer = bytearray()
         self._transport: asyncio.Transport | None = None
+        self.write: Callable[[bytes], None] | None = None
 
     def send(self, message: object) -> None:
         """Send a message, unless the other end is gone."""
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(packed(message))
+        if self.write is not None:
+            self.write(packed(message))
 
     def close(self) -> None:
         """Close this end, which the other one sees."""
+        self.write = None
         if self._transport is not None:
             self._transport.close()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self.write = self._transport.write
 
     def data_received(self, data: bytes) -> None:
         buffer, at = self._buffer, 0
@@ -121,4 +127,5 @@ class Channel(asyncio.Protocol):
         del buffer[:at]
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.write = None
         self._lost()

@@ -1,6 +1,6 @@
 """Workers on the nodes of a Ray cluster, for more load than one machine can send.
 
-They are the processes of `worker`, each started by an actor (`ray_actor`) that passes the bytes of its channel on. Everything that
+They are the processes of `worker`, each started by an actor (`worker_host`) that passes the bytes of its channel on. Everything that
 decides stays in the prober, as with workers of this machine. What differs is the clock: a node's CLOCK_MONOTONIC has another origin,
 so its worker moves due times to the node's clock, and stamps back, by one offset a request. Latencies are differences of stamps
 of one clock and keep their precision; only the due time bears the error of the offset, which the gate of the send lag includes.
@@ -19,8 +19,8 @@ from ray.exceptions import RayError
 
 from prober import __version__
 from prober.probing.clock_offset import ClockOffset, Offset
-from prober.probing.ray_actor import RayActor
-from prober.probing.workers import START_S, WorkerProcess, Workers, WorkersUnavailable, automatic_count
+from prober.probing.worker_host import WorkerHost
+from prober.probing.workers import START_S, WorkerProcess, WorkersUnavailable, automatic_count
 
 LOCAL, AUTO = "local", "auto"
 REACH_S = 3.0  # to connect to the address of a cluster
@@ -72,10 +72,10 @@ class RayWorker(WorkerProcess):
 
     async def _open(self, module: str) -> None:
         options = {"num_cpus": 1, "scheduling_strategy": "SPREAD", "max_restarts": 0}
-        self._actor = ray.remote(RayActor).options(**options).remote(self.number, module)
+        self._actor = ray.remote(WorkerHost).options(**options).remote(self.number, module)
         try:
             async with asyncio.timeout(START_S):
-                version, self.node = await self._actor.start.remote()
+                version, self.node = await self._actor.relay.remote()
                 for _ in range(FIRST_EXCHANGES):
                     await self._exchange(b"")
         except TimeoutError:
@@ -88,7 +88,7 @@ class RayWorker(WorkerProcess):
             raise WorkersUnavailable(f"worker {self.number} does not start on Ray ({reason}); {INSTALL}") from None
         if version != __version__:
             raise WorkersUnavailable(f"node {self.node} has version {version} of the prober; {INSTALL}")
-        self.channel.connection_made(_Calls(self._write))
+        self.channel.write = self._write
         self._tasks = [asyncio.create_task(self._deliver()), asyncio.create_task(self._collect())]
 
     def _write(self, data: bytes) -> None:
@@ -124,39 +124,17 @@ class RayWorker(WorkerProcess):
             self.channel.connection_lost(None)
 
 
-class _Calls(asyncio.Transport):
-    """The end of a channel whose bytes go by calls of an actor."""
-
-    def __init__(self, write: Callable[[bytes], None]) -> None:
-        super().__init__()
-        self._write, self._is_closing = write, False
-
-    def write(self, data: "bytes | bytearray | memoryview[Any]") -> None:
-        self._write(bytes(data))
-
-    def is_closing(self) -> bool:
-        return self._is_closing
-
-    def close(self) -> None:
-        self._is_closing = True
-
-
 @asynccontextmanager
-async def open_ray_workers(address: str, count: int | None, module: str) -> AsyncIterator[Workers]:
-    """So many workers on the nodes of a cluster, None: one a processor but one. Raises WorkersUnavailable.
+async def joined(address: str, count: int | None) -> AsyncIterator[int]:
+    """The number of workers for a cluster that this process has joined. None: one a processor but one. Raises WorkersUnavailable.
 
     address: `local` starts a cluster of this machine, `auto` is the one that this machine belongs to, else HOST:PORT of its head
     """
-    workers = Workers()
     try:
         await _reach(address)
         await asyncio.to_thread(_join, address, count)
-        if count is None:
-            count = max(1, int(ray.cluster_resources().get("CPU", 1)) - 1)
-        await workers.start(count, module, RayWorker)
-        yield workers
+        yield count if count is not None else max(1, int(ray.cluster_resources().get("CPU", 1)) - 1)
     finally:
-        await workers.close()
         await asyncio.to_thread(ray.shutdown)
 
 

@@ -9,10 +9,6 @@ the schedule of the union is that of one process by construction.
 import asyncio
 import logging
 import os
-import signal
-import socket
-import sys
-from asyncio.subprocess import DEVNULL, Process
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -28,6 +24,7 @@ from prober.probing.channel import Beat, Channel, Cut, Ended, NewTarget, Send
 from prober.probing.clock_offset import Offset, checked_clock
 from prober.probing.probe import LocalRun, ProbeRun, always, begin_ns
 from prober.probing.target import Identity, Target
+from prober.probing.worker_host import WorkerHost
 
 BEAT_S = 0.25
 MAX_SILENT_BEATS = 8  # without a message of a worker; then it is killed
@@ -53,7 +50,7 @@ class WorkerProcess:
         self.silent_beats = 0
         self.started, self.lost = asyncio.Event(), asyncio.Event()
         self.channel = Channel(lambda message: received(self, message), self.lost.set)
-        self.process: Process | None = None
+        self.host: WorkerHost | None = None
 
     async def start(self, module: str) -> None:
         """Start the process and wait until it runs. Raises WorkersUnavailable."""
@@ -75,32 +72,13 @@ class WorkerProcess:
 
     async def _open(self, module: str) -> None:
         """Start the process and open its channel."""
-        ours, theirs = socket.socketpair()
-        with theirs:
-            await asyncio.get_running_loop().create_connection(lambda: self.channel, sock=ours)
-            # A session of its own: Ctrl-C in a terminal goes to the prober, which decides.
-            command = ("-m", module, str(self.number), str(theirs.fileno()), str(os.getpid()))
-            self.process = await asyncio.create_subprocess_exec(
-                *(sys.executable, *command),
-                pass_fds=(theirs.fileno(),),
-                stdin=DEVNULL,
-                stdout=DEVNULL,
-                start_new_session=True,
-            )
+        self.host = WorkerHost(self.number, module)
+        await asyncio.get_running_loop().create_connection(lambda: self.channel, sock=self.host.socket)
 
     async def end(self, timeout_s: float) -> str:
         """Close the channel, kill the process after `timeout_s`, and return how it ended."""
         self.channel.close()
-        if self.process is None:
-            return "not started"
-        try:
-            async with asyncio.timeout(timeout_s):
-                code = await self.process.wait()
-        except TimeoutError:
-            if self.process.returncode is None:
-                self.process.kill()
-            code = await self.process.wait()
-        return signal.Signals(-code).name if code < 0 else f"exit status {code}"
+        return await self.host.end(timeout_s) if self.host is not None else "not started"
 
 
 MakeWorker = Callable[[int, Callable[[WorkerProcess, Any], None]], WorkerProcess]
@@ -310,27 +288,32 @@ class WorkerRun(ProbeRun):
 
 @asynccontextmanager
 async def open_workers(count: int | None, module: str = MODULE, ray: str = "") -> AsyncIterator[Workers]:
-    """So many workers, None: `automatic_count`; one: none, as the prober itself sends. Raises WorkersUnavailable.
+    """Start `count` workers. None: one for each spare core. 1 on this machine: send in-process. Raises WorkersUnavailable.
 
     ray: address of the Ray cluster whose nodes they run on; "": this machine
     """
-    if ray:
+    workers = Workers()
+    if not ray:
+        count = automatic_count() if count is None else count
         try:
-            from prober.probing.ray_workers import open_ray_workers  # an extra, and slow to import
-        except ModuleNotFoundError as problem:
-            if problem.name != "ray":
-                raise
-            raise WorkersUnavailable("--ray needs Ray; install it: pip install 'llm-slo-prober[ray]'") from None
-        async with open_ray_workers(ray, count, module) as workers:
+            if count > 1:
+                await workers.start(count, module)
             yield workers
+        finally:
+            await workers.close()
         return
-    workers, count = Workers(), automatic_count() if count is None else count
     try:
-        if count > 1:
-            await workers.start(count, module)
-        yield workers
-    finally:
-        await workers.close()
+        from prober.probing.ray_workers import RayWorker, joined  # an extra, and slow to import
+    except ModuleNotFoundError as problem:
+        if problem.name != "ray":
+            raise
+        raise WorkersUnavailable("--ray needs Ray; install it: pip install 'llm-slo-prober[ray]'") from None
+    async with joined(ray, count) as nodes_count:
+        try:
+            await workers.start(nodes_count, module, RayWorker)
+            yield workers
+        finally:
+            await workers.close()
 
 
 def automatic_count() -> int:

@@ -138,7 +138,7 @@ def schedule(target: Target, count: int, per_s: float = 100.0) -> list[int]:
 
 
 def processes(workers: Workers) -> list[int]:
-    return [process.process.pid for process in workers._processes if process.process is not None]
+    return [process.host.process.pid for process in workers._processes if process.host is not None]
 
 
 def is_there(pid: int) -> bool:
