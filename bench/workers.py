@@ -271,7 +271,7 @@ def _frame(rng: Random, number: int, tokens: int) -> bytes:
     )
     request_id = f"slo-probe-{number:016x}"
     result = ProbeResult("t", "chat", request_id, 1.7e9, Outcome.OK, "", timeline, "m", "vllm", 500, tokens, worker=1)
-    return packed(Ended(request_id, result, None))[LENGTH_BYTES:]
+    return packed(Ended(result, None))[LENGTH_BYTES:]
 
 
 def _memory_mb() -> float:
