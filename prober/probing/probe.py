@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-import secrets
+import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -88,7 +88,7 @@ async def run_probe(
 
 def new_request(target: Target, drawer: Drawer, due_ns: int) -> Request:
     """Draw a request to this target."""
-    return drawer.draw(secrets.randbits(64), due_ns, target.prompt_calibration)
+    return drawer.draw(uuid.uuid4().int >> 64, due_ns, target.prompt_calibration)
 
 
 async def in_turn(target: Target, request: Request) -> Request:
