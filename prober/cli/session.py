@@ -12,9 +12,8 @@ from prober.measure.outcome import ANSWERED, Outcome, Verdict
 from prober.measure.result import ProbeResult, unsent
 from prober.measure.warmup import WarmUpLength
 from prober.net.clock import Clock
-from prober.probing.calibration import calibrate
 from prober.probing.pacer import pace
-from prober.probing.probe import Launch, LocalRun, new_request, run_probe
+from prober.probing.probe import Launch, LocalRun, calibrate, new_request, run_probe
 from prober.probing.target import Target
 from prober.results.result import Target as Described
 from prober.workload.workloads import RequestGenerator

@@ -6,6 +6,7 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from random import Random
 
 from prober.measure.api import APIS, CHAT
 from prober.measure.chat import OTHER_LIMIT
@@ -24,8 +25,12 @@ from prober.probing.answer_checks import CheckUnavailable, answer_checks
 from prober.probing.connect_lead import MIN_IDLE_NS
 from prober.probing.pacer import why_missed
 from prober.probing.target import Identity, Target
+from prober.workload.prompt_length import PromptCalibration
+from prober.workload.shapes import Fixed
+from prober.workload.workloads import RequestGenerator, Workload
 
 CACHED_SHARE = 0.10
+CALIBRATION_LEAD_NS = 100_000_000
 MAX_STILL_S = 0.025  # or max_send_lag if that is longer: the event loop may stand still so long within a latency
 STOP_RATIO = 0.1  # of the shortest timeout: a longer standstill may be why a probe ended so
 STOPPED = {  # how probes end whose prober stands still; all else the server or its host has said
@@ -84,6 +89,18 @@ async def run_probe(
     target.ended(result)
     target.refresh_identity()
     return result
+
+
+async def calibrate(target: Target) -> None:
+    """Send sample prompts, one after the other, until it is known how the server counts tokens, or cannot be known."""
+    calibration = target.prompt_calibration = target.prompt_calibration or PromptCalibration()
+    drawer = RequestGenerator(Workload("sample", Fixed(1), Fixed(1)), Random())
+    while calibration.is_due:
+        result = await run_probe(target, drawer, target.clock.now_ns() + CALIBRATION_LEAD_NS)
+        if result is None:
+            calibration.stop("the engine is loading or shutting down")
+        elif result.outcome not in (*ANSWERED, Outcome.REJECTED):  # the probe itself stops at what is refused
+            calibration.stop(f"a sample prompt was not answered ({result.outcome.value})")
 
 
 def new_request(target: Target, drawer: Drawer, due_ns: int) -> Request:
@@ -242,7 +259,23 @@ class LocalRun(ProbeRun):
         target = self._target
         try:
             with target.clock.watched():
-                return await self._reserved()
+                work = asyncio.ensure_future(self._work())
+                alarm: Alarm | None = None
+                try:
+                    alarm = target.clock.call_at(self.request.due_ns, self._at_due_time)
+                    await asyncio.wait((work, self._stopped), return_when=asyncio.FIRST_COMPLETED)
+                    return self._completed(work.result() if work.done() else self._stopped.result())
+                finally:  # neither slot, connection nor task stays behind
+                    if alarm is not None:
+                        alarm.cancel()
+                    if self._counted:
+                        self._counted = False
+                        target.in_flight -= 1
+                    try:  # first: to cancel `work` cancels the `ended` that it waits for, and the connection would stay
+                        if not self._exchange.ended.done():
+                            self._exchange.abort()
+                    finally:
+                        work.cancel()
         except Exception as problem:
             if not self._exchange.received:
                 raise
@@ -256,27 +289,6 @@ class LocalRun(ProbeRun):
                 charged_tokens=self._charged_tokens(),
             )
             return self._result(verdict, sent)
-
-    async def _reserved(self) -> ProbeResult:
-        """The probe once its budget is set aside. It leaves neither slot, connection nor task behind."""
-        target = self._target
-        work = asyncio.ensure_future(self._work())
-        alarm: Alarm | None = None
-        try:
-            alarm = target.clock.call_at(self.request.due_ns, self._at_due_time)
-            await asyncio.wait((work, self._stopped), return_when=asyncio.FIRST_COMPLETED)
-            return self._completed(work.result() if work.done() else self._stopped.result())
-        finally:
-            if alarm is not None:
-                alarm.cancel()
-            if self._counted:
-                self._counted = False
-                target.in_flight -= 1
-            try:  # first: to cancel `work` cancels the `ended` that it waits for, and the connection would stay
-                if not self._exchange.ended.done():
-                    self._exchange.abort()
-            finally:
-                work.cancel()
 
     def _at_due_time(self) -> None:
         """The clock calls this for all targets, so an exception goes to this probe instead."""

@@ -15,8 +15,7 @@ from prober.mock.faults import parse_fault
 from prober.mock.settings import Settings
 from prober.mock.tokenizer import Tokenizer
 from prober.mock.wire import Wire
-from prober.probing.calibration import calibrate
-from prober.probing.probe import run_probe
+from prober.probing.probe import calibrate, run_probe
 from prober.probing.target import Target
 from prober.results.stage_parts import PromptTokens, pooled, prompt_tokens_of
 from prober.workload.prompt_length import PromptCalibration, PromptLength

@@ -18,9 +18,8 @@ from prober.features.capacity.sweep_runner import SweepRunner
 from prober.features.engines.page_reader import PageReader
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
-from prober.probing.calibration import calibrate
 from prober.probing.channel import Beat
-from prober.probing.probe import LocalRun, new_request
+from prober.probing.probe import LocalRun, calibrate, new_request
 from prober.probing.target import Target
 from prober.probing.target_runner import Names, TargetRunner
 from prober.probing.worker import Worker

@@ -18,7 +18,7 @@ from prober.measure.gpu_reading import GpuReading
 from prober.measure.outcome import Outcome
 from prober.measure.request import Request
 from prober.measure.result import ProbeResult
-from prober.probing.page_source import OpenPage, PageSource
+from prober.probing.observer import OpenPage, PageSource
 from prober.probing.probe import Launch, LocalRun, ProbeRun, in_turn, new_request
 from prober.probing.target import Target
 from prober.workload.arrivals import poisson
