@@ -93,6 +93,7 @@ def test_a_conversation_begins_and_ends_with_the_user() -> None:
     [
         ('{"messages": []}', 'p: line 1: needs "messages" (a list of role and content)'),
         ('{"messages": [{"role": "user"}]}', 'p: line 1: needs "messages" (a list of role and content)'),
+        ("{", "p: line 1: not JSON (Expecting property name enclosed in double quotes); each line is one JSON object"),
         ("\n7", 'p: line 2: needs "messages" (a list of role and content)'),
         ('{"prompt": "\\ud83d"}', r"p: line 1: half a surrogate pair in its text (\ud800 to \udfff); remove it"),
         (

@@ -87,6 +87,7 @@ def test_a_length_of_zero_becomes_one_token() -> None:
             f"{mooncake()}\n{mooncake()}\n{mooncake()}",
             "t: all 3 requests have the same time; a trace needs two times or more",
         ),
+        (mooncake(), "t: 1 requests in it; a trace needs two or more to have a rate"),
         ("", "t: line 1: neither JSON lines nor the columns TIMESTAMP,ContextTokens,GeneratedTokens"),
     ],
 )

@@ -5,9 +5,8 @@ from random import Random
 import pytest
 
 from prober.workload.prompt_length import PromptCalibration
-from prober.workload.prompts import BadPrompts, parse_prompts
 from prober.workload.shapes import Empirical, Fixed, LengthDistribution, Lognormal, Uniform
-from prober.workload.trace import BadTrace, parse_trace
+from prober.workload.trace import parse_trace
 from prober.workload.workloads import (
     BUILT_IN,
     Adapters,
@@ -22,9 +21,6 @@ from prober.workload.workloads import (
 
 MOONCAKE = '{"timestamp": 0, "input_length": 1024, "output_length": 5, "hash_ids": [1, 2]}\n' + (
     '{"timestamp": 1500, "input_length": 600, "output_length": 7, "hash_ids": [1, 3]}\n'
-)
-AZURE = (
-    "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n2023-11-16 18:15:50.9951690,396,109\n"
 )
 
 
@@ -91,70 +87,6 @@ def test_a_mix_draws_by_weight_and_keeps_the_names_of_its_parts() -> None:
     names = [drawer.draw(i).workload for i in range(4000)]
     assert names.count("chat") / 4000 == pytest.approx(0.75, abs=0.03)
     assert set(names) == {"chat", "summarization"}
-
-
-def test_a_mooncake_trace_keeps_its_prefix_structure() -> None:
-    """Equal block ids give equal text, different ids different text."""
-    trace = parse_trace(MOONCAKE, "t.jsonl")
-    assert (trace.offsets_ns, trace.prompt_tokens, trace.output_tokens) == ((0, 1_500_000_000), (1024, 600), (5, 7))
-    drawer = RequestGenerator(TraceWorkload("t", Fixed(1), Fixed(1), trace=trace), Random(1))
-    first, second = (drawer.draw(0).messages[0][1].split() for _ in range(2))
-    assert (len(first) + 2 * 3, len(second) + 2 * 3) == (1024, 600)  # an id is one word of about 4 tokens
-    assert first[:509] == second[:509]
-    assert first[509:600] != second[509:600]
-
-
-def test_an_azure_trace_is_read_to_100_ns() -> None:
-    """All seven decimals of a second count."""
-    assert parse_trace(AZURE, "a.csv").offsets_ns == (0, 4_314_579_000)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (
-            '{"timestamp": 0}',
-            "t: line 1: needs a JSON object with timestamp (ms), input_length, output_length and, if known, hash_ids",
-        ),
-        ("a,b\n1,2", "t: line 1: neither JSON lines nor the columns TIMESTAMP,ContextTokens,GeneratedTokens"),
-        (
-            AZURE + "x,1,2\n",
-            "t: line 4: needs a time, prompt tokens and generated tokens, such as 2023-11-16 18:15:46.68,374,44",
-        ),
-        (MOONCAKE.splitlines()[0], "t: 1 requests in it; a trace needs two or more to have a rate"),
-    ],
-)
-def test_a_trace_error_names_place_and_remedy(text: str, message: str) -> None:
-    """The message names the file, the line and the expected form."""
-    with pytest.raises(BadTrace) as error:
-        parse_trace(text, "t")
-    assert str(error.value) == message
-
-
-def test_prompts_come_from_jsonl_and_sharegpt() -> None:
-    """Messages, plain prompts and conversations are read; a final answer is dropped."""
-    assert parse_prompts('{"prompt": "a"}\n{"messages": [{"role": "system", "content": "b"}]}', "p") == (
-        (("user", "a"),),
-        (("system", "b"),),
-    )
-    text = '[{"conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]}]'
-    assert parse_prompts(text, "p") == ((("user", "q"),),)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "p: no prompts in it; put one JSON object with `messages` on each line"),
-        ("{", "p: line 1: not JSON (Expecting property name enclosed in double quotes); each line is one JSON object"),
-        ('{"prompt": "a"}\n{"x": 1}', 'p: line 2: needs "messages" (a list of role and content)'),
-        ('[{"x": 1}]', 'p: [0]: needs "conversations" (a list of from and value, from one of human, gpt, system)'),
-    ],
-)
-def test_a_prompts_error_names_place_and_remedy(text: str, message: str) -> None:
-    """The message names the file, the line and the expected form."""
-    with pytest.raises(BadPrompts) as error:
-        parse_prompts(text, "p")
-    assert str(error.value) == message
 
 
 def test_adapters_have_their_turns() -> None:
