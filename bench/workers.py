@@ -221,7 +221,7 @@ def decided(requests: int, in_flight: int) -> dict[str, Any]:
     """Processor time of the prober itself: drawing a request, and the machine of a sweep with so many requests, some in flight."""
     drawer, begin_s = RequestGenerator(BUILT_IN["chat"], Random(1)), time.process_time()
     for number in range(2_000):
-        drawer.draw(f"{number:020d}")
+        drawer.draw(number)
     draw_us = (time.process_time() - begin_s) / 2_000 * 1e6
     slo = Slo("ttft", "ttft", 10.0, Decimal("0.99"), 86_400.0)
     guards = Guards(max_in_flight=10**9)
@@ -271,7 +271,7 @@ def _frame(rng: Random, number: int, tokens: int) -> bytes:
     )
     request_id = f"slo-probe-{number:016x}"
     result = ProbeResult("t", "chat", request_id, 1.7e9, Outcome.OK, "", timeline, "m", "vllm", 500, tokens, worker=1)
-    return packed(Ended(request_id, result, None))[LENGTH_BYTES:]
+    return packed(Ended(result, None))[LENGTH_BYTES:]
 
 
 def _memory_mb() -> float:

@@ -417,9 +417,7 @@ def _engine_texts(pages: Mapping[Side, Sequence[EngineSignals]]) -> Iterator[str
 
 def _with_own_lengths(sent: Workload | Mix) -> Workload | Mix:
     """The workload with answers that end by themselves, at its lengths at the latest: those of checked answers do, too."""
-    if isinstance(sent, Mix):
-        return Mix(sent.name, tuple((replace(part, is_length_forced=False), weight) for part, weight in sent.parts))
-    return replace(sent, is_length_forced=False)
+    return sent.with_parts(lambda part: replace(part, is_length_forced=False))
 
 
 def _checked_texts(answers: Mapping[Side, Sequence[ProbeResult]]) -> Iterator[str]:

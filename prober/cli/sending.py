@@ -15,18 +15,18 @@ from prober.features.experiments.matrix import as_sent, due_times, warming
 from prober.measure.engine_signals import EngineSignals
 from prober.measure.gpu_reading import GpuReading
 from prober.measure.outcome import ANSWERED, Outcome, Verdict
+from prober.measure.request import Conversation, Drawer
 from prober.measure.result import ProbeResult, unsent
 from prober.measure.warmup import WarmUpLength
 from prober.net.clock import Clock
 from prober.net.endpoint import endpoint
 from prober.probing.pacer import pace
-from prober.probing.probe import Flight, Launch, ProbeRun, run_probe
+from prober.probing.probe import Launch, LocalRun, ProbeRun, run_probe
 from prober.probing.target import Target
 from prober.results.disturbance import Disturbance, disturbance_of
 from prober.results.refused_requests import refused_requests
 from prober.results.result import WarmUp
-from prober.workload.workloads import Drawer, RequestGenerator
-from prober.workload.workloads import Session as Conversation
+from prober.workload.workloads import RequestGenerator
 
 GUARD_INTERVAL_S = 0.25  # between judgements of a load by the requests in flight
 RETRY_PAUSE_S = 0.1  # of a closed loop after an unanswered request, to spare a target that is down
@@ -35,7 +35,7 @@ RETRY_PAUSE_S = 0.1  # of a closed loop after an unanswered request, to spare a 
 class Watched(Session):
     """A session that also reads the GPUs, and keeps each reading with its time, in ns of the monotonic clock."""
 
-    def __init__(self, spec: TargetSpec, clock: Clock, launch: Launch = Flight) -> None:
+    def __init__(self, spec: TargetSpec, clock: Clock, launch: Launch = LocalRun) -> None:
         super().__init__(spec, clock, launch)
         self.gpus: list[tuple[int, Sequence[GpuReading]]] = []
         self._reading: asyncio.Task[None] | None = None
@@ -74,7 +74,7 @@ class Sending:
         self._session, self._row, self._rng, self._on_request = session, row, rng, on_request
         self._clock = session.clock
         self._target = with_headers(session.target, row.headers)
-        self._pending: dict[ProbeRun, int] = {}  # with their due times
+        self._pending: set[ProbeRun] = set()
         self._drawer = RequestGenerator(row.workload, rng)
         self._started = 0
         self.begin_ns: int | None = None
@@ -116,7 +116,7 @@ class Sending:
 
     def max_wait_s(self) -> float:
         """Longest TTFT of the requests in flight, or time waited for it, in seconds; 0 without any."""
-        waited_ns = ((flight.first_ns() or self._clock.now_ns()) - due_ns for flight, due_ns in self._pending.items())
+        waited_ns = ((run.first_ns or self._clock.now_ns()) - run.request.due_ns for run in self._pending)
         return max(waited_ns, default=0) / 1e9
 
     def sending_s(self, *, is_complete: bool) -> float:
@@ -181,11 +181,11 @@ class Sending:
 
         latest_ns: until then its due time waits for its connection
         """
-        flights: list[ProbeRun] = []
+        runs: list[ProbeRun] = []
 
-        def begun(flight: ProbeRun) -> None:
-            flights.append(flight)
-            self._pending[flight] = due_ns
+        def begun(run: ProbeRun) -> None:
+            runs.append(run)
+            self._pending.add(run)
 
         try:
             result = await run_probe(self._target, drawer, due_ns, begun, self._session.launch)
@@ -194,14 +194,13 @@ class Sending:
                 self.results.append(unsent(due_ns, Outcome.CANCELLED, "cut when the row was interrupted"))
             raise
         finally:
-            for flight in flights:
-                del self._pending[flight]
+            self._pending.difference_update(runs)
         if result is None:
             self.loading += 1
         else:
             self.results.append(as_sent(result, latest_ns))
         self._on_request()
-        return result, flights[0].drawn.session if flights else None
+        return result, runs[0].request.session if runs else None
 
 
 class Load:

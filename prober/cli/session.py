@@ -12,9 +12,8 @@ from prober.measure.outcome import ANSWERED, Outcome, Verdict
 from prober.measure.result import ProbeResult, unsent
 from prober.measure.warmup import WarmUpLength
 from prober.net.clock import Clock
-from prober.probing.calibration import calibrate
 from prober.probing.pacer import pace
-from prober.probing.probe import Flight, Launch, run_probe
+from prober.probing.probe import Launch, LocalRun, calibrate, new_request, run_probe
 from prober.probing.target import Target
 from prober.results.result import Target as Described
 from prober.workload.workloads import RequestGenerator
@@ -31,7 +30,7 @@ class Session:
     changes: changes of the engine during the session, as text
     """
 
-    def __init__(self, spec: TargetSpec, clock: Clock, launch: Launch = Flight) -> None:
+    def __init__(self, spec: TargetSpec, clock: Clock, launch: Launch = LocalRun) -> None:
         self.spec, self.clock, self.launch = spec, clock, launch
         self.target = Target(spec, clock)
         self.changes: list[str] = []
@@ -104,9 +103,9 @@ class Session:
             started.put_nowait(asyncio.create_task(run_probe(self.target, drawer, due_ns, launch=self.launch)))
 
         def missed(due_ns: int, why: str) -> None:
-            drawn = drawer.draw("", self.target.prompt_calibration)  # keeps the next request the same
-            if drawn.session is not None:
-                drawn.session.end_turn(None, None)
+            request = new_request(self.target, drawer, due_ns)  # keeps the next request the same
+            if request.session is not None:
+                request.session.end_turn(None, None)
             result = unsent(due_ns, Outcome.INVALID, why, is_late=True)
             started.put_nowait(asyncio.create_task(asyncio.sleep(0, result)))
 

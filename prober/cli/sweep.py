@@ -55,7 +55,7 @@ from prober.measure.objective import Slo
 from prober.measure.outcome import BAD
 from prober.net.clock import Clock
 from prober.net.endpoint import BadEndpoint
-from prober.probing.calibration import calibrate
+from prober.probing.probe import calibrate
 from prober.probing.result_context import completed
 from prober.probing.target import Target
 from prober.probing.workers import WorkersUnavailable, open_workers

@@ -24,7 +24,7 @@ from prober.storage.watched_file import read_text
 from prober.workload.prompts import parse_prompts
 from prober.workload.shapes import Fixed
 from prober.workload.trace import parse_trace
-from prober.workload.workloads import BUILT_IN, Mix, Workload
+from prober.workload.workloads import BUILT_IN, FileWorkload, GoldenWorkload, Mix, TraceWorkload, Workload
 
 M = TypeVar("M", bound=Block)
 GOLDEN_SHARE = 0.05  # of the requests, with --golden
@@ -108,18 +108,17 @@ def workload(options: WorkloadOptions) -> Workload | Mix:
     """The workload to send. Raises ValueError, ConfigError."""
     known = known_workloads(options.config_file)
     sent = _described(options) or _known("--workload", options.workload, known)
-    if sent.has_think_time:
+    if sent.think_time is not None:
         raise ValueError(f"--workload {options.workload}: {THINK_TIME_REFUSED}")
     if options.sampling:
         sent = with_sampling(sent, "--sampling", options.sampling)
     if not options.golden:
         return sent
     golden = _known("--golden", options.golden, known)
-    if isinstance(golden, Mix) or not golden.golden:
+    if not isinstance(golden, GoldenWorkload):
         raise ValueError(f"--golden: workload {options.golden!r} has no `golden` prompts; name one that has")
-    parts = sent.parts if isinstance(sent, Mix) else ((sent, 1.0),)
-    weight = GOLDEN_SHARE / (1 - GOLDEN_SHARE) * sum(weight for _, weight in parts)
-    return Mix(sent.name, (*parts, (golden, weight)))
+    weight = GOLDEN_SHARE / (1 - GOLDEN_SHARE) * sum(weight for _, weight in sent.parts)
+    return Mix(sent.name, (*sent.parts, (golden, weight)))
 
 
 def with_sampling(sent: Workload | Mix, option: str, text: str) -> Workload | Mix:
@@ -132,12 +131,11 @@ def with_sampling(sent: Workload | Mix, option: str, text: str) -> Workload | Mi
     if not isinstance(fields, dict) or "seed" in fields:
         why = "`seed` is never sent; remove it" if isinstance(fields, dict) else "is not a JSON object"
         raise ValueError(f"{option}: {why}")
-    parts = sent.parts if isinstance(sent, Mix) else ((sent, 1.0),)
-    changed = tuple((replace(part, sampling={**part.sampling, **fields}), weight) for part, weight in parts)
-    for part, _ in changed:
+    changed = sent.with_parts(lambda part: replace(part, sampling={**part.sampling, **fields}))
+    for part, _ in changed.parts:
         if part.expectation is not None and (bad_format := expectation_problem(part.expectation)):
             raise ValueError(f"{option}: {bad_format}")
-    return Mix(sent.name, changed) if isinstance(sent, Mix) else changed[0][0]
+    return changed
 
 
 def _known(option: str, name: str, known: Mapping[str, Workload | Mix]) -> Workload | Mix:
@@ -162,13 +160,13 @@ def _described(options: WorkloadOptions) -> Workload | None:
         if options.output_tokens:
             raise ValueError("--trace has output lengths of its own; leave --output-tokens out")
         trace = parse_trace(_text("--trace", options.trace), options.trace)
-        return Workload("trace", Fixed(1), Fixed(1), trace=trace)
+        return TraceWorkload("trace", Fixed(1), Fixed(1), trace=trace)
     if not options.output_tokens:
         raise ValueError(f"{sources[0]} and --output-tokens go together; give both")
     output = Fixed(options.output_tokens)
     if options.prompts:
         prompts = parse_prompts(_text("--prompts", options.prompts), options.prompts)
-        return Workload("prompts", Fixed(1), output, prompts=prompts)
+        return FileWorkload("prompts", Fixed(1), output, prompts=prompts)
     return Workload("asked", Fixed(options.prompt_tokens), output)
 
 

@@ -126,10 +126,11 @@ class Row(Shape):
         return self
 
     def _check_sessions(self, mistakes: Mistakes) -> None:
-        counts = [part.sessions.count for _, part, _ in self.workload.shares() if part.sessions is not None]
-        if self.workload.has_think_time and self.requests is not None:
+        counts = [part.max_concurrency for part, _ in self.workload.parts if part.max_concurrency is not None]
+        has_think_time = self.workload.think_time is not None
+        if has_think_time and self.requests is not None:
             mistakes.add("requests", "sessions with a think time are sent for a time; write `duration`")
-        if self.workload.has_think_time and self.concurrency is not None:
+        if has_think_time and self.concurrency is not None:
             mistakes.add("concurrency", "sessions with a think time begin by a schedule; write `rate`")
         elif self.concurrency is not None and (fewest := min(counts, default=self.concurrency)) < self.concurrency:
             mistakes.add("concurrency", f"is more than `sessions.count` ({fewest}); raise that, or lower it")

@@ -34,7 +34,7 @@ from prober.config.workloads import THINK_TIME_REFUSED
 from prober.measure.engines import DIALECTS
 from prober.measure.objective import SIGNALS_WITHOUT_STREAM, JudgedStream, Slo
 from prober.workload.budget import BudgetDemand
-from prober.workload.workloads import BUILT_IN, Mix, Workload, sample_lengths
+from prober.workload.workloads import BUILT_IN, Mix, TraceWorkload, Workload, sample_lengths
 
 DEFAULT_SIGNALS = ("ttft", "ttft_answer", "tpot", "itl", "e2e")  # judged by sweeps without `slos`
 DAY_S = 86400
@@ -156,13 +156,12 @@ class ProbeSpec(Block):
         own = self.model_fields_set
         update = {key: target[key] for key in ("rate", "arrivals") if key not in own and key in target}
         if update.get("arrivals", self.arrivals) == "trace":
-            trace = self.workload.trace if isinstance(self.workload, Workload) else None
-            if trace is None or isinstance(self.workload, Mix):
+            if isinstance(self.workload, TraceWorkload):
+                update["rate"] = self.workload.rate_per_s
+            else:
                 name = self.workload.name
                 mistakes.add(f"{at}.arrivals", f"workload {name!r} has no trace; give it one, or use poisson")
-            else:
-                update["rate"] = trace.rate_per_s * self.workload.speed
-        if self.workload.has_think_time:
+        if self.workload.think_time is not None:
             mistakes.add(f"{at}.workload", THINK_TIME_REFUSED)
         stream = target.get("stream", True)
         if "slos" not in own:
@@ -299,7 +298,7 @@ class Template(Overridable):
             default = (slo for slo in known if slo.signal in DEFAULT_SIGNALS)
             chosen = tuple(slo for slo in default if not unjudged(slo, sweep.workload, stream=stream))
         with Mistakes() as mistakes:
-            if sweep.workload.has_think_time:
+            if sweep.workload.think_time is not None:
                 mistakes.add("workload", THINK_TIME_REFUSED)
             for index, slo in enumerate(sweep.slos):
                 if problem := unjudged(slo, sweep.workload, stream=stream):

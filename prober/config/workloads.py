@@ -1,7 +1,7 @@
 """Workloads: the blocks under `workloads`, and the workloads that they describe."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Self, cast
 
 from pydantic import Field, PlainValidator, TypeAdapter, ValidationInfo, model_validator
@@ -22,9 +22,19 @@ from prober.config.problems import no_such
 from prober.measure.quality import Check, Expectation, expectation_problem
 from prober.workload.prompts import BadPrompts, GoldenPrompt, parse_prompts
 from prober.workload.requested_format import tool_schemas
+from prober.workload.sessions import Sessions, SessionWorkload
 from prober.workload.shapes import Empirical, Exponential, Fixed, LengthDistribution, Lognormal, Uniform
 from prober.workload.trace import BadTrace, parse_trace
-from prober.workload.workloads import BUILT_IN, Adapters, Mix, Prefix, Sessions, Workload
+from prober.workload.workloads import (
+    BUILT_IN,
+    Adapters,
+    FileWorkload,
+    GoldenWorkload,
+    Mix,
+    Prefix,
+    TraceWorkload,
+    Workload,
+)
 
 if TYPE_CHECKING:
     from prober.config.document import Problems
@@ -231,22 +241,21 @@ class Shape(Block):
                     mistakes.add("prefix", "is cached for each adapter by itself; remove it here, or `adapters`")
         return self
 
-    def named_workload(self, name: str, sampling: Mapping[str, Any] | None = None) -> Workload:
-        """The workload of these lengths."""
-        return Workload(
+    def named_workload(
+        self, name: str, sampling: Mapping[str, Any] | None = None, kind: Callable[..., Workload] = Workload
+    ) -> Workload:
+        """The workload of these lengths. kind: class of the workload, with the fields that only this class has"""
+        models = Adapters((self.model,)) if self.model is not None else None
+        if self.adapters is not None:
+            models = Adapters(self.adapters.names, self.adapters.turn)
+        return kind(
             name,
             prompt_tokens=self.prompt_tokens or Fixed(1),
             output_tokens=self.output_tokens or Fixed(1),
             prefix=Prefix(self.prefix.tokens, self.prefix.reuse) if self.prefix is not None else None,
             sampling=sampling if sampling is not None else {"temperature": 0},
-            adapters=self._adapters,
+            adapters=models,
         )
-
-    @property
-    def _adapters(self) -> Adapters | None:
-        if self.adapters is not None:
-            return Adapters(self.adapters.names, self.adapters.turn)
-        return Adapters((self.model,)) if self.model is not None else None
 
 
 class WorkloadSpec(Shape):
@@ -291,7 +300,7 @@ def resolve_workloads(
                     document.broken.add(("workloads", name))
                 elif isinstance(workload, Workload):
                     parts.append((workload, part.weight))
-                    if workload.has_think_time:
+                    if workload.think_time is not None:
                         problems.add(
                             f"{path}[{index}].workload", "has a think time, which a mix cannot have; leave it out"
                         )
@@ -331,41 +340,40 @@ def _workload(name: str, spec: WorkloadSpec, problems: "Problems", read: Callabl
         problems.add(f"{path}.prefix", "each turn of `sessions` begins with those before it; remove it here, or that")
     if spec.sessions is not None and spec.adapters is not None:
         problems.add(f"{path}.adapters", "a session keeps its model; name it as `model`, or remove `sessions`")
-    workload = spec.named_workload(name, spec.sampling)
+    if spec.sessions is not None and (spec.sessions.count is None) is (spec.sessions.think_time is None):
+        problems.add(f"{path}.sessions", "needs `count` or `think_time`, and only one of them")
+    workload = spec.named_workload(name, spec.sampling, _kind(spec, path, problems, read))
     if workload.expectation is not None and (problem := expectation_problem(workload.expectation)):
         problems.add(f"{path}.sampling", problem)
-    if spec.sessions is not None:
-        sessions = Sessions(spec.sessions.count or 0, spec.sessions.turns, spec.sessions.think_time)
-        if (spec.sessions.count is None) is (spec.sessions.think_time is None):
-            problems.add(f"{path}.sessions", "needs `count` or `think_time`, and only one of them")
-        workload = replace(workload, sessions=sessions)
-    return _with_texts(workload, spec, path, problems, read)
-
-
-def _with_texts(
-    workload: Workload, spec: WorkloadSpec, path: str, problems: "Problems", read: Callable[[str], str]
-) -> Workload:
-    """The workload with prompts, trace or golden prompts."""
-    key = "prompts" if spec.prompts else "trace"
-    try:
-        if spec.prompts:
-            workload = replace(workload, prompts=parse_prompts(read(spec.prompts.file), spec.prompts.file))
-        if spec.trace:
-            trace = parse_trace(read(spec.trace.file), spec.trace.file)
-            workload = replace(workload, trace=trace, speed=spec.trace.speed)
-    except (OSError, UnicodeDecodeError) as problem:
-        problems.add(f"{path}.{key}.file", f"cannot be read: {problem}; name a file that is there")
-    except (BadPrompts, BadTrace) as problem:
-        problems.add(f"{path}.{key}.file", str(problem))
-    if spec.golden is not None:
-        tools = tool_schemas(spec.sampling or {})
-        workload = replace(workload, golden=_golden(spec.golden, tools, f"{path}.golden", problems))
     if workload.checks and workload.max_output_tokens > MAX_CHECKED_OUTPUT_TOKENS:
         problems.add(
             f"{path}.output_tokens",
             f"of answers that are checked are at most {MAX_CHECKED_OUTPUT_TOKENS:,}, as the answer is kept to be checked",
         )
     return workload
+
+
+def _kind(spec: WorkloadSpec, path: str, problems: "Problems", read: Callable[[str], str]) -> Callable[..., Workload]:
+    """Class of the workload that a block describes, with the fields that only this class has."""
+    key = "prompts" if spec.prompts else "trace"
+    try:
+        if spec.prompts:
+            return partial(FileWorkload, prompts=parse_prompts(read(spec.prompts.file), spec.prompts.file))
+        if spec.trace:
+            trace = parse_trace(read(spec.trace.file), spec.trace.file)
+            return partial(TraceWorkload, trace=trace, speed=spec.trace.speed)
+    except (OSError, UnicodeDecodeError) as problem:
+        problems.add(f"{path}.{key}.file", f"cannot be read: {problem}; name a file that is there")
+    except (BadPrompts, BadTrace) as problem:
+        problems.add(f"{path}.{key}.file", str(problem))
+    if spec.golden is not None:
+        tools = tool_schemas(spec.sampling or {})
+        if golden := _golden(spec.golden, tools, f"{path}.golden", problems):
+            return partial(GoldenWorkload, golden=golden)
+    if spec.sessions is not None:
+        sessions = Sessions(spec.sessions.count or 0, spec.sessions.turns, spec.sessions.think_time)
+        return partial(SessionWorkload, sessions=sessions)
+    return Workload
 
 
 def _golden(

@@ -14,7 +14,6 @@ from prober.features.gpu import alerts as gpu_alerts
 from prober.features.slo import rules as slo_rules
 from prober.measure.objective import JudgedStream, Slo
 from prober.probing import alerts as probe_alerts
-from prober.probing import latency_rules
 
 
 def groups(uses: Mapping[Slo, Sequence[JudgedStream]], options: RuleOptions) -> list[Rule]:
@@ -32,7 +31,7 @@ def groups(uses: Mapping[Slo, Sequence[JudgedStream]], options: RuleOptions) -> 
         slo_rules.stale_alert(selector),
     ]
     rules = [*(alert.as_rule(options) for alert in alerts), *gpu_alerts.records(selector)]
-    latency = {"name": "llm-slo-latency", "interval": options.slow, "rules": list(latency_rules.records(selector))}
+    latency = {"name": "llm-slo-latency", "interval": options.slow, "rules": list(probe_alerts.records(selector))}
     found = [*slo_rules.groups(uses, options), latency, {"name": "llm-slo-prober", "rules": rules}]
     return [group | {"rules": [with_group_labels(rule, options) for rule in group["rules"]]} for group in found]
 

@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from prober.measure import chat, messages, responses
-from prober.measure.chat import Chunk, Dialect, Request
+from prober.measure.chat import Chunk, Dialect
+from prober.measure.request import Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +23,7 @@ class Api:
 
     name: str
     path: str
-    request_body: Callable[[Dialect, Request], bytes]
+    request_body: Callable[[Dialect, Request, str, bool], bytes]
     parse_event: Callable[[bytes, bytes], Chunk]
     parse_answer: Callable[[bytes], Chunk]
     end_event: str = ""

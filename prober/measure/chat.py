@@ -4,7 +4,7 @@ One tolerant parser serves all engines. Only the request and the proper end of a
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -12,9 +12,11 @@ import orjson
 
 from prober.measure.names import shown_name
 from prober.measure.payload import Malformed, count, error_of, excerpt, json_object, shortened, text_of
+from prober.measure.request import Request
 from prober.measure.tool_calls import CallPiece
 
 MAX_CHOICES = 128  # of an answer that are read; OpenAI's API makes no more
+USER = "llm-slo-prober"  # field `user` of requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,39 +96,19 @@ class Chunk(NamedTuple):
     hides_reasoning: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """A request for an answer.
-
-    messages: (role, content) of each
-    salt: unique text that keeps the prompt out of the prefix cache; None allows the prefix cache
-    sampling: fields beside those that the prober needs; it replaces the optional ones of the prober, and null removes one
-    is_length_forced: force the answer to exactly `max_tokens` where API and engine support it; otherwise `max_tokens` is a limit
-    """
-
-    model: str
-    messages: Sequence[tuple[str, str]]
-    max_tokens: int
-    stream: bool
-    sampling: Mapping[str, Any]
-    salt: str | None
-    user: str
-    is_length_forced: bool = True
-
-
-def request_body(dialect: Dialect, request: Request, *, is_chat: bool) -> bytes:
+def request_body(dialect: Dialect, request: Request, model: str, stream: bool, *, is_chat: bool) -> bytes:
     """Returns the JSON body of a request. Where null in `sampling` removes `max_tokens`, chat has `max_completion_tokens` instead.
 
     A `seed` is never sent: with a temperature and a long prompt it has crashed a real engine.
     """
-    max_tokens, stream = request.max_tokens, request.stream
+    max_tokens = request.output_tokens
     is_renamed = is_chat and request.sampling.get("max_tokens", max_tokens) is None
     needed: dict[str, Any] = {"max_completion_tokens" if is_renamed else "max_tokens": max_tokens, "stream": stream}
     if is_chat:
         needed["messages"] = [{"role": role, "content": content} for role, content in request.messages]
     else:
         needed["prompt"] = "\n".join(content for _, content in request.messages)
-    optional: dict[str, Any] = {"user": request.user} if dialect.user else {}
+    optional: dict[str, Any] = {"user": USER} if dialect.user else {}
     if stream and dialect.stream_options:
         optional["stream_options"] = {"include_usage": True}
         if dialect.continuous_usage:
@@ -136,13 +118,13 @@ def request_body(dialect: Dialect, request: Request, *, is_chat: bool) -> bytes:
     if request.salt is not None:
         for key, value in dialect.cache_bypass.items():
             needed[key] = request.salt if value == Dialect.SALT else value
-    return encoded(request, needed, optional)
+    return encoded(request, model, needed, optional)
 
 
-def encoded(request: Request, needed: Mapping[str, Any], optional: Mapping[str, Any]) -> bytes:
+def encoded(request: Request, model: str, needed: Mapping[str, Any], optional: Mapping[str, Any]) -> bytes:
     """The JSON of a request with these fields of the prober and those of `sampling`."""
     chosen = {name: value for name, value in {**optional, **request.sampling}.items() if value is not None}
-    return orjson.dumps({"model": request.model, **chosen, **needed})
+    return orjson.dumps({"model": model, **chosen, **needed})
 
 
 # Words with which OpenAI and others refuse `max_tokens` to models that reason.

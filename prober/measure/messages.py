@@ -6,24 +6,25 @@ here, and lengths are limits.
 
 from typing import Any
 
-from prober.measure.chat import Chunk, Dialect, Request, Usage, encoded
+from prober.measure.chat import USER, Chunk, Dialect, Usage, encoded
 from prober.measure.names import shown_name
 from prober.measure.payload import Malformed, count, error_of, event_type, excerpt, json_object, shortened, text_of
+from prober.measure.request import Request
 from prober.measure.tool_calls import CallPiece
 
 HEADERS = (("anthropic-version", "2023-06-01"),)
 
 
-def request_body(dialect: Dialect, request: Request) -> bytes:
+def request_body(dialect: Dialect, request: Request, model: str, stream: bool) -> bytes:
     """Returns the JSON body of a request. System messages go to their own field."""
     needed: dict[str, Any] = {
         "messages": [{"role": role, "content": content} for role, content in request.messages if role != "system"],
-        "max_tokens": request.max_tokens,
-        "stream": request.stream,
+        "max_tokens": request.output_tokens,
+        "stream": stream,
     }
     if system := "\n".join(content for role, content in request.messages if role == "system"):
         needed["system"] = system
-    return encoded(request, needed, {"metadata": {"user_id": request.user}} if dialect.user else {})
+    return encoded(request, model, needed, {"metadata": {"user_id": USER}} if dialect.user else {})
 
 
 def parse_event(event_name: bytes, payload: bytes) -> Chunk:

@@ -7,24 +7,25 @@ events". Engines offer no field that forces a length here, and lengths are limit
 from collections.abc import Iterator
 from typing import Any
 
-from prober.measure.chat import Chunk, Dialect, Request, Usage, encoded
+from prober.measure.chat import USER, Chunk, Dialect, Usage, encoded
 from prober.measure.names import shown_name
 from prober.measure.payload import Malformed, count, error_of, event_type, excerpt, json_object, shortened, text_of
+from prober.measure.request import Request
 from prober.measure.tool_calls import CallPiece
 
 ENDS = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
 
 
-def request_body(dialect: Dialect, request: Request) -> bytes:
+def request_body(dialect: Dialect, request: Request, model: str, stream: bool) -> bytes:
     """Returns the JSON body of a request. Nothing is stored by the server."""
     needed: dict[str, Any] = {
         "input": [{"role": role, "content": content} for role, content in request.messages],
-        "max_output_tokens": request.max_tokens,
-        "stream": request.stream,
+        "max_output_tokens": request.output_tokens,
+        "stream": stream,
     }
     if request.salt is not None:
         needed |= {key: request.salt for key, value in dialect.cache_bypass.items() if value == Dialect.SALT}
-    return encoded(request, needed, {"store": False} | ({"user": request.user} if dialect.user else {}))
+    return encoded(request, model, needed, {"store": False} | ({"user": USER} if dialect.user else {}))
 
 
 def parse_event(event_name: bytes, payload: bytes) -> Chunk:

@@ -1,6 +1,18 @@
-"""Alerts on the targets and their answers."""
+"""Alerts on the targets and their answers, and the quantiles of latencies that are recorded for dashboards."""
 
-from prober.exposition.alerting import Alert, Link, no_data, of_present, probe_increase, top_failure_template
+from collections.abc import Iterator
+
+from prober.exposition.alerting import Alert, Link, Rule, no_data, of_present, probe_increase, top_failure_template
+from prober.exposition.dashboards.queries import (
+    LEVEL,
+    RECORDED_QUANTILES,
+    RECORDED_SIGNALS,
+    quantile,
+    recorded_quantile,
+    recorded_samples,
+    samples,
+)
+from prober.exposition.dashboards.queries import RECORDED_WINDOW as WINDOW
 
 VANTAGE = "{{ with $labels.vantage }}vantage {{ . }}{{ else }}the prober without a vantage{{ end }}"
 OF_WORKLOAD = Link("target", ("target", "workload"))
@@ -88,3 +100,18 @@ def _by_prober(selector: str) -> str:
     )
     probed = f"sum {by} (increase(llmslo_probes_total{{{selector}}}[10m])) > 0"
     return f"({failing}\nor\n0 * (({ready}) and {probed}))"
+
+
+def records(selector: str) -> Iterator[Rule]:
+    """Quantiles and samples of each workload of a target, of targets that are still probed.
+
+    Dashboards of many targets would have to read all buckets over hours at each refresh.
+    """
+    probed = f"and on ({LEVEL})\ngroup by ({LEVEL}) (llmslo_probes_total{{{selector}}})\n"
+    for signal in RECORDED_SIGNALS:
+        histogram = f"llmslo_{signal}_seconds"
+        for q in RECORDED_QUANTILES:
+            expr = quantile(q, histogram, select=selector, window=WINDOW)
+            yield {"record": recorded_quantile(q, signal), "expr": f"{expr}\n{probed}"}
+        count = samples(histogram, select=selector, window=WINDOW)
+        yield {"record": recorded_samples(signal), "expr": f"({count} > 0)\n{probed}"}

@@ -10,10 +10,10 @@ from operator import attrgetter
 from typing import Any, cast
 
 from prober.config.target import TargetSpec
+from prober.measure.request import Request
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Connection, Timeline
 from prober.probing.target import Identity
-from prober.workload.workloads import DrawnRequest
 
 LENGTH_BYTES = 4
 
@@ -29,16 +29,14 @@ class NewTarget:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """To a worker: a request.
+    """To a worker: a request for a target, which the prober launched at `launched_ns`.
 
-    due_ns, launched_ns: of the worker's CLOCK_MONOTONIC, which all processes of a host share
-    clock_ns: that clock minus the prober's, to which the worker moves all stamps that it reports
+    All times in messages are of the prober's clock. All processes of a host share CLOCK_MONOTONIC.
+    clock_ns: the worker's clock minus the prober's
     """
 
-    request_id: str
     target: int
-    drawn: DrawnRequest
-    due_ns: int
+    request: Request
     launched_ns: int
     clock_ns: int = 0
 
@@ -52,10 +50,9 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """From a worker: the result of a request, or what it delivered before it was cut. answer: see `Flight.answer`."""
+    """From a worker: the result of a request. answer: see `ProbeRun.answer`."""
 
-    request_id: str
-    result: ProbeResult | Timeline
+    result: ProbeResult
     answer: str | None
 
 
@@ -74,7 +71,7 @@ def _reducer(kind: type) -> Callable[[Any], tuple[type, tuple[Any, ...]]]:
 
 # The types of every request; others are pickled as they are.
 REDUCERS = copyreg.dispatch_table | {
-    kind: _reducer(kind) for kind in (Send, Ended, DrawnRequest, ProbeResult, Timeline, Connection)
+    kind: _reducer(kind) for kind in (Send, Ended, Request, ProbeResult, Timeline, Connection)
 }
 
 
@@ -91,25 +88,31 @@ def packed(message: object) -> bytes:
 
 
 class Channel(asyncio.Protocol):
-    """An end of a channel. received: called with each message; lost: called once, when the other end is gone."""
+    """An end of a channel. write: sends bytes; None before the begin and after the end
+
+    received: called with each message; lost: called once, when the other end is gone
+    """
 
     def __init__(self, received: Callable[[Any], None], lost: Callable[[], None]) -> None:
         self._received, self._lost = received, lost
         self._buffer = bytearray()
         self._transport: asyncio.Transport | None = None
+        self.write: Callable[[bytes], None] | None = None
 
     def send(self, message: object) -> None:
         """Send a message, unless the other end is gone."""
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(packed(message))
+        if self.write is not None:
+            self.write(packed(message))
 
     def close(self) -> None:
         """Close this end, which the other one sees."""
+        self.write = None
         if self._transport is not None:
             self._transport.close()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self.write = self._transport.write
 
     def data_received(self, data: bytes) -> None:
         buffer, at = self._buffer, 0
@@ -124,4 +127,5 @@ class Channel(asyncio.Protocol):
         del buffer[:at]
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.write = None
         self._lost()

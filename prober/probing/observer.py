@@ -1,15 +1,17 @@
 """Observers of a target: each feature has one observer for each target, which keeps the feature's state of it."""
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partialmethod
 from typing import Protocol, TypeVar
 
+from prober.config.serving import MetricsSpec
 from prober.config.target import TargetSpec
 from prober.measure.engine_signals import EngineChange, PageReading
 from prober.measure.gpu_reading import GpuReading
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import TargetState, WorkloadState
+from prober.net.clock import Clock
 from prober.probing.target import Target
 
 Observer = TypeVar("Observer", bound="TargetObserver")
@@ -78,6 +80,26 @@ class TargetObserver:
 
     def removed(self) -> None:
         """The target is gone, or goes by another name from now on."""
+
+
+class PageListener(Protocol):
+    """Listener to the readings of an engine's page."""
+
+    def page_read(self, reading: PageReading | None) -> None:
+        """The page was read; None: it cannot be read any more."""
+
+    def engine_changed(self, change: EngineChange) -> None:
+        """The engine was restarted, or is another one than before."""
+
+
+class PageSource(Protocol):
+    """Reads the page of one engine."""
+
+    async def read(self) -> bool:
+        """Read once, and call the listener; False if it is known that this engine has no page."""
+
+
+OpenPage = Callable[[Target, MetricsSpec, Clock, PageListener, Callable[[], str]], PageSource]
 
 
 class Feature(Protocol):

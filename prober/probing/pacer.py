@@ -7,7 +7,7 @@ from random import Random
 from prober.config.target import Gamma, ProbeSpec, TargetSpec
 from prober.net.clock import Clock
 from prober.workload.arrivals import constant, gamma, poisson, replay
-from prober.workload.workloads import Workload
+from prober.workload.workloads import TraceWorkload
 
 MISSED = 10  # times max_send_lag: a request that is later than this is not sent, as after a stop there would be a flood
 
@@ -18,7 +18,7 @@ def due_times(probe: ProbeSpec, rng: Random, start_ns: int) -> Iterator[int]:
         return gamma(probe.rate, probe.arrivals.gamma.shape, rng, start_ns)
     if probe.arrivals == "constant":
         return constant(probe.rate, start_ns)
-    if probe.arrivals == "trace" and isinstance(probe.workload, Workload) and probe.workload.trace:
+    if probe.arrivals == "trace" and isinstance(probe.workload, TraceWorkload):
         return replay(probe.workload.trace.offsets_ns, start_ns, probe.workload.speed)
     return poisson(probe.rate, rng, start_ns)
 

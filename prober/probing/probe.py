@@ -3,16 +3,17 @@
 import asyncio
 import re
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Protocol
+from random import Random
 
 from prober.measure.api import APIS, CHAT
-from prober.measure.chat import OTHER_LIMIT, Dialect, Request
-from prober.measure.outcome import ANSWERED, ExpectedAnswer, ObservedEnd, Outcome, Verdict, checked, classify
+from prober.measure.chat import OTHER_LIMIT
+from prober.measure.outcome import ANSWERED, ExpectedAnswer, Outcome, Verdict, checked, classify
 from prober.measure.printable import printable
-from prober.measure.quality import Expectation
 from prober.measure.recording import Recording
+from prober.measure.request import Drawer, Request
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import SILENT_STATES
 from prober.measure.timeline import Connection, Timeline
@@ -24,9 +25,12 @@ from prober.probing.answer_checks import CheckUnavailable, answer_checks
 from prober.probing.connect_lead import MIN_IDLE_NS
 from prober.probing.pacer import why_missed
 from prober.probing.target import Identity, Target
-from prober.workload.workloads import Drawer, DrawnRequest
+from prober.workload.prompt_length import PromptCalibration
+from prober.workload.shapes import Fixed
+from prober.workload.workloads import RequestGenerator, Workload
 
 CACHED_SHARE = 0.10
+CALIBRATION_LEAD_NS = 100_000_000
 MAX_STILL_S = 0.025  # or max_send_lag if that is longer: the event loop may stand still so long within a latency
 STOP_RATIO = 0.1  # of the shortest timeout: a longer standstill may be why a probe ended so
 STOPPED = {  # how probes end whose prober stands still; all else the server or its host has said
@@ -50,25 +54,6 @@ RATE_LIMITS = {  # kinds of `llmslo_rate_limit_remaining` by header
 }
 
 
-class ProbeRun(Protocol):
-    """A probe under way, in this process or in a worker; `Flight` has the meaning of each member."""
-
-    @property
-    def request_id(self) -> str: ...
-
-    @property
-    def drawn(self) -> DrawnRequest: ...
-
-    @property
-    def answer(self) -> str | None: ...
-
-    def first_ns(self) -> int | None: ...
-
-    def delivered(self) -> Timeline: ...
-
-    async def fly(self) -> ProbeResult: ...
-
-
 def always() -> bool:
     """A request may leave at any time."""
     return True
@@ -78,7 +63,7 @@ async def run_probe(
     target: Target,
     drawer: Drawer,
     due_ns: int,
-    begun: Callable[[ProbeRun], None] = lambda _: None,
+    begun: Callable[["ProbeRun"], None] = lambda _: None,
     launch: "Launch | None" = None,
 ) -> ProbeResult | None:
     """Send one probe, due at `due_ns`, and say how it ended. None while the engine says it is loading or draining.
@@ -96,10 +81,9 @@ async def run_probe(
     due_ns = await target.prepare(due_ns)
     if target.state in SILENT_STATES:
         return None
-    launch = launch or Flight
-    flight = await in_turn(launch(target, drawer, due_ns, always), launch, target, due_ns, always)
-    begun(flight)
-    result = await fly(flight)
+    run = (launch or LocalRun)(target, await in_turn(target, new_request(target, drawer, due_ns)), always)
+    begun(run)
+    result = await run.send()
     if result.timeline.headers_ns is not None:
         target.has_answered = True
     target.ended(result)
@@ -107,164 +91,224 @@ async def run_probe(
     return result
 
 
-async def in_turn(run: ProbeRun, launch: "Launch", target: Target, due_ns: int, may: Callable[[], bool]) -> ProbeRun:
-    """The probe itself. One whose sessions are busy begins once one is ready, if a connection can still be set up in time."""
-    pool, latest_ns = run.drawn.busy, due_ns - target.connect_lead.set_up_ns
+async def calibrate(target: Target) -> None:
+    """Send sample prompts, one after the other, until it is known how the server counts tokens, or cannot be known."""
+    calibration = target.prompt_calibration = target.prompt_calibration or PromptCalibration()
+    drawer = RequestGenerator(Workload("sample", Fixed(1), Fixed(1)), Random())
+    while calibration.is_due:
+        result = await run_probe(target, drawer, target.clock.now_ns() + CALIBRATION_LEAD_NS)
+        if result is None:
+            calibration.stop("the engine is loading or shutting down")
+        elif result.outcome not in (*ANSWERED, Outcome.REJECTED):  # the probe itself stops at what is refused
+            calibration.stop(f"a sample prompt was not answered ({result.outcome.value})")
+
+
+def new_request(target: Target, drawer: Drawer, due_ns: int) -> Request:
+    """Draw a request to this target."""
+    return drawer.draw(uuid.uuid4().int >> 64, due_ns, target.prompt_calibration)
+
+
+async def in_turn(target: Target, request: Request) -> Request:
+    """The request itself. If its sessions are busy: another one once a session is ready, if a connection can be set up in time."""
+    pool, latest_ns = request.busy, request.due_ns - target.connect_lead.set_up_ns
     if pool is None or target.clock.now_ns() >= latest_ns:
-        return run
+        return request
     woken = asyncio.Event()
     alarm = target.clock.call_at(latest_ns, woken.set)
     try:
-        while run.drawn.busy is not None and target.clock.now_ns() < latest_ns:
+        while request.busy is not None and target.clock.now_ns() < latest_ns:
             woken.clear()
             pool.waiting[woken] = woken.set
             await woken.wait()
-            run = launch(target, pool, due_ns, may)
-        return run
+            request = new_request(target, pool, request.due_ns)
+        return request
     finally:
         alarm.cancel()
         pool.waiting.pop(woken, None)
 
 
-async def fly(run: ProbeRun) -> ProbeResult:
-    """Send the probe and return its result. Its session goes on with the answer, or is over without one.
-
-    So it is after an answer that calls a tool: there is no result of the tool to send.
-    """
-    answer: str | None = None
-    tokens: int | None = None
-    try:
-        result = await run.fly()
-        if result.outcome in ANSWERED:
-            answer, usage = run.answer, result.timeline.usage
-            if usage is not None and usage.completion_tokens is not None:
-                tokens = usage.completion_tokens - (usage.reasoning_tokens or 0)
-            if answer is None and run.drawn.keeps_answer:
-                result = replace(result, detail="; ".join(filter(None, (result.detail, SESSION_OVER))))
-        return result
-    finally:
-        if run.drawn.session is not None:
-            run.drawn.session.end_turn(answer, tokens)
-
-
-class Flight:
-    """The probe while it is under way.
+class ProbeRun(ABC):
+    """A probe under way: its budget, its session and its result. Sent by this process, or by a worker (`workers.WorkerRun`).
 
     may: asked when the request is to leave; if not, it never does
-    request_id: value of the header `X-Request-Id`; "" for a new one
-    handed_s: time that the prober took to hand it to this process, in a worker
+    answer: text as the next turn of its session contains it; None if it calls a tool, is too long to be kept, or not needed
+    first_ns: time of the first content; None before it
     """
 
+    def __init__(self, target: Target, request: Request, may: Callable[[], bool] = always) -> None:
+        if target.refused_fields:
+            request = replace(request, sampling={**request.sampling, **dict.fromkeys(target.refused_fields)})
+        self.request, self._target, self._may = request, target, may
+        self._began_ns = target.clock.now_ns()
+        self._unix_s = target.clock.unix_s() + (request.due_ns - self._began_ns) / 1e9
+
+    async def send(self) -> ProbeResult:
+        """Send the request and return how it ended. Its session goes on with the answer, or is over without one.
+
+        So it is after an answer that calls a tool: there is no result of the tool to send. Raises what failed inside the prober before
+        anything of the answer was received.
+        """
+        request, target = self.request, self._target
+        reserved: tuple[float, float, int] | None = None
+        answer: str | None = None
+        tokens: int | None = None
+        try:
+            if request.busy is not None:
+                return self._unsent(Verdict(Outcome.SHED, request.busy.busy_text))
+            reserved = target.reserve(*request.tokens)
+            if reserved is None:
+                return self._unsent(Verdict(Outcome.OVER_BUDGET, "the budget of the last 24 hours is used up"))
+            result = await self._exchanged()
+            if result.outcome in ANSWERED:
+                answer, usage = self.answer, result.timeline.usage
+                if usage is not None and usage.completion_tokens is not None:
+                    tokens = usage.completion_tokens - (usage.reasoning_tokens or 0)
+                if answer is None and request.keeps_answer:
+                    result = replace(result, detail="; ".join(filter(None, (result.detail, SESSION_OVER))))
+            return result
+        finally:
+            if reserved is not None and (charged := self._charged_tokens()) is not None:
+                target.settle(reserved, *charged)
+            if request.session is not None:
+                request.session.end_turn(answer, tokens)
+
+    @property
+    @abstractmethod
+    def answer(self) -> str | None: ...
+
+    @property
+    @abstractmethod
+    def first_ns(self) -> int | None: ...
+
+    @abstractmethod
+    async def _exchanged(self) -> ProbeResult:
+        """Send the request, whose tokens are set aside, and return how it ended."""
+
+    @abstractmethod
+    def delivered(self) -> Timeline:
+        """Timeline of the answer so far, also of a request that was cut."""
+
+    @abstractmethod
+    def _charged_tokens(self) -> tuple[int, int] | None:
+        """Prompt and output tokens that a budget is charged; None if all that was set aside may be spent."""
+
+    def cut(self, outcome: Outcome, why: str) -> ProbeResult:
+        """The result of a request that was cut, with what it delivered before."""
+        return self._result(Verdict(outcome, why), self.delivered())
+
+    @abstractmethod
+    def _unsent(self, verdict: Verdict) -> ProbeResult:
+        """The result of a request that is not sent."""
+
+    def _result(self, verdict: Verdict, timeline: Timeline) -> ProbeResult:
+        """The result as far as it follows from what was asked; the words of its verdict lose their secrets."""
+        request, target = self.request, self._target
+        return ProbeResult(
+            *(target.spec.name or "", request.workload, request.request_id, self._unix_s, verdict.outcome),
+            target.endpoint.redactor.redact(verdict.detail),
+            timeline,
+            requested_prompt_tokens=request.prompt_tokens,
+            requested_output_tokens=request.output_tokens,
+            check=request.expectation.kind if request.expectation else None,
+            has_asked_length=request.has_asked_length,
+            adapter=request.adapter,
+            worker=target.worker,
+        )
+
+
+# Begins a probe: `LocalRun` in this process, `Workers.launch` in another one.
+Launch = Callable[[Target, Request, Callable[[], bool]], ProbeRun]
+
+
+class LocalRun(ProbeRun):
+    """A probe that this process sends. handed_s: in a worker, time that the prober took to hand it over"""
+
     def __init__(
-        self, target: Target, drawer: Drawer, due_ns: int, may: Callable[[], bool] = always, request_id: str = ""
+        self, target: Target, request: Request, may: Callable[[], bool] = always, handed_s: float = 0.0
     ) -> None:
-        self._target, self._may, self.handed_s = target, may, 0.0
-        self._due_ns = due_ns
-        self._unix_s = target.clock.unix_s() + (due_ns - target.clock.now_ns()) / 1e9
-        self.request_id = request_id or new_request_id()
-        self.drawn: DrawnRequest = drawer.draw(nonce_of(self.request_id), target.prompt_calibration)
+        super().__init__(target, request, may)
+        self._handed_s = handed_s
         self._api = APIS[target.spec.api]
         self._recording = Recording(
             target.spec.stream,
             self._api,
-            self.drawn.output_tokens,
-            keep_answer=self.drawn.expectation is not None or self.drawn.keeps_answer,
+            request.output_tokens,
+            keep_answer=request.expectation is not None or request.keeps_answer,
         )
         self._exchange = Exchange(self._recording, target.clock)
         self._identity: Identity | None = None
         self._connection: Connection | None = None
-        self._request = b""
+        self._sent = b""
         self._counted = False
-        self._began_ns = 0
-        self._unsent: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()  # why it is not sent
+        self._stopped: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()  # why it is not sent
 
     @property
     def answer(self) -> str | None:
-        """The answer's text as the next turn of its session contains it; None if it calls a tool, or is too long to be kept."""
         recording = self._recording
         return None if recording.calls or recording.length_problem else recording.answer
 
+    @property
     def first_ns(self) -> int | None:
-        """Time of the first content; None before it."""
         return self._recording.first_ns
 
     def delivered(self) -> Timeline:
-        """Timeline of the answer so far, also of a request that was cut."""
         timeline = self._timeline()
         return replace(timeline, is_late=self._late_s(Outcome.CANCELLED, timeline) > 0)
 
-    async def fly(self) -> ProbeResult:
-        """Connect, wait for the due time, send, and read the answer to its end.
-
-        Raises what failed inside the prober before anything of the answer was received.
-        """
-        target, draw = self._target, self.drawn
-        self._began_ns = target.clock.now_ns()
-        if draw.busy is not None:
-            return self._result(Verdict(Outcome.SHED, draw.busy.busy_text))
-        reserved = target.reserve(draw.prompt_tokens, draw.output_tokens)
-        if reserved is None:
-            return self._result(Verdict(Outcome.OVER_BUDGET, "the budget of the last 24 hours is used up"))
+    async def _exchanged(self) -> ProbeResult:
+        target = self._target
         try:
             with target.clock.watched():
-                return await self._reserved()
+                work = asyncio.ensure_future(self._work())
+                alarm: Alarm | None = None
+                try:
+                    alarm = target.clock.call_at(self.request.due_ns, self._at_due_time)
+                    await asyncio.wait((work, self._stopped), return_when=asyncio.FIRST_COMPLETED)
+                    return self._completed(work.result() if work.done() else self._stopped.result())
+                finally:  # neither slot, connection nor task stays behind
+                    if alarm is not None:
+                        alarm.cancel()
+                    if self._counted:
+                        self._counted = False
+                        target.in_flight -= 1
+                    try:  # first: to cancel `work` cancels the `ended` that it waits for, and the connection would stay
+                        if not self._exchange.ended.done():
+                            self._exchange.abort()
+                    finally:
+                        work.cancel()
         except Exception as problem:
             if not self._exchange.received:
                 raise
             # Nothing of the answer is used.
             exchange, verdict = self._exchange, target.unreadable("the answer of a probe", problem)
             sent = Timeline(
-                self._due_ns,
+                self.request.due_ns,
                 self._connection,
                 exchange.sent_ns,
                 exchange.headers_ns,
                 charged_tokens=self._charged_tokens(),
             )
-            return result_of(draw, self.request_id, self._unix_s, target, verdict, sent)
-        finally:
-            target.settle(reserved, *self._charged_tokens())
-
-    async def _reserved(self) -> ProbeResult:
-        """The probe once its budget is set aside. It leaves neither slot, connection nor task behind."""
-        target = self._target
-        work = asyncio.ensure_future(self._work())
-        alarm: Alarm | None = None
-        try:
-            alarm = target.clock.call_at(self._due_ns, self._at_due_time)
-            await asyncio.wait((work, self._unsent), return_when=asyncio.FIRST_COMPLETED)
-            return self._result(work.result() if work.done() else self._unsent.result())
-        finally:
-            if alarm is not None:
-                alarm.cancel()
-            try:
-                self._land()  # first: to cancel `work` cancels the `ended` that it waits for, and the connection would stay
-            finally:
-                work.cancel()
-
-    def _land(self) -> None:
-        """Give the slot back and close the connection, unless the server is about to."""
-        if self._counted:
-            self._counted = False
-            self._target.in_flight -= 1
-        if not self._exchange.ended.done():
-            self._exchange.abort()
+            return self._result(verdict, sent)
 
     def _at_due_time(self) -> None:
         """The clock calls this for all targets, so an exception goes to this probe instead."""
         try:
             self._on_due()
         except Exception as problem:
-            if not self._unsent.done():
-                self._unsent.set_exception(problem)
+            if not self._stopped.done():
+                self._stopped.set_exception(problem)
 
     def _on_due(self) -> None:
         """The intended time: take a slot or be shed, and send if the connection is ready."""
         target = self._target
-        cap, why = target.spec.max_in_flight, why_missed(self._due_ns, target.clock.now_ns(), target.spec.max_send_lag)
+        cap, why = (
+            target.spec.max_in_flight,
+            why_missed(self.request.due_ns, target.clock.now_ns(), target.spec.max_send_lag),
+        )
         if why:
-            self._unsent.set_result(Verdict(Outcome.INVALID, why))
+            self._stopped.set_result(Verdict(Outcome.INVALID, why))
         elif target.in_flight >= cap:
-            self._unsent.set_result(Verdict(Outcome.SHED, f"{cap} probes were in flight already (max_in_flight)"))
+            self._stopped.set_result(Verdict(Outcome.SHED, f"{cap} probes were in flight already (max_in_flight)"))
         else:
             self._counted = True
             target.in_flight += 1
@@ -272,10 +316,10 @@ class Flight:
 
     def _send_if_ready(self) -> None:
         exchange = self._exchange
-        if self._counted and self._request and exchange.sent_ns is None and self._may():
+        if self._counted and self._sent and exchange.sent_ns is None and self._may():
             if exchange.status == IDLE_TIMEOUT:
                 exchange.abort()
-            exchange.send(self._request, Deadlines(self._due_ns, self._target.spec.timeouts))
+            exchange.send(self._sent, Deadlines(self.request.due_ns, self._target.spec.timeouts))
 
     async def _work(self) -> Verdict:
         target = self._target
@@ -287,14 +331,15 @@ class Flight:
         token = target.endpoint.token()
         if secret and token is None:
             return Verdict(Outcome.REJECTED, secret.problem)
-        body = self._body(identity)
+        model = self.request.adapter or identity.model
+        body = self._api.request_body(identity.dialect, self.request, model, target.spec.stream)
         path = f"{identity.base_path}/{self._api.path}"
-        head = target.endpoint.head("POST", path, length=len(body), request_id=self.request_id, token=token)
+        head = target.endpoint.head("POST", path, length=len(body), request_id=self.request.request_id, token=token)
         verdict = await self._connect_and_send(head + body)
         for _ in range(MAX_RECONNECTIONS):
             if verdict is not None or not self._was_closed_idle():
                 break
-            self._request, self._exchange = b"", Exchange(self._recording, target.clock)
+            self._sent, self._exchange = b"", Exchange(self._recording, target.clock)
             verdict = await self._connect_and_send(head + body)
         return verdict or await self._judge(identity)
 
@@ -303,15 +348,15 @@ class Flight:
         target = self._target
         lead_ns = target.connect_lead.learnt_ns(target.clock.now_ns())
         if lead_ns is not None:
-            await target.clock.sleep_until(self._due_ns - lead_ns)
+            await target.clock.sleep_until(self.request.due_ns - lead_ns)
         try:
             self._connection = await connect(target.endpoint, self._exchange, target.spec.timeouts.connect)
         except Broken as broken:
             self._connection = broken.connection
             return broken.verdict
         target.connect_lead.connected((self._connection.ready_ns or 0) - self._connection.start_ns)
-        await target.covered(max(self._due_ns, self._began_ns + DISK_NS))
-        self._request = request
+        await target.covered(max(self.request.due_ns, self._began_ns + DISK_NS))
+        self._sent = request
         self._send_if_ready()
         await self._exchange.ended
         return None
@@ -337,29 +382,32 @@ class Flight:
             self._target.closed_idle(idle_ns)
         return is_unsent
 
-    def _body(self, identity: Identity) -> bytes:
-        draw, spec = self.drawn, self._target.spec
-        request = Request(
-            draw.adapter or identity.model,
-            draw.messages,
-            draw.output_tokens,
-            spec.stream,
-            {**draw.sampling, **dict.fromkeys(self._target.refused_fields)},
-            salt=None if draw.warm else self.request_id,
-            user="llm-slo-prober",
-            is_length_forced=draw.is_length_forced,
-        )
-        return self._api.request_body(identity.dialect, request)
-
     async def _judge(self, identity: Identity) -> Verdict:
-        exchange = self._exchange
-        impossible = self._recording.refuse_impossible_usage(len(self._request))
-        ending = self._recording.observed_end(
+        exchange, recording, request, target = self._exchange, self._recording, self.request, self._target
+        impossible, dialect = recording.refuse_impossible_usage(len(self._sent)), identity.dialect
+        ending = recording.observed_end(
             transport_verdict=exchange.broken, status=exchange.status, status_detail=exchange.refusal
         )
-        verdict = classify(ending, self._expected(identity.dialect))
-        if verdict.outcome is Outcome.OK and self.drawn.expectation is not None:
-            verdict = await self._checked(verdict, ending, self.drawn.expectation)
+        end_mark = self._api.end_event or ("[DONE]" if dialect.sends_done else "")
+        is_forced = self._api.can_force_length and "ignore_eos" in dialect.force_length and request.is_length_forced
+        verdict = classify(
+            ending,
+            ExpectedAnswer(
+                end_mark if target.spec.stream else "",
+                engine=dialect.name,
+                tokens=request.output_tokens,
+                forced=is_forced,
+            ),
+        )
+        if verdict.outcome is Outcome.OK and request.expectation is not None:
+            problem = recording.length_problem
+            try:
+                if not problem:
+                    async with target.check_turn:  # one at a time, so that no target fills the queue of all
+                        problem = await answer_checks().problem(request.expectation, ending.answer, ending.calls)
+                verdict = checked(verdict, ending, problem)
+            except CheckUnavailable as unavailable:
+                verdict = Verdict(Outcome.INVALID, f"the prober could not check the answer: {unavailable}")
         remedy = self._remedy(exchange.refusal) if verdict.outcome is Outcome.REJECTED else ""
         return replace(verdict, detail="; ".join(filter(None, (verdict.detail, impossible, remedy))))
 
@@ -367,31 +415,9 @@ class Flight:
         """What to write so that a request is not refused for a field that the server names; "" if it names none."""
         if self._api is CHAT and OTHER_LIMIT.search(refusal):
             return "the next request has that instead; `max_tokens: null` in `sampling` does it from the first one on"
-        sent = (name for name, value in self.drawn.sampling.items() if value is not None)
+        sent = (name for name, value in self.request.sampling.items() if value is not None)
         named = [f"`{name}: null`" for name in sent if re.search(rf"\b{re.escape(name)}\b", refusal)]
         return f"{', '.join(named)} in `sampling` leaves it out" if named else ""
-
-    async def _checked(self, verdict: Verdict, end: ObservedEnd, expectation: Expectation) -> Verdict:
-        """The verdict with the check of the answer. The checks of a target wait for each other, so that none fills the queue of all."""
-        problem = self._recording.length_problem
-        if not problem:
-            try:
-                async with self._target.check_turn:
-                    problem = await answer_checks().problem(expectation, end.answer, end.calls)
-            except CheckUnavailable as unavailable:
-                return Verdict(Outcome.INVALID, f"the prober could not check the answer: {unavailable}")
-        return checked(verdict, end, problem)
-
-    def _expected(self, dialect: Dialect) -> ExpectedAnswer:
-        draw = self.drawn
-        return ExpectedAnswer(
-            end_mark=(self._api.end_event or ("[DONE]" if dialect.sends_done else ""))
-            if self._target.spec.stream
-            else "",
-            engine=dialect.name,
-            tokens=draw.output_tokens,
-            forced=self._api.can_force_length and "ignore_eos" in dialect.force_length and draw.is_length_forced,
-        )
 
     def _late_s(self, outcome: Outcome, timeline: Timeline) -> float:
         """By how much the prober itself was late, in seconds: it sent late, or its event loop stood still. 0 within the limits.
@@ -403,13 +429,13 @@ class Flight:
         target, limit_s = self._target, self._target.spec.max_send_lag
         ready_ns = self._connection.ready_ns if self._connection is not None else None
         late_s = timeline.send_lag_s or 0.0
-        if ready_ns is None or ready_ns > self._due_ns or outcome is Outcome.SHED:
-            since_ns = begin_ns(target, self._due_ns, self._began_ns)
-            late_s = max(late_s, self.handed_s, target.clock.late_s(since_ns))
+        if ready_ns is None or ready_ns > self.request.due_ns or outcome is Outcome.SHED:
+            since_ns = begin_ns(target, self.request.due_ns, self._began_ns)
+            late_s = max(late_s, self._handed_s, target.clock.late_s(since_ns))
         has_times = (
             self._exchange.has_kernel_times and not timeline.merged_chunks and timeline.first_ns != timeline.end_ns
         )
-        still_s = 0.0 if has_times and outcome in ANSWERED else target.clock.late_s(self._due_ns)
+        still_s = 0.0 if has_times and outcome in ANSWERED else target.clock.late_s(self.request.due_ns)
         return max(late_s if late_s > limit_s else 0.0, still_s if still_s > max(MAX_STILL_S, limit_s) else 0.0)
 
     def _attributed(self, verdict: Verdict, late_s: float) -> Verdict:
@@ -426,7 +452,7 @@ class Flight:
         exchange = self._exchange
         timeline = self._recording.complete(
             Timeline(
-                self._due_ns,
+                self.request.due_ns,
                 connection=self._connection,
                 sent_ns=exchange.sent_ns,
                 headers_ns=exchange.headers_ns,
@@ -441,8 +467,11 @@ class Flight:
             charged_tokens=self._charged_tokens(),
         )
 
-    def _result(self, verdict: Verdict) -> ProbeResult:
-        target, draw = self._target, self.drawn
+    def _unsent(self, verdict: Verdict) -> ProbeResult:
+        return self._completed(verdict)
+
+    def _completed(self, verdict: Verdict) -> ProbeResult:
+        target, draw = self._target, self.request
         timeline = self._timeline()
         late_s = self._late_s(verdict.outcome, timeline)
         verdict, timeline = self._attributed(verdict, late_s), replace(timeline, is_late=late_s > 0)
@@ -450,20 +479,23 @@ class Flight:
         ok = verdict.outcome in ANSWERED
         usage = timeline.usage
         cached = usage.cached_tokens if usage else None
-        is_sample = draw.sample_words is not None
         is_lesson = verdict.outcome is Outcome.REJECTED and target.learn_refusal(verdict.detail)
-        if draw.sample_words is not None and not is_lesson:
-            self._calibrate(draw.sample_words, verdict, usage.prompt_tokens if usage else None)
+        calibration, words = target.prompt_calibration, draw.sample_words
+        if words is not None and calibration is not None and not is_lesson:
+            if ok:
+                calibration.answered(words, usage.prompt_tokens if usage else None)
+            elif verdict.outcome is Outcome.REJECTED:  # it is not sent again
+                calibration.stop(f"the server refused a prompt of {words} words: {verdict.detail}")
         left = {
             kind: value
             for header, kind in RATE_LIMITS.items()
             if (value := header_number(self._exchange.headers, header)) is not None
         }
         return replace(
-            result_of(draw, self.request_id, self._unix_s, target, verdict, timeline),
+            self._result(verdict, timeline),
             model=identity.name if identity else "",
             engine=identity.dialect.name if identity else "",
-            warm_up=ok and (is_sample or target.warm_up.record_success(target.clock.now_ns())),
+            warm_up=ok and (words is not None or target.warm_up.record_success(target.clock.now_ns())),
             cached=ok
             and not draw.warm
             and bool(cached and usage and cached > CACHED_SHARE * (usage.prompt_tokens or 0)),
@@ -480,8 +512,8 @@ class Flight:
         what was received; one that ended without usage what was asked for. No claim of a server charges more than the answer that was
         asked for and the request that was sent.
         """
-        exchange, recording, draw = self._exchange, self._recording, self.drawn
-        recording.refuse_impossible_usage(len(self._request))
+        exchange, recording, draw = self._exchange, self._recording, self.request
+        recording.refuse_impossible_usage(len(self._sent))
         usage, received, has_ended = recording.usage, recording.max_received_tokens, recording.finish_reason is not None
         is_whole = exchange.end_ns is not None or (exchange.status or 0) >= 300
         if exchange.sent_ns is None or (is_whole and usage is None and not received):
@@ -490,53 +522,14 @@ class Flight:
         if not has_ended and not recording.has_totals:
             output = max(output or 0, received)
         return (
-            min(draw.prompt_tokens if prompt is None else prompt, max(draw.prompt_tokens, len(self._request))),
+            min(draw.prompt_tokens if prompt is None else prompt, max(draw.prompt_tokens, len(self._sent))),
             min(draw.output_tokens if output is None else output, draw.output_tokens),
         )
-
-    def _calibrate(self, words: int, verdict: Verdict, prompt_tokens: int | None) -> None:
-        """Count the tokens of a sample prompt. One that the target refuses is not sent again."""
-        calibration = self._target.prompt_calibration
-        if calibration is not None and verdict.outcome in ANSWERED:
-            calibration.answered(words, prompt_tokens)
-        elif calibration is not None and verdict.outcome is Outcome.REJECTED:
-            calibration.stop(f"the server refused a prompt of {words} words: {verdict.detail}")
-
-
-# Begins a probe: `Flight` in this process, `Workers.launch` in another one.
-Launch = Callable[[Target, Drawer, int, Callable[[], bool]], ProbeRun]
-
-
-def result_of(
-    drawn: DrawnRequest, request_id: str, unix_s: float, target: Target, verdict: Verdict, timeline: Timeline
-) -> ProbeResult:
-    """The result of a request as far as it follows from what was asked; the words of its verdict lose their secrets."""
-    return ProbeResult(
-        *(target.spec.name or "", drawn.workload, request_id, unix_s, verdict.outcome),
-        target.endpoint.redactor.redact(verdict.detail),
-        timeline,
-        requested_prompt_tokens=drawn.prompt_tokens,
-        requested_output_tokens=drawn.output_tokens,
-        check=drawn.expectation.kind if drawn.expectation else None,
-        has_asked_length=drawn.has_asked_length,
-        adapter=drawn.adapter,
-        worker=target.worker,
-    )
 
 
 def begin_ns(target: Target, due_ns: int, began_ns: int) -> int:
     """When a probe that was begun at `began_ns` was to be begun: a `connect_lead` before its due time, unless that had passed."""
     return due_ns - round(target.spec.connect_lead * 1e9) if began_ns < due_ns else due_ns
-
-
-def new_request_id() -> str:
-    """An id that no other request has."""
-    return f"slo-probe-{uuid.uuid4().hex[:16]}"
-
-
-def nonce_of(request_id: str) -> str:
-    """Text in front of the prompt, in digits: nearly all tokenizers count the same tokens for all of them."""
-    return f"{int(request_id[10:], 16):020d}"
 
 
 def header_number(headers: Mapping[str, str], name: str) -> float | None:

@@ -1,8 +1,8 @@
 """Workers on the nodes of a Ray cluster, for more load than one machine can send.
 
-They are the processes of `worker`, each started by an actor (`ray_actor`) that passes the bytes of its channel on. Everything that
+They are the processes of `worker`, each started by an actor (`worker_host`) that passes the bytes of its channel on. Everything that
 decides stays in the prober, as with workers of this machine. What differs is the clock: a node's CLOCK_MONOTONIC has another origin,
-so due times are moved to the node's clock, and stamps back by its worker, by one offset a request. Latencies are differences of stamps
+so its worker moves due times to the node's clock, and stamps back, by one offset a request. Latencies are differences of stamps
 of one clock and keep their precision; only the due time bears the error of the offset, which the gate of the send lag includes.
 """
 
@@ -12,18 +12,15 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
 from ray.exceptions import RayError
 
 from prober import __version__
-from prober.measure.timeline import Timeline
-from prober.probing.channel import Beat, Ended, NewTarget, Send
-from prober.probing.clock_offset import ClockOffset, Offset, checked_clock
-from prober.probing.ray_actor import RayActor
-from prober.probing.workers import START_S, WorkerProcess, Workers, WorkersUnavailable, automatic_count
+from prober.probing.clock_offset import ClockOffset, Offset
+from prober.probing.worker_host import WorkerHost
+from prober.probing.workers import START_S, WorkerProcess, WorkersUnavailable, automatic_count
 
 LOCAL, AUTO = "local", "auto"
 REACH_S = 3.0  # to connect to the address of a cluster
@@ -32,43 +29,21 @@ FIRST_EXCHANGES = 20
 INSTALL = f"check that llm-slo-prober[ray] {__version__} is installed on every node, for the same Python"
 
 
-@dataclass(frozen=True, slots=True)
-class _Dealt:
-    """A request that the worker has. unix_s: wall clock of the prober at its due time"""
-
-    offset: Offset
-    max_send_lag_s: float
-    unix_s: float
-
-
 class RayWorker(WorkerProcess):
     """A worker on a node of the cluster."""
 
     def __init__(self, number: int, received: Callable[[WorkerProcess, Any], None]) -> None:
-        super().__init__(number, lambda process, message: received(process, self._on_our_clock(message)))
-        self.node = ""
+        super().__init__(number, received)
         self._actor: Any = None
         self._clock = ClockOffset()
         self._max_error_ns = 0  # of the offset of any request
         self._outgoing, self._has_outgoing = bytearray(), asyncio.Event()
-        self._max_send_lag_s: dict[int, float] = {}  # by number of the target
-        self._dealt: dict[str, _Dealt] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
-    def send(self, message: object) -> None:
-        match message:
-            case NewTarget(number=number, spec=spec):
-                self._max_send_lag_s[number] = spec.max_send_lag
-            case Send(request_id=request_id, due_ns=due_ns):
-                now_ns = time.monotonic_ns()
-                offset = self._clock.at(now_ns)
-                self._max_error_ns = max(self._max_error_ns, offset.error_ns)
-                unix_s = time.time() + (due_ns - now_ns) / 1e9
-                self._dealt[request_id] = _Dealt(offset, self._max_send_lag_s[message.target], unix_s)
-                clock_ns = offset.offset_ns
-                due_ns, launched_ns = due_ns + clock_ns, message.launched_ns + clock_ns
-                message = replace(message, due_ns=due_ns, launched_ns=launched_ns, clock_ns=clock_ns)
-        super().send(message)
+    def clock_offset(self) -> Offset:
+        offset = self._clock.at(time.monotonic_ns())
+        self._max_error_ns = max(self._max_error_ns, offset.error_ns)
+        return offset
 
     def clock_text(self) -> str:
         offset = self._clock.at(time.monotonic_ns())
@@ -97,10 +72,10 @@ class RayWorker(WorkerProcess):
 
     async def _open(self, module: str) -> None:
         options = {"num_cpus": 1, "scheduling_strategy": "SPREAD", "max_restarts": 0}
-        self._actor = ray.remote(RayActor).options(**options).remote(self.number, module)
+        self._actor = ray.remote(WorkerHost).options(**options).remote(self.number, module)
         try:
             async with asyncio.timeout(START_S):
-                version, self.node = await self._actor.start.remote()
+                version, self.node = await self._actor.relay.remote()
                 for _ in range(FIRST_EXCHANGES):
                     await self._exchange(b"")
         except TimeoutError:
@@ -113,7 +88,7 @@ class RayWorker(WorkerProcess):
             raise WorkersUnavailable(f"worker {self.number} does not start on Ray ({reason}); {INSTALL}") from None
         if version != __version__:
             raise WorkersUnavailable(f"node {self.node} has version {version} of the prober; {INSTALL}")
-        self.channel.connection_made(_Calls(self._write))
+        self.channel.write = self._write
         self._tasks = [asyncio.create_task(self._deliver()), asyncio.create_task(self._collect())]
 
     def _write(self, data: bytes) -> None:
@@ -148,56 +123,18 @@ class RayWorker(WorkerProcess):
         finally:
             self.channel.connection_lost(None)
 
-    def _on_our_clock(self, message: Any) -> Any:
-        match message:
-            case Ended(request_id=request_id, result=result, answer=answer) if (
-                dealt := self._dealt.pop(request_id, None)
-            ) is not None:
-                if isinstance(result, Timeline):
-                    return message
-                error_s, result = dealt.offset.error_ns / 1e9, replace(result, unix_s=dealt.unix_s)
-                return Ended(request_id, checked_clock(result, error_s, dealt.max_send_lag_s, self.node), answer)
-            case Beat(first_ns=first_ns):
-                known = ((request_id, at_ns, self._dealt.get(request_id)) for request_id, at_ns in first_ns)
-                return Beat(
-                    tuple((request_id, at_ns - dealt.offset.offset_ns) for request_id, at_ns, dealt in known if dealt)
-                )
-        return message
-
-
-class _Calls(asyncio.Transport):
-    """The end of a channel whose bytes go by calls of an actor."""
-
-    def __init__(self, write: Callable[[bytes], None]) -> None:
-        super().__init__()
-        self._write, self._is_closing = write, False
-
-    def write(self, data: "bytes | bytearray | memoryview[Any]") -> None:
-        self._write(bytes(data))
-
-    def is_closing(self) -> bool:
-        return self._is_closing
-
-    def close(self) -> None:
-        self._is_closing = True
-
 
 @asynccontextmanager
-async def open_ray_workers(address: str, count: int | None, module: str) -> AsyncIterator[Workers]:
-    """So many workers on the nodes of a cluster, None: one a processor but one. Raises WorkersUnavailable.
+async def joined(address: str, count: int | None) -> AsyncIterator[int]:
+    """The number of workers for a cluster that this process has joined. None: one a processor but one. Raises WorkersUnavailable.
 
     address: `local` starts a cluster of this machine, `auto` is the one that this machine belongs to, else HOST:PORT of its head
     """
-    workers = Workers()
     try:
         await _reach(address)
         await asyncio.to_thread(_join, address, count)
-        if count is None:
-            count = max(1, int(ray.cluster_resources().get("CPU", 1)) - 1)
-        await workers.start(count, module, RayWorker)
-        yield workers
+        yield count if count is not None else max(1, int(ray.cluster_resources().get("CPU", 1)) - 1)
     finally:
-        await workers.close()
         await asyncio.to_thread(ray.shutdown)
 
 

@@ -118,7 +118,7 @@ class Target:
         self.workloads = {name: WorkloadState(name) for probe in spec.probes for name in probe.workload.series}
         # By schedule: the workloads of which probes are sent whatever is refused, so no later turns of sessions.
         self._leading_workloads = [
-            {name for name, part, _ in probe.workload.shares() if part.sessions is None or name == part.series[0]}
+            {name for name, part, _ in probe.workload.shares() if part.turns == 1 or name == part.series[0]}
             for probe in spec.probes
         ]
         self.paused_unix_s: float | None = None  # since when nobody may probe or sweep it

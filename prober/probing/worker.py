@@ -13,14 +13,13 @@ from typing import Any
 import uvloop
 
 from prober.measure.outcome import Outcome
-from prober.measure.result import ProbeResult
-from prober.measure.timeline import Timeline
+from prober.measure.result import unsent
 from prober.net.clock import Clock
 from prober.net.connection import Broken, connect
 from prober.net.exchange import Exchange
 from prober.net.parent_death import end_with_parent
 from prober.probing.channel import Beat, Channel, Cut, Ended, NewTarget, Send
-from prober.probing.probe import Flight
+from prober.probing.probe import LocalRun, always
 from prober.probing.target import Target
 
 BEAT_S = 0.1
@@ -36,7 +35,7 @@ class Worker:
         self.closed = asyncio.Event()
         self.channel = Channel(self._receive, self.closed.set)
         self._targets: dict[int, Target] = {}
-        self._flights: dict[str, Flight] = {}
+        self._runs: dict[str, tuple[LocalRun, int]] = {}  # with the offset of the clock, by request id
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._has_first: set[str] = set()  # requests whose first content is reported
         self._warm_ups: set[asyncio.Task[None]] = set()
@@ -49,18 +48,18 @@ class Worker:
             for task in self._tasks.values():
                 task.cancel()
         first_ns = []
-        for request_id, flight in self._flights.items():
-            if request_id not in self._has_first and (at_ns := flight.first_ns()) is not None:
+        for request_id, (run, clock_ns) in self._runs.items():
+            if request_id not in self._has_first and (at_ns := run.first_ns) is not None:
                 self._has_first.add(request_id)
-                first_ns.append((request_id, at_ns))
+                first_ns.append((request_id, at_ns - clock_ns))
         self.channel.send(Beat(tuple(first_ns)))
 
     def _receive(self, message: Any) -> None:
         self._silent_beats = 0
         match message:
-            case Send(request_id=request_id):
-                task = self._tasks[request_id] = asyncio.create_task(self._send(message))
-                task.add_done_callback(lambda _: self._tasks.pop(request_id, None))
+            case Send(request=request):
+                task = self._tasks[request.request_id] = asyncio.create_task(self._send(message))
+                task.add_done_callback(lambda _: self._tasks.pop(request.request_id, None))
             case Cut(request_id=request_id):
                 if (task_ := self._tasks.get(request_id)) is not None:
                     task_.cancel()
@@ -81,37 +80,28 @@ class Worker:
             exchange.abort()
 
     async def _send(self, message: Send) -> None:
-        request_id = message.request_id
-        target = self._targets[message.target]
-        timeline = Timeline(message.due_ns)
-        result: ProbeResult | Timeline = timeline
-        answer: str | None = None
+        request, clock_ns, answer = message.request, message.clock_ns, None
         try:
-            flight = Flight(target, message.drawn, message.due_ns, request_id=request_id)
-            flight.handed_s = (self._clock.now_ns() - message.launched_ns) / 1e9
-            self._flights[request_id] = flight
+            due_ns, launched_ns = request.due_ns + clock_ns, message.launched_ns + clock_ns
+            handed_s = (self._clock.now_ns() - launched_ns) / 1e9
+            run = LocalRun(self._targets[message.target], replace(request, due_ns=due_ns), always, handed_s)
+            self._runs[request.request_id] = run, clock_ns
             try:
-                result = await flight.fly()
-                answer = flight.answer if message.drawn.keeps_answer else None
+                result = await run.send()
+                answer = run.answer if request.keeps_answer else None
             except asyncio.CancelledError:
-                result = flight.delivered()
+                result = run.cut(Outcome.INVALID, "cut, as the prober was held up")
         except Exception as problem:
             log.exception("worker %d failed to send a request; please report this", self._number)
             detail = f"fault of the prober: {type(problem).__name__}"
-            result = ProbeResult("", message.drawn.workload, request_id, 0.0, Outcome.INVALID, detail, timeline)
+            result = unsent(request.due_ns + clock_ns, Outcome.INVALID, detail, request.workload)
+            result = replace(result, request_id=request.request_id)
         finally:
-            self._flights.pop(request_id, None)
-            self._has_first.discard(request_id)
-            self.channel.send(Ended(request_id, _on_prober_clock(result, message.clock_ns), answer))
-
-
-def _on_prober_clock(result: ProbeResult | Timeline, clock_ns: int) -> ProbeResult | Timeline:
-    """The same with stamps of the prober's clock. Moved here, as every stamp of every worker would be work of the one prober."""
-    if clock_ns == 0:
-        return result
-    if isinstance(result, Timeline):
-        return result.shifted(-clock_ns)
-    return replace(result, timeline=result.timeline.shifted(-clock_ns))
+            self._runs.pop(request.request_id, None)
+            self._has_first.discard(request.request_id)
+        if clock_ns:  # moved here, as every stamp of every worker would be work of the one prober
+            result = replace(result, timeline=result.timeline.shifted(-clock_ns))
+        self.channel.send(Ended(result, answer))
 
 
 async def serve(number: int, channel_socket: socket.socket) -> None:

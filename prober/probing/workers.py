@@ -9,10 +9,6 @@ the schedule of the union is that of one process by construction.
 import asyncio
 import logging
 import os
-import signal
-import socket
-import sys
-from asyncio.subprocess import DEVNULL, Process
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -21,12 +17,14 @@ from typing import Any
 from prober.config.target import TargetSpec
 from prober.config.units import counted
 from prober.measure.outcome import ANSWERED, Outcome, Verdict
+from prober.measure.request import Request
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
 from prober.probing.channel import Beat, Channel, Cut, Ended, NewTarget, Send
-from prober.probing.probe import Flight, ProbeRun, always, begin_ns, new_request_id, nonce_of, result_of
+from prober.probing.clock_offset import Offset, checked_clock
+from prober.probing.probe import LocalRun, ProbeRun, always, begin_ns
 from prober.probing.target import Identity, Target
-from prober.workload.workloads import Drawer, DrawnRequest
+from prober.probing.worker_host import WorkerHost
 
 BEAT_S = 0.25
 MAX_SILENT_BEATS = 8  # without a message of a worker; then it is killed
@@ -42,15 +40,17 @@ class WorkersUnavailable(Exception):
 
 
 class WorkerProcess:
-    """A worker as the prober sees it. flights: requests that it has, by id."""
+    """A worker as the prober sees it. runs: requests that it has, by id; node: where it runs, "" for this machine"""
+
+    node = ""
 
     def __init__(self, number: int, received: Callable[["WorkerProcess", Any], None]) -> None:
         self.number = number
-        self.flights: dict[str, WorkerFlight] = {}
+        self.runs: dict[str, WorkerRun] = {}
         self.silent_beats = 0
         self.started, self.lost = asyncio.Event(), asyncio.Event()
         self.channel = Channel(lambda message: received(self, message), self.lost.set)
-        self.process: Process | None = None
+        self.host: WorkerHost | None = None
 
     async def start(self, module: str) -> None:
         """Start the process and wait until it runs. Raises WorkersUnavailable."""
@@ -62,9 +62,9 @@ class WorkerProcess:
         if not self.started.is_set():
             raise WorkersUnavailable(f"worker {self.number} does not start ({await self.end(CLOSE_S)})")
 
-    def send(self, message: object) -> None:
-        """Send a message to it, unless it is gone."""
-        self.channel.send(message)
+    def clock_offset(self) -> Offset:
+        """Its clock minus the prober's, now."""
+        return Offset(0, 0)
 
     def clock_text(self) -> str:
         """A sentence on its clock; "" if it is this one."""
@@ -72,32 +72,13 @@ class WorkerProcess:
 
     async def _open(self, module: str) -> None:
         """Start the process and open its channel."""
-        ours, theirs = socket.socketpair()
-        with theirs:
-            await asyncio.get_running_loop().create_connection(lambda: self.channel, sock=ours)
-            # A session of its own: Ctrl-C in a terminal goes to the prober, which decides.
-            command = ("-m", module, str(self.number), str(theirs.fileno()), str(os.getpid()))
-            self.process = await asyncio.create_subprocess_exec(
-                *(sys.executable, *command),
-                pass_fds=(theirs.fileno(),),
-                stdin=DEVNULL,
-                stdout=DEVNULL,
-                start_new_session=True,
-            )
+        self.host = WorkerHost(self.number, module)
+        await asyncio.get_running_loop().create_connection(lambda: self.channel, sock=self.host.socket)
 
     async def end(self, timeout_s: float) -> str:
         """Close the channel, kill the process after `timeout_s`, and return how it ended."""
         self.channel.close()
-        if self.process is None:
-            return "not started"
-        try:
-            async with asyncio.timeout(timeout_s):
-                code = await self.process.wait()
-        except TimeoutError:
-            if self.process.returncode is None:
-                self.process.kill()
-            code = await self.process.wait()
-        return signal.Signals(-code).name if code < 0 else f"exit status {code}"
+        return await self.host.end(timeout_s) if self.host is not None else "not started"
 
 
 MakeWorker = Callable[[int, Callable[[WorkerProcess, Any], None]], WorkerProcess]
@@ -144,17 +125,18 @@ class Workers:
         await asyncio.gather(*(process.end(CLOSE_S) for process in self._processes))
         self._processes = []
 
-    def launch(self, target: Target, drawer: Drawer, due_ns: int, may: Callable[[], bool] = always) -> "ProbeRun":
+    def launch(self, target: Target, request: Request, may: Callable[[], bool] = always) -> ProbeRun:
         """Begin a probe. Sample prompts, which calibrate the target here, are sent from here, and what has no session is not sent."""
-        if not self.count or target.probed_identity is None:
-            return Flight(target, drawer, due_ns, may)
-        request_id = new_request_id()
-        drawn = drawer.draw(nonce_of(request_id), target.prompt_calibration)
-        if drawn.sample_words is not None or drawn.busy is not None:
-            return Flight(target, drawn, due_ns, may, request_id)
-        return WorkerFlight(self, target, drawn, due_ns, may, request_id)
+        if (
+            not self.count
+            or target.probed_identity is None
+            or request.sample_words is not None
+            or request.busy is not None
+        ):
+            return LocalRun(target, request, may)
+        return WorkerRun(self, target, request, may)
 
-    def deal(self, flight: "WorkerFlight", target: Target) -> tuple[WorkerProcess, int] | None:
+    def deal(self, run: "WorkerRun", target: Target) -> tuple[WorkerProcess, int] | None:
         """The worker with the fewest requests, in turn if several have as few, and the number of the target; None without workers.
 
         As many workers as `max_in_flight` allows requests take part, so that a share is one request at least.
@@ -164,8 +146,8 @@ class Workers:
             return None
         self._next += 1
         turn = self._next % len(processes)
-        process = min((*processes[turn:], *processes[:turn]), key=lambda process: len(process.flights))
-        process.flights[flight.request_id] = flight
+        process = min((*processes[turn:], *processes[:turn]), key=lambda process: len(process.runs))
+        process.runs[run.request.request_id] = run
         return process, self._number(target)
 
     def _number(self, target: Target) -> int:
@@ -180,26 +162,26 @@ class Workers:
                 # Without what only the prober needs: workloads may hold traces of many megabytes.
                 update = {"max_in_flight": max(1, share), "warmup": 0, "probes": (), "sweep": None, "budget": None}
                 spec = target.spec.model_copy(update=update)
-                process.send(NewTarget(known[0], spec, identity))
+                process.channel.send(NewTarget(known[0], spec, identity))
         return known[0]
 
     def _receive(self, process: WorkerProcess, message: Any) -> None:
         process.silent_beats = 0
         match message:
-            case Ended(request_id=request_id, result=result, answer=answer):
-                if (flight := process.flights.pop(request_id, None)) is not None:
-                    flight.end(result, answer)
+            case Ended(result=result, answer=answer):
+                if (run := process.runs.pop(result.request_id, None)) is not None:
+                    run.end(result, answer)
             case Beat(first_ns=first_ns):
                 process.started.set()
                 for request_id, at_ns in first_ns:
-                    if (flight := process.flights.get(request_id)) is not None:
-                        flight.first_content_ns = at_ns
+                    if (run := process.runs.get(request_id)) is not None:
+                        run.first_ns = at_ns
 
     async def _watch(self, process: WorkerProcess) -> None:
         """Beat until the worker ends. A silent one is killed; beats are counted, so that a pause of the prober kills none."""
         why = ""
         while not process.lost.is_set():
-            process.send(Beat())
+            process.channel.send(Beat())
             process.silent_beats += 1
             if process.silent_beats > MAX_SILENT_BEATS:
                 why = f"no sign of it for {MAX_SILENT_BEATS * BEAT_S:g} s, "
@@ -209,103 +191,88 @@ class Workers:
             waiting.cancel()
         self._processes.remove(process)
         why += await process.end(0.0 if why else CLOSE_S)
-        count = len(process.flights)
+        count = len(process.runs)
         lost = f"{counted(count, 'request')} lost, which do not count" if count else "no request is lost"
         sentence = f"worker {process.number} of {self.count} ended ({why}): {lost}"
         log.warning("%s", sentence)
         self.losses.append(sentence)
         self.on_loss(sentence)
-        for flight in list(process.flights.values()):
-            flight.lose(sentence)
+        for run in list(process.runs.values()):
+            run.lose(sentence)
 
 
-class WorkerFlight:
-    """A probe that a worker sends; see `Flight`. Budgets are kept here."""
+class WorkerRun(ProbeRun):
+    """A probe that a worker sends. Budgets are kept here."""
 
-    def __init__(
-        self,
-        workers: Workers,
-        target: Target,
-        drawn: DrawnRequest,
-        due_ns: int,
-        may: Callable[[], bool],
-        request_id: str,
-    ) -> None:
-        self._workers, self._target, self.drawn, self._may = workers, target, drawn, may
-        self._due_ns, self.request_id = due_ns, request_id
-        self._unix_s = target.clock.unix_s() + (due_ns - target.clock.now_ns()) / 1e9
+    answer: str | None = None
+    first_ns: int | None = None
+
+    def __init__(self, workers: Workers, target: Target, request: Request, may: Callable[[], bool]) -> None:
+        super().__init__(target, request, may)
+        self._workers = workers
         self._process: WorkerProcess | None = None
-        self._ended: asyncio.Future[ProbeResult | Timeline] = asyncio.get_running_loop().create_future()
-        self._timeline = Timeline(due_ns)
+        self._offset = Offset(0, 0)  # of the worker's clock
+        self._ended: asyncio.Future[ProbeResult] = asyncio.get_running_loop().create_future()
+        self._timeline = Timeline(request.due_ns)
         self._may_be_sent = False
-        self.first_content_ns: int | None = None
-        self.answer: str | None = None
-
-    def first_ns(self) -> int | None:
-        return self.first_content_ns
 
     def delivered(self) -> Timeline:
         return self._timeline
 
-    async def fly(self) -> ProbeResult:
-        target = self._target
-        now_ns = target.clock.now_ns()
-        launched_ns = now_ns - round(1e9 * target.clock.late_s(begin_ns(target, self._due_ns, now_ns)))
-        reserved = target.reserve(*self.drawn.requested_tokens)
-        if reserved is None:
-            return self._unsent(Outcome.OVER_BUDGET, "the budget of the last 24 hours is used up")
+    def _unsent(self, verdict: Verdict) -> ProbeResult:
+        return self._result(verdict, self._timeline)
+
+    def _charged_tokens(self) -> tuple[int, int] | None:
+        return None if self._may_be_sent else self._timeline.charged_tokens
+
+    async def _exchanged(self) -> ProbeResult:
+        target, due_ns = self._target, self.request.due_ns
+        late_s = target.clock.late_s(begin_ns(target, due_ns, self._began_ns))
         try:
-            await target.covered(self._due_ns)
+            await target.covered(due_ns)
             if self._may():
-                self._hand_over(launched_ns)
-            result = await self._ended
-            if isinstance(result, Timeline):
-                return self._unsent(Outcome.INVALID, "cut by its worker, as the prober was held up")
-            return self._completed(result)
+                dealt = self._workers.deal(self, target)
+                if dealt is None:
+                    self.lose("no worker is left")
+                else:
+                    self._process, number = dealt
+                    self._offset = self._process.clock_offset()
+                    request, launched_ns = replace(self.request, session=None), self._began_ns - round(1e9 * late_s)
+                    self._process.channel.send(Send(number, request, launched_ns, self._offset.offset_ns))
+            return self._completed(await self._ended)
         except asyncio.CancelledError:
             await self._cut()
             raise
-        finally:
-            if not self._may_be_sent:
-                target.settle(reserved, *self._timeline.charged_tokens)
 
-    def end(self, result: ProbeResult | Timeline, answer: str | None) -> None:
-        """The worker reports the result and the answer, or what a request delivered before it was cut."""
-        self.answer = answer
-        self._timeline = result if isinstance(result, Timeline) else result.timeline
-        self.first_content_ns = self._timeline.first_ns
+    def end(self, result: ProbeResult, answer: str | None) -> None:
+        """The worker reports the result and the answer."""
+        self.answer, self._timeline, self.first_ns = answer, result.timeline, result.timeline.first_ns
         if not self._ended.done():
             self._ended.set_result(result)
 
     def lose(self, why: str) -> None:
         """The worker is gone; nothing is known of the request, which may have been sent."""
-        self._may_be_sent = self._process is not None and self._due_ns <= self._target.clock.now_ns()
+        self._may_be_sent = self._process is not None and self.request.due_ns <= self._target.clock.now_ns()
         if not self._ended.done():
-            self._ended.set_result(self._unsent(Outcome.INVALID, why))
-
-    def _hand_over(self, launched_ns: int) -> None:
-        dealt = self._workers.deal(self, self._target)
-        if dealt is None:
-            self.lose("no worker is left")
-            return
-        self._process, number = dealt
-        sampling = {**self.drawn.sampling, **dict.fromkeys(self._target.refused_fields)}
-        drawn = replace(self.drawn, session=None, sampling=sampling)
-        self._process.send(Send(self.request_id, number, drawn, self._due_ns, launched_ns))
+            self._ended.set_result(self._unsent(Verdict(Outcome.INVALID, why)))
 
     async def _cut(self) -> None:
         """Let the worker cancel the request, and wait for what it has delivered."""
-        if self._process is None or self.request_id not in self._process.flights:
+        process, request_id = self._process, self.request.request_id
+        if process is None or request_id not in process.runs:
             return
         self._ended = asyncio.get_running_loop().create_future()
-        self._process.send(Cut(self.request_id))
+        process.channel.send(Cut(request_id))
         await asyncio.wait([self._ended], timeout=CUT_S)
-        if self._process.flights.pop(self.request_id, None) is not None:
-            self._may_be_sent = self._due_ns <= self._target.clock.now_ns()
+        if process.runs.pop(request_id, None) is not None:
+            self._may_be_sent = self.request.due_ns <= self._target.clock.now_ns()
 
     def _completed(self, result: ProbeResult) -> ProbeResult:
         """The result of the worker with what only the prober knows."""
-        target = self._target
+        target, process = self._target, self._process
+        if process is not None:
+            node, error_s = process.node, self._offset.error_ns / 1e9
+            result = checked_clock(replace(result, unix_s=self._unix_s), error_s, target.spec.max_send_lag, node)
         if result.outcome is Outcome.REJECTED:
             target.learn_refusal(result.detail)
         elif result.outcome is Outcome.SHED:
@@ -318,34 +285,35 @@ class WorkerFlight:
             result = replace(result, warm_up=True)
         return result
 
-    def _unsent(self, outcome: Outcome, detail: str) -> ProbeResult:
-        verdict = Verdict(outcome, detail)
-        return result_of(self.drawn, self.request_id, self._unix_s, self._target, verdict, self._timeline)
-
 
 @asynccontextmanager
 async def open_workers(count: int | None, module: str = MODULE, ray: str = "") -> AsyncIterator[Workers]:
-    """So many workers, None: `automatic_count`; one: none, as the prober itself sends. Raises WorkersUnavailable.
+    """Start `count` workers. None: one for each spare core. 1 on this machine: send in-process. Raises WorkersUnavailable.
 
     ray: address of the Ray cluster whose nodes they run on; "": this machine
     """
-    if ray:
+    workers = Workers()
+    if not ray:
+        count = automatic_count() if count is None else count
         try:
-            from prober.probing.ray_workers import open_ray_workers  # an extra, and slow to import
-        except ModuleNotFoundError as problem:
-            if problem.name != "ray":
-                raise
-            raise WorkersUnavailable("--ray needs Ray; install it: pip install 'llm-slo-prober[ray]'") from None
-        async with open_ray_workers(ray, count, module) as workers:
+            if count > 1:
+                await workers.start(count, module)
             yield workers
+        finally:
+            await workers.close()
         return
-    workers, count = Workers(), automatic_count() if count is None else count
     try:
-        if count > 1:
-            await workers.start(count, module)
-        yield workers
-    finally:
-        await workers.close()
+        from prober.probing.ray_workers import RayWorker, joined  # an extra, and slow to import
+    except ModuleNotFoundError as problem:
+        if problem.name != "ray":
+            raise
+        raise WorkersUnavailable("--ray needs Ray; install it: pip install 'llm-slo-prober[ray]'") from None
+    async with joined(ray, count) as nodes_count:
+        try:
+            await workers.start(nodes_count, module, RayWorker)
+            yield workers
+        finally:
+            await workers.close()
 
 
 def automatic_count() -> int:

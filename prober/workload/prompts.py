@@ -13,8 +13,8 @@ from random import Random
 from typing import Any
 
 from prober.measure.quality import Expectation
+from prober.measure.request import Message
 
-Message = tuple[str, str]
 Prompt = tuple[Message, ...]
 
 _WORDS = """

@@ -19,6 +19,10 @@ class LengthDistribution(Protocol):
     def maximum(self) -> int:
         """The longest length that can be drawn."""
 
+    @property
+    def text(self) -> str:
+        """The distribution as reports show it; part of the identity of a result, so it does not change."""
+
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
@@ -36,6 +40,10 @@ class Fixed:
     def maximum(self) -> int:
         return self.tokens
 
+    @property
+    def text(self) -> str:
+        return f"fixed {self.tokens}"
+
 
 @dataclass(frozen=True, slots=True)
 class Uniform:
@@ -50,6 +58,10 @@ class Uniform:
     def mean(self) -> float:
         return (self.low + self.maximum) / 2
 
+    @property
+    def text(self) -> str:
+        return f"uniform {self.low} to {self.maximum}"
+
 
 @dataclass(frozen=True, slots=True)
 class Exponential:
@@ -63,6 +75,10 @@ class Exponential:
 
     def mean(self) -> float:
         return self.scale * -math.expm1(-self.maximum / self.scale)
+
+    @property
+    def text(self) -> str:
+        return f"exponential mean {self.scale:.15g}, up to {self.maximum}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +100,10 @@ class Lognormal:
         a, b = ((math.log(bound / self.median)) / self.sigma for bound in (self.low, self.maximum))
         inner = self.median * math.exp(self.sigma**2 / 2) * (_phi(b - self.sigma) - _phi(a - self.sigma))
         return self.low * _phi(a) + self.maximum * (1 - _phi(b)) + inner
+
+    @property
+    def text(self) -> str:
+        return f"lognormal median {self.median:.15g}, sigma {self.sigma:.15g}, {self.low} to {self.maximum}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +129,10 @@ class Empirical:
     @property
     def maximum(self) -> int:
         return round(self.quantiles[-1][1])
+
+    @property
+    def text(self) -> str:
+        return "quantiles " + ", ".join(f"{q:.15g}: {tokens:.15g}" for q, tokens in self.quantiles)
 
 
 def _phi(x: float) -> float:

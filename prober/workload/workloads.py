@@ -1,22 +1,26 @@
-"""Workloads: named distributions of requests, and the generator of concrete requests."""
+"""Workloads: named distributions of requests, each kind a class, and the generator of concrete requests.
 
-from collections import deque
+A kind of workload overrides of `Workload` what differs: the prompts that it composes, their lengths, and its series.
+"""
+
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from random import Random
 from statistics import fmean
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 from prober.measure.quality import Check, Expectation
+from prober.measure.request import Drawer, Request
 from prober.workload.arrivals import derive_seed
 from prober.workload.prompt_length import UNCALIBRATED, PromptCalibration, PromptLength
-from prober.workload.prompts import GoldenPrompt, Message, Prompt, filler_pool
+from prober.workload.prompts import GoldenPrompt, Prompt, filler_pool
 from prober.workload.requested_format import requested_format
 from prober.workload.shapes import Fixed, LengthDistribution, Lognormal, Uniform
 from prober.workload.trace import BLOCK_TOKENS, Trace
 
 SAMPLE_OUTPUT_TOKENS = 16
 BLOCK_ID_TOKENS = 4
+TEXT_PLACES = 1 << 13  # of the pool of filler text, at which prompts begin
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,22 +32,6 @@ class Prefix:
 
     tokens: int
     reuse: float
-
-
-@dataclass(frozen=True, slots=True)
-class Sessions:
-    """Conversations of several turns: the prompt of a turn is all earlier ones, their answers, and a new message.
-
-    count: sessions at a time. Requests continue those that are ready in rotation, so the time between two turns of a session is about
-        count ÷ rate
-    turns: of each session; then a new one begins
-    think_time: in ms, from the end of an answer until the next turn is due. Then the schedule begins sessions, at its rate ÷ turns,
-        and `count` is 0. None: requests continue the sessions in rotation
-    """
-
-    count: int
-    turns: int
-    think_time: LengthDistribution | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +47,8 @@ class Adapters:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A named distribution of requests.
+    """A named distribution of requests, whose prompts are filler text. Subclasses compose other prompts.
 
-    sessions: send turns of conversations; the lengths are those of one message and of one answer
-    prompts: send texts from a file instead of filler text
-    trace: replay lengths and prefixes of recorded traffic, `speed` times as fast
-    golden: send these prompts unchanged and in turn, and check the answers; `output_tokens` limits them, their length is not forced
     adapters: the models of the requests; None: the model of the target
     is_length_forced: answers have exactly `output_tokens`, where the engine can be told so; never where a format or a check ends them
     expectation: the check that `sampling` asks for, of the answers to all prompts but golden ones
@@ -76,15 +60,13 @@ class Workload:
     output_tokens: LengthDistribution
     prefix: Prefix | None = None
     sampling: Mapping[str, Any] = field(default_factory=lambda: {"temperature": 0})
-    prompts: tuple[Prompt, ...] | None = None
-    trace: Trace | None = None
-    speed: float = 1.0
-    golden: tuple[GoldenPrompt, ...] = ()
-    sessions: Sessions | None = None
     adapters: Adapters | None = None
     is_length_forced: bool = True
     expectation: Expectation | None = field(init=False)
     unchecked: str = field(init=False)
+
+    dataset: ClassVar[str] = "generated"  # where results say that the prompts come from
+    has_sized_prompts: ClassVar[bool] = True  # composed to a length, so that sample prompts calibrate it
 
     def __post_init__(self) -> None:
         expectation, unchecked = requested_format(self.sampling)
@@ -93,10 +75,17 @@ class Workload:
         object.__setattr__(self, "is_length_forced", self.is_length_forced and not self.checks and not unchecked)
 
     @property
+    def parts(self) -> tuple[tuple["Workload", float], ...]:
+        """(workload, weight) of each part, as a mix has them."""
+        return ((self, 1.0),)
+
+    def with_parts(self, change: Callable[["Workload"], "Workload"]) -> "Workload":
+        """The changed workload, as a mix changes each of its parts."""
+        return change(self)
+
+    @property
     def checks(self) -> frozenset[Check]:
         """Kinds of checks of the answers."""
-        if self.golden:
-            return frozenset(golden.expectation.kind for golden in self.golden)
         return frozenset((self.expectation.kind,)) if self.expectation is not None else frozenset()
 
     @property
@@ -109,9 +98,6 @@ class Workload:
 
     def shares(self) -> tuple[tuple[str, "Workload", float], ...]:
         """(series, workload, share of the requests) of each series."""
-        if self.sessions is not None:
-            turns = self.sessions.turns
-            return tuple((f"{self.name}_turn{turn}", self, 1 / turns) for turn in range(1, turns + 1))
         suffix, share = "warm", self.prefix.reuse if self.prefix is not None else 0.0
         if self.adapters is not None and len(self.adapters.names) > 1 and self.adapters.turn > 1:
             suffix, share = "first", 1 / self.adapters.turn
@@ -120,32 +106,181 @@ class Workload:
         return ((self.name, self, 1 - share), (f"{self.name}_{suffix}", self, share))
 
     @property
-    def has_think_time(self) -> bool:
-        """Whether turns follow their answers after a think time."""
-        return self.sessions is not None and self.sessions.think_time is not None
+    def turns(self) -> int:
+        """Turns of a session, each with a series of its own; 1 without sessions."""
+        return 1
+
+    @property
+    def think_time(self) -> LengthDistribution | None:
+        """Time in ms from an answer until the next turn is due; None if turns do not follow their answers."""
+        return None
+
+    @property
+    def max_concurrency(self) -> int | None:
+        """Number of requests that can be in flight at a time; None without a limit."""
+        return None
 
     @property
     def max_output_tokens(self) -> int:
         """The maximum number of requested output tokens."""
-        return max(self.trace.output_tokens) if self.trace else self.output_tokens.maximum
-
-    @property
-    def prompt_words(self) -> tuple[int, ...]:
-        """Words of each prompt that is golden or from a file; empty for others."""
-        golden = ((("user", golden.prompt),) for golden in self.golden)
-        return tuple(sum(len(text.split()) for _, text in prompt) for prompt in (*golden, *(self.prompts or ())))
+        return self.output_tokens.maximum
 
     def mean_tokens(self) -> tuple[float, float]:
         """Mean prompt and output tokens of a request; for golden prompts the limit of the output tokens."""
-        if self.trace:
-            return fmean(self.trace.prompt_tokens), fmean(self.trace.output_tokens)
-        if words := self.prompt_words:
-            return fmean(words), self.output_tokens.mean()
-        message, answer = self.prompt_tokens.mean(), self.output_tokens.mean()
-        if self.sessions is not None:
-            turns = self.sessions.turns
-            return message * (turns + 1) / 2 + answer * (turns - 1) / 2, answer
-        return message, answer
+        return self.prompt_tokens.mean(), self.output_tokens.mean()
+
+    def draw_lengths(self, series: str, at: int, rng: Random) -> tuple[int, int]:
+        """Draws (prompt, output) tokens of a request of this series without its text. at: its number"""
+        output = max(1, self.output_tokens.draw(rng))
+        return max(1, self.prompt_tokens.draw(rng)), output
+
+    @property
+    def prompt_lengths(self) -> frozenset[object]:
+        """At least two members if the lengths of its prompts differ."""
+        shape = self.prompt_tokens
+        return frozenset([shape.tokens] if isinstance(shape, Fixed) else [shape.text, "varied"])
+
+    @property
+    def prompt_text(self) -> str:
+        """The lengths of its prompts and their models, as text."""
+        if self.adapters is None:
+            return self.prompt_tokens.text
+        names, turn = self.adapters.names, self.adapters.turn
+        if len(names) == 1:
+            return f"{self.prompt_tokens.text}, model {names[0]}"
+        return (
+            f"{self.prompt_tokens.text}, {len(names)} adapters in turn, {turn} request{'' if turn == 1 else 's'} each"
+        )
+
+    def opened(self, rng: Random) -> Drawer:
+        """Its requests from the first one on."""
+        return PlainRequests(self, rng)
+
+    def compose(self, number: int, due_ns: int, at: int, rng: Random, length: PromptLength) -> Request:
+        """Composes a request. at: its number among those of the workload; length: as the server counts tokens"""
+        output, prompt = max(1, self.output_tokens.draw(rng)), max(1, self.prompt_tokens.draw(rng))
+        warm = self.prefix is not None and rng.random() < self.prefix.reuse
+        words = prompt if length is UNCALIBRATED else length.prompt_words(prompt, rng)
+        text, shared = f"[{nonce(number)}] ", 0
+        if self.prefix is not None and warm:
+            shared = min(round(length.words(self.prefix.tokens)), words)
+            # The prefix of one workload must not warm up that of another.
+            text = f"{filler_pool().words(shared, derive_seed('prefix', self.name))} {text}"
+        text += filler_pool().words(max(1, words - shared), rng.randrange(TEXT_PLACES))
+        series = self.series[-1 if warm else 0]
+        messages = (("user", text),)
+        return self.request(number, due_ns, series, (prompt, output), messages, warm=warm, has_asked_length=True)
+
+    def request(
+        self, number: int, due_ns: int, series: str, tokens: tuple[int, int], messages: Prompt, **fields: Any
+    ) -> Request:
+        """A request with the fields and the check of the workload. fields: further ones of `Request`"""
+        fields = {"expectation": self.expectation, "is_length_forced": self.is_length_forced, **fields}
+        return Request(f"slo-probe-{number:016x}", due_ns, series, *tokens, messages, self.sampling, **fields)
+
+    def sample(self, number: int, due_ns: int, words: int) -> Request:
+        """A sample prompt, whose tokens calibrate the length of others. Its answer is not checked."""
+        tokens = max(1, words), min(SAMPLE_OUTPUT_TOKENS, self.max_output_tokens)
+        messages = (("user", f"[{nonce(number)}] {filler_pool().words(words, 0)}"),)
+        return self.request(number, due_ns, self.series[0], tokens, messages, expectation=None, sample_words=words)
+
+
+@dataclass(frozen=True, slots=True)
+class FileWorkload(Workload):
+    """Sends texts from a file instead of filler text."""
+
+    prompts: tuple[Prompt, ...] = field(kw_only=True)
+
+    dataset: ClassVar[str] = "file"
+    has_sized_prompts: ClassVar[bool] = False
+
+    @property
+    def prompt_lengths(self) -> frozenset[object]:
+        return frozenset(map(_words, self.prompts))
+
+    def mean_tokens(self) -> tuple[float, float]:
+        return fmean(map(_words, self.prompts)), self.output_tokens.mean()
+
+    def draw_lengths(self, series: str, at: int, rng: Random) -> tuple[int, int]:
+        return _words(self.prompts[at % len(self.prompts)]), max(1, self.output_tokens.draw(rng))
+
+    def compose(self, number: int, due_ns: int, at: int, rng: Random, length: PromptLength) -> Request:
+        output, prompt = max(1, self.output_tokens.draw(rng)), self.prompts[rng.randrange(len(self.prompts))]
+        (role, content), *rest = prompt
+        messages = ((role, f"[{nonce(number)}] {content}"), *rest)
+        return self.request(number, due_ns, self.name, (length.tokens(_words(prompt)), output), messages)
+
+
+@dataclass(frozen=True, slots=True)
+class GoldenWorkload(FileWorkload):
+    """Sends golden prompts unchanged and in turn, and checks the answers; `output_tokens` limits them, their length is not forced."""
+
+    prompts: tuple[Prompt, ...] = field(init=False)
+    golden: tuple[GoldenPrompt, ...] = field(kw_only=True)
+
+    dataset: ClassVar[str] = "generated"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "prompts", tuple((("user", golden.prompt),) for golden in self.golden))
+        Workload.__post_init__(self)
+
+    @property
+    def checks(self) -> frozenset[Check]:
+        return frozenset(golden.expectation.kind for golden in self.golden)
+
+    def compose(self, number: int, due_ns: int, at: int, rng: Random, length: PromptLength) -> Request:
+        golden, output = self.golden[at % len(self.golden)], max(1, self.output_tokens.draw(rng))
+        prompt, tokens = (("user", golden.prompt),), (length.tokens(len(golden.prompt.split())), output)
+        return self.request(number, due_ns, self.name, tokens, prompt, warm=True, expectation=golden.expectation)
+
+
+@dataclass(frozen=True, slots=True)
+class TraceWorkload(Workload):
+    """Replays lengths and prefixes of recorded traffic, `speed` times as fast."""
+
+    trace: Trace = field(kw_only=True)
+    speed: float = field(default=1.0, kw_only=True)
+
+    dataset: ClassVar[str] = "trace"
+
+    @property
+    def rate_per_s(self) -> float:
+        """Mean rate of the replay."""
+        return self.trace.rate_per_s * self.speed
+
+    @property
+    def max_output_tokens(self) -> int:
+        return max(self.trace.output_tokens)
+
+    @property
+    def prompt_lengths(self) -> frozenset[object]:
+        return frozenset(self.trace.prompt_tokens)
+
+    def mean_tokens(self) -> tuple[float, float]:
+        return fmean(self.trace.prompt_tokens), fmean(self.trace.output_tokens)
+
+    def draw_lengths(self, series: str, at: int, rng: Random) -> tuple[int, int]:
+        row = at % len(self.trace.offsets_ns)
+        return self.trace.prompt_tokens[row], self.trace.output_tokens[row]
+
+    def compose(self, number: int, due_ns: int, at: int, rng: Random, length: PromptLength) -> Request:
+        row = at % len(self.trace.offsets_ns)
+        prompt, output = self.trace.prompt_tokens[row], self.trace.output_tokens[row]
+        blocks = self.trace.blocks[row] if self.trace.blocks else ()
+        # Equal blocks give equal text: it contains the id (about 4 tokens), the rest depends only on the id.
+        texts = []
+        tokens = prompt - length.constant_tokens
+        for block in blocks:
+            if tokens <= 0:
+                break
+            words = round(length.words(min(BLOCK_TOKENS, tokens) - BLOCK_ID_TOKENS))
+            texts.append(f"[{block}] {filler_pool().words(max(1, words), block * 97)}")
+            tokens -= BLOCK_TOKENS
+        if tokens > 0 or not texts:  # tokens outside the recorded blocks are not shared
+            words = max(1, round(length.words(tokens)))
+            texts.append(f"[{nonce(number)}] {filler_pool().words(words, rng.randrange(TEXT_PLACES))}")
+        messages, warm = (("user", " ".join(texts)),), bool(blocks)
+        return self.request(number, due_ns, self.name, (prompt, output), messages, warm=warm, has_asked_length=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +289,11 @@ class Mix:
 
     name: str
     parts: tuple[tuple[Workload, float], ...]
-    has_think_time, sessions = False, None
+    think_time, turns = None, 1  # as `Workload` has them
+
+    def with_parts(self, change: Callable[[Workload], Workload]) -> "Mix":
+        """The mix of the changed parts."""
+        return replace(self, parts=tuple((change(part), weight) for part, weight in self.parts))
 
     @property
     def series(self) -> tuple[str, ...]:
@@ -182,246 +321,58 @@ class Mix:
         return sum(w * m[0] for w, m in means), sum(w * m[1] for w, m in means)
 
 
-class Drawer(Protocol):
-    """A source of requests."""
+class PlainRequests:
+    """Requests of a workload that are independent of each other's answers."""
 
-    def draw(self, nonce: str, calibration: PromptCalibration | None, /) -> "DrawnRequest":
-        """Draws the next request; see `RequestGenerator.draw`."""
+    def __init__(self, part: Workload, rng: Random) -> None:
+        self._part, self._rng, self._count = part, rng, 0
 
-
-@dataclass(frozen=True, slots=True)
-class DrawnRequest:
-    """A concrete request.
-
-    workload: value of the `workload` label
-    prompt_tokens: length that is asked for; of prompts with texts of their own an estimate
-    warm: the prompt starts with text that was sent before
-    expectation: the check of the answer; None if it is not checked
-    is_length_forced: the answer has exactly `output_tokens`, where the engine can be told so
-    has_asked_length: the prompt was composed to have `prompt_tokens` tokens
-    sample_words: words of a sample prompt, whose tokens calibrate the length of the others; None for others
-    adapter: name of the model that is asked, in place of the target's; "" for the target's
-    session: the conversation of which it is a turn; None for other requests
-    keeps_answer: the next turn of its session contains the answer
-    busy: no session is ready for it, so it cannot be sent unless a turn ends in time; None: it can be sent
-    """
-
-    workload: str
-    prompt_tokens: int
-    output_tokens: int
-    messages: tuple[Message, ...]
-    warm: bool
-    sampling: Mapping[str, Any]
-    expectation: Expectation | None = None
-    is_length_forced: bool = True
-    has_asked_length: bool = False
-    sample_words: int | None = None
-    adapter: str = ""
-    session: "Session | None" = None
-    keeps_answer: bool = False
-    busy: "SessionPool | None" = None
-
-    @property
-    def requested_tokens(self) -> tuple[int, int]:
-        """Prompt and output tokens, as requested."""
-        return self.prompt_tokens, self.output_tokens
-
-    def draw(self, nonce: str, calibration: PromptCalibration | None, /) -> "DrawnRequest":
-        """The request itself, which is drawn already."""
-        return self
-
-
-@dataclass(slots=True, eq=False)
-class Session:
-    """A conversation: each turn is drawn after the end of the one before it, and contains its answer.
-
-    rng: of its own, so that the order of answers changes no session
-    turns_left: turns that are not drawn yet
-    prompt_tokens: of `messages`, as asked for; those of answers as the server counts them, where it tells
-    think_s: think time after the answer to the turn that was drawn last; None: the session is continued in rotation
-    """
-
-    pool: "SessionPool"
-    rng: Random
-    turns_left: int
-    messages: tuple[Message, ...] = ()
-    prompt_tokens: int = 0
-    answer_tokens: int = 0
-    think_s: float | None = None
-
-    def draw(self, nonce: str, calibration: PromptCalibration | None = None, /) -> DrawnRequest:
-        """Draws the next turn. It may hit the prefix cache, so it has no salt; the nonce keeps sessions apart."""
-        part, rng, turn = self.pool.part, self.rng, len(self.messages) // 2
-        length = calibration.length or UNCALIBRATED if calibration is not None else UNCALIBRATED
-        message, self.answer_tokens = max(1, part.prompt_tokens.draw(rng)), max(1, part.output_tokens.draw(rng))
-        words = length.words(message if turn else max(1.0, message - length.constant_tokens))
-        text = filler_pool().words(max(1, round(words)), rng.randrange(1 << 13))
-        if self.pool.think_time is not None:
-            self.think_s = self.pool.think_time.draw(rng) / 1e3
-        self.messages = (*self.messages, ("user", text if turn else f"[{nonce}] {text}"))
-        self.prompt_tokens, self.turns_left = self.prompt_tokens + message, self.turns_left - 1
-        drawn = DrawnRequest(
-            *(part.series[turn], self.prompt_tokens, self.answer_tokens, self.messages, True, part.sampling),
-            has_asked_length=True,
-            adapter=part.adapters.names[0] if part.adapters is not None else "",
-            session=self,
-            keeps_answer=self.turns_left > 0,
-        )
-        return _checked(drawn, part)
-
-    def end_turn(self, answer: str | None, tokens: int | None) -> None:
-        """The turn has ended. answer: its text; None ends the session; tokens: of the answer, None if they are not known."""
-        if answer is None:
-            self.turns_left = 0
-        else:
-            self.messages = (*self.messages, ("assistant", answer))
-            self.prompt_tokens += self.answer_tokens if tokens is None else tokens
-        self.pool.turn_ended(self)
-
-
-class SessionPool:
-    """The sessions of a workload. Requests continue those that are ready, the one that waits longest first.
-
-    With think time each request begins a session, and its later turns are drawn from the session itself.
-
-    waiting: callbacks of requests for which no session is ready; the first one is called, once, when a turn ends
-    """
-
-    def __init__(self, part: Workload, sessions: Sessions, rng: Random) -> None:
-        self.part, self.think_time, self._turns, self._rng = part, sessions.think_time, sessions.turns, rng
-        self.waiting: dict[object, Callable[[], None]] = {}
-        # Sessions, or numbers of turns of those that have not begun. The first ones are shorter, so that not all are at the same turn.
-        self._ready: deque[Session | int] = deque(self._turns - at % self._turns for at in range(sessions.count))
-        self.busy_text = f"all {sessions.count} sessions of {part.name} waited for an answer (sessions.count)"
-
-    def draw(self, nonce: str, calibration: PromptCalibration | None = None, /) -> DrawnRequest:
-        """Draws the next turn of a session that is ready. If none is, the request only tells so, as a first turn."""
-        if self.think_time is None and not self._ready:
-            prompt, output = map(round, self.part.mean_tokens())
-            return DrawnRequest(self.part.series[0], prompt, output, (), True, self.part.sampling, busy=self)
-        session = self._turns if self.think_time is not None else self._ready.popleft()
-        if isinstance(session, int):
-            session = Session(self, Random(self._rng.getrandbits(64)), session)
-        return session.draw(nonce, calibration)
-
-    def turn_ended(self, session: Session) -> None:
-        """A turn of this session has ended; in its place, or that of its successor, the next request may be sent."""
-        if self.think_time is None:
-            self._ready.append(session if session.turns_left else self._turns)
-        if self.waiting:
-            self.waiting.pop(next(iter(self.waiting)))()
+    def draw(self, number: int, due_ns: int, calibration: PromptCalibration | None) -> Request:
+        """Draws the next request, for the adapter whose turn it is."""
+        part, at = self._part, self._count
+        self._count += 1
+        request = part.compose(number, due_ns, at, self._rng, known_length(calibration))
+        if part.adapters is None:
+            return request
+        turn, place = divmod(at, part.adapters.turn)
+        series = part.series[-1] if place == 0 and len(part.series) > 1 else request.workload
+        return replace(request, workload=series, adapter=part.adapters.names[turn % len(part.adapters.names)])
 
 
 class RequestGenerator:
     """Draws requests of one workload or mix. Cold prompts start with a nonce, so that they are in no prefix cache."""
 
     def __init__(self, workload: Workload | Mix, rng: Random) -> None:
-        self._parts = workload.parts if isinstance(workload, Mix) else ((workload, 1.0),)
-        self._weights = [weight for _, weight in self._parts]
-        self._rng = rng
-        self._pool = filler_pool()
-        # The prefix of one workload must not warm up that of another.
-        self._prefix_at = {part.name: derive_seed("prefix", part.name) for part, _ in self._parts}
-        self._next = dict.fromkeys((part.name for part, _ in self._parts), 0)
-        # With a random generator of their own, so that the order of answers changes nothing else.
-        self._pools = {
-            part.name: SessionPool(part, part.sessions, Random(rng.getrandbits(64)))
-            for part, _ in self._parts
-            if part.sessions is not None
-        }
-        self._turns = dict.fromkeys(self._next, 0)
+        self._parts, self._rng = [part for part, _ in workload.parts], rng
+        self._weights = [weight for _, weight in workload.parts]
+        self._opened = {part.name: part.opened(rng) for part in self._parts}
 
-    def draw(self, nonce: str, calibration: PromptCalibration | None = None) -> DrawnRequest:
+    def draw(self, number: int, due_ns: int = 0, calibration: PromptCalibration | None = None) -> Request:
         """Draws the next request.
 
-        nonce: a text that was never used before
+        number: of 64 bits, never used before
         calibration: of the server's tokenizer; None: a word counts as a token
         """
-        rng = self._rng
-        part = self._parts[0][0] if len(self._parts) == 1 else rng.choices(self._parts, self._weights)[0][0]
-        is_sized = not part.golden and not part.prompts
-        sample_words = calibration.next_sample_words() if calibration is not None and is_sized else None
-        if sample_words is not None:
-            return _checked(self._sample(part, sample_words, nonce), part)
-        if part.name in self._pools:
-            return self._pools[part.name].draw(nonce, calibration)
-        drawn = _checked(self._drawn(part, nonce, calibration), part)
-        return drawn if part.adapters is None else self._adapted(drawn, part, part.adapters)
-
-    def _adapted(self, drawn: DrawnRequest, part: Workload, adapters: Adapters) -> DrawnRequest:
-        """The request for the adapter whose turn it is."""
-        turn, at = divmod(self._turns[part.name], adapters.turn)
-        self._turns[part.name] += 1
-        is_first = at == 0 and len(part.series) > 1
-        name = part.series[-1] if is_first else drawn.workload
-        return replace(drawn, workload=name, adapter=adapters.names[turn % len(adapters.names)])
-
-    def _drawn(self, part: Workload, nonce: str, calibration: PromptCalibration | None) -> DrawnRequest:
-        rng = self._rng
-        length = calibration.length or UNCALIBRATED if calibration is not None else UNCALIBRATED
-        if part.trace is not None:
-            return self._replayed(part, part.trace, nonce, length)
-        output = max(1, part.output_tokens.draw(rng))
-        if part.golden:
-            return self._golden(part, output, length)
-        if part.prompts:
-            (role, content), *rest = part.prompts[rng.randrange(len(part.prompts))]
-            tokens = length.tokens(len(content.split()) + sum(len(text.split()) for _, text in rest))
-            messages = ((role, f"[{nonce}] {content}"), *rest)
-            return DrawnRequest(part.name, tokens, output, messages, False, part.sampling)
-        prompt = max(1, part.prompt_tokens.draw(rng))
-        warm = part.prefix is not None and rng.random() < part.prefix.reuse
-        words = prompt if length is UNCALIBRATED else length.prompt_words(prompt, rng)
-        text = f"[{nonce}] "
-        shared = 0
-        if part.prefix is not None and warm:
-            shared = min(round(length.words(part.prefix.tokens)), words)
-            text = f"{self._pool.words(shared, self._prefix_at[part.name])} {text}"
-        text += self._pool.words(max(1, words - shared), rng.randrange(1 << 13))
-        name = part.series[-1] if warm else part.series[0]
-        return DrawnRequest(name, prompt, output, (("user", text),), warm, part.sampling, has_asked_length=True)
-
-    def _sample(self, part: Workload, words: int, nonce: str) -> DrawnRequest:
-        output = min(SAMPLE_OUTPUT_TOKENS, part.max_output_tokens)
-        messages = (("user", f"[{nonce}] {self._pool.words(words, 0)}"),)
-        return DrawnRequest(part.series[0], max(1, words), output, messages, False, part.sampling, sample_words=words)
-
-    def _golden(self, part: Workload, output: int, length: PromptLength) -> DrawnRequest:
-        at = self._next[part.name]
-        self._next[part.name] = (at + 1) % len(part.golden)
-        golden = part.golden[at]
-        tokens = length.tokens(len(golden.prompt.split()))
-        messages = (("user", golden.prompt),)
-        return DrawnRequest(part.name, tokens, output, messages, True, part.sampling, golden.expectation)
-
-    def _replayed(self, part: Workload, trace: Trace, nonce: str, length: PromptLength) -> DrawnRequest:
-        at = self._next[part.name] % len(trace.offsets_ns)
-        self._next[part.name] = at + 1
-        prompt, output = trace.prompt_tokens[at], trace.output_tokens[at]
-        blocks = trace.blocks[at] if trace.blocks else ()
-        # Equal blocks give equal text: it contains the id (about 4 tokens), the rest depends only on the id.
-        texts = []
-        tokens = prompt - length.constant_tokens
-        for block in blocks:
-            if tokens <= 0:
-                break
-            words = round(length.words(min(BLOCK_TOKENS, tokens) - BLOCK_ID_TOKENS))
-            texts.append(f"[{block}] {self._pool.words(max(1, words), block * 97)}")
-            tokens -= BLOCK_TOKENS
-        if tokens > 0 or not texts:  # tokens outside the recorded blocks are not shared
-            words = max(1, round(length.words(tokens)))
-            texts.append(f"[{nonce}] {self._pool.words(words, self._rng.randrange(1 << 13))}")
-        messages = (("user", " ".join(texts)),)
-        return DrawnRequest(part.name, prompt, output, messages, bool(blocks), part.sampling, has_asked_length=True)
+        part = self._parts[0] if len(self._parts) == 1 else self._rng.choices(self._parts, self._weights)[0]
+        if calibration is not None and part.has_sized_prompts:
+            words = calibration.next_sample_words()
+            if words is not None:
+                return part.sample(number, due_ns, words)
+        return self._opened[part.name].draw(number, due_ns, calibration)
 
 
-def _checked(drawn: DrawnRequest, part: Workload) -> DrawnRequest:
-    """The request with the check of its answer, whose length is not forced then. Answers to sample prompts are not checked."""
-    if part.is_length_forced:
-        return drawn
-    is_ordinary = not part.golden and drawn.sample_words is None
-    expectation = part.expectation if is_ordinary else drawn.expectation
-    return replace(drawn, expectation=expectation, is_length_forced=False)
+def _words(prompt: Prompt) -> int:
+    return sum(len(text.split()) for _, text in prompt)
+
+
+def nonce(number: int) -> str:
+    """Text in front of a prompt, in digits: nearly all tokenizers count the same tokens for all of them."""
+    return f"{number:020d}"
+
+
+def known_length(calibration: PromptCalibration | None) -> PromptLength:
+    """Length of prompts as the server counts them, as far as it is known."""
+    return UNCALIBRATED if calibration is None or calibration.length is None else calibration.length
 
 
 def unchecked_formats(workload: Workload | Mix) -> tuple[str, ...]:
@@ -431,22 +382,11 @@ def unchecked_formats(workload: Workload | Mix) -> tuple[str, ...]:
 
 def sample_lengths(workload: Workload | Mix, rng: Random, count: int) -> tuple[tuple[int, int], ...]:
     """Draws (prompt, output) tokens of about `count` requests, without composing texts."""
-    lengths: list[tuple[int, int]] = []
-    for name, part, share in workload.shares():
-        words = part.prompt_words
-        for at in range(max(1, round(count * share))):
-            if part.trace is not None:
-                row = at % len(part.trace.offsets_ns)
-                lengths.append((part.trace.prompt_tokens[row], part.trace.output_tokens[row]))
-                continue
-            output = max(1, part.output_tokens.draw(rng))
-            if words:
-                lengths.append((words[at % len(words)], output))
-            else:
-                turn = part.series.index(name) if part.sessions is not None else 0
-                earlier = sum(part.prompt_tokens.draw(rng) + part.output_tokens.draw(rng) for _ in range(turn))
-                lengths.append((max(1, part.prompt_tokens.draw(rng)) + earlier, output))
-    return tuple(lengths)
+    return tuple(
+        part.draw_lengths(series, at, rng)
+        for series, part, share in workload.shares()
+        for at in range(max(1, round(count * share)))
+    )
 
 
 def _lognormal(median: int, low: int, high: int) -> Lognormal:

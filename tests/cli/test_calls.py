@@ -19,7 +19,7 @@ from prober.cli.target import check_writable, target, workload
 from prober.config.problems import ConfigError
 from prober.measure.engines import DIALECTS
 from prober.workload.shapes import Fixed, Uniform
-from prober.workload.workloads import BUILT_IN, Workload
+from prober.workload.workloads import BUILT_IN, FileWorkload, Workload
 from tests.commands import prober
 
 NOBODY = "http://127.0.0.1:1"
@@ -212,7 +212,7 @@ def test_golden_prompts_ride_along_with_any_workload(tmp_path: Path) -> None:
         assert shares[-1][2] == pytest.approx(0.05)
         assert sum(share for _, _, share in shares) == pytest.approx(1)
     plain = workload(WorkloadOptions(output_tokens=9, prompts=str(prompts)))
-    assert isinstance(plain, Workload)
+    assert isinstance(plain, FileWorkload)
     assert plain.prompts == ((("user", "Why?"),),)
 
 

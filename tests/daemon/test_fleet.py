@@ -47,7 +47,7 @@ from prober.probing.event_log import EventLog
 from prober.probing.fleet import Fleet
 from prober.probing.history import ProbeHistory, TargetHistory
 from prober.probing.observer import Feature, TargetObserver
-from prober.probing.probe import Flight
+from prober.probing.probe import LocalRun
 from prober.probing.recorder import ProbeRecorder, TargetProbes
 from prober.probing.supervisor import Supervisor
 from prober.probing.target import Target
@@ -525,11 +525,10 @@ PLACES = {
     ("Target", "ended"): BEFORE,
     ("Endpoint", "token"): BEFORE,
     ("Endpoint", "head"): BEFORE,
-    ("Flight", "__init__"): BEFORE,
-    ("Flight", "_work"): BEFORE,
-    ("Flight", "_body"): BEFORE,
-    ("Flight", "_on_due"): BEFORE,
-    ("Flight", "_send_if_ready"): BEFORE,
+    ("LocalRun", "__init__"): BEFORE,
+    ("LocalRun", "_work"): BEFORE,
+    ("LocalRun", "_on_due"): BEFORE,
+    ("LocalRun", "_send_if_ready"): BEFORE,
     ("Exchange", "__init__"): BEFORE,
     ("Exchange", "send"): BEFORE,
     ("Exchange", "_check"): BEFORE,
@@ -544,11 +543,11 @@ PLACES = {
     ("Recording", "_record_metadata"): READING,
     ("Recording", "observed_end"): READING,
     ("Recording", "complete"): READING,
-    ("Flight", "_judge"): READING,
-    ("Flight", "_late_s"): READING,
-    ("Flight", "_result"): READING,
+    ("LocalRun", "_judge"): READING,
+    ("LocalRun", "_late_s"): READING,
+    ("LocalRun", "_completed"): READING,
 }
-CLASSES = {"Target": Target, "Endpoint": Endpoint, "Flight": Flight, "Exchange": Exchange, "Recording": Recording}
+CLASSES = {"Target": Target, "Endpoint": Endpoint, "LocalRun": LocalRun, "Exchange": Exchange, "Recording": Recording}
 
 
 @pytest.mark.parametrize("place", PLACES, ids=".".join)

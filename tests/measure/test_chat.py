@@ -7,14 +7,19 @@ from typing import Any
 import pytest
 
 from prober.measure.api import CHAT, COMPLETIONS, MESSAGES, RESPONSES, Api
-from prober.measure.chat import Dialect, Request, Usage, parse_answer, parse_chunk, request_body
+from prober.measure.chat import Dialect, Usage, parse_answer, parse_chunk, request_body
 from prober.measure.engines import DIALECTS, GENERIC, detect
 from prober.measure.payload import Malformed, error_message
+from prober.measure.request import Message, Request
+
+
+def asking(messages: tuple[Message, ...], sampling: dict[str, Any], *, warm: bool = False) -> Request:
+    return Request("n", 0, "w", 5, 9, messages, sampling, warm)
 
 
 def body(dialect: Dialect, salt: str | None = "n") -> dict[str, Any]:
-    request = Request("m", (("user", "hi"),), 9, stream=True, sampling={"temperature": 0}, salt=salt, user="u")
-    document: dict[str, Any] = json.loads(request_body(dialect, request, is_chat=True))
+    request = asking((("user", "hi"),), {"temperature": 0}, warm=salt is None)
+    document: dict[str, Any] = json.loads(request_body(dialect, request, "m", True, is_chat=True))
     return document
 
 
@@ -198,8 +203,8 @@ def test_any_error_body_gives_a_short_message(payload: bytes) -> None:
 def test_a_request_without_stream_has_no_stream_options(name: str) -> None:
     """With `stream: false` there are no stream options; completions get one prompt; sampling cannot override either."""
     sampling = {"max_tokens": 1, "stream": True}
-    request = Request("m", (("system", "a"), ("user", "b")), 9, stream=False, sampling=sampling, salt=None, user="u")
-    document = json.loads(request_body(DIALECTS[name], request, is_chat=False))
+    request = asking((("system", "a"), ("user", "b")), sampling, warm=True)
+    document = json.loads(request_body(DIALECTS[name], request, "m", False, is_chat=False))
     assert document["prompt"] == "a\nb"
     assert (document["max_tokens"], document["stream"]) == (9, False)
     assert not {"messages", "stream_options"} & set(document)
@@ -253,20 +258,20 @@ def test_finish_reasons_and_errors_are_shortened() -> None:
 def test_bodies_of_the_other_apis() -> None:
     """The Responses API limits `max_output_tokens` and stores nothing, the Messages API has system messages apart."""
     messages = (("system", "a"), ("user", "b"))
-    request = Request("m", messages, 9, stream=True, sampling={"temperature": 0}, salt="n", user="u")
+    request = asking(messages, {"temperature": 0})
     shared = {"model": "m", "temperature": 0, "stream": True}
-    assert json.loads(RESPONSES.request_body(DIALECTS["vllm"], request)) == shared | {
+    assert json.loads(RESPONSES.request_body(DIALECTS["vllm"], request, "m", True)) == shared | {
         "input": [{"role": "system", "content": "a"}, {"role": "user", "content": "b"}],
         "max_output_tokens": 9,
         "store": False,
-        "user": "u",
+        "user": "llm-slo-prober",
         "cache_salt": "n",
     }
-    assert json.loads(MESSAGES.request_body(DIALECTS["vllm"], request)) == shared | {
+    assert json.loads(MESSAGES.request_body(DIALECTS["vllm"], request, "m", True)) == shared | {
         "messages": [{"role": "user", "content": "b"}],
         "system": "a",
         "max_tokens": 9,
-        "metadata": {"user_id": "u"},
+        "metadata": {"user_id": "llm-slo-prober"},
     }
 
 
@@ -279,7 +284,12 @@ def test_bodies_of_the_other_apis() -> None:
         (CHAT, {"max_completion_tokens": 5, "max_tokens": None}, {"max_tokens"}, {"max_completion_tokens": 9}),
         (CHAT, dict.fromkeys(("model", "stream", "messages", "ignore_eos")), set(), {"model": "m", "ignore_eos": True}),
         (COMPLETIONS, {"max_tokens": None}, {"max_completion_tokens"}, {"max_tokens": 9, "prompt": "b"}),
-        (RESPONSES, {"store": None, "max_output_tokens": None}, {"store"}, {"max_output_tokens": 9, "user": "u"}),
+        (
+            RESPONSES,
+            {"store": None, "max_output_tokens": None},
+            {"store"},
+            {"max_output_tokens": 9, "user": "llm-slo-prober"},
+        ),
         (MESSAGES, {"metadata": None, "max_tokens": None}, {"metadata"}, {"max_tokens": 9}),
     ],
 )
@@ -287,8 +297,8 @@ def test_null_in_sampling_removes_a_field_that_the_prober_can_do_without(
     api: Api, sampling: dict[str, Any], absent: set[str], present: dict[str, Any]
 ) -> None:
     """Whoever has set it; model, prompt, stream, the forced length and the limit stay, the limit of chat under its other name."""
-    request = Request("m", (("user", "b"),), 9, stream=True, sampling=sampling, salt="n", user="u")
-    document = json.loads(api.request_body(DIALECTS["vllm"], request))
+    request = asking((("user", "b"),), sampling)
+    document = json.loads(api.request_body(DIALECTS["vllm"], request, "m", True))
     assert not absent & document.keys()
     assert document.items() >= present.items()
     assert None not in document.values()

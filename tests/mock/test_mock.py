@@ -27,7 +27,7 @@ from prober.probing.target import Target
 from prober.simulation.parameters import Parameters
 from prober.workload.prompts import GoldenPrompt
 from prober.workload.shapes import Fixed
-from prober.workload.workloads import RequestGenerator, Workload
+from prober.workload.workloads import GoldenWorkload, RequestGenerator, Workload
 
 QUICK = Settings(behaviour=Behaviour(ttft=Constant(0.01), itl=Constant(0.001)))
 ASK: dict[str, Any] = {
@@ -254,7 +254,7 @@ async def test_an_answer_with_a_response_format_is_json(stream: bool) -> None:
         ({"type": "text"}, Outcome.WRONG_ANSWER),
         ({"type": "grammar"}, Outcome.REJECTED),
     ):
-        workload = Workload(
+        workload = GoldenWorkload(
             "json",
             Fixed(1),
             Fixed(12),

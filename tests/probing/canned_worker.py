@@ -2,51 +2,29 @@
 
 import asyncio
 import sys
-from collections.abc import Callable
 
 from prober.measure.chat import Usage
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Connection, Timeline
 from prober.probing import worker
-from prober.probing.probe import always, new_request_id, nonce_of
-from prober.probing.target import Target
-from prober.workload.workloads import Drawer, DrawnRequest
+from prober.probing.probe import LocalRun
 
 OUTCOMES = (Outcome.OK, Outcome.OK, Outcome.OK, Outcome.HTTP_5XX, Outcome.TRUNCATED)
 
 
-class CannedFlight:
-    """In place of `Flight`."""
+class CannedRun(LocalRun):
+    """In place of `LocalRun`."""
 
-    def __init__(
-        self,
-        target: Target,
-        drawer: Drawer,
-        due_ns: int,
-        may: Callable[[], bool] = always,
-        request_id: str = "",
-    ) -> None:
-        self.request_id = request_id or new_request_id()
-        self._worker = target.worker
-        self.drawn: DrawnRequest = drawer.draw(nonce_of(self.request_id), None)
-        self.answer, self._due_ns = None, due_ns
-
-    def first_ns(self) -> int | None:
-        return None
-
-    def delivered(self) -> Timeline:
-        return Timeline(self._due_ns)
-
-    async def fly(self) -> ProbeResult:
+    async def send(self) -> ProbeResult:
         await asyncio.sleep(0)
-        prompt, output = self.drawn.requested_tokens
-        first_ns = self._due_ns + 1_000_003 * prompt
+        (prompt, output), due_ns = self.request.tokens, self.request.due_ns
+        first_ns = due_ns + 1_000_003 * prompt
         content_ns = [first_ns + number * (3_000_000 + 7_919 * output) for number in range(output)]
         timeline = Timeline(
-            self._due_ns,
-            Connection(self._due_ns - 9_000_000, self._due_ns - 8_000_000, tcp_s=0.001),
-            *(self._due_ns + prompt * 311, first_ns - 500, first_ns, first_ns, content_ns[-1] + 40_000),
+            due_ns,
+            Connection(due_ns - 9_000_000, due_ns - 8_000_000, tcp_s=0.001),
+            *(due_ns + prompt * 311, first_ns - 500, first_ns, first_ns, content_ns[-1] + 40_000),
             content_ns=content_ns,
             usage=Usage(prompt + 3, output),
             finish_reason="length",
@@ -55,14 +33,14 @@ class CannedFlight:
         outcome = OUTCOMES[(prompt + output) % len(OUTCOMES)]
         detail = "" if outcome is Outcome.OK else "as canned"
         return ProbeResult(
-            *("", self.drawn.workload, self.request_id, 0.0, outcome, detail, timeline),
+            *("", self.request.workload, self.request.request_id, 0.0, outcome, detail, timeline),
             requested_prompt_tokens=prompt,
             requested_output_tokens=output,
             has_asked_length=True,
-            worker=self._worker,
+            worker=self._target.worker,
         )
 
 
 if __name__ == "__main__":
-    worker.Flight = CannedFlight  # type: ignore[attr-defined, assignment]
+    worker.LocalRun = CannedRun  # type: ignore[attr-defined]
     worker.main(sys.argv[1:])

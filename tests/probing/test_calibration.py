@@ -15,15 +15,15 @@ from prober.mock.faults import parse_fault
 from prober.mock.settings import Settings
 from prober.mock.tokenizer import Tokenizer
 from prober.mock.wire import Wire
-from prober.probing.calibration import calibrate
-from prober.probing.probe import run_probe
+from prober.probing.probe import calibrate, run_probe
 from prober.probing.target import Target
 from prober.results.stage_parts import PromptTokens, pooled, prompt_tokens_of
 from prober.workload.prompt_length import PromptCalibration, PromptLength
 from prober.workload.prompts import CYCLE_WORDS
+from prober.workload.sessions import Sessions, SessionWorkload
 from prober.workload.shapes import Fixed, Lognormal
 from prober.workload.trace import parse_trace
-from prober.workload.workloads import Prefix, RequestGenerator, Sessions, Workload, sample_lengths
+from prober.workload.workloads import Prefix, RequestGenerator, TraceWorkload, Workload, sample_lengths
 from tests.virtual import make_clock, running
 
 QUICK = Behaviour(ttft=Constant(0.001), itl=Constant(0.0))
@@ -82,7 +82,7 @@ async def test_a_trace_has_its_recorded_lengths_and_still_shares_its_blocks() ->
         orjson.dumps({"timestamp": at, "input_length": 2000, "output_length": 1, "hash_ids": [1, 2, at + 3]}).decode()
         for at in range(10)
     ]
-    workload = Workload("t", Fixed(1), OUTPUT, trace=parse_trace("\n".join(rows), "t"))
+    workload = TraceWorkload("t", Fixed(1), OUTPUT, trace=parse_trace("\n".join(rows), "t"))
     _, probes = await results(Settings(behaviour=QUICK, tokenizer=Tokenizer("subwords", 25)), workload, 10)
     usages = [probe.timeline.usage for probe in probes]
     assert fmean(usage.prompt_tokens or 0 for usage in usages if usage) == pytest.approx(2000, rel=0.03)
@@ -167,7 +167,7 @@ def test_counts_of_several_stages_are_pooled_over_requests() -> None:
 @pytest.mark.parametrize("tokenizer", [Tokenizer("words"), Tokenizer("subwords", 25)], ids=["words", "subwords"])
 async def test_turns_of_sessions_grow_and_find_their_earlier_turns_in_the_prefix_cache(tokenizer: Tokenizer) -> None:
     """Each turn has a series; its prompt has all earlier messages, and the prompt of the turn before is in the cache."""
-    workload = Workload("talk", Fixed(200), Fixed(40), sessions=Sessions(count=3, turns=4))
+    workload = SessionWorkload("talk", Fixed(200), Fixed(40), sessions=Sessions(count=3, turns=4))
     _, probes = await results(Settings(behaviour=QUICK, tokenizer=tokenizer), workload, 36)
     by_turn = {name: [probe for probe in probes if probe.workload == name] for name in workload.series}
     assert sum(map(len, by_turn.values())) == 36

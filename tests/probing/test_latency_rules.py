@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from prober.probing.latency_rules import records
+from prober.probing.alerts import records
 from tests.daemon.promtool import JOB, case, run_cases
 
 MINUTE = 130

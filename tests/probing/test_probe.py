@@ -31,11 +31,11 @@ from prober.mock.engine import Behaviour
 from prober.mock.settings import Settings
 from prober.net.clock import Clock
 from prober.net.endpoint import Endpoint
-from prober.probing.probe import Flight, header_number, run_probe
+from prober.probing.probe import LocalRun, header_number, new_request, run_probe
 from prober.probing.target import Identity, Target
 from prober.workload.prompts import GoldenPrompt
 from prober.workload.shapes import Fixed
-from prober.workload.workloads import RequestGenerator, Workload
+from prober.workload.workloads import GoldenWorkload, RequestGenerator, Workload
 from tests.virtual import make_clock, running
 
 pytestmark = pytest.mark.virtual_time
@@ -206,8 +206,8 @@ async def test_what_a_request_delivered_before_it_was_cut_is_known() -> None:
             target = Target(spec(url), make_clock())
             await target.identify()
             drawer = RequestGenerator(Workload("w", prompt_tokens=Fixed(20), output_tokens=Fixed(500)), Random(1))
-            flight = Flight(target, drawer, target.clock.now_ns() + 50_000_000)
-            flying = asyncio.create_task(flight.fly())
+            flight = LocalRun(target, new_request(target, drawer, target.clock.now_ns() + 50_000_000))
+            flying = asyncio.create_task(flight.send())
             await asyncio.sleep(0.05 + after_s)
             flying.cancel()
             await asyncio.wait([flying])
@@ -265,7 +265,9 @@ async def test_a_golden_prompt_is_sent_as_it_is_and_its_answer_judged(said: str,
         writer.write(kind + body)
         writer.close()
 
-    golden = Workload("g", Fixed(1), Fixed(64), golden=(GoldenPrompt("17 + 25?", Expectation("regex", r"\b42\b")),))
+    golden = GoldenWorkload(
+        "g", Fixed(1), Fixed(64), golden=(GoldenPrompt("17 + 25?", Expectation("regex", r"\b42\b")),)
+    )
     clock = make_clock()
     async with serving(handler) as port:
         target = Target(spec(f"http://127.0.0.1:{port}", engine="vllm"), clock)
@@ -745,8 +747,8 @@ async def test_a_header_that_is_no_number_is_absent_and_the_probe_is_ok() -> Non
     head = b"HTTP/1.1 200 OK\r\n" + STREAM + limits.encode("latin-1") + b"\r\n"
     async with raw(lambda n: head + good_answer(n) + b"data: [DONE]\n\n", closes) as port:
         clock, target = known(f"http://127.0.0.1:{port}")
-        flight = Flight(target, RequestGenerator(target.spec.probes[0].workload, Random(1)), clock.now_ns())
-        result = await flight.fly()
+        drawer = RequestGenerator(target.spec.probes[0].workload, Random(1))
+        result = await LocalRun(target, new_request(target, drawer, clock.now_ns())).send()
         clock.close()
     assert result.outcome is Outcome.OK, result.detail
     assert result.rate_limit == {"tokens": 12.0, "input_tokens": 3000.0}
@@ -769,8 +771,8 @@ async def test_a_retry_after_is_read_up_to_a_year(asked: bytes, seconds: float |
     head = b"HTTP/1.1 429 Too Many Requests\r\nContent-Length: 0\r\nRetry-After: " + asked + b"\r\n\r\n"
     async with raw(lambda n: head, closes) as port:
         clock, target = known(f"http://127.0.0.1:{port}")
-        flight = Flight(target, RequestGenerator(target.spec.probes[0].workload, Random(1)), clock.now_ns())
-        result = await flight.fly()
+        drawer = RequestGenerator(target.spec.probes[0].workload, Random(1))
+        result = await LocalRun(target, new_request(target, drawer, clock.now_ns())).send()
         clock.close()
     assert result.outcome is Outcome.HTTP_429
     assert result.retry_after_s == (None if seconds is None else pytest.approx(seconds, abs=0.01))
@@ -805,10 +807,8 @@ async def test_a_list_of_models_that_the_prober_fails_to_read_is_the_target_s_fa
         ("endpoint", "token"),
         ("endpoint", "head"),
         ("clock", "call_at"),
-        ("flight", "_body"),
-        ("flight", "_on_due"),
-        ("flight", "_send_if_ready"),
-        ("flight", "_land"),
+        ("run", "_on_due"),
+        ("run", "_send_if_ready"),
     ],
 )
 async def test_an_exception_before_the_answer_is_raised_and_gives_slot_and_budget_back(
@@ -825,13 +825,11 @@ async def test_an_exception_before_the_answer_is_raised_and_gives_slot_and_budge
         target = Target(spec(url), clock)
         await target.identify()
         target.budgets["tokens"] = Budget(100_000)
-        target.in_flight = target.spec.max_in_flight if function == "_land" else 0
-        owners: dict[str, Any] = {"target": target, "endpoint": Endpoint, "clock": clock, "flight": Flight}
+        owners: dict[str, Any] = {"target": target, "endpoint": Endpoint, "clock": clock, "run": LocalRun}
         with monkeypatch.context() as patched:
             patched.setattr(owners[owner], function, fail)
             with pytest.raises(ZeroDivisionError):
                 await send(target)
-        target.in_flight -= target.spec.max_in_flight if function == "_land" else 0
         assert target.in_flight == 0
         assert target.budgets["tokens"].spent(clock.now_ns()) == 0
         result = await send(target)

@@ -18,9 +18,8 @@ from prober.features.capacity.sweep_runner import SweepRunner
 from prober.features.engines.page_reader import PageReader
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
-from prober.probing.calibration import calibrate
 from prober.probing.channel import Beat
-from prober.probing.probe import Flight
+from prober.probing.probe import LocalRun, calibrate, new_request
 from prober.probing.target import Target
 from prober.probing.target_runner import Names, TargetRunner
 from prober.probing.worker import Worker
@@ -87,7 +86,7 @@ async def probing(server: Api, **changes: Any) -> AsyncIterator[Target]:
 async def sent(target: Target, **sampling: Any) -> ProbeResult:
     """A probe whose workload has these request fields."""
     drawer = RequestGenerator(Workload("w", Fixed(8), Fixed(4), sampling={"temperature": 0, **sampling}), Random(1))
-    return await Flight(target, drawer, target.clock.now_ns() + 50_000_000).fly()
+    return await LocalRun(target, new_request(target, drawer, target.clock.now_ns() + 50_000_000)).send()
 
 
 OLD, NEW = {"max_tokens"}, {"max_completion_tokens"}
@@ -217,10 +216,12 @@ class WorkerHere(WorkerProcess):
         answer = self.channel._received
         self.worker.channel = cast(Any, SimpleNamespace(send=answer))
 
-    def send(self, message: object) -> None:
-        self.worker._receive(message)
-        if isinstance(message, Beat):
-            self.channel._received(message)
+        def send(message: object) -> None:
+            self.worker._receive(message)
+            if isinstance(message, Beat):
+                answer(message)
+
+        self.channel = cast(Any, SimpleNamespace(send=send))
 
     async def end(self, timeout_s: float) -> str:
         return ""
@@ -235,7 +236,8 @@ async def test_all_workers_learn_from_the_refusal_that_one_of_them_reports(caplo
 
         async def send_to_all(count: int) -> list[ProbeResult]:
             due_ns = target.clock.now_ns() + 50_000_000
-            return await asyncio.gather(*(workers.launch(target, drawer, due_ns).fly() for _ in range(count)))
+            requests = [new_request(target, drawer, due_ns) for _ in range(count)]
+            return await asyncio.gather(*(workers.launch(target, request).send() for request in requests))
 
         first, later = await send_to_all(1), await send_to_all(6)
         await workers.close()

@@ -27,14 +27,15 @@ from prober.measure.engines import DIALECTS
 from prober.measure.outcome import ANSWERED, Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.warmup import WarmUpLength
-from prober.probing.probe import Flight, Launch
+from prober.probing.probe import Launch, LocalRun
 from prober.probing.target import Target
 from prober.probing.worker import Worker
 from prober.probing.workers import WorkerProcess, Workers
 from prober.results.stage import stage_of
 from prober.workload.arrivals import poisson
+from prober.workload.sessions import Sessions, SessionWorkload
 from prober.workload.shapes import Fixed
-from prober.workload.workloads import RequestGenerator, Sessions, Workload
+from prober.workload.workloads import RequestGenerator
 from tests.daemon.test_fleet import watched
 from tests.virtual import make_clock
 
@@ -152,7 +153,7 @@ class InProcess(WorkerProcess):
 async def launching(workers: int) -> AsyncIterator[Launch]:
     """Begins requests in so many workers; here if there is one."""
     if workers == 1:
-        yield Flight
+        yield LocalRun
         return
     processes = Workers()
     await processes.start(workers, make=InProcess)
@@ -194,7 +195,7 @@ async def row(url: str, sessions: Sessions, launch: Launch, **load: Any) -> list
     spec = Row.model_validate(
         {
             "name": "a",
-            "workload": Workload("talk", Fixed(5), Fixed(TOKENS), sessions=sessions),
+            "workload": SessionWorkload("talk", Fixed(5), Fixed(TOKENS), sessions=sessions),
             "accept": ["success:50%"],
         }
         | load
@@ -229,7 +230,7 @@ async def gate(url: str, sessions: Sessions, launch: Launch) -> list[ProbeResult
     clock = make_clock()
     try:
         session = Session(loaded(url), clock, launch)
-        drawer = RequestGenerator(Workload("talk", Fixed(5), Fixed(TOKENS), sessions=sessions), Random(5))
+        drawer = RequestGenerator(SessionWorkload("talk", Fixed(5), Fixed(TOKENS), sessions=sessions), Random(5))
         times = poisson(3.0, Random(5), clock.now_ns() + 10**9)
         async with aclosing(session.ordered(drawer, (next(times) for _ in range(70)))) as ordered:
             return [result async for result in ordered if result is not None]
@@ -334,7 +335,7 @@ async def test_an_answer_that_calls_a_tool_ends_its_session() -> None:
     """There is no result of the tool to send, and no text takes its place; the result says that the session ends."""
     engine = Engine(0.05, "call")
     async with serving(engine) as url:
-        results = await matrix(url, ROTATION, Flight)
+        results = await matrix(url, ROTATION, LocalRun)
     assert engine.wrong == []
     assert set(engine.turns()) == {1, 2}
     second = {(result.outcome, result.detail) for result in results if result.workload == "talk_turn2"}

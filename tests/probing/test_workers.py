@@ -23,9 +23,9 @@ from prober.measure.engines import DIALECTS
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.net.clock import Clock
-from prober.probing.channel import Send
+from prober.probing.clock_offset import Offset
 from prober.probing.pacer import pace
-from prober.probing.probe import Flight, Launch, always
+from prober.probing.probe import Launch, LocalRun, always, new_request
 from prober.probing.target import Identity, Target
 from prober.probing.workers import WorkerProcess, Workers, WorkersUnavailable, open_workers
 from prober.results.stage import stage_of
@@ -34,13 +34,13 @@ from prober.workload.budget import Budget
 from prober.workload.prompt_length import PromptCalibration
 from prober.workload.shapes import Uniform
 from prober.workload.workloads import RequestGenerator, Workload
-from tests.probing.canned_worker import CannedFlight
+from tests.probing.canned_worker import CannedRun
 from tests.processes import until
 
 WORKLOAD = Workload("w", Uniform(5, 60), Uniform(3, 9))
 LEAD_NS = 150_000_000
 STOP_S, PACE_PER_S = 1.0, 50
-AHEAD_NS = 3_600 * 10**9
+AHEAD_NS = 700_000_000
 CHUNK = b'data: {"id":"x","object":"chat.completion.chunk","model":"m","choices":[{"index":0,"delta":{"content":"a "}}]}\n\n'
 LAST = (
     b'data: {"id":"x","model":"m","choices":[{"index":0,"delta":{},"finish_reason":"length"}],'
@@ -126,8 +126,8 @@ async def sent(
 ) -> list[ProbeResult]:
     """Results of a schedule in the order of due times."""
     drawer = RequestGenerator(workload, Random(7))
-    flights = [launch(target, drawer, due, always) for due in due_ns]
-    results = await asyncio.gather(*(flight.fly() for flight in flights))
+    runs = [launch(target, new_request(target, drawer, due), always) for due in due_ns]
+    results = await asyncio.gather(*(run.send() for run in runs))
     return sorted(results, key=lambda result: result.timeline.intended_ns)
 
 
@@ -138,7 +138,7 @@ def schedule(target: Target, count: int, per_s: float = 100.0) -> list[int]:
 
 
 def processes(workers: Workers) -> list[int]:
-    return [process.process.pid for process in workers._processes if process.process is not None]
+    return [process.host.process.pid for process in workers._processes if process.host is not None]
 
 
 def is_there(pid: int) -> bool:
@@ -184,7 +184,7 @@ async def test_results_of_workers_are_merged_exactly() -> None:
         due_ns = schedule(target, 300)
         for count in (1, 2, 3):
             async with open_workers(count, "tests.probing.canned_worker") as workers:
-                results = await sent(CannedFlight if count == 1 else workers.launch, target, due_ns)
+                results = await sent(CannedRun if count == 1 else workers.launch, target, due_ns)
             assert len({result.worker for result in results}) == count
             origin_ns = due_ns[0]
             stages.append(
@@ -223,10 +223,10 @@ async def test_a_daily_budget_holds_for_the_sum_of_the_workers() -> None:
 
 
 class OtherClock(WorkerProcess):
-    """A worker that is told that its clock is ahead of the prober's."""
+    """A worker that is told that its clock is ahead of the prober's, so it sends as much later."""
 
-    def send(self, message: object) -> None:
-        super().send(replace(message, clock_ns=AHEAD_NS) if isinstance(message, Send) else message)
+    def clock_offset(self) -> Offset:
+        return Offset(AHEAD_NS, 0)
 
 
 async def test_stamps_of_a_machine_with_another_clock_come_back_on_the_clock_of_the_prober() -> None:
@@ -239,19 +239,19 @@ async def test_stamps_of_a_machine_with_another_clock_come_back_on_the_clock_of_
             due_ns = schedule(target, 6)
             for result, due in zip(await sent(workers.launch, target, due_ns), due_ns, strict=True):
                 timeline = result.timeline
-                assert timeline.intended_ns == due - AHEAD_NS
+                assert timeline.intended_ns == due
                 stamps = (timeline.sent_ns, timeline.first_ns, *timeline.content_ns, timeline.end_ns)
                 assert all(0 <= (at_ns or 0) - timeline.intended_ns < 10**10 for at_ns in stamps)
             drawer = RequestGenerator(Workload("w", Uniform(5, 60), Uniform(400, 500)), Random(7))
-            flight = workers.launch(target, drawer, target.clock.now_ns() + LEAD_NS, always)
-            task = asyncio.create_task(flight.fly())
+            run = workers.launch(target, new_request(target, drawer, target.clock.now_ns() + LEAD_NS))
+            task = asyncio.create_task(run.send())
             await asyncio.to_thread(until, lambda: engine.open, "a request")
             await asyncio.sleep(0.1)
             task.cancel()
             await asyncio.wait([task])
-            cut = flight.delivered()
+            cut = run.delivered()
             assert cut.content_ns
-            assert -AHEAD_NS - 10**10 < cut.content_ns[-1] - target.clock.now_ns() < -AHEAD_NS
+            assert cut.intended_ns < cut.content_ns[-1] < target.clock.now_ns() - AHEAD_NS
         finally:
             await workers.close()
 
@@ -280,8 +280,8 @@ async def test_a_stop_cuts_the_requests_of_all_workers_at_once() -> None:
         drawer = RequestGenerator(Workload("w", Uniform(5, 60), Uniform(400, 500)), Random(7))
         now_ns = target.clock.now_ns()
         due_ns = [now_ns + LEAD_NS] * 30 + [now_ns + 60 * 10**9] * 6
-        flights = [workers.launch(target, drawer, due, always) for due in due_ns]
-        tasks = [asyncio.create_task(flight.fly()) for flight in flights]
+        runs = [workers.launch(target, new_request(target, drawer, due)) for due in due_ns]
+        tasks = [asyncio.create_task(run.send()) for run in runs]
         measuring = asyncio.create_task(measure_pauses())
         await asyncio.to_thread(until, lambda: engine.open == 30, "30 requests in flight")
         await asyncio.sleep(0.5)
@@ -293,8 +293,8 @@ async def test_a_stop_cuts_the_requests_of_all_workers_at_once() -> None:
         measuring.cancel()
         assert (before, len(engine.requests), len(engine.cut_s)) == (30, 30, 30)
         assert max(engine.cut_s) - stopped_s < 0.1 + 5 * max(pauses_s)
-        assert all(len(flight.delivered().content_ns) >= 10 for flight in flights[:30])
-        assert all(flight.delivered().sent_ns is None for flight in flights[30:])
+        assert all(len(run.delivered().content_ns) >= 10 for run in runs[:30])
+        assert all(run.delivered().sent_ns is None for run in runs[30:])
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "hung"])
@@ -355,9 +355,8 @@ async def test_a_request_that_came_late_to_its_worker_is_late_unless_its_connect
     async with serving(Engine()) as url, targeted(url) as target:
         for lead_s, handed_s, is_late in ((0.0, 6.0, True), (0.0, 4.0, False), (0.2, 6.0, False)):
             due_ns = target.clock.now_ns() + round(lead_s * 1e9)
-            flight = Flight(target, RequestGenerator(WORKLOAD, Random(1)), due_ns)
-            flight.handed_s = handed_s
-            result = await flight.fly()
+            request = new_request(target, RequestGenerator(WORKLOAD, Random(1)), due_ns)
+            result = await LocalRun(target, request, always, handed_s).send()
             assert result.outcome is Outcome.OK
             assert (result.timeline.is_late, result.timeline.ttft_s is None) == (is_late, is_late)
 
@@ -365,13 +364,15 @@ async def test_a_request_that_came_late_to_its_worker_is_late_unless_its_connect
 async def test_one_worker_is_the_prober_itself_and_so_are_sample_prompts() -> None:
     """They calibrate the target, which is here."""
     async with targeted("http://127.0.0.1:1") as target:
-        drawer = RequestGenerator(WORKLOAD, Random(1))
+        request = new_request(target, RequestGenerator(WORKLOAD, Random(1)), 0)
         async with open_workers(1) as none:
-            assert isinstance(none.launch(target, drawer, 0), Flight)
+            assert isinstance(none.launch(target, request), LocalRun)
         async with open_workers(2) as workers:
-            assert not isinstance(workers.launch(target, drawer, 0), Flight)
+            assert not isinstance(workers.launch(target, request), LocalRun)
             target.prompt_calibration = PromptCalibration()
-            assert isinstance(workers.launch(target, drawer, 0), Flight)
+            assert isinstance(
+                workers.launch(target, new_request(target, RequestGenerator(WORKLOAD, Random(1)), 0)), LocalRun
+            )
 
 
 async def test_a_worker_cuts_its_requests_if_the_prober_is_stopped() -> None:
@@ -448,7 +449,8 @@ async def _send_paced(url: str) -> None:
         due_ns = [first_ns + round(number * 1e9 / PACE_PER_S) for number in range(5 * PACE_PER_S)]
 
         def launch(due: int) -> None:
-            flights.append(asyncio.create_task(workers.launch(target, drawer, due, always).fly()))
+            request = new_request(target, drawer, due)
+            flights.append(asyncio.create_task(workers.launch(target, request).send()))
 
         await pace(due_ns, target.clock, target.spec, launch, lambda _, why: missed.append(why))
         results = await asyncio.gather(*flights)

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("ray", reason="make test-ray has an environment with Ray")
 
 from prober.measure.outcome import Outcome
-from prober.probing.probe import always
+from prober.probing.probe import new_request
 from prober.probing.workers import WorkersUnavailable, open_workers
 from prober.results.stage import stage_of
 from prober.workload.shapes import Uniform
@@ -86,8 +86,8 @@ async def test_a_stop_cuts_the_requests_of_all_nodes_at_once(cluster: Any) -> No
             engine.cut_s.clear()
             drawer = RequestGenerator(Workload("w", Uniform(5, 60), Uniform(400, 500)), Random(7))
             due_ns = target.clock.now_ns() + 500_000_000
-            flights = [workers.launch(target, drawer, due_ns, always) for _ in range(20)]
-            tasks = [asyncio.create_task(flight.fly()) for flight in flights]
+            flights = [workers.launch(target, new_request(target, drawer, due_ns)) for _ in range(20)]
+            tasks = [asyncio.create_task(flight.send()) for flight in flights]
             await asyncio.to_thread(until, partial(is_asked, engine, 20 * attempt), "all requests")
             await asyncio.sleep(0.5)
             stopped_s = time.monotonic()

@@ -2,9 +2,9 @@
 
 import pytest
 
-from prober.results.load_description import describe_lengths, describe_load, has_varied_prompts
+from prober.results.load_description import describe_load, has_varied_prompts
 from prober.workload.shapes import Empirical, Fixed, LengthDistribution, Lognormal, Uniform
-from prober.workload.workloads import BUILT_IN, Mix, Workload
+from prober.workload.workloads import BUILT_IN, FileWorkload, Mix, Workload
 
 TEXTS: list[tuple[LengthDistribution, str]] = [
     (Fixed(500), "fixed 500"),
@@ -18,7 +18,7 @@ TEXTS: list[tuple[LengthDistribution, str]] = [
 @pytest.mark.parametrize(("shape", "text"), TEXTS, ids=lambda value: str(value))
 def test_a_distribution_has_a_text(shape: LengthDistribution, text: str) -> None:
     """It is part of the identity of a result, and does not change with the code."""
-    assert describe_lengths(shape) == text
+    assert shape.text == text
 
 
 @pytest.mark.parametrize(
@@ -27,8 +27,11 @@ def test_a_distribution_has_a_text(shape: LengthDistribution, text: str) -> None
         (Workload("a", Fixed(100), Fixed(10)), False),
         (Workload("a", Fixed(100), Uniform(1, 9)), False),
         (Workload("a", Uniform(1, 9), Fixed(10)), True),
-        (Workload("a", Fixed(1), Fixed(1), prompts=((("user", "two words"),), (("user", "one"),))), True),
-        (Workload("a", Uniform(1, 9), Fixed(1), prompts=((("user", "two words"),), (("user", "one more"),))), False),
+        (FileWorkload("a", Fixed(1), Fixed(1), prompts=((("user", "two words"),), (("user", "one"),))), True),
+        (
+            FileWorkload("a", Uniform(1, 9), Fixed(1), prompts=((("user", "two words"),), (("user", "one more"),))),
+            False,
+        ),
         (Mix("m", ((Workload("a", Fixed(100), Fixed(10)), 0.5), (Workload("b", Fixed(100), Fixed(20)), 0.5))), False),
         (Mix("m", ((Workload("a", Fixed(100), Fixed(10)), 0.5), (Workload("b", Fixed(200), Fixed(20)), 0.5))), True),
         (BUILT_IN["chat"], True),

@@ -23,7 +23,7 @@ from prober.probing.probe import run_probe
 from prober.probing.target import Identity, Target
 from prober.workload.prompts import GoldenPrompt
 from prober.workload.shapes import Fixed
-from prober.workload.workloads import RequestGenerator, Workload
+from prober.workload.workloads import GoldenWorkload, RequestGenerator, Workload
 from tests.virtual import VirtualClock, VirtualLoop
 from tests.wire.case import ANSWER, ANY, END, FIRST, LAST, Case, Mark
 from tests.wire.events import MODEL
@@ -65,8 +65,11 @@ async def probe(case: Case, loop: VirtualLoop) -> Seen:
     target = Target(spec(case), clock)
     target.identity = Identity(MODEL, DIALECTS.get(case.engine, GENERIC), "/v1")
     target.state = TargetState.READY
-    golden = (GoldenPrompt("17 + 25?", Expectation("regex", re.escape(case.golden))),) if case.golden else ()
-    drawer = RequestGenerator(Workload("w", Fixed(8), Fixed(case.tokens), golden=golden), Random(1))
+    workload = Workload("w", Fixed(8), Fixed(case.tokens))
+    if case.golden:
+        golden = GoldenPrompt("17 + 25?", Expectation("regex", re.escape(case.golden)))
+        workload = GoldenWorkload("w", Fixed(8), Fixed(case.tokens), golden=(golden,))
+    drawer = RequestGenerator(workload, Random(1))
     result = await run_probe(target, drawer, clock.now_ns() + DUE_NS)
     assert result is not None
     seen = Seen(result, server.stamps_ns, clock.now_ns())

@@ -10,7 +10,7 @@ import pytest
 
 from prober.workload.prompts import BadPrompts, filler_pool, parse_prompts
 from prober.workload.shapes import Fixed
-from prober.workload.workloads import Prefix, RequestGenerator, Workload
+from prober.workload.workloads import FileWorkload, Prefix, RequestGenerator, Workload
 
 
 def conversation(*turns: tuple[str, str]) -> dict[str, Any]:
@@ -23,7 +23,7 @@ def sharegpt(*conversations: object) -> str:
 
 def opening(name: str, seed: int, tokens: int) -> str:
     workload = Workload(name, Fixed(100), Fixed(1), Prefix(40, 1.0))
-    return " ".join(RequestGenerator(workload, Random(seed)).draw(f"n{seed}").messages[0][1].split()[:tokens])
+    return " ".join(RequestGenerator(workload, Random(seed)).draw(seed).messages[0][1].split()[:tokens])
 
 
 @pytest.mark.parametrize("count", [1, 2, 8_191, 8_192, 8_193, 20_000])
@@ -48,8 +48,8 @@ def test_a_prompt_from_a_file_starts_with_the_nonce_in_its_first_message() -> No
     prompts = parse_prompts(
         '{"messages": [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hi"}]}', "p"
     )
-    draw = RequestGenerator(Workload("p", Fixed(1), Fixed(5), prompts=prompts), Random(1)).draw("n")
-    assert draw.messages == (("system", "[n] be brief"), ("user", "hi"))
+    draw = RequestGenerator(FileWorkload("p", Fixed(1), Fixed(5), prompts=prompts), Random(1)).draw(0)
+    assert draw.messages == (("system", f"[{0:020d}] be brief"), ("user", "hi"))
     assert (draw.output_tokens, draw.warm) == (5, False)
 
 
@@ -93,6 +93,7 @@ def test_a_conversation_begins_and_ends_with_the_user() -> None:
     [
         ('{"messages": []}', 'p: line 1: needs "messages" (a list of role and content)'),
         ('{"messages": [{"role": "user"}]}', 'p: line 1: needs "messages" (a list of role and content)'),
+        ("{", "p: line 1: not JSON (Expecting property name enclosed in double quotes); each line is one JSON object"),
         ("\n7", 'p: line 2: needs "messages" (a list of role and content)'),
         ('{"prompt": "\\ud83d"}', r"p: line 1: half a surrogate pair in its text (\ud800 to \udfff); remove it"),
         (

@@ -138,11 +138,11 @@ def test_checked_answers_have_their_own_length() -> None:
     assert not free.checks
     assert calls.checks == {"tool_call"}
     assert Mix("both", ((free, 1.0), (calls, 1.0))).checks == {"tool_call"}
-    drawn = RequestGenerator(free, Random(1)).draw("n")
+    drawn = RequestGenerator(free, Random(1)).draw(0)
     assert (drawn.expectation, drawn.is_length_forced) == (None, True)
     calibration = PromptCalibration()
     generator = RequestGenerator(calls, Random(1))
-    sample, drawn = generator.draw("n", calibration), generator.draw("n")
+    sample, drawn = generator.draw(0, 0, calibration), generator.draw(0)
     assert (sample.expectation, sample.is_length_forced, drawn.expectation, drawn.is_length_forced) == (
         None, False, CALLS, False,
     )  # fmt: skip

@@ -5,39 +5,41 @@ from random import Random
 
 import pytest
 
+from prober.measure.request import Request
+from prober.workload.sessions import Sessions, SessionWorkload
 from prober.workload.shapes import Exponential, Fixed, Lognormal, Uniform
-from prober.workload.workloads import DrawnRequest, Mix, RequestGenerator, Sessions, Workload
+from prober.workload.workloads import Mix, RequestGenerator, Workload
 
-CHAT = Workload("chat", Uniform(5, 50), Uniform(5, 50), sessions=Sessions(0, 4, Exponential(2_000, 60_000)))
+CHAT = SessionWorkload("chat", Uniform(5, 50), Uniform(5, 50), sessions=Sessions(0, 4, Exponential(2_000, 60_000)))
 
 
-def conversation(first: DrawnRequest) -> list[DrawnRequest]:
+def conversation(first: Request) -> list[Request]:
     """All turns of a session, which answers each with its number."""
     turns = [first]
     while (session := turns[-1].session) is not None and session.turns_left:
         session.end_turn(f"answer {len(turns)}", None)
-        turns.append(session.draw("unused"))
+        turns.append(session.draw(99, 0, None))
     return turns
 
 
 def test_a_session_has_all_of_its_turns() -> None:
     """Each begins with the turn before and its answer, and has a series of its own; only the last one has no next."""
-    turns = conversation(RequestGenerator(CHAT, Random(1)).draw("42", None))
+    turns = conversation(RequestGenerator(CHAT, Random(1)).draw(42, 0, None))
     assert [turn.workload for turn in turns] == ["chat_turn1", "chat_turn2", "chat_turn3", "chat_turn4"]
     for before, turn in pairwise(turns):
         assert turn.messages[: len(before.messages)] == before.messages
         (_, answer), (role, _) = turn.messages[len(before.messages) :]
         assert (answer, role) == (f"answer {len(before.messages) // 2 + 1}", "user")
         assert turn.prompt_tokens > before.prompt_tokens + before.output_tokens
-    assert turns[0].messages[0][1].startswith("[42] ")
+    assert turns[0].messages[0][1].startswith(f"[{42:020d}] ")
 
 
 def test_the_order_of_answers_changes_no_session() -> None:
     """With one seed each session has the same texts and think times, whether its turns come at once or between those of others."""
     generator = RequestGenerator(CHAT, Random(7))
-    one_by_one = [conversation(generator.draw(str(number), None)) for number in range(5)]
+    one_by_one = [conversation(generator.draw(number)) for number in range(5)]
     generator = RequestGenerator(CHAT, Random(7))
-    firsts = [generator.draw(str(number), None) for number in range(5)]
+    firsts = [generator.draw(number) for number in range(5)]
     at_the_end = [conversation(first) for first in reversed(firsts)][::-1]
     for one, other in zip(one_by_one, at_the_end, strict=True):
         assert [turn.messages for turn in one] == [turn.messages for turn in other]
@@ -50,11 +52,11 @@ def test_the_order_of_answers_changes_no_session() -> None:
 @pytest.mark.parametrize("think_time", [Fixed(1_500), Exponential(2_000, 9_000), Lognormal(3_000, 0.7, 100, 20_000)])
 def test_think_times_are_of_their_distribution(think_time: Fixed | Exponential | Lognormal) -> None:
     """Their mean over 4,000 sessions is that of the clipped distribution, within 5 standard errors; none is beyond the bounds."""
-    workload = Workload("chat", Fixed(5), Fixed(5), sessions=Sessions(0, 2, think_time))
+    workload = SessionWorkload("chat", Fixed(5), Fixed(5), sessions=Sessions(0, 2, think_time))
     generator = RequestGenerator(workload, Random(3))
     times_s = []
     for number in range(4_000):
-        session = generator.draw(str(number), None).session
+        session = generator.draw(number).session
         assert session is not None
         times_s.append(session.think_s or 0.0)
     mean_s = sum(times_s) / len(times_s)
@@ -65,18 +67,18 @@ def test_think_times_are_of_their_distribution(think_time: Fixed | Exponential |
 
 def test_a_session_that_waits_for_its_answer_is_passed_over() -> None:
     """The next one that is ready takes its place; if there is none, the request says so, and can be drawn as soon as there is one."""
-    talk = Workload("talk", Fixed(5), Fixed(5), sessions=Sessions(3, 3))
+    talk = SessionWorkload("talk", Fixed(5), Fixed(5), sessions=Sessions(3, 3))
     generator = RequestGenerator(talk, Random(1))
-    first, second, third = (generator.draw(str(number)) for number in range(3))
+    first, second, third = (generator.draw(number) for number in range(3))
     assert len({drawn.messages for drawn in (first, second, third)}) == 3
-    none = generator.draw("3")
+    none = generator.draw(3)
     assert none.busy is not None
     assert (none.workload, none.messages, none.session) == ("talk_turn1", (), None)
     assert none.busy.busy_text == "all 3 sessions of talk waited for an answer (sessions.count)"
-    assert none.busy.draw("4", None).busy is not None
+    assert none.busy.draw(4, 0, None).busy is not None
     assert second.session is not None
     second.session.end_turn("yes", 7)
-    later = none.busy.draw("5", None)
+    later = none.busy.draw(5, 0, None)
     assert later.messages[:2] == (*second.messages, ("assistant", "yes"))
     assert (later.workload, later.prompt_tokens) == ("talk_turn2", 5 + 7 + 5)
 
@@ -84,26 +86,29 @@ def test_a_session_that_waits_for_its_answer_is_passed_over() -> None:
 @pytest.mark.parametrize("sessions", [Sessions(2, 4), Sessions(0, 4, Fixed(1))])
 def test_a_turn_without_an_answer_ends_its_session(sessions: Sessions) -> None:
     """No text takes the place of the answer: a new conversation begins."""
-    generator = RequestGenerator(Workload("talk", Fixed(5), Fixed(5), sessions=sessions), Random(1))
-    first = generator.draw("1")
+    generator = RequestGenerator(SessionWorkload("talk", Fixed(5), Fixed(5), sessions=sessions), Random(1))
+    first = generator.draw(1)
     assert first.session is not None
     assert first.keeps_answer
     first.session.end_turn(None, None)
     assert first.session.turns_left == 0
-    drawn = [generator.draw(str(number)) for number in range(2, 4)]
+    drawn = [generator.draw(number) for number in range(2, 4)]
     assert [(request.workload, len(request.messages)) for request in drawn] == [("talk_turn1", 1)] * 2
 
 
 def test_answers_change_no_request_beside_sessions() -> None:
     """Due times and requests of the others are drawn from the same random numbers, whether sessions are ready, begin, or wait."""
-    talk, plain = Workload("talk", Fixed(5), Fixed(5), sessions=Sessions(2, 2)), Workload("plain", Fixed(9), Fixed(5))
+    talk, plain = (
+        SessionWorkload("talk", Fixed(5), Fixed(5), sessions=Sessions(2, 2)),
+        Workload("plain", Fixed(9), Fixed(5)),
+    )
 
     def beside(answered: int) -> list[tuple[object, float]]:
         rng = Random(4)
         generator = RequestGenerator(Mix("m", ((talk, 1.0), (plain, 1.0))), rng)
         seen: list[tuple[object, float]] = []
         for number in range(40):
-            drawn = generator.draw(str(number))
+            drawn = generator.draw(number)
             if drawn.session is not None and number % 3 < answered:
                 drawn.session.end_turn("yes", 5)
             seen.append((drawn.workload == "plain" and drawn.messages, rng.random()))

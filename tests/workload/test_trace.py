@@ -5,9 +5,10 @@ from random import Random
 
 import pytest
 
+from prober.measure.request import Request
 from prober.workload.shapes import Fixed
 from prober.workload.trace import BLOCK_TOKENS, BadTrace, Trace, parse_trace
-from prober.workload.workloads import DrawnRequest, RequestGenerator, Workload
+from prober.workload.workloads import RequestGenerator, TraceWorkload
 
 HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 NEEDS_JSON = "needs a JSON object with timestamp (ms), input_length, output_length and, if known, hash_ids"
@@ -18,9 +19,9 @@ def mooncake(**changes: object) -> str:
     return json.dumps({"timestamp": 0, "input_length": 9, "output_length": 1} | changes)
 
 
-def draws(trace: Trace, count: int) -> list[DrawnRequest]:
-    drawer = RequestGenerator(Workload("t", Fixed(1), Fixed(1), trace=trace), Random(1))
-    return [drawer.draw(f"n{i}") for i in range(count)]
+def draws(trace: Trace, count: int) -> list[Request]:
+    drawer = RequestGenerator(TraceWorkload("t", Fixed(1), Fixed(1), trace=trace), Random(1))
+    return [drawer.draw(i) for i in range(count)]
 
 
 def test_rows_are_sorted_by_time() -> None:
@@ -86,6 +87,7 @@ def test_a_length_of_zero_becomes_one_token() -> None:
             f"{mooncake()}\n{mooncake()}\n{mooncake()}",
             "t: all 3 requests have the same time; a trace needs two times or more",
         ),
+        (mooncake(), "t: 1 requests in it; a trace needs two or more to have a rate"),
         ("", "t: line 1: neither JSON lines nor the columns TIMESTAMP,ContextTokens,GeneratedTokens"),
     ],
 )
@@ -105,7 +107,7 @@ def test_prompts_of_a_trace_without_blocks_are_cold() -> None:
         (30, 4, False),
         (20, 2, False),
     ]
-    assert all(draw.messages[0][1].startswith(f"[n{i}] ") for i, draw in enumerate(requests))
+    assert all(draw.messages[0][1].startswith(f"[{i:020d}] ") for i, draw in enumerate(requests))
 
 
 def test_equal_blocks_are_equal_text_in_every_lap() -> None:
@@ -129,8 +131,8 @@ def test_tokens_outside_of_blocks_are_not_shared() -> None:
     part, none, again, _ = draws(parse_trace("\n".join(rows), "t"), 4)
     words = part.messages[0][1].split()
     assert words[0] == "[1]"
-    assert words[BLOCK_TOKENS - 3] == "[n0]"
+    assert words[BLOCK_TOKENS - 3] == f"[{0:020d}]"
     assert len(words) == BLOCK_TOKENS - 3 + 1 + 300
     assert again.messages[0][1].split()[: BLOCK_TOKENS - 3] == words[: BLOCK_TOKENS - 3]
-    assert none.messages[0][1].startswith("[n1] ")
+    assert none.messages[0][1].startswith(f"[{1:020d}] ")
     assert [part.warm, none.warm] == [True, False]

@@ -5,16 +5,22 @@ from random import Random
 import pytest
 
 from prober.workload.prompt_length import PromptCalibration
-from prober.workload.prompts import BadPrompts, parse_prompts
 from prober.workload.shapes import Empirical, Fixed, LengthDistribution, Lognormal, Uniform
-from prober.workload.trace import BadTrace, parse_trace
-from prober.workload.workloads import BUILT_IN, Adapters, Mix, Prefix, RequestGenerator, Workload, sample_lengths
+from prober.workload.trace import parse_trace
+from prober.workload.workloads import (
+    BUILT_IN,
+    Adapters,
+    FileWorkload,
+    Mix,
+    Prefix,
+    RequestGenerator,
+    TraceWorkload,
+    Workload,
+    sample_lengths,
+)
 
 MOONCAKE = '{"timestamp": 0, "input_length": 1024, "output_length": 5, "hash_ids": [1, 2]}\n' + (
     '{"timestamp": 1500, "input_length": 600, "output_length": 7, "hash_ids": [1, 3]}\n'
-)
-AZURE = (
-    "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n2023-11-16 18:15:50.9951690,396,109\n"
 )
 
 
@@ -44,9 +50,9 @@ def test_sample_lengths_are_those_of_drawn_requests() -> None:
     assert len(lengths) == 400
     assert lengths.count((10, 3)) == 300
     assert all(100 <= prompt <= 200 and output == 5 for prompt, output in lengths[300:])
-    trace = Workload("t", Fixed(1), Fixed(1), trace=parse_trace(MOONCAKE, "x"))
+    trace = TraceWorkload("t", Fixed(1), Fixed(1), trace=parse_trace(MOONCAKE, "x"))
     assert sample_lengths(trace, Random(1), 4) == ((1024, 5), (600, 7), (1024, 5), (600, 7))
-    texts = Workload("p", Fixed(1), Fixed(9), prompts=((("user", "one two three"),),))
+    texts = FileWorkload("p", Fixed(1), Fixed(9), prompts=((("user", "one two three"),),))
     assert sample_lengths(texts, Random(1), 2) == ((3, 9), (3, 9))
 
 
@@ -58,15 +64,15 @@ def test_the_default_probe_is_cheap() -> None:
 def test_cold_prompts_start_with_their_nonce_and_never_repeat() -> None:
     """A cold prompt cannot be in a prefix cache."""
     drawer = RequestGenerator(BUILT_IN["probe"], Random(1))
-    prompts = [drawer.draw(f"n{i}") for i in range(50)]
-    assert all(draw.messages[0][1].startswith(f"[n{i}] ") and not draw.warm for i, draw in enumerate(prompts))
+    prompts = [drawer.draw(i) for i in range(50)]
+    assert all(draw.messages[0][1].startswith(f"[{i:020d}] ") and not draw.warm for i, draw in enumerate(prompts))
     assert all(len(draw.messages[0][1].split()) == draw.prompt_tokens + 1 for draw in prompts)
 
 
 def test_warm_prefixes_are_equal_and_have_their_own_label() -> None:
     """A share of the requests starts with the same text; warm and cold requests have different labels."""
     workload = Workload("rag", Fixed(100), Fixed(5), Prefix(40, 0.5))
-    draws = [RequestGenerator(workload, Random(i)).draw(str(i)) for i in range(40)]
+    draws = [RequestGenerator(workload, Random(i)).draw(i) for i in range(40)]
     warm = {" ".join(draw.messages[0][1].split()[:40]) for draw in draws if draw.warm}
     assert len(warm) == 1
     assert {draw.workload for draw in draws if draw.warm} == {"rag_warm"}
@@ -78,80 +84,16 @@ def test_a_mix_draws_by_weight_and_keeps_the_names_of_its_parts() -> None:
     """Percentiles of different shapes are never pooled."""
     mix = Mix("m", ((BUILT_IN["chat"], 3.0), (BUILT_IN["summarization"], 1.0)))
     drawer = RequestGenerator(mix, Random(2))
-    names = [drawer.draw(str(i)).workload for i in range(4000)]
+    names = [drawer.draw(i).workload for i in range(4000)]
     assert names.count("chat") / 4000 == pytest.approx(0.75, abs=0.03)
     assert set(names) == {"chat", "summarization"}
-
-
-def test_a_mooncake_trace_keeps_its_prefix_structure() -> None:
-    """Equal block ids give equal text, different ids different text."""
-    trace = parse_trace(MOONCAKE, "t.jsonl")
-    assert (trace.offsets_ns, trace.prompt_tokens, trace.output_tokens) == ((0, 1_500_000_000), (1024, 600), (5, 7))
-    drawer = RequestGenerator(Workload("t", Fixed(1), Fixed(1), trace=trace), Random(1))
-    first, second = (drawer.draw("n").messages[0][1].split() for _ in range(2))
-    assert (len(first) + 2 * 3, len(second) + 2 * 3) == (1024, 600)  # an id is one word of about 4 tokens
-    assert first[:509] == second[:509]
-    assert first[509:600] != second[509:600]
-
-
-def test_an_azure_trace_is_read_to_100_ns() -> None:
-    """All seven decimals of a second count."""
-    assert parse_trace(AZURE, "a.csv").offsets_ns == (0, 4_314_579_000)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (
-            '{"timestamp": 0}',
-            "t: line 1: needs a JSON object with timestamp (ms), input_length, output_length and, if known, hash_ids",
-        ),
-        ("a,b\n1,2", "t: line 1: neither JSON lines nor the columns TIMESTAMP,ContextTokens,GeneratedTokens"),
-        (
-            AZURE + "x,1,2\n",
-            "t: line 4: needs a time, prompt tokens and generated tokens, such as 2023-11-16 18:15:46.68,374,44",
-        ),
-        (MOONCAKE.splitlines()[0], "t: 1 requests in it; a trace needs two or more to have a rate"),
-    ],
-)
-def test_a_trace_error_names_place_and_remedy(text: str, message: str) -> None:
-    """The message names the file, the line and the expected form."""
-    with pytest.raises(BadTrace) as error:
-        parse_trace(text, "t")
-    assert str(error.value) == message
-
-
-def test_prompts_come_from_jsonl_and_sharegpt() -> None:
-    """Messages, plain prompts and conversations are read; a final answer is dropped."""
-    assert parse_prompts('{"prompt": "a"}\n{"messages": [{"role": "system", "content": "b"}]}', "p") == (
-        (("user", "a"),),
-        (("system", "b"),),
-    )
-    text = '[{"conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]}]'
-    assert parse_prompts(text, "p") == ((("user", "q"),),)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "p: no prompts in it; put one JSON object with `messages` on each line"),
-        ("{", "p: line 1: not JSON (Expecting property name enclosed in double quotes); each line is one JSON object"),
-        ('{"prompt": "a"}\n{"x": 1}', 'p: line 2: needs "messages" (a list of role and content)'),
-        ('[{"x": 1}]', 'p: [0]: needs "conversations" (a list of from and value, from one of human, gpt, system)'),
-    ],
-)
-def test_a_prompts_error_names_place_and_remedy(text: str, message: str) -> None:
-    """The message names the file, the line and the expected form."""
-    with pytest.raises(BadPrompts) as error:
-        parse_prompts(text, "p")
-    assert str(error.value) == message
 
 
 def test_adapters_have_their_turns() -> None:
     """Round and round, each for as many requests; the first of a turn has a series of its own, and mixes keep turns apart."""
     workload = Workload("lora", Fixed(10), Fixed(5), adapters=Adapters(("x", "y"), 3))
     generator = RequestGenerator(workload, Random(1))
-    drawn = [generator.draw(str(number)) for number in range(8)]
+    drawn = [generator.draw(number) for number in range(8)]
     assert [request.adapter for request in drawn] == ["x"] * 3 + ["y"] * 3 + ["x"] * 2
     assert [request.workload for request in drawn] == ["lora_first", "lora", "lora"] * 2 + ["lora_first", "lora"]
     assert workload.series == ("lora", "lora_first")
@@ -159,7 +101,7 @@ def test_adapters_have_their_turns() -> None:
     single = Workload("one", Fixed(10), Fixed(5), adapters=Adapters(("z",)))
     assert single.series == ("one",)
     mix = RequestGenerator(Mix("m", ((workload, 1.0), (single, 1.0))), Random(1))
-    asked = [request for request in (mix.draw(str(number)) for number in range(200)) if request.workload != "one"]
+    asked = [request for request in (mix.draw(number) for number in range(200)) if request.workload != "one"]
     assert [request.adapter for request in asked] == ["xxxyyy"[place % 6] for place in range(len(asked))]
 
 
@@ -167,6 +109,6 @@ def test_a_sample_prompt_asks_the_model_of_the_target() -> None:
     """It measures the tokenizer, and takes no adapter's turn."""
     workload = Workload("lora", Fixed(10), Fixed(5), adapters=Adapters(("x", "y"), 1))
     generator, calibration = RequestGenerator(workload, Random(1)), PromptCalibration()
-    assert generator.draw("0", calibration).adapter == ""
+    assert generator.draw(0, 0, calibration).adapter == ""
     calibration.stop("refused")
-    assert generator.draw("1", calibration).adapter == "x"
+    assert generator.draw(1, 0, calibration).adapter == "x"

@@ -18,8 +18,7 @@ from prober.features.capacity.target_sweeps import SweepContext, TargetSweeps
 from prober.net.clock import Clock
 from prober.probing.event_log import EventLog
 from prober.probing.leadership import Alone, Leadership
-from prober.probing.observer import ObservedTarget
-from prober.probing.page_source import OpenPage
+from prober.probing.observer import ObservedTarget, OpenPage
 from prober.probing.result_context import ReadFacts, no_facts
 from prober.probing.supervisor import Supervisor
 from prober.probing.trust import Trust

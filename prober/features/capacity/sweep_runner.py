@@ -16,9 +16,10 @@ from prober.features.capacity.sweep_progress import SweepProgress
 from prober.measure.engine_signals import EngineChange, EngineSignals, PageReading
 from prober.measure.gpu_reading import GpuReading
 from prober.measure.outcome import Outcome
+from prober.measure.request import Request
 from prober.measure.result import ProbeResult
-from prober.probing.page_source import OpenPage, PageSource
-from prober.probing.probe import Flight, Launch, ProbeRun, fly, in_turn
+from prober.probing.observer import OpenPage, PageSource
+from prober.probing.probe import Launch, LocalRun, ProbeRun, in_turn, new_request
 from prober.probing.target import Target
 from prober.workload.arrivals import poisson
 from prober.workload.budget import BudgetDemand
@@ -92,7 +93,7 @@ class SweepRunner:
         is_allowed: Callable[[], bool] = lambda: True,
         needs: Mapping[str, BudgetDemand] = MappingProxyType({}),
         on_retry_after: Callable[[float], None] = lambda _: None,
-        launch: Launch = Flight,
+        launch: Launch = LocalRun,
     ) -> None:
         # A view of the target with a cap and a state of its own, which spends the target's budgets.
         spec = target.spec.model_copy(update={"max_in_flight": plan.guards.max_in_flight, "warmup": 0})
@@ -103,7 +104,7 @@ class SweepRunner:
         self._target.prompt_calibration = target.settled_calibration
         self._clock = target.clock
         self._requests, self._plan, self._rng, self._on_action = RequestGenerator(workload, rng), plan, rng, on_action
-        self._open_page, self._on_retry_after, self._launch_flight = open_page, on_retry_after, launch
+        self._open_page, self._on_retry_after, self._launch_run = open_page, on_retry_after, launch
         self._prior, self._demand, self._is_allowed = prior, demand, is_allowed
         self._model: Fit | None = None
         self._sweep: Sweep | None = None
@@ -111,7 +112,7 @@ class SweepRunner:
         self._quiet_until_s = 0.0
         self._launched: tuple[int, ...] = (0, 0, 0)  # requests, prompt tokens, output tokens
         self._began_s = self._now_s()
-        self._flights: dict[asyncio.Task[None], ProbeRun] = {}
+        self._runs: dict[asyncio.Task[None], ProbeRun | None] = {}  # None: waits for a session
         self._probes: list[tuple[int, ProbeResult]] = []
         self._readings: list[tuple[float, EngineSignals]] = []
         self._gpus: list[tuple[float, Sequence[GpuReading]]] = []
@@ -153,8 +154,8 @@ class SweepRunner:
         action = self._sweep.action if self._sweep is not None else None
         phase = action.phase if isinstance(action, Run) else "looking at the target" if action is None else "estimate"
         stage, rate_per_s = (action.stage, action.rate_per_s) if isinstance(action, Run) else (None, None)
-        requests = len(self._probes) + len(self._flights)
-        return SweepProgress(phase, stage, rate_per_s, requests, len(self._flights), self._now_s() - self._began_s)
+        requests = len(self._probes) + len(self._runs)
+        return SweepProgress(phase, stage, rate_per_s, requests, len(self._runs), self._now_s() - self._began_s)
 
     def page_read(self, reading: PageReading | None) -> None:
         """The engine's page was read."""
@@ -255,63 +256,63 @@ class SweepRunner:
 
     def _tick(self, sweep: Sweep, now_ns: int) -> None:
         """Report first tokens, and the time."""
-        for flight in list(self._flights.values()):
-            if (first_ns := flight.first_ns()) is not None:
-                sweep.first_token(flight.request_id, first_ns / 1e9)
+        for run in list(self._runs.values()):
+            if run is not None and run.first_ns is not None:
+                sweep.first_token(run.request.request_id, run.first_ns / 1e9)
         sweep.tick(now_ns / 1e9)
 
     def _launch(self, sweep: Sweep, due_ns: int) -> None:
-        flight = self._launch_flight(self._target, self._requests, due_ns, self._is_allowed)
-        launched = tuple(map(add, self._launched, (1, *flight.drawn.requested_tokens)))
+        request = new_request(self._target, self._requests, due_ns)
+        launched = tuple(map(add, self._launched, (1, *request.tokens)))
         share, limit = self._plan.limits.used(*launched)
         if share > 1:
             task = asyncio.create_task(self._end_at_limit(sweep, limit, due_ns))
         else:
             self._launched = launched
-            task = asyncio.create_task(self._send(sweep, flight, due_ns))
-        self._flights[task] = flight
-        task.add_done_callback(lambda done: self._flights.pop(done, None))
+            task = asyncio.create_task(self._send(sweep, request))
+        self._runs[task] = None
+        task.add_done_callback(lambda done: self._runs.pop(done, None))
 
     async def _end_at_limit(self, sweep: Sweep, limit: LimitReason, due_ns: int) -> None:
         """End the sweep when the first request is due that the limit excludes. Requests launched earlier are still sent."""
         await self._clock.sleep_until(due_ns)
         sweep.limit_reached(limit, self._now_s())
 
-    async def _send(self, sweep: Sweep, flight: ProbeRun, due_ns: int) -> None:
+    async def _send(self, sweep: Sweep, planned: Request) -> None:
         """Send one request, and report how it ended."""
-        if flight.drawn.busy is not None:
-            planned = flight.drawn.requested_tokens
-            flight = await in_turn(flight, self._launch_flight, self._target, due_ns, self._is_allowed)
-            change = (0, *map(sub, flight.drawn.requested_tokens, planned))
-            self._launched = tuple(map(add, self._launched, change))
-            task = asyncio.current_task()
-            assert task is not None
-            self._flights[task] = flight
-        flying, tokens = asyncio.create_task(fly(flight)), flight.drawn.requested_tokens
-        stage = None
+        request = await in_turn(self._target, planned)
+        self._launched = tuple(map(add, self._launched, (0, *map(sub, request.tokens, planned.tokens))))
+        run, due_ns, task = (
+            self._launch_run(self._target, request, self._is_allowed),
+            request.due_ns,
+            asyncio.current_task(),
+        )
+        assert task is not None
+        self._runs[task] = run
+        sending, stage = asyncio.create_task(run.send()), None
         try:
             await self._clock.sleep_until(due_ns)
-            if flying.done() and flying.result().outcome is Outcome.OVER_BUDGET:
-                budget = self._target.lacking(*tokens) or next(iter(self._target.budgets), "tokens")
+            if sending.done() and sending.result().outcome is Outcome.OVER_BUDGET:
+                budget = self._target.lacking(*request.tokens) or next(iter(self._target.budgets), "tokens")
                 detail = "; the rest of the target's daily budget is for its probes"
                 sweep.limit_reached(BUDGET_REASONS[budget], self._now_s(), detail)
                 self._cut_unless_sending(sweep)
                 return
-            if flight.drawn.busy is not None:
-                sweep.limit_reached("session_count", self._now_s(), f"; {flight.drawn.busy.busy_text}")
+            if request.busy is not None:
+                sweep.limit_reached("session_count", self._now_s(), f"; {request.busy.busy_text}")
                 self._cut_unless_sending(sweep)
                 return
             if isinstance(sweep.action, Run):
                 stage = sweep.action.stage  # at its due time, as the machine counts it
-            sweep.sent(flight.request_id, due_ns / 1e9, *tokens)
+            sweep.sent(request.request_id, due_ns / 1e9, *request.tokens)
             self._cut_unless_sending(sweep)
-            result = await flying
+            result = await sending
         except asyncio.CancelledError:
             cut_ns = self._clock.now_ns()
-            flying.cancel()
-            await asyncio.wait([flying])
+            sending.cancel()
+            await asyncio.wait([sending])
             if stage is not None:
-                result = _cut_result(flight, cut_ns)
+                result = _cut_result(run, cut_ns)
                 self._probes.append((stage, result))
                 sweep.result(result, self._now_s())  # otherwise the machine would wait for it in the next stages
             raise
@@ -326,13 +327,13 @@ class SweepRunner:
     def _cut_unless_sending(self, sweep: Sweep) -> None:
         """Cancel all other requests once the machine sends nothing more: those that are not due yet are never sent."""
         if not isinstance(sweep.action, Run):
-            for task in self._flights:
+            for task in self._runs:
                 if task is not asyncio.current_task() and not task.cancelling():
                     task.cancel()
 
     async def _cut(self) -> None:
         """Cut all requests; on return none is in flight."""
-        tasks = list(self._flights)
+        tasks = list(self._runs)
         for task in tasks:
             if not task.cancelling():  # a second cancellation would break off the report of the first one
                 task.cancel()
@@ -343,14 +344,14 @@ class SweepRunner:
         return self._clock.now_ns() / 1e9
 
 
-def _cut_result(flight: ProbeRun, cut_ns: int) -> ProbeResult:
+def _cut_result(run: ProbeRun, cut_ns: int) -> ProbeResult:
     """The result of a request that was cut; one of a late prober has no time of the cut, as its times do not count."""
-    prompt_tokens, output_tokens = flight.drawn.requested_tokens
-    timeline = flight.delivered()
+    prompt_tokens, output_tokens = run.request.tokens
+    timeline = run.delivered()
     if not timeline.is_late:
         timeline = replace(timeline, cut_ns=cut_ns)
     return ProbeResult(
-        *("", "", flight.request_id, 0.0, Outcome.CANCELLED, "cut when the sweep ended", timeline),
+        *("", "", run.request.request_id, 0.0, Outcome.CANCELLED, "cut when the sweep ended", timeline),
         requested_prompt_tokens=prompt_tokens,
         requested_output_tokens=output_tokens,
     )

@@ -28,8 +28,7 @@ from prober.measure.result import ProbeResult
 from prober.net.clock import Clock
 from prober.probing.event_log import EventLog
 from prober.probing.leadership import Leadership, claimed_as
-from prober.probing.observer import ObservedTarget, TargetObserver
-from prober.probing.page_source import OpenPage
+from prober.probing.observer import ObservedTarget, OpenPage, TargetObserver
 from prober.probing.result_context import ReadFacts
 from prober.probing.target import Target
 from prober.probing.trust import Trust

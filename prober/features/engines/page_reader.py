@@ -23,7 +23,7 @@ from prober.measure.engines import TABLES, tables
 from prober.measure.printable import one_line
 from prober.net.clock import Clock
 from prober.net.scrape import MAX_BODY_BYTES, Fetched, PageTooLong, UnreadablePage, fetch
-from prober.probing.page_source import PageListener
+from prober.probing.observer import PageListener
 from prober.probing.target import Target
 
 FACTS_EVERY_NS = 600 * 10**9

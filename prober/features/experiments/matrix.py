@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, takewhile
 from random import Random
-from typing import Any, Literal
+from typing import Literal
 
 from prober.config.rows import Row
 from prober.config.units import counted
@@ -158,8 +158,7 @@ def due_times(row: Row, rng: Random, start_ns: int) -> Iterator[int]:
     With think time, of the first turns of its sessions.
     """
     assert row.rate is not None, "a closed loop has no schedule"
-    sessions = row.workload.sessions
-    turns = sessions.turns if sessions is not None and sessions.think_time is not None else 1
+    turns = row.workload.turns if row.workload.think_time is not None else 1
     times = poisson(row.rate / turns, rng, start_ns)
     if row.requests is not None:
         return islice(times, row.requests)
@@ -173,7 +172,7 @@ def limits_of(row: Row) -> Iterator[str]:
     yield from unchecked_formats(row.workload)
     if row.closed:
         yield CLOSED_LOOP
-    if row.workload.has_think_time:
+    if row.workload.think_time is not None:
         yield THINK_TIME
 
 
@@ -195,11 +194,11 @@ def wrong_answers(quality: tuple[int, int], requests: Iterable[Request]) -> str:
 
 def _sent_share(row: Row) -> float:
     """Share of the requests of the row's rate that are due within its duration, without the time of answers."""
-    sessions = row.workload.sessions
-    if sessions is None or sessions.think_time is None or not row.duration:
+    workload = row.workload
+    if workload.think_time is None or not row.duration:
         return 1.0
-    think_s = sessions.think_time.mean() / 1e3
-    return sum(max(0.0, 1 - turn * think_s / row.duration) for turn in range(sessions.turns)) / sessions.turns
+    think_s = workload.think_time.mean() / 1e3
+    return sum(max(0.0, 1 - turn * think_s / row.duration) for turn in range(workload.turns)) / workload.turns
 
 
 def as_sent(result: ProbeResult, latest_ns: float) -> ProbeResult:
@@ -216,17 +215,16 @@ def warming(workload: Workload | Mix) -> Workload | Mix:
 
     So no other adapter is loaded by the warm-up.
     """
-    if isinstance(workload, Mix):
-        return replace(workload, parts=tuple((replace(part, **_warm(part)), weight) for part, weight in workload.parts))
-    return replace(workload, **_warm(workload))
 
+    def warm(part: Workload) -> Workload:
+        prefix, adapters = part.prefix, part.adapters
+        return replace(
+            part,
+            prefix=replace(prefix, reuse=1.0) if prefix is not None and prefix.reuse else prefix,
+            adapters=replace(adapters, names=adapters.names[-1:]) if adapters is not None else None,
+        )
 
-def _warm(workload: Workload) -> dict[str, Any]:
-    """The fields that differ in the warm-up."""
-    prefix, adapters = workload.prefix, workload.adapters
-    return ({"prefix": replace(prefix, reuse=1.0)} if prefix is not None and prefix.reuse else {}) | (
-        {"adapters": replace(adapters, names=adapters.names[-1:])} if adapters is not None else {}
-    )
+    return workload.with_parts(warm)
 
 
 def loop(row: Row) -> str:

@@ -219,7 +219,7 @@ def test_a_warm_up_loads_the_last_adapter_only() -> None:
     """So the first uses of the others are in the row, and that of the last one comes after all others were used."""
     warmed = warming(Workload("a", Fixed(100), Fixed(8), adapters=Adapters(("x", "y", "z"), 4)))
     drawer = RequestGenerator(warmed, Random(1))
-    assert [drawer.draw("0").adapter for _ in range(10)] == ["z"] * 10
+    assert [drawer.draw(0).adapter for _ in range(10)] == ["z"] * 10
 
 
 def test_each_workload_of_a_mix_is_judged_by_its_own_requests() -> None:

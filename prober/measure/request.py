@@ -1,0 +1,82 @@
+"""A request before it is sent."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from prober.measure.quality import Expectation
+
+Message = tuple[str, str]
+
+
+class Drawer(Protocol):
+    """A source of requests; see `workload.workloads.RequestGenerator`. calibration: a `PromptCalibration` or None"""
+
+    def draw(self, number: int, due_ns: int, calibration: Any) -> "Request":
+        """Draws the next request."""
+
+
+class Conversation(Drawer, Protocol):
+    """A session whose turns are requests; see `workload.sessions.Session`."""
+
+    think_s: float | None
+    turns_left: int
+
+    def end_turn(self, answer: str | None, tokens: int | None) -> None:
+        """The turn has ended."""
+
+
+class BusySessions(Drawer, Protocol):
+    """Sessions of which none is ready; see `workload.sessions.SessionPool`."""
+
+    waiting: dict[object, Callable[[], None]]
+    busy_text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request before it is sent.
+
+    request_id: sent as `X-Request-Id`
+    due_ns: intended time, of the monotonic clock
+    workload: value of the `workload` label
+    prompt_tokens: length that is asked for; of prompts with texts of their own an estimate
+    messages: (role, content) of each
+    sampling: fields beside those that the prober needs; it replaces the optional ones of the prober, and null removes one
+    warm: the prompt starts with text that was sent before
+    expectation: the check of the answer; None if it is not checked
+    is_length_forced: force the answer to exactly `output_tokens` where API and engine support it; otherwise that is a limit
+    has_asked_length: the prompt was composed to have `prompt_tokens` tokens
+    sample_words: words of a sample prompt, whose tokens calibrate the length of the others; None for others
+    adapter: name of the model that is asked, in place of the target's; "" for the target's
+    session: the conversation of which it is a turn; None for other requests
+    keeps_answer: the next turn of its session contains the answer
+    busy: no session is ready for it, so it cannot be sent unless a turn ends in time; None: it can be sent
+    """
+
+    request_id: str
+    due_ns: int
+    workload: str
+    prompt_tokens: int
+    output_tokens: int
+    messages: tuple[Message, ...]
+    sampling: Mapping[str, Any]
+    warm: bool = False
+    expectation: Expectation | None = None
+    is_length_forced: bool = True
+    has_asked_length: bool = False
+    sample_words: int | None = None
+    adapter: str = ""
+    session: Conversation | None = None
+    keeps_answer: bool = False
+    busy: BusySessions | None = None
+
+    @property
+    def tokens(self) -> tuple[int, int]:
+        """Prompt and output tokens, as asked for."""
+        return self.prompt_tokens, self.output_tokens
+
+    @property
+    def salt(self) -> str | None:
+        """Unique text that keeps the prompt out of the prefix cache; None allows the prefix cache."""
+        return None if self.warm else self.request_id
