@@ -19,7 +19,7 @@ from typing import Any
 
 from bench.report import goal, show
 from bench.watched_service import PROBES_PER_S, Window, World, watched
-from prober.features.diagnosis.clues import Evidence
+from prober.features.diagnosis.clues import Symptoms
 from prober.features.diagnosis.diagnosis import diagnose
 from prober.features.diagnosis.window import window_features
 from prober.measure.bandwidth_bound import DecodeModel
@@ -43,13 +43,13 @@ class Case:
     tpot_slack: float = 1.3
 
 
-def evidence(case: Case, seed: int, missing: frozenset[str] = frozenset()) -> Evidence:
+def evidence(case: Case, seed: int, missing: frozenset[str] = frozenset()) -> Symptoms:
     """Both windows, less what is missing: page, histograms, gpu (readings and the bound), before, warm."""
     windows = [watched(case.before, BEFORE_S, seed), watched(case.now, NOW_S, seed + 500_000)]
     return evidence_of(windows, missing, (case.ttft_slack, case.tpot_slack))
 
 
-def evidence_of(windows: Sequence[Window], missing: frozenset[str], slacks: tuple[float, float]) -> Evidence:
+def evidence_of(windows: Sequence[Window], missing: frozenset[str], slacks: tuple[float, float]) -> Symptoms:
     """Features of the windows and the breached SLOs."""
     sides, breached = [], {}
     for window in windows:
@@ -71,7 +71,7 @@ def evidence_of(windows: Sequence[Window], missing: frozenset[str], slacks: tupl
     before_seen = sides[0]
     if "before" in missing:
         before_seen = type(before_seen)()
-    return Evidence(sides[1], before_seen, breached, "vllm")
+    return Symptoms(sides[1], before_seen, breached, "vllm")
 
 
 # Cases
@@ -323,7 +323,7 @@ NAMES = {  # of the cases above that the diagnosis calls by another name
 LEFT_OUT = ("page", "histograms", "gpu", "before", "warm")
 
 
-def drawn(kind: str, seed: int) -> tuple[Case, Evidence]:
+def drawn(kind: str, seed: int) -> tuple[Case, Symptoms]:
     """The case of this seed and its evidence. Drawn again until an SLO is breached: only a breach is
     explained. A late prober needs none, and a quarter of the cases of no regime have none.
 

@@ -21,7 +21,7 @@ from bench.independent.causes_engines import KINDS, Half, Wishes, healthy_servic
 from bench.independent.causes_prober import INTERVAL_S, PRODUCT_NAMES
 from bench.independent.causes_service import Record, as_seen, capacity_per_s, mean_kv_tokens, observe
 from bench.independent.causes_situation import Situation, Window
-from prober.features.diagnosis.clues import Evidence
+from prober.features.diagnosis.clues import Symptoms
 from prober.features.diagnosis.window import Hardware, window_features
 
 HEALTHY_S, TROUBLE_S = 1800.0, 900.0
@@ -54,13 +54,13 @@ class Scene:
     page: str | None
 
     @property
-    def evidence(self) -> Evidence:
+    def evidence(self) -> Symptoms:
         """The windows as input of a diagnosis."""
         before, now = (
             window_features(window.probes, window.readings, window.devices, hardware=self.hardware)
             for window in (self.healthy, self.trouble)
         )
-        return Evidence(now=now, before=before, breached=self.breached, engine=self.page)
+        return Symptoms(now=now, before=before, breached=self.breached, engine=self.page)
 
 
 def scenes(half: Half) -> Iterator[Scene]:

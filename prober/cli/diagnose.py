@@ -32,7 +32,7 @@ from prober.config.serving import DecodeBoundSpec
 from prober.config.target import TargetSpec
 from prober.config.units import duration
 from prober.features.diagnosis.diagnosis import diagnose as judge
-from prober.features.diagnosis.phases import PHASES, evidence, failures, fitted, not_diagnosed, rows
+from prober.features.diagnosis.phases import PHASES, failures, fitted, not_diagnosed, rows, symptoms
 from prober.features.diagnosis.window import Hardware, Reading
 from prober.measure.outcome import ANSWERED
 from prober.measure.result import ProbeResult
@@ -80,7 +80,7 @@ def diagnose(
         fail("prober diagnose: the engine is loading its model or shutting down; try again later", ExitCode.FAILED)
     engine = readings[-1][1].info.engine if readings else results[-1].engine or None
     reason = not_diagnosed(results, breached)
-    verdict = None if reason else judge(evidence(results, readings, hardware, breached, engine))
+    verdict = None if reason else judge(symptoms(results, readings, hardware, breached, engine))
     if as_json:
         phases = [asdict(row) for row in rows(results)]
         failed = [asdict(failure) for failure in failures(results)]

@@ -1,8 +1,9 @@
 """The metrics page with the names of vLLM 0.32, counted from the records of the requests."""
 
-from bisect import bisect_left
-from dataclasses import dataclass, field
+from bisect import bisect_right
+from itertools import pairwise
 
+from prober.exposition.families import Family, Histogram, counter, gauge, histogram, page
 from prober.mock.record import Record
 from prober.simulation.engine import State
 
@@ -18,52 +19,56 @@ KV_CACHE_TOKENS = 200_000
 KV_BLOCK_TOKENS = 16
 KV_BLOCKS = KV_CACHE_TOKENS // KV_BLOCK_TOKENS
 
+START = gauge("process_start_time_seconds", "Start time of the process since unix epoch in seconds.")
+STATE = {  # by the field of the state
+    "running": gauge("vllm:num_requests_running", "Number of requests in model execution batches."),
+    "waiting": gauge("vllm:num_requests_waiting", "Number of requests waiting to be processed."),
+    "kv_usage_ratio": gauge("vllm:kv_cache_usage_perc", "KV-cache usage. 1 means 100 percent usage."),
+    "prefix_queries": counter("vllm:prefix_cache_queries_total", "Prefix cache queries, in tokens."),
+    "prefix_hits": counter("vllm:prefix_cache_hits_total", "Prefix cache hits, in tokens."),
+    "preemptions": counter("vllm:num_preemptions_total", "Cumulative number of preemption from the engine."),
+    "prompt_tokens": counter("vllm:prompt_tokens_total", "Number of prefill tokens processed."),
+    "generation_tokens": counter("vllm:generation_tokens_total", "Number of generation tokens processed."),
+}
+WAITING_BY_REASON = gauge("vllm:num_requests_waiting_by_reason", "Requests waiting, by reason.", "reason")
+SUCCESS = counter("vllm:request_success_total", "Count of successfully processed requests.", "finished_reason")
+CACHE_CONFIG = gauge(
+    *("vllm:cache_config_info", "Information of the LLMEngine CacheConfig"),
+    *("block_size", "kv_cache_size_tokens", "num_gpu_blocks"),
+)
+TTFT = histogram("vllm:time_to_first_token_seconds", "Histogram of time to first token in seconds.")
+ITL = histogram("vllm:inter_token_latency_seconds", "Histogram of inter-token latency in seconds.")
+TPOT = histogram(
+    "vllm:request_time_per_output_token_seconds", "Histogram of time per output token of requests in seconds."
+)
+E2E = histogram("vllm:e2e_request_latency_seconds", "Histogram of e2e request latency in seconds.")
+QUEUED = histogram("vllm:request_queue_time_seconds", "Histogram of time spent in WAITING phase for request.")
+PROMPTS = histogram("vllm:request_prompt_tokens", "Histogram of number of prefill tokens processed.")
+OUTPUTS = histogram("vllm:request_generation_tokens", "Histogram of number of generation tokens processed.")
 
-@dataclass(slots=True)
-class Histogram:
-    """A classic histogram in seconds or tokens."""
 
-    bounds: tuple[float, ...]
-    sum: float = 0.0
-    counts: list[int] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.counts = [0] * (len(self.bounds) + 1)
-
-    def observe(self, value: float) -> None:
-        """Count one value."""
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.sum += value
-
-    def lines(self, name: str, labels: str) -> list[str]:
-        """The samples of the text format."""
-        total, lines = 0, []
-        for bound, count in zip((*map(str, self.bounds), "+Inf"), self.counts, strict=True):
-            total += count
-            lines.append(f'{name}_bucket{{engine="0",le="{bound}",{labels}}} {float(total)}')
-        ending = f'{{engine="0",{labels}}}'
-        return [*lines, f"{name}_count{ending} {float(total)}", f"{name}_sum{ending} {self.sum}"]
-
-
-@dataclass(slots=True)
 class Page:
     """Counters and histograms of the engine. As in vLLM, a request whose client left is not counted as finished."""
 
-    model: str
-    started_unix_s: float
-    prompt_tokens: int = 0
-    generation_tokens: int = 0
-    prefix_queries: int = 0
-    prefix_hits: int = 0
-    finished: dict[str, int] = field(default_factory=lambda: dict.fromkeys(FINISH_REASONS, 0))
-    ttft: Histogram = field(default_factory=lambda: Histogram(TTFT_BOUNDS))
-    itl: Histogram = field(default_factory=lambda: Histogram(ITL_BOUNDS))
-    e2e: Histogram = field(default_factory=lambda: Histogram(REQUEST_BOUNDS))
-    tpot: Histogram = field(default_factory=lambda: Histogram(ITL_BOUNDS))
-    queued: Histogram = field(default_factory=lambda: Histogram(REQUEST_BOUNDS))
-    prompts: Histogram = field(default_factory=lambda: Histogram(LENGTH_BOUNDS))
-    outputs: Histogram = field(default_factory=lambda: Histogram(LENGTH_BOUNDS))
-    _open: dict[Record, int] = field(default_factory=dict)
+    def __init__(self, model: str, started_unix_s: float) -> None:
+        self.started_unix_s = started_unix_s
+        self.prompt_tokens = self.generation_tokens = self.prefix_queries = self.prefix_hits = 0
+        self._open: dict[Record, int] = {}  # with the number of its chunks that are counted
+        labels = (("engine", "0"), ("model_name", model))
+        self._state = {name: Family(series, labels) for name, series in STATE.items()}
+        self._waiting, self._success = Family(WAITING_BY_REASON, labels), Family(SUCCESS, labels)
+        self._cache, self._start = Family(CACHE_CONFIG, labels), Family(START)
+        self._start.value().value = started_unix_s
+        for reason in FINISH_REASONS:
+            self._success.value(reason)
+        self._histograms: list[Family] = []
+        self._ttft, self._itl, self._tpot, self._e2e, self._queued, self._prompts, self._outputs = (
+            self._histogram(Family(series, labels), bounds)
+            for series, bounds in (
+                *((TTFT, TTFT_BOUNDS), (ITL, ITL_BOUNDS), (TPOT, ITL_BOUNDS), (E2E, REQUEST_BOUNDS)),
+                *((QUEUED, REQUEST_BOUNDS), (PROMPTS, LENGTH_BOUNDS), (OUTPUTS, LENGTH_BOUNDS)),
+            )
+        )
 
     def begin(self, record: Record) -> None:
         """Count a request from its record until `finish`."""
@@ -75,14 +80,14 @@ class Page:
         del self._open[record]
         if reason is None:
             return
-        self.finished[reason] += 1
-        self.e2e.observe((now_ns - record.received_ns) / 1e9)
-        self.prompts.observe(record.prompt_tokens)
-        self.outputs.observe(sum(record.tokens))
+        self._success.value(reason).inc()
+        self._e2e.observe((now_ns - record.received_ns) / 1e9)
+        self._prompts.observe(record.prompt_tokens)
+        self._outputs.observe(sum(record.tokens))
         if sum(record.tokens) > 1:
-            self.tpot.observe((record.writes[-1] - record.writes[0]) / 1e9 / (sum(record.tokens) - 1))
+            self._tpot.observe((record.writes[-1] - record.writes[0]) / 1e9 / (sum(record.tokens) - 1))
         if record.started_ns is not None:
-            self.queued.observe((record.started_ns - record.received_ns) / 1e9)
+            self._queued.observe((record.started_ns - record.received_ns) / 1e9)
 
     def settle(self, now_ns: int) -> None:
         """Count the tokens written up to `now_ns` of the monotonic clock."""
@@ -105,63 +110,30 @@ class Page:
 
     def render(self, state: State, kv_blocks: int) -> str:
         """The page in the text format."""
-        model = self.model.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
-        labels = f'model_name="{model}"'
-        lines = [
-            "# HELP process_start_time_seconds Start time of the process since unix epoch in seconds.",
-            "# TYPE process_start_time_seconds gauge",
-            f"process_start_time_seconds {self.started_unix_s}",
-        ]
-        for name, kind, help_text, value in (
-            ("num_requests_running", "gauge", "Number of requests in model execution batches.", state.running),
-            ("num_requests_waiting", "gauge", "Number of requests waiting to be processed.", state.waiting),
-            ("kv_cache_usage_perc", "gauge", "KV-cache usage. 1 means 100 percent usage.", state.kv_usage_ratio),
-            ("prefix_cache_queries_total", "counter", "Prefix cache queries, in tokens.", state.prefix_queries),
-            ("prefix_cache_hits_total", "counter", "Prefix cache hits, in tokens.", state.prefix_hits),
-            ("num_preemptions_total", "counter", "Cumulative number of preemption from the engine.", state.preemptions),
-            ("prompt_tokens_total", "counter", "Number of prefill tokens processed.", state.prompt_tokens),
-            ("generation_tokens_total", "counter", "Number of generation tokens processed.", state.generation_tokens),
-        ):
-            lines += [f"# HELP vllm:{name} {help_text}", f"# TYPE vllm:{name} {kind}"]
-            lines.append(f'vllm:{name}{{engine="0",{labels}}} {float(value)}')
-        lines += ["# HELP vllm:num_requests_waiting_by_reason Requests waiting, by reason."]
-        lines += ["# TYPE vllm:num_requests_waiting_by_reason gauge"]
-        for reason, number in (("capacity", state.waiting), ("deferred", 0)):
-            lines.append(
-                f'vllm:num_requests_waiting_by_reason{{engine="0",{labels},reason="{reason}"}} {float(number)}'
-            )
-        lines += ["# HELP vllm:request_success_total Count of successfully processed requests."]
-        lines += ["# TYPE vllm:request_success_total counter"]
-        for reason, count in self.finished.items():
-            lines.append(f'vllm:request_success_total{{engine="0",finished_reason="{reason}",{labels}}} {float(count)}')
-        for name, help_text, histogram in (
-            ("time_to_first_token_seconds", "time to first token in seconds", self.ttft),
-            ("inter_token_latency_seconds", "inter-token latency in seconds", self.itl),
-            ("request_time_per_output_token_seconds", "time per output token of requests in seconds", self.tpot),
-            ("e2e_request_latency_seconds", "e2e request latency in seconds", self.e2e),
-            ("request_queue_time_seconds", "time spent in WAITING phase for request", self.queued),
-            ("request_prompt_tokens", "number of prefill tokens processed", self.prompts),
-            ("request_generation_tokens", "number of generation tokens processed", self.outputs),
-        ):
-            lines += [f"# HELP vllm:{name} Histogram of {help_text}.", f"# TYPE vllm:{name} histogram"]
-            lines += histogram.lines(f"vllm:{name}", labels)
-        size = kv_blocks * KV_BLOCK_TOKENS
-        blocks = f'block_size="{KV_BLOCK_TOKENS}",engine="0",kv_cache_size_tokens="{size}",num_gpu_blocks="{kv_blocks}"'
-        lines += ["# HELP vllm:cache_config_info Information of the LLMEngine CacheConfig"]
-        lines += ["# TYPE vllm:cache_config_info gauge", f"vllm:cache_config_info{{{blocks}}} 1.0"]
-        return "\n".join(lines) + "\n"
+        for name, family in self._state.items():
+            family.value().value = getattr(state, name)
+        self._waiting.value("capacity").value = state.waiting
+        self._waiting.value("deferred").value = 0.0
+        self._cache.value(*map(str, (KV_BLOCK_TOKENS, KV_BLOCK_TOKENS * kv_blocks, kv_blocks))).value = 1.0
+        families = [self._start, *self._state.values(), self._waiting, self._success, *self._histograms, self._cache]
+        return b"".join(page(families, openmetrics=False)).decode()
+
+    def _histogram(self, family: Family, bounds: tuple[float, ...]) -> Histogram:
+        self._histograms.append(family)
+        values = family.histogram(bounds)
+        values.native = None  # only the text format is served
+        return values
 
     def _settle(self, record: Record, now_ns: int) -> None:
         """Count the tokens of a record up to `now_ns`; records of background requests have their writes in advance."""
-        writes, index = record.writes, self._open[record]
-        if index == 0 and writes and writes[0] <= now_ns:
-            self.ttft.observe((writes[0] - record.received_ns) / 1e9)
+        writes, begin = record.writes, self._open[record]
+        end = bisect_right(writes, now_ns, begin)
+        if begin == 0 < end:
+            self._ttft.observe((writes[0] - record.received_ns) / 1e9)
             self.prompt_tokens += record.prompt_tokens
             self.prefix_queries += record.prompt_tokens
             self.prefix_hits += record.cached_tokens
-        while index < len(writes) and writes[index] <= now_ns:
-            if index:
-                self.itl.observe((writes[index] - writes[index - 1]) / 1e9)
-            self.generation_tokens += record.tokens[index]
-            index += 1
-        self._open[record] = index
+        if gaps_s := [(after - before) / 1e9 for before, after in pairwise(writes[max(0, begin - 1) : end])]:
+            self._itl.observe(*gaps_s)
+        self.generation_tokens += sum(record.tokens[begin:end])
+        self._open[record] = end

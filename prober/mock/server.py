@@ -100,19 +100,13 @@ class Mock:
         self._service.schedule(self._schedule)
         return await self.read_faults(request)
 
-    async def chat(self, request: web.Request) -> web.StreamResponse:
-        """`/v1/chat/completions`."""
-        return await self._generate(request, self._clock.now_ns(), chat=True)
-
-    async def completions(self, request: web.Request) -> web.StreamResponse:
-        """`/v1/completions`."""
-        return await self._generate(request, self._clock.now_ns(), chat=False)
-
-    async def _generate(self, request: web.Request, received_ns: int, *, chat: bool) -> web.StreamResponse:
+    async def generate(self, request: web.Request) -> web.StreamResponse:
+        """`/v1/chat/completions` and `/v1/completions`."""
+        received_ns = self._clock.now_ns()
         record = Record(request.headers.get("X-Request-Id") or uuid.uuid4().hex[:16], received_ns)
         try:
             try:
-                return await self._answer(request, record, chat)
+                return await self._answer(request, record)
             except RequestRefused as refusal:
                 return await self._respond(_json(refusal.status, refusal.body), request, record)
         except ConnectionError:
@@ -123,7 +117,7 @@ class Mock:
             if self._truth:
                 self._truth.add(record)
 
-    async def _answer(self, request: web.Request, record: Record, chat: bool) -> web.StreamResponse:
+    async def _answer(self, request: web.Request, record: Record) -> web.StreamResponse:
         fault = self._requested_fault(request) or self._schedule.at(record.received_ns)
         if fault and fault.share < 1 and self._rng.random() >= fault.share:
             fault = None
@@ -135,7 +129,7 @@ class Mock:
             return await self._respond(refusal, request, record)
         completion = parse_completion_request(
             body,
-            chat=chat,
+            chat=request.path.endswith("/chat/completions"),
             models=(self._settings.model, *self._settings.adapters.names),
             tokenizer=self._settings.tokenizer,
         )
@@ -196,8 +190,8 @@ def create_app(settings: Settings, make_clock: Callable[[], Clock] = Clock) -> w
     app.cleanup_ctx.append(live)
     for method, path, name in (
         ("GET", "/v1/models", "models"),
-        ("POST", "/v1/chat/completions", "chat"),
-        ("POST", "/v1/completions", "completions"),
+        ("POST", "/v1/chat/completions", "generate"),
+        ("POST", "/v1/completions", "generate"),
         ("GET", "/health", "health"),
         ("GET", "/version", "version"),
         ("GET", "/metrics", "metrics"),

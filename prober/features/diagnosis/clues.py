@@ -98,7 +98,7 @@ class WindowFeatures:
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class Symptoms:
     """Input of a diagnosis.
 
     now: features during the breach. before: usual features.

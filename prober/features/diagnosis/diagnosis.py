@@ -1,7 +1,7 @@
-"""Diagnosis of a breach: the mechanism that the evidence shows, with its figures, or `unknown`.
+"""Diagnosis of a breach: the mechanism that the symptoms show, with its figures, or `unknown`.
 
-    evidence = Evidence(now=window_features(...), before=window_features(...), breached={"ttft": 0.5}, engine="vllm")
-    print(diagnose(evidence).text())
+    symptoms = Symptoms(now=window_features(...), before=window_features(...), breached={"ttft": 0.5}, engine="vllm")
+    print(diagnose(symptoms).text())
 
 `mechanisms` says what shows each of them. One that another explains is not named; two that do not explain each other are both named.
 Nothing is guessed between mechanisms that look alike: a wrong name costs more than none.
@@ -10,7 +10,7 @@ Nothing is guessed between mechanisms that look alike: a wrong name costs more t
 from dataclasses import dataclass
 
 from prober.features.diagnosis.advice import Advice, advice
-from prober.features.diagnosis.clues import Evidence, Name
+from prober.features.diagnosis.clues import Name, Symptoms
 from prober.features.diagnosis.mechanisms import (
     CALM_TIME,
     MECHANISMS,
@@ -68,9 +68,9 @@ class Diagnosis:
         return "\n".join(lines)
 
 
-def diagnose(evidence: Evidence) -> Diagnosis:
-    """The mechanism that the evidence shows, two that do not explain each other, or `unknown`."""
-    comparison = Comparison(evidence)
+def diagnose(symptoms: Symptoms) -> Diagnosis:
+    """The mechanism that the symptoms show, two that do not explain each other, or `unknown`."""
+    comparison = Comparison(symptoms)
     named: list[tuple[Mechanism, tuple[Finding, ...]]] = []
     for mechanism in MECHANISMS:
         is_explained = any(mechanism.name in cause.explains for cause, _ in named)
@@ -92,7 +92,7 @@ def diagnose(evidence: Evidence) -> Diagnosis:
         why,
         missing,
         "; ".join(cause.next_measurement for cause in causes),
-        tuple(dict.fromkeys(action for cause in causes for action in advice(cause.name, evidence.engine))),
+        tuple(dict.fromkeys(action for cause in causes for action in advice(cause.name, symptoms.engine))),
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from prober.features.diagnosis.clues import Evidence, Name, WindowFeatures
+from prober.features.diagnosis.clues import Name, Symptoms, WindowFeatures
 
 GROWN = 1.2  # relative to the usual value
 STEP_GROWN = 1.12  # of plain decode steps, which vary less, where an SLO on decoding is breached
@@ -66,7 +66,7 @@ class Finding(NamedTuple):
 
 
 class Comparison:
-    """Figures of the evidence: growth against the usual values, and shares of parts in the growth of the TTFT.
+    """Figures of the symptoms: growth against the usual values, and shares of parts in the growth of the TTFT.
 
     added_s: growth of the probes' mean TTFT; None if its error does not allow to divide it. Probes arrive at random, so their mean
         wait is that of all requests (Wolff, Poisson arrivals see time averages, 1982)
@@ -79,9 +79,9 @@ class Comparison:
     load_growth: the largest one of work, steps, lengths of prompts and rate of requests; 1 if all are smaller
     """
 
-    def __init__(self, evidence: Evidence) -> None:
-        self.now, self.before, self.breached = evidence.now, evidence.before, evidence.breached
-        signals = evidence.breached.keys()
+    def __init__(self, symptoms: Symptoms) -> None:
+        self.now, self.before, self.breached = symptoms.now, symptoms.before, symptoms.breached
+        signals = symptoms.breached.keys()
         self.is_about_ttft = not signals or bool(signals & {"ttft", "ttft_answer", "e2e"})
         self.is_about_decode = not signals or bool(signals & {"tpot", "itl", "e2e"})
         now, before = self.now, self.before
@@ -94,14 +94,14 @@ class Comparison:
         is_longer = is_at_least(self.growth(lambda w: w.long_ttft_s), GROWN)
         self.long_added_s = (now.long_ttft_s or 0.0) - (before.long_ttft_s or 0.0) if is_longer else None
         has_grown = self.added_s is not None or self.long_added_s is not None
-        self.is_ttft_slow = has_grown if self.has_usual else "ttft" in evidence.breached
+        self.is_ttft_slow = has_grown if self.has_usual else "ttft" in symptoms.breached
         self.queue_share = self.share(lambda w: w.engine_queue_s, self.added_s)
         if self.queue_share is None:
             self.queue_share = self.share(_waiting_s, self.added_s)
         self.outside_share = self._outside_share()
         work: Sequence[Read] = (lambda w: w.generated_tokens_per_s, lambda w: w.computed_prompt_tokens_per_s)
         self.work_growth = max((part for read in work if (part := self.growth(read)) is not None), default=None)
-        limits_s = [limit_s for signal, limit_s in evidence.breached.items() if signal in ("tpot", "itl")]
+        limits_s = [limit_s for signal, limit_s in symptoms.breached.items() if signal in ("tpot", "itl")]
         self.step_growth = self.growth(lambda w: w.step_s)
         if before.step_s is None and now.step_s is not None and limits_s:
             self.step_growth = GROWN * now.step_s / min(limits_s)

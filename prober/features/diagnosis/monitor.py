@@ -11,7 +11,7 @@ from statistics import median
 from prober.config.serving import DecodeBoundSpec
 from prober.exposition.families import Registry
 from prober.features.diagnosis import series
-from prober.features.diagnosis.clues import Evidence, Name, WindowFeatures
+from prober.features.diagnosis.clues import Name, Symptoms, WindowFeatures
 from prober.features.diagnosis.diagnosis import Diagnosis, diagnose, loading
 from prober.features.diagnosis.mechanisms import MECHANISMS
 from prober.features.diagnosis.window import WARM, Hardware, typical, window_features
@@ -192,7 +192,7 @@ class TargetDiagnosis(TargetObserver):
                 self._monitor.registry.show(series.BOUND_RATIO, present.over_bound, self.name)
                 engine = self.readings[-1][1].info.engine if self.readings else None
                 usual = typical(self.usual[workload])
-                verdict = diagnose(Evidence(present, usual, breached, engine))
+                verdict = diagnose(Symptoms(present, usual, breached, engine))
         self._take(verdict, now_s)
         if verdict is not None or is_draining:
             self._calm_since_s = now_s

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from prober.features.diagnosis.clues import Evidence
+from prober.features.diagnosis.clues import Symptoms
 from prober.features.diagnosis.window import WARM, Hardware, Reading, failure_kinds, window_features
 from prober.measure.outcome import ANSWERED
 from prober.measure.result import ProbeResult
@@ -93,14 +93,14 @@ def rows(results: Sequence[ProbeResult]) -> list[Row]:
     return table
 
 
-def evidence(
+def symptoms(
     results: Sequence[ProbeResult],
     readings: Sequence[Reading],
     hardware: Hardware | None,
     breached: Mapping[str, float],
     engine: str | None,
-) -> Evidence:
-    """Evidence from the matrix: TTFT of long prompts, cost of a prompt token, decoding of long answers, and the page throughout.
+) -> Symptoms:
+    """Symptoms in the matrix: TTFT of long prompts, cost of a prompt token, decoding of long answers, and the page throughout.
 
     breached: threshold in s by signal; as there is no baseline, parts of a latency are compared with it.
     """
@@ -119,7 +119,7 @@ def evidence(
         step_s=answers.step_s,
         over_bound=answers.over_bound,
     )
-    return Evidence(now, breached=breached, engine=engine)
+    return Symptoms(now, breached=breached, engine=engine)
 
 
 def not_diagnosed(results: Sequence[ProbeResult], limits_s: Mapping[str, float]) -> str:

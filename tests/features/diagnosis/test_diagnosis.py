@@ -7,7 +7,7 @@ from typing import Any, get_args
 import pytest
 
 from prober.features.diagnosis.advice import ADVICE, KNOBS
-from prober.features.diagnosis.clues import Evidence, Name, WindowFeatures
+from prober.features.diagnosis.clues import Name, Symptoms, WindowFeatures
 from prober.features.diagnosis.diagnosis import Diagnosis, diagnose
 from prober.features.diagnosis.mechanisms import MECHANISMS
 from prober.measure.engines import TABLES
@@ -100,7 +100,7 @@ def diagnosed(
     gone: dict[str, Any] = dict.fromkeys(without)
     thresholds = {"ttft": 0.1, "tpot": 0.012, "itl": 0.012, "e2e": 1.0, "success": 0.0}
     now = replace(replace(HEALTHY, **changes), **gone)
-    return diagnose(Evidence(now, replace(before, **gone), {signal: thresholds[signal] for signal in signals}, "vllm"))
+    return diagnose(Symptoms(now, replace(before, **gone), {signal: thresholds[signal] for signal in signals}, "vllm"))
 
 
 def test_every_name_has_a_breach_here() -> None:
@@ -311,7 +311,7 @@ def test_advice_has_the_engines_own_flags() -> None:
     """vLLM's flags for vLLM, SGLang's for SGLang; an engine without known flags gets the advice alone."""
     now = replace(HEALTHY, **BREACHES["cache_pressure"][0])
     knobs = {
-        engine: {action.knob for action in diagnose(Evidence(now, HEALTHY, {"ttft": 0.1}, engine)).advice}
+        engine: {action.knob for action in diagnose(Symptoms(now, HEALTHY, {"ttft": 0.1}, engine)).advice}
         for engine in ("vllm", "sglang", "ollama", None)
     }
     assert "--gpu-memory-utilization" in knobs["vllm"]

@@ -11,11 +11,11 @@ from prober.features.diagnosis.phases import (
     SHORT,
     Failure,
     Phase,
-    evidence,
     failures,
     fitted,
     not_diagnosed,
     rows,
+    symptoms,
 )
 from prober.features.diagnosis.window import Hardware, Reading
 from prober.measure.bandwidth_bound import DecodeModel
@@ -75,7 +75,7 @@ def test_one_row_per_kind_of_probe() -> None:
 
 def test_the_prompt_cost_is_the_slope_between_short_and_long() -> None:
     """It excludes the fixed part of TTFT; cold and warm TTFT are separate features."""
-    now = evidence(matrix(1e-4, 0.07, 0.01), (), None, {}, None).now
+    now = symptoms(matrix(1e-4, 0.07, 0.01), (), None, {}, None).now
     assert now.ttft_per_prompt_token_s == pytest.approx(1e-4)
     assert now.ttft_cold_s == pytest.approx(0.2248)
     assert now.ttft_warm_s == pytest.approx(0.07)
@@ -85,19 +85,19 @@ def test_the_prompt_cost_is_the_slope_between_short_and_long() -> None:
 def test_a_missed_threshold_is_diagnosed_without_a_baseline() -> None:
     """A prefill over the TTFT threshold, and steps over the TPOT threshold far from the bound; without a missed threshold unknown."""
     hardware = Hardware(DecodeModel(8e9, 2.0, 131_072), 2e12)
-    slow_prompts = evidence(matrix(2e-4, 0.1, 0.01), page(0.001), hardware, {"ttft": 0.3}, "vllm")
+    slow_prompts = symptoms(matrix(2e-4, 0.1, 0.01), page(0.001), hardware, {"ttft": 0.3}, "vllm")
     assert diagnose(slow_prompts).regimes == ("slow_prefill",)
     (before, after) = page(0.001)
     without_queue_time = [(at_s, replace(signals, queue_seconds=None)) for at_s, signals in (before, after)]
     assert diagnose(
-        evidence(matrix(2e-4, 0.1, 0.01), without_queue_time, hardware, {"ttft": 0.3}, "llamacpp")
+        symptoms(matrix(2e-4, 0.1, 0.01), without_queue_time, hardware, {"ttft": 0.3}, "llamacpp")
     ).regimes == ("slow_prefill",), "nobody waits, by the page"
-    slow_steps = evidence(matrix(1e-5, 0.02, 0.06), page(0.001), hardware, {"tpot": 0.03}, "vllm")
+    slow_steps = symptoms(matrix(1e-5, 0.02, 0.06), page(0.001), hardware, {"tpot": 0.03}, "vllm")
     assert diagnose(slow_steps).regimes == ("slow_decode",)
     assert "memory bandwidth: steps run at" not in diagnose(slow_steps).why
-    near_bound = evidence(matrix(1e-5, 0.02, 0.0095), page(0.001), hardware, {"tpot": 0.008}, "vllm")
+    near_bound = symptoms(matrix(1e-5, 0.02, 0.0095), page(0.001), hardware, {"tpot": 0.008}, "vllm")
     assert "memory bandwidth: steps run at" in diagnose(near_bound).why
-    assert diagnose(evidence(matrix(2e-4, 0.1, 0.06), page(0.001), hardware, {}, "vllm")).regimes == ("unknown",)
+    assert diagnose(symptoms(matrix(2e-4, 0.1, 0.06), page(0.001), hardware, {}, "vllm")).regimes == ("unknown",)
 
 
 @pytest.mark.parametrize(
