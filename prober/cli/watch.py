@@ -258,7 +258,7 @@ async def _keep(stream: asyncio.StreamReader, log: deque[str]) -> None:
 async def _read(stream: asyncio.StreamReader, watched: "Watched", changed: asyncio.Event, *, is_plain: bool) -> None:
     """Read snapshots until the stream ends. is_plain: print what each of them says"""
     from prober.cli.watch_words import plain_lines
-    from prober.web.api_types import Snapshot
+    from prober.web.targets import Snapshot
 
     async for line in stream:
         snapshot = Snapshot.model_validate_json(line)

@@ -69,10 +69,10 @@ from prober.storage.saved_rows import SavedRows
 from prober.storage.store import FILE_NAME, Store, UnusableStore, network_file_system
 from prober.storage.watched_file import WatchedFile
 from prober.web.access_control import missing_authentication
-from prober.web.page.view import Problem
 from prober.web.server import PageServer
 from prober.web.site import Site
 from prober.web.snapshots import Snapshots
+from prober.web.targets import Problem
 from prober.web.web_config import Loaded, WebFile
 
 WATCH_INTERVAL_S = 2.0
@@ -570,7 +570,7 @@ class App:
 
         is_requested: log it even if it is unchanged
         """
-        problem = Problem(headline, tuple(mistakes))
+        problem = Problem(headline=headline, mistakes=list(mistakes))
         if is_requested or self._problems.get(part) != problem:
             log.error("%s", headline)
             for line in mistakes:

@@ -23,12 +23,12 @@ from prober.web.api_types import (
     PausedAnswer,
     ProbeAnswer,
     SweepAnswer,
-    TargetAnswer,
     dumped,
 )
 from prober.web.on_demand import OnRequest
 from prober.web.openapi import Json, Method, Operation, Parameter, Reply, document
 from prober.web.recent_probes import ProbeFilter, last_probes
+from prober.web.targets import TargetAnswer
 from prober.web.views import Views
 
 MAX_PROBES = 1_000_000  # in one answer; more than are kept
