@@ -161,18 +161,8 @@ class DriftAnswer(Answer):
     @classmethod
     def of(cls, workload: str, signal: str, verdict: DriftVerdict, shifts: Sequence[Shift] = ()) -> "DriftAnswer":
         """The verdict on one latency. shifts: only while the signal is away from its baseline"""
-        return cls(
-            workload=workload,
-            signal=signal,
-            phase=verdict.phase,
-            evidence=verdict.evidence,
-            active=verdict.active,
-            cause=verdict.cause,
-            load=verdict.load,
-            why=verdict.why,
-            since=verdict.since_unix_s,
-            shifts=[ShiftAnswer.model_validate(shift) for shift in shifts],
-        )
+        values = {**verdict._asdict(), "why": verdict.why, "since": verdict.since_unix_s, "shifts": list(shifts)}
+        return cls.model_validate({"workload": workload, "signal": signal, **values})
 
     def words(self, now_unix_s: float) -> tuple[Kind, str]:
         """Slower than the baseline, no drift found, or no verdict and why."""
@@ -481,7 +471,7 @@ class TargetAnswer(Answer):
             text = f"no verdict on SLO: {_slo_names(without_data)}"
             return self._concern(6, "unknown", text, without_data[0].why, "LLMSLONoData")
         if not self.trusted:
-            return self._concern(6, "unknown", "no verdict", LATE, "LLMProberUntrusted")
+            return self._concern(6, "unknown", "no verdict: the prober itself is late")
         return self._concern(9, "good", "no problem found")
 
     def _concern(self, rank: int, kind: Kind, text: str, detail: str = "", runbook: str = "") -> ConcernAnswer:

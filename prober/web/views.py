@@ -3,8 +3,8 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from itertools import islice
 
@@ -32,8 +32,7 @@ from prober.results.capacity import words
 from prober.results.result import LATENCIES
 from prober.statistics.quantiles import quantiles
 from prober.web.api_types import SweepAnswer
-from prober.web.page.view import AT_ONCE, RECENT, PageView
-from prober.web.recent_probes import ALL, ProbeFilter, last_probes
+from prober.web.page.view import ALL, AT_ONCE, RECENT, PageView, ProbeFilter
 from prober.web.targets import (
     BudgetAnswer,
     ConcernAnswer,
@@ -57,6 +56,7 @@ RECEIVE_DELAYS = 4_096  # of the last reads: enough for a p99
 CURVES = 3  # sweeps that are drawn over each other
 RANKING_S = 1.0
 MAX_FILTER_WORDS, MATCHED_AT_ONCE = 10, 50
+LOOKED_AT_ONCE = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,13 +228,9 @@ class Views:
                         QuantileAnswer(
                             workload=workload,
                             signal=signal,
-                            q=quantile.q,
-                            estimate=quantile.estimate,
-                            lower=quantile.lower,
-                            upper=quantile.upper,
-                            count=quantile.count,
                             enough=quantile.has_enough_samples,
                             since=span[0] if span else 0.0,
+                            **asdict(quantile),
                         )
                         for quantile in samples.quantiles(since_s)
                     ]
@@ -272,12 +268,7 @@ class Views:
             free, added = demand.headroom, demand.addable
             if free.upper is not None:
                 headroom = HeadroomAnswer(
-                    lower=free.lower,
-                    estimate=free.estimate,
-                    upper=free.upper,
-                    addable_lower=added.lower,
-                    addable=added.estimate,
-                    addable_upper=added.upper,
+                    **asdict(free), addable_lower=added.lower, addable=added.estimate, addable_upper=added.upper
                 )
         statuses = (
             slos.statuses(trusted=trusted)
@@ -364,3 +355,18 @@ async def _matching(filter_text: str, targets: Sequence[Ranked]) -> Sequence[Ran
         found += [ranked for ranked in some if all(word in ranked.text for word in filter_words)]
         await asyncio.sleep(0)
     return found
+
+
+async def last_probes(
+    histories: Iterable[TargetHistory], probe_filter: ProbeFilter, most: int
+) -> Iterator[ProbeResult]:
+    """At most `most` remembered probes of these targets, latest first. Yields to the event loop."""
+    at_once = min(most, LOOKED_AT_ONCE) if probe_filter.takes_all else LOOKED_AT_ONCE
+    snapshots = list[list[ProbeResult]]()
+    for history in histories:
+        taken, recent = list[ProbeResult](), history.recent()
+        while len(taken) < most and (next_ones := list(islice(recent, at_once))):
+            taken += filter(probe_filter.takes, next_ones)
+            await asyncio.sleep(0)
+        snapshots.append(taken)
+    return islice(latest_first(snapshots), most)

@@ -25,8 +25,7 @@ from prober.features.experiments.report.plots import curves
 from prober.measure.outcome import Outcome
 from prober.web.answers import complete
 from prober.web.page import layout
-from prober.web.page.view import PageView
-from prober.web.recent_probes import ProbeFilter
+from prober.web.page.view import PageView, ProbeFilter
 from prober.web.site import Site
 from prober.web.targets import TargetAnswer
 from tests.processes import free_port, get, until

@@ -27,8 +27,7 @@ from prober.web.api_types import Answer
 from prober.web.page import drawings, layout
 from prober.web.page.environment import TEMPLATES, pieces
 from prober.web.page.filters import cut
-from prober.web.page.view import AT_ONCE, RECENT, PageView
-from prober.web.recent_probes import ProbeFilter
+from prober.web.page.view import AT_ONCE, RECENT, PageView, ProbeFilter
 from prober.web.targets import DriftAnswer, TargetAnswer, engine_trends
 from prober.web.views import why_no_latency
 from tests.results.samples import sweep
@@ -611,6 +610,10 @@ def test_the_prober_says_when_it_is_late() -> None:
     words = "Prober late: latencies of all targets are not judged"
     assert late.headline[1] == f"{words}; 1 target fails; 2 targets were in trouble before"
     assert replace(page_of(SCENES["healthy"]()), trusted=False).headline[1] == words
+    (well,) = (replace(view, slos=[], trusted=False) for view in SCENES["healthy"]())
+    text = Read(html_of(replace(page_of([well]), trusted=False))).text
+    assert "? llama-70b: no verdict: the prober itself is late" in text
+    assert "no problem found" not in text.lower()
 
 
 def test_a_target_that_refuses_connections_says_since_when_and_until_when() -> None:

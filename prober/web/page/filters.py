@@ -14,8 +14,7 @@ from prober.measure.timeline_text import format_duration
 from prober.results.capacity import binding, undecided, words
 from prober.results.stop_reason import ending
 from prober.web.page import drawings
-from prober.web.page.view import PageView
-from prober.web.recent_probes import FAILED
+from prober.web.page.view import FAILED, PageView
 from prober.web.targets import SIGNS, SweptCapacity, amount, clock_time, share, signal_name
 
 MAX_TEXT_CHARS = 300  # of a text from elsewhere, where it is one of many

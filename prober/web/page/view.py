@@ -1,16 +1,54 @@
 """The values of a page of the prober."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from prober.measure.event import TargetEvent
+from prober.measure.outcome import BAD, Outcome
 from prober.measure.result import ProbeResult
 from prober.statistics.quantiles import Quantile
-from prober.web.recent_probes import ALL, ProbeFilter
 from prober.web.targets import ConcernAnswer, Kind, Problem, TargetAnswer, headline
 
 RECENT = 40  # probes of a target that are drawn
 AT_ONCE = 100  # targets on one page
+FAILED = "failed"
+MAX_NAME_CHARS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeFilter:
+    """Which probes a reader asks for.
+
+    outcome: an outcome, FAILED for all that count against the target, empty for any
+    workload: empty for any
+    """
+
+    outcome: str = ""
+    workload: str = ""
+
+    @classmethod
+    def of_query(cls, query: Mapping[str, str]) -> "ProbeFilter":
+        """From the parameters `outcome` and `workload`. Raises ValueError with the remedy."""
+        outcome, workload = query.get("outcome", ""), query.get("workload", "")
+        if outcome not in ("", FAILED, *Outcome):
+            known = ", ".join((FAILED, *Outcome))
+            raise ValueError(f"outcome={outcome[:MAX_NAME_CHARS]!r} is not known; there are: {known}")
+        if len(workload) > MAX_NAME_CHARS:
+            raise ValueError(f"workload has more than {MAX_NAME_CHARS} characters")
+        return cls(outcome, workload)
+
+    @property
+    def takes_all(self) -> bool:
+        """Whether no probe is left out."""
+        return not self.outcome and not self.workload
+
+    def takes(self, result: ProbeResult) -> bool:
+        """Whether the reader asks for this probe."""
+        has_outcome = result.outcome in BAD if self.outcome == FAILED else self.outcome in ("", result.outcome)
+        return has_outcome and self.workload in ("", result.workload)
+
+
+ALL = ProbeFilter()
 
 
 @dataclass(frozen=True, slots=True)
