@@ -19,7 +19,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from bench.report import goal, percentile, show
 from prober.cli.console import Terminal as Console
 from prober.cli.watch_screen import Frame
 from prober.cli.watch_words import Watched
-from prober.web.api_types import Snapshot
+from prober.web.targets import Snapshot
 from tests.processes import Mock, free_port, get, until
 from tests.pseudo_terminal import HOME, Terminal
 from tests.web import scenes
@@ -92,7 +91,7 @@ def figures(probes: Sequence[dict[str, Any]], records: dict[str, Any]) -> dict[s
 
 def many() -> list[Any]:
     """Views of many targets, each with its probes."""
-    return [replace(scenes.target(f"t{n}", seed=n), key=f"t{n}") for n in range(MANY)]
+    return [scenes.replace(scenes.target(f"t{n}", seed=n), key=f"t{n}") for n in range(MANY)]
 
 
 async def snapshot_steps_ms() -> tuple[bytes, list[float]]:

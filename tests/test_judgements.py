@@ -28,10 +28,10 @@ from prober.results.capacity import words
 from prober.results.result import Load, Result, Target
 from prober.results.stage import stage_of
 from prober.statistics.sequential_test import ERROR, Evidence, Observations, evidence
-from prober.web.api_types import SloAnswer
 from prober.web.page.environment import pieces
+from prober.web.targets import SloAnswer
 from prober.workload.shapes import Fixed
-from tests.web.scenes import page_of, target
+from tests.web import scenes
 
 TTFT = Slo("ttft", "ttft", 0.5, Decimal("0.99"), 2_592_000.0)
 STREAM = JudgedStream("t", "a", 2.0, 10.0, 10)
@@ -142,7 +142,7 @@ def test_page_api_and_watch_have_the_word_of_the_window(events: int, bad: int) -
     word = status.state.replace("_", " ")
     answer = SloAnswer.model_validate(status)
     assert answer.state == status.state
-    assert slo_words(answer, 60.0)[1].startswith(f"{word}, ")
-    page = "".join(pieces("slos.html", target=replace(target(), standings=[status]), page=page_of([target()])))
+    assert f": {word}, " in slo_words(answer, 60.0)
+    page = "".join(pieces("slos.html", target=scenes.replace(scenes.target(), slos=[answer]), now=60.0))
     assert COMPLIANCE.findall(page) == [word]
     assert not re.search(r"\b(holds|fails|undecided)\b", page)

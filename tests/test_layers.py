@@ -40,7 +40,7 @@ PURE_MODULES = {
     "features.replicas": "dashboard lease_machine series",
     "features.grafana": "dashboard series",
     "features.experiments": "audit compare gate importers instance_sizing matrix report result_reader",
-    "web": "api_types openapi page token_bucket",
+    "web": "api_types openapi page targets token_bucket",
     "daemon": "alerts dashboards registry rules series",
 }
 

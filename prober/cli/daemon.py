@@ -8,8 +8,6 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -23,6 +21,7 @@ from prober.net.allocator import configure_malloc
 if TYPE_CHECKING:
     from prober.daemon.app import App
 
+OF_URLS = "of the URLs"  # name of their configuration in logs and errors
 THREADS_END_S, POLL_S = 2.0, 0.02  # threads read and write files, and call Grafana
 log = logging.getLogger(__name__)
 
@@ -63,27 +62,8 @@ def url_configuration(
     return str(yaml.safe_dump(blocks, sort_keys=False))
 
 
-def write_configuration(command: str, text: str) -> str:
-    """Write a configuration to a file that `run_app` removes; returns its path."""
-    try:
-        with NamedTemporaryFile("w", prefix="prober-", suffix=".yaml", delete=False) as file:
-            file.write(text)
-    except OSError as problem:
-        fail(
-            f"prober {command}: no configuration can be written for URL: {problem}; give --config.file", ExitCode.FAILED
-        )
-    return file.name
-
-
-def run_app(app: "App", written: str | None) -> None:
-    """Run the daemon until it has ended, or in its own place again. Exits with FAILED if it cannot start.
-
-    written: a configuration to remove then
-    """
-
-    def remove() -> None:
-        if written:
-            Path(written).unlink(missing_ok=True)
+def run_app(app: "App") -> None:
+    """Run the daemon until it has ended, or in its own place again. Exits with FAILED if it cannot start."""
 
     async def serve() -> None:
         threads = ThreadPoolExecutor()
@@ -94,7 +74,6 @@ def run_app(app: "App", written: str | None) -> None:
         if app.begins_again:
             if app.pod_ends:
                 signal.raise_signal(signal.SIGUSR1)
-            remove()
             logging.shutdown()
             # The same process: whoever waits for its end, such as a kubelet, sees none.
             os.execv(sys.executable, sys.orig_argv)
@@ -105,7 +84,6 @@ def run_app(app: "App", written: str | None) -> None:
             log.warning(
                 "a file is still being read, or a Grafana called, after the end of probing; the process ends without it"
             )
-            remove()
             logging.shutdown()
             os._exit(ExitCode.OK)  # otherwise Python waits for the thread, which nothing can end
 
@@ -114,5 +92,3 @@ def run_app(app: "App", written: str | None) -> None:
         uvloop.run(serve())
     except (ConfigError, OSError) as problem:
         fail(f"prober: {problem}", ExitCode.FAILED)
-    finally:
-        remove()

@@ -6,7 +6,7 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from prober.cli.daemon import run_app, url_configuration, write_configuration
+from prober.cli.daemon import OF_URLS, run_app, url_configuration
 from prober.cli.exit_codes import ExitCode, fail
 from prober.cli.options import ConfigFile, RareOption, split_file
 from prober.cli.output import echo
@@ -119,13 +119,11 @@ def run(
     lease_s = _checked("--lease.duration", lambda: duration(lease_duration))
     max_bytes = None if storage_max_size is None else _checked("--storage.max-size", lambda: count(storage_max_size))
     drain_s = _checked("--shutdown.timeout", lambda: patience_s(shutdown_timeout))
-    written = None
-    if urls:
-        text = url_configuration("run", urls)
-        written = write_configuration("run", text)
+    text = url_configuration("run", urls) if urls else None
+    if text:
         echo(f"# Configuration in use. Save it as prober.yaml, with slos:, to change it.\n{text.rstrip()}")
     options = Options(
-        written or config_file or "prober.yaml",
+        OF_URLS if text else config_file or "prober.yaml",
         listen_address,
         external_url,
         grafana_url.rstrip("/"),
@@ -140,9 +138,10 @@ def run(
         lease=LeaseOptions(lease_name, lease_namespace, lease_api_server, lease_token_file, lease_ca_file, lease_s),
         keep_running=keep_running,
         storage_max_bytes=max_bytes,
+        config_text=text,
     )
 
-    run_app(App(options), written)
+    run_app(App(options))
 
 
 def patience_s(text: str) -> float:

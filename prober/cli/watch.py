@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from prober.cli.daemon import run_app, url_configuration, write_configuration
+from prober.cli.daemon import OF_URLS, run_app, url_configuration
 from prober.cli.exit_codes import ExitCode, exit_on, fail
 from prober.cli.options import ConfigFile, EndpointOptions, expand_options, named_options, quantity, split_file
 from prober.cli.output import echo
@@ -83,10 +83,21 @@ def watch(
         duration_s = quantity("--duration", run_for, duration) if run_for else None
         if listen_address:
             _check_address(listen_address)
-        text = _configuration(urls, endpoint, probe_rate, slo) if urls else ""
+        text = _configuration(urls, endpoint, probe_rate, slo) if urls else None
     if as_json:
-        written = write_configuration("watch", text) if text else None
-        _write(written or config_file, written, interval_s, duration_s, listen_address, storage_path)
+        from prober.daemon.app import App, Options
+
+        options = Options(
+            OF_URLS if text else config_file,
+            listen_address,
+            storage_path=storage_path,
+            drain_s=DRAIN_S,
+            config_text=text,
+        )
+        app = App(options, watch=partial(_write_lines, interval_s, duration_s))
+        run_app(app)
+        if app.stopped_by is signal.SIGINT:
+            sys.exit(ExitCode.INTERRUPTED)
     else:
         _show(interval_s, is_screen=is_screen)
 
@@ -127,24 +138,6 @@ def _configuration(urls: list[str], endpoint: EndpointOptions, probe_rate: str, 
         threshold = {"threshold": duration_text(slo.threshold_s)} if slo.threshold_s is not None else {}
         blocks[slo.name] = {"signal": slo.signal, **threshold, "objective": f"{slo.objective * 100}%"}
     return url_configuration("watch", urls, probe_rate, {key: value for key, value in fields.items() if value}, blocks)
-
-
-def _write(
-    config_file: str,
-    written: str | None,
-    interval_s: float,
-    duration_s: float | None,
-    listen_address: str,
-    storage_path: str | None,
-) -> None:
-    """Be the daemon, and write its snapshots on standard output. written: a configuration to remove at the end."""
-    from prober.daemon.app import App, Options
-
-    options = Options(config_file, listen_address, storage_path=storage_path, drain_s=DRAIN_S)
-    app = App(options, watch=partial(_write_lines, interval_s, duration_s))
-    run_app(app, written)
-    if app.stopped_by is signal.SIGINT:
-        sys.exit(ExitCode.INTERRUPTED)
 
 
 async def _write_lines(interval_s: float, duration_s: float | None, snapshots: "Snapshots") -> None:
@@ -258,7 +251,7 @@ async def _keep(stream: asyncio.StreamReader, log: deque[str]) -> None:
 async def _read(stream: asyncio.StreamReader, watched: "Watched", changed: asyncio.Event, *, is_plain: bool) -> None:
     """Read snapshots until the stream ends. is_plain: print what each of them says"""
     from prober.cli.watch_words import plain_lines
-    from prober.web.api_types import Snapshot
+    from prober.web.targets import Snapshot
 
     async for line in stream:
         snapshot = Snapshot.model_validate_json(line)

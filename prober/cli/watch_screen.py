@@ -15,26 +15,20 @@ from prober.cli.watch_words import (
     Story,
     Watched,
     as_ascii,
-    busiest_workload,
     by_trouble,
     concern_words,
     doubts,
     drift_words,
     ending,
-    headroom_words,
     outcomes,
     percentiles,
-    slo_name,
     slo_words,
-    time_of_day,
 )
 from prober.config.units import duration_text
 from prober.measure.buffering import CONSEQUENCE
 from prober.measure.printable import one_line
 from prober.measure.timeline_text import format_duration
-from prober.web.api_types import ConcernAnswer, Snapshot, TargetAnswer
-from prober.web.page.filters import SIGNS, clock_time
-from prober.web.page.view import SIGNALS, Kind
+from prober.web.targets import SIGNALS, SIGNS, ConcernAnswer, Kind, Snapshot, TargetAnswer, clock_time, time_of_day
 
 SPANS_S = (60, 300, 900)  # of the chart: the shortest that has all probes, else the longest
 LATE_S = 5.0  # without a snapshot, and the screen says that it is old
@@ -152,7 +146,7 @@ def _overview(ranked: Sequence[tuple[TargetAnswer, ConcernAnswer]], width: int, 
     lines = [Text(" " * (name_width + 3 + words_width) + "".join(map(_columns, signals)), "dim")] if signals else []
     for target, fact in ranked[:most]:
         line = Text(f"{SIGNS[fact.kind]} ", STYLES[fact.kind]).append(_sized(target.name, name_width), "bold")
-        line.append(" " + _sized(concern_words(target, fact), words_width), STYLES[fact.kind])
+        line.append(" " + _sized(fact.text, words_width), STYLES[fact.kind])
         line.append("".join(_values(target, signal) for signal in signals), "not bold default")
         lines.append(line)
     if len(ranked) > most:
@@ -165,10 +159,9 @@ def _detail(
 ) -> list[Text]:
     """A target in at most `room` lines: the chart takes what the other parts leave."""
     story = watched.story(target)
-    detail = f" ({one_line(fact.detail)})" if fact.detail and fact.kind != "good" else ""
     top = [
         _title(target),
-        _mark(fact.kind, concern_words(target, fact) + detail),
+        _mark(fact.kind, concern_words(fact)),
         *_percentile_table(target, story, snapshot.time),
         *_facts(target, snapshot.time),
     ]
@@ -192,8 +185,8 @@ def _title(target: TargetAnswer) -> Text:
 
 
 def _percentile_table(target: TargetAnswer, story: Story, now_unix_s: float) -> list[Text]:
-    workload = busiest_workload(target)
-    if workload is None:
+    rows = target.busiest_latencies
+    if not rows:
         return [Text(target.no_latency)]
     lines = [Text("10min".ljust(5) + _columns(), "dim")]
     lines += [Text(SIGNALS[signal].ljust(5)) + Text(_values(target, signal)) for signal in LATENCIES]
@@ -202,8 +195,8 @@ def _percentile_table(target: TargetAnswer, story: Story, now_unix_s: float) -> 
         lines += [Text(SIGNALS[signal].ljust(5)) + Text(_values(target, signal, kept=True)) for signal in LATENCIES]
     if story.answered_unix_s is not None:
         age_s = max(0.0, now_unix_s - story.answered_unix_s)
-        others = len({row.workload for row in target.quantiles}) - 1
-        of = f"; workload {one_line(workload)} of {others + 1}" if others else ""
+        others = target.other_workloads
+        of = f"; workload {one_line(rows[0].workload)} of {others + 1}" if others else ""
         lines[0].append(f"   latest answered probe {age_s:.0f} s ago{of}")
     if any(len(percentiles(target, signal)[1].keys() & set(SHOWN)) < len(SHOWN) for signal in LATENCIES):
         lines.append(Text(TOO_FEW, "dim"))
@@ -212,15 +205,14 @@ def _percentile_table(target: TargetAnswer, story: Story, now_unix_s: float) -> 
 
 def _facts(target: TargetAnswer, now_unix_s: float) -> list[Text]:
     """SLOs, drift, headroom, and whether answers are held back."""
-    lines = [Text("probes    ") + Text(outcomes(target))]
-    for slo in target.slos:
-        kind, words = slo_words(slo, now_unix_s)
-        lines.append(Text("SLO       ") + _mark(kind, f"{slo_name(slo)}: {words}"))
+    lines = [Text(f"probes    {outcomes(target)}")]
+    lines += [Text("SLO       ") + _mark(slo.kind, slo_words(slo, now_unix_s)) for slo in target.slos]
     if not target.slos:
         lines.append(Text("SLO       none is configured"))
     lines += [_mark("few", one_line(workload.detail)) for workload in target.no_data]
-    lines.append(Text("drift     ") + _mark(*drift_words(target.drift, now_unix_s)))
-    lines.append(Text("headroom  ") + _mark(*headroom_words(target)))
+    lines += [Text("drift     ") + _mark(*verdict) for verdict in drift_words(target, now_unix_s)]
+    kind, headroom = target.headroom_words
+    lines.append(Text("headroom  ") + _mark(kind, one_line(headroom)))
     if target.buffered:
         lines.append(_mark("few", f"buffered: {CONSEQUENCE}"))
     return lines

@@ -69,10 +69,10 @@ from prober.storage.saved_rows import SavedRows
 from prober.storage.store import FILE_NAME, Store, UnusableStore, network_file_system
 from prober.storage.watched_file import WatchedFile
 from prober.web.access_control import missing_authentication
-from prober.web.page.view import Problem
 from prober.web.server import PageServer
 from prober.web.site import Site
 from prober.web.snapshots import Snapshots
+from prober.web.targets import Problem
 from prober.web.web_config import Loaded, WebFile
 
 WATCH_INTERVAL_S = 2.0
@@ -98,7 +98,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options of the command line."""
+    """Options of the command line. config_text: the configuration itself; config_file is only its name then."""
 
     config_file: str
     listen_address: str = ":9742"  # "": no pages are served
@@ -115,6 +115,7 @@ class Options:
     lease: LeaseOptions = LeaseOptions()
     keep_running: bool = False
     storage_max_bytes: int | None = None
+    config_text: str | None = None
 
 
 def _warn(specs: Configuration) -> None:
@@ -420,7 +421,10 @@ class App:
             now_s = asyncio.get_running_loop().time
             began_s = now_s()
             try:
-                read = await asyncio.to_thread(read_config_safely, self._options.config_file, is_regular=True)
+                options = self._options
+                read = await asyncio.to_thread(
+                    read_config_safely, options.config_file, options.config_text, is_regular=True
+                )
                 specs = self._used(read)
             except ConfigError as problem:
                 self._not_taken(str(problem).splitlines(), is_requested=is_requested)
@@ -449,7 +453,9 @@ class App:
         """The configuration to begin with; none where it has mistakes and the prober is to keep running."""
         try:
             options = self._options
-            return self._used(read_config_safely(options.config_file, is_regular=options.keep_running))
+            return self._used(
+                read_config_safely(options.config_file, options.config_text, is_regular=options.keep_running)
+            )
         except ConfigError as problem:
             if not self._options.keep_running:
                 raise
@@ -570,7 +576,7 @@ class App:
 
         is_requested: log it even if it is unchanged
         """
-        problem = Problem(headline, tuple(mistakes))
+        problem = Problem(headline=headline, mistakes=list(mistakes))
         if is_requested or self._problems.get(part) != problem:
             log.error("%s", headline)
             for line in mistakes:
@@ -604,7 +610,7 @@ class App:
             await asyncio.sleep(WATCH_INTERVAL_S)
             if "web" in self._problems:
                 await self._check_web_config()
-            if self._file.poll():
+            if self._options.config_text is None and self._file.poll():
                 await self._reload(is_requested=self._configured)
             elif "configuration" in self._problems and now_s() >= self._next_reading_s:
                 await self._reload(is_requested=False)

@@ -22,13 +22,15 @@ OWN_MB, TARGET_MB = 60.0, 0.6  # rather too little: a sidecar takes 69 MB, and 5
 log = logging.getLogger(__name__)
 
 
-def read_config(path: str, *, is_regular: bool = False) -> Configuration:
+def read_config(path: str, text: str | None = None, *, is_regular: bool = False) -> Configuration:
     """Configuration from the file. Raises ConfigError, with every mistake.
 
+    text: the configuration itself; path is only its name in errors
     is_regular: refuse a pipe, which could block for ever
     """
     try:
-        text = _read(path) if is_regular else read_text(path)
+        if text is None:
+            text = _read(path) if is_regular else read_text(path)
     except (OSError, UnicodeDecodeError) as problem:
         raise ConfigError(f"--config.file {path}: cannot be read: {problem}; name a YAML file") from None
     return load(text, source=path, engines=DIALECTS, environment=os.environ, read=_read, examine=_examine)
@@ -46,10 +48,10 @@ def _examine(block: TargetSpec | GrafanaSpec) -> dict[str, str]:
     return {}
 
 
-def read_config_safely(path: str, *, is_regular: bool) -> Configuration:
+def read_config_safely(path: str, text: str | None = None, *, is_regular: bool) -> Configuration:
     """The same, with no other exception: what a file holds must not end a prober that runs. Raises ConfigError."""
     try:
-        return read_config(path, is_regular=is_regular)
+        return read_config(path, text, is_regular=is_regular)
     except ConfigError:
         raise
     except MemoryError:

@@ -23,13 +23,13 @@ from prober.web.api_types import (
     PausedAnswer,
     ProbeAnswer,
     SweepAnswer,
-    TargetAnswer,
     dumped,
 )
 from prober.web.on_demand import OnRequest
-from prober.web.openapi import Json, Method, Operation, Parameter, Reply, document
-from prober.web.recent_probes import ProbeFilter, last_probes
-from prober.web.views import Views
+from prober.web.openapi import Json, Method, Operation, Reply, document, parameter
+from prober.web.page.view import ProbeFilter
+from prober.web.targets import TargetAnswer
+from prober.web.views import Views, last_probes
 
 MAX_PROBES = 1_000_000  # in one answer; more than are kept
 HEAD = b'{"status": "success", "data": '
@@ -42,15 +42,15 @@ DESCRIPTION = (
 OPERATIONS: list[Operation] = []
 Handler = Callable[["Api", web.Request], Awaitable[web.StreamResponse]]
 
-_TARGET = Parameter("target", "the name of a target, for its values only")
-_WHICH = Parameter("target", "the target's name", required=True)
+_TARGET = parameter("target", "the name of a target, for its values only")
+_WHICH = parameter("target", "the target's name", required=True)
 _OFF = Reply(403, "actions are off, or the request comes from a page of another site")
 _OFTEN = Reply(429, "too often; `Retry-After` has the seconds to wait")
 _NO_TARGET = Reply(404, "no such target; the sentence names the known targets")
 
 
 def _operation(
-    method: Method, path: str, *replies: Reply, parameters: Sequence[Parameter] = (), writes: bool = False
+    method: Method, path: str, *replies: Reply, parameters: Sequence[Json] = (), writes: bool = False
 ) -> Callable[[Handler], Handler]:
     """Declare a handler as an operation; its name and docstring are the operation's."""
 
@@ -107,9 +107,9 @@ class Api:
         _NO_TARGET,
         parameters=[
             _TARGET,
-            Parameter("outcome", "an outcome, or `failed` for all that count against the target"),
-            Parameter("workload", "the name of a workload"),
-            Parameter("limit", "the largest number of probes", schema={"type": "integer", "default": 100}),
+            parameter("outcome", "an outcome, or `failed` for all that count against the target"),
+            parameter("workload", "the name of a workload"),
+            parameter("limit", "the largest number of probes", type="integer", default=100),
         ],
     )
     async def probes(self, request: web.Request) -> web.StreamResponse:
@@ -204,7 +204,7 @@ class Api:
         "/api/v1/sweeps/{id}",
         Reply(200, "the result's file", body={"type": "object", "required": ["llm_slo_prober"]}),
         Reply(404, "no such result"),
-        parameters=[Parameter("id", "as /api/v1/sweeps lists it", "path")],
+        parameters=[parameter("id", "as /api/v1/sweeps lists it", "path")],
     )
     async def sweep(self, request: web.Request) -> web.Response:
         """A result without its requests, which `prober report` reads."""

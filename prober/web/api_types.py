@@ -1,4 +1,4 @@
-"""Answers of the API, and the lines of `prober watch --json`.
+"""Answers of the API on probes, events, sweeps and actions; `targets` has those on targets.
 
 The OpenAPI document is generated from these types, and `Answer.model_validate` reads the prober's values.
 
@@ -6,17 +6,11 @@ Times of day are Unix seconds, durations seconds, timestamps nanoseconds of the 
 """
 
 import json
-from collections.abc import Mapping, Sequence, Set
-from dataclasses import asdict, is_dataclass
-from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from collections.abc import Set
+from typing import Annotated, Any
 
 from pydantic import AliasPath, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticSerializationError
-
-from prober.features.slo.compliance import Compliance
-from prober.results.capacity import words
-from prober.web.page.view import Capacities, Kind
 
 
 class Answer(BaseModel):
@@ -55,128 +49,6 @@ def dumped(answer: Answer, without: Set[str] = frozenset()) -> bytes:
         return json.dumps(answer.model_dump(exclude=set(without))).encode()
 
 
-class SloAnswer(Answer):
-    """The compliance of a window with an SLO.
-
-    since: from when on this prober has counted; threshold and window: seconds
-    """
-
-    slo: str = _at("slo", "name")
-    workload: str
-    signal: str = _at("slo", "signal")
-    threshold: float | None = _at("slo", "threshold_s")
-    state: Compliance
-    events: int
-    bad_events: int = _at("bad")
-    objective: float = _at("slo", "objective")
-    window: float = _at("slo", "window_s")
-    since: float = _at("since_unix_s")
-    why: str
-
-
-class QuantileAnswer(Answer):
-    """A quantile in seconds with its 95% interval. enough: it has enough samples for a decision."""
-
-    workload: str
-    signal: str
-    q: float
-    estimate: float
-    lower: float | None
-    upper: float | None
-    count: int
-    enough: bool
-
-
-class ShiftAnswer(Answer):
-    """A quantile since a change ÷ the same before it, with its 95% interval; of `itl` a quantile of the p99 of each answer."""
-
-    q: float
-    ratio: float
-    lower: float
-    upper: float
-    count: int
-
-
-class DriftAnswer(Answer):
-    """Drift of a latency. evidence: on a log scale; 1 raises the alarm. why: what the load says of it, or why there is no verdict."""
-
-    workload: str
-    signal: str
-    phase: str = _at("verdict", "phase")
-    evidence: float = _at("verdict", "evidence")
-    active: bool = _at("verdict", "active")
-    cause: str | None = _at("verdict", "cause")
-    load: str = _at("verdict", "load")
-    why: str = _at("verdict", "why")
-    since: float | None = _at("verdict", "since_unix_s")
-    shifts: list[ShiftAnswer]
-
-
-class BudgetAnswer(Answer):
-    """A budget over any 24 hours, in tokens, or in dollars if budget is cost."""
-
-    budget: str = _at("kind")
-    limit: float
-    spent: float
-
-
-class SweepingAnswer(Answer):
-    """A running sweep. rate: requests per second that it adds; stage and rate are null while it sends nothing."""
-
-    phase: str
-    stage: int | None
-    rate: float | None = _at("rate_per_s")
-    requests: int
-    in_flight: int
-    elapsed_s: float
-
-
-class HeadroomAnswer(Answer):
-    """Free share of the capacity, and requests/s of the sweep's shape that can be added."""
-
-    lower: float | None
-    estimate: float | None
-    upper: float | None
-    addable_lower: float | None
-    addable: float | None
-    addable_upper: float | None
-
-
-class NoDataAnswer(Answer):
-    """A workload of which every probe ends without data. state: rejected or over_budget; reason: how the last one ended."""
-
-    workload: str
-    state: str
-    reason: str
-    detail: str = _at("text")
-
-
-class StartingAnswer(Answer):
-    """A target that refuses connections and has never answered. since: first probe; until: from then on this is a failure."""
-
-    since: float = _at("since_unix_s")
-    until: float = _at("until_unix_s")
-    detail: str = _at("text")
-
-
-def _quantiles(quantiles: Any) -> Any:
-    """The values of quantiles by (workload, signal); those of an answer as they are."""
-    if not isinstance(quantiles, Mapping):
-        return quantiles
-    return [
-        {"workload": workload, "signal": signal, **asdict(quantile), "enough": quantile.has_enough_samples}
-        for (workload, signal), listed in quantiles.items()
-        for quantile in listed
-    ]
-
-
-def _capacity(capacity: Capacities | str | None) -> str | None:
-    """The capacities, and when they were measured, in words."""
-    if not isinstance(capacity, Capacities):
-        return capacity
-    return f"{words(capacity.capacities)}, as of {datetime.fromtimestamp(capacity.at_unix_s, UTC):%Y-%m-%d %H:%M} UTC"
-
-
 class CapacityAnswer(Answer):
     """The estimated knee of an SLO in requests per second, with its interval.
 
@@ -212,51 +84,6 @@ class SweepAnswer(Answer):
         int, BeforeValidator(lambda it: it if isinstance(it, int) else sum(stage.sent for stage in it))
     ] = _at("stages")
     capacities: list[CapacityAnswer]
-
-
-class TargetAnswer(Answer):
-    """A target. other_model: the model that its answers name, several joined by `|`; empty if it is `model`.
-
-    paused: when it was paused; capacity: result of the last sweep with a capacity, in words
-    last_sweep: the last one that ended, which may have found no capacity
-    buffered: most of its last answers arrived all at once or several tokens at a time; null until enough were seen
-    quantiles: of the last ten minutes, latest: of the last minute, both empty while no probe is answered
-    earlier: of all samples that are kept, the last 4,096
-    no_latency: why `quantiles` is empty, else empty
-    reason: of the state; empty if it is `ready`
-    no_data: workloads without data; all of them while the state is `rejected` or `over_budget`
-    starting: null unless the state is `starting` because it refuses connections
-    labels: those that all its series have, by name, from the configuration or its discovery
-    """
-
-    name: str
-    url: str
-    labels: dict[str, str] = Field(default_factory=dict)
-    model: str
-    other_model: str
-    engine: str
-    state: str
-    reason: str
-    no_data: list[NoDataAnswer]
-    starting: StartingAnswer | None
-    buffered: bool | None = _at("buffering", "is_buffered")
-    paused: float | None = _at("paused_unix_s")
-    outcomes: dict[str, int]
-    slos: list[SloAnswer] = _at("standings")
-    quantiles: Annotated[list[QuantileAnswer], BeforeValidator(_quantiles)]
-    latest: Annotated[list[QuantileAnswer], BeforeValidator(_quantiles)] = Field(default_factory=list)
-    earlier: Annotated[list[QuantileAnswer], BeforeValidator(_quantiles)] = Field(default_factory=list)
-    no_latency: str = ""
-    diagnosis: Annotated[dict[str, Any] | None, BeforeValidator(lambda it: asdict(it) if is_dataclass(it) else it)]
-    capacity: Annotated[str | None, BeforeValidator(_capacity)]
-    headroom: HeadroomAnswer | None = Field(validation_alias=AliasPath("capacity", "room"), default=None)
-    headroom_unknown: str = Field(validation_alias=AliasPath("capacity", "why_unknown"), default="")
-    drift: list[DriftAnswer] = _at("drifts")
-    budgets: list[BudgetAnswer]
-    sweep: SweepingAnswer | None = _at("sweeping")
-    last_sweep: Annotated[
-        SweepAnswer | None, BeforeValidator(lambda it: next(iter(it), None) if isinstance(it, Sequence) else it)
-    ] = _at("sweeps")
 
 
 class AskedAnswer(Answer):
@@ -370,42 +197,3 @@ class PausedAnswer(Answer):
 
     name: str
     paused: float | None
-
-
-class ConcernAnswer(Answer):
-    """The most important fact about a target, as the page words it. rank: 0 is worst; kind: good, bad, few (a warning) or unknown."""
-
-    target: str
-    rank: int
-    kind: Kind
-    text: str
-    detail: str
-
-
-class ProblemAnswer(Answer):
-    """A part of the configuration that is not in effect. mistakes: what is wrong where, and what to do."""
-
-    headline: str
-    mistakes: list[str]
-
-
-class Snapshot(Answer):
-    """All targets at one moment.
-
-    time: Unix seconds; prober: its version; trusted: whether it trusts its own timing; headline: the first sentence of the page
-    targets: as of `/api/v1/targets`; concerns: one for each of them, in the same order
-    probes: that ended since the snapshot before, in the order of their due times, of each target at most the last 40
-    events: since the snapshot before, oldest first
-    """
-
-    format: Literal["prober-watch"] = "prober-watch"
-    version: Literal[1] = 1
-    time: float
-    prober: str
-    trusted: bool
-    headline: str
-    problems: list[ProblemAnswer]
-    targets: list[TargetAnswer]
-    concerns: list[ConcernAnswer]
-    probes: list[EndedProbe]
-    events: list[EventAnswer]

@@ -8,18 +8,19 @@ from pydantic import TypeAdapter
 
 Json = dict[str, Any]
 Method = Literal["GET", "POST", "PUT", "DELETE"]
-TEXT = "text/plain"
 
 
-@dataclass(frozen=True, slots=True)
-class Parameter:
-    """A parameter in the query or in the path. schema: JSON Schema of its value."""
-
-    name: str
-    text: str
-    place: Literal["query", "path"] = "query"
-    required: bool = False
-    schema: Mapping[str, Any] | None = None
+def parameter(
+    name: str, text: str, place: Literal["query", "path"] = "query", *, required: bool = False, **schema: Any
+) -> Json:
+    """A parameter in the query or in the path. schema: keys of the JSON Schema of its value; none: a string"""
+    return {
+        "name": name,
+        "in": place,
+        "description": text,
+        "required": required or place == "path",
+        "schema": schema or {"type": "string"},
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class Operation:
     name: str
     text: str
     replies: Sequence[Reply]
-    parameters: Sequence[Parameter] = ()
+    parameters: Sequence[Json] = ()
     writes: bool = False
 
 
@@ -52,10 +53,32 @@ def document(operations: Sequence[Operation], description: str, version: str) ->
         [(name, "serialization", TypeAdapter(kind)) for name, kind in types.items()],
         ref_template="#/components/schemas/{model}",
     )
-    schemas = {name: references[name, "serialization"] for name in types}
     paths: dict[str, Json] = {}
     for operation in operations:
-        paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation, schemas)
+        responses: Json = {}
+        for reply in operation.replies:
+            response = responses[str(reply.status)] = {"description": reply.text}
+            if reply.data is not None:
+                envelope = {
+                    "type": "object",
+                    "properties": {
+                        "status": {"const": "success"},
+                        "data": references[repr(reply.data), "serialization"],
+                    },
+                    "required": ["status", "data"],
+                }
+                response["content"] = {"application/json": {"schema": envelope}}
+            elif reply.body is not None:
+                response["content"] = {"application/json": {"schema": dict(reply.body)}}
+            elif reply.status >= 300:
+                response["content"] = {"text/plain": {"schema": {"type": "string"}}}
+        paths.setdefault(operation.path, {})[operation.method.lower()] = {
+            "operationId": operation.name,
+            "summary": operation.text,
+            "tags": ["write" if operation.writes else "read"],
+            "responses": responses,
+            **({"parameters": list(operation.parameters)} if operation.parameters else {}),
+        }
     return {
         "openapi": "3.1.0",
         "info": {"title": "llm-slo-prober", "description": description, "version": version},
@@ -63,40 +86,3 @@ def document(operations: Sequence[Operation], description: str, version: str) ->
         "paths": paths,
         "components": {"schemas": definitions.get("$defs", {})},
     }
-
-
-def _operation(operation: Operation, schemas: Mapping[str, Json]) -> Json:
-    parameters = [
-        {
-            "name": parameter.name,
-            "in": parameter.place,
-            "description": parameter.text,
-            "required": parameter.required or parameter.place == "path",
-            "schema": dict(parameter.schema or {"type": "string"}),
-        }
-        for parameter in operation.parameters
-    ]
-    return {
-        "operationId": operation.name,
-        "summary": operation.text,
-        "tags": ["write" if operation.writes else "read"],
-        "responses": {str(reply.status): _reply(reply, schemas) for reply in operation.replies},
-        **({"parameters": parameters} if parameters else {}),
-    }
-
-
-def _reply(reply: Reply, schemas: Mapping[str, Json]) -> Json:
-    if reply.data is not None:
-        envelope = {
-            "type": "object",
-            "properties": {"status": {"const": "success"}, "data": schemas[repr(reply.data)]},
-            "required": ["status", "data"],
-        }
-        content: Json = {"application/json": {"schema": envelope}}
-    elif reply.body is not None:
-        content = {"application/json": {"schema": dict(reply.body)}}
-    elif reply.status < 300:
-        return {"description": reply.text}
-    else:
-        content = {TEXT: {"schema": {"type": "string"}}}
-    return {"description": reply.text, "content": content}

@@ -273,33 +273,24 @@ async def listening_sockets(host: str | None, port: int) -> list[socket.socket]:
     """Sockets that listen. host: None for all addresses of the machine, for which one socket takes IPv4 and IPv6 if both are
     available. Raises OSError.
     """
-    if host is None:
-        if socket.has_dualstack_ipv6():
-            with contextlib.suppress(OSError):
-                return [_bound(socket.AF_INET6, ("::", port), both=True)]
-        return [_bound(socket.AF_INET, ("0.0.0.0", port))]
+    if host is None and socket.has_dualstack_ipv6():
+        with contextlib.suppress(OSError):
+            return [_listening(socket.AF_INET6, ("::", port), dualstack_ipv6=True)]
     loop = asyncio.get_running_loop()
-    addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    addresses = await loop.getaddrinfo(host or "0.0.0.0", port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     with contextlib.ExitStack() as made:
-        sockets = [made.enter_context(_bound(family, address)) for family, _, _, _, address in dict.fromkeys(addresses)]
+        sockets = [
+            made.enter_context(_listening(family, address)) for family, _, _, _, address in dict.fromkeys(addresses)
+        ]
         made.pop_all()  # they stay open
         return sockets
 
 
-def _bound(family: int, address: Any, *, both: bool = False) -> socket.socket:
-    bound = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
-        if family == socket.AF_INET6:
-            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(not both))
-        bound.setblocking(False)
-        bound.bind(address)
-        bound.listen(MAX_BACKLOG)
-    except OSError:
-        bound.close()
-        raise
-    return bound
+def _listening(family: int, address: Any, *, dualstack_ipv6: bool = False) -> socket.socket:
+    made = socket.create_server(address, family=family, backlog=MAX_BACKLOG, dualstack_ipv6=dualstack_ipv6)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+    made.setblocking(False)
+    return made
 
 
 def is_reachable(host: str | None) -> bool:

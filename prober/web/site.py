@@ -26,7 +26,7 @@ from prober.web.access_control import SAFE_METHODS, AccessControl, host_name, or
 from prober.web.answers import Answers, Handler, Pieces, complete
 from prober.web.api import Api
 from prober.web.page import layout
-from prober.web.recent_probes import ProbeFilter
+from prober.web.page.view import ProbeFilter
 from prober.web.server import PageServer, listening_sockets
 from prober.web.views import Views
 from prober.web.web_config import WebFile
@@ -120,8 +120,8 @@ class Site:
         try:
             sockets = await listening_sockets(host, port)
         except OSError as problem:
-            text = f"--web.listen-address {address}: {problem.strerror or problem}; choose another address"
-            raise OSError(text) from None
+            why, _, _ = (problem.strerror or str(problem)).partition(" (while attempting")
+            raise OSError(f"--web.listen-address {address}: {why}; choose another address") from None
         self._measuring = asyncio.get_running_loop()
         self.access.names.add(host_name(host or "") or "")
         app = self.application(self.access.middleware, Answers(self.prefix).middleware)

@@ -5,14 +5,13 @@ a line. A field is added without a new version; one that changes its meaning or 
 """
 
 import asyncio
-from collections.abc import Sequence
 
 from prober import __version__
 from prober.measure.event import TargetEvent
 from prober.measure.result import ProbeResult
 from prober.probing.target_runner import RunnerContext
-from prober.web.api_types import ConcernAnswer, EndedProbe, EventAnswer, ProblemAnswer, Snapshot, TargetAnswer, dumped
-from prober.web.page.view import Concern, PageView, concern, headline
+from prober.web.api_types import EndedProbe, EventAnswer, dumped
+from prober.web.targets import Snapshot, headline
 from prober.web.views import Views
 
 _Key = tuple[str, str, int]
@@ -28,41 +27,34 @@ class Snapshots:
 
     async def take(self) -> bytes:
         """The next snapshot as one line of JSON."""
-        clock, views = self._context.clock, await self._views.targets()
-        targets, facts, seen, new = list[bytes](), list[Concern](), set[_Key](), list[ProbeResult]()
-        for view in views:
-            targets.append(dumped(TargetAnswer.model_validate(view)))
-            facts.append(concern(view))
-            keys = [(probe.target, probe.request_id, probe.timeline.intended_ns) for probe in view.probes]
-            new += [probe for key, probe in zip(keys, view.probes, strict=True) if key not in self._probes]
+        clock, targets = self._context.clock, await self._views.targets()
+        lists: dict[str, list[bytes]] = {"targets": [], "concerns": [], "probes": [], "events": []}
+        concerns, seen, new = [target.concern for target in targets], set[_Key](), list[ProbeResult]()
+        for target, concern in zip(targets, concerns, strict=True):
+            lists["targets"].append(dumped(target))
+            lists["concerns"].append(dumped(concern))
+            keys = [(probe.target, probe.request_id, probe.timeline.intended_ns) for probe in target.probes]
+            new += [probe for key, probe in zip(keys, target.probes, strict=True) if key not in self._probes]
             seen.update(keys)
             await asyncio.sleep(0)
         self._probes = seen
-        parts = {
-            "targets": targets,
-            "concerns": [
-                dumped(
-                    ConcernAnswer(target=view.name, rank=fact.rank, kind=fact.kind, text=fact.text, detail=fact.detail)
-                )
-                for view, fact in zip(views, facts, strict=True)
-            ],
-            "probes": await _ended(new),
-            "events": [dumped(EventAnswer.model_validate(event)) for event in self._new_events()],
-        }
-        concerns = [(view.key, view.name, fact) for view, fact in zip(views, facts, strict=True)]
+        for probe in sorted(new, key=lambda probe: probe.timeline.intended_ns):
+            lists["probes"].append(dumped(EndedProbe.model_validate(probe)))
+            await asyncio.sleep(0)
+        lists["events"] = [dumped(EventAnswer.model_validate(event)) for event in self._new_events()]
         trusted = self._context.trust.trusted(clock.now_ns())
         frame = Snapshot(
             time=round(clock.unix_s(), 3),
             prober=__version__,
             trusted=trusted,
-            headline=headline(PageView(clock.unix_s(), (), concerns, len(views), len(views), (), (), trusted)).text,
-            problems=[ProblemAnswer.model_validate(problem) for problem in self._views.problems.values()],
-            **{name: [] for name in parts},
+            headline=headline(concerns, trusted=trusted)[1],
+            problems=list(self._views.problems.values()),
+            **{name: [] for name in lists},
         )
         await asyncio.sleep(0)
-        head = dumped(frame, without=parts.keys())
-        lists = (b'"%s": [%s]' % (name.encode(), b", ".join(items)) for name, items in parts.items())
-        return b"%s, %s}\n" % (head.removesuffix(b"}"), b", ".join(lists))
+        head = dumped(frame, without=lists.keys())
+        texts = (b'"%s": [%s]' % (name.encode(), b", ".join(items)) for name, items in lists.items())
+        return b"%s, %s}\n" % (head.removesuffix(b"}"), b", ".join(texts))
 
     def _new_events(self) -> list[TargetEvent]:
         new = []
@@ -73,12 +65,3 @@ class Snapshots:
         if new:
             self._last_event = new[0]
         return new[::-1]
-
-
-async def _ended(probes: Sequence[ProbeResult]) -> list[bytes]:
-    """The probes in the order of their due times."""
-    pieces = []
-    for probe in sorted(probes, key=lambda probe: probe.timeline.intended_ns):
-        pieces.append(dumped(EndedProbe.model_validate(probe)))
-        await asyncio.sleep(0)
-    return pieces

@@ -3,8 +3,9 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from itertools import islice
 
 from prober import __version__
@@ -18,33 +19,36 @@ from prober.features.drift.monitor import TargetDrift
 from prober.features.engines.monitor import TargetEngine
 from prober.features.experiments.report.document import Figure
 from prober.features.experiments.report.plots import curves
-from prober.features.slo.compliance import SloStatus, slo_status
+from prober.features.slo.compliance import slo_status
 from prober.features.slo.monitor import TargetSlos
-from prober.measure.buffering import Buffering
+from prober.measure.burn_rate_windows import promql
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import NO_DATA_STATES
 from prober.probing.buffering import TargetBuffering
 from prober.probing.fleet import Fleet
 from prober.probing.history import LATEST_S, RECENT_S, TargetHistory, latest_first
 from prober.probing.target_runner import TargetRunner
+from prober.results.capacity import words
 from prober.results.result import LATENCIES
-from prober.statistics.quantiles import Quantile, quantiles
-from prober.web.page.view import (
-    AT_ONCE,
-    RECENT,
-    Capacities,
-    Concern,
-    Drifting,
-    PageView,
+from prober.statistics.quantiles import quantiles
+from prober.web.api_types import SweepAnswer
+from prober.web.page.view import ALL, AT_ONCE, RECENT, PageView, ProbeFilter
+from prober.web.targets import (
+    BudgetAnswer,
+    ConcernAnswer,
+    DriftAnswer,
+    HeadroomAnswer,
+    NoDataAnswer,
     Problem,
-    Room,
-    Spending,
-    Starting,
-    TargetView,
-    concern,
+    QuantileAnswer,
+    SloAnswer,
+    StartingAnswer,
+    SweepingAnswer,
+    SweptCapacity,
+    TargetAnswer,
     engine_trends,
+    time_of_day,
 )
-from prober.web.recent_probes import ALL, ProbeFilter, last_probes
 
 UNNAMED = "(not found out yet)"
 PROBES, EVENTS = 20, 20  # shown of all targets together
@@ -52,14 +56,15 @@ RECEIVE_DELAYS = 4_096  # of the last reads: enough for a p99
 CURVES = 3  # sweeps that are drawn over each other
 RANKING_S = 1.0
 MAX_FILTER_WORDS, MATCHED_AT_ONCE = 10, 50
+LOOKED_AT_ONCE = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
     """A target, its most important fact, and the text that a filter searches."""
 
-    view: TargetView
-    fact: Concern
+    view: TargetAnswer
+    concern: ConcernAnswer
     text: str
 
 
@@ -69,72 +74,75 @@ class Ranking:
 
     at_s: float
     targets: Sequence[Ranked]
-    concerns: list[tuple[str, str, Concern]]
     latest: Sequence[ProbeResult]
 
 
 class Views:
-    """Reads the state of the features."""
+    """Reads the state of the features.
+
+    grafana_url: base of the dashboards' addresses, for the page's links; "": none
+    problems: settings that are not in effect, by part of the configuration
+    receive_delays: seconds from the kernel's timestamp to the reading of the last reads
+    """
 
     def __init__(self, fleet: Fleet, sweeps: Sweeps) -> None:
         self._fleet, self._sweeps = fleet, sweeps
-        self.grafana_url = ""  # base of the dashboards' addresses, for the page's links; "": none
-        self.problems: Mapping[str, Problem] = {}  # what of the configuration is not in effect, by part
-        self.receive_delays = deque[float](
-            maxlen=RECEIVE_DELAYS
-        )  # reading − stamp of the kernel, in seconds, latest last
+        self.grafana_url = ""
+        self.problems: Mapping[str, Problem] = {}
+        self.receive_delays = deque[float](maxlen=RECEIVE_DELAYS)
         self._ranking: Ranking | None = None
         self._ranking_turn = asyncio.Lock()
         self._charts: dict[str, tuple[list[str], list[Figure]]] = {}
 
-    async def targets(self) -> list[TargetView]:
+    async def targets(self) -> list[TargetAnswer]:
         """All targets."""
         views = []
         for runner in list(self._fleet.runners.values()):
-            views.append(await self._measured(self._view(runner)))
+            views.append(await self._with_latencies(self._view(runner)))
             await asyncio.sleep(0)
         return views
 
     def forget(self) -> None:
-        """Show nothing again that was read before now."""
+        """Read all targets again before the next page, since an action may have changed them."""
         self._ranking = None
 
     async def page(
         self, filter_text: str, number: int, chosen: str, probe_filter: ProbeFilter = ALL, *, admin: bool
     ) -> PageView | None:
-        """The page for a filter, or for one target; of a single target always that. None: there is no such target.
+        """The page for a filter, or for the chosen target or the only one. None: there is no such target.
 
         probe_filter: which of the last probes are listed
         """
         fleet = self._fleet
         ranking = await self._ranked()
         targets = ranking.targets
-        one = (
-            next((shown for shown in targets if chosen in (shown.view.key, shown.view.name)), None) if chosen else None
-        )
+        one = next((ranked.view for ranked in targets if chosen in (ranked.view.key, ranked.view.name)), None)
         if chosen and one is None:
             return None
         if len(targets) == 1:
-            one = targets[0]
+            one = targets[0].view
         if one is not None:
-            name = one.view.name
-            await self._sweeps.read(name)
-            view = replace(one.view, sweeps=self._sweeps.results(name))
-            matching, shown, number, pages = 1, [view], 1, 1
+            await self._sweeps.read(one.name)
+            one = one.model_copy(update={"sweeps": self._sweeps.results(one.name)})
+            matching, shown, number, pages = 1, [one], 1, 1
         else:
-            name = None
             found = await _matching(filter_text, targets)
             matching, pages = len(found), max(1, -(-len(found) // AT_ONCE))
             number = min(max(1, number), pages)
-            shown = [each.view for each in found[(number - 1) * AT_ONCE : number * AT_ONCE]]
+            shown = [ranked.view for ranked in found[(number - 1) * AT_ONCE : number * AT_ONCE]]
+        if probe_filter.takes_all:
+            probes = ranking.latest if one is None else one.probes
+        else:
+            runners = list(fleet.runners.values()) if one is None else [fleet.find(one.key)]
+            histories = [history for runner in runners if runner and (history := runner.find(TargetHistory))]
+            probes = list(await last_probes(histories, probe_filter, PROBES if one is None else RECENT))
         return PageView(
             at_unix_s=fleet.context.clock.unix_s(),
-            targets=[await self._measured(view) for view in shown],
-            concerns=ranking.concerns,
-            total=len(targets),
+            targets=[await self._with_latencies(view) for view in shown],
+            concerns=[ranked.concern for ranked in targets],
             matching=matching,
-            events=fleet.context.events.folded(name)[:EVENTS],
-            probes=await self._listed(ranking, one, probe_filter),
+            events=fleet.context.events.folded(one.name if one else None)[:EVENTS],
+            probes=probes,
             probe_filter=probe_filter,
             trusted=fleet.context.trust.trusted(fleet.context.clock.now_ns()),
             receive_delay=next(iter(quantiles(self.receive_delays, (0.99,))), None),
@@ -152,47 +160,31 @@ class Views:
             grafana_url=self.grafana_url,
         )
 
-    async def _listed(
-        self, ranking: "Ranking", one: "Ranked | None", probe_filter: ProbeFilter
-    ) -> Sequence[ProbeResult]:
-        """The last probes of one target or of all."""
-        if probe_filter.takes_all:
-            return ranking.latest if one is None else one.view.probes
-        runners = [self._fleet.find(one.view.key)] if one is not None else list(self._fleet.runners.values())
-        histories = [history for runner in runners if runner and (history := runner.find(TargetHistory))]
-        return list(await last_probes(histories, probe_filter, PROBES if one is None else RECENT))
-
-    async def _ranked(self) -> "Ranking":
-        """All targets, worst first, read again after RANKING_S only: so that a view costs what it shows, however many there are."""
+    async def _ranked(self) -> Ranking:
+        """All targets, worst first, read again after RANKING_S only, so that a page costs what it shows."""
         async with self._ranking_turn:
             now_s = asyncio.get_running_loop().time()
             if self._ranking is None or now_s - self._ranking.at_s > RANKING_S:
                 self._ranking = await self._rank(now_s)
             return self._ranking
 
-    async def _rank(self, now_s: float) -> "Ranking":
+    async def _rank(self, now_s: float) -> Ranking:
         found = []
         for runner in list(self._fleet.runners.values()):
             view = self._view(runner)
-            fact = concern(view)
-            words_ = (
-                view.name,
-                view.model,
-                view.other_model,
-                view.engine,
-                view.state,
-                fact.text,
-                "paused" if view.paused_unix_s is not None else "",
-                "buffered" if view.buffering.is_buffered else "",
+            concern = view.concern
+            searched = (
+                *(view.name, view.model, view.other_model, view.engine, view.state, concern.text),
+                "paused" if view.paused is not None else "",
+                "buffered" if view.buffered else "",
                 *(f"{label}:{value}" for label, value in view.labels.items()),
             )
-            found.append(Ranked(view, fact, " ".join(words_).lower()))
+            found.append(Ranked(view, concern, " ".join(searched).lower()))
             await asyncio.sleep(0)
-        found.sort(key=lambda shown: (shown.fact.rank, shown.view.name))
+        found.sort(key=lambda ranked: (ranked.concern.rank, ranked.view.name))
         await asyncio.sleep(0)
-        latest = islice(latest_first(shown.view.probes for shown in found), PROBES)
-        concerns = [(shown.view.key, shown.view.name, shown.fact) for shown in found]
-        return Ranking(now_s, found, concerns, list(latest))
+        latest = islice(latest_first(ranked.view.probes for ranked in found), PROBES)
+        return Ranking(now_s, found, list(latest))
 
     def known(self) -> list[tuple[str, str]]:
         """(key, name) of every target."""
@@ -220,105 +212,161 @@ class Views:
             drawn = self._charts[one.key] = ids, figures
         return drawn[1]
 
-    async def _measured(self, view: TargetView) -> TargetView:
+    async def _with_latencies(self, view: TargetAnswer) -> TargetAnswer:
         """The view with its quantiles, which cost the most, and the state of its engine."""
-        recent, latest, earlier = (dict[tuple[str, str], Sequence[Quantile]]() for _ in range(3))
-        sampled: dict[tuple[str, str], tuple[float, float]] = {}
-        now_s = self._fleet.context.clock.unix_s()
         runner = self._fleet.find(view.key)
         history = runner.find(TargetHistory) if runner is not None else None
-        for key, samples in list(history.samples.items()) if history is not None else ():
-            for rows, since_s in ((recent, now_s - RECENT_S), (latest, now_s - LATEST_S), (earlier, 0.0)):
-                if (since_s == 0 or not view.is_unanswered) and (found := samples.quantiles(since_s)):
-                    rows[key] = found
-                await asyncio.sleep(0)
-            if span := samples.span_unix_s():
-                sampled[key] = span
         diagnosis = runner.find(TargetDiagnosis) if runner is not None else None
+        now_s = self._fleet.context.clock.unix_s()
+        windows = {"quantiles": now_s - RECENT_S, "latest": now_s - LATEST_S, "earlier": 0.0}
+        found: dict[str, list[QuantileAnswer]] = {name: [] for name in windows}
+        for (workload, signal), samples in list(history.samples.items()) if history is not None else ():
+            span = samples.span_unix_s()
+            for name, since_s in windows.items():
+                if name == "earlier" or not view.is_unanswered:
+                    found[name] += [
+                        QuantileAnswer(
+                            workload=workload,
+                            signal=signal,
+                            enough=quantile.has_enough_samples,
+                            since=span[0] if span else 0.0,
+                            **asdict(quantile),
+                        )
+                        for quantile in samples.quantiles(since_s)
+                    ]
+                await asyncio.sleep(0)
+        no_latency = ""
+        if not found["quantiles"]:
+            warm_up = runner.spec.warmup if runner is not None else 0
+            done = min(runner.target.warm_up.done, warm_up) if runner is not None else 0
+            no_latency = why_no_latency(view, has_earlier=bool(found["earlier"]), done=done, warm_up=warm_up)
         trends = engine_trends(diagnosis.recent_readings()) if diagnosis is not None else []
-        return replace(view, quantiles=recent, latest=latest, earlier=earlier, sampled=sampled, engine_trends=trends)
+        return view.model_copy(update={**found, "no_latency": no_latency, "engine_trends": trends})
 
-    def _view(self, runner: TargetRunner) -> TargetView:
-        target, spec, identity = runner.target, runner.spec, runner.target.identity
-        name = runner.name or UNNAMED
-        now_ns = self._fleet.context.clock.now_ns()
+    def _view(self, runner: TargetRunner) -> TargetAnswer:
+        """The target without its latencies."""
+        context, target, spec, identity = self._fleet.context, runner.target, runner.spec, runner.target.identity
+        now_ns, now_unix_s = context.clock.now_ns(), context.clock.unix_s()
+        trusted = context.trust.trusted(now_ns)
         times = runner.starting_since_and_until_unix_s()
-        start = Starting(*times) if times else None
+        starting = StartingAnswer(since=times[0], until=times[1], detail=_starting_text(*times)) if times else None
         history, drift, diagnosis = runner.find(TargetHistory), runner.find(TargetDrift), runner.find(TargetDiagnosis)
-        sweeps, observed_engine = runner.find(TargetSweeps), runner.find(TargetEngine)
-        buffering = runner.find(TargetBuffering)
-        return TargetView(
+        sweeps, demand, slos = runner.find(TargetSweeps), runner.find(TargetDemand), runner.find(TargetSlos)
+        engine, buffering = runner.find(TargetEngine), runner.find(TargetBuffering)
+        progress = sweeps.progress() if sweeps else None
+        results = sweeps.latest() if sweeps else []
+        capacity = sweeps.last_capacity() if sweeps and demand else None
+        headroom = swept = None
+        if capacity is not None and demand is not None:
+            swept = SweptCapacity(
+                capacity.capacities,
+                capacity.ended_unix_s,
+                demand.demand.requests_per_s,
+                demand.exhaustion_unix_s,
+                demand.demand.shape,
+            )
+            free, added = demand.headroom, demand.addable
+            if free.upper is not None:
+                headroom = HeadroomAnswer(
+                    **asdict(free), addable_lower=added.lower, addable=added.estimate, addable_upper=added.upper
+                )
+        statuses = (
+            slos.statuses(trusted=trusted)
+            if slos is not None
+            else [
+                slo_status(slo, use, 0, 0, since_unix_s=now_unix_s, trusted=trusted, quiet_s=None)
+                for slo, use in spec.uses()
+            ]
+        )
+        return TargetAnswer(
             key=runner.name or spec.key,
-            name=name,
+            name=runner.name or UNNAMED,
             url=spec.url,
+            labels={label: value for label, value in sorted(spec.labels.items()) if value},
             model=identity.name if identity else spec.model or "",
+            other_model=engine.other_model if engine else "",
             engine=identity.dialect.name if identity else spec.engine or "",
-            other_model=observed_engine.other_model if observed_engine else "",
             state=target.state,
-            no_data=[known for known in target.workloads.values() if known.state in NO_DATA_STATES],
-            paused_unix_s=target.paused_unix_s,
+            reason=starting.detail if starting else target.reason,
+            no_data=[
+                NoDataAnswer.model_validate(workload)
+                for workload in target.workloads.values()
+                if workload.state in NO_DATA_STATES
+            ],
+            starting=starting,
+            buffered=buffering.buffering.is_buffered if buffering else None,
+            buffering=buffering.buffering.sentence if buffering and buffering.buffering.is_buffered else "",
+            paused=target.paused_unix_s,
+            trusted=trusted,
             outcomes=dict(history.outcomes.most_common()) if history else {},
-            standings=self._slo_statuses(runner),
+            slos=[SloAnswer.model_validate(status) for status in statuses],
             diagnosis=diagnosis.diagnosis if diagnosis else None,
-            capacity=_capacities(runner),
-            probes=list(islice(history.recent(), RECENT)) if history else [],
-            drifts=[
-                Drifting(workload, signal, verdict, shifts)
+            capacity=(
+                f"{words(swept.capacities)}, as of {datetime.fromtimestamp(swept.at_unix_s, UTC):%Y-%m-%d %H:%M} UTC"
+                if swept
+                else None
+            ),
+            headroom=headroom,
+            headroom_unknown=demand.why_unknown if swept and demand else "",
+            swept=swept,
+            drift=[
+                DriftAnswer.of(workload, signal, verdict, shifts)
                 for (workload, signal), verdict, shifts in (drift.verdicts() if drift else ())
             ],
-            budgets=[Spending(kind, budget.limit, budget.spent(now_ns)) for kind, budget in target.budgets.items()],
+            budgets=[
+                BudgetAnswer(budget=kind, limit=budget.limit, spent=budget.spent(now_ns))
+                for kind, budget in target.budgets.items()
+            ],
             estimate=estimate_per_day(spec),
-            sweeping=sweeps.progress() if sweeps else None,
-            sweeps=sweeps.latest() if sweeps else [],
+            sweep=SweepingAnswer.model_validate(progress) if progress else None,
+            last_sweep=SweepAnswer.model_validate(results[0]) if results else None,
+            sweeps=results,
             sweepable=spec.sweep is not None,
-            reason=start.text if start else target.reason,
-            starting=start,
-            buffering=buffering.buffering if buffering else Buffering(),
-            labels={label: value for label, value in sorted(spec.labels.items()) if value},
+            probes=list(islice(history.recent(), RECENT)) if history else [],
             workloads=list(dict.fromkeys(probe.workload.name for probe in spec.probes)),
-            warm_up=(min(target.warm_up.done, spec.warmup), spec.warmup),
         )
 
-    def _slo_statuses(self, runner: TargetRunner) -> list[SloStatus]:
-        context = self._fleet.context
-        trusted, unix_s = context.trust.trusted(context.clock.now_ns()), context.clock.unix_s()
-        slos = runner.find(TargetSlos)
-        if slos is not None:
-            return list(slos.statuses(trusted=trusted))
-        return [
-            slo_status(slo, use, 0, 0, since_unix_s=unix_s, trusted=trusted, quiet_s=None)
-            for slo, use in runner.spec.uses()
-        ]
+
+def _starting_text(since_unix_s: float, until_unix_s: float) -> str:
+    """Since when a target refuses connections, and until when this is no failure."""
+    since, until = time_of_day(since_unix_s), time_of_day(until_unix_s)
+    after = promql(until_unix_s - since_unix_s)
+    return f"refuses connections since {since}; counted as failures after {after}, from {until} UTC (starting_timeout)"
 
 
-def _capacities(runner: TargetRunner) -> Capacities | None:
-    """The answer of the last sweep that found a capacity, and the headroom."""
-    sweeps, demand = runner.find(TargetSweeps), runner.find(TargetDemand)
-    result = sweeps.last_capacity() if sweeps is not None else None
-    if result is None or demand is None:
-        return None
-    free, added = demand.headroom, demand.addable
-    room = Room(free.lower, free.estimate, free.upper, added.lower, added.estimate, added.upper)
-    return Capacities(
-        result.capacities,
-        result.ended_unix_s,
-        room if room.upper is not None else None,
-        demand.why_unknown,
-        demand.demand.requests_per_s,
-        demand.exhaustion_unix_s,
-        demand.demand.shape,
-    )
+def why_no_latency(view: TargetAnswer, *, has_earlier: bool, done: int, warm_up: int) -> str:
+    """Why there is no current latency. done: of the warm-up probes"""
+    if view.is_unanswered:
+        return "No latency: no probe is answered now."
+    if has_earlier:
+        return "No latency was measured in the last 10 minutes."
+    judging = ", judging from now" if done == warm_up else ""
+    return f"{done} of {warm_up} warm-up probes done{judging}." if warm_up else "No latency samples yet."
 
 
 async def _matching(filter_text: str, targets: Sequence[Ranked]) -> Sequence[Ranked]:
     """The targets with every word of the filter in the text of their card."""
-    words_ = filter_text.lower().split()[:MAX_FILTER_WORDS]
-    if not words_:
+    filter_words = filter_text.lower().split()[:MAX_FILTER_WORDS]
+    if not filter_words:
         return targets
     found = []
     for start in range(0, len(targets), MATCHED_AT_ONCE):
-        found += [
-            each for each in targets[start : start + MATCHED_AT_ONCE] if all(word in each.text for word in words_)
-        ]
+        some = targets[start : start + MATCHED_AT_ONCE]
+        found += [ranked for ranked in some if all(word in ranked.text for word in filter_words)]
         await asyncio.sleep(0)
     return found
+
+
+async def last_probes(
+    histories: Iterable[TargetHistory], probe_filter: ProbeFilter, most: int
+) -> Iterator[ProbeResult]:
+    """At most `most` remembered probes of these targets, latest first. Yields to the event loop."""
+    at_once = min(most, LOOKED_AT_ONCE) if probe_filter.takes_all else LOOKED_AT_ONCE
+    snapshots = list[list[ProbeResult]]()
+    for history in histories:
+        taken, recent = list[ProbeResult](), history.recent()
+        while len(taken) < most and (next_ones := list(islice(recent, at_once))):
+            taken += filter(probe_filter.takes, next_ones)
+            await asyncio.sleep(0)
+        snapshots.append(taken)
+    return islice(latest_first(snapshots), most)

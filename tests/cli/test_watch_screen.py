@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from random import Random
 
 import pytest
@@ -10,38 +9,38 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from prober.cli.watch_screen import chart, screen
-from prober.cli.watch_words import UNTRUSTED, Point, Watched, plain_lines, summary
+from prober.cli.watch_words import Point, Watched, plain_lines, summary
 from prober.measure.event import TargetEvent
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import TargetState
-from prober.web.api_types import ConcernAnswer, EndedProbe, EventAnswer, ProblemAnswer, Snapshot, TargetAnswer
-from prober.web.page.view import Problem, Room, TargetView, concern
+from prober.web.api_types import EndedProbe, EventAnswer
+from prober.web.targets import LATE, Problem, Snapshot, TargetAnswer
 from tests.web import scenes
+from tests.web.scenes import replace, room
 
 SIZES = ((80, 24), (120, 40), (40, 12), (20, 5), (300, 100))
 NO_LATENCY = "No latency samples yet."
 
 
-def draining() -> list[TargetView]:
+def draining() -> list[TargetAnswer]:
     """The engine shuts down."""
-    return [replace(scenes.target(), state=TargetState.DRAINING, standings=())]
+    return [replace(scenes.target(), state=TargetState.DRAINING, slos=[])]
 
 
-def few() -> list[TargetView]:
+def few() -> list[TargetAnswer]:
     """Ready, and measured 150 times: enough for a p50, and for no p99."""
     return [scenes.target(samples=150)]
 
 
-STATES: tuple[Callable[[], list[TargetView]], ...] = (
+STATES: tuple[Callable[[], list[TargetAnswer]], ...] = (
     *(scenes.healthy, scenes.slow, scenes.drifting, scenes.full, scenes.down, scenes.nothing, scenes.starting),
     *(scenes.paused, scenes.buffered, scenes.rejected, scenes.refused_workload, draining, few),
 )
 
 
-def snapshot(views: Sequence[TargetView], *, trusted: bool = True, events: Sequence[TargetEvent] = ()) -> Snapshot:
+def snapshot(views: Sequence[TargetAnswer], *, trusted: bool = True, events: Sequence[TargetEvent] = ()) -> Snapshot:
     """A snapshot of the views at NOW, with all of their probes."""
-    facts = [(view.name, concern(view)) for view in views]
     probes = sorted((probe for view in views for probe in view.probes), key=lambda probe: probe.unix_s)
     return Snapshot(
         time=scenes.NOW,
@@ -49,11 +48,8 @@ def snapshot(views: Sequence[TargetView], *, trusted: bool = True, events: Seque
         trusted=trusted,
         headline="The headline",
         problems=[],
-        targets=[TargetAnswer.model_validate(view) for view in views],
-        concerns=[
-            ConcernAnswer(target=name, rank=fact.rank, kind=fact.kind, text=fact.text, detail=fact.detail)
-            for name, fact in facts
-        ],
+        targets=list(views),
+        concerns=[view.concern for view in views],
         probes=[EndedProbe.model_validate(probe) for probe in probes],
         events=[EventAnswer.model_validate(event) for event in events],
     )
@@ -67,14 +63,14 @@ def watched(seen: Snapshot) -> Watched:
     return of
 
 
-def shown(views: Sequence[TargetView], width: int = 120, height: int = 60, *, is_utf8: bool = True) -> str:
+def shown(views: Sequence[TargetAnswer], width: int = 120, height: int = 60, *, is_utf8: bool = True) -> str:
     lines = screen(watched(snapshot(views)), width, height, scenes.NOW + 1, is_utf8=is_utf8)
     return "\n".join(line.plain.rstrip() for line in lines)
 
 
 @pytest.mark.parametrize("scene", STATES, ids=lambda scene: scene.__name__)
 @pytest.mark.parametrize(("width", "height"), SIZES, ids=str)
-def test_the_screen_fits_its_size(scene: Callable[[], list[TargetView]], width: int, height: int) -> None:
+def test_the_screen_fits_its_size(scene: Callable[[], list[TargetAnswer]], width: int, height: int) -> None:
     """In every state, alone and among others, with and without UTF-8: no line is wider, none too many, the first has the headline."""
     for views in (scene(), [*scene(), *(replace(scenes.target(), key=f"t{n}", name=f"t{n}") for n in range(30))]):
         for is_utf8 in (True, False):
@@ -96,7 +92,7 @@ def test_the_screen_fits_its_size(scene: Callable[[], list[TargetView]], width: 
         ),
         (
             scenes.drifting,
-            ["drift     ▲ TTFT slower since 09:30:00: p50 ×1.31 [1.24, 1.39]", "slower at the same load"],
+            ["drift     ▲ TTFT: slower since 09:30:00, p50 ×1.31 [1.24, 1.39]", "slower at the same load"],
             ["none found"],
         ),
         (scenes.down, ["✗ failing", "12 × connect_refused: 127.0.0.1:8000 refused the connection"], ["no problem"]),
@@ -126,7 +122,7 @@ def test_the_screen_fits_its_size(scene: Callable[[], list[TargetView]], width: 
     ids=lambda value: getattr(value, "__name__", None),
 )
 def test_each_state_is_told_as_it_is(
-    scene: Callable[[], list[TargetView]], said: list[str], not_said: list[str]
+    scene: Callable[[], list[TargetAnswer]], said: list[str], not_said: list[str]
 ) -> None:
     """The words of each state are there, and no words of another one."""
     text = shown(scene())
@@ -155,43 +151,28 @@ def test_the_percentiles_since_the_start_stand_below_those_of_ten_minutes() -> N
     assert [line.split()[-1] for line in text.split("\n") if line.startswith("TTFT  ")] == ["150", "1,400"]
     assert "since the start" in text
     assert "since the start" not in shown([recent])
-    failing = replace(older, state=TargetState.FAILING, quantiles={}, latest={})
-    of_failing = shown([failing])
+    of_failing = shown(scenes.down())
     assert "No latency: no probe is answered now." in of_failing
     assert re.search(r"^(TTFT|ITL)  +", of_failing, re.MULTILINE) is None
-
-
-def test_a_target_in_its_warm_up_says_how_far_it_is() -> None:
-    """Until the first latency is judged."""
-    (view,) = scenes.nothing()
-    ready = replace(view, state=TargetState.READY)
-    assert "1 of 3 warm-up probes done." in shown([replace(ready, warm_up=(1, 3))])
-    assert "3 of 3 warm-up probes done, judging from now." in shown([replace(ready, warm_up=(3, 3))])
 
 
 def test_unknown_headroom_and_drift_say_why() -> None:
     """A capacity without a demand, a bound without an estimate, baselines that are learnt, one of two."""
     (view,) = scenes.healthy()
-    assert view.capacity is not None
     cases = {
-        "unknown, the demand is hidden": replace(
-            view, capacity=replace(view.capacity, room=None, why_unknown="the demand is hidden")
+        "unknown, the demand is hidden": replace(view, headroom=None, headroom_unknown="the demand is hidden"),
+        "unknown, no sweep has found a capacity": replace(view, capacity=None, headroom=None),
+        "? at most 30% free": replace(view, headroom=room(None, None, 0.3, None, None, 2.0)),
+        "? TTFT: learning the baseline, which takes days": replace(view, drift=scenes.nothing()[0].drift),
+        "✓ ITL: no drift found (settled)": replace(view, drift=[*scenes.nothing()[0].drift, view.drift[1]]),
+        "✓ TTFT, ITL: no drift found (settled)": view,
+        "unknown, no streamed answer has been measured yet": replace(view, drift=[]),
+        "ITL: no large drift found (provisional)": replace(view, drift=scenes.drifting()[0].drift[1:]),
+        "? TTFT: no verdict: the load is outside what was learnt": replace(
+            view, drift=scenes.at_other_load(active=False)
         ),
-        "unknown, no sweep has found a capacity": replace(view, capacity=None),
-        "? at most 30% free": replace(
-            view, capacity=replace(view.capacity, room=Room(None, None, 0.3, None, None, 2.0))
-        ),
-        "unknown, the baseline of TTFT is being learnt": replace(view, drifts=scenes.nothing()[0].drifts),
-        "none found in ITL (settled); TTFT unknown": replace(
-            view, drifts=[*scenes.nothing()[0].drifts, view.drifts[1]]
-        ),
-        "unknown, no streamed answer has been measured yet": replace(view, drifts=()),
-        "none found in ITL (provisional, only a large one would be found)": replace(
-            view, drifts=scenes.drifting()[0].drifts[1:]
-        ),
-        "unknown, the load is outside what was learnt": replace(view, drifts=scenes.at_other_load(active=False)),
-        "TTFT slower: the load is outside what was learnt, so neither": replace(
-            view, drifts=scenes.at_other_load(active=True)
+        "TTFT: slower, not stated; the load is outside what was learnt, so neither": replace(
+            view, drift=scenes.at_other_load(active=True)
         ),
     }
     assert [words for words, changed in cases.items() if words not in shown([changed])] == []
@@ -211,8 +192,8 @@ def test_times_of_other_days_have_their_date() -> None:
     """An SLO that is counted for days, and a failure of yesterday."""
     (view,) = scenes.healthy()
     old = replace(scenes.probe(86_400, Random(1), outcome=Outcome.RESET, detail="gone"), target=view.name)
-    standing = replace(view.standings[0], since_unix_s=scenes.NOW - 10 * 86_400)
-    text = shown([replace(view, probes=[old], standings=[standing])])
+    slo = replace(view.slos[0], since=scenes.NOW - 10 * 86_400)
+    text = shown([replace(view, probes=[old], slos=[slo])])
     assert "4 bad of 2,400 since 2025-11-11 11:00" in text
     assert "2025-11-20 11:00    1 × reset: gone" in text
 
@@ -228,7 +209,7 @@ def test_servers_and_files_control_nothing() -> None:
     assert any("<script>" in line for line in lines)
 
 
-def _failed(view: TargetView) -> ProbeResult:
+def _failed(view: TargetAnswer) -> ProbeResult:
     return replace(scenes.probe(5, Random(1), outcome=Outcome.HTTP_5XX, detail=scenes.HOSTILE), target=view.name)
 
 
@@ -244,12 +225,10 @@ def test_the_worst_comes_first_and_what_does_not_fit_is_counted() -> None:
 def test_what_makes_the_rest_doubtful_comes_first() -> None:
     """Distrust of the prober's own timing, a configuration that is not in effect, and a prober that says nothing any more."""
     seen = snapshot(scenes.healthy(), trusted=False)
-    seen = seen.model_copy(
-        update={"problems": [ProblemAnswer.model_validate(Problem("not applied", ("a: b", "c: d")))]}
-    )
+    seen = replace(seen, problems=[Problem(headline="not applied", mistakes=["a: b", "c: d"])])
     of = watched(seen)
     assert [line.plain for line in screen(of, 120, 40, scenes.NOW + 4)][1:3] == [
-        f"✗ {UNTRUSTED}",
+        f"✗ {LATE.capitalize()}.",
         "✗ not applied: a: b; c: d",
     ]
     assert "No news from the prober for 60 s" in screen(of, 120, 40, scenes.NOW + 60)[1].plain
@@ -330,6 +309,6 @@ def test_the_summary_says_what_was_seen() -> None:
     text = "\n".join(summary(watched(snapshot(scenes.down()))))
     assert text.startswith("prober watch, 10m until 11:00:00 UTC: The headline")
     assert "probes: 1,412 ended: 1,400 ok, 12 connect_refused" in text
-    assert "SLO ttft, 99% ≤ 500 ms: missed, 61 bad of 2,400 since 08:30:00" in text
+    assert "SLO ttft, 99% of TTFT ≤ 500 ms: missed, 61 bad of 2,400 since 08:30:00" in text
     assert "last one that was not ok: 10:59:55 connect_refused" in text
     assert summary(Watched()) == ["prober watch ended before its prober had started; nothing was measured"]

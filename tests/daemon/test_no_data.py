@@ -21,9 +21,8 @@ from prober.measure.outcome import Outcome
 from prober.measure.target_state import MIN_NS, NO_DATA_STATES, TargetState
 from prober.net.clock import Clock
 from prober.probing.target import Target
-from prober.web.api_types import Snapshot
-from prober.web.page.view import concern
 from prober.web.snapshots import Snapshots
+from prober.web.targets import Snapshot
 from prober.web.views import Views
 from tests.daemon.test_fleet import Watched, watched
 from tests.observed import StoppedClock
@@ -239,7 +238,7 @@ async def told(seen: Watched, caplog: pytest.LogCaptureFixture) -> dict[str, Any
             for reason in NO_DATA_STATES
             if seen.count("llmslo_no_data", "t", workload, reason)
         },
-        "page": concern(view),
+        "page": view.concern,
         "slo": {slo["workload"]: slo["why"] for slo in api["slos"]},
         "watch": "\n".join([*plain_lines(screen, snapshot), *summary(screen)]),
     }

@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from random import Random
@@ -26,13 +25,13 @@ from prober.features.experiments.report.plots import curves
 from prober.measure.outcome import Outcome
 from prober.web.answers import complete
 from prober.web.page import layout
-from prober.web.page.view import PageView, TargetView
-from prober.web.recent_probes import ProbeFilter
+from prober.web.page.view import PageView, ProbeFilter
 from prober.web.site import Site
+from prober.web.targets import TargetAnswer
 from tests.processes import free_port, get, until
-from tests.web.scenes import HOSTILE, LONG, NOW, SCENES, fleet, hostile, hundred, page_of, probe, target
+from tests.web.scenes import HOSTILE, LONG, NOW, SCENES, fleet, hostile, hundred, page_of, probe, replace, target
 
-Scenes = dict[str, Callable[[], Sequence[TargetView]]]
+Scenes = dict[str, Callable[[], Sequence[TargetAnswer]]]
 ALL: Scenes = {**SCENES, "fleet": fleet, "hostile": hostile, "hostile in full": lambda: hostile()[:1]}
 PHONE, DESK = ViewportSize(width=360, height=740), ViewportSize(width=1280, height=900)
 AXE = files("axe_playwright_python").joinpath("axe.min.js")
@@ -41,7 +40,7 @@ AXE = files("axe_playwright_python").joinpath("axe.min.js")
 class Stage:
     """The real site in its own thread, with views set by the test. broken: it answers 500; slow_s: delay of answers."""
 
-    def __init__(self, targets: Sequence[TargetView]) -> None:
+    def __init__(self, targets: Sequence[TargetAnswer]) -> None:
         self.targets, self.broken, self.slow_s = list(targets), False, 0.0
         self.at, self.refusal, self.begun = NOW, "", list[str]()
         clock = SimpleNamespace(unix_s=lambda: NOW)
@@ -92,11 +91,11 @@ class Stage:
         place = next((i for i, target in enumerate(self.targets) if target.name == name), None)
         if place is None:
             return None
-        held = SimpleNamespace(paused_unix_s=self.targets[place].paused_unix_s)
+        held = SimpleNamespace(paused_unix_s=self.targets[place].paused)
 
         def pause(unix_s: float | None) -> None:
             held.paused_unix_s = None if unix_s is None else NOW
-            self.targets[place] = replace(self.targets[place], paused_unix_s=held.paused_unix_s)
+            self.targets[place] = replace(self.targets[place], paused=held.paused_unix_s)
 
         return SimpleNamespace(name=name, target=held, pause=pause)
 
@@ -143,7 +142,7 @@ def browser(chromium: Path) -> Iterator[Browser]:
 
 
 @contextlib.contextmanager
-def staged(targets: Sequence[TargetView]) -> Iterator[Stage]:
+def staged(targets: Sequence[TargetAnswer]) -> Iterator[Stage]:
     stage = Stage(targets)
     try:
         yield stage
@@ -381,11 +380,11 @@ def test_a_target_is_paused_and_resumed(browser: Browser) -> None:
     with staged(SCENES["healthy"]()) as stage, opened(browser, stage) as page:
         page.on("dialog", lambda dialog: dialog.accept() if answers.pop(0) else dialog.dismiss())
         page.get_by_role("button", name="Pause").click()
-        assert stage.targets[0].paused_unix_s is None
+        assert stage.targets[0].paused is None
         page.get_by_role("button", name="Pause").click()
         expect(page.locator("#verdict")).to_have_text("‖ llama-70b: paused".replace("‖", "?"))
         expect(page.locator("#said")).to_have_text("✓ Pause: done")
-        assert stage.targets[0].paused_unix_s is not None
+        assert stage.targets[0].paused is not None
         page.get_by_role("button", name="Resume").click()
         expect(page.locator("#verdict")).to_have_text("✓ llama-70b: no problem found")
 

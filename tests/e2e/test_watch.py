@@ -13,7 +13,7 @@ from typing import Any, Self
 import pytest
 
 from prober.cli.watch import shows_utf8
-from prober.web.api_types import Snapshot
+from prober.web.targets import Snapshot
 from tests.processes import Mock, free_port, get, until
 from tests.pseudo_terminal import CONTROL, NORMAL_SCREEN, Terminal
 

@@ -6,7 +6,6 @@ import pytest
 
 from prober.measure.target_state import TargetState
 from prober.probing.target_runner import UNNAMED
-from prober.web.api_types import TargetAnswer
 from prober.web.views import Views
 from tests.daemon.test_fleet import QUICK, Watched, specs, watched
 from tests.processes import free_port
@@ -33,7 +32,7 @@ async def test_a_target_that_does_not_listen_yet_counts_nothing_and_its_neighbou
         assert 1190 < seen.count(UNTIL, "late") - seen.clock.unix_s() < 1201
         assert ("well",) not in seen.families[UNTIL].children
         view = next(each for each in await Views(seen.fleet, seen.sweeps).targets() if each.name == "late")
-        answer = TargetAnswer.model_validate(view).starting
+        answer = view.starting
         assert answer is not None
         assert answer.until - answer.since == pytest.approx(1200, abs=1)
         assert "refuses connections since" in answer.detail

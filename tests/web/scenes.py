@@ -1,10 +1,11 @@
 """Targets in each state that the page can show, as values."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+import dataclasses
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from functools import cache
 from random import Random
+from typing import Any, TypeVar
 
 from prober.config.target import Estimate
 from prober.features.capacity.sweep_progress import SweepProgress
@@ -20,20 +21,24 @@ from prober.measure.event import TargetEvent
 from prober.measure.objective import Slo
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
-from prober.measure.target_state import TargetState, WorkloadState
+from prober.measure.target_state import TargetState
 from prober.measure.timeline import Connection, Timeline
 from prober.results.capacity import Capacity, ShapeCapacity
 from prober.statistics.quantiles import Quantile, quantiles
-from prober.web.page.view import (
-    Capacities,
-    Drifting,
-    PageView,
+from prober.web.api_types import Answer, SweepAnswer
+from prober.web.page.view import PageView
+from prober.web.targets import (
+    BudgetAnswer,
+    DriftAnswer,
+    HeadroomAnswer,
+    NoDataAnswer,
     Problem,
-    Room,
-    Spending,
-    Starting,
-    TargetView,
-    concern,
+    QuantileAnswer,
+    SloAnswer,
+    StartingAnswer,
+    SweepingAnswer,
+    SweptCapacity,
+    TargetAnswer,
     engine_trends,
 )
 from tests.results.samples import sweep
@@ -45,6 +50,34 @@ ITL = Slo("itl", "itl", 0.05, Decimal("0.99"), 2_592_000.0)
 OK = Slo("ok", "success", None, Decimal("0.99"), 2_592_000.0)
 HOSTILE = "<script>document.title='taken'</script>\"'><img src=x onerror=alert(1)>&amp;\u202egnp.exe\u202c\x00\x1b[2J"
 LONG = "very-long-" * 400
+T = TypeVar("T")
+
+
+def replace(value: T, **changes: Any) -> T:
+    """A copy of a dataclass or of an answer with other values."""
+    if isinstance(value, Answer):
+        return value.model_copy(update=changes)
+    return dataclasses.replace(value, **changes)  # type: ignore[type-var]
+
+
+def answered(drawn: Mapping[tuple[str, str], Sequence[float]]) -> list[QuantileAnswer]:
+    """Quantiles of these samples."""
+    return [
+        QuantileAnswer(
+            workload=workload,
+            signal=signal,
+            enough=quantile.has_enough_samples,
+            since=NOW - 7_000,
+            **dataclasses.asdict(quantile),
+        )
+        for (workload, signal), values in drawn.items()
+        for quantile in quantiles(values)
+    ]
+
+
+def room(*bounds: float | None) -> HeadroomAnswer:
+    """Headroom from its three bounds and the three of what can be added."""
+    return HeadroomAnswer(**dict(zip(HeadroomAnswer.model_fields, bounds, strict=True)))
 
 
 def probe(
@@ -93,12 +126,14 @@ def probe(
     )
 
 
-def standings(*states: Compliance) -> list[SloStatus]:
+def slos(*states: Compliance) -> list[SloAnswer]:
     """Statuses of the three SLOs."""
     why = {"met": "", "missed": "", "no_data": "120 of the 1,000 events needed"}
     bad = {"met": 4, "missed": 61, "no_data": 0}
     return [
-        SloStatus(slo, "chat", 120 if state == "no_data" else 2_400, bad[state], NOW - 9_000, state, why[state])
+        SloAnswer.model_validate(
+            SloStatus(slo, "chat", 120 if state == "no_data" else 2_400, bad[state], NOW - 9_000, state, why[state])
+        )
         for slo, state in zip((TTFT, ITL, OK), states, strict=True)
     ]
 
@@ -111,50 +146,61 @@ def target(
     ttft_ms: float = 180.0,
     samples: int = 1_400,
     model: str = "org/model-70b",
-) -> TargetView:
+) -> TargetAnswer:
     """A target without problems."""
     rng = Random(seed)
     probes = [probe(5 + i * 12, rng, name=name, ttft_ms=ttft_ms) for i in range(40)]
     drawn = {
-        "ttft": [ttft_ms / 1e3 * rng.uniform(0.85, 1.4) for _ in range(samples)],
-        "tpot": [rng.uniform(0.009, 0.012) for _ in range(samples)],
-        "e2e": [ttft_ms / 1e3 + rng.uniform(0.6, 0.9) for _ in range(samples)],
-        "itl": [rng.uniform(0.008, 0.013) for _ in range(4 * samples)],
+        ("chat", "ttft"): [ttft_ms / 1e3 * rng.uniform(0.85, 1.4) for _ in range(samples)],
+        ("chat", "tpot"): [rng.uniform(0.009, 0.012) for _ in range(samples)],
+        ("chat", "e2e"): [ttft_ms / 1e3 + rng.uniform(0.6, 0.9) for _ in range(samples)],
+        ("chat", "itl"): [rng.uniform(0.008, 0.013) for _ in range(4 * samples)],
     }
-    return TargetView(
+    return TargetAnswer(
         key=name,
         name=name,
         url="http://llm.example:8000/v1",
         model=model,
         engine="vllm",
+        other_model="",
         state=TargetState.READY,
+        reason="",
+        starting=None,
+        buffered=None,
+        paused=None,
+        diagnosis=None,
+        sweep=None,
         outcomes={"ok": samples, "http_5xx": 2},
-        standings=standings("met", "met", "met"),
-        quantiles={("chat", signal): quantiles(values) for signal, values in drawn.items()},
-        latest={("chat", signal): quantiles(values[-200:]) for signal, values in drawn.items()},
-        earlier={("chat", signal): quantiles(values) for signal, values in drawn.items()},
-        sampled={("chat", signal): (NOW - 7_000, NOW - 5) for signal in drawn},
+        slos=slos("met", "met", "met"),
+        quantiles=answered(drawn),
+        latest=answered({key: values[-200:] for key, values in drawn.items()}),
+        earlier=answered(drawn),
         probes=probes,
-        drifts=[Drifting("chat", signal, DriftVerdict("settled", 0.12)) for signal in ("ttft", "itl")],
-        budgets=[Spending("tokens", 4e6, 1.1e6), Spending("cost", 5.0, 0.66)],
+        drift=[DriftAnswer.of("chat", signal, DriftVerdict("settled", 0.12)) for signal in ("ttft", "itl")],
+        budgets=[
+            BudgetAnswer(budget="tokens", limit=4e6, spent=1.1e6),
+            BudgetAnswer(budget="cost", limit=5.0, spent=0.66),
+        ],
         estimate=Estimate(2.2e6, 1.1e6, 1.98),
         sweepable=True,
-        capacity=Capacities(
+        capacity="ttft: estimated knee 12/s, 90% interval 10 to 13, as of 2025-11-21 02:40 UTC",
+        headroom=room(0.31, 0.42, 0.47, 3.4, 4.6, 5.2),
+        swept=SweptCapacity(
             [Capacity("ttft", "found", 10.0, 12.0, 13.0, 0.9, 2_000, "model", own=ShapeCapacity(100, 25, 11.0, 0.1))],
             NOW - 30_000,
-            Room(0.31, 0.42, 0.47, 3.4, 4.6, 5.2),
             demand_per_s=7.1,
         ),
         sweeps=[sweep("a1b2c3d4e5f6")],
+        last_sweep=SweepAnswer.model_validate(sweep("a1b2c3d4e5f6")),
     )
 
 
-def healthy() -> list[TargetView]:
+def healthy() -> list[TargetAnswer]:
     """A target without problems."""
     return [target()]
 
 
-def slow() -> list[TargetView]:
+def slow() -> list[TargetAnswer]:
     """An SLO is missed, and the diagnosis names the cause."""
     rng = Random(2)
     late = [probe(5 + i * 12, rng, ttft_ms=900.0 if i < 25 else 180.0) for i in range(40)]
@@ -172,7 +218,7 @@ def slow() -> list[TargetView]:
     return [
         replace(
             target(ttft_ms=900.0),
-            standings=standings("missed", "met", "met"),
+            slos=slos("missed", "met", "met"),
             diagnosis=diagnosis,
             probes=late,
             engine_trends=engine_trends(
@@ -190,48 +236,42 @@ def slow() -> list[TargetView]:
                     for i in range(73)
                 ]
             ),
-            capacity=Capacities(
-                [
-                    Capacity(
-                        "ttft", "found", 10.0, 12.0, 13.0, 0.9, 2_000, "model", own=ShapeCapacity(100, 25, 11.0, 0.1)
-                    )
-                ],
-                NOW - 30_000,
-                Room(-0.2, -0.08, 0.02, 0.0, 0.0, 0.2),
-                demand_per_s=13.0,
-                exhausted_unix_s=NOW + 12 * 86_400,
-            ),
+            headroom=room(-0.2, -0.08, 0.02, 0.0, 0.0, 0.2),
+            swept=replace(target().swept, demand_per_s=13.0, exhausted_unix_s=NOW + 12 * 86_400),
         )
     ]
 
 
-def drifting() -> list[TargetView]:
+def drifting() -> list[TargetAnswer]:
     """Slower than its baseline, within its SLOs."""
     moved = DriftVerdict("settled", 1.0, True, "regression", NOW - 5_400, load="within")
     shifts = [Shift(0.5, 1.31, 1.24, 1.39, 420), Shift(0.9, 1.44, 1.30, 1.61, 420)]
-    drifts = [Drifting("chat", "ttft", moved, shifts), Drifting("chat", "itl", DriftVerdict("provisional", 0.44))]
-    return [replace(target(ttft_ms=240.0), drifts=drifts, budgets=[Spending("tokens", 4e6, 3.9e6)])]
-
-
-def at_other_load(*, active: bool) -> list[Drifting]:
-    """No verdict at a load that the baseline does not know; or a drift of before."""
-    return [
-        Drifting("chat", "ttft", DriftVerdict("settled", 0.2, active, "unknown" if active else None, load="outside"))
+    drift = [
+        DriftAnswer.of("chat", "ttft", moved, shifts),
+        DriftAnswer.of("chat", "itl", DriftVerdict("provisional", 0.44)),
     ]
+    budget = BudgetAnswer(budget="tokens", limit=4e6, spent=3.9e6)
+    return [replace(target(ttft_ms=240.0), drift=drift, budgets=[budget])]
 
 
-def full() -> list[TargetView]:
+def at_other_load(*, active: bool) -> list[DriftAnswer]:
+    """No verdict at a load that the baseline does not know; or a drift of before."""
+    verdict = DriftVerdict("settled", 0.2, active, "unknown" if active else None, load="outside")
+    return [DriftAnswer.of("chat", "ttft", verdict)]
+
+
+def full() -> list[TargetAnswer]:
     """A sweep is running."""
     return [
         replace(
             target(),
-            sweeping=SweepProgress("ramp", 4, 12.5, 311, 22, 41.0),
+            sweep=SweepingAnswer.model_validate(SweepProgress("ramp", 4, 12.5, 311, 22, 41.0)),
             sweeps=[sweep("a1b2c3d4e5f6"), sweep("b7c8d9e0f1a2", 2)],
         )
     ]
 
 
-def down() -> list[TargetView]:
+def down() -> list[TargetAnswer]:
     """Refuses connections after it was ready."""
     rng = Random(3)
     message = "127.0.0.1:8000 refused the connection"
@@ -245,16 +285,17 @@ def down() -> list[TargetView]:
             target(),
             state=TargetState.FAILING,
             reason=f"connect_refused: {message}",
-            standings=standings("missed", "met", "missed"),
+            slos=slos("missed", "met", "missed"),
             probes=probes,
             outcomes=outcomes,
-            quantiles={},
-            latest={},
+            quantiles=[],
+            latest=[],
+            no_latency="No latency: no probe is answered now.",
         )
     ]
 
 
-def rejected() -> list[TargetView]:
+def rejected() -> list[TargetAnswer]:
     """Its key has stopped working."""
     refused = probe(5, Random(1), outcome=Outcome.REJECTED, detail="HTTP 401: invalid api key")
     return [
@@ -262,48 +303,64 @@ def rejected() -> list[TargetView]:
             target(),
             state=TargetState.REJECTED,
             reason=refused.detail,
-            no_data=[WorkloadState("chat", TargetState.REJECTED, refused.detail)],
+            no_data=[no_data("chat", "rejected", refused.detail)],
             probes=[refused, *target().probes],
             outcomes={"ok": 1_400, "rejected": 1},
         )
     ]
 
 
-def refused_workload() -> list[TargetView]:
+def no_data(workload: str, state: str, reason: str) -> NoDataAnswer:
+    detail = f"no data of workload {workload}: {state}: {reason}"
+    return NoDataAnswer(workload=workload, state=state, reason=reason, detail=detail)
+
+
+def refused_workload() -> list[TargetAnswer]:
     """One of its workloads is refused, another one has used up the budget, and the others are answered."""
-    refused = WorkloadState("long", TargetState.REJECTED, "HTTP 400: the context has 4096 tokens")
-    unsent = WorkloadState("large", TargetState.OVER_BUDGET, "the budget of the last 24 hours is used up")
+    refused = no_data("long", "rejected", "HTTP 400: the context has 4096 tokens")
+    unsent = no_data("large", "over_budget", "the budget of the last 24 hours is used up")
     return [replace(target(), no_data=[refused, unsent])]
 
 
-def nothing() -> list[TargetView]:
+def nothing() -> list[TargetAnswer]:
     """Just started: no probe, no model, no name."""
     return [
-        TargetView(
+        TargetAnswer(
             key="http://llm.example:8000",
             name="(not found out yet)",
             url="http://llm.example:8000",
             model="",
+            other_model="",
             engine="",
             state=TargetState.PENDING,
-            standings=[replace(each, events=0, why="no event yet") for each in standings(*("no_data",) * 3)],
-            drifts=[Drifting("chat", "ttft", DriftVerdict("learning", 0.0))],
+            reason="",
+            starting=None,
+            buffered=None,
+            paused=None,
+            slos=[replace(slo, events=0, why="no event yet") for slo in slos(*("no_data",) * 3)],
+            no_latency="No latency samples yet.",
+            diagnosis=None,
+            capacity=None,
+            drift=[DriftAnswer.of("chat", "ttft", DriftVerdict("learning", 0.0))],
+            sweep=None,
+            last_sweep=None,
         )
     ]
 
 
-def starting() -> list[TargetView]:
+def starting() -> list[TargetAnswer]:
     """An engine that has refused connections since the prober started to probe it six minutes ago."""
-    start = Starting(NOW - 360, NOW + 840)
-    return [replace(nothing()[0], state=TargetState.STARTING, starting=start, reason=start.text)]
+    text = "refuses connections since 10:54:00; counted as failures after 20m, from 11:14:00 UTC (starting_timeout)"
+    start = StartingAnswer(since=NOW - 360, until=NOW + 840, detail=text)
+    return [replace(nothing()[0], state=TargetState.STARTING, starting=start, reason=text)]
 
 
-def paused() -> list[TargetView]:
+def paused() -> list[TargetAnswer]:
     """Paused by a person."""
-    return [replace(target(), paused_unix_s=NOW - 600)]
+    return [replace(target(), paused=NOW - 600)]
 
 
-def buffered() -> list[TargetView]:
+def buffered() -> list[TargetAnswer]:
     """Behind a gateway that releases all content of an answer at once."""
     rng, buffering, probes = Random(5), Buffering(), []
     for at in range(5, 125, 12):
@@ -312,10 +369,10 @@ def buffered() -> list[TargetView]:
         at_once = replace(result.timeline, first_ns=last, first_answer_ns=last, content_ns=(last,) * 64)
         probes.append(replace(result, timeline=at_once))
         buffering = buffering.after(at_once)
-    return [replace(target(), probes=probes, buffering=buffering)]
+    return [replace(target(), probes=probes, buffered=True, buffering=buffering.sentence)]
 
 
-def hostile(text: str = HOSTILE) -> list[TargetView]:
+def hostile(text: str = HOSTILE) -> list[TargetAnswer]:
     """Every field that a configuration, an engine or an endpoint can fill holds `text`."""
     rng = Random(4)
     one = slow()[0]
@@ -341,10 +398,10 @@ def hostile(text: str = HOSTILE) -> list[TargetView]:
             url=text,
             model=text,
             engine=text,
-            standings=[SloStatus(evil, text, 10, 1, NOW, "missed", text)],
-            quantiles={(text, signal): quantile for (_, signal), quantile in one.quantiles.items()},
-            earlier={(text, signal): quantile for (_, signal), quantile in one.quantiles.items()},
-            sampled={(text, signal): span for (_, signal), span in one.sampled.items()},
+            slos=[SloAnswer.model_validate(SloStatus(evil, text, 10, 1, NOW, "missed", text))],
+            quantiles=[replace(quantile, workload=text) for quantile in one.quantiles],
+            latest=[],
+            earlier=[replace(quantile, workload=text) for quantile in one.earlier],
             diagnosis=replace(
                 one.diagnosis,
                 means=text,
@@ -352,7 +409,7 @@ def hostile(text: str = HOSTILE) -> list[TargetView]:
                 missing=(text,),
                 evidence=(Finding(text, 1.0, "of 2 probes", text),),
             ),
-            drifts=[replace(drift, workload=text) for drift in drifting()[0].drifts],
+            drift=[replace(drift, workload=text) for drift in drifting()[0].drift],
             probes=[replace(probe, target=text + str(i)) for probe in probes],
             sweeps=[
                 replace(
@@ -369,7 +426,7 @@ def hostile(text: str = HOSTILE) -> list[TargetView]:
 
 
 @cache
-def hundred() -> list[TargetView]:
+def hundred() -> list[TargetAnswer]:
     """A hundred targets, a few of them with problems."""
     rare = {3: down, 17: slow, 42: drifting, 60: paused, 77: nothing}
     targets = []
@@ -381,7 +438,7 @@ def hundred() -> list[TargetView]:
     return targets
 
 
-def fleet() -> list[TargetView]:
+def fleet() -> list[TargetAnswer]:
     """Seven of the hundred, with all that have problems."""
     return [hundred()[i] for i in (0, 1, 3, 17, 42, 60, 77)]
 
@@ -399,7 +456,7 @@ SCENES = {
 }
 
 
-def events(targets: Sequence[TargetView]) -> list[TargetEvent]:
+def events(targets: Sequence[TargetAnswer]) -> list[TargetEvent]:
     """Events of the first target."""
     name = targets[0].name
     return [
@@ -418,23 +475,21 @@ def events(targets: Sequence[TargetView]) -> list[TargetEvent]:
 
 def unconfigured(text: str = "prober.yaml: targets[0].ulr: unknown key") -> PageView:
     """Nothing is probed because the configuration has mistakes."""
-    problem = Problem("configuration not applied, nothing is probed until it is fixed", (text,) * 30)
-    return replace(
-        page_of([target()]), targets=[], concerns=[], total=0, events=[], is_target_page=False, problems=[problem]
-    )
+    headline = "configuration not applied, nothing is probed until it is fixed"
+    problem = Problem(headline=headline, mistakes=[text] * 30)
+    return replace(page_of([target()]), targets=[], concerns=[], events=[], is_target_page=False, problems=[problem])
 
 
-def page_of(targets: Sequence[TargetView], *, admin: bool = True, query: str = "", chosen: str = "") -> PageView:
+def page_of(targets: Sequence[TargetAnswer], *, admin: bool = True, query: str = "", chosen: str = "") -> PageView:
     """The values of a page as `Views.page` makes them."""
-    ranked = sorted(((concern(view), view) for view in targets), key=lambda each: (each[0].rank, each[1].name))
-    matching = [view for _, view in ranked if query.lower() in view.name.lower()]
+    ranked = sorted(targets, key=lambda view: (view.concern.rank, view.name))
+    matching = [view for view in ranked if query.lower() in view.name.lower()]
     one = next((view for view in targets if view.key == chosen), targets[0] if len(targets) == 1 else None)
     probes = sorted((p for view in targets for p in view.probes[:20]), key=lambda p: -p.timeline.intended_ns)
     return PageView(
         at_unix_s=NOW,
         targets=[one] if one else matching,
-        concerns=[(view.key, view.name, concern) for concern, view in ranked],
-        total=len(targets),
+        concerns=[view.concern for view in ranked],
         matching=len(matching),
         events=events(targets),
         probes=one.probes if one else probes[:20],

@@ -27,9 +27,9 @@ from prober.probing.target_runner import TargetRunner
 from prober.web import on_demand
 from prober.web.access_control import HEADERS
 from prober.web.api import OPERATIONS, openapi
-from prober.web.recent_probes import LOOKED_AT_ONCE
 from prober.web.site import Site
 from prober.web.token_bucket import Rates
+from prober.web.views import LOOKED_AT_ONCE
 from tests.daemon.test_fleet import QUICK, SLOW, Watched, specs, watched
 from tests.results.samples import sweep
 from tests.serving import until

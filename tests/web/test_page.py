@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
@@ -23,11 +23,13 @@ from prober.measure.timeline import Connection, Timeline
 from prober.results.capacity import Capacity, UndecidedEvents
 from prober.statistics.quantiles import Quantile
 from prober.storage.watched_file import runbooks
-from prober.web.page import drawings, layout, view
+from prober.web.api_types import Answer
+from prober.web.page import drawings, layout
 from prober.web.page.environment import TEMPLATES, pieces
 from prober.web.page.filters import cut
-from prober.web.page.view import AT_ONCE, RECENT, Drifting, PageView, Room, TargetView, concern, engine_trends
-from prober.web.recent_probes import ProbeFilter
+from prober.web.page.view import AT_ONCE, RECENT, PageView, ProbeFilter
+from prober.web.targets import DriftAnswer, TargetAnswer, engine_trends
+from prober.web.views import why_no_latency
 from tests.results.samples import sweep
 from tests.web.scenes import (
     HOSTILE,
@@ -39,6 +41,8 @@ from tests.web.scenes import (
     hundred,
     page_of,
     probe,
+    replace,
+    room,
     slow,
     target,
     unconfigured,
@@ -48,7 +52,7 @@ GRAFANA = "https://grafana.example"  # checked where it is given
 VOID = {"meta", "link", "input", "br", "img"}
 
 
-def html(targets: Sequence[TargetView], *, admin: bool = True, query: str = "", chosen: str = "") -> str:
+def html(targets: Sequence[TargetAnswer], *, admin: bool = True, query: str = "", chosen: str = "") -> str:
     return html_of(page_of(targets, admin=admin, query=query, chosen=chosen))
 
 
@@ -95,7 +99,7 @@ class Read(HTMLParser):
         return [attributes[name] for _, attributes in self.tags if name in attributes]
 
 
-PAGES: dict[str, Callable[[], list[TargetView]]] = {**SCENES, "hundred": hundred, "hostile": hostile}
+PAGES: dict[str, Callable[[], list[TargetAnswer]]] = {**SCENES, "hundred": hundred, "hostile": hostile}
 
 
 @pytest.mark.parametrize("scene", PAGES)
@@ -148,6 +152,9 @@ def filled(value: Any, text: str) -> Any:
     """The same value with `text` for every line of every string in it; a field that can hold only certain words keeps them."""
     if type(value) is str:
         return "\n".join(text for _ in value.split("\n"))
+    if isinstance(value, Answer):
+        hints = {name: field.annotation for name, field in type(value).model_fields.items()}
+        return replace(value, **{n: filled(getattr(value, n), text) for n in hints if not holds_words(hints[n])})
     if is_dataclass(value) and not isinstance(value, type):
         hints = get_type_hints(type(value))
         changed = {
@@ -230,7 +237,7 @@ def every_page(text: str) -> Iterator[str]:
     for one in scenes:
         view = filled(replace(page_of([one], query="x", chosen="x"), problems=unconfigured().problems), text)
         yield "".join(layout.page(replace(view, grafana_url=GRAFANA), "stamp", drawn))
-    view = replace(page_of(scenes), filter_text="x", page=2, pages=3, matching=300, total=300, trusted=False)
+    view = replace(page_of(scenes), filter_text="x", page=2, pages=3, matching=300, trusted=False)
     yield "".join(layout.page(replace(filled(view, text), grafana_url=GRAFANA), "stamp"))
     yield layout.no_such(text, [(text, text)], "stamp")
     yield layout.runbook_page(text, "", "stamp")
@@ -341,8 +348,8 @@ def test_trouble_leads_to_its_runbook_and_to_grafana() -> None:
     assert {"runbooks/LLMTargetFailing", "runbooks/LLMErrorBudgetBurn"} <= named
     assert {link.removeprefix("runbooks/") for link in named} <= set(runbooks())
     for signal, runbook in (("ttft", "LLMTTFTP99Drift"), ("itl", "LLMITLP99Drift")):
-        drifted = replace(target(), drifts=[Drifting("chat", signal, DriftVerdict("settled", 1.0, active=True))])
-        assert concern(drifted).runbook == runbook
+        drifted = replace(target(), drift=[DriftAnswer.of("chat", signal, DriftVerdict("settled", 1.0, active=True))])
+        assert drifted.concern.runbook == runbook
         assert runbook in runbooks()
     one = page_of([target("a b")], chosen="a b")
     assert "grafana" not in html_of(one).lower()
@@ -355,7 +362,7 @@ def test_trouble_leads_to_its_runbook_and_to_grafana() -> None:
 def test_a_drift_at_a_load_that_was_not_learnt_has_no_size() -> None:
     """The page says why, and not that samples are too few; without a drift it says that there is no verdict."""
     for active, words in ((True, "so neither cause nor size is stated"), (False, "? no verdict: the load is outside")):
-        text = Read(html([replace(SCENES["healthy"]()[0], drifts=at_other_load(active=active))])).text
+        text = Read(html([replace(SCENES["healthy"]()[0], drift=at_other_load(active=active))])).text
         assert words in text
         assert "too few samples since" not in text
         assert "no drift found" not in text
@@ -379,7 +386,7 @@ def test_what_happens_is_said_with_how_much_and_how_sure() -> None:
     (view,) = SCENES["slow"]()
     diagnosis = view.diagnosis
     assert diagnosis is not None
-    assert concern(view).detail.endswith("; queueing (requests waiting: 7.2)")
+    assert view.concern.detail.endswith("; queueing (requests waiting: 7.2)")
     probable = replace(diagnosis, regimes=("unknown",), probable=("queueing",))
     why = "unknown with these measurements"
     for shown, title, detail in (
@@ -394,7 +401,7 @@ def test_what_happens_is_said_with_how_much_and_how_sure() -> None:
         one = replace(view, diagnosis=shown)
         text = Read(html([one])).text
         assert f"{title}: {shown.means}" in text
-        assert concern(one).detail.endswith(detail)
+        assert one.concern.detail.endswith(detail)
         assert (f"Why: {why}" in text) == bool(shown.why)
         assert ("Would tell more" in text) == bool(shown.missing)
 
@@ -402,17 +409,18 @@ def test_what_happens_is_said_with_how_much_and_how_sure() -> None:
 def test_the_percentiles_tell_who_took_the_times() -> None:
     """Below the percentiles of a target; nothing is said before the first read, and few reads are called too few."""
     page = page_of([target()])
-    words = "Timestamps by the kernel; this process read them 0.41 ms later (p99 of the last"
     by_process = "no valid stamp of the kernel"
-    assert f"{words} 1,200 reads), which is in no latency.</p>" in html_of(page).replace("\xa0", " ")
+    text = html_of(page).replace("\xa0", " ")
+    words = "99% of the last 1,200 reads of this process came within 0.41 ms of them; no latency contains this delay."
+    assert f"The kernel takes the timestamps. {words}</p>" in text
     none_yet = html_of(replace(page, receive_delay=None, reads=(0, 0)))
-    assert "by the kernel" not in none_yet
+    assert "kernel takes" not in none_yet
     assert by_process not in none_yet
     few = html_of(replace(page, receive_delay=Quantile(0.99, 0.00041, None, None, 12))).replace("\xa0", " ")
-    assert f"{words} 12 reads, too few for a p99)" in few
+    assert "All of the last 12 reads of this process came within 0.41 ms" in few
     without = html_of(replace(page, receive_delay=None, reads=(0, 1_500)))
     assert f"Of 1,500 reads since the start, 1,500 have {by_process}" in without
-    assert "Timestamps by the kernel" not in without
+    assert "kernel takes" not in without
 
 
 def test_what_rests_on_too_few_samples_says_so() -> None:
@@ -513,10 +521,10 @@ def test_the_probers_own_lateness_is_drawn_and_named() -> None:
 def test_headroom_can_be_followed() -> None:
     """By what arrives, how much more of it there may be, and what fits beside it; bars have a number."""
     one = target()
-    assert one.capacity is not None
-    room = Room(0.2, 0.5, 0.6, 1.2, 3.0, 3.6)
-    capacity = replace(one.capacity, room=room, demand_per_s=4.03, shape=(1_234.0, 75.0))
-    text = Read(html([replace(one, capacity=capacity)])).text
+    assert one.swept is not None
+    headroom = room(0.2, 0.5, 0.6, 1.2, 3.0, 3.6)
+    swept = replace(one.swept, demand_per_s=4.03, shape=(1_234.0, 75.0))
+    text = Read(html([replace(one, headroom=headroom, swept=swept)])).text
     arriving = (
         "4.03 requests/s arrive at the engine now, of 1,234 computed prompt tokens and 75 output tokens on average."
     )
@@ -530,29 +538,24 @@ def test_headroom_can_be_followed() -> None:
 def test_a_headroom_beside_an_slo_without_enough_data_is_an_upper_bound() -> None:
     """The SLO that the sweep could not judge is named, and no bar is drawn."""
     seen = target()
-    assert seen.capacity is not None
-    both = [*seen.capacity.capacities, Capacity("patience", "not_enough_data")]
-    room = Room(None, None, 0.6, None, None, 3.0)
-    capacity = replace(seen.capacity, capacities=both, room=room, demand_per_s=None)
-    text = Read(html([replace(seen, capacity=capacity)], chosen=seen.name)).text
-    assert "at most 60% free : the sweep could not judge patience , which may fail at a lower rate" in text.replace(
-        "free:", "free :"
-    ).replace("patience,", "patience ,")
+    assert seen.swept is not None
+    both = [*seen.swept.capacities, Capacity("patience", "not_enough_data")]
+    bounded = replace(seen, swept=replace(seen.swept, capacities=both), headroom=room(None, None, 0.6, None, None, 3.0))
+    text = Read(html([bounded])).text
+    assert "? at most 60% free: the sweep could not judge patience, which may fail at a lower rate" in text
     assert "of the capacity in use" not in text
-    assert "not known" not in text
-    full = replace(capacity, room=replace(room, upper=-0.1))
-    assert "none, demand is above the capacity" in Read(html([replace(seen, capacity=full)], chosen=seen.name)).text
+    assert "unknown" not in text
+    full = replace(bounded, headroom=room(None, None, -0.1, None, None, 0.0))
+    assert "✗ none, demand is above the capacity" in Read(html([full])).text
 
 
 def test_an_unknown_headroom_is_said_to_be_unknown() -> None:
     """Neither 0% nor 100% free is shown: only the capacity, without a bar, and why."""
-    seen = target()
-    assert seen.capacity is not None
-    unknown = replace(seen.capacity, demand_per_s=None, room=None, why_unknown="the demand is not known at the moment")
-    text = Read(html([replace(seen, capacity=unknown)], chosen=seen.name)).text
-    assert "Headroom is not known: the demand is not known at the moment." in text
+    unknown = replace(target(), headroom=None, headroom_unknown="the demand is not known at the moment")
+    text = Read(html([unknown])).text
+    assert "Headroom: ? unknown, the demand is not known at the moment." in text
     assert "% free" not in text
-    assert "Headroom is not known" not in Read(html([seen], chosen=seen.name)).text
+    assert "unknown" not in Read(html([target()])).text
 
 
 def test_a_sweep_without_enough_data_says_how_many_events_it_had() -> None:
@@ -560,7 +563,7 @@ def test_a_sweep_without_enough_data_says_how_many_events_it_had() -> None:
     lacking = Capacity("ttft", "not_enough_data", samples=127, evidence=UndecidedEvents(1.0, 127, 0, 346))
     one = target()
     last = replace(one.sweeps[0], capacities=(lacking,))
-    text = Read(html([replace(one, capacity=None, sweeps=[last])])).text
+    text = Read(html([replace(one, capacity=None, swept=None, sweeps=[last])])).text
     message = "ttft: not enough data: 127 events at 1/s, about 346 needed"
     assert f"Not known: no sweep has found a capacity. The last sweep: {message}" in text
     assert text.count(message) == 2
@@ -568,7 +571,7 @@ def test_a_sweep_without_enough_data_says_how_many_events_it_had() -> None:
 
 def test_a_shard_without_targets_says_that_others_have_them() -> None:
     """It does not say that no target is configured."""
-    view = replace(page_of(hundred()), targets=(), concerns=(), total=0, matching=0, probes=(), events=())
+    view = replace(page_of(hundred()), targets=(), concerns=(), matching=0, probes=(), events=())
     for changes, text in (
         ({"shard": "1/2", "configured": 3}, "? None of the 3 configured targets belongs to shard 1/2"),
         ({"shard": "1/2", "configured": 1}, "? The one configured target does not belong to shard 1/2"),
@@ -594,7 +597,7 @@ def test_a_probe_that_never_left_can_be_drawn() -> None:
 )
 def test_the_worst_fact_is_the_concern(scene: str, rank: int) -> None:
     """Failing ranks before a missed SLO, that before drift; a paused or new target ranks behind them."""
-    assert concern(SCENES[scene]()[0]).rank == rank
+    assert SCENES[scene]()[0].concern.rank == rank
 
 
 def test_the_prober_says_when_it_is_late() -> None:
@@ -605,24 +608,42 @@ def test_the_prober_says_when_it_is_late() -> None:
     assert banner in "".join(layout.page(late, "stamp"))
     assert banner not in html(targets)
     words = "Prober late: latencies of all targets are not judged"
-    assert view.headline(late).text == f"{words}; 1 target fails; 2 targets were in trouble before"
-    assert view.headline(replace(page_of(SCENES["healthy"]()), trusted=False)).text == words
+    assert late.headline[1] == f"{words}; 1 target fails; 2 targets were in trouble before"
+    assert replace(page_of(SCENES["healthy"]()), trusted=False).headline[1] == words
+    (well,) = (replace(view, slos=[], trusted=False) for view in SCENES["healthy"]())
+    text = Read(html_of(replace(page_of([well]), trusted=False))).text
+    assert "? llama-70b: no verdict: the prober itself is late" in text
+    assert "no problem found" not in text.lower()
 
 
 def test_a_target_that_refuses_connections_says_since_when_and_until_when() -> None:
     """Both its page and its card show the times."""
     (view,) = SCENES["starting"]()
     text = "refuses connections since 10:54:00; counted as failures after 20m, from 11:14:00 UTC (starting_timeout)"
-    assert concern(view).kind == "unknown"
+    assert view.concern.kind == "unknown"
     assert text in Read(html([view])).text
     assert text in Read(html([target(), view])).text
 
 
+@pytest.mark.parametrize(
+    ("view", "has_earlier", "done", "text"),
+    [
+        (SCENES["down"]()[0], True, 3, "No latency: no probe is answered now."),
+        (target(), True, 3, "No latency was measured in the last 10 minutes."),
+        (target(), False, 1, "1 of 3 warm-up probes done."),
+        (target(), False, 3, "3 of 3 warm-up probes done, judging from now."),
+    ],
+)
+def test_a_target_without_latencies_says_why(view: TargetAnswer, has_earlier: bool, done: int, text: str) -> None:
+    """No probe is answered, none was for a while, or the warm-up is not over."""
+    assert why_no_latency(view, has_earlier=has_earlier, done=done, warm_up=3) == text
+
+
 def test_a_failing_target_shows_no_latency_as_of_now() -> None:
     """Its card has none, its page only those of all samples that are kept; a neighbour's card has a table."""
-    (down,) = (replace(view, quantiles={}, latest={}, earlier=target().earlier) for view in SCENES["down"]())
+    (down,) = (replace(view, earlier=target().earlier) for view in SCENES["down"]())
     assert html([down, target("up")]).count("No latency: no probe is answered now.") == 1
-    page = Read(html([replace(down, sampled=target().sampled)])).text
+    page = Read(html([down])).text
     assert "No latency: no probe is answered now." in page
     assert "since " in page
 

@@ -1,7 +1,6 @@
 """Snapshots of all targets, which `prober watch` writes and draws: the same values as on the page and in the API."""
 
 import json
-from dataclasses import replace
 from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,10 +11,11 @@ from prober import __version__
 from prober.measure.event import TargetEvent
 from prober.measure.target_state import TargetState
 from prober.probing.event_log import EventLog
-from prober.web.api_types import EndedProbe, ProbeAnswer, Snapshot, TargetAnswer, dumped
-from prober.web.page.view import Problem, TargetView
+from prober.web.api_types import EndedProbe, ProbeAnswer, dumped
 from prober.web.snapshots import Snapshots
+from prober.web.targets import Problem, Snapshot, TargetAnswer
 from tests.web import scenes
+from tests.web.scenes import replace
 
 STATES = (
     *(scenes.healthy, scenes.slow, scenes.drifting, scenes.full, scenes.down, scenes.nothing, scenes.starting),
@@ -26,13 +26,13 @@ STATES = (
 class Rig:
     """Snapshots of views that a test changes."""
 
-    def __init__(self, *views: TargetView) -> None:
+    def __init__(self, *views: TargetAnswer) -> None:
         self.views, self.problems, self.events = list(views), dict[str, Problem](), EventLog()
         clock = SimpleNamespace(unix_s=lambda: scenes.NOW, now_ns=lambda: 0)
         context = SimpleNamespace(clock=clock, events=self.events, trust=SimpleNamespace(trusted=lambda now_ns: True))
         self.snapshots = Snapshots(cast(Any, self), cast(Any, context))
 
-    async def targets(self) -> list[TargetView]:
+    async def targets(self) -> list[TargetAnswer]:
         """As of `Views`."""
         return self.views
 
@@ -49,7 +49,7 @@ async def test_targets_are_those_of_the_api_and_can_be_read_back(scene: Any) -> 
     """In each state: `targets` is the data of /api/v1/targets, and the type of the line reads the line."""
     rig = Rig(*scene())
     line = await rig.take()
-    assert line["targets"] == [json.loads(dumped(TargetAnswer.model_validate(view))) for view in rig.views]
+    assert line["targets"] == [json.loads(dumped(view)) for view in rig.views]
     assert (line["format"], line["version"], line["prober"], line["time"]) == (
         "prober-watch",
         1,
@@ -89,10 +89,10 @@ async def test_a_snapshot_has_the_probes_and_events_since_the_one_before() -> No
 async def test_the_sentences_are_those_of_the_page() -> None:
     """One concern for each target in the order of `targets`, the headline, and what of the configuration is not in effect."""
     rig = Rig(*scenes.healthy(), replace(scenes.down()[0], key="b", name="b"))
-    rig.problems["web"] = Problem("not applied", ("a.yaml: x: unknown",))
+    rig.problems["web"] = Problem(headline="not applied", mistakes=["a.yaml: x: unknown"])
     line = await rig.take()
     assert [(fact["target"], fact["kind"], fact["text"]) for fact in line["concerns"]] == [
-        ("llama-70b", "good", "well"),
+        ("llama-70b", "good", "no problem found"),
         ("b", "bad", "failing"),
     ]
     assert line["concerns"][1]["detail"] == "connect_refused: 127.0.0.1:8000 refused the connection"

@@ -8,7 +8,8 @@ from prober.measure.outcome import ANSWERED, NEUTRAL, Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
 from prober.measure.timeline_text import format_duration
-from prober.web.page.view import RECENT, Kind
+from prober.web.page.view import RECENT
+from prober.web.targets import Kind
 
 WIDTH, HEIGHT = 360, 16  # of a timeline
 LEFT = 40  # units of a timeline before the due time, for connecting

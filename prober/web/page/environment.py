@@ -14,8 +14,12 @@ from markupsafe import Markup
 
 from prober.measure.printable import printable
 from prober.web.page.filters import FILTERS
+from prober.web.targets import LATE, NO_CAPACITY, NO_DRIFT_DATA
 
 CONSTANTS = {
+    "late": LATE,
+    "no_capacity": NO_CAPACITY,
+    "no_drift_data": NO_DRIFT_DATA,
     "max_mistakes": 20,  # of a configuration, that are listed
     "max_open_probes": 12,  # the others are folded away
     "max_sweeps": 6,

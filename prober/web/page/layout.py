@@ -7,7 +7,8 @@ from typing import Any
 from prober.features.experiments.report.document import Figure
 from prober.web.page.environment import pieces, ready_made
 from prober.web.page.filters import cut
-from prober.web.page.view import PageView, concern, headline, listed_concerns
+from prober.web.page.view import PageView
+from prober.web.targets import attention
 
 REFRESH_S = 5
 NAMED = 8  # concerns that the fleet page lists
@@ -21,19 +22,14 @@ def page(view: PageView, stamp: str, charts: Sequence[Figure] = ()) -> Iterator[
         stamp: changes with the style sheet and the script, so that browsers may keep both
         charts: of the target's last sweeps
     """
-    values: dict[str, Any] = {
-        "page": view,
-        "events": view.events,
-        "now": view.at_unix_s,
-        "headline": headline(view),
-    }
+    values: dict[str, Any] = {"page": view, "events": view.events, "now": view.at_unix_s}
     if view.is_target_page and view.targets:
         target = view.targets[0]
-        values |= {"target": target, "concern": concern(target)}
+        values |= {"target": target, "concern": target.concern}
         values["charts"] = [replace(chart, svg=ready_made(chart.svg)) for chart in charts]
         yield from _pieces("target.html", f"{cut(target.name, 80)} – llm-slo-prober", stamp, **values)
     else:
-        values |= {"listed": listed_concerns(view), "max_listed": NAMED}
+        values |= {"listed": attention(view.concerns), "max_listed": NAMED}
         yield from _pieces("fleet.html", "llm-slo-prober", stamp, **values)
 
 

@@ -1,0 +1,548 @@
+"""A target as people see it: one model for the pages, the API and `prober watch`, with its states and figures in words.
+
+`Views` fills it; the OpenAPI document is generated from it. Fields that are excluded from the JSON are shown on the pages only.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, is_dataclass
+from datetime import UTC, datetime
+from itertools import pairwise
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import AliasPath, Field, GetPydanticSchema, PlainSerializer
+from pydantic_core import core_schema
+
+from prober.config.target import Estimate
+from prober.config.units import counted
+from prober.features.diagnosis.diagnosis import Diagnosis
+from prober.features.drift.state import DriftVerdict, Shift
+from prober.features.slo.compliance import Compliance
+from prober.measure.engine_signals import EngineSignals
+from prober.measure.result import ProbeResult
+from prober.measure.target_state import UNANSWERED_STATES, TargetState
+from prober.measure.timeline_text import format_duration
+from prober.results.capacity import Capacity
+from prober.results.result import Result
+from prober.web.api_types import Answer, EndedProbe, EventAnswer, SweepAnswer
+
+Kind = Literal["good", "bad", "few", "unknown"]  # few: a warning
+SIGNS: dict[Kind, str] = {"good": "✓", "bad": "✗", "few": "▲", "unknown": "?"}
+SIGNALS = {"ttft": "TTFT", "ttft_answer": "TTFT of the answer", "tpot": "TPOT", "itl": "ITL", "e2e": "E2E"}
+SLO_STATES: dict[Compliance, tuple[Kind, str]] = {
+    "met": ("good", "met"),
+    "missed": ("bad", "missed"),
+    "no_data": ("unknown", "no data"),
+}
+RUNBOOKS = {"rejected": "LLMProbeRejected", "over_budget": "LLMProbeBudgetExhausted"}
+DRIFT_RUNBOOKS = {"ttft": "LLMTTFTP99Drift", "itl": "LLMITLP99Drift"}
+LOW_RATIO = 0.2  # of a budget or a capacity: a smaller rest is a warning
+LATE = "the prober itself is late: latencies are not judged, failures are"
+NO_DRIFT_DATA = "no streamed answer has been measured yet"
+NO_CAPACITY = "no sweep has found a capacity"
+DAY_S = 86_400
+_AS_IT_IS = GetPydanticSchema(lambda _source, _handler: core_schema.any_schema())
+
+
+def time_of_day(unix_s: float) -> str:
+    """Hours, minutes and seconds, UTC."""
+    return f"{datetime.fromtimestamp(unix_s, UTC):%H:%M:%S}"
+
+
+def clock_time(unix_s: float, now_unix_s: float) -> str:
+    """Time of day within twelve hours of now, else date and time; UTC."""
+    if abs(now_unix_s - unix_s) < DAY_S / 2:
+        return time_of_day(unix_s)
+    return f"{datetime.fromtimestamp(unix_s, UTC):%Y-%m-%d %H:%M}"
+
+
+def share(ratio: float) -> str:
+    """A ratio in percent; it reads 0% or 100% only if it is exactly that."""
+    if 0 < ratio < 0.01:
+        return "under 1%"
+    return "over 99%" if 0.99 < ratio < 1 else f"{ratio:.0%}"
+
+
+def amount(value: float) -> str:
+    """A large number with three significant digits."""
+    for size, unit in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
+        if abs(value) >= size:
+            return f"{value / size:.3g}{unit}"
+    return f"{value:.3g}"
+
+
+def signal_name(signal: str) -> str:
+    """`TTFT` of `ttft`."""
+    return SIGNALS.get(signal, signal)
+
+
+class SloAnswer(Answer):
+    """The compliance of a window with an SLO.
+
+    since: from when on this prober has counted; threshold and window: seconds
+    """
+
+    slo: str = Field(validation_alias=AliasPath("slo", "name"))
+    workload: str
+    signal: str = Field(validation_alias=AliasPath("slo", "signal"))
+    threshold: float | None = Field(validation_alias=AliasPath("slo", "threshold_s"))
+    state: Compliance
+    events: int
+    bad_events: int = Field(validation_alias=AliasPath("bad"))
+    objective: float = Field(validation_alias=AliasPath("slo", "objective"))
+    window: float = Field(validation_alias=AliasPath("slo", "window_s"))
+    since: float = Field(validation_alias=AliasPath("since_unix_s"))
+    why: str
+
+    @property
+    def kind(self) -> Kind:
+        """Good if met, bad if missed."""
+        return SLO_STATES[self.state][0]
+
+    @property
+    def word(self) -> str:
+        """The state."""
+        return SLO_STATES[self.state][1]
+
+    @property
+    def bad_ratio(self) -> float:
+        """Bad events ÷ events."""
+        return self.bad_events / max(1, self.events)
+
+    @property
+    def objective_words(self) -> str:
+        """As `99% of TTFT ≤ 500 ms`."""
+        threshold = f" ≤ {format_duration(self.threshold)}" if self.threshold is not None else ""
+        return f"{self.objective * 100:.6g}% of {signal_name(self.signal)}{threshold}"
+
+
+class QuantileAnswer(Answer):
+    """A quantile in seconds with its 95% interval. enough: it has enough samples for a decision."""
+
+    workload: str
+    signal: str
+    q: float
+    estimate: float
+    lower: float | None
+    upper: float | None
+    count: int
+    enough: bool
+    since: float = Field(0.0, exclude=True)  # Unix seconds of the first sample
+
+
+class ShiftAnswer(Answer):
+    """A quantile since a change ÷ the same before it, with its 95% interval; of `itl` a quantile of the p99 of each answer."""
+
+    q: float
+    ratio: float
+    lower: float
+    upper: float
+    count: int
+
+    @property
+    def words(self) -> str:
+        """As `p50 ×1.31 [1.24, 1.39]`."""
+        return f"p{self.q * 100:g} ×{self.ratio:.3g} [{self.lower:.3g}, {self.upper:.3g}]"
+
+
+class DriftAnswer(Answer):
+    """Drift of a latency. evidence: on a log scale; 1 raises the alarm. why: what the load says of it, or why there is no verdict."""
+
+    workload: str
+    signal: str
+    phase: str
+    evidence: float
+    active: bool
+    cause: str | None
+    load: str
+    why: str
+    since: float | None
+    shifts: list[ShiftAnswer]
+
+    @classmethod
+    def of(cls, workload: str, signal: str, verdict: DriftVerdict, shifts: Sequence[Shift] = ()) -> "DriftAnswer":
+        """The verdict on one latency. shifts: only while the signal is away from its baseline"""
+        values = {**verdict._asdict(), "why": verdict.why, "since": verdict.since_unix_s, "shifts": list(shifts)}
+        return cls.model_validate({"workload": workload, "signal": signal, **values})
+
+    def words(self, now_unix_s: float) -> tuple[Kind, str]:
+        """Slower than the baseline, no drift found, or no verdict and why."""
+        if self.active:
+            return "few", "slower" if self.since is None else f"slower since {clock_time(self.since, now_unix_s)}"
+        if self.phase == "learning":
+            return "unknown", "learning the baseline, which takes days"
+        if self.why:
+            return "unknown", f"no verdict: {self.why}"
+        return "good", f"no {'large ' if self.phase == 'provisional' else ''}drift found ({self.phase})"
+
+    @property
+    def sizes(self) -> list[str]:
+        """The size of an active drift in words, a quantile each."""
+        if not self.active or self.shifts:
+            return [shift.words for shift in self.shifts if self.active]
+        return ["not stated" if self.load in ("outside", "missing") else "too few samples since the alarm for its size"]
+
+
+class BudgetAnswer(Answer):
+    """A budget over any 24 hours, in tokens, or in dollars if budget is cost."""
+
+    budget: str
+    limit: float
+    spent: float
+
+    @property
+    def kind(self) -> Kind:
+        """Good, a warning if little is left, bad if nothing is."""
+        left = 1 - self.spent / self.limit
+        return "good" if left > LOW_RATIO else "few" if left > 0 else "bad"
+
+    @property
+    def words(self) -> str:
+        """The used amount and the limit."""
+        is_cost = self.budget == "cost"
+        spent, limit = (f"${value:.2f}" if is_cost else amount(value) for value in (self.spent, self.limit))
+        return f"{spent} of {limit}{'' if is_cost else f' {self.budget}'} in the last 24 hours"
+
+
+class SweepingAnswer(Answer):
+    """A running sweep. rate: requests per second that it adds; stage and rate are null while it sends nothing."""
+
+    phase: str
+    stage: int | None
+    rate: float | None = Field(validation_alias=AliasPath("rate_per_s"))
+    requests: int
+    in_flight: int
+    elapsed_s: float
+
+
+class HeadroomAnswer(Answer):
+    """Free share of the capacity, and requests/s of the sweep's shape that can be added."""
+
+    lower: float | None
+    estimate: float | None
+    upper: float | None
+    addable_lower: float | None
+    addable: float | None
+    addable_upper: float | None
+
+
+class NoDataAnswer(Answer):
+    """A workload of which every probe ends without data. state: rejected or over_budget; reason: how the last one ended."""
+
+    workload: str
+    state: str
+    reason: str
+    detail: str = Field(validation_alias=AliasPath("text"))
+
+
+class StartingAnswer(Answer):
+    """A target that refuses connections and has never answered. since: first probe; until: from then on this is a failure."""
+
+    since: float
+    until: float
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class SweptCapacity:
+    """The capacities that the last successful sweep found, beside the demand. None: not known.
+
+    at_unix_s: when the sweep ended
+    demand_per_s: requests that arrive at the engine now
+    shape: mean computed prompt tokens and output tokens of a request now
+    exhausted_unix_s: when demand is forecast to reach the capacity
+    """
+
+    capacities: Sequence[Capacity]
+    at_unix_s: float
+    demand_per_s: float | None = None
+    exhausted_unix_s: float | None = None
+    shape: tuple[float, float] | None = None
+
+
+class EngineTrend(NamedTuple):
+    """A signal of the engine's page. values: of readings, oldest first, None where it is not known; unit: `ratio` for shares"""
+
+    name: str
+    values: Sequence[float | None]
+    unit: str = ""
+
+
+def engine_trends(readings: Sequence[tuple[float, EngineSignals]]) -> list[EngineTrend]:
+    """State of the engine over these readings, at (seconds of one clock, signals); signals that the page lacks are left out."""
+
+    def rates(read: Callable[[EngineSignals], float | None], per_s: float) -> list[float | None]:
+        return [
+            None
+            if (old := read(before)) is None or (new := read(after)) is None
+            else max(0.0, new - old) / (at_s - since_s) * per_s
+            for (since_s, before), (at_s, after) in pairwise(readings)
+            if at_s > since_s
+        ]
+
+    trends = (
+        EngineTrend("requests running", [signals.requests_running for _, signals in readings]),
+        EngineTrend("requests waiting", [signals.requests_waiting for _, signals in readings]),
+        EngineTrend("KV cache in use", [signals.kv_cache_usage_ratio_max for _, signals in readings], "ratio"),
+        EngineTrend("preemptions", rates(lambda signals: signals.preemptions_total, 60.0), "/min"),
+        EngineTrend("answer tokens", rates(lambda signals: signals.generation_tokens_total, 1.0), "/s"),
+    )
+    return [trend for trend in trends if any(value is not None for value in trend.values)]
+
+
+@dataclass(slots=True)
+class LatencyRow:
+    """Quantiles of one latency of a workload by level: of the last ten minutes, of the last minute, of all kept samples."""
+
+    workload: str
+    signal: str
+    recent: dict[float, QuantileAnswer] = field(default_factory=dict)
+    latest: dict[float, QuantileAnswer] = field(default_factory=dict)
+    earlier: dict[float, QuantileAnswer] = field(default_factory=dict)
+
+    @property
+    def count(self) -> int:
+        """Number of samples of the last ten minutes."""
+        return next((quantile.count for quantile in self.recent.values()), 0)
+
+    @property
+    def earlier_count(self) -> int:
+        """Number of all kept samples."""
+        return next((quantile.count for quantile in self.earlier.values()), 0)
+
+    @property
+    def earlier_since(self) -> float:
+        """Unix seconds of the first kept sample."""
+        return next((quantile.since for quantile in self.earlier.values()), 0.0)
+
+
+class ConcernAnswer(Answer):
+    """The most important fact about a target, as the page words it. rank: 0 is worst; kind: good, bad, few (a warning) or unknown."""
+
+    target: str
+    rank: int
+    kind: Kind
+    text: str
+    detail: str = ""
+    key: str = Field("", exclude=True)
+    runbook: str = Field("", exclude=True)  # alert whose runbook says what to do; empty if none does
+
+
+class TargetAnswer(Answer):
+    """A target. other_model: the model that its answers name, several joined by `|`; empty if it is `model`.
+
+    paused: when it was paused; capacity: result of the last sweep with a capacity, in words
+    last_sweep: the last one that ended, which may have found no capacity
+    buffered: most of its last answers arrived all at once or several tokens at a time; null until enough were seen
+    quantiles: of the last ten minutes, latest: of the last minute, both empty while no probe is answered
+    earlier: of all samples that are kept, the last 4,096
+    no_latency: why `quantiles` is empty, else empty
+    reason: of the state; empty if it is `ready`
+    no_data: workloads without data; all of them while the state is `rejected` or `over_budget`
+    starting: null unless the state is `starting` because it refuses connections
+    labels: those that all its series have, by name, from the configuration or its discovery
+    """
+
+    name: str
+    url: str
+    labels: dict[str, str] = Field(default_factory=dict)
+    model: str
+    other_model: str
+    engine: str
+    state: str
+    reason: str
+    no_data: list[NoDataAnswer] = Field(default_factory=list)
+    starting: StartingAnswer | None
+    buffered: bool | None
+    paused: float | None
+    outcomes: dict[str, int] = Field(default_factory=dict)
+    slos: list[SloAnswer] = Field(default_factory=list)
+    quantiles: list[QuantileAnswer] = Field(default_factory=list)
+    latest: list[QuantileAnswer] = Field(default_factory=list)
+    earlier: list[QuantileAnswer] = Field(default_factory=list)
+    no_latency: str = ""
+    diagnosis: Annotated[
+        Diagnosis | None,
+        _AS_IT_IS,
+        PlainSerializer(lambda it: asdict(it) if is_dataclass(it) else it, return_type=dict[str, Any] | None),
+    ]
+    capacity: str | None
+    headroom: HeadroomAnswer | None = None
+    headroom_unknown: str = ""
+    drift: list[DriftAnswer] = Field(default_factory=list)
+    budgets: list[BudgetAnswer] = Field(default_factory=list)
+    sweep: SweepingAnswer | None
+    last_sweep: SweepAnswer | None
+
+    key: str = Field("", exclude=True)  # its address on the page and in the API, known before its name is
+    trusted: bool = Field(True, exclude=True)  # the prober trusts its own timing
+    buffering: str = Field("", exclude=True)  # evidence and consequence of held-back answers, in words
+    workloads: list[str] = Field(default_factory=list, exclude=True)  # those that probe it
+    probes: Annotated[Sequence[ProbeResult], _AS_IT_IS] = Field((), exclude=True)  # the last ones, latest first
+    sweeps: Annotated[Sequence[Result], _AS_IT_IS] = Field((), exclude=True)  # the last results, latest first
+    sweepable: bool = Field(False, exclude=True)  # the configuration has a sweep for it
+    swept: Annotated[SweptCapacity | None, _AS_IT_IS] = Field(None, exclude=True)
+    estimate: Annotated[Estimate | None, _AS_IT_IS] = Field(None, exclude=True)
+    engine_trends: Annotated[Sequence[EngineTrend], _AS_IT_IS] = Field((), exclude=True)  # of the last ten minutes
+
+    @property
+    def is_unanswered(self) -> bool:
+        """No probe is answered now: what was measured describes the past."""
+        return self.state in UNANSWERED_STATES
+
+    @property
+    def latencies(self) -> list[LatencyRow]:
+        """Sorted by workload, then TTFT before TPOT before ITL before E2E."""
+        rows: dict[tuple[str, str], LatencyRow] = {}
+        for name in ("earlier", "quantiles", "latest"):
+            for quantile in getattr(self, name):
+                row = rows.setdefault(
+                    (quantile.workload, quantile.signal), LatencyRow(quantile.workload, quantile.signal)
+                )
+                getattr(row, "recent" if name == "quantiles" else name)[quantile.q] = quantile
+        places = {signal: place for place, signal in enumerate(SIGNALS)}
+        return sorted(rows.values(), key=lambda row: (row.workload, places.get(row.signal, len(places))))
+
+    @property
+    def busiest_latencies(self) -> list[LatencyRow]:
+        """Latencies of the last ten minutes of the workload with the most samples."""
+        rows = [row for row in self.latencies if row.recent]
+        busiest = max(rows, key=lambda row: row.count, default=None)
+        return [row for row in rows if busiest is not None and row.workload == busiest.workload]
+
+    @property
+    def other_workloads(self) -> int:
+        """Number of further workloads with latencies of the last ten minutes."""
+        return max(0, len({quantile.workload for quantile in self.quantiles}) - 1)
+
+    @property
+    def headroom_words(self) -> tuple[Kind, str]:
+        """The free share of the capacity, or that it is unknown and why."""
+        room = self.headroom
+        bound = None if room is None else room.estimate if room.estimate is not None else room.upper
+        if room is None or bound is None:
+            return "unknown", f"unknown, {NO_CAPACITY if self.capacity is None else self.headroom_unknown}"
+        if bound < 0:
+            text = "none, demand is above the capacity"
+        else:
+            text = f"{'at most ' if room.estimate is None else ''}{share(bound)} free"
+        if room.estimate is not None and room.lower is not None and room.upper is not None:
+            text += f" [{room.lower:.0%}, {room.upper:.0%}]"
+        low = room.lower if room.lower is not None else bound
+        return (
+            "bad" if bound <= 0 else "unknown" if room.estimate is None else "few" if low <= LOW_RATIO else "good",
+            text,
+        )
+
+    @property
+    def concern(self) -> ConcernAnswer:
+        """The most important fact."""
+        missed = [slo for slo in self.slos if slo.state == "missed"]
+        without_data = [slo for slo in self.slos if slo.state == "no_data"]
+        drifted = [drift for drift in self.drift if drift.active]
+        cause = self.diagnosis.headline if self.diagnosis else ""
+        if self.paused is not None:
+            return self._concern(5, "unknown", "paused", "no probes and no sweeps start until it is resumed")
+        if self.state == TargetState.FAILING:
+            return self._concern(0, "bad", "failing", self.reason, "LLMTargetFailing")
+        if self.state == TargetState.REJECTED:
+            return self._concern(0, "bad", "rejects the probes", self.reason, RUNBOOKS[self.state])
+        if missed:
+            worst = max(missed, key=lambda slo: slo.bad_ratio)
+            detail = f"{worst.bad_ratio:.2%} bad, {(1 - worst.objective) * 100:.4g}% allowed"
+            detail += f"; {cause}" if cause else ""
+            return self._concern(1, "bad", f"SLO missed: {_slo_names(missed)}", detail, "LLMErrorBudgetBurn")
+        if self.state == TargetState.OVER_BUDGET:
+            return self._concern(2, "few", "no data: over budget", self.reason, RUNBOOKS[self.state])
+        if self.no_data:
+            first = self.no_data[0]
+            names = ", ".join(workload.workload for workload in self.no_data if workload.state == first.state)
+            return self._concern(
+                2, "few", f"no data of {names}: {first.state}", first.reason, RUNBOOKS.get(first.state, "")
+            )
+        if drifted:
+            signals = ", ".join(dict.fromkeys(signal_name(drift.signal) for drift in drifted))
+            runbook = DRIFT_RUNBOOKS.get(drifted[0].signal, "")
+            return self._concern(2, "few", f"slower than its baseline: {signals}", cause, runbook)
+        if self.diagnosis is not None:
+            return self._concern(3, "few", cause, self.diagnosis.means)
+        if self.state != TargetState.READY:
+            return self._concern(4, "unknown", self.state, self.reason)
+        if without_data:
+            text = f"no verdict on SLO: {_slo_names(without_data)}"
+            return self._concern(6, "unknown", text, without_data[0].why, "LLMSLONoData")
+        if not self.trusted:
+            return self._concern(6, "unknown", "no verdict: the prober itself is late")
+        return self._concern(9, "good", "no problem found")
+
+    def _concern(self, rank: int, kind: Kind, text: str, detail: str = "", runbook: str = "") -> ConcernAnswer:
+        return ConcernAnswer(
+            target=self.name, rank=rank, kind=kind, text=text, detail=detail, key=self.key, runbook=runbook
+        )
+
+
+def _slo_names(slos: Sequence[SloAnswer]) -> str:
+    return ", ".join(dict.fromkeys(slo.slo for slo in slos))
+
+
+def attention(concerns: Sequence[ConcernAnswer]) -> list[ConcernAnswer]:
+    """The concerns of targets that need attention; if none does, of those without a verdict."""
+    not_good = [concern for concern in concerns if concern.kind != "good"]
+    return [concern for concern in not_good if concern.kind in ("bad", "few")] or not_good
+
+
+def headline(
+    concerns: Sequence[ConcernAnswer], *, trusted: bool, shard: str = "", configured: int = 0
+) -> tuple[Kind, str]:
+    """The most important fact about all targets.
+
+    trusted: the prober trusts its own timing; shard: of this prober, as 1/3; configured: number of targets of all shards
+    """
+    total, listed = len(concerns), attention(concerns)
+    if total == 0 and configured and shard:
+        if configured == 1:
+            return "unknown", f"The one configured target does not belong to shard {shard}"
+        return "unknown", f"None of the {configured:,} configured targets belongs to shard {shard}"
+    if total == 0:
+        return "unknown", "No target is configured"
+    if not trusted:
+        text = "Prober late: latencies of all targets are not judged"
+        if failing := sum(concern.rank == 0 for concern in listed):
+            text += f"; {counted(failing, 'target')} {'fail' if failing > 1 else 'fails'}"
+        if slow := sum(concern.rank > 0 and concern.kind in ("bad", "few") for concern in listed):
+            text += f"; {counted(slow, 'target')} {'were' if slow > 1 else 'was'} in trouble before"
+        return "bad", text
+    if not listed:
+        return "good", f"No problem found on any of {total} targets"
+    kind = min((concern.kind for concern in listed), key=("bad", "few", "unknown").index)
+    if kind == "unknown":
+        return kind, f"No problem found; {len(listed)} of {total} targets have no verdict"
+    return kind, f"{len(listed)} of {total} targets {'needs' if len(listed) == 1 else 'need'} attention"
+
+
+class Problem(Answer):
+    """A part of the configuration that is not in effect. mistakes: what is wrong where, and what to do."""
+
+    headline: str
+    mistakes: list[str]
+
+
+class Snapshot(Answer):
+    """All targets at one moment.
+
+    time: Unix seconds; prober: its version; trusted: whether it trusts its own timing; headline: the first sentence of the page
+    targets: as of `/api/v1/targets`; concerns: one for each of them, in the same order
+    probes: that ended since the snapshot before, in the order of their due times, of each target at most the last 40
+    events: since the snapshot before, oldest first
+    """
+
+    format: Literal["prober-watch"] = "prober-watch"
+    version: Literal[1] = 1
+    time: float
+    prober: str
+    trusted: bool
+    headline: str
+    problems: list[Problem]
+    targets: list[TargetAnswer]
+    concerns: list[ConcernAnswer]
+    probes: list[EndedProbe]
+    events: list[EventAnswer]
