@@ -22,7 +22,7 @@ class Delivery:
         self._last_ns = 0
 
     @asynccontextmanager
-    async def prepared(self, keepalive_s: float, comment: bytes) -> AsyncIterator[None]:
+    async def prepared(self, keepalive_s: float = 0.0, comment: bytes = b"") -> AsyncIterator[None]:
         """Send the headers; during the context `comment` is sent after every `keepalive_s` (0: never) without a write."""
         write_at_once(self._request)
         await self._response.prepare(self._request)
@@ -97,18 +97,12 @@ def write_at_once(request: web.Request) -> None:
         request.transport.set_write_buffer_limits(high=0)
 
 
-async def send_response(
-    response: web.Response, request: web.Request, record: Record, clock: Clock, tokens: int = 0
-) -> None:
-    """Send an answer that is not a stream; with `tokens` of content in it."""
+async def send_response(response: web.Response, request: web.Request, record: Record, clock: Clock) -> None:
+    """Send an answer without content."""
     write_at_once(request)
     await response.prepare(request)
     record.ended = "complete"
-    record.completion_tokens = tokens
     record.first_write_ns = record.end_ns = clock.now_ns()
-    if tokens:
-        record.writes.append(record.end_ns)
-        record.tokens.append(tokens)
     await response.write_eof()
 
 

@@ -1,16 +1,15 @@
 """Generates one answer, streamed or not."""
 
 import asyncio
-import os
 from dataclasses import replace
 
 from aiohttp import web
 
 from prober.mock.completion_request import CompletionRequest, error_body
-from prober.mock.delivery import Delivery, reset, send_response, write_at_once
+from prober.mock.delivery import Delivery
 from prober.mock.faults import Fault
 from prober.mock.record import Record
-from prober.mock.script import answer, opening
+from prober.mock.script import CUTS, answer, opening, whole
 from prober.mock.service import Place, Service
 from prober.mock.structured_answer import deltas, spoiled
 from prober.mock.wire import Chunks, Wire, plain_answer
@@ -18,7 +17,6 @@ from prober.mock.wire import Chunks, Wire, plain_answer
 HEADERS = {"Server": "uvicorn"}
 _STREAM_HEADERS = HEADERS | {"Content-Type": "text/event-stream; charset=utf-8"}
 _SILENT = frozenset({"no_first_token", "role_then_keepalive", "endless"})
-_HALVED = frozenset({"stall", "truncated", "reset", "crash"})
 
 
 class Generation:
@@ -103,43 +101,19 @@ class Generation:
             due_ns = started_ns + emission.due_ns
         await self._service.pacer.sleep_until(due_ns)
         if self._name in _SILENT:
-            await _wait_forever()
+            await asyncio.get_running_loop().create_future()
         reasoning = min(self._service.behaviour.reasoning, tokens)
         body = plain_answer(self._wire, completion, self._record, int(self._service.pacer.unix_s()), tokens, reasoning)
-        if self._name in _HALVED:
-            return await self._cut(body), due_ns
         if self._name == "error_in_stream":
             body = error_body("EngineCore encountered an issue.", "InternalServerError", 500)
         elif self._name == "malformed":
             body = body[: len(body) // 2]
         elif self._fault and self._name == "big_line":
             body += b" " * self._fault.count
-        response = web.Response(body=body, content_type="application/json", headers=HEADERS)
-        await send_response(response, self._request, self._record, self._service.pacer, tokens)
-        self._record.late_ns = (self._record.end_ns or due_ns) - due_ns
-        return response, due_ns
-
-    async def _cut(self, body: bytes) -> web.StreamResponse:
-        """Send half of the answer, then nothing, a close, a reset, or exit the process."""
         response = web.StreamResponse(headers=HEADERS | {"Content-Type": "application/json"})
         response.content_length = len(body)
-        write_at_once(self._request)
-        await response.prepare(self._request)
-        record = self._record
-        record.ended = "cut"
-        record.first_write_ns = self._service.pacer.now_ns()
-        await response.write(body[: len(body) // 2])
-        if self._name == "stall":
-            await _wait_forever()
-        record.end_ns = self._service.pacer.now_ns()
-        if self._name == "crash":
-            os._exit(1)
-        if self._name == "reset":
-            reset(self._request)
-        elif self._request.transport is not None:
-            self._request.transport.close()
-        return response
-
-
-async def _wait_forever() -> None:
-    await asyncio.get_running_loop().create_future()
+        if self._name in CUTS:
+            response.force_close()
+        delivery = Delivery(response, self._request, self._record, self._service.pacer)
+        async with delivery.prepared():
+            return response, await delivery.send(whole(body, tokens, self._name), due_ns)

@@ -9,7 +9,6 @@ from prober.mock.faults import Fault
 from prober.mock.wire import Chunks
 
 ROLE_ONLY = frozenset({"no_first_token", "role_then_keepalive"})
-INTERRUPTIONS = frozenset({"error_in_stream", "truncated", "reset", "crash", "stall", "malformed", "big_line"})
 
 
 class Kind(Enum):
@@ -22,6 +21,9 @@ class Kind(Enum):
     RESET = auto()
     CRASH = auto()
     SILENCE = auto()
+
+
+CUTS = {"truncated": Kind.CUT, "reset": Kind.RESET, "crash": Kind.CRASH, "stall": Kind.SILENCE}  # by fault
 
 
 class Step(NamedTuple):
@@ -51,7 +53,18 @@ def answer(
         return _endless_silence(chunks, fault.argument)
     steps = _empty(chunks, plan, role) if fault and fault.name == "empty" else _content(chunks, plan, tokens, role)
     steps = _with_end(chunks, steps, done)
-    return _with_fault(chunks, steps, fault) if fault and fault.name in INTERRUPTIONS else steps
+    return (
+        _with_fault(chunks, steps, fault)
+        if fault and fault.name in {*CUTS, "error_in_stream", "malformed", "big_line"}
+        else steps
+    )
+
+
+def whole(body: bytes, tokens: int, fault: str) -> list[Step]:
+    """The steps of an answer that is not streamed; half of it where a fault cuts it."""
+    if fault in CUTS:
+        return [Step(0, Kind.OTHER, body[: len(body) // 2]), Step(0, CUTS[fault])]
+    return [Step(0, Kind.CONTENT if tokens else Kind.OTHER, body, tokens), Step(0, Kind.END)]
 
 
 def _content(chunks: Chunks, plan: Iterable[Emission], tokens: int | None, role: str) -> Iterator[Step]:
@@ -116,5 +129,4 @@ def _interruption(chunks: Chunks, fault: Fault, due_ns: int) -> Iterator[Step]:
             for data in chunks.huge(fault.count):
                 yield Step(due_ns, Kind.OTHER, data)
         case name:
-            kinds = {"truncated": Kind.CUT, "reset": Kind.RESET, "crash": Kind.CRASH, "stall": Kind.SILENCE}
-            yield Step(due_ns, kinds[name])
+            yield Step(due_ns, CUTS[name])

@@ -77,7 +77,7 @@ def _check(slo: Slo, use: JudgedStream, pair: Pair, least: int) -> FiringCheck:
     bad_long = max(bad_long, 2)
     problem = ""
     if share >= 1:
-        lowest = 100 * (1 - 1 / pair.burn)
+        lowest = 100 * float(1 - 1 / pair.burn)
         problem = (
             f"burn rate {pair.burn} of a budget of {format_percent(slo.error_budget_ratio)} is {format_percent(share)} "
             f"of all events, which cannot occur; use an objective above {lowest:.4g}%"
