@@ -105,6 +105,9 @@ class _LoopTime:
     def now_ns(self) -> int:
         return round(self._loop.time() * 1e9)
 
+    def run_due(self) -> None:
+        pass
+
 
 @cache
 def _system_trust() -> ClientTls:

@@ -52,6 +52,9 @@ class Now:
     def now_ns(self) -> int:
         return self.ns
 
+    def run_due(self) -> None:
+        pass
+
 
 @pytest.fixture
 def now() -> Now:
@@ -375,7 +378,7 @@ async def test_a_status_that_comes_too_late_is_a_timeout(now: Now) -> None:
         answer.exchange.abort()
 
 
-@pytest.mark.parametrize("function", ["feed", "_parse", "finish"])
+@pytest.mark.parametrize("function", ["feed", "_take_event", "finish"])
 @pytest.mark.parametrize("framing", ["chunked", "no length"])
 async def test_an_exception_in_reading_is_raised_to_who_waits(
     now: Now, framing: str, function: str, monkeypatch: pytest.MonkeyPatch
