@@ -93,7 +93,7 @@ class Clock:
             alarm.cancel()
 
     def run_due(self) -> None:
-        """Call what is due. For reads of connections, of which one turn of the loop may have milliseconds: requests leave between them."""
+        """Call what is due: one turn of the loop may read for milliseconds, and a request that is due leaves between two reads."""
         if self._armed_ns and self._armed_ns <= self.now_ns():
             self._run_due()
 
