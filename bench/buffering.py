@@ -25,9 +25,8 @@ from prober.config.load import load
 from prober.config.target import TargetSpec
 from prober.measure.buffering import MIN_ANSWERS, Buffering, is_held_back
 from prober.measure.engines import DIALECTS
-from prober.measure.flushes import FLUSH_GAP_NS
 from prober.measure.outcome import ANSWERED
-from prober.measure.timeline import Timeline
+from prober.measure.timeline import FLUSH_GAP_NS, Timeline
 from prober.net.clock import Clock
 from prober.probing.probe import run_probe
 from prober.probing.target import Target
