@@ -18,16 +18,13 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import uvloop
-
 from bench.report import goal, percentile, show
 from prober.config.load import load
 from prober.config.target import TargetSpec
 from prober.measure.buffering import MIN_ANSWERS, Buffering, is_held_back
 from prober.measure.engines import DIALECTS
-from prober.measure.flushes import FLUSH_GAP_NS
 from prober.measure.outcome import ANSWERED
-from prober.measure.timeline import Timeline
+from prober.measure.timeline import FLUSH_GAP_NS, Timeline
 from prober.net.clock import Clock
 from prober.probing.probe import run_probe
 from prober.probing.target import Target
@@ -122,7 +119,7 @@ def held_back(folder: Path) -> list[dict[str, Any]]:
         with Mock(folder / "mock", "--itl", itl) as mock:
             for policy in POLICIES:
                 with relay(mock.port, policy) as port:
-                    timelines = uvloop.run(answers(port, 10, 60))
+                    timelines = asyncio.run(answers(port, 10, 60))
                 run = {"policy": policy, "itl": itl, **judged(timelines, is_held=True)}
                 tpots = [tpot_s * 1e3 for timeline in timelines if (tpot_s := timeline.tpot_s) is not None]
                 runs.append(
@@ -142,7 +139,7 @@ def streamed(folder: Path, *, load: bool) -> list[dict[str, Any]]:
         with Mock(folder / "mock", "--itl", itl) as mock:
             for per_s, count in ANSWERS.items():
                 with busy(BUSY_PER_CORE * 2 if load else 0):
-                    timelines = uvloop.run(answers(mock.port, per_s, count))
+                    timelines = asyncio.run(answers(mock.port, per_s, count))
                 run = {"itl": itl, "per_s": per_s, "load": load, **judged(timelines, is_held=False)}
                 runs.append(run | {"gaps_ms": gaps_ms(timelines)})
     return runs

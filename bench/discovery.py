@@ -21,8 +21,6 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import uvloop
-
 from bench.report import goal, percentile, show
 from prober.config.configuration import Configuration
 from prober.config.drift import DriftSpec
@@ -331,8 +329,8 @@ async def following(cluster: Cluster, work: Awaitable[None]) -> None:
 def main() -> None:
     """Print one JSON object; a missed goal is reported, not an error."""
     kubernetes.WATCH_S = 5.0  # a dead connection is noticed in 15 s, not in 70
-    json_, yaml_ = uvloop.run(hold("json")), uvloop.run(hold("yaml"))
-    waited, right = uvloop.run(delays()), uvloop.run(truth())
+    json_, yaml_ = asyncio.run(hold("json")), asyncio.run(hold("yaml"))
+    waited, right = asyncio.run(delays()), asyncio.run(truth())
     goals = []
     for name, each in (("JSON", json_), ("YAML", yaml_)):
         made, churned = each["made"], each["churned"]

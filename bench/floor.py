@@ -1,8 +1,8 @@
 """Bare clients, beside which a prober is compared: they send, stamp each piece, and understand nothing.
 
-No HTTP parser, no events, no JSON, no series. `user` is a protocol of uvloop that stamps first thing when it gets the bytes, as clients
-do; `kernel` reads a socket of its own and takes the kernel's stamp. Prints processor seconds per 1,000 pieces, and the stamps of each
-request by its id; `bench.accuracy` runs them beside the daemon, against the same server.
+No HTTP parser, no events, no JSON, no series. `user` is a protocol of asyncio that stamps first thing when it gets the bytes, as
+clients do; `kernel` reads a socket of its own and takes the kernel's stamp. Prints processor seconds per 1,000 pieces, and the
+stamps of each request by its id; `bench.accuracy` runs them beside the daemon, against the same server.
 """
 
 import asyncio
@@ -14,8 +14,6 @@ import struct
 import sys
 import time
 from typing import cast
-
-import uvloop
 
 BODY = json.dumps(
     {
@@ -115,7 +113,7 @@ def main() -> None:
     kind, port, rate, seconds = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4])
     tls = ssl.create_default_context(cafile=sys.argv[5]) if sys.argv[5:] else None
     before = resource.getrusage(resource.RUSAGE_SELF)
-    stamps = uvloop.run(load(kind, port, rate, seconds, tls))
+    stamps = asyncio.run(load(kind, port, rate, seconds, tls))
     after = resource.getrusage(resource.RUSAGE_SELF)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     pieces = sum(map(len, stamps.values()))

@@ -49,7 +49,7 @@ IMPURE_MODULES = {
     "aiohttp", "asyncio", "concurrent", "fileinput", "ftplib", "glob", "http.client", "http.server", "httptools",
     "io", "logging", "mmap", "multiprocessing", "os", "pathlib", "queue", "random", "rich", "sched", "secrets",
     "selectors", "shutil", "signal", "socket", "socketserver", "sqlite3", "ssl", "subprocess", "sys", "tempfile",
-    "threading", "time", "typer", "urllib.request", "uuid", "uvloop",
+    "threading", "time", "typer", "urllib.request", "uuid",
 }  # fmt: skip
 PURE_NAMES = {"random": {"Random"}, "pathlib": {"PurePath", "PurePosixPath"}}  # passed in as values, or text only
 IMPURE_BUILTINS = {"open", "print", "input", "breakpoint"}

@@ -10,8 +10,6 @@ from random import Random
 from typing import Any, TypeVar
 from unittest.mock import patch
 
-import uvloop
-
 import prober.cli
 from prober.mock.settings import Settings
 from tests.virtual import FIRST_FREE_PORT, VirtualClock, VirtualLoop, running
@@ -42,7 +40,7 @@ def beside(*servers: Serve) -> Iterator[list[str]]:
             return runner.run(beside_servers())
 
     with ExitStack() as patches:
-        patches.enter_context(patch.object(uvloop, "run", run))
+        patches.enter_context(patch.object(asyncio, "run", run))
         for info in pkgutil.iter_modules(prober.cli.__path__, "prober.cli."):
             module = importlib.import_module(info.name)
             for part in REPLACED.keys() & vars(module).keys():

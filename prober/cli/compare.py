@@ -14,7 +14,6 @@ from statistics import fmean
 from typing import Annotated
 
 import typer
-import uvloop
 from rich.table import Table
 
 from prober import __version__
@@ -219,7 +218,7 @@ def compare(
             lasts_s = sum(half.offsets_ns[-1] / 1e9 + pause_s + 1 for half in halves)
             minutes = max(1, round(lasts_s / 60))
             echo(f"{len(halves)} turns, about {minutes} minute{'' if minutes == 1 else 's'}", err=True)
-            comparison, measured = uvloop.run(
+            comparison, measured = asyncio.run(
                 _measured(specs, halves, pause_s, warm, level, slos, worker_processes, workers.ray)
             )
             settings = {

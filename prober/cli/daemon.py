@@ -11,8 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-import uvloop
-
 from prober.cli.exit_codes import ExitCode, fail
 from prober.cli.main import hold_signals
 from prober.config.problems import ConfigError, mask_secrets
@@ -89,6 +87,6 @@ def run_app(app: "App") -> None:
 
     configure_malloc()
     try:
-        uvloop.run(serve())
+        asyncio.run(serve())
     except (ConfigError, OSError) as problem:
         fail(f"prober: {problem}", ExitCode.FAILED)

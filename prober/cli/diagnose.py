@@ -1,5 +1,6 @@
 """`prober diagnose`: sends probes of several shapes to a URL and explains why it is slow."""
 
+import asyncio
 import json
 import os
 import sys
@@ -9,7 +10,6 @@ from random import Random
 from typing import Annotated
 
 import typer
-import uvloop
 from rich.table import Table
 
 from prober.cli.console import Terminal
@@ -70,7 +70,7 @@ def diagnose(
         )
         own = workload(workload_options) if workload_options != AddedWorkloadOptions() else None
         spec = target("diagnose", url, endpoint, metrics_url=metrics_url, metrics={"interval": 1.0})
-        results, readings = uvloop.run(_measure(spec, own, quiet=as_json))
+        results, readings = asyncio.run(_measure(spec, own, quiet=as_json))
     hardware = (
         Hardware(decode.model, decode.memory_bandwidth_bytes_per_s, decode.gpus or 1)
         if decode is not None and decode.memory_bandwidth_bytes_per_s is not None

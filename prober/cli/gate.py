@@ -1,5 +1,6 @@
 """`prober gate`: decides for a rollout or a pipeline whether a target is ready, in as few requests as possible."""
 
+import asyncio
 import json
 import sys
 import time
@@ -13,7 +14,6 @@ from random import Random
 from typing import Annotated
 
 import typer
-import uvloop
 from rich.table import Table
 
 from prober import __version__
@@ -143,7 +143,7 @@ def gate(
         if save:
             check_writable("--save", Path(save))
         _announce(judge, probe.rate)
-        verdict, result = uvloop.run(_ask(spec, judge, warm))
+        verdict, result = asyncio.run(_ask(spec, judge, warm))
         if max_cost is not None:
             verdict = with_cost(verdict, judge_cost(result.stages[0], result.requests, result.prices, max_cost))
         if verdict.state != "not_judged":

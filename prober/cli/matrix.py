@@ -15,7 +15,6 @@ from random import Random
 from typing import Annotated, Any, NoReturn
 
 import typer
-import uvloop
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
@@ -144,7 +143,7 @@ def run_rows(
         exit_on(UnidentifiedTarget, WorkersUnavailable, command=command, code=ExitCode.NOT_JUDGED),
         only_load(command, spec.url),
     ):
-        measured = uvloop.run(_measure(spec, rows, warm, worker_processes, workers.ray))
+        measured = asyncio.run(_measure(spec, rows, warm, worker_processes, workers.ray))
     result = completed(_result(spec, rows, measured, configuration), spec, measured.facts, seed=measured.seed)
     judged = [*(sent.verdict for sent in measured.rows), *(not_begun(row) for row in rows[len(measured.rows) :])]
     verdicts = _with_costs(rows, judged, result)

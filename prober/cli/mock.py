@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-import uvloop
 
 from prober.cli.exit_codes import ExitCode, exit_on
 from prober.cli.options import RareOption
@@ -128,7 +127,7 @@ def mock(
             tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
             tls.load_cert_chain(tls_cert, tls_key)
     with exit_on(OSError, command="mock", code=ExitCode.FAILED):
-        uvloop.run(_serve(settings, host, port, tls, limit_s))
+        asyncio.run(_serve(settings, host, port, tls, limit_s))
 
 
 def _parameters(slots: int, kv_blocks: int) -> Parameters:

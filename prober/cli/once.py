@@ -5,8 +5,6 @@ import json
 import sys
 from random import Random
 
-import uvloop
-
 from prober.cli.exit_codes import ExitCode, exit_on, fail
 from prober.cli.options import AsJson, EndpointOptions, Url, WorkloadOptions, expand_options
 from prober.cli.output import echo
@@ -36,7 +34,7 @@ def once(
     nothing of the target, such as a request that is refused."""
     with exit_on(ConfigError, BadEndpoint, ValueError, command="once"):
         spec = target("once", url, endpoint, probes=[{"workload": workload_of(workload_options)}])
-        result = uvloop.run(_send(spec))
+        result = asyncio.run(_send(spec))
     if result is None:
         fail("prober once: the engine is loading its model or shutting down; try again later", ExitCode.FAILED)
     for text in unchecked_formats(spec.probes[0].workload):

@@ -14,7 +14,6 @@ from statistics import fmean, pstdev
 from typing import Annotated, Any
 
 import typer
-import uvloop
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from prober.cli.console import Terminal
@@ -173,7 +172,7 @@ def sweep(
         ended: list[tuple[Finished, Result]] = []
         try:
             with only_load("sweep", spec.url):
-                uvloop.run(_repeated(spec, spec.sweep, plan, repeat, workers.ray, ended, quiet=as_json))
+                asyncio.run(_repeated(spec, spec.sweep, plan, repeat, workers.ray, ended, quiet=as_json))
         finally:  # a later run that cannot begin loses none before it
             for number, (_, result) in enumerate(ended, 1):
                 if output:

@@ -138,19 +138,15 @@ def parse_event(event_name: bytes, payload: bytes) -> Chunk:
     SGLang's `sglext_ids`, it is not part of the answer.
     """
     if event_name in (b"", b"message"):
-        return parse_chunk(payload)
+        return _chunk(json_object(payload))
     try:
+        document = json_object(payload)
         if event_name == b"error":
-            return Chunk(error=error_of({"error": json_object(payload)}) or "no message")
-        return parse_chunk(payload)
+            return Chunk(error=error_of({"error": document}) or "no message")
+        return _chunk(document)
     except Malformed:
         words = shortened(payload[:1200].decode("utf-8", "replace").strip()) or "no message"
         return Chunk(error=words) if event_name == b"error" else Chunk()
-
-
-def parse_chunk(payload: bytes) -> Chunk:
-    """Parses a chunk of a chat or completions stream. Raises Malformed."""
-    return _chunk(json_object(payload))
 
 
 def _chunk(document: dict[str, Any]) -> Chunk:

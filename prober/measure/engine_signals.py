@@ -235,6 +235,45 @@ class HistogramSource(Source):
     scale: float = 1.0
 
 
+class Extra(str):
+    """Name of a metric that an engine does not export by default: its absence is not reported."""
+
+    __slots__ = ()
+
+
+AGGREGATIONS = {  # of the signals that are not the sum over all ranks and servers
+    "kv_cache_usage_ratio_max": Aggregation.MAX,
+    "kv_cache_usage_ratio_mean": Aggregation.MEAN,
+    "speculation_acceptance_ratio": Aggregation.MAX,
+    "speculation_length_tokens": Aggregation.MAX,
+    "start_time_seconds": Aggregation.FIRST,
+    "uptime_seconds": Aggregation.FIRST,
+}
+
+
+def signals(**places: str | Source | tuple[str | Source, ...]) -> dict[str, tuple[Source, ...]]:
+    """The sources of each signal, to try in order. A name is that of a metric, or of the family of a histogram.
+
+    `kv_cache_usage_ratio` stands for the greatest and the mean of the same samples.
+    """
+    found: dict[str, tuple[Source, ...]] = {}
+    for name, value in places.items():
+        is_usage = name == "kv_cache_usage_ratio"
+        for signal in (f"{name}_max", f"{name}_mean") if is_usage else (name,):
+            aggregation = AGGREGATIONS.get(signal, Aggregation.SUM)
+            sources = list[Source]()
+            for place in value if isinstance(value, tuple) else (value,):
+                if isinstance(place, str) and signal in HISTOGRAM_SIGNALS:
+                    place = HistogramSource(str(place), expected=not isinstance(place, Extra))
+                elif isinstance(place, str):
+                    place = SampleSource(str(place), expected=not isinstance(place, Extra))
+                if isinstance(place, SampleSource) and place.aggregation is Aggregation.SUM:
+                    place = replace(place, aggregation=aggregation)
+                sources.append(place)
+            found[signal] = tuple(sources)
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class PageShape:
     """Criteria that identify a page: a metric with one of `prefixes`, or all of `names`.

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from prober.measure import finish_reason
 from prober.measure.printable import one_line
 from prober.measure.tool_calls import ToolCall
 
@@ -50,6 +49,37 @@ NO_CONTENT = (204, 205)  # statuses of answers without a body
 NEUTRAL = frozenset({Outcome.INVALID, Outcome.CANCELLED, Outcome.OVER_BUDGET, Outcome.REJECTED})
 ANSWERED = frozenset({Outcome.OK, Outcome.WRONG_ANSWER})
 BAD = frozenset(Outcome) - NEUTRAL - ANSWERED
+# Reasons with which an answer ends, by API and engine: those of a complete one, and those that tell of a failure. One in neither table
+# is a failure too, because nobody can tell whether such an answer is complete. Sources: the API references of OpenAI (chat, Responses:
+# `status` and `incomplete_details.reason`) and Anthropic (Messages); vLLM's and TGI's `FinishReason`; the references of DeepSeek, Azure
+# and OpenRouter.
+PROPER_REASONS = frozenset(
+    {
+        *("stop", "length", "tool_calls", "function_call"),
+        *("completed", "max_output_tokens"),  # Responses
+        *("end_turn", "max_tokens", "stop_sequence", "tool_use"),  # Messages
+    }
+)
+UNKNOWN_ENGINES = frozenset({"", "openai", "litellm"})
+PROPER_REASONS_OF_ENGINES = {"vllm": frozenset({"repetition"}), "tgi": frozenset({"eos_token"})}
+# Reasons of a limit of tokens. An answer that was forced to a length and ended for another reason is shorter than that.
+LENGTH_REASONS = frozenset({"length", "max_tokens", "max_output_tokens"})
+FAILURE_REASONS = {
+    "abort": "the engine aborted the request",
+    "aborted": "the engine aborted the request",
+    "cancelled": "the request was cancelled",
+    "canceled": "the request was cancelled",
+    "content_filter": "a content filter cut the answer",
+    "error": "the engine failed",
+    "failed": "the engine failed",
+    "insufficient_system_resource": "the engine ran out of resources",
+    "model_context_window_exceeded": "the context of the model was full",
+    "network_error": "a connection inside the server failed",
+    "pause_turn": "the server paused the turn, and the answer goes on in another request",
+    "refusal": "a classifier stopped the answer",
+    "server_error": "the engine failed",
+    "timeout": "a time limit of the server passed",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,15 +191,19 @@ def _server_failure(end: ObservedEnd, engine: str) -> Verdict | None:
     if end.malformed is not None:
         return Verdict(Outcome.MALFORMED, end.malformed)
     reason = end.finish_reason
-    if reason is not None and not finish_reason.is_proper(reason, engine):
-        return Verdict(Outcome.ERROR_IN_STREAM, f"finish reason {reason!r}: {finish_reason.failure(reason)}")
-    return None
+    proper = PROPER_REASONS | PROPER_REASONS_OF_ENGINES.get(engine, frozenset())
+    if engine in UNKNOWN_ENGINES:
+        proper = proper.union(*PROPER_REASONS_OF_ENGINES.values())
+    if reason is None or reason in proper:
+        return None
+    meaning = FAILURE_REASONS.get(reason, "unknown: the prober cannot tell whether the answer is complete")
+    return Verdict(Outcome.ERROR_IN_STREAM, f"finish reason {reason!r}: {meaning}")
 
 
 def _content_verdict(end: ObservedEnd, expected: ExpectedAnswer) -> Verdict:
     """The verdict on an answer that ended properly."""
     has_only_reasoned = end.hides_reasoning and not end.content_chunks
-    if not end.content_chunks and not (has_only_reasoned and end.finish_reason in finish_reason.LENGTH):
+    if not end.content_chunks and not (has_only_reasoned and end.finish_reason in LENGTH_REASONS):
         reasoned = ", only hidden reasoning" if has_only_reasoned else ""
         return Verdict(Outcome.EMPTY, f"the answer ended properly but had no content{reasoned}")
     if expected.forced and (short := _shortfall(end, expected.tokens)):
@@ -188,7 +222,7 @@ def checked(verdict: Verdict, end: ObservedEnd, problem: str) -> Verdict:
     """The verdict on an answer that ended well, once it is checked. problem: what the check says, "" if the answer is right."""
     if not problem:
         return verdict
-    is_cut = end.finish_reason in finish_reason.LENGTH
+    is_cut = end.finish_reason in LENGTH_REASONS
     why = (verdict.detail or "the answer reached its limit of tokens") if is_cut else ""
     return Verdict(Outcome.WRONG_ANSWER, f"{problem} ({why})" if why else problem)
 
@@ -204,7 +238,7 @@ def _shortfall(end: ObservedEnd, tokens: int | None) -> str | None:
         return (
             f"{end.completion_tokens} tokens although {tokens} were forced" if end.completion_tokens < tokens else None
         )
-    if end.finish_reason in finish_reason.LENGTH or end.content_chunks >= tokens:
+    if end.finish_reason in LENGTH_REASONS or end.content_chunks >= tokens:
         return None
     return f"finish reason {end.finish_reason!r} after {end.content_chunks} chunks although {tokens} tokens were forced"
 

@@ -280,92 +280,69 @@ class Recording:
         return f"the usage was refused as impossible: {claim}"
 
     def _finish_event(self) -> None:
-        """Process the event that the end of the body leaves incomplete. Raises LineTooLong."""
+        """Take the event that the end of the body leaves incomplete. Raises LineTooLong."""
         for event in self._sse.finish():
-            if self.has_failed:
-                return
-            if is_done(event.data):
-                self.ended_ns = self._fed_ns
-            elif event.data.strip() or event.name == STRAY:
-                self._parse(self._fed_ns, event)
+            if not self.has_failed:
+                self._take_event(self._fed_ns, event)
 
     def _take_event(self, at_ns: int, event: SseEvent) -> None:
-        data = event.data
-        if data[:1] != b"{":
-            if is_done(data):
-                self._has_event, self.ended_ns = True, at_ns
-                return
-            if not data.strip() and event.name not in (b"error", STRAY):
-                return  # a heartbeat
-        if event.name != STRAY:
-            self._has_event = True
-        self._parse(at_ns, event)
-
-    def _parse(self, at_ns: int, event: SseEvent) -> None:
-        payload = event.data.strip()
-        if event.name == STRAY:
+        """Take an event of the stream. One inside which the stream was cut counts only if it is an error."""
+        name, payload = event.name, event.data.strip()
+        if name == STRAY:
             self.stray_text = first_line(payload, MAX_STRAY_CHARS)
             with suppress(Malformed):  # an error that the server wrote into the stream as it is
                 self.error = error_of(json_object(payload))
             return
-        if not event.complete:  # the stream was cut inside it: `truncated` and not `malformed`, unless it is an error
-            with suppress(Malformed):
-                self.error = self.api.parse_event(event.name, payload).error
-            return
-        try:
-            chunk = self.api.parse_event(event.name, payload)
-            if chunk.is_end:
-                self.ended_ns = at_ns
-            if chunk.is_whole:
-                chunk = self._end_of_pieces(chunk, payload)
-            if (chunk.has_content or chunk.finish_reason is not None) and not self._is_of_answer(chunk):
+        if payload[:1] != b"{":
+            if is_done(event.data):
+                self._has_event, self.ended_ns = True, at_ns
                 return
-            if chunk.has_content and len(self._stamps) >= MAX_CHUNKS:
-                raise Malformed(f"more than {MAX_CHUNKS} content chunks in one stream")
-            self._record(at_ns, chunk)
-            if (
-                not chunk.has_content
-                and chunk == NOTHING
-                and not self.stray_text
-                and not self.api.end_event
-                and b'"choices"' not in payload
-            ):
-                self.stray_text = first_line(payload, MAX_STRAY_CHARS)
+            if not payload and not (name == b"error" and event.complete):
+                return  # a heartbeat
+        try:
+            chunk = self.api.parse_event(name, payload)
+            if not event.complete:
+                self.error = chunk.error
+                return
+            self._has_event = True
+            self._take_chunk(at_ns, chunk, payload)
         except Malformed as problem:
-            self.malformed = str(problem)
+            if event.complete:
+                self._has_event, self.malformed = True, str(problem)
 
-    def _is_of_answer(self, chunk: chat.Chunk) -> bool:
-        """Whether the chunk is of the answer: of the choice that came first, until the one with index 0 has content."""
-        if self._choice and chunk.choice == 0 and chunk.has_content:
-            self._choice, self.finish_reason, self._calls = 0, None, ToolCalls()
-            self._texts, self._text_chars, self._answers, self._answer_chars = [], 0, [], 0
-            self._marks = ReasoningMarks()
-        if self._choice is None:
-            self._choice = chunk.choice
-        return chunk.choice == self._choice
-
-    def _end_of_pieces(self, chunk: chat.Chunk, payload: bytes) -> chat.Chunk:
-        """What an event with the whole answer says besides the answer. Raises Malformed unless pieces of it came before."""
-        if chunk.has_content and not self._stamps:
-            raise Malformed(f"expected an answer in pieces, got the whole answer in one event: {excerpt(payload)}")
-        return chunk._replace(has_content=False, is_answer=False, text="", calls=(), begins_reasoning=False)
+    def _take_chunk(self, at_ns: int, chunk: chat.Chunk, payload: bytes) -> None:
+        """Take what an event says. Raises Malformed."""
+        if chunk.is_end:
+            self.ended_ns = at_ns
+        if chunk.is_whole:  # the pieces before it were all of the answer
+            if chunk.has_content and not self._stamps:
+                raise Malformed(f"expected an answer in pieces, got the whole answer in one event: {excerpt(payload)}")
+            chunk = chunk._replace(has_content=False, is_answer=False, text="", calls=(), begins_reasoning=False)
+        if chunk.has_content or chunk.finish_reason is not None:
+            if self._choice and chunk.choice == 0 and chunk.has_content:  # instead of the choice that came first
+                self._choice, self.finish_reason, self._calls = 0, None, ToolCalls()
+                self._texts, self._text_chars, self._answers, self._answer_chars = [], 0, [], 0
+                self._marks = ReasoningMarks()
+            elif self._choice is None:
+                self._choice = chunk.choice
+            if chunk.choice != self._choice:
+                return
+        elif chunk == NOTHING and not (self.stray_text or self.api.end_event or b'"choices"' in payload):
+            self.stray_text = first_line(payload, MAX_STRAY_CHARS)
+        self._record(at_ns, chunk)
 
     def _record(self, at_ns: int, chunk: chat.Chunk) -> None:
-        """Record an event, or an answer that is not streamed."""
+        """Record an event, or an answer that is not streamed. Raises Malformed."""
         if chunk.has_content:
             self._record_content(at_ns, chunk)
-            if chunk.usage is not None and chunk.usage.completion_tokens:
-                self._totals.append(chunk.usage.completion_tokens)
         for piece in chunk.calls:
             self._calls.add(at_ns, piece)
-        self._record_metadata(chunk)
-
-    def _record_metadata(self, chunk: chat.Chunk) -> None:
         if chunk.error is not None:
             self.error = chunk.error
         if (usage := chunk.usage) is not None:
-            before = self.usage
-            self.usage = usage if before is None else usage.over(before)
+            self.usage = usage if self.usage is None else usage.over(self.usage)
+            if chunk.has_content and usage.completion_tokens:
+                self._totals.append(usage.completion_tokens)
         if chunk.finish_reason is not None:
             self.finish_reason = chunk.finish_reason
         if chunk.model and not self.answered_model:
@@ -379,6 +356,8 @@ class Recording:
             self._hidden_tokens = self._hidden_before_block = self._hidden_tokens or "before"
 
     def _record_content(self, at_ns: int, chunk: chat.Chunk) -> None:
+        if len(self._stamps) >= MAX_CHUNKS:
+            raise Malformed(f"more than {MAX_CHUNKS} content chunks in one stream")
         text = answer = chunk.text
         self._stamps.append(at_ns)
         self.last_ns = at_ns

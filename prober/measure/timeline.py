@@ -11,11 +11,15 @@ from itertools import pairwise
 from typing import ClassVar, Literal
 
 from prober.measure import chat
-from prober.measure.finish_reason import LENGTH
-from prober.measure.flushes import flush_starts
+from prober.measure.outcome import LENGTH_REASONS
 
 LATE = "the prober itself was late"
 HiddenTokens = Literal["", "before", "within", "some"]
+# An engine makes one token after the other. Content closer than this was held back on its way (by a gateway, the kernel or the prober
+# itself) and released together, in one flush: its gaps say nothing about the engine. On a quiet machine a stream of 3,300 tokens/s
+# stays above it in 9 of 10 gaps; the events of a held-back answer that a relay writes one by one stay below it in 9 of 10 gaps
+# (`bench/buffering.py`).
+FLUSH_GAP_NS = 250_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +250,7 @@ class Timeline:
     def _is_token_per_chunk(self, n: int) -> bool:
         """Whether each chunk is one of n tokens: there are as many, or one fewer beside the stop token, which has no content."""
         without_content = n - len(self.content_ns)
-        has_stop_token = self.finish_reason is not None and self.finish_reason not in LENGTH
+        has_stop_token = self.finish_reason is not None and self.finish_reason not in LENGTH_REASONS
         return without_content == 0 or (without_content == 1 and has_stop_token)
 
     def _first_flush_tokens(self, n: int, chunks: int) -> int | None:
@@ -260,6 +264,19 @@ class Timeline:
             return max(1, sum(self.content_tokens[:chunks]))
         is_one_token = chunks == 1 and (self.call_ns is None or self.call_ns != self.first_ns)
         return chunks if is_one_token or self._is_token_per_chunk(n) else None
+
+
+def flush_starts(stamps_ns: Sequence[int]) -> list[int]:
+    """Indices of the first chunk of each flush, shape (flushes,). stamps_ns: arrival of each content chunk, shape (chunks,).
+
+    All chunks are one flush if their mean gap is below FLUSH_GAP_NS: a long answer that was held back takes several reads, some of
+    them further apart.
+    """
+    if not stamps_ns:
+        return []
+    if stamps_ns[-1] - stamps_ns[0] < FLUSH_GAP_NS * (len(stamps_ns) - 1):
+        return [0]
+    return [0, *(index for index, (a, b) in enumerate(pairwise(stamps_ns), 1) if b - a >= FLUSH_GAP_NS)]
 
 
 _STAMPS = [part.name for part in fields(Timeline) if part.name.endswith("_ns") and part.name != "content_ns"]

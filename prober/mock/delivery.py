@@ -92,7 +92,7 @@ class Delivery:
 
 
 def write_at_once(request: web.Request) -> None:
-    """Write to the socket within each call: by default uvloop defers small writes to the end of the loop's turn."""
+    """Have a drain wait until the kernel has taken all that was written."""
     if request.transport is not None:
         request.transport.set_write_buffer_limits(high=0)
 

@@ -92,6 +92,11 @@ class Clock:
         finally:
             alarm.cancel()
 
+    def run_due(self) -> None:
+        """Call what is due: one turn of the loop may read for milliseconds, and a request that is due leaves between two reads."""
+        if self._armed_ns and self._armed_ns <= self.now_ns():
+            self._run_due()
+
     def late_s(self, since_ns: int) -> float:
         """Longest standstill of the loop after `since_ns`, also one until now; underestimates by at most one beat."""
         now = self.now_ns()

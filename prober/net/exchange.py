@@ -10,7 +10,6 @@ An exception in this code ends only this exchange: it is raised to the caller th
 
 import asyncio
 import ssl
-from dataclasses import dataclass
 from typing import cast
 
 import httptools
@@ -32,14 +31,6 @@ LINGER_S = 1.0
 NEVER_NS = 1 << 63
 
 
-@dataclass(frozen=True, slots=True)
-class Deadlines:
-    """Deadlines of a request; `timeouts` count from `intended_ns` and from the last content."""
-
-    intended_ns: int
-    timeouts: Timeouts
-
-
 class Exchange:
     """A request and its response. Call `send` once connected; `ended` is done when the exchange ends for any reason.
 
@@ -49,8 +40,8 @@ class Exchange:
     """
 
     __slots__ = (  # more attributes than a dictionary finds quickly
-        *("_arrived_ns", "_check_ns", "_deadlines", "_handled", "_max_body_bytes", "_max_bytes", "_max_plain_bytes"),
-        *("_parser", "_parts", "_read_bytes", "_size", "_streaming", "_timer", "body", "broken", "clock"),
+        *("_arrived_ns", "_check_ns", "_due_ns", "_handled", "_max_body_bytes", "_max_bytes", "_max_plain_bytes"),
+        *("_parser", "_parts", "_read_bytes", "_size", "_streaming", "_timeouts", "_timer", "body", "broken", "clock"),
         *("connection", "end_ns", "ended", "has_kernel_times", "headers", "headers_ns", "is_too_long", "on_body"),
         *("recording", "sent_ns", "status"),
     )
@@ -84,7 +75,8 @@ class Exchange:
         self._size = 0
         self._max_bytes = MAX_HEAD_BYTES  # of all that is read
         self._streaming = False
-        self._deadlines: Deadlines | None = None
+        self._due_ns = 0
+        self._timeouts: Timeouts | None = None
         self._check_ns = NEVER_NS  # no deadline before this time
         self._timer: asyncio.Handle | None = None
 
@@ -107,9 +99,12 @@ class Exchange:
 
     # -- calls of the prober --------------------------------------------------------------------------------------------
 
-    def send(self, data: bytes, deadlines: Deadlines) -> None:
-        """Write the request and record the time, unless something was received before it: the exchange ends with that."""
-        self._deadlines = deadlines
+    def send(self, data: bytes, due_ns: int, timeouts: Timeouts) -> None:
+        """Write the request and record the time, unless something was received before it: the exchange ends with that.
+
+        timeouts: count from `due_ns` and from the last content
+        """
+        self._due_ns, self._timeouts = due_ns, timeouts
         assert self.connection is not None
         while not self.ended.done() and self.connection.read():
             pass
@@ -136,6 +131,7 @@ class Exchange:
         """Parse bytes of the response that arrived at this time."""
         if self._parser is None:
             return  # the connection is left for the server to close
+        self.clock.run_due()
         self._arrived_ns, self._handled = at_ns, data
         self._read_bytes += len(data)
         try:
@@ -318,10 +314,9 @@ class Exchange:
     def _check(self, now_ns: int) -> None:
         """End the exchange if a deadline passed before `now_ns`, up to which all is parsed; otherwise schedule the next check."""
         self._stop_timer()
-        if self.ended.done() or self._deadlines is None:
+        due, limits = self._due_ns, self._timeouts
+        if self.ended.done() or limits is None:
             return
-        due = self._deadlines.intended_ns
-        limits = self._deadlines.timeouts
         waits = [(due + round(limits.total * 1e9), Outcome.TIMEOUT_TOTAL, f"no end after {limits.total:g} s")]
         next_ns = NEVER_NS
         if self.recording is not None and self.recording.streamed:

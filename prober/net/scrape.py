@@ -18,7 +18,7 @@ from prober.net.certificates import BadCertificate, ClientTls, client_tls
 from prober.net.clock import Clock
 from prober.net.connection import Broken, connect
 from prober.net.endpoint import Endpoint, proxy_of
-from prober.net.exchange import Deadlines, Exchange
+from prober.net.exchange import Exchange
 from prober.net.redaction import basic
 from prober.net.stamps import Stamps
 
@@ -79,7 +79,7 @@ async def fetch(
         )
         request = _request(parts, endpoint, headers, form)
         await connect(endpoint, exchange, timeout_s)
-        exchange.send(request, Deadlines(start_ns, Timeouts(total=timeout_s)))
+        exchange.send(request, start_ns, Timeouts(total=timeout_s))
         await exchange.ended
     except (Broken, BadCertificate, ValueError) as problem:
         raise UnreadablePage(f"{where}: {mask_secrets(str(problem))}") from None
@@ -104,6 +104,9 @@ class _LoopTime:
 
     def now_ns(self) -> int:
         return round(self._loop.time() * 1e9)
+
+    def run_due(self) -> None:
+        pass
 
 
 @cache

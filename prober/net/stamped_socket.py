@@ -87,30 +87,33 @@ class StampedSocket:
         if self._backlog is not None:
             self._backlog.cancel()
             self._backlog = None
-            self._hand_over_part(receiver)
-            return True
-        try:
-            data, ancillary, _, _ = self._recvmsg(READ_BYTES, ANCILLARY_BYTES)
-        except (BlockingIOError, InterruptedError):
-            return False
-        except OSError as problem:
-            self._end(problem)
-            return True
-        if not data:
-            self._end(self._write_problem)
-            return True
-        at_ns, is_by_kernel = self._stamps.arrival_ns(ancillary, self._earliest_ns)
-        self._earliest_ns = at_ns
-        if not is_by_kernel:
-            self.by_process += 1
-        if self.tls is None:
-            self._rest = data
         else:
-            self._incoming.write(data)
+            try:
+                data, ancillary, _, _ = self._recvmsg(READ_BYTES, ANCILLARY_BYTES)
+            except (BlockingIOError, InterruptedError):
+                return False
+            except OSError as problem:
+                self._end(problem)
+                return True
+            if not data:
+                self._end(self._write_problem)
+                return True
+            self._earliest_ns, is_by_kernel = self._stamps.arrival_ns(ancillary, self._earliest_ns)
+            self.by_process += not is_by_kernel
+            if self.tls is None:
+                self._rest = data
+            else:
+                self._incoming.write(data)
         if self._handshake is not None:
             self._shake_hands()
+            return True
+        if self.tls is None:
+            data, self._rest = self._rest[:PART_BYTES], self._rest[PART_BYTES:]
         else:
-            self._hand_over_part(receiver)
+            data = self._decrypted_part()
+        if data:
+            receiver.receive(self._earliest_ns, data)
+            self._schedule_rest()
         return True
 
     def close(self) -> None:
@@ -127,30 +130,27 @@ class StampedSocket:
             self._handshake.cancel()
         self._socket.close()
 
-    def _hand_over_part(self, receiver: Receiver) -> None:
-        if self.tls is None:
-            data, self._rest = self._rest[:PART_BYTES], self._rest[PART_BYTES:]
-        else:
-            try:
-                data = self.tls.read(PART_BYTES)
-            except ssl.SSLWantReadError:
-                self._flush()  # an answer of TLS itself, such as to an update of its keys
-                return
-            except ssl.SSLZeroReturnError:
-                data = b""
-            except ssl.SSLError as problem:
-                self._flush()
-                self._end(problem)
-                return
-            if not data:
-                self._end(None)
-                return
-        receiver.receive(self._earliest_ns, data)
-        self._schedule_rest()
+    def _decrypted_part(self) -> bytes:
+        """A part of what was received with TLS. Empty: there is none yet, or the connection has ended."""
+        assert self.tls is not None
+        problem: ssl.SSLError | None = None
+        try:
+            if data := self.tls.read(PART_BYTES):
+                return data
+        except ssl.SSLWantReadError:
+            self._flush()  # an answer of TLS itself, such as to an update of its keys
+            return b""
+        except ssl.SSLZeroReturnError:
+            pass
+        except ssl.SSLError as failure:
+            self._flush()
+            problem = failure
+        self._end(problem)
+        return b""
 
     def _schedule_rest(self) -> None:
         """Have what is left handed over in the next turn of the loop."""
-        is_left = bool(self._rest) or (self.tls is not None and (self._incoming.pending or self.tls.pending()))
+        is_left = self._rest if self.tls is None else self._incoming.pending or self.tls.pending()
         if is_left and self._receiver is not None:
             self._backlog = self._loop.call_soon(self.read)
 
@@ -188,12 +188,7 @@ class StampedSocket:
         self._unsent = data
         self._send_rest()
         if self._unsent:
-            self._loop.add_writer(self._socket, self._on_writable)
-
-    def _on_writable(self) -> None:
-        self._send_rest()
-        if not self._unsent:
-            self._loop.remove_writer(self._socket)
+            self._loop.add_writer(self._socket, self._send_rest)
 
     def _send_rest(self) -> None:
         try:
@@ -202,6 +197,8 @@ class StampedSocket:
             pass
         except OSError as problem:  # what the server has sent before can still be read
             self._unsent, self._write_problem = b"", problem
+        if not self._unsent:
+            self._loop.remove_writer(self._socket)
 
     def _end(self, problem: Exception | None) -> None:
         """The connection has ended."""

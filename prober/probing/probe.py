@@ -19,7 +19,7 @@ from prober.measure.target_state import SILENT_STATES
 from prober.measure.timeline import Connection, Timeline
 from prober.net.clock import Alarm
 from prober.net.connection import Broken, cert_expiry, connect
-from prober.net.exchange import Deadlines, Exchange
+from prober.net.exchange import Exchange
 from prober.net.retry_after import requested_pause_s
 from prober.probing.answer_checks import CheckUnavailable, answer_checks
 from prober.probing.connect_lead import MIN_IDLE_NS
@@ -319,7 +319,7 @@ class LocalRun(ProbeRun):
         if self._counted and self._sent and exchange.sent_ns is None and self._may():
             if exchange.status == IDLE_TIMEOUT:
                 exchange.abort()
-            exchange.send(self._sent, Deadlines(self.request.due_ns, self._target.spec.timeouts))
+            exchange.send(self._sent, self.request.due_ns, self._target.spec.timeouts)
 
     async def _work(self) -> Verdict:
         target = self._target

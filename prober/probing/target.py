@@ -23,7 +23,7 @@ from prober.measure.warmup import DEFAULT_IDLE_NS, WarmUp
 from prober.net.clock import Clock
 from prober.net.connection import Broken, connect
 from prober.net.endpoint import Endpoint, endpoint
-from prober.net.exchange import Deadlines, Exchange
+from prober.net.exchange import Exchange
 from prober.probing.connect_lead import ConnectLead
 from prober.workload.budget import Budget, BudgetDemand
 from prober.workload.prompt_length import PromptCalibration
@@ -447,7 +447,7 @@ class Target:
             head = self.endpoint.head(
                 "GET", path, length=0, request_id=f"slo-probe-{self.clock.now_ns():x}", token=token
             )
-            exchange.send(head, Deadlines(self.clock.now_ns(), timeouts))
+            exchange.send(head, self.clock.now_ns(), timeouts)
             await exchange.ended
         except Broken as broken:
             return Answer(0, {}, b"", broken.verdict, False, broken.is_refused)

@@ -10,8 +10,6 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-import uvloop
-
 from prober.measure.outcome import Outcome
 from prober.measure.result import unsent
 from prober.net.clock import Clock
@@ -123,7 +121,7 @@ def main(arguments: list[str]) -> None:
     number, descriptor, parent = map(int, arguments)
     end_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the prober decides
-    uvloop.run(serve(number, socket.socket(fileno=descriptor)))
+    asyncio.run(serve(number, socket.socket(fileno=descriptor)))
 
 
 if __name__ == "__main__":

@@ -145,7 +145,6 @@ class PageServer:
         self._app, self._file, self._sockets = app, file, sockets
         self.open_connections: dict[Connection, None] = {}  # those that have been silent longest first
         self.addresses = [listening.getsockname() for listening in sockets]
-        # Of asyncio: uvloop aborts the process if an object of this loop is freed in another thread, as the collector may do.
         self._loop, self._stopping = asyncio.SelectorEventLoop(), asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="pages", daemon=True)
         self._logged_s = -LOG_INTERVAL_S

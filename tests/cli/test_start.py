@@ -47,7 +47,7 @@ def test_a_list_of_commands_loads_no_command() -> None:
     """`prober --help` needs neither typer nor pydantic."""
     modules = modules_of("--help")
     assert "prober.cli.main" in modules
-    assert not modules & {"typer", "pydantic", "asyncio", "uvloop"}
+    assert not modules & {"typer", "pydantic", "asyncio"}
 
 
 @pytest.mark.parametrize("command", ["sweep", "matrix", "gate", "compare", "diagnose"])

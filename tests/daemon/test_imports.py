@@ -18,7 +18,7 @@ OF_THE_DAEMON = {
         "prometheus_client",
         "pydantic",
     ),
-    *("pydantic_core", "typer", "typing_extensions", "uvloop", "yaml"),
+    *("pydantic_core", "typer", "typing_extensions", "yaml"),
     # of these packages
     *("aiohappyeyeballs", "aiosignal", "annotated_doc", "annotated_types", "attr", "frozenlist", "idna", "multidict"),
     *("propcache", "shellingham", "typing_inspection", "tzlocal", "yarl"),

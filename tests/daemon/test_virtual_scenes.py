@@ -96,7 +96,7 @@ def mocks(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Settings, float | None]
         started.append((replace(settings, seed=1), limit_s))
 
     monkeypatch.setattr(mock_command, "_serve", serve)
-    monkeypatch.setattr(mock_command, "uvloop", SimpleNamespace(run=lambda _: None))
+    monkeypatch.setattr(mock_command, "asyncio", SimpleNamespace(run=lambda _: None))
     return started
 
 

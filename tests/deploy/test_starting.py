@@ -1,6 +1,5 @@
 """The prober would start in every container that is shipped: with its arguments, its environment and the files that it mounts."""
 
-import asyncio
 import base64
 import sys
 from functools import partial
@@ -82,7 +81,6 @@ def start(
     monkeypatch.setattr(command, "log_to_stderr", lambda level, form: None)
     # The clock is the first part that is made once the configuration has been looked at.
     monkeypatch.setattr(app, "App", partial(app.App, make_clock=clock))
-    monkeypatch.setattr("uvloop.run", asyncio.run)
     monkeypatch.setattr("prober.cli.main.hold_signals", lambda: None)  # this process is not the prober's
     main()
 

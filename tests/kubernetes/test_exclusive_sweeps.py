@@ -11,6 +11,7 @@ import pytest
 from aiohttp import web
 
 from prober.config.load import load
+from prober.config.target import Timeouts
 from prober.daemon.registry import registry
 from prober.exposition.families import Registry
 from prober.features.capacity import start_checks, sweep_runner
@@ -30,7 +31,7 @@ from prober.mock.engine import Behaviour
 from prober.mock.server import create_app
 from prober.mock.settings import Settings
 from prober.net.clock import Clock
-from prober.net.exchange import Deadlines, Exchange
+from prober.net.exchange import Exchange
 from prober.probing.event_log import EventLog
 from prober.probing.leadership import Leadership, Listener, claimed_as
 from prober.probing.observer import ObservedTarget
@@ -164,9 +165,9 @@ def sending(monkeypatch: pytest.MonkeyPatch, leadership: Leadership) -> list[int
     found: list[int | None] = []
     send = Exchange.send
 
-    def seen(exchange: Exchange, data: bytes, deadlines: Deadlines) -> None:
+    def seen(exchange: Exchange, data: bytes, due_ns: int, timeouts: Timeouts) -> None:
         found.append(leadership.held())
-        send(exchange, data, deadlines)
+        send(exchange, data, due_ns, timeouts)
 
     monkeypatch.setattr(Exchange, "send", seen)
     return found

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from prober.measure.api import CHAT, COMPLETIONS, MESSAGES, RESPONSES, Api
-from prober.measure.chat import Dialect, Usage, parse_answer, parse_chunk, request_body
+from prober.measure.chat import Dialect, Usage, parse_answer, parse_event, request_body
 from prober.measure.engines import DIALECTS, GENERIC, detect
 from prober.measure.payload import Malformed, error_message
 from prober.measure.request import Message, Request
@@ -99,20 +99,22 @@ def test_usage_is_found_in_every_position(
     document: dict[str, Any], prompt: int, completion: int, cached: int | None
 ) -> None:
     """Usage is read without choices, next to an empty delta, next to the finish reason, and from llama.cpp's timings."""
-    usage = parse_chunk(json.dumps(document).encode()).usage
+    usage = parse_event(b"", json.dumps(document).encode()).usage
     assert usage is not None
     assert (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens) == (prompt, completion, cached)
 
 
 def test_a_usage_of_zeros_is_ignored() -> None:
     """Ollama's completions send one with each chunk."""
-    assert parse_chunk(b'{"choices":[{"text":"a"}],"usage":{"prompt_tokens":0,"completion_tokens":0}}').usage is None
+    assert (
+        parse_event(b"", b'{"choices":[{"text":"a"}],"usage":{"prompt_tokens":0,"completion_tokens":0}}').usage is None
+    )
 
 
 def test_llama_cpp_cached_tokens_are_added_to_the_prompt() -> None:
     """llama.cpp's `prompt_n` counts processed tokens only; the prompt is `prompt_n` + `cache_n`."""
     payload = b'{"choices":[{"delta":{}}],"timings":{"prompt_n":1,"cache_n":99,"predicted_n":3}}'
-    assert parse_chunk(payload).usage == Usage(100, 3, 99)
+    assert parse_event(b"", payload).usage == Usage(100, 3, 99)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +144,7 @@ def test_llama_cpp_cached_tokens_are_added_to_the_prompt() -> None:
 )
 def test_content_and_answer_are_recognised(delta: dict[str, Any], has_content: bool, is_answer: bool) -> None:
     """Roles and empty or null fields are not content; reasoning is content but not answer."""
-    chunk = parse_chunk(json.dumps({"choices": [{"index": 0, "delta": delta, "finish_reason": None}]}).encode())
+    chunk = parse_event(b"", json.dumps({"choices": [{"index": 0, "delta": delta, "finish_reason": None}]}).encode())
     assert (chunk.has_content, chunk.is_answer, chunk.finish_reason) == (has_content, is_answer, None)
 
 
@@ -174,12 +176,12 @@ def test_content_and_answer_are_recognised(delta: dict[str, Any], has_content: b
 def test_an_error_object_is_recognised_in_every_form(error: dict[str, Any], kinds: str) -> None:
     """An error is an object, a string or the document itself, in a stream, an answer or a refusal; its type and code are shown."""
     payload, words = json.dumps(error).encode(), f"died ({kinds})" if kinds else "died"
-    assert parse_chunk(payload).error == parse_answer(payload).error == error_message(payload) == words
+    assert parse_event(b"", payload).error == parse_answer(payload).error == error_message(payload) == words
 
 
 def test_a_null_error_is_no_error() -> None:
     """Some servers always send the field `error`."""
-    assert parse_chunk(b'{"error":null,"choices":[{"text":"a"}]}').text == "a"
+    assert parse_event(b"", b'{"error":null,"choices":[{"text":"a"}]}').text == "a"
 
 
 @pytest.mark.parametrize(
@@ -188,7 +190,7 @@ def test_a_null_error_is_no_error() -> None:
 def test_an_invalid_chunk_raises_malformed(payload: bytes) -> None:
     """Anything but an object of the expected form raises Malformed and no other exception."""
     with pytest.raises(Malformed):
-        parse_chunk(payload)
+        parse_event(b"", payload)
 
 
 @pytest.mark.parametrize("payload", [b"", b"[1]", b"7", b'"no"', b"<html>\n no  such page", b"\xff\xfe", b"x" * 5000])
@@ -213,8 +215,8 @@ def test_a_request_without_stream_has_no_stream_options(name: str) -> None:
 @pytest.mark.parametrize("count", [2**63, 2**64 - 1, 10**30, -1, True, 1.5, "7"])
 def test_an_invalid_token_count_is_ignored(count: Any) -> None:
     """An impossible number of tokens would corrupt counters and timelines; it is treated as not reported."""
-    usage = parse_chunk(
-        json.dumps({"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": count}}).encode()
+    usage = parse_event(
+        b"", json.dumps({"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": count}}).encode()
     ).usage
     assert usage == Usage(3, None)
 
@@ -235,7 +237,7 @@ def test_a_value_nested_too_deeply_does_no_harm(payload: bytes, depth: int) -> N
     """It is malformed, or no content; it does not crash the prober."""
     document = payload % (b"[" * depth + b"1" + b"]" * depth)
     with suppress(Malformed):
-        assert not parse_chunk(document).has_content
+        assert not parse_event(b"", document).has_content
     assert len(error_message(document)) <= 300
 
 
@@ -243,10 +245,13 @@ def test_finish_reasons_and_errors_are_shortened() -> None:
     """They are stored with every probe, so a server must not fill the memory with a finish reason of a megabyte."""
     long = "x" * 1_000_000
     assert (
-        len(parse_chunk(json.dumps({"choices": [{"delta": {}, "finish_reason": long}]}).encode()).finish_reason or "")
+        len(
+            parse_event(b"", json.dumps({"choices": [{"delta": {}, "finish_reason": long}]}).encode()).finish_reason
+            or ""
+        )
         == 300
     )
-    assert len(parse_chunk(json.dumps({"error": {"message": long}}).encode()).error or "") == 300
+    assert len(parse_event(b"", json.dumps({"error": {"message": long}}).encode()).error or "") == 300
     assert (
         len(
             parse_answer(json.dumps({"choices": [{"message": {}, "finish_reason": long}]}).encode()).finish_reason or ""

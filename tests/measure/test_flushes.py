@@ -6,9 +6,8 @@ import pytest
 
 from prober.measure.api import APIS, CHAT
 from prober.measure.chat import Usage
-from prober.measure.flushes import FLUSH_GAP_NS, flush_starts
 from prober.measure.recording import Recording
-from prober.measure.timeline import Timeline
+from prober.measure.timeline import FLUSH_GAP_NS, Timeline, flush_starts
 from tests.measure.test_timeline import STREAMS, body_of
 
 MS = 1_000_000

@@ -195,6 +195,6 @@ def test_done_is_detected_at_the_end_of_its_line(parts: list[bytes], cuts: list[
     for a, b in itertools.pairwise(edges):
         recording.feed(1, body[a:b])
     assert recording.done == complete.done
-    if not recording.done:
+    if not recording.is_over:
         assert recording.feed(2, b"data: [DONE]") is False
         assert recording.feed(3, b"\n") is True

@@ -13,7 +13,7 @@ from prober.measure.recording import MAX_CHUNKS, Recording
 from prober.measure.timeline import Timeline
 from prober.net import exchange as module
 from prober.net.clock import Clock
-from prober.net.exchange import Deadlines, Exchange
+from prober.net.exchange import Exchange
 from prober.net.stamped_socket import StampedSocket
 
 pytestmark = pytest.mark.virtual_time
@@ -52,6 +52,9 @@ class Now:
     def now_ns(self) -> int:
         return self.ns
 
+    def run_due(self) -> None:
+        pass
+
 
 @pytest.fixture
 def now() -> Now:
@@ -86,7 +89,7 @@ class Answer:
         self.exchange = Exchange(self.recording, cast(Clock, now))
         self.wire = Wire()
         self.exchange.connection = cast(StampedSocket, self.wire)
-        self.exchange.send(b"POST", Deadlines(now.ns, limits))
+        self.exchange.send(b"POST", now.ns, limits)
 
     def at(self, seconds: float, *pieces: bytes) -> "Answer":
         """The pieces of the body arrive so long after the intended time, each for itself."""
@@ -273,7 +276,7 @@ async def test_an_answer_before_the_request_is_malformed(now: Now) -> None:
     exchange = Exchange(Recording(), cast(Clock, now))
     exchange.connection = cast(StampedSocket, Wire())
     exchange.receive(now.ns, FRAMINGS["no length"] + A + LAST + DONE)
-    exchange.send(b"POST", Deadlines(now.ns, LIMITS))
+    exchange.send(b"POST", now.ns, LIMITS)
     await exchange.ended
     assert exchange.sent_ns is None
     assert exchange.broken is not None
@@ -375,7 +378,7 @@ async def test_a_status_that_comes_too_late_is_a_timeout(now: Now) -> None:
         answer.exchange.abort()
 
 
-@pytest.mark.parametrize("function", ["feed", "_parse", "finish"])
+@pytest.mark.parametrize("function", ["feed", "_take_event", "finish"])
 @pytest.mark.parametrize("framing", ["chunked", "no length"])
 async def test_an_exception_in_reading_is_raised_to_who_waits(
     now: Now, framing: str, function: str, monkeypatch: pytest.MonkeyPatch

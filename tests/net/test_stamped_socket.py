@@ -20,7 +20,7 @@ from prober.measure.recording import Recording
 from prober.net.clock import Clock
 from prober.net.connection import Broken, connect
 from prober.net.endpoint import Endpoint
-from prober.net.exchange import Deadlines, Exchange
+from prober.net.exchange import Exchange
 from prober.net.stamped_socket import PART_BYTES
 from prober.net.stamps import Stamps
 
@@ -79,7 +79,7 @@ async def exchanged(
     trust = None if tls is None else lambda: tls
     try:
         await connect(Endpoint("http", host, port, "", trust=trust, server_name="localhost"), exchange, 20)
-        exchange.send(REQUEST, Deadlines(clock.now_ns(), LIMITS))
+        exchange.send(REQUEST, clock.now_ns(), LIMITS)
         await exchange.ended
     finally:
         exchange.abort()
@@ -282,7 +282,7 @@ async def test_a_long_request_leaves_in_parts(clock: Clock, authority: trustme.C
             exchange = Exchange(Recording(), clock)
             trust = None if client_tls is None else lambda context=client_tls: context
             await connect(Endpoint("http", "127.0.0.1", port, "", trust=trust, server_name="localhost"), exchange, 20)
-            exchange.send(REQUEST + body, Deadlines(clock.now_ns(), LIMITS))
+            exchange.send(REQUEST + body, clock.now_ns(), LIMITS)
             await exchange.ended
             exchange.abort()
         assert exchange.broken is None
@@ -323,7 +323,7 @@ async def test_a_flood_leaves_other_answers_their_turns(clock: Clock, authority:
         exchange = Watched(Recording(tokens=16), clock)
         trust = None if client_tls is None else lambda: client_tls
         await connect(Endpoint("http", "127.0.0.1", port, "", trust=trust, server_name="localhost"), exchange, 20)
-        exchange.send(REQUEST, Deadlines(clock.now_ns(), LIMITS))
+        exchange.send(REQUEST, clock.now_ns(), LIMITS)
         await exchange.ended
         exchange.abort()
     counting.cancel()

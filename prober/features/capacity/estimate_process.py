@@ -33,7 +33,7 @@ async def estimate_in_process(
 ) -> tuple[tuple[Capacity, ...], Fit | None]:
     """Capacity of each SLO of the record, and the engine model if it agrees with the record. Raises EstimateFailed.
 
-    Cancelling kills the process. A thread starts it: uvloop's subprocess start blocks the loop for 15 ms, this one for 0.5 ms.
+    Cancelling kills the process. A thread starts it, so that the loop does not wait.
     """
     command = (sys.executable, "-P", "-m", __name__, str(os.getpid()))
     pipe = subprocess.PIPE

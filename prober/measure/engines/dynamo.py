@@ -3,10 +3,11 @@
 from prober.measure.engine_signals import (
     Aggregation,
     EngineTable,
-    HistogramSource,
+    Extra,
     PageShape,
     ProductSource,
     SampleSource,
+    signals,
 )
 
 # Running requests are those from handler entry to the end of the answer, so with the queued ones; queued ones, where the router
@@ -14,16 +15,13 @@ from prober.measure.engine_signals import (
 FRONTEND = EngineTable(
     engine="dynamo",
     shape=PageShape(prefixes=("dynamo_frontend_",)),
-    signals={
-        "requests_running": (
-            SampleSource("dynamo_frontend_active_requests"),
-            SampleSource("dynamo_frontend_inflight_requests"),
+    signals=signals(
+        requests_running=("dynamo_frontend_active_requests", "dynamo_frontend_inflight_requests"),
+        requests_waiting=(
+            Extra("dynamo_frontend_router_queue_pending_requests"),
+            "dynamo_frontend_queued_requests",
         ),
-        "requests_waiting": (
-            SampleSource("dynamo_frontend_router_queue_pending_requests", expected=False),
-            SampleSource("dynamo_frontend_queued_requests"),
-        ),
-        "kv_cache_capacity_tokens": (
+        kv_cache_capacity_tokens=(
             ProductSource(
                 (
                     SampleSource("dynamo_frontend_model_total_kv_blocks", Aggregation.FIRST),
@@ -32,13 +30,13 @@ FRONTEND = EngineTable(
                 expected=False,
             ),
         ),
-        "generation_tokens_total": (SampleSource("dynamo_frontend_output_tokens_total"),),
-        "prompt_tokens_total": (SampleSource("dynamo_frontend_input_sequence_tokens_sum"),),
-        "requests_finished_total": (SampleSource("dynamo_frontend_requests_total"),),
-        "ttft_seconds": (HistogramSource("dynamo_frontend_time_to_first_token_seconds"),),
-        "itl_seconds": (HistogramSource("dynamo_frontend_inter_token_latency_seconds"),),
-        "e2e_seconds": (HistogramSource("dynamo_frontend_request_duration_seconds"),),
-    },
+        generation_tokens_total="dynamo_frontend_output_tokens_total",
+        prompt_tokens_total="dynamo_frontend_input_sequence_tokens_sum",
+        requests_finished_total="dynamo_frontend_requests_total",
+        ttft_seconds="dynamo_frontend_time_to_first_token_seconds",
+        itl_seconds="dynamo_frontend_inter_token_latency_seconds",
+        e2e_seconds="dynamo_frontend_request_duration_seconds",
+    ),
     model_labels=("model",),
     lazy=True,
     note="DYN_METRICS_PREFIX changes the names; then the page is not recognised",
@@ -47,20 +45,16 @@ FRONTEND = EngineTable(
 WORKER = EngineTable(
     engine="dynamo",
     shape=PageShape(prefixes=("dynamo_component_",)),
-    signals={
-        "requests_running": (SampleSource("dynamo_component_inflight_requests"),),
-        "kv_cache_usage_ratio_max": (
-            SampleSource("dynamo_component_gpu_cache_usage_percent", Aggregation.MAX, expected=False),
-            SampleSource("dynamo_component_kvstats_gpu_cache_usage_percent", Aggregation.MAX, expected=False),
+    signals=signals(
+        requests_running="dynamo_component_inflight_requests",
+        kv_cache_usage_ratio=(
+            Extra("dynamo_component_gpu_cache_usage_percent"),
+            Extra("dynamo_component_kvstats_gpu_cache_usage_percent"),
         ),
-        "kv_cache_usage_ratio_mean": (
-            SampleSource("dynamo_component_gpu_cache_usage_percent", Aggregation.MEAN, expected=False),
-            SampleSource("dynamo_component_kvstats_gpu_cache_usage_percent", Aggregation.MEAN, expected=False),
-        ),
-        "requests_finished_total": (SampleSource("dynamo_component_requests_total"),),
-        "e2e_seconds": (HistogramSource("dynamo_component_request_duration_seconds"),),
-        "uptime_seconds": (SampleSource("dynamo_component_uptime_seconds", Aggregation.FIRST, expected=False),),
-    },
+        requests_finished_total="dynamo_component_requests_total",
+        e2e_seconds="dynamo_component_request_duration_seconds",
+        uptime_seconds=Extra("dynamo_component_uptime_seconds"),
+    ),
     model_labels=("model", "model_name"),
     lazy=True,
     needs="set DYN_SYSTEM_PORT",

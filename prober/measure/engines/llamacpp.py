@@ -2,13 +2,14 @@
 
 from prober.measure.chat import Dialect
 from prober.measure.engine_signals import (
-    Aggregation,
     EngineTable,
+    Extra,
     JsonFact,
     OfModel,
     PageShape,
     SampleSource,
     SumSource,
+    signals,
 )
 
 DIALECT = Dialect(
@@ -27,27 +28,18 @@ TABLES = (
     EngineTable(
         engine="llamacpp",
         shape=PageShape(prefixes=("llamacpp:",)),
-        signals={
-            "requests_running": (SampleSource("llamacpp:requests_processing"),),
-            "requests_waiting": (SampleSource("llamacpp:requests_deferred"),),
-            "kv_cache_usage_ratio_max": (
-                SampleSource("llamacpp:kv_cache_usage_ratio", Aggregation.MAX, expected=False),
-            ),
-            "kv_cache_usage_ratio_mean": (
-                SampleSource("llamacpp:kv_cache_usage_ratio", Aggregation.MEAN, expected=False),
-            ),
-            "prefix_cache_queries_tokens_total": (SumSource(_CACHED, (_PROMPT,), expected=False),),
-            "prefix_cache_hits_tokens_total": (_CACHED,),
-            "prompt_tokens_total": (SumSource(_PROMPT, (_CACHED,)),),
-            "generation_tokens_total": (SampleSource("llamacpp:tokens_predicted_total"),),
-            "speculation_drafts_total": (SampleSource("llamacpp:spec_decode_num_drafts_total", expected=False),),
-            "speculation_draft_tokens_total": (
-                SampleSource("llamacpp:spec_decode_num_draft_tokens_total", expected=False),
-            ),
-            "speculation_accepted_tokens_total": (
-                SampleSource("llamacpp:spec_decode_num_accepted_tokens_total", expected=False),
-            ),
-        },
+        signals=signals(
+            requests_running="llamacpp:requests_processing",
+            requests_waiting="llamacpp:requests_deferred",
+            kv_cache_usage_ratio=Extra("llamacpp:kv_cache_usage_ratio"),
+            prefix_cache_queries_tokens_total=SumSource(_CACHED, (_PROMPT,), expected=False),
+            prefix_cache_hits_tokens_total=_CACHED,
+            prompt_tokens_total=SumSource(_PROMPT, (_CACHED,)),
+            generation_tokens_total="llamacpp:tokens_predicted_total",
+            speculation_drafts_total=Extra("llamacpp:spec_decode_num_drafts_total"),
+            speculation_draft_tokens_total=Extra("llamacpp:spec_decode_num_draft_tokens_total"),
+            speculation_accepted_tokens_total=Extra("llamacpp:spec_decode_num_accepted_tokens_total"),
+        ),
         model_labels=(),
         facts=(
             JsonFact("version", "/props", ("build_info",)),

@@ -3,10 +3,11 @@
 from prober.measure.engine_signals import (
     Aggregation,
     EngineTable,
-    HistogramSource,
+    Extra,
     PageShape,
     ProductSource,
     SampleSource,
+    signals,
 )
 
 
@@ -21,37 +22,29 @@ TABLES = (
     EngineTable(
         engine="llm-d",
         shape=PageShape(prefixes=("llm_d_epp_", "inference_pool_", "inference_objective_", "inference_extension_")),
-        signals={
-            "requests_running": (
+        signals=signals(
+            requests_running=(
                 _pool("llm_d_epp_average_running_requests", _READY),
                 _pool("inference_pool_average_running_requests", _PODS),
             ),
-            "requests_waiting": (
+            requests_waiting=(
                 SampleSource("llm_d_epp_per_endpoint_queue_size"),
                 SampleSource("inference_pool_per_pod_queue_size"),
                 _pool("llm_d_epp_average_queue_size", _READY),
                 _pool("inference_pool_average_queue_size", _PODS),
             ),
-            "kv_cache_usage_ratio_mean": (
-                SampleSource("llm_d_epp_average_kv_cache_utilization", Aggregation.MEAN),
-                SampleSource("inference_pool_average_kv_cache_utilization", Aggregation.MEAN),
+            kv_cache_usage_ratio_mean=(
+                SampleSource("llm_d_epp_average_kv_cache_utilization"),
+                SampleSource("inference_pool_average_kv_cache_utilization"),
             ),
-            "requests_finished_total": (
-                SampleSource("llm_d_epp_request_total"),
-                SampleSource("inference_objective_request_total"),
-            ),
-            "ttft_seconds": (HistogramSource("llm_d_epp_request_ttft_seconds", expected=False),),
-            "itl_seconds": (HistogramSource("llm_d_epp_request_streaming_itl_seconds", expected=False),),
-            "tpot_seconds": (HistogramSource("llm_d_epp_request_streaming_tpot_seconds", expected=False),),
-            "queue_seconds": (
-                HistogramSource("llm_d_epp_flow_control_request_queue_duration_seconds", expected=False),
-            ),
-            "e2e_seconds": (
-                HistogramSource("llm_d_epp_request_duration_seconds"),
-                HistogramSource("inference_objective_request_duration_seconds"),
-            ),
-            "start_time_seconds": (SampleSource("process_start_time_seconds", Aggregation.FIRST, expected=False),),
-        },
+            requests_finished_total=("llm_d_epp_request_total", "inference_objective_request_total"),
+            ttft_seconds=Extra("llm_d_epp_request_ttft_seconds"),
+            itl_seconds=Extra("llm_d_epp_request_streaming_itl_seconds"),
+            tpot_seconds=Extra("llm_d_epp_request_streaming_tpot_seconds"),
+            queue_seconds=Extra("llm_d_epp_flow_control_request_queue_duration_seconds"),
+            e2e_seconds=("llm_d_epp_request_duration_seconds", "inference_objective_request_duration_seconds"),
+            start_time_seconds=Extra("process_start_time_seconds"),
+        ),
         port=9090,
         lazy=True,
         needs="a bearer token that may read /metrics, under --metrics-endpoint-auth",

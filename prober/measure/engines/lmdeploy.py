@@ -1,7 +1,7 @@
 """LMDeploy (0.18). Names the lower bound of a length `min_new_tokens`."""
 
 from prober.measure.chat import Dialect
-from prober.measure.engine_signals import Aggregation, EngineTable, HistogramSource, PageShape, SampleSource, SumSource
+from prober.measure.engine_signals import EngineTable, Extra, PageShape, SampleSource, SumSource, signals
 
 DIALECT = Dialect(
     name="lmdeploy",
@@ -14,34 +14,29 @@ TABLES = (
     EngineTable(
         engine="lmdeploy",
         shape=PageShape(prefixes=("lmdeploy:",)),
-        signals={
-            "requests_running": (SampleSource("lmdeploy:num_requests_running"),),
-            "requests_waiting": (
+        signals=signals(
+            requests_running="lmdeploy:num_requests_running",
+            requests_waiting=(
                 SumSource(
                     SampleSource("lmdeploy:num_requests_waiting"), (SampleSource("lmdeploy:num_api_requests_waiting"),)
                 ),
             ),
-            "requests_waiting_for_capacity": (SampleSource("lmdeploy:num_requests_waiting"),),
-            "kv_cache_usage_ratio_max": (SampleSource("lmdeploy:gpu_cache_usage_perc", Aggregation.MAX),),
-            "kv_cache_usage_ratio_mean": (SampleSource("lmdeploy:gpu_cache_usage_perc", Aggregation.MEAN),),
-            "prefix_cache_queries_tokens_total": (SampleSource("lmdeploy:prompt_tokens_total"),),
-            "prefix_cache_hits_tokens_total": (SampleSource("lmdeploy:cached_tokens_total"),),
-            "prompt_tokens_total": (SampleSource("lmdeploy:prompt_tokens_total"),),
-            "generation_tokens_total": (SampleSource("lmdeploy:generation_tokens_total"),),
-            "requests_finished_total": (SampleSource("lmdeploy:request_success_total"),),
-            "speculation_drafts_total": (SampleSource("lmdeploy:spec_decode_num_drafts_total", expected=False),),
-            "speculation_draft_tokens_total": (
-                SampleSource("lmdeploy:spec_decode_num_draft_tokens_total", expected=False),
-            ),
-            "speculation_accepted_tokens_total": (
-                SampleSource("lmdeploy:spec_decode_num_accepted_tokens_total", expected=False),
-            ),
-            "ttft_seconds": (HistogramSource("lmdeploy:time_to_first_token_seconds"),),
-            "itl_seconds": (HistogramSource("lmdeploy:iter_token_latency"),),
-            "tpot_seconds": (HistogramSource("lmdeploy:time_per_output_token_seconds"),),
-            "queue_seconds": (HistogramSource("lmdeploy:request_queue_time_seconds"),),
-            "e2e_seconds": (HistogramSource("lmdeploy:e2e_request_latency_seconds"),),
-        },
+            requests_waiting_for_capacity="lmdeploy:num_requests_waiting",
+            kv_cache_usage_ratio="lmdeploy:gpu_cache_usage_perc",
+            prefix_cache_queries_tokens_total="lmdeploy:prompt_tokens_total",
+            prefix_cache_hits_tokens_total="lmdeploy:cached_tokens_total",
+            prompt_tokens_total="lmdeploy:prompt_tokens_total",
+            generation_tokens_total="lmdeploy:generation_tokens_total",
+            requests_finished_total="lmdeploy:request_success_total",
+            speculation_drafts_total=Extra("lmdeploy:spec_decode_num_drafts_total"),
+            speculation_draft_tokens_total=Extra("lmdeploy:spec_decode_num_draft_tokens_total"),
+            speculation_accepted_tokens_total=Extra("lmdeploy:spec_decode_num_accepted_tokens_total"),
+            ttft_seconds="lmdeploy:time_to_first_token_seconds",
+            itl_seconds="lmdeploy:iter_token_latency",
+            tpot_seconds="lmdeploy:time_per_output_token_seconds",
+            queue_seconds="lmdeploy:request_queue_time_seconds",
+            e2e_seconds="lmdeploy:e2e_request_latency_seconds",
+        ),
         lazy=True,
         needs="the page is off under --disable-metrics",
     ),

@@ -2,15 +2,7 @@
 
 from dataclasses import replace
 
-from prober.measure.engine_signals import (
-    Aggregation,
-    EngineTable,
-    HistogramSource,
-    JsonFact,
-    PageShape,
-    SampleSource,
-    latest_release,
-)
+from prober.measure.engine_signals import EngineTable, Extra, JsonFact, PageShape, latest_release, signals
 from prober.measure.engines import vllm
 
 # Names of 1.x from its documentation. Its "ITL" is one observation a request, so a TPOT, and it has no ITL.
@@ -22,19 +14,18 @@ _FACTS = (
 _V1 = EngineTable(
     engine="nim",
     shape=PageShape(names=("num_request_max", "num_requests_running")),
-    signals={
-        "requests_running": (SampleSource("num_requests_running"),),
-        "requests_waiting": (SampleSource("num_requests_waiting"),),
-        "kv_cache_usage_ratio_max": (SampleSource("gpu_cache_usage_perc", Aggregation.MAX),),
-        "kv_cache_usage_ratio_mean": (SampleSource("gpu_cache_usage_perc", Aggregation.MEAN),),
-        "prompt_tokens_total": (SampleSource("prompt_tokens_total"),),
-        "generation_tokens_total": (SampleSource("generation_tokens_total"),),
-        "requests_finished_total": (SampleSource("request_finish_total"), SampleSource("request_success_total")),
-        "ttft_seconds": (HistogramSource("time_to_first_token_seconds"),),
-        "tpot_seconds": (HistogramSource("time_per_output_token_seconds"),),
-        "e2e_seconds": (HistogramSource("e2e_request_latency_seconds"),),
-        "start_time_seconds": (SampleSource("process_start_time_seconds", Aggregation.FIRST, expected=False),),
-    },
+    signals=signals(
+        requests_running="num_requests_running",
+        requests_waiting="num_requests_waiting",
+        kv_cache_usage_ratio="gpu_cache_usage_perc",
+        prompt_tokens_total="prompt_tokens_total",
+        generation_tokens_total="generation_tokens_total",
+        requests_finished_total=("request_finish_total", "request_success_total"),
+        ttft_seconds="time_to_first_token_seconds",
+        tpot_seconds="time_per_output_token_seconds",
+        e2e_seconds="e2e_request_latency_seconds",
+        start_time_seconds=Extra("process_start_time_seconds"),
+    ),
     paths=_PATHS,
     lazy=True,
     facts=_FACTS,

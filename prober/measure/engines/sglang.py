@@ -4,6 +4,7 @@ from prober.measure.chat import Dialect
 from prober.measure.engine_signals import (
     Aggregation,
     EngineTable,
+    Extra,
     HistogramSource,
     JsonFact,
     LabelProductSource,
@@ -11,6 +12,7 @@ from prober.measure.engine_signals import (
     ProductSource,
     SampleSource,
     SumSource,
+    signals,
 )
 
 DIALECT = Dialect(
@@ -27,9 +29,9 @@ DIALECT = Dialect(
 _TOTAL = {"priority": ("",)}
 _TIERS = {"cache_source": ("device", "host", "storage")}  # and not their total
 _PREFILL = {"mode": ("prefill_cache", "prefill_compute")}
-SIGNALS = {
-    "requests_running": (SampleSource("sglang:num_running_reqs", where=_TOTAL),),
-    "requests_waiting": (
+SIGNALS = signals(
+    requests_running=SampleSource("sglang:num_running_reqs", where=_TOTAL),
+    requests_waiting=(
         SumSource(
             SampleSource("sglang:num_queue_reqs", where=_TOTAL),
             (
@@ -40,11 +42,10 @@ SIGNALS = {
             ),
         ),
     ),
-    "requests_waiting_for_capacity": (SampleSource("sglang:num_queue_reqs", where=_TOTAL),),
+    requests_waiting_for_capacity=SampleSource("sglang:num_queue_reqs", where=_TOTAL),
     # Tokens that only the prefix cache holds are free.
-    "kv_cache_usage_ratio_max": (SampleSource("sglang:token_usage", Aggregation.MAX, _TOTAL),),
-    "kv_cache_usage_ratio_mean": (SampleSource("sglang:token_usage", Aggregation.MEAN, _TOTAL),),
-    "kv_cache_capacity_tokens": (
+    kv_cache_usage_ratio=SampleSource("sglang:token_usage", where=_TOTAL),
+    kv_cache_capacity_tokens=(
         SampleSource("sglang:max_total_num_tokens", since="0.5.6"),
         ProductSource(
             (SampleSource("sglang:num_pages"), SampleSource("sglang:page_size", Aggregation.FIRST)),
@@ -55,39 +56,35 @@ SIGNALS = {
             "sglang:cache_config_info", ("num_pages", "page_size"), since="0.5.9", until="0.5.12", expected=False
         ),
     ),
-    "preemptions_total": (SampleSource("sglang:num_retracted_requests_total", since="0.5.7"),),
-    "prefix_cache_queries_tokens_total": (
+    preemptions_total=SampleSource("sglang:num_retracted_requests_total", since="0.5.7"),
+    prefix_cache_queries_tokens_total=(
         SampleSource("sglang:realtime_tokens_total", where=_PREFILL, since="0.5.7"),
         SampleSource("sglang:prompt_tokens_total", since="0.4.4", until="0.5.7"),
     ),
-    "prefix_cache_hits_tokens_total": (
+    prefix_cache_hits_tokens_total=(
         SampleSource("sglang:realtime_tokens_total", where={"mode": ("prefill_cache",)}, since="0.5.7"),
         SampleSource("sglang:cached_tokens_total", where=_TIERS, since="0.4.4", until="0.5.7"),
     ),
-    "prompt_tokens_total": (SampleSource("sglang:prompt_tokens_total"),),
-    "generation_tokens_total": (SampleSource("sglang:generation_tokens_total"),),
-    "requests_finished_total": (
-        SampleSource("sglang:num_requests_total"),
-    ),  # by no reason; aborted ones are counted beside
-    "finished_abort_total": (SampleSource("sglang:num_aborted_requests_total", since="0.5.3", expected=False),),
-    "speculation_drafts_total": (SampleSource("sglang:spec_verify_calls_total", since="0.5.14", expected=False),),
+    prompt_tokens_total="sglang:prompt_tokens_total",
+    generation_tokens_total="sglang:generation_tokens_total",
+    requests_finished_total="sglang:num_requests_total",  # by no reason; aborted ones are counted beside
+    finished_abort_total=SampleSource("sglang:num_aborted_requests_total", since="0.5.3", expected=False),
+    speculation_drafts_total=SampleSource("sglang:spec_verify_calls_total", since="0.5.14", expected=False),
     # Of the latest batches, and 0 without speculation.
-    "speculation_acceptance_ratio": (
-        SampleSource("sglang:spec_accept_rate", Aggregation.MAX, since="0.5.4", expected=False),
-    ),
-    "speculation_length_tokens": (SampleSource("sglang:spec_accept_length", Aggregation.MAX, expected=False),),
-    "ttft_seconds": (HistogramSource("sglang:time_to_first_token_seconds"),),
-    "itl_seconds": (HistogramSource("sglang:inter_token_latency_seconds", since="0.4.4"),),
-    "tpot_seconds": (
+    speculation_acceptance_ratio=SampleSource("sglang:spec_accept_rate", since="0.5.4", expected=False),
+    speculation_length_tokens=Extra("sglang:spec_accept_length"),
+    ttft_seconds="sglang:time_to_first_token_seconds",
+    itl_seconds=HistogramSource("sglang:inter_token_latency_seconds", since="0.4.4"),
+    tpot_seconds=(
         HistogramSource("sglang:request_time_per_output_token_seconds", since="0.5.22"),
         HistogramSource("sglang:time_per_output_token_seconds", until="0.4.5"),
     ),
-    "queue_seconds": (
+    queue_seconds=(
         HistogramSource("sglang:queue_time_seconds", since="0.5.3"),
         HistogramSource("sglang:queue_time_s", since="0.5.2", until="0.5.3"),
     ),
-    "e2e_seconds": (HistogramSource("sglang:e2e_request_latency_seconds"),),
-}
+    e2e_seconds="sglang:e2e_request_latency_seconds",
+)
 TABLES = (
     EngineTable(
         engine="sglang",

@@ -4,11 +4,12 @@ from prober.measure.chat import Dialect
 from prober.measure.engine_signals import (
     Aggregation,
     EngineTable,
-    HistogramSource,
+    Extra,
     JsonFact,
     PageShape,
     RatioSource,
     SampleSource,
+    signals,
 )
 
 DIALECT = Dialect(name="tgi")
@@ -21,21 +22,20 @@ TABLES = (
     EngineTable(
         engine="tgi",
         shape=PageShape(prefixes=("tgi_",)),
-        signals={
-            "requests_running": (SampleSource("tgi_batch_current_size"),),
-            "requests_waiting": (SampleSource("tgi_queue_size"),),
-            "kv_cache_usage_ratio_max": (_USAGE,),
-            "kv_cache_usage_ratio_mean": (_USAGE,),
-            "kv_cache_capacity_tokens": (SampleSource("tgi_batch_max_total_tokens", Aggregation.FIRST, since="3.0.0"),),
-            "prompt_tokens_total": (SampleSource("tgi_request_input_length_sum"),),
-            "generation_tokens_total": (SampleSource("tgi_request_generated_tokens_sum"),),
-            "requests_finished_total": (SampleSource("tgi_request_success"),),
+        signals=signals(
+            requests_running="tgi_batch_current_size",
+            requests_waiting="tgi_queue_size",
+            kv_cache_usage_ratio=_USAGE,
+            kv_cache_capacity_tokens=SampleSource("tgi_batch_max_total_tokens", Aggregation.FIRST, since="3.0.0"),
+            prompt_tokens_total="tgi_request_input_length_sum",
+            generation_tokens_total="tgi_request_generated_tokens_sum",
+            requests_finished_total="tgi_request_success",
             # Observed at each step of a request: the tokens beyond the first. How many were drafted is not on the page.
-            "speculation_accepted_tokens_total": (SampleSource("tgi_request_skipped_tokens_sum", expected=False),),
-            "tpot_seconds": (HistogramSource("tgi_request_mean_time_per_token_duration"),),
-            "queue_seconds": (HistogramSource("tgi_request_queue_duration"),),
-            "e2e_seconds": (HistogramSource("tgi_request_duration"),),
-        },
+            speculation_accepted_tokens_total=Extra("tgi_request_skipped_tokens_sum"),
+            tpot_seconds="tgi_request_mean_time_per_token_duration",
+            queue_seconds="tgi_request_queue_duration",
+            e2e_seconds="tgi_request_duration",
+        ),
         model_labels=(),
         lazy=True,
         facts=(

@@ -8,6 +8,7 @@ from prober.measure.engine_signals import (
     ProductSource,
     RatioSource,
     SampleSource,
+    signals,
 )
 
 # Names from the backend's README at 0b9d7d5. Its `fraction` disagrees with used ÷ max there, so the latter is read. An ensemble
@@ -24,12 +25,11 @@ TABLES = (
     EngineTable(
         engine="triton",
         shape=PageShape(prefixes=("nv_trt_llm_",)),
-        signals={
-            "requests_running": (SampleSource(_REQUESTS, where={"request_type": ("scheduled",)}),),
-            "requests_waiting": (SampleSource(_REQUESTS, where={"request_type": ("waiting",)}),),
-            "kv_cache_usage_ratio_max": (_USAGE,),
-            "kv_cache_usage_ratio_mean": (_USAGE,),
-            "kv_cache_capacity_tokens": (
+        signals=signals(
+            requests_running=SampleSource(_REQUESTS, where={"request_type": ("scheduled",)}),
+            requests_waiting=SampleSource(_REQUESTS, where={"request_type": ("waiting",)}),
+            kv_cache_usage_ratio=_USAGE,
+            kv_cache_capacity_tokens=(
                 ProductSource(
                     (
                         SampleSource(_BLOCKS, where={"kv_cache_block_type": ("max",)}),
@@ -37,11 +37,11 @@ TABLES = (
                     )
                 ),
             ),
-            "requests_finished_total": (SampleSource("nv_inference_request_success", where=_ENGINE, expected=False),),
-            "ttft_seconds": (
-                HistogramSource("nv_inference_first_response_histogram_ms", where=_ENGINE, scale=0.001, expected=False),
+            requests_finished_total=SampleSource("nv_inference_request_success", where=_ENGINE, expected=False),
+            ttft_seconds=HistogramSource(
+                "nv_inference_first_response_histogram_ms", where=_ENGINE, scale=0.001, expected=False
             ),
-        },
+        ),
         port=8002,
         model_labels=(),
     ),

@@ -4,11 +4,12 @@ from prober.measure.chat import Dialect
 from prober.measure.engine_signals import (
     Aggregation,
     EngineTable,
-    HistogramSource,
+    Extra,
     JsonFact,
     PageShape,
     ProductSource,
     SampleSource,
+    signals,
 )
 
 DIALECT = Dialect(
@@ -27,12 +28,11 @@ TABLES = (
     EngineTable(
         engine="trtllm",
         shape=PageShape(prefixes=("trtllm_",)),
-        signals={
-            "requests_running": (SampleSource("trtllm_num_requests_running", Aggregation.MAX),),
-            "requests_waiting": (SampleSource("trtllm_num_requests_waiting", Aggregation.MAX),),
-            "kv_cache_usage_ratio_max": (SampleSource("trtllm_kv_cache_utilization", Aggregation.MAX),),
-            "kv_cache_usage_ratio_mean": (SampleSource("trtllm_kv_cache_utilization", Aggregation.MEAN),),
-            "kv_cache_capacity_tokens": (
+        signals=signals(
+            requests_running=SampleSource("trtllm_num_requests_running", Aggregation.MAX),
+            requests_waiting=SampleSource("trtllm_num_requests_waiting", Aggregation.MAX),
+            kv_cache_usage_ratio="trtllm_kv_cache_utilization",
+            kv_cache_capacity_tokens=(
                 ProductSource(
                     (
                         SampleSource("trtllm_kv_cache_max_blocks", Aggregation.MAX),
@@ -40,31 +40,25 @@ TABLES = (
                     )
                 ),
             ),
-            "prefix_cache_queries_tokens_total": (SampleSource("trtllm_prompt_tokens_total"),),
-            "prefix_cache_hits_tokens_total": (SampleSource("trtllm_prompt_cached_tokens_total"),),
-            "prompt_tokens_total": (SampleSource("trtllm_prompt_tokens_total"),),
-            "generation_tokens_total": (SampleSource("trtllm_generation_tokens_total"),),
-            "requests_finished_total": (SampleSource("trtllm_request_success_total"),),
+            prefix_cache_queries_tokens_total="trtllm_prompt_tokens_total",
+            prefix_cache_hits_tokens_total="trtllm_prompt_cached_tokens_total",
+            prompt_tokens_total="trtllm_prompt_tokens_total",
+            generation_tokens_total="trtllm_generation_tokens_total",
+            requests_finished_total="trtllm_request_success_total",
             **{
                 f"finished_{reason}_total": (
                     SampleSource("trtllm_request_success_total", where={"finished_reason": theirs}, expected=False),
                 )
                 for reason, theirs in _REASONS.items()
             },
-            "speculation_draft_tokens_total": (
-                SampleSource("trtllm_spec_decode_num_draft_tokens_total", expected=False),
-            ),
-            "speculation_accepted_tokens_total": (
-                SampleSource("trtllm_spec_decode_num_accepted_tokens_total", expected=False),
-            ),
-            "speculation_length_tokens": (
-                SampleSource("trtllm_spec_decode_acceptance_length", Aggregation.MAX, expected=False),
-            ),
-            "ttft_seconds": (HistogramSource("trtllm_time_to_first_token_seconds"),),
-            "tpot_seconds": (HistogramSource("trtllm_time_per_output_token_seconds"),),
-            "queue_seconds": (HistogramSource("trtllm_request_queue_time_seconds"),),
-            "e2e_seconds": (HistogramSource("trtllm_e2e_request_latency_seconds"),),
-        },
+            speculation_draft_tokens_total=Extra("trtllm_spec_decode_num_draft_tokens_total"),
+            speculation_accepted_tokens_total=Extra("trtllm_spec_decode_num_accepted_tokens_total"),
+            speculation_length_tokens=Extra("trtllm_spec_decode_acceptance_length"),
+            ttft_seconds="trtllm_time_to_first_token_seconds",
+            tpot_seconds="trtllm_time_per_output_token_seconds",
+            queue_seconds="trtllm_request_queue_time_seconds",
+            e2e_seconds="trtllm_e2e_request_latency_seconds",
+        ),
         paths=("/prometheus/metrics",),
         lazy=True,
         facts=(JsonFact("version", "/version", ("version",)),),

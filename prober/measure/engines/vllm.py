@@ -5,14 +5,15 @@
 from prober.measure.chat import Dialect
 from prober.measure.engine_signals import (
     FINISH_REASONS,
-    Aggregation,
     EngineTable,
+    Extra,
     HistogramSource,
     JsonFact,
     LabelProductSource,
     OfModel,
     PageShape,
     SampleSource,
+    signals,
 )
 
 DIALECT = Dialect(
@@ -23,15 +24,13 @@ DIALECT = Dialect(
     continuous_usage=True,
 )
 
-_EVERY_RELEASE = {
-    "requests_running": (SampleSource("vllm:num_requests_running"),),
-    "requests_waiting": (
-        SampleSource("vllm:num_requests_waiting"),
-    ),  # with those deferred for LoRA, KV transfer or grammar
-    "preemptions_total": (SampleSource("vllm:num_preemptions_total"),),
-    "prompt_tokens_total": (SampleSource("vllm:prompt_tokens_total"),),
-    "generation_tokens_total": (SampleSource("vllm:generation_tokens_total"),),
-    "requests_finished_total": (SampleSource("vllm:request_success_total"),),
+_EVERY_RELEASE = signals(
+    requests_running="vllm:num_requests_running",
+    requests_waiting="vllm:num_requests_waiting",  # with those deferred for LoRA, KV transfer or grammar
+    preemptions_total="vllm:num_preemptions_total",
+    prompt_tokens_total="vllm:prompt_tokens_total",
+    generation_tokens_total="vllm:generation_tokens_total",
+    requests_finished_total="vllm:request_success_total",
     **{
         f"finished_{reason}_total": (
             SampleSource("vllm:request_success_total", where={"finished_reason": (reason,)}, expected=False),
@@ -39,55 +38,51 @@ _EVERY_RELEASE = {
         for reason in FINISH_REASONS
     },
     **{  # only of a server that speculates
-        f"speculation_{kind}_tokens_total": (SampleSource(f"vllm:spec_decode_num_{kind}_tokens_total", expected=False),)
+        f"speculation_{kind}_tokens_total": Extra(f"vllm:spec_decode_num_{kind}_tokens_total")
         for kind in ("draft", "accepted")
     },
-    "ttft_seconds": (HistogramSource("vllm:time_to_first_token_seconds"),),
-    "e2e_seconds": (HistogramSource("vllm:e2e_request_latency_seconds"),),
-    "prompt_tokens": (HistogramSource("vllm:request_prompt_tokens", expected=False),),
-    "output_tokens": (HistogramSource("vllm:request_generation_tokens", expected=False),),
+    ttft_seconds="vllm:time_to_first_token_seconds",
+    e2e_seconds="vllm:e2e_request_latency_seconds",
+    prompt_tokens=Extra("vllm:request_prompt_tokens"),
+    output_tokens=Extra("vllm:request_generation_tokens"),
     # Absent with several API servers: their registries are merged.
-    "start_time_seconds": (SampleSource("process_start_time_seconds", Aggregation.FIRST, expected=False),),
-}
+    start_time_seconds=Extra("process_start_time_seconds"),
+)
 # Names from the wheels 0.4.3 to 0.33.0; 0.32.0 also seen live. All `_perc` are 0 to 1. A client that disconnects is counted
 # nowhere. `iteration_tokens_total` is a histogram, `lora_requests_info` has a time as its value: neither is a signal.
-_SIGNALS = {
+_SIGNALS = signals(
     **_EVERY_RELEASE,
-    "requests_waiting_for_capacity": (
-        SampleSource("vllm:num_requests_waiting_by_reason", where={"reason": ("capacity",)}, since="0.20.0"),
+    requests_waiting_for_capacity=SampleSource(
+        "vllm:num_requests_waiting_by_reason", where={"reason": ("capacity",)}, since="0.20.0"
     ),
     # Blocks that only the prefix cache holds count as free.
-    "kv_cache_usage_ratio_max": (
-        SampleSource("vllm:kv_cache_usage_perc", Aggregation.MAX, since="0.9.2"),
-        SampleSource("vllm:gpu_cache_usage_perc", Aggregation.MAX, until="0.12.0"),
+    kv_cache_usage_ratio=(
+        SampleSource("vllm:kv_cache_usage_perc", since="0.9.2"),
+        SampleSource("vllm:gpu_cache_usage_perc", until="0.12.0"),
     ),
-    "kv_cache_usage_ratio_mean": (
-        SampleSource("vllm:kv_cache_usage_perc", Aggregation.MEAN, since="0.9.2"),
-        SampleSource("vllm:gpu_cache_usage_perc", Aggregation.MEAN, until="0.12.0"),
-    ),
-    "kv_cache_capacity_tokens": (
+    kv_cache_capacity_tokens=(
         LabelProductSource("vllm:cache_config_info", ("kv_cache_size_tokens",), since="0.24.0"),
         LabelProductSource(
             "vllm:cache_config_info", ("num_gpu_blocks", "block_size"), until="0.24.0"
         ),  # wrong for hybrids
     ),
-    "prefix_cache_queries_tokens_total": (
+    prefix_cache_queries_tokens_total=(
         SampleSource("vllm:prefix_cache_queries_total", since="0.9.2"),
         SampleSource("vllm:gpu_prefix_cache_queries_total", until="0.12.0"),
     ),
-    "prefix_cache_hits_tokens_total": (
+    prefix_cache_hits_tokens_total=(
         SampleSource("vllm:prefix_cache_hits_total", since="0.9.2"),
         SampleSource("vllm:gpu_prefix_cache_hits_total", until="0.12.0"),
     ),
-    "speculation_drafts_total": (SampleSource("vllm:spec_decode_num_drafts_total", expected=False),),
+    speculation_drafts_total=Extra("vllm:spec_decode_num_drafts_total"),
     # What was called time per output token was an observation a step all along.
-    "itl_seconds": (
+    itl_seconds=(
         HistogramSource("vllm:inter_token_latency_seconds", since="0.10.2"),
         HistogramSource("vllm:time_per_output_token_seconds", until="0.15.0"),
     ),
-    "tpot_seconds": (HistogramSource("vllm:request_time_per_output_token_seconds", since="0.11.0"),),
-    "queue_seconds": (HistogramSource("vllm:request_queue_time_seconds"),),
-}
+    tpot_seconds=HistogramSource("vllm:request_time_per_output_token_seconds", since="0.11.0"),
+    queue_seconds="vllm:request_queue_time_seconds",
+)
 _FACTS = (
     JsonFact("version", "/version", ("version",)),
     JsonFact("model", "/v1/models", ("data", 0, "id")),
@@ -131,17 +126,16 @@ RUST = EngineTable(
 V0 = EngineTable(
     engine="vllm",
     shape=PageShape(prefixes=("vllm:",), without_label="engine"),
-    signals={
-        "kv_cache_usage_ratio_max": (SampleSource("vllm:gpu_cache_usage_perc", Aggregation.MAX),),
-        "kv_cache_usage_ratio_mean": (SampleSource("vllm:gpu_cache_usage_perc", Aggregation.MEAN),),
-        "kv_cache_capacity_tokens": (LabelProductSource("vllm:cache_config_info", ("num_gpu_blocks", "block_size")),),
+    signals=signals(
+        kv_cache_usage_ratio="vllm:gpu_cache_usage_perc",
+        kv_cache_capacity_tokens=LabelProductSource("vllm:cache_config_info", ("num_gpu_blocks", "block_size")),
         **_EVERY_RELEASE,
-        "itl_seconds": (HistogramSource("vllm:time_per_output_token_seconds"),),
-        "queue_seconds": (
+        itl_seconds="vllm:time_per_output_token_seconds",
+        queue_seconds=(
             HistogramSource("vllm:request_queue_time_seconds", since="0.6.6"),
             HistogramSource("vllm:time_in_queue_requests", since="0.6.6", expected=False),
         ),
-    },
+    ),
     flags=(("vllm:cache_config_info", _FLAGS),),
     facts=_FACTS,
 )

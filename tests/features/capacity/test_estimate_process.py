@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 import typer
-import uvloop
 from typer.testing import CliRunner
 
 from prober.cli import sweep as command
@@ -167,7 +166,7 @@ def sweep(monkeypatch: pytest.MonkeyPatch) -> Sweep:
         shape = ("--prompt-tokens", "20", "--output-tokens", "4")
         return CliRunner().invoke(app, [f"http://127.0.0.1:{FIRST_FREE_PORT}", *plan, *shape, *options])
 
-    monkeypatch.setattr(uvloop, "run", run)
+    monkeypatch.setattr(asyncio, "run", run)
     return invoke
 
 
