@@ -422,7 +422,8 @@ class Target:
 
     async def _ask_health(self) -> None:
         now = self.clock.now_ns()
-        health = self._dialect.health
+        is_known = self.identity is not None or self.spec.engine in DIALECTS
+        health = self._dialect.health if is_known else "/health"
         path = None if health is None else self.endpoint.base_path.removesuffix("/v1") + health
         if path is None and self.starting_until_ns is None and not self.is_refusing:
             return
