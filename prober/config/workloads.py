@@ -22,7 +22,7 @@ from prober.config.problems import no_such
 from prober.measure.quality import Check, Expectation, expectation_problem
 from prober.workload.prompts import BadPrompts, GoldenPrompt, parse_prompts
 from prober.workload.requested_format import tool_schemas
-from prober.workload.sessions import Sessions, SessionWorkload
+from prober.workload.sessions import SessionWorkload
 from prober.workload.shapes import Empirical, Exponential, Fixed, LengthDistribution, Lognormal, Uniform
 from prober.workload.trace import BadTrace, parse_trace
 from prober.workload.workloads import (
@@ -371,8 +371,8 @@ def _kind(spec: WorkloadSpec, path: str, problems: "Problems", read: Callable[[s
         if golden := _golden(spec.golden, tools, f"{path}.golden", problems):
             return partial(GoldenWorkload, golden=golden)
     if spec.sessions is not None:
-        sessions = Sessions(spec.sessions.count or 0, spec.sessions.turns, spec.sessions.think_time)
-        return partial(SessionWorkload, sessions=sessions)
+        turns, count = spec.sessions.turns, spec.sessions.count or 0
+        return partial(SessionWorkload, turns=turns, count=count, think_time=spec.sessions.think_time)
     return Workload
 
 

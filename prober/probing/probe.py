@@ -149,7 +149,7 @@ class ProbeRun(ABC):
         anything of the answer was received.
         """
         request, target = self.request, self._target
-        reserved: tuple[float, float, int] | None = None
+        reserved: tuple[dict[str, float], int] | None = None
         answer: str | None = None
         tokens: int | None = None
         try:
@@ -192,9 +192,10 @@ class ProbeRun(ABC):
     def _charged_tokens(self) -> tuple[int, int] | None:
         """Prompt and output tokens that a budget is charged; None if all that was set aside may be spent."""
 
-    def cut(self, outcome: Outcome, why: str) -> ProbeResult:
-        """The result of a request that was cut, with what it delivered before."""
-        return self._result(Verdict(outcome, why), self.delivered())
+    def cut(self, outcome: Outcome, why: str, cut_ns: int | None = None) -> ProbeResult:
+        """The result of a request that was cut, with what it delivered before. That of a late prober has no time of the cut."""
+        timeline = self.delivered()
+        return self._result(Verdict(outcome, why), timeline if timeline.is_late else replace(timeline, cut_ns=cut_ns))
 
     @abstractmethod
     def _unsent(self, verdict: Verdict) -> ProbeResult:

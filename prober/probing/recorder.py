@@ -40,16 +40,12 @@ class TargetProbes(TargetObserver):
     def __init__(self, registry: Registry, observed: NamedSpec) -> None:
         self._registry, self._observed, self._name = registry, observed, observed.name
         self._bounds: dict[str, dict[str, tuple[float, ...]]] = {}  # by workload, then by series
-        self._price: tuple[float, float] | None = None  # dollars a million prompt and completion tokens
         self.configured()
 
     def configured(self) -> None:
         spec, registry, name = self._observed.spec, self._registry, self._name
         registry.label(name, tuple(sorted((label, value) for label, value in spec.labels.items() if value)))
-        price = spec.budget.price_per_million if spec.budget is not None else None
-        self._price = None
-        if price is not None:
-            self._price = price.prompt, price.completion
+        if spec.budget is not None and spec.budget.price_per_million is not None:
             registry.value(series.COST, name)
         workloads = {workload for probe in spec.probes for workload in probe.workload.series}
         for workload in self._bounds.keys() - workloads:
@@ -142,9 +138,9 @@ class TargetProbes(TargetObserver):
         counts = (usage.prompt_tokens or 0, usage.completion_tokens or 0, usage.cached_tokens or 0)
         for kind, count in zip(series.TOKEN_KINDS, counts, strict=True):
             self._registry.value(series.TOKENS, self._name, result.workload, kind).inc(count)
-        if self._price is not None:
-            prompt, completion = self._price
-            self._registry.value(series.COST, self._name).inc((counts[0] * prompt + counts[1] * completion) / 1e6)
+        budget = self._observed.spec.budget
+        if budget is not None and budget.price_per_million is not None:
+            self._registry.value(series.COST, self._name).inc(budget.dollars(*counts[:2]))
 
     def _connection(self, result: ProbeResult) -> None:
         if (connection := result.timeline.connection) and not result.timeline.is_late:

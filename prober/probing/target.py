@@ -129,12 +129,11 @@ class Target:
         self.prompt_calibration: PromptCalibration | None = None
         self.connect_lead = ConnectLead()
         self.budgets: dict[str, Budget] = {}
-        means = [probe.workload.mean_tokens() for probe in spec.probes]
-        tokens, cost = map(max, zip((0.0, 0.0), *(self.amounts(*map(round, mean)) for mean in means), strict=True))
-        if spec.budget and spec.budget.tokens_per_day:
-            self.budgets["tokens"] = Budget(spec.budget.tokens_per_day, tokens)
-        if spec.budget and spec.budget.cost_per_day:
-            self.budgets["cost"] = Budget(spec.budget.cost_per_day, cost)
+        means = [self.amounts(*map(round, probe.workload.mean_tokens())) for probe in spec.probes]
+        limits = {"tokens": spec.budget.tokens_per_day, "cost": spec.budget.cost_per_day} if spec.budget else {}
+        for kind, limit in limits.items():
+            if limit:
+                self.budgets[kind] = Budget(limit, max((mean[kind] for mean in means), default=0.0))
         self.protected_demand: Mapping[str, BudgetDemand] = {}  # by budget, not available to requests
         self.ledger: BudgetKeeper | None = None
         self._answers = WorkloadState("")  # of all workloads: whether they are answered or fail
@@ -200,7 +199,12 @@ class Target:
         """Identity for a probe: of the last look-up, else of the configuration; None if neither names the model."""
         if self.identity is not None or self.spec.model is None:
             return self.identity
-        return Identity(self.spec.model, DIALECTS.get(self.spec.engine or "", GENERIC), self.endpoint.base_path)
+        return Identity(self.spec.model, self._dialect, self.endpoint.base_path)
+
+    @property
+    def _dialect(self) -> Dialect:
+        """Dialect of the last look-up, else of the configured engine."""
+        return self.identity.dialect if self.identity else DIALECTS.get(self.spec.engine or "", GENERIC)
 
     async def prepare(self, due_ns: int) -> int:
         """Look the target up if no probe may leave before that, and return when the probe that was due at `due_ns` is due.
@@ -293,7 +297,9 @@ class Target:
         is_new_404 = outcome is Outcome.HTTP_404 and self._last_outcome is not Outcome.HTTP_404
         is_new_failure = self.state is TargetState.FAILING is not before  # it may return with another model
         if outcome is Outcome.HTTP_404 or is_new_failure:
-            self._doubt_identity(is_new=is_new_404 or is_new_failure)
+            self._is_doubtful = True
+            if is_new_404 or is_new_failure:  # so it is looked up soon
+                self._look_up_pause_ns = MIN_LOOK_UP_PAUSE_NS
         self._last_outcome = outcome
 
     def _no_data_state(self) -> TargetState | None:
@@ -328,33 +334,29 @@ class Target:
                 lead_s,
             )
 
-    def reserve(self, prompt_tokens: int, output_tokens: int) -> tuple[float, float, int] | None:
-        """Set tokens and dollars aside for a request, and say when; None, and nothing set aside, if a budget would not last."""
-        now = self.clock.now_ns()
-        amounts = self.amounts(prompt_tokens, output_tokens)
-        for kind, amount in zip(("tokens", "cost"), amounts, strict=True):
-            if kind in self.budgets and not self.budgets[kind].reserve(amount, now, self.protected_demand.get(kind)):
-                if kind == "cost" and "tokens" in self.budgets:
-                    self.budgets["tokens"].settle(amounts[0], 0.0, now)
-                return None
+    def reserve(self, prompt_tokens: int, output_tokens: int) -> tuple[dict[str, float], int] | None:
+        """Set amounts aside for a request, by budget, and say when; None, and nothing set aside, if a budget would not last."""
+        now, amounts, reserved = self.clock.now_ns(), self.amounts(prompt_tokens, output_tokens), dict[str, float]()
+        is_complete = False
         try:
+            for kind, budget in self.budgets.items():
+                if not budget.reserve(amounts[kind], now, self.protected_demand.get(kind)):
+                    return None
+                reserved[kind] = amounts[kind]
             self._tell_ledger()
-        except Exception:
-            for kind, amount in zip(("tokens", "cost"), amounts, strict=True):
-                if kind in self.budgets:
+            is_complete = True
+            return reserved, now
+        finally:
+            if not is_complete:
+                for kind, amount in reserved.items():
                     self.budgets[kind].settle(amount, 0.0, now)
-            raise
-        return (*amounts, now)
 
     def lacking(self, prompt_tokens: int, output_tokens: int) -> str | None:
         """Budget that has too little for such a request, "tokens" or "cost"; None if all have enough."""
-        now = self.clock.now_ns()
-        for kind, amount in zip(("tokens", "cost"), self.amounts(prompt_tokens, output_tokens), strict=True):
-            if kind in self.budgets and amount > self.budgets[kind].available(
-                now, self.protected_demand.get(kind, BudgetDemand())
-            ):
-                return kind
-        return None
+        now, amounts = self.clock.now_ns(), self.amounts(prompt_tokens, output_tokens)
+        demand = {kind: self.protected_demand.get(kind, BudgetDemand()) for kind in self.budgets}
+        lacking = (kind for kind, budget in self.budgets.items() if amounts[kind] > budget.available(now, demand[kind]))
+        return next(lacking, None)
 
     async def covered(self, until_ns: int) -> None:
         """Return once all that is set aside is kept, or cannot be; at `until_ns` at the latest."""
@@ -363,12 +365,11 @@ class Target:
             if left_s <= 0 or not await self.ledger.written(left_s):
                 return
 
-    def settle(self, reserved: tuple[float, float, int], prompt_tokens: int, output_tokens: int) -> None:
+    def settle(self, reserved: tuple[dict[str, float], int], prompt_tokens: int, output_tokens: int) -> None:
         """Replace what was set aside by what was used."""
-        used = self.amounts(prompt_tokens, output_tokens)
-        for kind, before, after in zip(("tokens", "cost"), reserved[:2], used, strict=True):
-            if kind in self.budgets:
-                self.budgets[kind].settle(before, after, reserved[2])
+        used, (amounts, at_ns) = self.amounts(prompt_tokens, output_tokens), reserved
+        for kind, amount in amounts.items():
+            self.budgets[kind].settle(amount, used[kind], at_ns)
         self._tell_ledger()
 
     def unreadable(self, sent: str, problem: Exception) -> Verdict:
@@ -379,11 +380,10 @@ class Target:
         log.error("target=%s: %s could not be read; please report this: %s", self.spec.key, sent, trace)
         return reader_failure_verdict(problem)
 
-    def amounts(self, prompt_tokens: int, output_tokens: int) -> tuple[float, float]:
-        """Tokens and dollars of a request."""
-        budget = self.spec.budget
-        cost = budget.dollars(prompt_tokens, output_tokens) if budget else 0.0
-        return float(prompt_tokens + output_tokens), cost
+    def amounts(self, prompt_tokens: int, output_tokens: int) -> dict[str, float]:
+        """Tokens and dollars of a request, by budget."""
+        cost = self.spec.budget.dollars(prompt_tokens, output_tokens) if self.spec.budget else 0.0
+        return {"tokens": float(prompt_tokens + output_tokens), "cost": cost}
 
     def _tell_ledger(self) -> None:
         if self.ledger is not None and any(budget.needs_checkpoint for budget in self.budgets.values()):
@@ -415,12 +415,6 @@ class Target:
             self._identifying = asyncio.create_task(self._identify(timeout_s))
         return self._identifying
 
-    def _doubt_identity(self, *, is_new: bool) -> None:
-        """The identity may be another one now. is_new: since this moment, so that it is looked up soon."""
-        self._is_doubtful = True
-        if is_new:
-            self._look_up_pause_ns = MIN_LOOK_UP_PAUSE_NS
-
     def _log_fault(self, look_up: asyncio.Task[Verdict | None]) -> None:
         if not look_up.cancelled() and (problem := look_up.exception()) is not None:
             text = "target=%s: a look-up failed inside the prober; please report this"
@@ -428,7 +422,9 @@ class Target:
 
     async def _ask_health(self) -> None:
         now = self.clock.now_ns()
-        path = self._health_path()
+        is_known = self.identity is not None or self.spec.engine in DIALECTS
+        health = self._dialect.health if is_known else "/health"
+        path = None if health is None else self.endpoint.base_path.removesuffix("/v1") + health
         if path is None and self.starting_until_ns is None and not self.is_refusing:
             return
         if now - self._health_ns >= HEALTH_EVERY_NS:
@@ -462,12 +458,6 @@ class Target:
             exchange.status or 0, exchange.headers, bytes(exchange.body), exchange.broken, refusal=exchange.refusal
         )
 
-    def _health_path(self) -> str | None:
-        dialect = self.identity.dialect if self.identity else DIALECTS.get(self.spec.engine or "", None)
-        path = dialect.health if dialect else "/health"
-        base = self.endpoint.base_path.removesuffix("/v1")
-        return None if path is None else base + path
-
     def _heard(self, answer: Answer) -> None:
         """Set the state from a health page: starting or draining if the engine reports it; other faults are left to the probes.
 
@@ -476,7 +466,6 @@ class Target:
         if self.is_ending:
             return
         body = answer.body[:2000].decode("utf-8", "replace").lower()
-        dialect = self.identity.dialect if self.identity else DIALECTS.get(self.spec.engine or "", GENERIC)
         self.is_refusing = answer.is_refused and self.starting_until_ns is not None
         if self.is_refusing:
             limit = promql(self.spec.starting_timeout)
@@ -485,7 +474,7 @@ class Target:
         elif answer.status == 503 and any(word in body for word in ("draining", "shutting down", "shutdown")):
             self.state, self.reason = TargetState.DRAINING, "its health page says so"
         elif (answer.status == 503 and ("loading" in body or "starting" in body)) or (
-            answer.status == 503 and dialect.listens_while_loading and not self._was_ready
+            answer.status == 503 and self._dialect.listens_while_loading and not self._was_ready
         ):
             self.state, self.reason = TargetState.STARTING, "its health page says so"
         elif self.state in SILENT_STATES:

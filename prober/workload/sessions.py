@@ -13,38 +13,24 @@ from prober.workload.workloads import TEXT_PLACES, Workload, known_length, nonce
 
 
 @dataclass(frozen=True, slots=True)
-class Sessions:
-    """Conversations of several turns: the prompt of a turn is all earlier ones, their answers, and a new message.
+class SessionWorkload(Workload):
+    """Sends turns of conversations: the prompt of a turn is all earlier ones, their answers, and a new message.
 
+    prompt_tokens, output_tokens: of one message and of one answer
+    turns: of each session; then a new one begins
     count: sessions at a time. Requests continue those that are ready in rotation, so the time between two turns of a session is about
         count ÷ rate
-    turns: of each session; then a new one begins
     think_time: in ms, from the end of an answer until the next turn is due. Then the schedule begins sessions, at its rate ÷ turns,
         and `count` is 0. None: requests continue the sessions in rotation
     """
 
-    count: int
-    turns: int
-    think_time: LengthDistribution | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SessionWorkload(Workload):
-    """Sends turns of conversations; the lengths are those of one message and of one answer."""
-
-    sessions: Sessions = field(kw_only=True)
-
-    @property
-    def turns(self) -> int:
-        return self.sessions.turns
-
-    @property
-    def think_time(self) -> LengthDistribution | None:
-        return self.sessions.think_time
+    turns: int = field(kw_only=True)
+    count: int = field(default=0, kw_only=True)
+    think_time: LengthDistribution | None = field(default=None, kw_only=True)
 
     @property
     def max_concurrency(self) -> int | None:
-        return self.sessions.count if self.think_time is None else None
+        return self.count if self.think_time is None else None
 
     def shares(self) -> tuple[tuple[str, Workload, float], ...]:
         return tuple((f"{self.name}_turn{turn}", self, 1 / self.turns) for turn in range(1, self.turns + 1))
@@ -133,7 +119,7 @@ class SessionPool:
     def __init__(self, part: SessionWorkload, rng: Random) -> None:
         self.part, self._rng = part, rng
         self.waiting: dict[object, Callable[[], None]] = {}
-        count, turns = part.sessions.count, part.turns
+        count, turns = part.count, part.turns
         # Sessions, or numbers of turns of those that have not begun. The first ones are shorter, so that not all are at the same turn.
         self._ready: deque[Session | int] = deque(turns - at % turns for at in range(count))
         self.busy_text = f"all {count} sessions of {part.name} waited for an answer (sessions.count)"

@@ -10,7 +10,7 @@ import pytest
 from prober.config.load import load, load_workloads
 from prober.config.problems import ConfigError
 from prober.config.rows import Row, load_rows
-from prober.workload.sessions import Sessions, SessionWorkload
+from prober.workload.sessions import SessionWorkload
 from prober.workload.shapes import Exponential, Fixed, LengthDistribution, Lognormal, Uniform
 from prober.workload.workloads import Adapters, Mix, Prefix, Workload
 
@@ -262,7 +262,7 @@ def test_think_time_is_a_distribution_of_the_file() -> None:
         )
         talk = load_workloads(config, source="c", read=str)["talk"]
         assert isinstance(talk, SessionWorkload)
-        assert talk.sessions == Sessions(0, 3, distribution)
+        assert (talk.count, talk.turns, talk.think_time) == (0, 3, distribution)
         rows = "rows: [{name: a, workload: talk, accept: ['success:80%%'], %s}]"
         (loaded,) = load_rows(rows % "rate: 6/s, duration: 30s", source="f", workloads={"talk": talk})
         assert loaded.workload is talk
@@ -296,7 +296,7 @@ def test_a_wrong_think_time_is_refused(sessions: str, message: str) -> None:
 @pytest.mark.parametrize(("concurrency", "is_refused"), [(2, False), (3, True)])
 def test_a_closed_loop_needs_as_many_sessions_as_requests_in_flight(concurrency: int, is_refused: bool) -> None:
     """Else a request would wait for a session, or a turn be sent before the answer to the one before it."""
-    talk = SessionWorkload("talk", Fixed(5), Fixed(5), sessions=Sessions(2, 3))
+    talk = SessionWorkload("talk", Fixed(5), Fixed(5), count=2, turns=3)
     row = {"name": "a", "workload": talk, "concurrency": concurrency, "requests": 9, "accept": ["success:50%"]}
     with (
         pytest.raises(ValueError, match=r"is more than `sessions.count` .2.; raise that, or lower it")

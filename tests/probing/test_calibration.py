@@ -20,7 +20,7 @@ from prober.probing.target import Target
 from prober.results.stage_parts import PromptTokens, pooled, prompt_tokens_of
 from prober.workload.prompt_length import PromptCalibration, PromptLength
 from prober.workload.prompts import CYCLE_WORDS
-from prober.workload.sessions import Sessions, SessionWorkload
+from prober.workload.sessions import SessionWorkload
 from prober.workload.shapes import Fixed, Lognormal
 from prober.workload.trace import parse_trace
 from prober.workload.workloads import Prefix, RequestGenerator, TraceWorkload, Workload, sample_lengths
@@ -167,7 +167,7 @@ def test_counts_of_several_stages_are_pooled_over_requests() -> None:
 @pytest.mark.parametrize("tokenizer", [Tokenizer("words"), Tokenizer("subwords", 25)], ids=["words", "subwords"])
 async def test_turns_of_sessions_grow_and_find_their_earlier_turns_in_the_prefix_cache(tokenizer: Tokenizer) -> None:
     """Each turn has a series; its prompt has all earlier messages, and the prompt of the turn before is in the cache."""
-    workload = SessionWorkload("talk", Fixed(200), Fixed(40), sessions=Sessions(count=3, turns=4))
+    workload = SessionWorkload("talk", Fixed(200), Fixed(40), count=3, turns=4)
     _, probes = await results(Settings(behaviour=QUICK, tokenizer=tokenizer), workload, 36)
     by_turn = {name: [probe for probe in probes if probe.workload == name] for name in workload.series}
     assert sum(map(len, by_turn.values())) == 36

@@ -101,7 +101,7 @@ async def test_a_budget_is_charged_what_an_answer_used_or_may_have_used(name: st
         spent = [budget.spent(found.clock.now_ns()) for budget in found.budgets.values()]
         found.clock.close()
     assert result.timeline.charged_tokens == charged
-    assert spent == [sum(charged), pytest.approx(found.amounts(*charged)[1])]
+    assert spent == [sum(charged), pytest.approx(found.amounts(*charged)["cost"])]
 
 
 async def test_what_is_in_flight_is_reserved_and_given_back_when_it_is_refused_or_cancelled() -> None:

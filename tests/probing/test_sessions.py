@@ -7,6 +7,7 @@ import socket
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
+from dataclasses import replace
 from random import Random
 from typing import Any
 from unittest.mock import patch
@@ -33,7 +34,7 @@ from prober.probing.worker import Worker
 from prober.probing.workers import WorkerProcess, Workers
 from prober.results.stage import stage_of
 from prober.workload.arrivals import poisson
-from prober.workload.sessions import Sessions, SessionWorkload
+from prober.workload.sessions import SessionWorkload
 from prober.workload.shapes import Fixed
 from prober.workload.workloads import RequestGenerator
 from tests.daemon.test_fleet import watched
@@ -41,7 +42,7 @@ from tests.virtual import make_clock
 
 pytestmark = pytest.mark.virtual_time
 COUNT, TURNS, TOKENS, SECONDS = 4, 4, 6, 24.0
-ROTATION = Sessions(COUNT, TURNS)
+ROTATION = SessionWorkload("talk", Fixed(5), Fixed(TOKENS), turns=TURNS, count=COUNT)
 NONCE = re.compile(r"\[(\d{20})\] ")
 REFUSED = {"500": "500 Internal Server Error", "400": "400 Bad Request"}
 
@@ -187,7 +188,7 @@ slos: {{good: {{signal: ttft, threshold: 5s, objective: 50%}}}}
     return load(text, source="c", engines=DIALECTS, environment={}, read=lambda path: path).targets[0]
 
 
-async def row(url: str, sessions: Sessions, launch: Launch, **load: Any) -> list[ProbeResult]:
+async def row(url: str, workload: SessionWorkload, launch: Launch, **load: Any) -> list[ProbeResult]:
     """A row of `prober matrix`."""
     clock = make_clock()
     session = Watched(loaded(url), clock, launch)
@@ -195,7 +196,7 @@ async def row(url: str, sessions: Sessions, launch: Launch, **load: Any) -> list
     spec = Row.model_validate(
         {
             "name": "a",
-            "workload": SessionWorkload("talk", Fixed(5), Fixed(TOKENS), sessions=sessions),
+            "workload": workload,
             "accept": ["success:50%"],
         }
         | load
@@ -209,15 +210,15 @@ async def row(url: str, sessions: Sessions, launch: Launch, **load: Any) -> list
         clock.close()
 
 
-async def matrix(url: str, sessions: Sessions, launch: Launch) -> list[ProbeResult]:
-    return await row(url, sessions, launch, rate=3.0, duration=SECONDS)
+async def matrix(url: str, workload: SessionWorkload, launch: Launch) -> list[ProbeResult]:
+    return await row(url, workload, launch, rate=3.0, duration=SECONDS)
 
 
-async def closed(url: str, sessions: Sessions, launch: Launch) -> list[ProbeResult]:
-    return await row(url, sessions, launch, concurrency=COUNT, requests=60)
+async def closed(url: str, workload: SessionWorkload, launch: Launch) -> list[ProbeResult]:
+    return await row(url, workload, launch, concurrency=COUNT, requests=60)
 
 
-async def daemon(url: str, sessions: Sessions, _: Launch) -> list[ProbeResult]:
+async def daemon(url: str, workload: SessionWorkload, _: Launch) -> list[ProbeResult]:
     async with watched() as seen:
         await seen.reconcile([loaded(url, "3/s")], 1.0)
         await asyncio.sleep(SECONDS)
@@ -225,12 +226,12 @@ async def daemon(url: str, sessions: Sessions, _: Launch) -> list[ProbeResult]:
         return seen.recent("t")
 
 
-async def gate(url: str, sessions: Sessions, launch: Launch) -> list[ProbeResult]:
+async def gate(url: str, workload: SessionWorkload, launch: Launch) -> list[ProbeResult]:
     """As `gate` and `compare` send."""
     clock = make_clock()
     try:
         session = Session(loaded(url), clock, launch)
-        drawer = RequestGenerator(SessionWorkload("talk", Fixed(5), Fixed(TOKENS), sessions=sessions), Random(5))
+        drawer = RequestGenerator(workload, Random(5))
         times = poisson(3.0, Random(5), clock.now_ns() + 10**9)
         async with aclosing(session.ordered(drawer, (next(times) for _ in range(70)))) as ordered:
             return [result async for result in ordered if result is not None]
@@ -238,7 +239,7 @@ async def gate(url: str, sessions: Sessions, launch: Launch) -> list[ProbeResult
         clock.close()
 
 
-async def sweep(url: str, sessions: Sessions, launch: Launch) -> list[ProbeResult]:
+async def sweep(url: str, workload: SessionWorkload, launch: Launch) -> list[ProbeResult]:
     clock, spec = make_clock(), loaded(url)
     assert spec.sweep is not None
     try:
@@ -254,7 +255,13 @@ async def sweep(url: str, sessions: Sessions, launch: Launch) -> list[ProbeResul
         clock.close()
 
 
-WAYS: list[Callable[[str, Sessions, Launch], Awaitable[list[ProbeResult]]]] = [matrix, closed, daemon, gate, sweep]
+WAYS: list[Callable[[str, SessionWorkload, Launch], Awaitable[list[ProbeResult]]]] = [
+    matrix,
+    closed,
+    daemon,
+    gate,
+    sweep,
+]
 
 
 @pytest.mark.parametrize(
@@ -312,7 +319,7 @@ async def test_a_think_time_is_honoured_exactly(think_s: float, workers: int) ->
     """Also one that is shorter than the lead of a connection: the server gets the turn that long after its answer ended."""
     engine = Engine(0.8)
     async with serving(engine) as url, launching(workers) as launch:
-        results = await matrix(url, Sessions(0, TURNS, Fixed(round(think_s * 1e3))), launch)
+        results = await matrix(url, replace(ROTATION, count=0, think_time=Fixed(round(think_s * 1e3))), launch)
     assert engine.wrong == []
     assert engine.turns()[4] >= 3
     assert engine.thought_s() == pytest.approx([think_s] * len(engine.thought_s()), abs=0.002)
@@ -324,7 +331,7 @@ async def test_a_failed_turn_ends_its_session_with_a_think_time(failing: str) ->
     """Nothing follows it; new sessions begin at their due times."""
     engine = Engine(0.05, failing)
     async with serving(engine) as url, launching(1) as launch:
-        await matrix(url, Sessions(0, TURNS, Fixed(300)), launch)
+        await matrix(url, replace(ROTATION, count=0, think_time=Fixed(300)), launch)
     assert engine.wrong == []
     turns = engine.turns()
     assert turns[1] > 10

@@ -6,11 +6,11 @@ from random import Random
 import pytest
 
 from prober.measure.request import Request
-from prober.workload.sessions import Sessions, SessionWorkload
-from prober.workload.shapes import Exponential, Fixed, Lognormal, Uniform
+from prober.workload.sessions import SessionWorkload
+from prober.workload.shapes import Exponential, Fixed, LengthDistribution, Lognormal, Uniform
 from prober.workload.workloads import Mix, RequestGenerator, Workload
 
-CHAT = SessionWorkload("chat", Uniform(5, 50), Uniform(5, 50), sessions=Sessions(0, 4, Exponential(2_000, 60_000)))
+CHAT = SessionWorkload("chat", Uniform(5, 50), Uniform(5, 50), turns=4, think_time=Exponential(2_000, 60_000))
 
 
 def conversation(first: Request) -> list[Request]:
@@ -52,7 +52,7 @@ def test_the_order_of_answers_changes_no_session() -> None:
 @pytest.mark.parametrize("think_time", [Fixed(1_500), Exponential(2_000, 9_000), Lognormal(3_000, 0.7, 100, 20_000)])
 def test_think_times_are_of_their_distribution(think_time: Fixed | Exponential | Lognormal) -> None:
     """Their mean over 4,000 sessions is that of the clipped distribution, within 5 standard errors; none is beyond the bounds."""
-    workload = SessionWorkload("chat", Fixed(5), Fixed(5), sessions=Sessions(0, 2, think_time))
+    workload = SessionWorkload("chat", Fixed(5), Fixed(5), turns=2, think_time=think_time)
     generator = RequestGenerator(workload, Random(3))
     times_s = []
     for number in range(4_000):
@@ -67,7 +67,7 @@ def test_think_times_are_of_their_distribution(think_time: Fixed | Exponential |
 
 def test_a_session_that_waits_for_its_answer_is_passed_over() -> None:
     """The next one that is ready takes its place; if there is none, the request says so, and can be drawn as soon as there is one."""
-    talk = SessionWorkload("talk", Fixed(5), Fixed(5), sessions=Sessions(3, 3))
+    talk = SessionWorkload("talk", Fixed(5), Fixed(5), turns=3, count=3)
     generator = RequestGenerator(talk, Random(1))
     first, second, third = (generator.draw(number) for number in range(3))
     assert len({drawn.messages for drawn in (first, second, third)}) == 3
@@ -83,10 +83,11 @@ def test_a_session_that_waits_for_its_answer_is_passed_over() -> None:
     assert (later.workload, later.prompt_tokens) == ("talk_turn2", 5 + 7 + 5)
 
 
-@pytest.mark.parametrize("sessions", [Sessions(2, 4), Sessions(0, 4, Fixed(1))])
-def test_a_turn_without_an_answer_ends_its_session(sessions: Sessions) -> None:
+@pytest.mark.parametrize(("count", "think_time"), [(2, None), (0, Fixed(1))])
+def test_a_turn_without_an_answer_ends_its_session(count: int, think_time: LengthDistribution | None) -> None:
     """No text takes the place of the answer: a new conversation begins."""
-    generator = RequestGenerator(SessionWorkload("talk", Fixed(5), Fixed(5), sessions=sessions), Random(1))
+    workload = SessionWorkload("talk", Fixed(5), Fixed(5), turns=4, count=count, think_time=think_time)
+    generator = RequestGenerator(workload, Random(1))
     first = generator.draw(1)
     assert first.session is not None
     assert first.keeps_answer
@@ -99,7 +100,7 @@ def test_a_turn_without_an_answer_ends_its_session(sessions: Sessions) -> None:
 def test_answers_change_no_request_beside_sessions() -> None:
     """Due times and requests of the others are drawn from the same random numbers, whether sessions are ready, begin, or wait."""
     talk, plain = (
-        SessionWorkload("talk", Fixed(5), Fixed(5), sessions=Sessions(2, 2)),
+        SessionWorkload("talk", Fixed(5), Fixed(5), turns=2, count=2),
         Workload("plain", Fixed(9), Fixed(5)),
     )
 

@@ -20,7 +20,6 @@ from prober.workload.schedule import zone
 # Alerts that a sweep ends: while they fire a sweep may start.
 CLOCKS_DIFFER_S = 1.0  # a schedule follows the wall clock, and a gap the monotonic one
 CAPACITY_ALERTS = frozenset({"LLMHeadroomLow", "LLMCapacityExhaustionForecast", "LLMSweepStale"})
-BUDGETS = ("tokens", "cost")  # in the order of `Target.amounts`
 log = logging.getLogger(__name__)
 
 
@@ -71,10 +70,8 @@ def check_budget(target: Target, spec: SweepSpec, needs: dict[str, BudgetDemand]
     """The daily budgets have enough for a warm-up beside what the scheduled probes need. needs: by budget."""
     prompt_tokens, output_tokens = spec.workload.mean_tokens()
     amounts = target.amounts(round(WARM_UP * prompt_tokens), round(WARM_UP * output_tokens))
-    for kind, amount in zip(BUDGETS, amounts, strict=True):
-        if kind not in needs:
-            continue
-        spare = target.budgets[kind].available(target.clock.now_ns(), needs[kind])
+    for kind, need in needs.items():
+        spare, amount = target.budgets[kind].available(target.clock.now_ns(), need), amounts[kind]
         if spare < amount:
             unit = "tokens" if kind == "tokens" else "dollars"
             raise Refused(
@@ -106,8 +103,8 @@ def probe_needs(target: Target, recent: Iterable[ProbeResult]) -> dict[str, Budg
     counted = [(probe, usage) for probe in recent if (usage := probe.timeline.usage) is not None]
     requested = [target.amounts(probe.requested_prompt_tokens, probe.requested_output_tokens) for probe, _ in counted]
     used = [target.amounts(usage.prompt_tokens or 0, usage.completion_tokens or 0) for _, usage in counted]
-    for index, kind in enumerate(BUDGETS):
-        before, after = (sum(amounts[index] for amounts in rows) for rows in (requested, used))
-        if kind in needs and 0 < before < after:
+    for kind in needs:
+        before, after = (sum(amounts[kind] for amounts in rows) for rows in (requested, used))
+        if 0 < before < after:
             needs[kind] = needs[kind].scaled(after / before)
     return needs

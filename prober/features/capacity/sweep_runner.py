@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import add, sub
 from random import Random
 from types import MappingProxyType
@@ -312,7 +312,7 @@ class SweepRunner:
             sending.cancel()
             await asyncio.wait([sending])
             if stage is not None:
-                result = _cut_result(run, cut_ns)
+                result = run.cut(Outcome.CANCELLED, "cut when the sweep ended", cut_ns)
                 self._probes.append((stage, result))
                 sweep.result(result, self._now_s())  # otherwise the machine would wait for it in the next stages
             raise
@@ -342,19 +342,6 @@ class SweepRunner:
 
     def _now_s(self) -> float:
         return self._clock.now_ns() / 1e9
-
-
-def _cut_result(run: ProbeRun, cut_ns: int) -> ProbeResult:
-    """The result of a request that was cut; one of a late prober has no time of the cut, as its times do not count."""
-    prompt_tokens, output_tokens = run.request.tokens
-    timeline = run.delivered()
-    if not timeline.is_late:
-        timeline = replace(timeline, cut_ns=cut_ns)
-    return ProbeResult(
-        *("", "", run.request.request_id, 0.0, Outcome.CANCELLED, "cut when the sweep ended", timeline),
-        requested_prompt_tokens=prompt_tokens,
-        requested_output_tokens=output_tokens,
-    )
 
 
 def _tokens(probe: ProbeResult) -> int:
