@@ -3,7 +3,6 @@
 import json
 import os
 import sys
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -15,7 +14,8 @@ from prober.cli.output import echo
 from prober.config.server import TlsSpec
 
 if TYPE_CHECKING:
-    from prober.features.grafana.server import Credential
+    from prober.features.grafana.push import PushOptions
+    from prober.features.grafana.server import Credential, Server
 
 FOLDER = "LLM SLO prober"
 
@@ -62,8 +62,13 @@ def dashboards(
             (output / name).write_text(text, encoding="utf-8")
         return
     if action is Action.PUSH:
-        destination = _destination(config_file, url, token_file, user, password_file, ca_file, folder, datasource)
-        sys.exit(_push(destination, [json.loads(text) for text in documents.values()], dry_run=dry_run, force=force))
+        server, into, source = _destination(
+            config_file, url, token_file, user, password_file, ca_file, folder, datasource
+        )
+        from prober.features.grafana.push import PushOptions
+
+        options = PushOptions(into, source, force, dry_run)
+        sys.exit(_push(server, [json.loads(text) for text in documents.values()], options))
     differing = _differing(output, documents)
     if differing:
         fail("\n".join(differing), ExitCode.FAILED)
@@ -85,17 +90,6 @@ def _differing(folder: Path, documents: dict[str, str]) -> list[str]:
 # --- push
 
 
-@dataclass(frozen=True, slots=True)
-class _Destination:
-    """The Grafana, credential and folder of a push. datasource: None leaves the choice to Grafana."""
-
-    url: str
-    credential: "Credential"
-    tls: TlsSpec
-    folder: str
-    datasource: str | None
-
-
 def _destination(
     config_file: str,
     url: str,
@@ -105,9 +99,14 @@ def _destination(
     ca_file: str,
     folder: str,
     datasource: str,
-) -> _Destination:
-    """The place from the options, completed by the configuration. Exits if something is missing."""
+) -> "tuple[Server, str, str | None]":
+    """Grafana, folder and data source from the options, completed by the configuration. Exits if something is missing."""
     from prober.config.grafana import url_problem
+    from prober.features.grafana import MISSING, available
+
+    if not available():
+        _fail(MISSING)
+    from prober.features.grafana.server import Server
 
     spec = None
     if config_file:
@@ -127,13 +126,11 @@ def _destination(
     is_other_grafana = bool(url) and spec is not None and url.rstrip("/") != spec.url
     known = None if is_other_grafana else spec  # a token is for one Grafana
     tls = (known.tls if known else None) or TlsSpec()
-    return _Destination(
-        url or (spec.url if spec else ""),
-        _credential(token_file or (known.auth.secret_file if known and not user else ""), user, password_file),
-        tls.model_copy(update={"ca_file": ca_file}) if ca_file else tls,
-        folder or (spec.folder if spec else FOLDER),
-        datasource or (known.datasource if known else None),
+    secret = _credential(token_file or (known.auth.secret_file if known and not user else ""), user, password_file)
+    server = Server(
+        url or (spec.url if spec else ""), secret, tls.model_copy(update={"ca_file": ca_file}) if ca_file else tls
     )
+    return server, folder or (spec.folder if spec else FOLDER), datasource or (known.datasource if known else None)
 
 
 def _credential(token_file: str, user: str, password_file: str) -> "Credential":
@@ -162,24 +159,20 @@ def _password(path: str) -> str:
         _fail(f"--password-file {path}: {error}", code=ExitCode.FAILED)
 
 
-def _push(destination: _Destination, documents: list[dict[str, Any]], *, dry_run: bool, force: bool) -> ExitCode:
+def _push(server: "Server", documents: list[dict[str, Any]], options: "PushOptions") -> ExitCode:
     """Push and print the results. FAILED if a dashboard was not replaced, CHANGES_PENDING if a dry run would change something."""
-    from prober.features.grafana import MISSING, available
-
-    if not available():
-        _fail(MISSING)
-    from prober.features.grafana.push import SENT, PushOptions, push
-    from prober.features.grafana.server import GrafanaError, Server
+    from prober.features.grafana.push import SENT, push
+    from prober.features.grafana.server import GrafanaError
 
     try:
-        with Server(destination.url, destination.credential, destination.tls) as server:
-            report = push(server, documents, PushOptions(destination.folder, destination.datasource, force, dry_run))
+        with server:
+            report = push(server, documents, options)
     except GrafanaError as error:
         _fail(str(error), code=ExitCode.FAILED)
     echo("\n".join(report.notes))
     for result in report.dashboards:
-        difference = result.difference if dry_run or result.state == "edited" else ()
-        would_be = "would be " if dry_run and result.state in SENT else ""
+        difference = result.difference if options.dry_run or result.state == "edited" else ()
+        would_be = "would be " if options.dry_run and result.state in SENT else ""
         detail = f": {result.detail}" if result.detail else ""
         lines = [
             f"{result.title} (/d/{result.uid}): {would_be}{result.state}{detail}",
@@ -188,7 +181,7 @@ def _push(destination: _Destination, documents: list[dict[str, Any]], *, dry_run
         echo("\n".join(lines), err=result in report.not_replaced)
     if report.not_replaced:
         return ExitCode.FAILED
-    is_pending = dry_run and any(result.state in SENT for result in report.dashboards)
+    is_pending = options.dry_run and any(result.state in SENT for result in report.dashboards)
     return ExitCode.CHANGES_PENDING if is_pending else ExitCode.OK
 
 

@@ -23,23 +23,14 @@ def choose_form(accept: str) -> Form:
     for entry in accept.split(","):
         media, *rest = (part.strip() for part in entry.lower().split(";"))
         parameters = {name.strip(): value.strip(' "') for name, _, value in (part.partition("=") for part in rest)}
-        form = _form(media, parameters)
-        if form is not None and (quality := _quality(parameters.get("q", "1"))) > best:
+        form = {"application/openmetrics-text": Form.OPENMETRICS, "text/plain": Form.TEXT}.get(media)
+        if media == "application/vnd.google.protobuf":
+            requested = (parameters.get("proto"), parameters.get("encoding"))
+            form = Form.PROTOBUF if requested == (_FAMILY.lower(), "delimited") else None
+        try:
+            quality = float(parameters.get("q", "1"))
+        except ValueError:
+            continue
+        if form is not None and best < quality <= 1.0:
             best, preferred = quality, form
     return preferred
-
-
-def _form(media: str, parameters: dict[str, str]) -> Form | None:
-    if media == "application/vnd.google.protobuf":
-        requested = (parameters.get("proto"), parameters.get("encoding"))
-        return Form.PROTOBUF if requested == (_FAMILY.lower(), "delimited") else None
-    return {"application/openmetrics-text": Form.OPENMETRICS, "text/plain": Form.TEXT}.get(media)
-
-
-def _quality(text: str) -> float:
-    """Returns q, 0 to 1; an invalid value counts as 0."""
-    try:
-        value = float(text)
-    except ValueError:
-        return 0.0
-    return value if 0.0 <= value <= 1.0 else 0.0

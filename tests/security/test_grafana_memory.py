@@ -3,6 +3,7 @@
 import gzip
 import http.server
 import threading
+import time
 import tracemalloc
 from collections.abc import Iterator
 
@@ -24,7 +25,11 @@ class Bomb(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         try:
             for _ in range(400):
-                self.wfile.write(MEMBER if compressed else b" " * (1 << 20))
+                if self.path.startswith("/slow/"):
+                    time.sleep(0.01)
+                    self.wfile.write(b" ")
+                else:
+                    self.wfile.write(MEMBER if compressed else b" " * (1 << 20))
         except ConnectionError:
             pass
 
@@ -44,10 +49,12 @@ def bomb() -> Iterator[str]:
 
 
 @pytest.mark.parametrize(
-    ("path", "message"), [("gzip", "compressed"), ("long", "has more than"), ("page", "a web page")]
+    ("path", "message"),
+    [("gzip", "compressed"), ("long", "has more than"), ("slow", "takes longer than"), ("page", "a web page")],
 )
-def test_a_bomb_is_refused(bomb: str, path: str, message: str) -> None:
-    """Compressed, though identity was asked; without an end; and a page, of which only the begin is read."""
+def test_a_bomb_is_refused(bomb: str, path: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compressed, though identity was asked; without an end; byte by byte; and a page, of which only the begin is read."""
+    monkeypatch.setattr("prober.features.grafana.server.MAX_BODY_S", 0.1 if path == "slow" else 300.0)
     tracemalloc.start()
     with Server(f"{bomb}/{path}", "token") as server, pytest.raises(GrafanaError, match=message):
         server.version()

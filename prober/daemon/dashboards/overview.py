@@ -217,8 +217,8 @@ def _targets() -> Panel:
         increase(declared, EACH_SLO, window=NOW) for declared in (slo_series.SLO_BAD_EVENTS, slo_series.SLO_EVENTS)
     )
     bad_rate, event_rate = (
-        f"sum by ({EACH_SLO}) (rate(llmslo_slo_{kind}_total{{{PROBES}}}[{WINDOW}]))"
-        for kind in ("bad_events", "events")
+        f"sum by ({EACH_SLO}) (rate({declared}{{{PROBES}}}[{WINDOW}]))"
+        for declared in (slo_series.SLO_BAD_EVENTS, slo_series.SLO_EVENTS)
     )
     begun = f'ALERTS_FOR_STATE{{{TARGET},alertname=~"LLM.+"}} and ignoring (alertstate) {FIRING}'
     failures = increase(probe_series.FAILURES, "target, reason", window=RECENTLY)

@@ -149,7 +149,7 @@ class DesiredTargets:
         group.probed = old.probed if old is not None else frozenset()
         source = _source(spec, group.discovered)
         group.task = self._supervisor.start("discovery", source.run, f"discovery={spec.name}")
-        self._families[discovery_series.DISCOVERY_FAILURES.name].value(spec.name)
+        self._families.value(discovery_series.DISCOVERY_FAILURES, spec.name)
         return group
 
     async def _joined(self) -> list[TargetSpec]:
@@ -188,13 +188,12 @@ class DesiredTargets:
 
     def _report(self, name: str, group: _Group, targets: int, refused: dict[str, int], reasons: Iterable[str]) -> None:
         families, discovered = self._families, group.discovered
-        families[discovery_series.DISCOVERY_TARGETS.name].value(name).value = targets
-        families[discovery_series.DISCOVERY_UP.name].value(name).value = float(
-            not discovered.problems and discovered.complete
-        )
+        families.show(discovery_series.DISCOVERY_TARGETS, targets, name)
+        is_up = not discovered.problems and discovered.complete
+        families.show(discovery_series.DISCOVERY_UP, float(is_up), name)
         for reason, count in refused.items():
-            families[discovery_series.DISCOVERY_REFUSED.name].value(name, reason).value = count
-        families[discovery_series.DISCOVERY_FAILURES.name].value(name).inc(discovered.failures - group.counted)
+            families.show(discovery_series.DISCOVERY_REFUSED, count, name, reason)
+        families.value(discovery_series.DISCOVERY_FAILURES, name).inc(discovered.failures - group.counted)
         group.counted = discovered.failures
         now = set(reasons)
         fresh = sorted(now - group.logged)

@@ -12,11 +12,12 @@ from dataclasses import replace
 
 import orjson
 
+from prober.features.engines.page_reader import fetch_of, root_of
 from prober.features.engines.page_reading import json_item
 from prober.measure.engine_signals import JsonFact
 from prober.measure.engines import CONTEXT_FACTS
 from prober.measure.names import shown_name
-from prober.net.scrape import UnreadablePage, fetch
+from prober.net.scrape import UnreadablePage
 from prober.probing.target import Target
 from prober.results.facts import Fact
 
@@ -60,21 +61,11 @@ async def _read(target: Target, wanted: Iterable[JsonFact], answers: dict[str, o
     for fact in wanted:
         names.setdefault(fact.path, set()).add(fact.name)
     stated: set[str] = set()
-    endpoint = target.endpoint
-    root = f"{endpoint.scheme}://{endpoint.authority}{endpoint.base_path.removesuffix('/v1')}"
     for path, of_path in names.items():
         if of_path <= stated:
             continue
         try:
-            fetched = await fetch(
-                root + path,
-                headers=dict(endpoint.headers) | endpoint.credential(endpoint.token()),
-                tls=endpoint.tls,
-                proxy=target.spec.proxy_url,
-                timeout_s=TIMEOUT_S,
-                limit=MAX_BYTES,
-                allow_link_local=endpoint.allow_link_local,
-            )
+            fetched = await fetch_of(target, root_of(target) + path, TIMEOUT_S, MAX_BYTES)
             answers[path] = orjson.loads(fetched.body)
         except (UnreadablePage, OSError, ValueError):
             continue  # not every server has every document

@@ -55,6 +55,7 @@ class PageReader:
         continuity: Continuity | None = None,
     ) -> None:
         self._target, self._spec, self._clock, self._listener, self._name = target, spec, clock, listener, name
+        self._timeout_s = min(4.0, spec.interval)
         self._parser = Parser()  # all names until the engine is known
         self._table: EngineTable | None = None
         self._tries = 0
@@ -99,7 +100,7 @@ class PageReader:
             return False
         at_ns = self._clock.now_ns()
         try:
-            fetched = await self._get(self._url(known))
+            fetched = await fetch_of(self._target, self._url(known), self._timeout_s)
         except PageTooLong as problem:
             raise UnreadablePage(f"{problem}, and nothing of it is used; {_SMALLER}") from None
         try:
@@ -174,13 +175,8 @@ class PageReader:
             return self._spec.url
         table = self._table or next((table for table in known if table.paths), None)
         if table is None:
-            return self._root() + "/metrics"
-        return self._root(table.port) + table.paths[self._tries % len(table.paths)]
-
-    def _root(self, port: int | None = None) -> str:
-        endpoint = self._target.endpoint
-        host = endpoint.authority if port is None else f"{endpoint.host}:{port}"
-        return f"{endpoint.scheme}://{host}{endpoint.base_path.removesuffix('/v1')}"
+            return root_of(self._target) + "/metrics"
+        return root_of(self._target, table.port) + table.paths[self._tries % len(table.paths)]
 
     async def _read_facts(self, table: EngineTable, now_ns: int) -> None:
         """Read version, model and other facts from the engine's JSON endpoints, every FACTS_EVERY_NS."""
@@ -190,7 +186,9 @@ class PageReader:
         answers: dict[str, object] = {}
         for path in dict.fromkeys(fact.path for fact in table.facts):
             try:
-                answers[path] = orjson.loads((await self._get(self._root() + path, MAX_FACTS_BYTES)).body)
+                url = root_of(self._target) + path
+                fetched = await fetch_of(self._target, url, self._timeout_s, MAX_FACTS_BYTES)
+                answers[path] = orjson.loads(fetched.body)
             except PageTooLong as problem:
                 self._log_once(
                     f"facts of the engine are not known: {problem}; have the server answer that path as its engine does"
@@ -198,26 +196,6 @@ class PageReader:
             except (UnreadablePage, ValueError):
                 continue  # not every server has every endpoint
         self._facts = facts(table, answers)
-
-    async def _get(self, url: str, limit: int = MAX_BODY_BYTES) -> Fetched:
-        endpoint = self._target.endpoint
-        headers = dict(endpoint.headers) if urlsplit(url).hostname == endpoint.host.lower() else {}
-        if self._is_target(url):
-            headers |= endpoint.credential(endpoint.token())  # for the target's own server only
-        timeout_s = min(4.0, self._spec.interval)
-        return await fetch(
-            url,
-            headers=headers,
-            tls=endpoint.tls,
-            proxy=self._target.spec.proxy_url,
-            timeout_s=timeout_s,
-            limit=limit,
-            allow_link_local=endpoint.allow_link_local,
-        )
-
-    def _is_target(self, url: str) -> bool:
-        """Whether the URL has scheme, host and port of the target, whose token may be sent there."""
-        return urlsplit(url)[:2] == urlsplit(self._root())[:2]
 
     async def _sliced(self, slices: Generator[None, None, T]) -> T:
         while True:
@@ -235,6 +213,33 @@ class PageReader:
             self._logged.add(text)
             is_last = len(self._logged) == MAX_LOGGED_TEXTS
             log.warning("target=%s %s%s", self._name(), text, "; no more is logged of its page" if is_last else "")
+
+
+def root_of(target: Target, port: int | None = None) -> str:
+    """URL of the target's server without path, and without `/v1`; at another port if one is given."""
+    endpoint = target.endpoint
+    host = endpoint.authority if port is None else f"{endpoint.host}:{port}"
+    return f"{endpoint.scheme}://{host}{endpoint.base_path.removesuffix('/v1')}"
+
+
+async def fetch_of(target: Target, url: str, timeout_s: float, limit: int = MAX_BODY_BYTES) -> Fetched:
+    """GET a page of the target's engine: headers go to the target's host only, the token to its scheme, host and port only.
+
+    Raises UnreadablePage, PageTooLong.
+    """
+    endpoint = target.endpoint
+    headers = dict(endpoint.headers) if urlsplit(url).hostname == endpoint.host.lower() else {}
+    if urlsplit(url)[:2] == urlsplit(root_of(target))[:2]:
+        headers |= endpoint.credential(endpoint.token())
+    return await fetch(
+        url,
+        headers=headers,
+        tls=endpoint.tls,
+        proxy=target.spec.proxy_url,
+        timeout_s=timeout_s,
+        limit=limit,
+        allow_link_local=endpoint.allow_link_local,
+    )
 
 
 def _number(text: str | None) -> float | None:

@@ -5,6 +5,7 @@ elsewhere), QUIC is off, and certificate revocation is not checked over the netw
 not used: `health.check` requests a page for signed-in browsers, and `get_dashboard_versions` sends its limit in the body of a GET.
 """
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Event
@@ -20,7 +21,8 @@ from prober import __version__
 from prober.config.server import TlsSpec
 from prober.net.address import check
 
-TIMEOUT_S = 15.0
+TIMEOUT_S = 15.0  # of a connection, and of each read
+MAX_BODY_S = 30.0  # of a response that trickles
 USER_AGENT = f"llm-slo-prober/{__version__}"
 MAX_RESPONSE_BYTES = 4 << 20
 MAX_PAGE_BYTES = 64 << 10  # of an error, and of a response that is not JSON; the rest is cut
@@ -89,11 +91,13 @@ class _Session(niquests.Session):
                 )
             is_json = response.ok and "json" in response.headers.get("Content-Type", "")
             max_bytes = MAX_RESPONSE_BYTES if is_json else MAX_PAGE_BYTES
-            body = bytearray()
+            body, end_s = bytearray(), time.monotonic() + MAX_BODY_S
             for piece in response.iter_content(_PIECE_BYTES):
                 body += piece
                 if len(body) > max_bytes:
                     break
+                if time.monotonic() > end_s:
+                    raise niquests.exceptions.ContentDecodingError(f"the response takes longer than {MAX_BODY_S:g} s")
             if is_json and (len(body) > max_bytes or sum(map(body.count, b"[{,")) > MAX_VALUES):
                 raise niquests.exceptions.ContentDecodingError(
                     f"the response has more than {MAX_RESPONSE_BYTES:,} bytes or {MAX_VALUES:,} values"

@@ -87,7 +87,7 @@ class KubernetesLeadership:
         self.where = str(lease)
         self._lease, self._timing, self._clock = lease, timing, clock
         self._held, self._transitions, self._failures = (
-            families[declared.name].value() for declared in (LEASE_HELD, LEASE_TRANSITIONS, LEASE_FAILURES)
+            families.value(declared) for declared in (LEASE_HELD, LEASE_TRANSITIONS, LEASE_FAILURES)
         )
         self._candidate = Candidate(identity, timing, Random())
         self._fence: int | None = None
