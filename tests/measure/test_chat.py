@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from prober.measure.api import CHAT, COMPLETIONS, MESSAGES, RESPONSES, Api
-from prober.measure.chat import Dialect, Usage, parse_answer, parse_event, request_body
+from prober.measure.chat import Chunk, Dialect, Usage, parse_answer, parse_event, request_body
 from prober.measure.engines import DIALECTS, GENERIC, detect
 from prober.measure.payload import Malformed, error_message
 from prober.measure.request import Message, Request
@@ -15,6 +15,13 @@ from prober.measure.request import Message, Request
 
 def asking(messages: tuple[Message, ...], sampling: dict[str, Any], *, warm: bool = False) -> Request:
     return Request("n", 0, "w", 5, 9, messages, sampling, warm)
+
+
+USAGE = {"prompt_tokens": 5, "completion_tokens": 3}
+
+
+def chunk(document: Any) -> Chunk:
+    return parse_event(b"", json.dumps(document).encode())
 
 
 def body(dialect: Dialect, salt: str | None = "n") -> dict[str, Any]:
@@ -71,44 +78,22 @@ def test_engines_are_detected_by_owned_by_or_header() -> None:
 
 
 @pytest.mark.parametrize(
-    ("document", "prompt", "completion", "cached"),
+    ("document", "cached"),
     [
-        (
-            {
-                "choices": [],
-                "usage": {"prompt_tokens": 5, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 4}},
-            },
-            5,
-            3,
-            4,
-        ),
-        ({"choices": [{"index": 0, "delta": {}}], "usage": {"prompt_tokens": 5, "completion_tokens": 3}}, 5, 3, None),
-        (
-            {
-                "choices": [{"delta": {}, "finish_reason": "stop"}],
-                "usage": {"prompt_tokens": 5, "completion_tokens": 3},
-            },
-            5,
-            3,
-            None,
-        ),
-        ({"choices": [{"delta": {}}], "timings": {"prompt_n": 5, "predicted_n": 3}}, 5, 3, None),
+        ({"choices": [], "usage": USAGE | {"prompt_tokens_details": {"cached_tokens": 4}}}, 4),
+        ({"choices": [{"index": 0, "delta": {}}], "usage": USAGE}, None),
+        ({"choices": [{"delta": {}, "finish_reason": "stop"}], "usage": USAGE}, None),
+        ({"choices": [{"delta": {}}], "timings": {"prompt_n": 5, "predicted_n": 3}}, None),
     ],
 )
-def test_usage_is_found_in_every_position(
-    document: dict[str, Any], prompt: int, completion: int, cached: int | None
-) -> None:
+def test_usage_is_found_in_every_position(document: dict[str, Any], cached: int | None) -> None:
     """Usage is read without choices, next to an empty delta, next to the finish reason, and from llama.cpp's timings."""
-    usage = parse_event(b"", json.dumps(document).encode()).usage
-    assert usage is not None
-    assert (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens) == (prompt, completion, cached)
+    assert chunk(document).usage == Usage(5, 3, cached)
 
 
 def test_a_usage_of_zeros_is_ignored() -> None:
     """Ollama's completions send one with each chunk."""
-    assert (
-        parse_event(b"", b'{"choices":[{"text":"a"}],"usage":{"prompt_tokens":0,"completion_tokens":0}}').usage is None
-    )
+    assert chunk({"choices": [{"text": "a"}], "usage": {"prompt_tokens": 0, "completion_tokens": 0}}).usage is None
 
 
 def test_llama_cpp_cached_tokens_are_added_to_the_prompt() -> None:
@@ -144,8 +129,8 @@ def test_llama_cpp_cached_tokens_are_added_to_the_prompt() -> None:
 )
 def test_content_and_answer_are_recognised(delta: dict[str, Any], has_content: bool, is_answer: bool) -> None:
     """Roles and empty or null fields are not content; reasoning is content but not answer."""
-    chunk = parse_event(b"", json.dumps({"choices": [{"index": 0, "delta": delta, "finish_reason": None}]}).encode())
-    assert (chunk.has_content, chunk.is_answer, chunk.finish_reason) == (has_content, is_answer, None)
+    parsed = chunk({"choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
+    assert (parsed.has_content, parsed.is_answer, parsed.finish_reason) == (has_content, is_answer, None)
 
 
 @pytest.mark.parametrize(
@@ -215,10 +200,8 @@ def test_a_request_without_stream_has_no_stream_options(name: str) -> None:
 @pytest.mark.parametrize("count", [2**63, 2**64 - 1, 10**30, -1, True, 1.5, "7"])
 def test_an_invalid_token_count_is_ignored(count: Any) -> None:
     """An impossible number of tokens would corrupt counters and timelines; it is treated as not reported."""
-    usage = parse_event(
-        b"", json.dumps({"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": count}}).encode()
-    ).usage
-    assert usage == Usage(3, None)
+    usage = {"prompt_tokens": 3, "completion_tokens": count}
+    assert chunk({"choices": [], "usage": usage}).usage == Usage(3, None)
 
 
 @pytest.mark.parametrize(
@@ -244,20 +227,14 @@ def test_a_value_nested_too_deeply_does_no_harm(payload: bytes, depth: int) -> N
 def test_finish_reasons_and_errors_are_shortened() -> None:
     """They are stored with every probe, so a server must not fill the memory with a finish reason of a megabyte."""
     long = "x" * 1_000_000
-    assert (
-        len(
-            parse_event(b"", json.dumps({"choices": [{"delta": {}, "finish_reason": long}]}).encode()).finish_reason
-            or ""
-        )
-        == 300
-    )
-    assert len(parse_event(b"", json.dumps({"error": {"message": long}}).encode()).error or "") == 300
-    assert (
-        len(
-            parse_answer(json.dumps({"choices": [{"message": {}, "finish_reason": long}]}).encode()).finish_reason or ""
-        )
-        == 300
-    )
+    whole = {"choices": [{"message": {}, "finish_reason": long}]}
+    for text in (
+        chunk({"choices": [{"delta": {}, "finish_reason": long}]}).finish_reason,
+        chunk({"error": {"message": long}}).error,
+        parse_answer(json.dumps(whole).encode()).finish_reason,
+    ):
+        assert text is not None
+        assert len(text) == 300
 
 
 def test_bodies_of_the_other_apis() -> None:

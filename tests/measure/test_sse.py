@@ -1,10 +1,6 @@
 """SSE decoder: the events do not depend on how the body is split."""
 
-import itertools
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from prober.measure.sse import LineTooLong, SseDecoder, SseEvent
 
@@ -70,28 +66,6 @@ def test_the_line_limit_does_not_depend_on_the_split(cut: int) -> None:
         feed(decoder, body[:cut], body[cut:])
     decoder = SseDecoder(max_line_bytes=21)
     assert feed(decoder, body[:cut], body[cut:]) == [SseEvent(b"", b"x" * 15)]
-
-
-PIECES = (
-    b"data: a\n\n",
-    b"data:b\r\n\r\n",
-    b"data: c\r\r",
-    b": ping\n\n",
-    b"event: e\ndata: d\ndata: e\n\n",
-    b"data\n\n",
-    b"\n",
-)
-
-
-@given(st.lists(st.sampled_from(PIECES), max_size=8), st.lists(st.integers(0, 120), max_size=12))
-def test_any_sequence_of_events_is_independent_of_the_split(parts: list[bytes], cuts: list[int]) -> None:
-    """Pieces of one event, one piece, single bytes and any other split give the same events."""
-    body = b"".join(parts)
-    edges = [0, *sorted(min(cut, len(body)) for cut in cuts), len(body)]
-    expected = decode(body)
-    assert decode(*(body[a:b] for a, b in itertools.pairwise(edges))) == expected
-    assert decode(*parts) == expected
-    assert decode(*(body[i : i + 1] for i in range(len(body)))) == expected
 
 
 def test_events_before_a_line_that_is_too_long_are_not_lost() -> None:

@@ -27,54 +27,19 @@ from prober.measure.engines import (
     vllm,
 )
 
+# In the order in which a page's shape is tried: an engine's own names come before those of what stands in front of or around it (a
+# Dynamo worker's page has its engine's too), and names without a prefix come last.
+_MODULES = (
+    triton, vllm, sglang, trtllm, tgi, llamacpp, lmdeploy, aphrodite, ray, dynamo, llmd, ollama, transformers, litellm, tabbyapi, mlc,
+    nim, kserve, openai,
+)  # fmt: skip
 GENERIC = openai.DIALECT
-DIALECTS: dict[str, Dialect] = {
-    module.DIALECT.name: module.DIALECT
-    for module in (
-        vllm,
-        sglang,
-        trtllm,
-        tgi,
-        llamacpp,
-        lmdeploy,
-        ollama,
-        transformers,
-        litellm,
-        tabbyapi,
-        mlc,
-        openai,
-    )
-}
-# Every table, in the order in which a page's shape is tried: an engine's own names come before those of what stands in front of
-# or around it (a Dynamo worker's page has its engine's too), and names without a prefix come last.
-TABLES: tuple[EngineTable, ...] = tuple(
-    table
-    for module in (
-        triton,
-        vllm,
-        sglang,
-        trtllm,
-        tgi,
-        llamacpp,
-        lmdeploy,
-        aphrodite,
-        ray,
-        dynamo,
-        llmd,
-        litellm,
-        mlc,
-        nim,
-        kserve,
-        ollama,
-        tabbyapi,
-        transformers,
-    )
-    for table in module.TABLES
-)
-
+_WITH_DIALECT = [module for module in _MODULES if hasattr(module, "DIALECT")]
+DIALECTS: dict[str, Dialect] = {module.DIALECT.name: module.DIALECT for module in _WITH_DIALECT}
+TABLES: tuple[EngineTable, ...] = tuple(table for module in _MODULES for table in getattr(module, "TABLES", ()))
 # Facts for the context of a result, by engine. The first answer with a fact wins.
 CONTEXT_FACTS: dict[str, tuple[JsonFact, ...]] = {
-    module.DIALECT.name: module.CONTEXT for module in (vllm, sglang, trtllm, tgi, llamacpp, ollama)
+    module.DIALECT.name: module.CONTEXT for module in _WITH_DIALECT if hasattr(module, "CONTEXT")
 }
 
 
