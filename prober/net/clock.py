@@ -93,7 +93,7 @@ class Clock:
             alarm.cancel()
 
     def run_due(self) -> None:
-        """Call what is due: one turn of the loop may read for milliseconds, and a request that is due leaves between two reads."""
+        """Call what is due: a turn of the loop may read for milliseconds, and requests that are due leave between two reads."""
         if self._armed_ns and self._armed_ns <= self.now_ns():
             self._run_due()
 

@@ -151,7 +151,7 @@ class _Setup:
             try:
                 check(address[0], allow_link_local=self._endpoint.allow_link_local)
                 sock = socket.socket(family, socket.SOCK_STREAM)
-                connection = StampedSocket(sock, self._exchange.clock.stamps, self._exchange, self._now_ns())
+                connection = StampedSocket(sock, self._exchange.clock, self._exchange)
                 self._exchange.connection = connection  # now, so that a timeout closes it in any case
                 await connection.connect(address)
                 return connection

@@ -131,7 +131,6 @@ class Exchange:
         """Parse bytes of the response that arrived at this time."""
         if self._parser is None:
             return  # the connection is left for the server to close
-        self.clock.run_due()
         self._arrived_ns, self._handled = at_ns, data
         self._read_bytes += len(data)
         try:

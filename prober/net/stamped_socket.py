@@ -9,7 +9,8 @@ import ssl
 from socket import IPPROTO_TCP, TCP_NODELAY, socket
 from typing import Any, Protocol
 
-from prober.net.stamps import ANCILLARY_BYTES, Stamps
+from prober.net.clock import Clock
+from prober.net.stamps import ANCILLARY_BYTES
 
 READ_BYTES, PART_BYTES = 64 << 10, 4 << 10
 
@@ -32,14 +33,14 @@ class StampedSocket:
     """
 
     __slots__ = (
-        *("_backlog", "_earliest_ns", "_handshake", "_incoming", "_loop", "_outgoing", "_recvmsg"),
-        *("_receiver", "_rest", "_socket", "_stamps", "_unsent", "_write_problem", "by_process", "tls"),
+        *("_backlog", "_clock", "_earliest_ns", "_handshake", "_incoming", "_loop", "_outgoing", "_recvmsg"),
+        *("_receiver", "_rest", "_socket", "_unsent", "_write_problem", "by_process", "tls"),
     )
 
-    def __init__(self, sock: socket, stamps: Stamps, receiver: Receiver, begin_ns: int) -> None:
-        """sock: not connected; begin_ns: now"""
+    def __init__(self, sock: socket, clock: Clock, receiver: Receiver) -> None:
+        """sock: not connected"""
         self._loop = asyncio.get_running_loop()
-        self._socket, self._stamps, self._earliest_ns = sock, stamps, begin_ns
+        self._socket, self._clock, self._earliest_ns = sock, clock, clock.now_ns()
         self._receiver: Receiver | None = receiver  # None: closed
         self._recvmsg = sock.recvmsg
         self.by_process = 0
@@ -54,7 +55,7 @@ class StampedSocket:
         """Connect and begin to read. Raises OSError."""
         self._socket.setblocking(False)
         self._socket.setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)
-        self._stamps.request(self._socket)
+        self._clock.stamps.request(self._socket)
         await self._loop.sock_connect(self._socket, address)
         self._loop.add_reader(self._socket, self.read)
 
@@ -81,6 +82,7 @@ class StampedSocket:
 
     def read(self) -> bool:
         """Read, if nothing is left of the last time, and hand a part over. Returns whether there was one, or the connection's end."""
+        self._clock.run_due()
         receiver = self._receiver
         if receiver is None:
             return False
@@ -98,7 +100,7 @@ class StampedSocket:
             if not data:
                 self._end(self._write_problem)
                 return True
-            self._earliest_ns, is_by_kernel = self._stamps.arrival_ns(ancillary, self._earliest_ns)
+            self._earliest_ns, is_by_kernel = self._clock.stamps.arrival_ns(ancillary, self._earliest_ns)
             self.by_process += not is_by_kernel
             if self.tls is None:
                 self._rest = data
@@ -208,4 +210,4 @@ class StampedSocket:
         if handshake is not None and not handshake.done():
             handshake.set_exception(problem or ConnectionResetError("closed in the TLS handshake"))
         if receiver is not None:
-            receiver.lost(self._stamps.now_ns(), problem)
+            receiver.lost(self._clock.now_ns(), problem)

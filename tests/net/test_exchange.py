@@ -52,9 +52,6 @@ class Now:
     def now_ns(self) -> int:
         return self.ns
 
-    def run_due(self) -> None:
-        pass
-
 
 @pytest.fixture
 def now() -> Now:
