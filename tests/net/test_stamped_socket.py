@@ -332,6 +332,31 @@ async def test_a_flood_leaves_other_answers_their_turns(clock: Clock, authority:
     assert max(Counter(turn for turn, _ in parts).values()) <= 2
 
 
+async def test_an_alarm_that_reads_the_connection_leaves_its_bytes_in_order(clock: Clock) -> None:
+    """The clock calls what is due before each read, such as the sending of a request, which reads its own connection first."""
+    numbers = b"".join(b"%08d" % number for number in range(100_000))
+    received = bytearray()
+
+    class Collector(Exchange):
+        def receive(self, at_ns: int, data: bytes) -> None:
+            received.extend(data)
+
+    exchange = Collector(None, clock)
+
+    def read() -> None:
+        if not exchange.ended.done() and exchange.connection is not None:
+            exchange.connection.read()
+            clock.call_at(clock.now_ns() + 20_000, read)
+
+    async with serving(partial(answer, pieces=(numbers,))) as port:
+        await connect(Endpoint("http", "127.0.0.1", port, ""), exchange, 20)
+        exchange.send(REQUEST, clock.now_ns(), LIMITS)
+        read()
+        await exchange.ended
+        exchange.abort()
+    assert received == numbers
+
+
 async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Answer without TLS whatever comes."""
     writer.write(HEAD)
