@@ -1,12 +1,15 @@
 """The prober's programs as processes of their own, on free ports of this machine, and what is asked of them over HTTP."""
 
 import http.client
+import json
+import os
 import signal
 import socket
 import subprocess
 import sys
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +17,7 @@ from typing import Any, Self
 
 from prometheus_client.parser import text_string_to_metric_families
 
-HANG_S = 120.0
+HANG_S = 180.0
 """Wait of real time that only guards against a hang: far longer than anything takes on a busy machine, shorter than a test may."""
 
 
@@ -42,13 +45,13 @@ def fetch(url: str, method: str = "GET") -> tuple[int, str]:
 
 
 def until(true: Callable[[], Any], event: str, seconds: float = HANG_S) -> Any:
-    """The first true result of `true`; connection errors are ignored meanwhile."""
+    """The first true result of `true`; errors of a connection, and keys that are not there yet, are ignored meanwhile."""
     end = time.monotonic() + seconds
     while True:
         try:
             if seen := true():
                 return seen
-        except (OSError, http.client.HTTPException):
+        except (OSError, http.client.HTTPException, KeyError):
             pass
         assert time.monotonic() < end, f"waited {seconds} s for {event}"
         time.sleep(0.1)
@@ -65,14 +68,13 @@ def value(url: str, name: str, **labels: str) -> float:
     )
 
 
-class Program:
-    """A serving command of the prober as a process, whose log is a file. Killed at the end of the `with` block."""
+class Process:
+    """A program whose log is a file. Killed at the end of the `with` block."""
 
-    def __init__(self, log: Path, *words: object) -> None:
+    def __init__(self, log: Path, *command: object) -> None:
         self.log = log
         with log.open("ab") as out:
-            command = [sys.executable, "-m", "prober", *map(str, words)]
-            self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=out)
+            self.process = subprocess.Popen([*map(str, command)], stdout=subprocess.DEVNULL, stderr=out)
 
     def __enter__(self) -> Self:
         return self
@@ -85,11 +87,46 @@ class Program:
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(HANG_S)
 
+    def cpu_s(self) -> float:
+        """Processor time that it has used, which a busy machine does not make longer."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def kill(self) -> None:
         """SIGKILL, if it runs."""
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait(HANG_S)
+
+
+class Program(Process):
+    """A serving command of the prober."""
+
+    def __init__(self, log: Path, *words: object) -> None:
+        super().__init__(log, sys.executable, "-m", "prober", *words)
+
+
+class Prometheus(Process):
+    """A Prometheus with this configuration, ready; its data are in `folder`."""
+
+    def __init__(self, binary: Path, folder: Path, document: dict[str, Any], *flags: str) -> None:
+        port = free_port()
+        self.url = f"http://127.0.0.1:{port}"
+        config = folder / "prometheus.yml"
+        config.write_text(json.dumps(document))
+        places = (f"--config.file={config}", f"--storage.tsdb.path={folder}/tsdb")
+        super().__init__(folder / "prometheus.log", binary, *places, f"--web.listen-address=127.0.0.1:{port}", *flags)
+        try:
+            until(lambda: get(self.url + "/-/ready"), "Prometheus")
+        except BaseException:
+            self.kill()
+            raise
+
+    def query(self, expr: str, **parameters: object) -> list[dict[str, Any]]:
+        """Each series of the result, with its value."""
+        words = urllib.parse.urlencode({"query": expr, **parameters})
+        rows: list[dict[str, Any]] = json.loads(get(f"{self.url}/api/v1/query?{words}"))["data"]["result"]
+        return rows
 
 
 class Daemon(Program):

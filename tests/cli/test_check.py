@@ -56,6 +56,7 @@ def test_replicas_without_shards_multiply_what_probing_costs(checked: Call) -> N
     assert one == dict.fromkeys(NAMES, ("1", "8,640,000", "864,000", "17.28"))
     assert three == dict.fromkeys(NAMES, ("3", "25,920,000", "2,592,000", "51.84"))
     output = checked("--replicas", "3").stdout
+    assert "prompt tokens/day" in output
     assert "WARNING: 3 replicas without shards of their own cost 3 times as much; --shard=ordinal/3" in output
     assert "A budget is one replica's: 3 of them may use 3 times as much." in output
     assert "WARNING" not in checked().stdout

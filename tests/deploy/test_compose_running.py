@@ -1,9 +1,8 @@
 """The compose file's chain without containers: its commands and files as they are, with this machine's addresses and folders."""
 
 import json
-import subprocess
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 import yaml
 
 from tests.deploy.test_compose import PARTS, PORTS, SERVICES
-from tests.processes import Program, free_port, get, until, value
+from tests.processes import Process, Program, free_port, get, until, value
 
 LISTENING = {"engine": "--port={port}", "slow-engine": "--port={port}"}
 # Whoever has no other flag for it has that of Prometheus's projects.
@@ -51,17 +50,6 @@ class Chain:
             words.append(flag + equals + value_)
         return [*words, LISTENING.get(name, LISTEN).format(port=self.ports[name])]
 
-    @contextmanager
-    def program(self, name: str, binary: Path, *flags: str) -> Iterator[None]:
-        """A program of another project, until the `with` block ends."""
-        with (self._folder / f"{name}.log").open("wb") as log:
-            process = subprocess.Popen([binary, *self.command(name), *flags], stdout=log, stderr=log)
-        try:
-            yield
-        finally:
-            process.kill()
-            process.wait(10)
-
 
 @pytest.fixture
 def chain(tmp_path: Path, prometheus_binary: Path, alertmanager_binary: Path) -> Iterator[Chain]:
@@ -71,8 +59,11 @@ def chain(tmp_path: Path, prometheus_binary: Path, alertmanager_binary: Path) ->
         for name in ("engine", "slow-engine", "prober"):
             running.enter_context(Program(tmp_path / f"{name}.log", *chain.command(name)))
         # Without other Alertmanagers to find it needs no address of this machine.
-        running.enter_context(chain.program("alertmanager", alertmanager_binary, "--cluster.listen-address="))
-        running.enter_context(chain.program("prometheus", prometheus_binary))
+        for name, binary, *flags in (
+            ("alertmanager", alertmanager_binary, "--cluster.listen-address="),
+            ("prometheus", prometheus_binary),
+        ):
+            running.enter_context(Process(tmp_path / f"{name}.log", binary, *chain.command(name), *flags))
         for name in ("prober", "prometheus", "alertmanager"):
             until(lambda name=name: get(chain.url(name, "/-/ready")), f"{name}; its log is in {tmp_path}")  # type: ignore[misc]
         yield chain

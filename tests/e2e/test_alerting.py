@@ -9,14 +9,10 @@ threshold and the fault that exceeds it are seconds, beyond any pause of a busy 
 import asyncio
 import json
 import re
-import signal
-import subprocess
-import sys
-import time
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +21,8 @@ import yaml
 from aiohttp import web
 
 from prober.cli.rules import as_yaml
-from tests.processes import free_port, get, value
+from tests import commands, processes
+from tests.processes import Process, Program, Prometheus, free_port, get, value
 from tests.serving import serving
 
 pytestmark = pytest.mark.timeout(1200)  # alerts fire and resolve in real time
@@ -73,55 +70,8 @@ def hastened(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return groups
 
 
-def answers(*urls: str) -> None:
-    """Wait until all of them answer."""
-    end = time.monotonic() + 60
-    for url in urls:
-        while True:
-            try:
-                get(url)
-                break
-            except OSError:
-                assert time.monotonic() < end, f"waited a minute for {url}"
-                time.sleep(0.1)
-
-
 async def until(true: Callable[[], Any], event: str, seconds: float = 300) -> None:
-    end = time.monotonic() + seconds
-    while True:
-        try:
-            if await asyncio.to_thread(true):
-                return
-        except OSError:
-            pass
-        assert time.monotonic() < end, f"waited {seconds} s for {event}"
-        await asyncio.sleep(1)
-
-
-class Program:
-    """A process of ours, its log in a file; ended with the test."""
-
-    def __init__(self, log: Path, *command: str | Path) -> None:
-        self.log = log
-        with log.open("ab") as out:
-            self._process = subprocess.Popen([*map(str, command)], stdout=out, stderr=out)
-
-    def end(self, how: signal.Signals = signal.SIGTERM) -> None:
-        if self._process.poll() is None:
-            self._process.send_signal(how)
-            self._process.wait(30)
-
-
-@contextmanager
-def programs() -> Iterator[Callable[..., Program]]:
-    with ExitStack() as running:
-
-        def start(log: Path, *command: str | Path) -> Program:
-            program = Program(log, *command)
-            running.callback(program.end, signal.SIGKILL)
-            return program
-
-        yield start
+    await asyncio.to_thread(processes.until, true, event, seconds)
 
 
 class Inbox:
@@ -168,22 +118,22 @@ class Stage:
     def __init__(
         self,
         folder: Path,
-        start: Callable[..., Program],
+        started: ExitStack,
         prometheus: Path,
         alertmanager: Path,
         hook: int,
         rates: dict[str, str],
     ) -> None:
-        self._folder, self._start = folder, start
+        self._folder, self._started = folder, started
         self.mocks = {name: free_port() for name in rates}
         self.probers = {name: free_port() for name in ("main", "doomed")}
         self.running = {name: self.mock(name) for name in self.mocks}
-        answers(
-            *(f"http://127.0.0.1:{port}/health" for port in self.mocks.values())
-        )  # else they are failing from the start
+        for port in self.mocks.values():  # else they are failing from the start
+            processes.until(lambda port=port: get(f"http://127.0.0.1:{port}/version"), "a mock")  # type: ignore[misc]
         self.running["main"] = self.prober("main", rates)
         self.running["doomed"] = self.prober("doomed", {"other": USUAL})
-        answers(*(f"http://127.0.0.1:{port}/-/ready" for port in self.probers.values()))
+        for port in self.probers.values():
+            processes.until(lambda port=port: get(f"http://127.0.0.1:{port}/-/ready"), "a prober")  # type: ignore[misc]
         self._alertmanager(alertmanager, hook)
         self._prometheus(prometheus)
 
@@ -207,10 +157,10 @@ class Stage:
         request = urllib.request.Request(
             f"http://127.0.0.1:{self.mocks[name]}/mock/fault", json.dumps({"faults": schedule}).encode(), method="POST"
         )
-        urllib.request.urlopen(request, timeout=10).close()
+        urllib.request.urlopen(request, timeout=processes.HANG_S).close()
 
     def _run(self, name: str, *command: str) -> Program:
-        return self._start(self._folder / f"{name}.log", sys.executable, "-m", "prober", *command)
+        return self._started.enter_context(Program(self._folder / f"{name}.log", *command))
 
     def _alertmanager(self, binary: Path, hook: int) -> None:
         document = yaml.safe_load((ROOT / "deploy/alertmanager/alertmanager.yaml").read_text())
@@ -224,31 +174,23 @@ class Stage:
         config = self._folder / "alertmanager.yml"
         config.write_text(yaml.safe_dump(document))
         self.alertmanager = free_port()
-        self._start(
-            self._folder / "alertmanager.log", binary, f"--config.file={config}", f"--storage.path={self._folder}/am",
-            f"--web.listen-address=127.0.0.1:{self.alertmanager}", "--cluster.listen-address=",
-        )  # fmt: skip
+        words = (f"--config.file={config}", f"--storage.path={self._folder}/am", "--cluster.listen-address=")
+        listen = f"--web.listen-address=127.0.0.1:{self.alertmanager}"
+        self._started.enter_context(Process(self._folder / "alertmanager.log", binary, *words, listen))
 
     def _prometheus(self, binary: Path) -> None:
-        written = subprocess.run(
-            [sys.executable, "-m", "prober", "rules", "--config.file", self._folder / "main.yaml"],
-            capture_output=True, text=True, check=True,
-        )  # fmt: skip
+        written = commands.prober("rules", "--config.file", self._folder / "main.yaml")
         rules = self._folder / "rules.yaml"
         rules.write_text(as_yaml({"groups": hastened(yaml.safe_load(written.stdout)["groups"])}))
         targets = [f"127.0.0.1:{port}" for port in self.probers.values()]
-        config = self._folder / "prometheus.yml"
         document = {
             **QUICK,
             "rule_files": [str(rules)],
             "alerting": {"alertmanagers": [{"static_configs": [{"targets": [f"127.0.0.1:{self.alertmanager}"]}]}]},
             "scrape_configs": [{"job_name": "llm-slo-prober", "static_configs": [{"targets": targets}]}],
         }
-        config.write_text(yaml.safe_dump(document))
-        self._start(
-            self._folder / "prometheus.log", binary, f"--config.file={config}", f"--storage.tsdb.path={self._folder}/tsdb",
-            f"--web.listen-address=127.0.0.1:{free_port()}", "--rules.alert.resend-delay=1s",
-        )  # fmt: skip
+        flag = "--rules.alert.resend-delay=1s"
+        self._started.enter_context(Prometheus(binary, self._folder, document, flag))
 
 
 @asynccontextmanager
@@ -257,8 +199,8 @@ async def staged(
 ) -> AsyncIterator[tuple[Stage, Inbox]]:
     """A stage whose main prober has these targets, and the messages that arrive."""
     async with webhook() as (inbox, hook):
-        with programs() as start:
-            yield await asyncio.to_thread(Stage, folder, start, prometheus, alertmanager, hook, rates), inbox
+        with ExitStack() as started:
+            yield await asyncio.to_thread(Stage, folder, started, prometheus, alertmanager, hook, rates), inbox
 
 
 async def arrives(inbox: Inbox, status: str, name: str, **labels: str) -> dict[str, Any]:
@@ -277,8 +219,8 @@ async def test_faults_arrive_and_resolve_and_quiet_stays_quiet(
     async with staged(tmp_path, prometheus_binary, alertmanager_binary, rates) as (stage, inbox):
         assert inbox.about() == [], "nothing was wrong yet"
         stage.fault("burning", ["latency:400"])
-        stage.running["gone"].end(signal.SIGKILL)
-        stage.running["doomed"].end(signal.SIGKILL)
+        stage.running["gone"].kill()
+        stage.running["doomed"].kill()
         stories: tuple[tuple[str, dict[str, str]], ...] = (
             ("LLMErrorBudgetBurn", {"target": "burning", "severity": "critical", "slo": "ttft"}),
             ("LLMTargetFailing", {"target": "gone"}),

@@ -199,26 +199,3 @@ def test_what_cannot_start_says_why(tmp_path: Path, config: str | None, listen: 
     assert ended.returncode == 1
     assert message.format(port=port) in ended.stderr
     assert "Traceback" not in ended.stderr
-
-
-def test_check_and_once_at_the_command_line(tmp_path: Path, mock_port: int) -> None:
-    """check prints what a day costs; once draws a timeline, or prints JSON, and its exit code is the outcome's."""
-
-    def prober(*arguments: str) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-m", "prober", *arguments]
-        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-
-    path = tmp_path / "c.yaml"
-    path.write_text(CONFIG.format(name="one", port=mock_port))
-    checked = prober("check", "--config.file", str(path))
-    assert checked.returncode == 0
-    assert "prompt tokens/day" in checked.stdout
-    drawn = prober("once", f"http://127.0.0.1:{mock_port}", "--max-send-lag", "5s")
-    assert drawn.returncode == 0
-    assert "TTFT" in drawn.stdout
-    assert "█" in drawn.stdout
-    failed = prober(
-        "once", f"http://127.0.0.1:{mock_port}", "--json", "--header", "X-Mock-Fault: truncated", "--max-send-lag", "5s"
-    )
-    assert failed.returncode == 1
-    assert json.loads(failed.stdout)["outcome"] == "truncated"

@@ -10,13 +10,8 @@ import asyncio
 import itertools
 import json
 import re
-import subprocess
-import sys
 import time
-import urllib.parse
-import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import AsyncExitStack, ExitStack, contextmanager
+from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +25,8 @@ from prober.exposition.families import AnySeries, Value, page
 from prober.features.capacity import series as capacity_series
 from prober.features.slo import series as slo_series
 from prober.probing import series as probe_series
-from tests.processes import free_port, get
+from tests import commands
+from tests.processes import Program, Prometheus, free_port
 from tests.serving import serving
 from tools.dashboard_lint.rules import expressions
 from tools.dashboard_lint.rules import panels as all_panels
@@ -57,7 +53,6 @@ MOCKS = {
 }
 STAGED = "staged"
 SECONDS, PATIENCE = 65.0, 150.0  # demand is stated from a minute of readings on
-Start = Callable[..., subprocess.Popen[bytes]]
 
 # By dashboard and panel: which queries have no data of a target, and why there is none.
 NO_SWEEP = "no sweep, so no capacity"
@@ -111,21 +106,6 @@ FLEET = {
 }
 # What the target that answers nothing has none of: quantiles are of answers.
 SILENT = {"Streams A", "TTFT A", "ITL A", "TPOT A", "E2E A", "Quantiles now A", "TTFT by client and by engine A"}
-
-
-@contextmanager
-def programs(folder: Path) -> Iterator[Start]:
-    with ExitStack() as running:
-        numbers = itertools.count()
-
-        def start(*command: str | Path) -> subprocess.Popen[bytes]:
-            with (folder / f"{next(numbers)}.log").open("wb") as out:
-                process = subprocess.Popen([*map(str, command)], stdout=out, stderr=out)
-            running.callback(process.wait, 30)
-            running.callback(process.terminate)
-            return process
-
-        yield start
 
 
 LABELS: dict[str, tuple[str, ...]] = {
@@ -184,11 +164,11 @@ async def exporter(_: web.Request) -> web.Response:
     return web.Response(text=DCGM_PAGE.read_text())
 
 
-def prober(folder: Path, start: Start) -> int:
+def prober(folder: Path, running: ExitStack) -> int:
     """A prober of five targets, and its port."""
     ports = {name: free_port() for name in (*MOCKS, "gone")}
     for name, options in MOCKS.items():
-        start(sys.executable, "-m", "prober", "mock", "--port", str(ports[name]), "--model", name, *options)
+        running.enter_context(Program(folder / name, "mock", "--port", ports[name], "--model", name, *options))
     both = "[{workload: short, slos: [start, flow, success]}, {workload: golden, rate: 2/s, slos: [quality]}]"
     budget = "{tokens_per_day: 400M, cost_per_day: 500, price_per_million: {prompt: 0.60, completion: 0.60}}"
     targets = "".join(
@@ -198,17 +178,14 @@ def prober(folder: Path, start: Start) -> int:
     (folder / "prober.yaml").write_text(CONFIG.format(targets=targets))
     port = free_port()
     config = ("--config.file", folder / "prober.yaml", "--storage.path", folder / "store")
-    start(sys.executable, "-m", "prober", "run", *config, "--web.listen-address", f"127.0.0.1:{port}")
+    running.enter_context(Program(folder / "log", "run", *config, "--web.listen-address", f"127.0.0.1:{port}"))
     return port
 
 
-def prometheus(
-    folder: Path, start: Start, binary: Path, ports: tuple[int, ...], *flags: str, dcgm: int | None = None
-) -> str:
-    """The address of a Prometheus. flags: additional ones; dcgm: port of the exporter."""
-    command: list[str | Path] = [sys.executable, "-m", "prober", "rules", "--config.file", folder / "prober.yaml"]
-    command += ["--slow-interval", "5s"]
-    rules = yaml.safe_load(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+def prometheus(folder: Path, ports: tuple[int, ...], dcgm: int | None = None) -> dict[str, Any]:
+    """The configuration of a Prometheus. dcgm: port of the exporter."""
+    command = ("rules", "--config.file", folder / "prober.yaml", "--slow-interval", "5s")
+    rules = yaml.safe_load(commands.prober(*command).stdout)
     for group in rules["groups"]:
         group["interval"] = "1s"
         for rule in group["rules"]:
@@ -217,25 +194,18 @@ def prometheus(
     scraped = {"job_name": "llm-slo-prober", "static_configs": [{"targets": [f"127.0.0.1:{port}" for port in ports]}]}
     of_node = {"targets": [f"127.0.0.1:{dcgm}"], "labels": {"target": "healthy"}}
     gpus = {"job_name": "dcgm-exporter", "static_configs": [of_node] if dcgm else []}
-    document = {
+    return {
         "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
         "rule_files": [str(folder / "rules.yaml")],
         "scrape_configs": [scraped, gpus],
     }
-    port = free_port()
-    (folder / f"{port}.yml").write_text(yaml.safe_dump(document))
-    start(
-        binary, f"--config.file={folder}/{port}.yml", f"--storage.tsdb.path={folder}/tsdb{port}",
-        f"--web.listen-address=127.0.0.1:{port}", *flags,
-    )  # fmt: skip
-    return f"http://127.0.0.1:{port}"
 
 
 class Reader:
     """Asks what Grafana would ask."""
 
-    def __init__(self, address: str) -> None:
-        self._address = address
+    def __init__(self, asked: Prometheus) -> None:
+        self._asked = asked
 
     def result(self, expr: str, target: str, at: float) -> list[dict[str, Any]]:
         """Each series that an expression has at that time, with its value or histogram."""
@@ -243,9 +213,7 @@ class Reader:
             expr = expr.replace(name, value)
         expr = expr.replace("$target", target).replace("$one", target).replace("$cluster", "")
         expr = re.sub(r"\$(workload|slo|instance|model|namespace|job)\b", ".*", expr)
-        query = urllib.parse.urlencode({"query": expr, "time": at})
-        rows: list[dict[str, Any]] = json.loads(get(f"{self._address}/api/v1/query?{query}"))["data"]["result"]
-        return rows
+        return self._asked.query(expr, time=at)
 
     def frames(self, expr: str, target: str, at: float) -> int:
         """The number of series of the panel."""
@@ -315,11 +283,17 @@ async def test_every_panel_has_data_where_there_is_some(tmp_path: Path, promethe
     async with AsyncExitStack() as pages:
         urls = [await pages.enter_async_context(page) for page in (*staged, serving(exporter))]
         paris, tokyo, dcgm = (int(url.rpartition(":")[2]) for url in urls)
-        with programs(tmp_path) as start:
-            port = prober(tmp_path, start)
-            address = prometheus(tmp_path, start, prometheus_binary, (port, paris, tokyo), dcgm=dcgm)
-            native = prometheus(tmp_path, start, prometheus_binary, (port,), "--enable-feature=native-histograms")
-            await asyncio.to_thread(judged, Reader(address), Reader(native))
+        with ExitStack() as running:
+            port = prober(tmp_path, running)
+            asked = []
+            for name, document, flags in (
+                ("classic", prometheus(tmp_path, (port, paris, tokyo), dcgm), ()),
+                ("native", prometheus(tmp_path, (port,)), ("--enable-feature=native-histograms",)),
+            ):
+                (tmp_path / name).mkdir()
+                started = await asyncio.to_thread(Prometheus, prometheus_binary, tmp_path / name, document, *flags)
+                asked.append(Reader(running.enter_context(started)))
+            await asyncio.to_thread(judged, *asked)
 
 
 def judged(reader: Reader, native: Reader) -> None:

@@ -7,11 +7,10 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,10 +20,12 @@ from prometheus_client.parser import text_string_to_metric_families as read_text
 
 from prober.cli.demo import ENGINES, reserved_ports
 from prober.cli.scenes import SCENES
+from tests.commands import prober
+from tests.processes import HANG_S, get, until
 
 pytestmark = pytest.mark.timeout(600)  # it shows minutes of real time
 
-TROUBLE_S, PATIENCE_S = 20.0, 180.0
+TROUBLE_S = 20.0
 COMPARED = ("healthy", "regressing")
 COMMAND = [sys.executable, "-m", "prober", "demo"]
 Samples = dict[str, dict[str, float]]  # by series and target, summed over the other labels
@@ -78,26 +79,7 @@ def demo(*options: str) -> Iterator[Demo]:
         finally:
             if process.poll() is None:
                 process.terminate()
-                process.wait(30)
-
-
-def get(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=10) as answer:
-        text: str = answer.read().decode()
-        return text
-
-
-def eventually(condition: Callable[[], bool], condition_name: str) -> None:
-    """On a busy machine all begins late."""
-    end = time.monotonic() + PATIENCE_S
-    while True:
-        try:
-            if condition():
-                return
-        except (urllib.error.URLError, ConnectionError, KeyError):
-            pass  # it has not begun
-        assert time.monotonic() < end, f"not within {PATIENCE_S:g} s: {condition_name}"
-        time.sleep(0.5)
+                process.wait(HANG_S)
 
 
 def tpots(samples: Samples, target: str, since: Samples | None = None, part: str = "count") -> float:
@@ -122,14 +104,14 @@ def is_running(number: int) -> bool:
 def test_it_shows_what_it_says_and_leaves_nothing(prometheus_binary: Path) -> None:
     """An engine stays healthy and meets its SLOs, another gets slower, one fills up, one fails; at the end all processes are gone."""
     with demo("--trouble-after", f"{TROUBLE_S:g}s") as running:
-        eventually(lambda: len(running.targets()) == 4, "four targets")
+        until(lambda: len(running.targets()) == 4, "four targets")
         assert set(running.targets()) == set(ENGINES)
-        eventually(lambda: min(tpots(running.samples(), name) for name in COMPARED) >= 15, "probes before the trouble")
+        until(lambda: min(tpots(running.samples(), name) for name in COMPARED) >= 15, "probes before the trouble")
         before = running.samples()
         assert running.targets()["failing"]["state"] == "ready"
-        eventually(lambda: running.targets()["failing"]["state"] == "failing", "the failing one fails")
+        until(lambda: running.targets()["failing"]["state"] == "failing", "the failing one fails")
         changed = running.samples()
-        eventually(lambda: min(tpots(running.samples(), name, changed) for name in COMPARED) >= 40, "probes after it")
+        until(lambda: min(tpots(running.samples(), name, changed) for name in COMPARED) >= 40, "probes after it")
         after = running.samples()
         assert mean(after, "regressing", changed) > 1.3 * mean(before, "regressing")
         assert mean(after, "healthy", changed) < 1.3 * mean(before, "healthy")
@@ -140,11 +122,11 @@ def test_it_shows_what_it_says_and_leaves_nothing(prometheus_binary: Path) -> No
             assert judged["bad_events"] <= (1 - judged["objective"]) * judged["events"], judged
         state = 'target_workload_slo:llmslo_slo_state:window{target="%s",state="%s"}'
         left = 'target_workload_slo:llmslo_slo_error_budget_remaining:ratio{target="healthy"} > 0'
-        eventually(lambda: query(running, left) == 2, "both SLOs of the healthy one have a budget")
+        until(lambda: query(running, left) == 2, "both SLOs of the healthy one have a budget")
         missed, late = state % ("failing", "missed"), "llmslo_trusted == 0"  # a late prober gives no data
-        eventually(lambda: query(running, f"{missed} or {late}") > 0, "the failing one misses an SLO")
+        until(lambda: query(running, f"{missed} or {late}") > 0, "the failing one misses an SLO")
         filled = "max_over_time(llmslo_engine_kv_cache_usage_ratio{target='full'}[5m]) > 0.8"
-        eventually(lambda: query(running, filled) == 1, "the full one fills up")
+        until(lambda: query(running, filled) == 1, "the full one fills up")
         assert {target["engine"] for _ in range(5) if (target := running.targets()["failing"])} == {"vllm"}
         assert "LLMTargetFailing" in get(alerts(running))
         links = [rule["annotations"] for rule in rules(running) if rule["type"] == "alerting"]
@@ -156,7 +138,7 @@ def test_it_shows_what_it_says_and_leaves_nothing(prometheus_binary: Path) -> No
         started = running.children
         assert len(started) == 6
         running.process.send_signal(signal.SIGTERM)
-        assert running.process.wait(30) == 0
+        assert running.process.wait(HANG_S) == 0
         assert [number for number in started if is_running(number)] == []
 
 
@@ -197,7 +179,7 @@ def test_a_port_that_is_taken_is_told_and_another_one_is_used() -> None:
             assert [line for line in running.output if "port 9742 is taken by another program: prober is at" in line]
             started = running.children
             running.process.send_signal(signal.SIGINT)
-            assert running.process.wait(30) == 0
+            assert running.process.wait(HANG_S) == 0
             assert [number for number in started if is_running(number)] == []
 
 
@@ -218,11 +200,11 @@ def test_two_demos_that_begin_at_once_take_different_ports(capsys: pytest.Captur
 def test_an_engine_that_ends_by_itself_ends_the_demo() -> None:
     """With its name, and what it said; a demo with a hole in it would mislead."""
     with demo() as running:
-        eventually(lambda: len(called(running, b"--port")) == len(ENGINES), "every engine")
+        until(lambda: len(called(running, b"--port")) == len(ENGINES), "every engine")
         started = running.children
         (engine,) = called(running, b"regressing")
         os.kill(engine, signal.SIGKILL)
-        assert running.process.wait(30) == 1
+        assert running.process.wait(HANG_S) == 1
         assert running.process.stdout is not None
         assert "regressing exited with -9" in running.process.stdout.read()
         assert [number for number in started if is_running(number)] == []
@@ -230,9 +212,9 @@ def test_an_engine_that_ends_by_itself_ends_the_demo() -> None:
 
 def test_scenes_are_listed_and_an_unknown_one_is_told() -> None:
     """With all their names."""
-    listed = subprocess.run([*COMMAND, "--scene", "list"], capture_output=True, text=True, check=True).stdout
+    listed = prober("demo", "--scene", "list").stdout
     assert [line.split()[0] for line in listed.splitlines()] == list(SCENES)
-    done = subprocess.run([*COMMAND, "--scene", "none"], capture_output=True, text=True, check=False)
+    done = prober("demo", "--scene", "none")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"prober demo: --scene: 'none' is not a scene; all, or one of:\n{listed}"
 
@@ -240,16 +222,16 @@ def test_scenes_are_listed_and_an_unknown_one_is_told() -> None:
 def test_an_engine_that_ends_in_its_scene_does_not_end_the_demo() -> None:
     """The target fails, its neighbour does not."""
     with demo("--scene", "dead", "--trouble-after", "8s") as running:
-        eventually(lambda: running.targets()["dead"]["state"] == "ready", "it answers")
-        eventually(lambda: running.targets()["dead"]["state"] == "failing", "it is dead")
+        until(lambda: running.targets()["dead"]["state"] == "ready", "it answers")
+        until(lambda: running.targets()["dead"]["state"] == "failing", "it is dead")
         assert running.targets()["healthy"]["state"] == "ready"
         running.process.send_signal(signal.SIGTERM)
-        assert running.process.wait(30) == 0
+        assert running.process.wait(HANG_S) == 0
 
 
 @pytest.mark.parametrize("text", ["2", "soon"])
 def test_a_time_that_is_none_is_told(text: str) -> None:
     """With what to write."""
-    done = subprocess.run([*COMMAND, "--trouble-after", text], capture_output=True, text=True, check=False)
+    done = prober("demo", "--trouble-after", text)
     assert done.returncode == 2
     assert f"--trouble-after: '{text}' is not a duration; write a number and a unit" in done.stderr

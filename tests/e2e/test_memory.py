@@ -17,7 +17,7 @@ import pytest
 from prober.exposition.buckets import bounds
 from prober.net.prometheus import QueryFailed, hourly_histograms
 from tests.conftest import absent
-from tests.processes import Daemon, Mock, free_port, get, until
+from tests.processes import Daemon, Mock, Prometheus, free_port, until
 
 HOUR = 3600
 CONFIG = """
@@ -77,19 +77,8 @@ def past(tmp_path: Path, prometheus_binary: Path, promtool: Path) -> Iterator[st
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert made.returncode == 0, made.stderr
-    (tmp_path / "prometheus.yml").write_text("{}")
-    port = free_port()
-    with (tmp_path / "prometheus.log").open("wb") as log:
-        process = subprocess.Popen(
-            [prometheus_binary, f"--config.file={tmp_path}/prometheus.yml", f"--storage.tsdb.path={tmp_path}/tsdb",
-             f"--web.listen-address=127.0.0.1:{port}", "--storage.tsdb.retention.time=15d"],
-            stderr=log,
-        )  # fmt: skip
-    url = f"http://127.0.0.1:{port}"
-    until(lambda: get(url + "/-/ready"), "Prometheus")
-    yield url
-    process.kill()
-    process.wait(10)
+    with Prometheus(prometheus_binary, tmp_path, {}, "--storage.tsdb.retention.time=15d") as prometheus:
+        yield prometheus.url
 
 
 @pytest.mark.slow

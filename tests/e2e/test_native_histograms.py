@@ -1,16 +1,14 @@
 """Native histograms in real Prometheuses: what each release stores of the daemon's page, as it is configured."""
 
 import asyncio
-import contextlib
 import json
 import math
 import re
-import socket
 import subprocess
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -32,8 +30,10 @@ from prober.measure.timeline import Timeline
 from prober.probing import series as probe_series
 from prober.probing.recorder import ProbeRecorder
 from prober.web.site import Site
+from tests import processes
 from tests.conftest import newer
 from tests.observed import observed
+from tests.processes import get, until
 from tests.serving import serving
 
 SLO_S = 0.5
@@ -103,78 +103,49 @@ def newer_prometheus() -> Path:
     return newer("prometheus")
 
 
-class Prometheus:
+class Prometheus(processes.Prometheus):
     """A running one that reads the prober twice a second."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-
-    def ask(self, path: str, **parameters: str) -> list[Any]:
-        query = urllib.parse.urlencode(parameters)
-        with urllib.request.urlopen(f"{self.url}/api/v1/{path}?{query}", timeout=10) as answer:
-            data = json.loads(answer.read())["data"]
-        return cast("list[Any]", data["result"] if isinstance(data, dict) else data)
 
     def value(self, query: str) -> float | None:
         """Of the one series that the query gives; None: it gives none."""
-        rows = self.ask("query", query=query)
+        rows = self.query(query)
         assert len(rows) <= 1, (query, rows)
         return float(rows[0]["value"][1]) if rows else None
 
     def exemplars(self, query: str) -> list[dict[str, Any]]:
         now = time.time()
-        data = self.ask("query_exemplars", query=query, start=f"{now - 600:.0f}", end=f"{now + 600:.0f}")
+        words = urllib.parse.urlencode({"query": query, "start": f"{now - 600:.0f}", "end": f"{now + 600:.0f}"})
+        data = json.loads(get(f"{self.url}/api/v1/query_exemplars?{words}"))["data"]
         return [exemplar for entry in data for exemplar in entry["exemplars"]]
 
 
-def options(binary: Path, native: bool, classic: bool) -> tuple[str, str]:
+def options(binary: Path, native: bool, classic: bool) -> tuple[str, dict[str, bool]]:
     """(features, keys of the scrape job) of this release that ask for native histograms, and for classic ones beside them."""
     printed = subprocess.run([binary, "--version"], capture_output=True, text=True, check=True)
     match = re.search(r"version (\d+)\.(\d+)", printed.stdout + printed.stderr)
     assert match is not None
     version = int(match[1]), int(match[2])
-    features, keys = ["exemplar-storage"], ""
+    features, keys = ["exemplar-storage"], {}
     if native and version >= (3, 8):
-        keys += ", scrape_native_histograms: true"
+        keys["scrape_native_histograms"] = True
     elif native:
         features.append("native-histograms")
     if version >= (3, 0):
-        keys += f", always_scrape_classic_histograms: {str(classic).lower()}"
+        keys["always_scrape_classic_histograms"] = classic
     elif version >= (2, 45):
-        keys += f", scrape_classic_histograms: {str(classic).lower()}"
+        keys["scrape_classic_histograms"] = classic
     return ",".join(features), keys
 
 
-@contextlib.contextmanager
-def running(binary: Path, folder: Path, port: int, native: bool, classic: bool) -> Iterator[Prometheus]:
+def running(binary: Path, folder: Path, port: int, native: bool, classic: bool) -> Prometheus:
     features, keys = options(binary, native, classic)
-    config = folder / "prometheus.yml"
-    config.write_text(
-        "global: {scrape_interval: 500ms}\nscrape_configs:\n"
-        f"  - {{job_name: t, static_configs: [{{targets: ['127.0.0.1:{port}']}}]{keys}}}\n"
-    )
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        listen = f"127.0.0.1:{free.getsockname()[1]}"
-    command = [str(binary), f"--config.file={config}", f"--storage.tsdb.path={folder}/tsdb", "--log.level=debug"]
-    command += [f"--web.listen-address={listen}", f"--enable-feature={features}"]
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
-    try:
-        yield Prometheus(f"http://{listen}")
-    finally:
-        process.terminate()
-        process.wait(20)
+    job = {"job_name": "t", "static_configs": [{"targets": [f"127.0.0.1:{port}"]}], **keys}
+    document = {"global": {"scrape_interval": "500ms"}, "scrape_configs": [job]}
+    return Prometheus(binary, folder, document, "--log.level=debug", f"--enable-feature={features}")
 
 
 def wait_for(prometheus: Prometheus, query: str, value: float) -> None:
-    end = time.monotonic() + 20
-    while True:
-        with contextlib.suppress(OSError):
-            if prometheus.value(query) == value:
-                return
-        assert time.monotonic() < end, f"waited for {query} to be {value}"
-        time.sleep(0.05)
+    until(lambda: prometheus.value(query) == value, f"{query} to be {value}")
 
 
 def exact(samples: list[float], q: float) -> float:
@@ -194,7 +165,7 @@ def check_native(prometheus: Prometheus, prober: Prober) -> None:
     wide = prometheus.value("histogram_quantile(0.5, rate(llmslo_chunk_gap_seconds[1m]))")
     assert wide == pytest.approx(exact(WIDE, 0.5), rel=0.10)
     assert prometheus.value("count(llmslo_connect_seconds)") == len(probe_series.PHASES)
-    assert prometheus.ask("query", query="llmslo_tpot_seconds"), "one without observations is native too"
+    assert prometheus.query("llmslo_tpot_seconds"), "one without observations is native too"
     exemplars = prometheus.exemplars("llmslo_ttft_seconds")
     assert exemplars
     for exemplar in exemplars:
@@ -208,7 +179,7 @@ def check_classic(prometheus: Prometheus, prober: Prober) -> None:
     assert prometheus.value("llmslo_ttft_seconds_sum") == pytest.approx(sum(prober.samples))
     assert prometheus.value("count(llmslo_connect_seconds_count)") == len(probe_series.PHASES)
     (child,) = prober.families["llmslo_ttft_seconds"].children.values()
-    bounds = {entry["metric"]["le"] for entry in prometheus.ask("query", query="llmslo_ttft_seconds_bucket")}
+    bounds = {entry["metric"]["le"] for entry in prometheus.query("llmslo_ttft_seconds_bucket")}
     written = set(re.findall(r'le="(.*?)"', child.text(False)))
     assert {float(le) for le in bounds} == {float(le) for le in written}
     good = prometheus.value('llmslo_ttft_seconds_bucket{le="0.5"}')
@@ -242,7 +213,7 @@ async def test_prometheus_stores_what_it_is_set_to(
                     checked(prometheus, prober)
             stored = {
                 entry["metric"]["__name__"]
-                for entry in prometheus.ask("query", query='count by (__name__) ({__name__=~"llmslo_ttft_seconds.*"})')
+                for entry in prometheus.query('count by (__name__) ({__name__=~"llmslo_ttft_seconds.*"})')
             }
             parts = {f"llmslo_ttft_seconds_{part}" for part in ("bucket", "count", "sum")}
             expected = (parts if classic or not native else set()) | ({"llmslo_ttft_seconds"} if native else set())
@@ -251,9 +222,9 @@ async def test_prometheus_stores_what_it_is_set_to(
             assert prometheus.value("llmslo_engine_ttft_seconds_count") == 4
             assert prometheus.value('llmslo_slo_events_total{slo="t"}') == SAMPLES
             assert prometheus.value('llmslo_slo_threshold_seconds{slo="t"}') == SLO_S
-            assert prometheus.ask("query", query="process_cpu_seconds_total")
+            assert prometheus.query("process_cpu_seconds_total")
             wait_for(prometheus, "up", 1)
-            lines = (tmp_path / "log").read_text().splitlines()
+            lines = prometheus.log.read_text().splitlines()
             failures = [
                 line for line in lines if re.search("(scrape|commit|append) failed|error on ingesting", line.lower())
             ]

@@ -3,8 +3,6 @@
 import asyncio
 import contextlib
 import json
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -28,7 +26,7 @@ from prober.web.page import layout
 from prober.web.page.view import PageView, ProbeFilter
 from prober.web.site import Site
 from prober.web.targets import TargetAnswer
-from tests.processes import free_port, get, until
+from tests.processes import HANG_S, Mock, Program, free_port, get, until
 from tests.web.scenes import HOSTILE, LONG, NOW, SCENES, fleet, hostile, hundred, page_of, probe, replace, target
 
 Scenes = dict[str, Callable[[], Sequence[TargetAnswer]]]
@@ -54,7 +52,7 @@ class Stage:
         self._started = threading.Event()
         self._thread = threading.Thread(target=self._serve)
         self._thread.start()
-        assert self._started.wait(20)
+        assert self._started.wait(HANG_S)
 
     @property
     def url(self) -> str:
@@ -85,7 +83,7 @@ class Stage:
 
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self._ended.set)
-        self._thread.join(20)
+        self._thread.join(HANG_S)
 
     def _find(self, name: str) -> Any:
         place = next((i for i, target in enumerate(self.targets) if target.name == name), None)
@@ -134,6 +132,7 @@ class Stage:
 
 @pytest.fixture(scope="module")
 def browser(chromium: Path) -> Iterator[Browser]:
+    expect.set_options(timeout=1e3 * HANG_S)
     with sync_playwright() as started:
         options = ["--no-sandbox", "--disable-gpu", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"]
         browser_ = started.chromium.launch(executable_path=chromium, args=options)
@@ -466,7 +465,7 @@ def test_it_can_be_read_without_its_script(browser: Browser) -> None:
     with staged(hundred()) as stage, opened(browser, stage, java_script_enabled=False) as page:
         page.wait_for_load_state("load")  # a click on a page that is still laid out may be lost
         page.locator(".probes summary").first.click()
-        expect(page.locator(".probes .facts").first).to_be_visible(timeout=20_000)
+        expect(page.locator(".probes .facts").first).to_be_visible()
         page.get_by_role("searchbox").fill("model-42")
         page.get_by_role("button", name="Filter").click()
         expect(page.locator(".card")).to_have_count(1)
@@ -496,21 +495,13 @@ targets:
 @pytest.fixture
 def daemon(tmp_path: Path) -> Iterator[str]:
     """`prober run` with a mock and with a target that refuses connections; returns the page's address."""
-    with contextlib.ExitStack() as stack:
-
-        def start(*arguments: str) -> None:
-            log = stack.enter_context((tmp_path / f"{arguments[0]}.log").open("wb"))
-            process = subprocess.Popen([sys.executable, "-m", "prober", *arguments], stdout=log, stderr=log)
-            stack.callback(process.wait, 30)
-            stack.callback(process.terminate)
-
-        mock, port = free_port(), free_port()
-        start("mock", "--port", str(mock), "--ttft", "10ms", "--itl", "1ms")
-        until(lambda: get(f"http://127.0.0.1:{mock}/version"), "the mock")
+    flags = ("--web.enable-admin-api", "--web.route-prefix=/slo")
+    with Mock(tmp_path / "mock", "--ttft", "10ms", "--itl", "1ms") as mock, contextlib.ExitStack() as stack:
+        port = free_port()
         config = tmp_path / "prober.yaml"
-        config.write_text(CONFIG.format(port=mock))
-        listen = f"--web.listen-address=127.0.0.1:{port}"
-        start("run", f"--config.file={config}", listen, "--web.enable-admin-api", "--web.route-prefix=/slo")
+        config.write_text(CONFIG.format(port=mock.port))
+        words = ("run", f"--config.file={config}", f"--web.listen-address=127.0.0.1:{port}", *flags)
+        stack.enter_context(Program(tmp_path / "log", *words))
         until(lambda: get(f"http://127.0.0.1:{port}/slo/-/ready"), "the daemon to be ready")
         yield f"http://127.0.0.1:{port}/slo"
 
@@ -536,13 +527,13 @@ def test_the_real_daemon_is_seen_and_steered(browser: Browser, daemon: str) -> N
     expect(page.locator(".concerns")).to_contain_text("connect_refused")
     page.get_by_role("link", name="one", exact=True).first.click()
     page.get_by_role("button", name="Probe now").click()
-    expect(page.locator("#said")).to_contain_text("Probe ended ok: TTFT", timeout=20_000)
+    expect(page.locator("#said")).to_contain_text("Probe ended ok: TTFT")
     page.get_by_role("button", name="Sweep now").click()
-    expect(page.locator(".sweeping")).to_contain_text("requests sent", timeout=20_000)
+    expect(page.locator(".sweeping")).to_contain_text("requests sent")
     page.get_by_role("button", name="Stop sweep").click()
-    expect(page.locator(".sweeping")).to_have_count(0, timeout=20_000)
+    expect(page.locator(".sweeping")).to_have_count(0)
     page.get_by_role("button", name="Pause").click()
-    expect(page.locator("#verdict")).to_have_text("? one: paused", timeout=20_000)
+    expect(page.locator("#verdict")).to_have_text("? one: paused")
     until(lambda: quiet(daemon), "the last probe that was under way")
     page.get_by_role("button", name="Resume").click()
     before = sum(target_answer(daemon, "one")["outcomes"].values())

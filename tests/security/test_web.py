@@ -31,7 +31,7 @@ from prober.web.site import Site
 from prober.web.web_config import Loaded, WebFile, read
 from tests.commands import prober
 from tests.daemon.test_fleet import QUICK, Watched, specs, watched
-from tests.processes import HANG_S, fetch, free_port, get, until
+from tests.processes import HANG_S, Program, Prometheus, fetch, free_port, until
 
 PASSWORD = "correct horse"
 HASH = bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4)).decode()
@@ -299,37 +299,24 @@ def test_prometheus_scrapes_over_tls_with_a_password(tmp_path: Path, prometheus_
     AUTHORITY.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
     (tmp_path / "prober.yaml").write_text("targets: [{name: a, url: 'http://127.0.0.1:1', rate: 1/s, model: m}]")
     (tmp_path / "password").write_text(PASSWORD)
-    port, listen = free_port(), free_port()
+    port = free_port()
     job = {
         "job_name": "prober", "scrape_interval": "1s", "scheme": "https", "tls_config": {"ca_file": f"{tmp_path}/ca.pem"},
         "static_configs": [{"targets": [f"127.0.0.1:{port}"]}],
         "basic_auth": {"username": "prometheus", "password_file": f"{tmp_path}/password"},
     }  # fmt: skip
     wrong = job | {"job_name": "wrong", "basic_auth": {"username": "prometheus", "password": "wrong"}}
-    (tmp_path / "prometheus.yml").write_text(yaml.safe_dump({"scrape_configs": [job, wrong]}))
-    command = [sys.executable, "-m", "prober", "run", f"--config.file={tmp_path}/prober.yaml"]
-    command += [f"--web.config.file={tmp_path}/web.yml", f"--web.listen-address=127.0.0.1:{port}"]
-    prometheus = [
-        str(prometheus_binary),
-        f"--config.file={tmp_path}/prometheus.yml",
-        f"--web.listen-address=127.0.0.1:{listen}",
-    ]
-    with (tmp_path / "log").open("wb") as log:
-        started = [subprocess.Popen(command, stderr=log)]
-        started.append(subprocess.Popen([*prometheus, f"--storage.tsdb.path={tmp_path}/tsdb"], stderr=log))
-        try:
-            query = f"http://127.0.0.1:{listen}/api/v1/query?query=up"
+    words = (f"--config.file={tmp_path}/prober.yaml", f"--web.config.file={tmp_path}/web.yml")
+    with (
+        Program(tmp_path / "log", "run", *words, f"--web.listen-address=127.0.0.1:{port}"),
+        Prometheus(prometheus_binary, tmp_path, {"scrape_configs": [job, wrong]}) as prometheus,
+    ):
 
-            def up() -> dict[str, str]:
-                return {row["metric"]["job"]: row["value"][1] for row in yaml.safe_load(get(query))["data"]["result"]}
+        def up() -> dict[str, str]:
+            return {row["metric"]["job"]: row["value"][1] for row in prometheus.query("up")}
 
-            until(lambda: len(up()) == 2 and up()["prober"] == "1", "both jobs to be scraped")
-            jobs = up()
-        finally:
-            for process in started:
-                process.terminate()
-                process.wait(20)
-    assert jobs == {"prober": "1", "wrong": "0"}
+        until(lambda: len(up()) == 2 and up()["prober"] == "1", "both jobs to be scraped")
+        assert up() == {"prober": "1", "wrong": "0"}
 
 
 # --- what may be done

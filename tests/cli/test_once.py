@@ -1,4 +1,4 @@
-"""`prober diagnose` beside a mock engine in virtual time."""
+"""`prober once` and `prober diagnose` beside a mock engine in virtual time."""
 
 import json
 
@@ -8,10 +8,22 @@ from prober.mock.settings import Settings
 from tests.commands import prober
 from tests.virtual_commands import beside, mock
 
+ENGINE = Settings(behaviour=Behaviour(ttft=Constant(0.02), itl=Constant(0.001)))
+
+
+def test_one_probe_is_drawn_or_a_document_and_its_outcome_is_the_exit_code() -> None:
+    with beside(mock(ENGINE)) as (url,):
+        drawn = prober("once", url)
+        failed = prober("once", url, "--json", "--header", "X-Mock-Fault: truncated")
+    assert drawn.returncode == 0
+    assert "TTFT" in drawn.stdout
+    assert "█" in drawn.stdout
+    assert (failed.returncode, json.loads(failed.stdout)["outcome"]) == (1, "truncated")
+
 
 def test_all_phases_are_sent_and_answered() -> None:
     """Where nothing was slow, the document says so in place of a diagnosis."""
-    with beside(mock(Settings(behaviour=Behaviour(ttft=Constant(0.02), itl=Constant(0.001))))) as (url,):
+    with beside(mock(ENGINE)) as (url,):
         done = prober("diagnose", url, "--json", "--tpot", "10s")
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
