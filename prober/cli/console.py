@@ -1,5 +1,8 @@
-"""Console with tables, colours and progress bars."""
+"""Console with tables, colours and progress bars, and its Ctrl-C."""
 
+import asyncio
+import signal
+from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console
@@ -14,3 +17,14 @@ class Terminal(Console):
     def render_str(self, text: str, **options: Any) -> Text:
         """The text of a string."""
         return super().render_str(printable(text), **options)
+
+
+def on_interrupt(stop: Callable[[], None]) -> None:
+    """Call `stop` at Ctrl-C, from inside the event loop. A second Ctrl-C ends the program at once."""
+    loop = asyncio.get_running_loop()
+
+    def interrupt() -> None:
+        loop.remove_signal_handler(signal.SIGINT)
+        stop()
+
+    loop.add_signal_handler(signal.SIGINT, interrupt)

@@ -2,23 +2,18 @@
 
 import json
 import sys
-import time
-import uuid
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import asdict, replace
-from itertools import islice
 from pathlib import Path
-from random import Random
 from typing import Annotated
 
 import typer
 import uvloop
 from rich.table import Table
 
-from prober import __version__
 from prober.cli.console import Terminal
-from prober.cli.context import ContextOptions, random_seed
+from prober.cli.context import ContextOptions
 from prober.cli.exit_codes import ExitCode, exit_on
 from prober.cli.options import (
     AsJson,
@@ -34,7 +29,6 @@ from prober.cli.options import (
 )
 from prober.cli.output import echo
 from prober.cli.report import result_of
-from prober.cli.session import Session
 from prober.cli.target import check_writable, target, workload
 from prober.config.problems import ConfigError
 from prober.config.slos import parse_objectives
@@ -42,6 +36,7 @@ from prober.config.target import ProbeSpec, TargetSpec
 from prober.config.units import duration
 from prober.config.units import rate as parse_rate
 from prober.daemon.target_facts import read_facts
+from prober.features.engines.page_reader import PageReader
 from prober.features.experiments.gate import (
     COMPARED,
     Finding,
@@ -53,20 +48,17 @@ from prober.features.experiments.gate import (
     reference,
     with_cost,
 )
+from prober.features.experiments.gate_run import ask
 from prober.measure.objective import Slo
-from prober.measure.outcome import Outcome
-from prober.measure.result import ProbeResult
 from prober.measure.warmup import WarmUpLength
 from prober.net.clock import Clock
 from prober.net.endpoint import BadEndpoint
-from prober.probing.pacer import due_times
-from prober.probing.result_context import completed
+from prober.probing.session import Session
 from prober.results.cost import judge_cost, stage_cost, stage_sentences
 from prober.results.load_description import describe_load
-from prober.results.result import NO_REQUESTS, Load, Request, Result, WarmUp
+from prober.results.result import NO_REQUESTS, Load, Request, Result
 from prober.results.result_file import to_json
-from prober.results.stage import stage_of
-from prober.workload.workloads import Mix, RequestGenerator
+from prober.workload.workloads import Mix
 
 EXIT: dict[State, ExitCode] = {
     "ready": ExitCode.OK,
@@ -76,7 +68,6 @@ EXIT: dict[State, ExitCode] = {
     "not_judged": ExitCode.NOT_JUDGED,
 }
 PAGE_INTERVAL_S = 10.0
-NO_LISTENER = frozenset({Outcome.CONNECT_REFUSED, Outcome.DNS})
 MAX_IN_FLIGHT = 256  # far above need, so that a slow target shows as slow instead of shedding requests
 
 
@@ -143,7 +134,7 @@ def gate(
         if save:
             check_writable("--save", Path(save))
         _announce(judge, probe.rate)
-        verdict, result = uvloop.run(_ask(spec, judge, warm))
+        verdict, result = uvloop.run(_measure(spec, judge, warm))
         if max_cost is not None:
             verdict = with_cost(verdict, judge_cost(result.stages[0], result.requests, result.prices, max_cost))
         if verdict.state != "not_judged":
@@ -256,74 +247,10 @@ def _shape(load: Load) -> tuple[str | None, ...]:
     return load.workload, load.prompt_tokens, load.output_tokens
 
 
-async def _ask(spec: TargetSpec, judge: Gate, length: WarmUpLength) -> tuple[Verdict, Result]:
-    """Warm up, then send requests in an open loop until the gate decides."""
-    clock, seed, started_s = Clock(), random_seed(), time.time()
-    rng = Random(seed)
-    origin_ns = clock.now_ns()
-    session = Session(spec, clock)
-    probe = spec.probes[0]
-    drawer = RequestGenerator(probe.workload, rng)
-    try:
-        failure = await session.start()
-        no_listener = failure is not None and failure.outcome in NO_LISTENER
-        facts = await read_facts(session.target, None)
-        warm_ns = clock.now_ns()
-        warm, verdict = await _fed(judge, session.warm_up(drawer, length), clock, no_listener=no_listener)
-        begin_ns = clock.now_ns()
-        results: list[ProbeResult | None] = []
-        if verdict is None:
-            start_ns = begin_ns + round(spec.connect_lead * 1e9)
-            schedule = islice(due_times(probe, rng, start_ns), max(0, judge.most - len(warm)))
-            no_listener = no_listener and not warm
-            results, verdict = await _fed(judge, session.ordered(drawer, schedule), clock, no_listener=no_listener)
-        verdict = verdict or judge.verdict()
-        stage, rows = stage_of(
-            f"{probe.rate:g}/s",
-            probe.rate,
-            [result for result in results if result is not None],
-            index=0,
-            origin_ns=origin_ns,
-            begin_ns=begin_ns,
-            sending_s=(clock.now_ns() - begin_ns) / 1e9,
-            slos=probe.slos,
-        )
-        result = Result(
-            id=uuid.uuid4().hex[:12],
-            kind="gate",
-            started_unix_s=started_s,
-            ended_unix_s=time.time(),
-            tool=f"llm-slo-prober {__version__}",
-            target=session.described(),
-            load=describe_load(probe.workload, arrivals="poisson"),
-            stages=(stage,),
-            slos=probe.slos,
-            warm_up=WarmUp(sum(result is not None for result in warm), (begin_ns - warm_ns) / 1e9),
-            requests=rows,
-        )
-        return verdict, completed(result, spec, facts, seed=seed)
-    finally:
-        await session.stop()
-        clock.close()
-
-
-async def _fed(
-    judge: Gate, results: AsyncGenerator[ProbeResult | None, None], clock: Clock, *, no_listener: bool = False
-) -> tuple[list[ProbeResult | None], Verdict | None]:
-    """Results up to the deciding one, and its verdict, None if none decides. Requests still in flight are cancelled.
-
-    no_listener: nothing listened when the model was looked up: a first result that shows the same decides
-    """
-    taken: list[ProbeResult | None] = []
-    async with aclosing(results):
-        async for result in results:
-            taken.append(result)
-            due_ns = clock.now_ns() if result is None else result.timeline.intended_ns
-            if no_listener and len(taken) == 1 and result is not None and result.outcome in NO_LISTENER:
-                return taken, judge.nothing_listens(result, due_ns / 1e9)
-            if (verdict := judge.take(result, due_ns / 1e9)) is not None:
-                return taken, verdict
-    return taken, None
+async def _measure(spec: TargetSpec, judge: Gate, length: WarmUpLength) -> tuple[Verdict, Result]:
+    with closing(Clock()) as clock:
+        async with Session(spec, clock, PageReader, read_facts) as session:
+            return await ask(session, judge, length)
 
 
 def _draw(verdict: Verdict, result: Result, remarks: Sequence[str]) -> None:

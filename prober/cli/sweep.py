@@ -1,7 +1,6 @@
 """`prober sweep`: estimates once at which request rate each SLO gives way."""
 
 import asyncio
-import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -9,7 +8,6 @@ from contextlib import closing
 from dataclasses import replace
 from math import inf
 from pathlib import Path
-from random import Random
 from statistics import fmean, pstdev
 from typing import Annotated, Any
 
@@ -17,11 +15,9 @@ import typer
 import uvloop
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from prober.cli.console import Terminal
-from prober.cli.context import ContextOptions, random_seed
+from prober.cli.console import Terminal, on_interrupt
+from prober.cli.context import ContextOptions
 from prober.cli.exit_codes import ExitCode, exit_on
-from prober.cli.gpus import read_gpus
-from prober.cli.matrix import PAGE_INTERVAL_S, run_rows
 from prober.cli.options import (
     AsJson,
     EndpointOptions,
@@ -45,7 +41,7 @@ from prober.config.slos import parse_objectives
 from prober.config.sweep import SweepSpec
 from prober.config.target import TargetSpec
 from prober.config.units import duration, positive_duration, rate
-from prober.daemon.target_facts import read_facts
+from prober.daemon.target_facts import read_facts, read_gpus
 from prober.features.capacity.actions import Action, Estimate, Finished, Run
 from prober.features.capacity.sweep_plan import Plan, plan_of
 from prober.features.capacity.sweep_result import result_of
@@ -55,9 +51,8 @@ from prober.measure.objective import Slo
 from prober.measure.outcome import BAD
 from prober.net.clock import Clock
 from prober.net.endpoint import BadEndpoint
-from prober.probing.probe import calibrate
 from prober.probing.result_context import completed
-from prober.probing.target import Target
+from prober.probing.session import Session
 from prober.probing.workers import WorkersUnavailable, open_workers
 from prober.results import cost
 from prober.results.context import sentences as context_sentences
@@ -129,6 +124,8 @@ def sweep(
         warm = warm_up_length(warm_up)
         sent = workload_of(workload_options)
         if concurrency:
+            from prober.cli.matrix import PAGE_INTERVAL_S, measure_rows  # here, as a sweep of rates sends no rows
+
             rows = _closed_rows(concurrency, sent, step, slos)
             spec = target(
                 "sweep",
@@ -141,7 +138,7 @@ def sweep(
                 **context.fields("sweep"),
             )
             file = Path(output) if output else None
-            run_rows("sweep", spec, rows, warm, "", workers, output=file, as_json=as_json)
+            measure_rows("sweep", spec, rows, warm, "", workers, output=file, as_json=as_json)
         block = {
             "mode": mode or ("grid" if rates else "adaptive"),
             "workload": sent,
@@ -236,11 +233,7 @@ async def _repeated(
     """
     interrupted = asyncio.Event()
     columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
-    with (
-        closing(Clock()) as clock,
-        Progress(*columns, console=Terminal(stderr=True), disable=quiet) as progress,
-    ):
-        target_ = Target(spec, clock)
+    with closing(Clock()) as clock, Progress(*columns, console=Terminal(stderr=True), disable=quiet) as progress:
         async with open_workers(sweep_spec.workers, ray=ray) as workers:
             for number in range(times):
                 task = progress.add_task("measuring the load of others", total=None)
@@ -248,27 +241,27 @@ async def _repeated(
                 def on_action(action: Action, task: Any = task) -> None:
                     progress.update(task, description=_description(action))
 
-                began, seed = time.time(), random_seed()
-                facts = await read_facts(target_, None)
-                if await target_.identify() is None:
-                    await calibrate(target_)
-                rng, launch = Random(seed), workers.launch
-                runner = SweepRunner(target_, sweep_spec.workload, plan, rng, PageReader, on_action, launch=launch)
-                workers.on_loss = runner.stop
-                asyncio.get_running_loop().add_signal_handler(signal.SIGINT, _interrupt, runner, interrupted)
-                gpus = asyncio.create_task(read_gpus(target_, runner.gpus_read))
-                try:
+                # Without a reader of the page: the runner reads it, as often as its state needs.
+                async with Session(spec, clock, None, read_facts, read_gpus, workers.launch) as session:
+                    runner = SweepRunner(
+                        *(session.target, sweep_spec.workload, plan, session.rng, PageReader, on_action),
+                        launch=workers.launch,
+                    )
+                    workers.on_loss = runner.stop
+
+                    def interrupt(runner: SweepRunner = runner) -> None:
+                        interrupted.set()
+                        runner.stop("interrupted")
+
+                    on_interrupt(interrupt)
                     run = await runner.run()
-                finally:
-                    gpus.cancel()
-                    await asyncio.wait([gpus])
                 progress.stop_task(task)
                 result = result_of(
-                    run,
+                    replace(run, gpus=tuple((at_ns / 1e9, devices) for at_ns, devices in session.gpus)),
                     spec,
                     sweep_spec,
-                    identity=f"sweep-{int(began)}",
-                    started_unix_s=began,
+                    identity=f"sweep-{int(session.started_unix_s)}",
+                    started_unix_s=session.started_unix_s,
                     ended_unix_s=time.time(),
                     additions={
                         "run": number + 1,
@@ -279,17 +272,9 @@ async def _repeated(
                     },
                 )
                 result = replace(result, differs=(*result.differs, *workers.clocks()))
-                ended.append((run.finished, completed(result, spec, facts, seed=seed)))
+                ended.append((run.finished, completed(result, spec, session.facts, seed=session.seed)))
                 if interrupted.is_set() or run.quiet_s or workers.losses:
                     break  # on request, or the target asked to be left alone
-
-
-def _interrupt(runner: SweepRunner, interrupted: asyncio.Event) -> None:
-    """Handle Ctrl-C: end the sweep and keep what was measured; a second one ends the program at once."""
-    if interrupted.is_set():
-        raise KeyboardInterrupt
-    interrupted.set()
-    runner.stop("interrupted")
 
 
 def _description(action: Action) -> str:
