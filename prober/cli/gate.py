@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated
 
@@ -39,7 +40,6 @@ from prober.daemon.target_facts import read_facts
 from prober.features.engines.page_reader import PageReader
 from prober.features.experiments.gate import (
     COMPARED,
-    Finding,
     Gate,
     Reference,
     State,
@@ -228,8 +228,8 @@ def _references(
 def _comparable(before: Result, load: Load, source: str) -> list[int]:
     """Indices of the baseline's stages with the same workload and lengths. Raises ValueError."""
     loads = [stage.load or before.load for stage in before.stages]
-    indices = [index for index, stage_load in enumerate(loads) if _shape(stage_load) == _shape(load)]
-    if indices:
+    shape = attrgetter("workload", "prompt_tokens", "output_tokens")
+    if indices := [index for index, stage_load in enumerate(loads) if shape(stage_load) == shape(load)]:
         return indices
     named = sorted({stage_load.workload or "unknown" for stage_load in loads})
     if load.workload in named:
@@ -241,10 +241,6 @@ def _comparable(before: Result, load: Load, source: str) -> list[int]:
         f"--baseline {source} is of workload {', '.join(map(repr, named)) or 'unknown'}, not of {load.workload!r}: latencies of "
         "other shapes do not compare; say --workload, or keep a baseline of this one"
     )
-
-
-def _shape(load: Load) -> tuple[str | None, ...]:
-    return load.workload, load.prompt_tokens, load.output_tokens
 
 
 async def _measure(spec: TargetSpec, judge: Gate, length: WarmUpLength) -> tuple[Verdict, Result]:
@@ -262,7 +258,15 @@ def _draw(verdict: Verdict, result: Result, remarks: Sequence[str]) -> None:
     for column in ("question", "evidence", "bad", "of", "share", "allowed", "error at most"):
         table.add_column(column, justify="left" if column in ("question", "evidence") else "right")
     for finding in verdict.findings:
-        table.add_row(*_row(finding))
+        table.add_row(
+            finding.name,
+            finding.evidence,
+            str(finding.bad),
+            str(finding.events),
+            f"{100 * finding.lower:.3g}% to {100 * finding.upper:.3g}%",
+            f"{100 * finding.budget:.3g}%",
+            "–" if finding.error is None else f"{finding.error:.2g}",
+        )
     if verdict.findings:
         console.print(table)
     if verdict.error is not None:
@@ -271,17 +275,3 @@ def _draw(verdict: Verdict, result: Result, remarks: Sequence[str]) -> None:
         console.print(f"Warm-up: {result.warm_up}; only its failures count.", markup=False)
     for sentence in remarks:
         console.print(sentence, markup=False)
-
-
-def _row(finding: Finding) -> tuple[str, ...]:
-    error = "–" if finding.error is None else f"{finding.error:.2g}"
-    share = f"{100 * finding.lower:.3g}% to {100 * finding.upper:.3g}%"
-    return (
-        finding.name,
-        finding.evidence,
-        str(finding.bad),
-        str(finding.events),
-        share,
-        f"{100 * finding.budget:.3g}%",
-        error,
-    )

@@ -29,7 +29,6 @@ from prober.features.capacity.load_guard import LoadGuard
 from prober.features.engines.page_reader import PageReader
 from prober.features.experiments.matrix import State, Verdict, loop, overall, reservations, sentences, wrong_answers
 from prober.features.experiments.matrix_run import UnidentifiedTarget, run_rows
-from prober.measure.timeline_text import format_duration
 from prober.measure.warmup import WarmUpLength
 from prober.net.clock import Clock
 from prober.net.endpoint import BadEndpoint
@@ -38,6 +37,7 @@ from prober.probing.workers import WorkersUnavailable, open_workers
 from prober.results.cost import stage_sentences
 from prober.results.result import Result, Stage
 from prober.results.result_file import to_json
+from prober.results.stage_parts import quantile_text
 from prober.storage.watched_file import read_text
 
 EXIT: dict[State, ExitCode] = {
@@ -47,6 +47,7 @@ EXIT: dict[State, ExitCode] = {
     "not_judged": ExitCode.NOT_JUDGED,
 }
 PAGE_INTERVAL_S = 0.5
+COLUMNS = (("ttft", 0.5), ("ttft", 0.99), ("tpot", 0.5))
 # Fields of a stage that --json prints of its row.
 OF_STAGE = {
     *("sent", "answered", "outcomes", "refused", "prompt_lengths", "quality", "reasoning", "tool_calls"),
@@ -185,7 +186,8 @@ def _draw(rows: Sequence[Row], verdicts: Sequence[Verdict], result: Result) -> N
             f"{verdict.state.replace('_', ' '):15}", "" if verdict.state == "load" else EXIT[verdict.state].colour
         )
         line.append("".join(f"{count:>7}" for count in counts))
-        line.append("".join(f"{latency:>11}" for latency in _latencies(stage)))
+        latencies = (stage.quantile(*column) if stage else None for column in COLUMNS)
+        line.append("".join(f"{quantile_text(latency):>11}" for latency in latencies))
         console.print(line)
     console.print("* of too few requests to judge by", markup=False)
     for row, verdict in zip(rows, verdicts, strict=True):
@@ -203,16 +205,6 @@ def _draw(rows: Sequence[Row], verdicts: Sequence[Verdict], result: Result) -> N
             console.print(sentence, markup=False)
     for text in result.differs:
         console.print(f"{text}.", markup=False)
-
-
-def _latencies(stage: Stage | None) -> list[str]:
-    """TTFT p50 and p99, and TPOT p50, as text."""
-    columns = (("ttft", 0.5), ("ttft", 0.99), ("tpot", 0.5))
-    quantiles = [stage.quantile(latency, q) if stage else None for latency, q in columns]
-    return [
-        "–" if quantile is None else f"{format_duration(quantile.estimate)}{'' if quantile.has_enough_samples else '*'}"
-        for quantile in quantiles
-    ]
 
 
 def _read(file: Path) -> str:

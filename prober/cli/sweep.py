@@ -145,7 +145,11 @@ def sweep(
             "slos": slos,
             "min_rate": quantity("--min-rate", min_rate, rate),
             "max_rate": quantity("--max-rate", max_rate, rate),
-            "rates": tuple(quantity("--rates", _per_s(text), rate) for text in rates.split(",") if rates),
+            "rates": tuple(
+                quantity("--rates", text.strip() if "/" in text else f"{text.strip()}/s", rate)
+                for text in rates.split(",")
+                if rates
+            ),
             "step": quantity("--step", step, positive_duration) if step else None,
             "max_in_flight": max_in_flight,
             "workers": workers.count(),
@@ -181,8 +185,11 @@ def sweep(
                     echo(to_json(result))
                 else:
                     _draw(result)
-    if len(ended) > 1 and not as_json:
-        _spread([finished for finished, _ in ended])
+    bindings = [finished.binding for finished, _ in ended]
+    knees = [least.estimate for least in bindings if least is not None and least.estimate is not None]
+    if len(knees) > 1 and not as_json:
+        mean, runs = fmean(knees), f"{len(knees)} of {len(ended)} runs"
+        echo(f"{runs} estimated a knee: mean {mean:.3g}/s, spread {pstdev(knees) / mean:.1%} of it")
     sys.exit(min((EXIT[finished.verdict] for finished, _ in ended), key=WORST_FIRST.index))
 
 
@@ -196,12 +203,6 @@ def _check_combination(call: typer.Context, concurrency: str, rates: str) -> Non
         raise ValueError(
             f"--rates names all rates, so {', '.join(unused)} would not be used; leave one or the other out"
         )
-
-
-def _per_s(text: str) -> str:
-    """A rate, per second unless it has a unit."""
-    text = text.strip()
-    return text if "/" in text else f"{text}/s"
 
 
 def _closed_rows(concurrency: str, workload: Workload | Mix, step: str, slos: Sequence[Slo]) -> list[Row]:
@@ -292,34 +293,27 @@ def _draw(result: Result) -> None:
     console, load = Terminal(highlight=False, soft_wrap=True), result.load
     lengths = f": prompts {load.prompt_tokens} tokens, answers {load.output_tokens}" if load.prompt_tokens else ""
     console.print(f"workload {load.workload}{lengths}", markup=False)
-    _draw_stages(console, result)
-    for sentence in _sentences(result):
-        console.print(sentence, markup=False)
-
-
-def _draw_stages(console: Terminal, result: Result) -> None:
     width = 8 if any(stage.quality for stage in result.stages) else 0
+    heads = (("failed", 7), ("done/s", 8), ("TTFT p50", 10), ("p99", 10), ("TPOT p50", 10), ("tok/s", 8))
     if result.stages:
-        console.print(
-            f"{'stage':16}{'sent':>6}{'failed':>7}{'done/s':>8}{'TTFT p50':>10}{'p99':>10}{'TPOT p50':>10}{'tok/s':>8}"
-            f"{'wrong' if width else '':>{width}}"
-        )
+        titles = "".join(f"{text:>{columns}}" for text, columns in (*heads, ("wrong" if width else "", width)))
+        console.print(f"{'stage':16}{'sent':>6}{titles}")
     for stage in result.stages:
-        ttft = [stage.quantile("ttft", q) for q in (0.5, 0.99)]
-        tpot = stage.quantile("tpot", 0.5)
-        marks = [quantile_text(quantile) if quantile else "–" for quantile in (*ttft, tpot)]
-        failed = sum(count for outcome, count in stage.outcomes.items() if outcome in BAD)
         received = stage.delivered or Delivered(0.0, 0, None, None)
-        done = f"{received.answers / received.span_s:.3g}" if received.span_s else "–"
-        tokens = "–" if received.output_tokens_per_s is None else f"{received.output_tokens_per_s:.0f}"
-        cells = "".join(f"{mark:>10}" for mark in marks)
+        latencies = (stage.quantile(*column) for column in (("ttft", 0.5), ("ttft", 0.99), ("tpot", 0.5)))
+        cells = [
+            str(sum(count for outcome, count in stage.outcomes.items() if outcome in BAD)),
+            f"{received.answers / received.span_s:.3g}" if received.span_s else "–",
+            *(quantile_text(quantile, marks_median=False) for quantile in latencies),
+            "–" if received.output_tokens_per_s is None else f"{received.output_tokens_per_s:.0f}",
+        ]
+        figures = "".join(f"{cell:>{columns}}" for cell, (_, columns) in zip(cells, heads, strict=True))
         quality = f"{stage.quality[1]}/{stage.quality[0]}" if stage.quality else ""
-        console.print(
-            f"{stage.name:16}{stage.sent:>6}{failed:>7}{done:>8}{cells}{tokens:>8}{quality:>{width}}",
-            markup=False,
-        )
+        console.print(f"{stage.name:16}{stage.sent:>6}{figures}{quality:>{width}}", markup=False)
     if result.stages:
         console.print("* of too few requests to judge by", markup=False)
+    for sentence in _sentences(result):
+        console.print(sentence, markup=False)
 
 
 def _sentences(result: Result) -> Iterator[str]:
@@ -351,13 +345,3 @@ def _sentences(result: Result) -> Iterator[str]:
     yield from cost.sentences(result)
     yield from context_sentences(result)
     yield f"It ended: {ending(result.stop, result.stop_detail).rstrip('.')}."
-
-
-def _spread(ended: Sequence[Finished]) -> None:
-    """Print the spread of the knee between runs."""
-    knees = [least.estimate for run in ended if (least := run.binding) is not None and least.estimate is not None]
-    if len(knees) > 1:
-        mean = fmean(knees)
-        echo(
-            f"{len(knees)} of {len(ended)} runs estimated a knee: mean {mean:.3g}/s, spread {pstdev(knees) / mean:.1%} of it"
-        )

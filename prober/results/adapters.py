@@ -16,7 +16,7 @@ from prober.measure.result import ProbeResult
 from prober.measure.timeline_text import format_duration
 from prober.results.disturbance import BLOCK_S, QS, Ratio, ratios_text, ttft_blocks, ttft_ratios
 from prober.results.stage_parts import most_often
-from prober.statistics.quantiles import MIN_SAMPLES_BY_QUANTILE, Quantile, quantiles
+from prober.statistics.quantiles import MIN_SAMPLES_BY_QUANTILE, Quantile, percentile_name, quantiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +133,6 @@ def _quantiles(probes: Sequence[ProbeResult]) -> tuple[Quantile, ...]:
 def _phrase(count: int, kind: str, failed: int, ttft: Sequence[Quantile]) -> str:
     text = f"{count:,} {kind}" + (f" ({failed:,} failed)" if failed else "")
     if ttft:
-        return f"{text} {', '.join(f'p{100 * q.q:.4g} {format_duration(q.estimate)}' for q in ttft)}"
+        return f"{text} {', '.join(f'{percentile_name(q.q)} {format_duration(q.estimate)}' for q in ttft)}"
     needed = MIN_SAMPLES_BY_QUANTILE[QS[0]]
     return f"{text} (no quantile: p50 takes {needed})" if count < needed else f"{text} (no quantile)"

@@ -27,7 +27,7 @@ from prober.measure.result import ProbeResult
 from prober.measure.slo_events import count_events
 from prober.measure.timeline_text import format_duration
 from prober.statistics.clustered_quantiles import clustered_quantiles, student_t_975
-from prober.statistics.quantiles import Quantile
+from prober.statistics.quantiles import Quantile, percentile_name
 from prober.statistics.sequential_test import Observations, evidence
 
 BLOCK_S = 5.0
@@ -191,7 +191,7 @@ def ttft_ratios(before: Sequence[ProbeResult], beside: Sequence[ProbeResult]) ->
 
 def ratios_text(ratios: Iterable[Ratio]) -> str:
     """Ratios with their intervals, as a phrase."""
-    return ", ".join(f"p{100 * r.q:.4g} {r.estimate:.3g} times ({r.lower:.3g} to {r.upper:.3g})" for r in ratios)
+    return ", ".join(f"{percentile_name(r.q)} {r.estimate:.3g} times ({r.lower:.3g} to {r.upper:.3g})" for r in ratios)
 
 
 def _ratio(first: Quantile, second: Quantile) -> Ratio | None:

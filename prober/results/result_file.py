@@ -16,7 +16,6 @@ from typing_extensions import TypedDict  # as pydantic needs it before Python 3.
 from prober.results.result import LATENCIES, OPEN_LOOP, Request, Result, Stage
 from prober.results.stage import moments, total
 from prober.results.strict_json import Reader, Unreadable, dumps
-from prober.statistics.quantiles import Quantile
 
 KEY = "llm_slo_prober"
 FORMAT = 7
@@ -138,14 +137,10 @@ def statistics(result: Result, stages: Sequence[Stage]) -> dict[str, Any]:
         for quantile in stage.latencies.get(latency, ()):
             if quantile.q == 0.5:
                 figures[f"median_{name}_ms"] = quantile.estimate * 1e3
-            figures[f"p{_percent(quantile)}_{name}_ms"] = quantile.estimate * 1e3
+            figures[f"p{quantile.q * 100:g}_{name}_ms"] = quantile.estimate * 1e3
         for quantile in stage.at_least.get(latency, ()):
-            figures[f"p{_percent(quantile)}_{name}_ms_at_least"] = quantile.estimate * 1e3
+            figures[f"p{quantile.q * 100:g}_{name}_ms_at_least"] = quantile.estimate * 1e3
     return figures
-
-
-def _percent(quantile: Quantile) -> str:
-    return f"{float(f'{quantile.q * 100:.6g}'):g}"
 
 
 def _run(result: Result) -> dict[str, Any]:

@@ -18,9 +18,8 @@ from prober.results.refused_requests import refused_requests
 from prober.results.result import LATENCIES, Request, Stage, Use
 from prober.results.stage_parts import prompt_tokens_of, reasoning_of, series_of, tool_calls_of
 from prober.statistics.clustered_quantiles import clustered_quantiles
-from prober.statistics.quantiles import MIN_SAMPLES_BY_QUANTILE, Quantile, quantile_bounds, quantiles
+from prober.statistics.quantiles import REPORTED_QUANTILES, Quantile, quantile_bounds, quantiles
 
-QS = (*MIN_SAMPLES_BY_QUANTILE, 1.0)
 FAR_TAIL, MIN_FAR_TAIL_SAMPLES = 0.999, 1_000  # of fewer samples that quantile is the maximum, so it is not stated
 MAX_CUT_RATIO = 0.05  # of a stage's requests: with more of them cut in flight, TPOT is not known, as those answered were the quick ones
 _ANSWERED = frozenset(outcome.value for outcome in ANSWERED)
@@ -170,7 +169,7 @@ def _stated(values: Iterable[Quantile]) -> tuple[Quantile, ...]:
     return tuple(value for value in values if is_stated(value.q, value.count))
 
 
-def quantiles_of(latency: str, requests: Iterable[Request], qs: Sequence[float] = QS) -> list[Quantile]:
+def quantiles_of(latency: str, requests: Iterable[Request], qs: Sequence[float] = REPORTED_QUANTILES) -> list[Quantile]:
     """Known quantiles of one latency, empty without samples. Gaps of one answer are correlated: intervals of ITL are by request."""
     rows = list(requests)
     if latency == "itl":
@@ -191,7 +190,7 @@ def at_least(requests: Iterable[Request]) -> dict[str, tuple[Quantile, ...]]:
         latency: stated
         for latency in LATENCIES
         if latency != "itl"
-        and (stated := _stated(quantile_bounds(samples(rows)[latency], QS, censored(latency, rows))))
+        and (stated := _stated(quantile_bounds(samples(rows)[latency], REPORTED_QUANTILES, censored(latency, rows))))
     }
 
 

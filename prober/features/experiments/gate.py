@@ -34,7 +34,7 @@ from prober.measure.slo_events import count_events, max_events_per_probe, mean_e
 from prober.results.cost import CostFinding
 from prober.results.refused_requests import MAX_REFUSED_RATIO, NOT_COUNTED, RefusedRequests, refused_requests
 from prober.results.result import Decision, Request
-from prober.statistics.quantiles import quantiles
+from prober.statistics.quantiles import percentile_name, quantiles
 from prober.statistics.sequential_test import (
     ERROR,
     Evidence,
@@ -80,7 +80,7 @@ class Reference:
     @property
     def name(self) -> str:
         """Name of the question, such as `ttft p50 of baseline`."""
-        return f"{self.latency} p{self.q * 100:g} of baseline"
+        return f"{self.latency} {percentile_name(self.q)} of baseline"
 
 
 @dataclass(frozen=True, slots=True)
@@ -431,7 +431,7 @@ def reference(baseline: Sequence[Request], latency: Latency, q: float, material:
     (quantile,) = quantiles(values, (q,)) or (None,)
     if quantile is None or quantile.lower is None or quantile.upper is None or math.isinf(quantile.upper):
         needed = least_samples(q)
-        why = f"are too few for its p{q * 100:g}" if len(values) < needed else f"fail too often for its p{q * 100:g}"
+        why = f"{'are too few' if len(values) < needed else 'fail too often'} for its {percentile_name(q)}"
         raise ValueError(
             f"the baseline's {len(values)} requests with a {latency.upper()} {why}; keep one of {max(needed, 300)} or more"
         )

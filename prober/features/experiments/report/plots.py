@@ -12,7 +12,7 @@ from prober.results.capacity import Capacity, binding
 from prober.results.conditions import Line, contracted, lines
 from prober.results.result import LATENCIES, Request, Result, Stage
 from prober.results.stage import samples
-from prober.statistics.quantiles import MIN_SAMPLES_BY_QUANTILE, Quantile
+from prober.statistics.quantiles import MIN_SAMPLES_BY_QUANTILE, Quantile, percentile_name
 
 MAX_LINE_POINTS = 240  # of a distribution
 MAX_TIMELINE_POINTS, MAX_TIMELINE_FAILURES = 2_500, 300
@@ -116,7 +116,7 @@ def _curve(
         if number not in thin
         for fit in _fits(line.result, latency, tail_q)
     ]
-    tail = f"p{tail_q * 100:g}"
+    tail = percentile_name(tail_q)
     thresholds = _thresholds(drawn, latency)
     # A knee belongs to a result; its colour is that of the result's first line.
     first_lines = {line.place: number for number, line in reversed(list(enumerate(drawn)))}
@@ -219,7 +219,7 @@ def _draw_line(canvas: Canvas, points: Sequence[_CurvePoint], latency: str, colo
             if quantile.lower is not None and quantile.upper is not None:
                 canvas.whisker(point.rate_per_s, quantile.lower, quantile.upper, colour)
             title = (
-                f"{point.stage.name}: {NAMES[latency]} p{quantile.q * 100:g} {format_duration(quantile.estimate)} "
+                f"{point.stage.name}: {NAMES[latency]} {percentile_name(quantile.q)} {format_duration(quantile.estimate)} "
                 f"of {quantile.count:,} samples"
             )
             is_uncertain = not quantile.has_enough_samples
@@ -232,7 +232,7 @@ def _draw_line(canvas: Canvas, points: Sequence[_CurvePoint], latency: str, colo
 
 def _draw_bound(canvas: Canvas, point: _CurvePoint, bound: Quantile, latency: str, colour: str) -> None:
     canvas.whisker(point.rate_per_s, bound.estimate, canvas.y.high, colour)
-    title = f"{point.stage.name}: {NAMES[latency]} p{bound.q * 100:g} {format_duration(bound.estimate)} or more"
+    title = f"{point.stage.name}: {NAMES[latency]} {percentile_name(bound.q)} {format_duration(bound.estimate)} or more"
     canvas.dot(point.rate_per_s, bound.estimate, colour, title, hollow=True, link=_link(canvas, point))
 
 
