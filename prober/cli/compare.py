@@ -11,7 +11,6 @@ from typing import Annotated
 
 import typer
 import uvloop
-from rich.table import Table
 
 from prober.cli.console import Terminal
 from prober.cli.context import GpuCount, GpuPrice
@@ -255,12 +254,7 @@ def _with_own_lengths(sent: Workload | Mix) -> Workload | Mix:
 def _draw(comparison: Comparison) -> None:
     console = Terminal(highlight=False, soft_wrap=True, width=max(MIN_WIDTH_COLUMNS, Terminal().width))
     for heading, rows in by_rate(comparison.compared):
-        table = Table(box=None, pad_edge=False)
-        for column in (heading, *HEAD):
-            table.add_column(column, justify="left" if column == heading else "right")
-        for row in rows:
-            table.add_row(*cells(row))
-        console.print(table)
+        console.table((heading, *HEAD), map(cells, rows))
     if comparison.compared:
         console.print(P_NOTE)
     for sentence in (*comparison.shares, *risk_sentences(comparison)):

@@ -2,10 +2,11 @@
 
 import asyncio
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from prober.measure.printable import printable
@@ -17,6 +18,15 @@ class Terminal(Console):
     def render_str(self, text: str, **options: Any) -> Text:
         """The text of a string."""
         return super().render_str(printable(text), **options)
+
+    def table(self, columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> None:
+        """Print a table without lines. left: number of the first columns, which hold texts; the others hold figures."""
+        table = Table(box=None, pad_edge=False)
+        for place, column in enumerate(columns):
+            table.add_column(column, justify="left" if place < left else "right")
+        for row in rows:
+            table.add_row(*row)
+        self.print(table)
 
 
 def on_interrupt(stop: Callable[[], None]) -> None:

@@ -11,7 +11,6 @@ from typing import Annotated
 
 import typer
 import uvloop
-from rich.table import Table
 
 from prober.cli.console import Terminal
 from prober.cli.exit_codes import ExitCode, exit_on, fail
@@ -119,15 +118,18 @@ async def _measure(
 
 
 def _draw(results: Sequence[ProbeResult], readings: list[Reading], diagnosis: str) -> None:
-    console, table = Terminal(highlight=False, soft_wrap=True), Table(box=None, pad_edge=False)
-    for column in ("probes", "answered", "prompt tokens", "TTFT p50", "TPOT p50"):
-        table.add_column(column, justify="left" if column == "probes" else "right")
-    for row in rows(results):
-        tokens = "–" if row.prompt_tokens is None else f"{row.prompt_tokens:g}"
-        table.add_row(
-            row.kind, f"{row.answered}/{row.sent}", tokens, format_duration(row.ttft_s), format_duration(row.tpot_s)
+    console = Terminal(highlight=False, soft_wrap=True)
+    cells = (
+        (
+            row.kind,
+            f"{row.answered}/{row.sent}",
+            "–" if row.prompt_tokens is None else f"{row.prompt_tokens:g}",
+            format_duration(row.ttft_s),
+            format_duration(row.tpot_s),
         )
-    console.print(table)
+        for row in rows(results)
+    )
+    console.table(("probes", "answered", "prompt tokens", "TTFT p50", "TPOT p50"), cells)
     if failed := failures(results):
         console.print("Failed:")
     for failure in failed:

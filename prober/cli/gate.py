@@ -11,7 +11,6 @@ from typing import Annotated
 
 import typer
 import uvloop
-from rich.table import Table
 
 from prober.cli.console import Terminal
 from prober.cli.context import ContextOptions
@@ -250,25 +249,26 @@ async def _measure(spec: TargetSpec, judge: Gate, length: WarmUpLength) -> tuple
 
 
 def _draw(verdict: Verdict, result: Result, remarks: Sequence[str]) -> None:
-    console, table = Terminal(highlight=False, soft_wrap=True), Table(box=None, pad_edge=False)
+    console = Terminal(highlight=False, soft_wrap=True)
     plural = "" if verdict.requests == 1 else "s"
     requests = f"{verdict.requests} request{plural} of workload {result.load.workload}"
     console.print(f"[bold {EXIT[verdict.state].colour}]{verdict.state}[/]  {requests}")
     console.print(verdict.why, markup=False)
-    for column in ("question", "evidence", "bad", "of", "share", "allowed", "error at most"):
-        table.add_column(column, justify="left" if column in ("question", "evidence") else "right")
-    for finding in verdict.findings:
-        table.add_row(
-            finding.name,
-            finding.evidence,
-            str(finding.bad),
-            str(finding.events),
-            f"{100 * finding.lower:.3g}% to {100 * finding.upper:.3g}%",
-            f"{100 * finding.budget:.3g}%",
-            "–" if finding.error is None else f"{finding.error:.2g}",
-        )
     if verdict.findings:
-        console.print(table)
+        columns = ("question", "evidence", "bad", "of", "share", "allowed", "error at most")
+        rows = [
+            (
+                finding.name,
+                finding.evidence,
+                str(finding.bad),
+                str(finding.events),
+                f"{100 * finding.lower:.3g}% to {100 * finding.upper:.3g}%",
+                f"{100 * finding.budget:.3g}%",
+                "–" if finding.error is None else f"{finding.error:.2g}",
+            )
+            for finding in verdict.findings
+        ]
+        console.table(columns, rows, left=2)
     if verdict.error is not None:
         console.print(f"The verdict is wrong with a chance of at most {verdict.error:.2g}.")
     if result.warm_up is not None:

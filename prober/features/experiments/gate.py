@@ -388,9 +388,14 @@ class Gate:
             return "; ".join(f"{finding.name}: {observed_share(finding)}" for finding in findings)
         if state == "not_judged":
             return ""
-        undecided = "; ".join(_undecided(finding) for finding in findings if finding.evidence == "undecided")
+        undecided = []
+        for finding in findings:
+            if finding.evidence == "undecided":
+                more = f", some {finding.more} more requests may show it" if finding.more else ""
+                bounds = f"in truth {100 * finding.lower:.2g}% to {100 * finding.upper:.2g}%"
+                undecided.append(f"{finding.name}: {observed_share(finding)}, {bounds}{more}")
         late = f"; {not_counted} of {len(self._results)} were not counted" if not_counted else ""
-        return f"undecided after {len(self._results)} requests: {undecided}{late}"
+        return f"undecided after {len(self._results)} requests: {'; '.join(undecided)}{late}"
 
 
 def decision(verdict: Verdict, rollback_risk: str | None) -> Decision | None:
@@ -513,9 +518,3 @@ def _slower(limits: Reference) -> Callable[[ProbeResult | None], Judged]:
         return 1, value > limits.sure_s, value > limits.slower_s
 
     return judge
-
-
-def _undecided(finding: Finding) -> str:
-    more = f", some {finding.more} more requests may show it" if finding.more else ""
-    bounds = f"in truth {100 * finding.lower:.2g}% to {100 * finding.upper:.2g}%"
-    return f"{finding.name}: {observed_share(finding)}, {bounds}{more}"

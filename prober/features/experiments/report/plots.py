@@ -1,7 +1,7 @@
 """Charts of a report."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from typing import NamedTuple
 
@@ -215,6 +215,7 @@ def _draw_line(canvas: Canvas, points: Sequence[_CurvePoint], latency: str, colo
     canvas.line([(point.rate_per_s, point.p50.estimate) for point in points], colour, "dashed")
     canvas.line(tail, colour)
     for point in points:
+        link = point.link if canvas.width > WIDTH else ""  # small charts stand in pages without the figures of a point
         for quantile in filter(None, (point.p50, point.tail)):
             if quantile.lower is not None and quantile.upper is not None:
                 canvas.whisker(point.rate_per_s, quantile.lower, quantile.upper, colour)
@@ -223,22 +224,12 @@ def _draw_line(canvas: Canvas, points: Sequence[_CurvePoint], latency: str, colo
                 f"of {quantile.count:,} samples"
             )
             is_uncertain = not quantile.has_enough_samples
-            canvas.dot(
-                point.rate_per_s, quantile.estimate, colour, title, hollow=is_uncertain, link=_link(canvas, point)
-            )
-        if point.tail is None and point.tail_bound is not None:
-            _draw_bound(canvas, point, point.tail_bound, latency, colour)
-
-
-def _draw_bound(canvas: Canvas, point: _CurvePoint, bound: Quantile, latency: str, colour: str) -> None:
-    canvas.whisker(point.rate_per_s, bound.estimate, canvas.y.high, colour)
-    title = f"{point.stage.name}: {NAMES[latency]} {percentile_name(bound.q)} {format_duration(bound.estimate)} or more"
-    canvas.dot(point.rate_per_s, bound.estimate, colour, title, hollow=True, link=_link(canvas, point))
-
-
-def _link(canvas: Canvas, point: _CurvePoint) -> str:
-    """Id of the figures of a point; "" in small charts, which stand in pages without them."""
-    return point.link if canvas.width > WIDTH else ""
+            canvas.dot(point.rate_per_s, quantile.estimate, colour, title, hollow=is_uncertain, link=link)
+        if point.tail is None and (bound := point.tail_bound) is not None:
+            canvas.whisker(point.rate_per_s, bound.estimate, canvas.y.high, colour)
+            name = f"{NAMES[latency]} {percentile_name(bound.q)}"
+            title = f"{point.stage.name}: {name} {format_duration(bound.estimate)} or more"
+            canvas.dot(point.rate_per_s, bound.estimate, colour, title, hollow=True, link=link)
 
 
 def _extent(quantile: Quantile | None) -> tuple[float, ...]:
@@ -327,19 +318,15 @@ def _stage_quantiles(result: Result, latency: str) -> list[list[tuple[float, flo
     stages = []
     for number, stage in enumerate(result.stages):
         values = sorted(samples(requests.get(number, ()))[latency])
-        if values:
-            stages.append([(values[round(q * (len(values) - 1))], q) for q in _tail_quantiles(len(values))])
+        if values:  # evenly on the tail's scale, up to the last quantile that so many samples can show
+            count, steps = len(values), min(len(values), MAX_LINE_POINTS)
+            qs = (1 - count ** (-step / steps) for step in range(steps + 1))
+            stages.append([(values[round(q * (count - 1))], q) for q in qs])
         else:
             stages.append(
                 [(quantile.estimate, quantile.q) for quantile in stage.latencies.get(latency, ()) if quantile.q < 1]
             )
     return stages
-
-
-def _tail_quantiles(count: int) -> Iterator[float]:
-    """Quantiles from 0 up to the last that `count` samples can show, evenly on the tail's scale."""
-    steps = min(count, MAX_LINE_POINTS)
-    yield from (1 - count ** (-step / steps) for step in range(steps + 1))
 
 
 def _distribution(

@@ -11,7 +11,17 @@ from datetime import UTC, datetime
 
 from prober.features.experiments.audit import audit
 from prober.features.experiments.report import plots, stage_tables
-from prober.features.experiments.report.document import UNKNOWN, Cell, Code, Note, Section, Table, as_html, as_markdown
+from prober.features.experiments.report.document import (
+    UNKNOWN,
+    Cell,
+    Code,
+    Kind,
+    Note,
+    Section,
+    Table,
+    as_html,
+    as_markdown,
+)
 from prober.features.experiments.report.plots import NamedResults
 from prober.features.experiments.report.stage_tables import Columns, Row, number, table_of
 from prober.features.experiments.report.trade_offs import TRADE_OFFS_NOTE, changes, trade_offs
@@ -311,6 +321,7 @@ def _known_context(results: NamedResults) -> dict[str, Fact]:
 
 
 def _audits(results: NamedResults) -> Table:
+    marks: dict[bool | None, tuple[str, Kind]]
     marks = {None: ("unknown", "unknown"), True: ("done", "good"), False: ("not done", "bad")}
     checklists = zip(*(audit(result) for _, result in results), strict=True)
     rows = [[checks[0].name, *(Cell(*marks[check.done], check.why) for check in checks)] for checks in checklists]

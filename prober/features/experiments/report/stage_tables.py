@@ -311,7 +311,7 @@ def _p99_ms(latency: str) -> Callable[..., Cell | str]:
 
     def column(places: Sequence[int], stages: Sequence[Stage]) -> Cell | str:
         p99s = (stage.quantile(latency, 0.99) for stage in stages)
-        return spread([p99 and p99.estimate * 1e3 for p99 in p99s])
+        return spread([None if p99 is None else p99.estimate * 1e3 for p99 in p99s])
 
     return column
 
