@@ -18,17 +18,28 @@ from rich.text import Text
 from prober.cli.console import Terminal, on_interrupt
 from prober.cli.context import ContextOptions
 from prober.cli.exit_codes import ExitCode, exit_on
-from prober.cli.options import AsJson, EndpointOptions, Url, WarmUpOption, WorkerOptions, expand_options, warm_up_length
+from prober.cli.options import (
+    AsJson,
+    EndpointOptions,
+    Url,
+    WarmUpOption,
+    WorkerOptions,
+    expand_options,
+    quantity,
+    warm_up_length,
+)
 from prober.cli.output import echo
-from prober.cli.target import check_writable, known_workloads, only_load, target
+from prober.cli.target import check_writable, known_workloads, only_load, target, validated
 from prober.config.problems import ConfigError
 from prober.config.rows import MAX_CONCURRENCY, Row, load_rows
 from prober.config.target import TargetSpec
+from prober.config.units import positive_duration
 from prober.daemon.target_facts import read_facts, read_gpus
 from prober.features.capacity.load_guard import LoadGuard
 from prober.features.engines.page_reader import PageReader
 from prober.features.experiments.matrix import State, Verdict, loop, overall, reservations, sentences, wrong_answers
 from prober.features.experiments.matrix_run import UnidentifiedTarget, run_rows
+from prober.measure.objective import Slo
 from prober.measure.warmup import WarmUpLength
 from prober.net.clock import Clock
 from prober.net.endpoint import BadEndpoint
@@ -39,6 +50,7 @@ from prober.results.result import Result, Stage
 from prober.results.result_file import to_json
 from prober.results.stage_parts import quantile_text
 from prober.storage.watched_file import read_text
+from prober.workload.workloads import Mix, Workload
 
 EXIT: dict[State, ExitCode] = {
     "accepted": ExitCode.OK,
@@ -89,6 +101,19 @@ def matrix(
         if context.gpu_price is None and (priced := [row.name for row in rows if row.max_cost is not None]):
             raise ValueError(f"rows {', '.join(priced)}: a cost target needs the price of a GPU; add --gpu-price")
     measure_rows("matrix", spec, rows, warm, text, workers, output=output, as_json=as_json)
+
+
+def closed_rows(concurrency: str, workload: Workload | Mix, step: str, slos: Sequence[Slo]) -> list[Row]:
+    """A row of a closed loop for each number of requests in flight. Raises ValueError, ConfigError."""
+    step_s = quantity("--step", step or "30s", positive_duration)
+    counts = [count.strip() for count in concurrency.split(",")]
+    if not all(count.isdecimal() and 1 <= int(count) <= MAX_CONCURRENCY for count in counts):
+        raise ValueError(f"--concurrency {concurrency!r}: write numbers from 1 to {MAX_CONCURRENCY:,}, such as 1,4,16")
+    rows = [
+        {"name": f"{workload.name}-{count}", "workload": workload, "concurrency": int(count), "duration": step_s}
+        for count in dict.fromkeys(counts)
+    ]
+    return [validated("sweep", Row, {**row, "accept": tuple(slos)}) for row in rows]
 
 
 def measure_rows(

@@ -3,7 +3,7 @@
 import asyncio
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from math import inf
@@ -33,10 +33,9 @@ from prober.cli.options import (
     warm_up_length,
 )
 from prober.cli.output import echo
-from prober.cli.target import only_load, target, validated
+from prober.cli.target import only_load, target
 from prober.cli.target import workload as workload_of
 from prober.config.problems import ConfigError
-from prober.config.rows import MAX_CONCURRENCY, Row
 from prober.config.slos import parse_objectives
 from prober.config.sweep import SweepSpec
 from prober.config.target import TargetSpec
@@ -47,7 +46,6 @@ from prober.features.capacity.sweep_plan import Plan, plan_of
 from prober.features.capacity.sweep_result import result_of
 from prober.features.capacity.sweep_runner import SweepRunner, Unmeasurable
 from prober.features.engines.page_reader import PageReader
-from prober.measure.objective import Slo
 from prober.measure.outcome import BAD
 from prober.net.clock import Clock
 from prober.net.endpoint import BadEndpoint
@@ -57,10 +55,8 @@ from prober.probing.workers import WorkersUnavailable, open_workers
 from prober.results import cost
 from prober.results.context import sentences as context_sentences
 from prober.results.result import CONTENT_AT_ONCE, Delivered, Result
-from prober.results.result_file import to_json
 from prober.results.stage_parts import pooled, quantile_text
 from prober.results.stop_reason import ending
-from prober.workload.workloads import Mix, Workload
 
 EXIT = {
     "found": ExitCode.OK,
@@ -124,9 +120,10 @@ def sweep(
         warm = warm_up_length(warm_up)
         sent = workload_of(workload_options)
         if concurrency:
-            from prober.cli.matrix import PAGE_INTERVAL_S, measure_rows  # here, as a sweep of rates sends no rows
+            from prober.cli.matrix import PAGE_INTERVAL_S, closed_rows, measure_rows  # here, as rates send no rows
+            from prober.config.rows import MAX_CONCURRENCY
 
-            rows = _closed_rows(concurrency, sent, step, slos)
+            rows = closed_rows(concurrency, sent, step, slos)
             spec = target(
                 "sweep",
                 url,
@@ -177,12 +174,17 @@ def sweep(
                 uvloop.run(_repeated(spec, spec.sweep, plan, repeat, workers.ray, ended, quiet=as_json))
         finally:  # a later run that cannot begin loses none before it
             for number, (_, result) in enumerate(ended, 1):
+                text = ""
+                if output or as_json:
+                    from prober.results.result_file import to_json  # here, as most sweeps are only shown
+
+                    text = to_json(result)
                 if output:
                     path = Path(output)
                     path = path.with_stem(f"{path.stem}-{number}") if len(ended) > 1 else path
-                    path.write_text(to_json(result), encoding="utf-8")
+                    path.write_text(text, encoding="utf-8")
                 if as_json:
-                    echo(to_json(result))
+                    echo(text)
                 else:
                     _draw(result)
     bindings = [finished.binding for finished, _ in ended]
@@ -203,19 +205,6 @@ def _check_combination(call: typer.Context, concurrency: str, rates: str) -> Non
         raise ValueError(
             f"--rates names all rates, so {', '.join(unused)} would not be used; leave one or the other out"
         )
-
-
-def _closed_rows(concurrency: str, workload: Workload | Mix, step: str, slos: Sequence[Slo]) -> list[Row]:
-    """A row of a closed loop for each number of requests in flight. Raises ValueError, ConfigError."""
-    step_s = quantity("--step", step or "30s", positive_duration)
-    counts = [count.strip() for count in concurrency.split(",")]
-    if not all(count.isdecimal() and 1 <= int(count) <= MAX_CONCURRENCY for count in counts):
-        raise ValueError(f"--concurrency {concurrency!r}: write numbers from 1 to {MAX_CONCURRENCY:,}, such as 1,4,16")
-    rows = [
-        {"name": f"{workload.name}-{count}", "workload": workload, "concurrency": int(count), "duration": step_s}
-        for count in dict.fromkeys(counts)
-    ]
-    return [validated("sweep", Row, {**row, "accept": tuple(slos)}) for row in rows]
 
 
 async def _repeated(

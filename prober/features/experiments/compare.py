@@ -150,12 +150,17 @@ def stored_rounds(a: Result, b: Result, rounds: int) -> list[Round]:
     requests_of_a, requests_of_b = _by_rate(a), _by_rate(b)
     stored: list[Round] = []
     for workload, rate_per_s in sorted(set(requests_of_a) & set(requests_of_b)):
-        blocks_of_a, blocks_of_b = (
-            _blocks(requests[workload, rate_per_s], rounds) for requests in (requests_of_a, requests_of_b)
-        )
-        if blocks_of_a and blocks_of_b:
-            pairs = zip(blocks_of_a, blocks_of_b, strict=True)
-            stored += [Round(rate_per_s, *pair, alike=False, workload=workload) for pair in pairs]
+        sides = [
+            sorted(requests[workload, rate_per_s], key=lambda request: request.start_s or 0.0)
+            for requests in (requests_of_a, requests_of_b)
+        ]
+        sizes = [len(requests) // rounds for requests in sides]
+        if min(sizes) >= MIN_BLOCK_REQUESTS:
+            for number in range(rounds):
+                block_a, block_b = (
+                    requests[number * size : (number + 1) * size] for requests, size in zip(sides, sizes, strict=True)
+                )
+                stored.append(Round(rate_per_s, block_a, block_b, alike=False, workload=workload))
     if not stored:
         raise ValueError(
             f"there is no rate at which both have {rounds * MIN_BLOCK_REQUESTS} requests ({rounds} rounds of "
@@ -429,7 +434,7 @@ def _log(latency: str) -> Callable[[Request], float | None]:
 
 def _throughput(row: Round) -> float | None:
     """Axis figure: ln of the ratio of output tokens per second."""
-    of_a, of_b = _tokens_per_s(row.a), _tokens_per_s(row.b)
+    of_a, of_b = map(_tokens_per_s, (row.a, row.b))
     return None if of_a is None or of_b is None else math.log(of_b / of_a)
 
 
@@ -537,12 +542,3 @@ def _counts(result: Result) -> str:
         for (workload, rate_per_s), requests in sorted(_by_rate(result).items())
     ]
     return " and ".join(counts) or "none"
-
-
-def _blocks(requests: list[Request], blocks: int) -> list[list[Request]]:
-    """`blocks` blocks of equal size, in time order; none if they would be shorter than MIN_BLOCK_REQUESTS."""
-    size = len(requests) // blocks
-    if size < MIN_BLOCK_REQUESTS:
-        return []
-    ordered = sorted(requests, key=lambda request: request.start_s or 0.0)
-    return [ordered[number * size : (number + 1) * size] for number in range(blocks)]
