@@ -16,8 +16,8 @@ from prober.measure.outcome import ANSWERED, Outcome, Verdict
 from prober.measure.result import ProbeResult, unsent
 from prober.measure.warmup import WarmUpLength
 from prober.net.clock import Clock
-from prober.probing.pacer import pace
 from prober.probing.observer import OpenPage
+from prober.probing.pacer import pace
 from prober.probing.probe import Launch, LocalRun, calibrate, new_request, run_probe
 from prober.probing.result_context import ReadFacts, completed, no_facts
 from prober.probing.target import Target
