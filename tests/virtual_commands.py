@@ -17,7 +17,8 @@ from tests.virtual import FIRST_FREE_PORT, VirtualClock, VirtualLoop, running
 T = TypeVar("T")
 Serve = Callable[[], AbstractAsyncContextManager[Any]]
 REPLACED = {"Clock": VirtualClock, "Random": lambda seed=1: Random(seed), "random_seed": lambda: 1}
-"""Parts of the modules of commands that differ from run to run."""
+"""Parts of the modules of commands, and of those that send for them, that differ from run to run."""
+SENDING = ("prober.probing.session", "prober.features.experiments.compare_run")
 
 
 def mock(settings: Settings) -> Serve:
@@ -41,8 +42,8 @@ def beside(*servers: Serve) -> Iterator[list[str]]:
 
     with ExitStack() as patches:
         patches.enter_context(patch.object(asyncio, "run", run))
-        for info in pkgutil.iter_modules(prober.cli.__path__, "prober.cli."):
-            module = importlib.import_module(info.name)
+        for name in (*(info.name for info in pkgutil.iter_modules(prober.cli.__path__, "prober.cli.")), *SENDING):
+            module = importlib.import_module(name)
             for part in REPLACED.keys() & vars(module).keys():
                 patches.enter_context(patch.object(module, part, REPLACED[part]))
         yield [f"http://127.0.0.1:{FIRST_FREE_PORT + number}" for number in range(len(servers))]

@@ -3,20 +3,15 @@
 import asyncio
 import json
 import sys
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import aclosing
-from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import asdict, replace
 from pathlib import Path
 from random import Random
-from statistics import fmean
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
-from prober import __version__
 from prober.cli.console import Terminal
 from prober.cli.context import GpuCount, GpuPrice
 from prober.cli.exit_codes import ExitCode, exit_on
@@ -34,101 +29,40 @@ from prober.cli.options import (
 )
 from prober.cli.output import echo
 from prober.cli.report import result_of
-from prober.cli.sending import Watched
-from prober.cli.session import Session
 from prober.cli.target import check_writable, target, with_sampling, workload
 from prober.config.problems import ConfigError
 from prober.config.slos import parse_objectives
 from prober.config.target import TargetSpec
 from prober.config.units import duration
 from prober.config.units import rate as parse_rate
+from prober.daemon.target_facts import read_gpus
+from prober.features.engines.page_reader import PageReader
 from prober.features.experiments.compare import (
     BY_REQUEST,
     NO_GPUS,
     Half,
     Round,
     axes,
-    differences,
-    incomparable,
     per_gpu_and_dollar,
     plan,
-    reservations,
     risks,
-    rounds_of,
-    stored_refused,
-    stored_rounds,
 )
-from prober.features.experiments.compare import compare as judge
+from prober.features.experiments.compare_run import RefusingSide, UnansweredSide, compare_stored, compare_targets
 from prober.features.experiments.report.comparison_report import HEAD, P_NOTE, by_rate, cells
-from prober.measure.engine_signals import EngineSignals
-from prober.measure.gpu_reading import GpuReading
 from prober.measure.objective import Slo
-from prober.measure.outcome import ANSWERED
-from prober.measure.result import ProbeResult
 from prober.measure.warmup import WarmUpLength
 from prober.net.clock import Clock
 from prober.net.endpoint import BadEndpoint
+from prober.probing.session import Session
 from prober.probing.workers import WorkersUnavailable, open_workers
-from prober.results.comparison import Comparison, Side, risk_sentences, to_json, with_refused
+from prober.results.comparison import Comparison, risk_sentences, to_json
 from prober.results.cost import Gpus, gpus_of
 from prober.results.load_description import describe_load
-from prober.results.refused_requests import refused_requests
-from prober.results.result import Request
-from prober.results.result import Target as Described
-from prober.results.stage import quality_of, request_of, use_of
-from prober.results.stage_parts import tool_calls_of
 from prober.statistics.paired_test import min_pairs
-from prober.workload.workloads import Mix, RequestGenerator, Workload
+from prober.workload.workloads import Mix, Workload
 
-MAX_WARMER_C, MAX_SLOWER_RATIO = 5.0, 0.02  # GPU states closer than this count as alike
 MAX_IN_FLIGHT = 256
 MIN_WIDTH_COLUMNS = 110  # in a narrower terminal lines wrap, so that no figure is cut
-
-
-class UnansweredSide(Exception):
-    """A side does not answer. The message names the side and the reason."""
-
-
-class RefusingSide(Exception):
-    """A side refuses the requests of its warm-up. The message names the side and the reason."""
-
-
-@dataclass(slots=True)
-class Cards:
-    """GPU states of this machine during the turns.
-
-    readings: mean temperature (°C) and clock (Hz) of each reading, by side
-    """
-
-    readings: dict[Side, list[tuple[float, float]]] = field(default_factory=lambda: {"a": [], "b": []})
-
-    def read(self, side: Side, devices: Sequence[GpuReading]) -> None:
-        """The GPUs were read during a turn of `side`."""
-        known = [
-            (device.temperature_celsius, device.sm_clock_hertz)
-            for device in devices
-            if device.temperature_celsius is not None and device.sm_clock_hertz is not None
-        ]
-        if known:
-            self.readings[side].append((fmean(warmth for warmth, _ in known), fmean(clock for _, clock in known)))
-
-    def text(self) -> str:
-        """A sentence on whether the GPUs were in the same state for both sides."""
-        if not self.readings["a"] or not self.readings["b"]:
-            return (
-                "GPU temperature and clocks are unknown: the engine's GPUs are not on this machine, or report neither, or the turns "
-                "are shorter than a second"
-            )
-        (warm_a, clock_a), (warm_b, clock_b) = (
-            (fmean(warmth for warmth, _ in self.readings[side]), fmean(clock for _, clock in self.readings[side]))
-            for side in ("a", "b")
-        )
-        apart = abs(warm_a - warm_b) > MAX_WARMER_C or abs(clock_a / clock_b - 1) > MAX_SLOWER_RATIO
-        judged = "so the difference may be theirs: take a longer --cool-down" if apart else "alike"
-        return (
-            f"GPUs of this machine: A at {warm_a:.0f} °C and {clock_a / 1e6:.0f} MHz, B at {warm_b:.0f} °C and "
-            f"{clock_b / 1e6:.0f} MHz, {judged}"
-        )
 
 
 @expand_options
@@ -184,7 +118,12 @@ def compare(
         if save:
             check_writable("--save", Path(save))
         if files:
-            comparison, measured, of_files = _stored(*files, rounds, level, slos)
+            result_a, result_b = map(result_of, files)
+            of_files = gpus_of(result_a), gpus_of(result_b)
+            comparison, measured = compare_stored(result_a, result_b, rounds, level, slos)
+            if measured:
+                settings = {"a": str(files[0]), "b": str(files[1]), "rounds": rounds}
+                comparison = replace(comparison, configuration=json.dumps(settings))
         else:
             chosen = workload(workload_options)
             if b_sampling:
@@ -219,9 +158,9 @@ def compare(
             minutes = max(1, round(lasts_s / 60))
             echo(f"{len(halves)} turns, about {minutes} minute{'' if minutes == 1 else 's'}", err=True)
             comparison, measured = asyncio.run(
-                _measured(specs, halves, pause_s, warm, level, slos, worker_processes, workers.ray)
+                _measure(specs, halves, pause_s, warm, level, slos, worker_processes, workers.ray)
             )
-            settings = {
+            settings_sent = {
                 "rates_per_s": rates,
                 "rounds": rounds,
                 "requests": requests,
@@ -229,7 +168,7 @@ def compare(
                 "warm_up": str(warm),
             }
             load = describe_load(chosen, arrivals="poisson")
-            comparison = replace(comparison, load=load, configuration=json.dumps(settings))
+            comparison = replace(comparison, load=load, configuration=json.dumps(settings_sent))
         count_a, price_a = gpus or of_files[0].count, of_files[0].price_per_hour if gpu_price is None else gpu_price
         count_b, price_b = b_gpus or of_files[1].count or gpus, b_gpu_price
         if price_b is None:
@@ -251,6 +190,28 @@ def compare(
     if comparison.not_judged:
         sys.exit(ExitCode.NOT_JUDGED)
     sys.exit(ExitCode.OK if comparison.compared else ExitCode.FAILED)
+
+
+async def _measure(
+    specs: Sequence[TargetSpec],
+    halves: Sequence[Half],
+    pause_s: float,
+    warm_up: WarmUpLength,
+    error: float,
+    slos: Sequence[Slo],
+    worker_processes: int | None,
+    ray: str,
+) -> tuple[Comparison, list[Round]]:
+    """Send with so many workers; see `open_workers` and `compare_targets`, which say what is raised."""
+    async with open_workers(worker_processes, ray=ray) as workers:
+        with closing(Clock()) as clock:
+            a, b = (Session(spec, clock, PageReader, read_gpus=read_gpus, launch=workers.launch) for spec in specs)
+            async with a:
+                # B gets the texts of A, even if its server counts other tokens for them.
+                b.target.prompt_calibration = a.target.prompt_calibration
+                async with b:
+                    comparison, rounds = await compare_targets({"a": a, "b": b}, halves, pause_s, warm_up, error, slos)
+        return replace(comparison, said=(*comparison.said, *workers.clocks(), *workers.losses)), rounds
 
 
 def _objectives(texts: Sequence[str]) -> tuple[Slo, ...]:
@@ -285,182 +246,15 @@ def _files(a: str, b: str) -> tuple[Path, Path] | None:
     return (Path(a), Path(b)) if paths else None
 
 
-def _stored(
-    a: Path, b: Path, rounds: int, error: float, slos: Sequence[Slo]
-) -> tuple[Comparison, list[Round], tuple[Gpus, Gpus]]:
-    """Comparison of two files, its rounds, and the GPUs of both. Raises ValueError if one cannot be read or has too few requests."""
-    result_a, result_b = result_of(a), result_of(b)
-    gpus = gpus_of(result_a), gpus_of(result_b)
-    comparison = _comparison(result_a.target, result_b.target, error, time.time())
-    if reasons := incomparable(result_a, result_b):
-        return replace(comparison, said=tuple(reasons)), [], gpus
-    refused = stored_refused(result_a, result_b)
-    if (unjudged := with_refused(replace(comparison, load=result_a.load), refused)).not_judged:
-        return unjudged, [], gpus
-    pairs = stored_rounds(result_a, result_b, rounds)
-    compared = judge(pairs, error, slos)
-    starts = (result_a.started_unix_s, result_b.started_unix_s)
-    times = [datetime.fromtimestamp(start_s, UTC).isoformat(" ", "minutes") for start_s in starts]
-    remarks = [
-        f"A was measured at {times[0]}, B at {times[1]}, and not in turn: whatever else changed between is in the difference",
-        *reservations(result_a.target, result_b.target, pairs, compared),
-    ]
-    configuration = json.dumps({"a": str(a), "b": str(b), "rounds": rounds})
-    comparison = replace(
-        comparison, load=result_a.load, compared=tuple(compared), said=tuple(remarks), configuration=configuration
-    )
-    return with_refused(comparison, refused), pairs, gpus
-
-
-def _comparison(a: Described, b: Described, error: float, started_s: float) -> Comparison:
-    """A comparison without figures."""
-    return Comparison(
-        id=f"compare-{int(started_s)}",
-        started_unix_s=started_s,
-        ended_unix_s=time.time(),
-        tool=f"llm-slo-prober {__version__}",
-        a=a,
-        b=b,
-        load=None,
-        error=error,
-        compared=(),
-        differs=tuple(differences(a, b)),
-        said=(),
-    )
-
-
-async def _measured(
-    specs: Sequence[TargetSpec],
-    halves: Sequence[Half],
-    pause_s: float,
-    warm_up: WarmUpLength,
-    error: float,
-    slos: Sequence[Slo],
-    worker_processes: int | None,
-    ray: str,
-) -> tuple[Comparison, list[Round]]:
-    """The comparison, and its rounds, sent in turns with so many workers. Raises WorkersUnavailable, UnansweredSide, RefusingSide."""
-    async with open_workers(worker_processes, ray=ray) as workers:
-        clock, started_s = Clock(), time.time()
-        cards = Cards()
-        sessions: dict[Side, Watched] = {
-            "a": Watched(specs[0], clock, workers.launch),
-            "b": Watched(specs[1], clock, workers.launch),
-        }
-        pages: dict[Side, list[EngineSignals]] = {"a": [], "b": []}
-        try:
-            for session in sessions.values():
-                # B gets the texts of A, even if its server counts other tokens for them.
-                session.target.prompt_calibration = sessions["a"].target.prompt_calibration
-                await session.start()
-            measured: dict[Half, Sequence[Request]] = {}
-            answers: dict[Side, list[ProbeResult]] = {"a": [], "b": []}
-            by_rate: dict[str, list[ProbeResult]] = {}
-            warm_ups: list[int] = []
-            for number, half in enumerate(halves):
-                if number:
-                    await asyncio.sleep(pause_s)
-                session, begin_ns = sessions[half.side], clock.now_ns()
-                measured[half], answered, warmed = await _turn(session, half, warm_up)
-                answers[half.side] += answered
-                by_rate.setdefault(f"{half.side.upper()} at {half.rate_per_s:g}/s", []).extend(answered)
-                warm_ups.append(warmed)
-                pages[half.side] += [signals for at_ns, signals in session.readings if at_ns >= begin_ns]
-                local = session if session.gpus else sessions["b" if half.side == "a" else "a"]
-                for devices in (devices for at_ns, devices in local.gpus if at_ns >= begin_ns):
-                    cards.read(half.side, devices)
-            a, b = sessions["a"].described(), sessions["b"].described()
-            rounds = rounds_of(measured)
-            compared = judge(rounds, error, slos)
-            remarks = [*reservations(a, b, rounds, compared), cards.text(), *_engine_texts(pages)]
-            sent = " to ".join(str(count) for count in sorted({min(warm_ups), max(warm_ups)}))
-            remarks.append(f"warm-up before each turn: {sent} request{'' if sent == '1' else 's'}, which do not count")
-            remarks += _checked_texts(answers)
-            if isinstance(mix := specs[0].probes[0].workload, Mix):
-                remarks.append(f"quantiles are those of the whole mix {mix.name!r}, not of each of its workloads")
-            remarks += [
-                f"{side.upper()} {text} meanwhile" for side, session in sessions.items() for text in session.changes
-            ]
-            remarks += [*workers.clocks(), *workers.losses]
-            comparison = _comparison(a, b, error, started_s)
-            fields = [json.dumps(describe_load(spec.probes[0].workload, arrivals="").sampling) for spec in specs]
-            apart = (("request fields", *fields),) if fields[0] != fields[1] else ()
-            differs = (*comparison.differs, *apart)
-            comparison = replace(comparison, compared=tuple(compared), differs=differs, said=tuple(remarks))
-            refused = {place: part for place, results in by_rate.items() if (part := refused_requests(results)).refused}
-            comparison = with_refused(comparison, refused)
-            return comparison, rounds if comparison.compared else []
-        finally:
-            for session in sessions.values():
-                await session.stop()
-            clock.close()
-
-
-def _engine_texts(pages: Mapping[Side, Sequence[EngineSignals]]) -> Iterator[str]:
-    """A sentence for each side whose page was read during its turns."""
-    for side, readings in pages.items():
-        use = use_of(readings, ())
-        values = [
-            f"{text} {value:.3g}"
-            for text, value in (
-                ("mean running requests", use.running_mean),
-                ("mean waiting requests", use.waiting_mean),
-                ("most waiting", use.waiting_peak),
-                ("highest KV cache usage", use.kv_usage_peak_ratio),
-            )
-            if value is not None
-        ]
-        if values:
-            yield f"the engine of {side.upper()} during its turns, by its page: {', '.join(values)}"
-
-
 def _with_own_lengths(sent: Workload | Mix) -> Workload | Mix:
     """The workload with answers that end by themselves, at its lengths at the latest: those of checked answers do, too."""
     return sent.with_parts(lambda part: replace(part, is_length_forced=False))
 
 
-def _checked_texts(answers: Mapping[Side, Sequence[ProbeResult]]) -> Iterator[str]:
-    """Sentences on the checked answers and the tool calls of each side."""
-    for side, results in answers.items():
-        if quality := quality_of(results):
-            yield f"{quality[1]:,} of {quality[0]:,} checked answers of {side.upper()} are wrong"
-        if calls := tool_calls_of(results):
-            yield f"{side.upper()}: {calls.text()}"
-
-
-async def _turn(session: Session, half: Half, warm_up: WarmUpLength) -> tuple[list[Request], list[ProbeResult], int]:
-    """A turn of one side: warm-up, then the requests of the round in an open loop.
-
-    Returns them, the results that they have, and the number of warm-ups.
-    """
-    workload = session.spec.probes[0].workload
-    async with aclosing(session.warm_up(RequestGenerator(workload, Random()), warm_up)) as first:
-        warm = [result async for result in first]
-    is_answered = any(result is not None and result.outcome in ANSWERED for result in warm)
-    if warm and not is_answered and half.round == 0:
-        last = warm[-1]
-        if (refused := refused_requests(result for result in warm if result is not None)).is_too_many:
-            raise RefusingSide(f"{half.side.upper()} ({session.spec.url}): {refused}")
-        why = f"{last.outcome.value}: {last.detail}" if last is not None else "it says it is loading or shutting down"
-        raise UnansweredSide(f"{half.side.upper()} ({session.spec.url}) answers nothing: {why}")
-    start_ns = session.clock.now_ns() + round(session.spec.connect_lead * 1e9)
-    drawer = RequestGenerator(workload, Random(half.seed))
-    async with aclosing(session.ordered(drawer, (start_ns + offset for offset in half.offsets_ns))) as results:
-        ended = [result async for result in results]
-    loading = Request(stage=0, start_s=0.0, outcome="http_5xx", error="it says it is loading or shutting down")
-    rows = [request_of(result, 0, start_ns) if result is not None else loading for result in ended]
-    return rows, [result for result in ended if result is not None], sum(result is not None for result in warm)
-
-
 def _draw(comparison: Comparison) -> None:
     console = Terminal(highlight=False, soft_wrap=True, width=max(MIN_WIDTH_COLUMNS, Terminal().width))
     for heading, rows in by_rate(comparison.compared):
-        table = Table(box=None, pad_edge=False)
-        for column in (heading, *HEAD):
-            table.add_column(column, justify="left" if column == heading else "right")
-        for row in rows:
-            table.add_row(*cells(row))
-        console.print(table)
+        console.table((heading, *HEAD), map(cells, rows))
     if comparison.compared:
         console.print(P_NOTE)
     for sentence in (*comparison.shares, *risk_sentences(comparison)):

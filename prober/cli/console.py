@@ -1,8 +1,12 @@
-"""Console with tables, colours and progress bars."""
+"""Console with tables, colours and progress bars, and its Ctrl-C."""
 
+import asyncio
+import signal
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from prober.measure.printable import printable
@@ -14,3 +18,23 @@ class Terminal(Console):
     def render_str(self, text: str, **options: Any) -> Text:
         """The text of a string."""
         return super().render_str(printable(text), **options)
+
+    def table(self, columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> None:
+        """Print a table without lines. left: number of the first columns, which hold texts; the others hold figures."""
+        table = Table(box=None, pad_edge=False)
+        for place, column in enumerate(columns):
+            table.add_column(column, justify="left" if place < left else "right")
+        for row in rows:
+            table.add_row(*row)
+        self.print(table)
+
+
+def on_interrupt(stop: Callable[[], None]) -> None:
+    """Call `stop` at Ctrl-C, from inside the event loop. A second Ctrl-C ends the program at once."""
+    loop = asyncio.get_running_loop()
+
+    def interrupt() -> None:
+        loop.remove_signal_handler(signal.SIGINT)
+        stop()
+
+    loop.add_signal_handler(signal.SIGINT, interrupt)

@@ -1,7 +1,6 @@
-"""Options of the context of a result: facts that cannot be found out, number and price of the GPUs, seed."""
+"""Options of the context of a result: facts that cannot be found out, number and price of the GPUs."""
 
 from dataclasses import dataclass
-from random import SystemRandom
 from typing import Annotated, Any
 
 from pydantic import ValidationError
@@ -56,11 +55,6 @@ class ContextOptions:
             raise ConfigError(
                 "\n".join(f"prober {command}: {below(option, key)}: {text}" for key, text in mistakes)
             ) from None
-
-
-def random_seed() -> int:
-    """A seed for a run, which its result holds."""
-    return SystemRandom().getrandbits(32)
 
 
 def _from_file(command: str, path: str) -> dict[str, Any]:

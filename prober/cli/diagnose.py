@@ -5,12 +5,12 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import asdict
 from random import Random
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from prober.cli.console import Terminal
 from prober.cli.exit_codes import ExitCode, exit_on, fail
@@ -24,7 +24,6 @@ from prober.cli.options import (
     expand_options,
 )
 from prober.cli.output import echo
-from prober.cli.session import Session
 from prober.cli.target import target, validated, workload
 from prober.config.fields import Document
 from prober.config.problems import ConfigError
@@ -34,12 +33,14 @@ from prober.config.units import duration
 from prober.features.diagnosis.diagnosis import diagnose as judge
 from prober.features.diagnosis.phases import PHASES, failures, fitted, not_diagnosed, rows, symptoms
 from prober.features.diagnosis.window import Hardware, Reading
+from prober.features.engines.page_reader import PageReader
 from prober.measure.outcome import ANSWERED
 from prober.measure.result import ProbeResult
 from prober.measure.timeline_text import format_duration
 from prober.net.clock import Clock
 from prober.net.endpoint import BadEndpoint
 from prober.probing.probe import run_probe
+from prober.probing.session import Session
 from prober.storage.watched_file import read_text
 from prober.workload.workloads import Mix, RequestGenerator, Workload
 
@@ -95,42 +96,40 @@ async def _measure(
     spec: TargetSpec, own: Workload | Mix | None, *, quiet: bool
 ) -> tuple[list[ProbeResult], list[Reading]]:
     """Send the probes of all phases and of the user's own workload, one after the other. The first one is warm-up."""
-    clock, rng = Clock(), Random()
-    session = Session(spec, clock)
-    try:
-        await session.start()
-        await run_probe(session.target, RequestGenerator(PHASES[0].workload, rng), clock.now_ns() + 200_000_000)
-        results: list[ProbeResult] = []
-        sent = [(phase.workload, phase.probes, phase.purpose) for phase in PHASES]
-        for workload_, probes, purpose in [*sent, *([(own, OWN_PROBES, "the named workload")] if own else [])]:
-            if isinstance(workload_, Workload) and workload_ is not own and session.readings:
-                workload_ = fitted(workload_, session.readings[-1][1].context_tokens)
-            if not quiet:
-                echo(f"{probes} × {workload_.name}: {purpose}", err=True)
-            drawer = RequestGenerator(workload_, rng)
-            for _ in range(probes):
-                result = await run_probe(session.target, drawer, clock.now_ns() + 50_000_000)
-                results += [result] if result is not None else []
-            if not any(result.outcome in ANSWERED for result in results):
-                break  # the other shapes would fail as well
-        for text in session.changes:
-            echo(f"the engine {text} meanwhile", err=True)
-        return results, [(at_ns / 1e9, signals) for at_ns, signals in session.readings]
-    finally:
-        await session.stop()
-        clock.close()
+    rng, results = Random(), list[ProbeResult]()
+    with closing(Clock()) as clock:
+        async with Session(spec, clock, PageReader) as session:
+            await run_probe(session.target, RequestGenerator(PHASES[0].workload, rng), clock.now_ns() + 200_000_000)
+            sent = [(phase.workload, phase.probes, phase.purpose) for phase in PHASES]
+            for workload_, probes, purpose in [*sent, *([(own, OWN_PROBES, "the named workload")] if own else [])]:
+                if isinstance(workload_, Workload) and workload_ is not own and session.readings:
+                    workload_ = fitted(workload_, session.readings[-1][1].context_tokens)
+                if not quiet:
+                    echo(f"{probes} × {workload_.name}: {purpose}", err=True)
+                drawer = RequestGenerator(workload_, rng)
+                for _ in range(probes):
+                    result = await run_probe(session.target, drawer, clock.now_ns() + 50_000_000)
+                    results += [result] if result is not None else []
+                if not any(result.outcome in ANSWERED for result in results):
+                    break  # the other shapes would fail as well
+            for text in session.changes:
+                echo(f"the engine {text} meanwhile", err=True)
+            return results, [(at_ns / 1e9, signals) for at_ns, signals in session.readings]
 
 
 def _draw(results: Sequence[ProbeResult], readings: list[Reading], diagnosis: str) -> None:
-    console, table = Terminal(highlight=False, soft_wrap=True), Table(box=None, pad_edge=False)
-    for column in ("probes", "answered", "prompt tokens", "TTFT p50", "TPOT p50"):
-        table.add_column(column, justify="left" if column == "probes" else "right")
-    for row in rows(results):
-        tokens = "–" if row.prompt_tokens is None else f"{row.prompt_tokens:g}"
-        table.add_row(
-            row.kind, f"{row.answered}/{row.sent}", tokens, format_duration(row.ttft_s), format_duration(row.tpot_s)
+    console = Terminal(highlight=False, soft_wrap=True)
+    cells = (
+        (
+            row.kind,
+            f"{row.answered}/{row.sent}",
+            "–" if row.prompt_tokens is None else f"{row.prompt_tokens:g}",
+            format_duration(row.ttft_s),
+            format_duration(row.tpot_s),
         )
-    console.print(table)
+        for row in rows(results)
+    )
+    console.table(("probes", "answered", "prompt tokens", "TTFT p50", "TPOT p50"), cells)
     if failed := failures(results):
         console.print("Failed:")
     for failure in failed:

@@ -3,22 +3,17 @@
 import asyncio
 import json
 import sys
-import time
-import uuid
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import asdict, replace
-from itertools import islice
+from operator import attrgetter
 from pathlib import Path
-from random import Random
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
-from prober import __version__
 from prober.cli.console import Terminal
-from prober.cli.context import ContextOptions, random_seed
+from prober.cli.context import ContextOptions
 from prober.cli.exit_codes import ExitCode, exit_on
 from prober.cli.options import (
     AsJson,
@@ -34,7 +29,6 @@ from prober.cli.options import (
 )
 from prober.cli.output import echo
 from prober.cli.report import result_of
-from prober.cli.session import Session
 from prober.cli.target import check_writable, target, workload
 from prober.config.problems import ConfigError
 from prober.config.slos import parse_objectives
@@ -42,9 +36,9 @@ from prober.config.target import ProbeSpec, TargetSpec
 from prober.config.units import duration
 from prober.config.units import rate as parse_rate
 from prober.daemon.target_facts import read_facts
+from prober.features.engines.page_reader import PageReader
 from prober.features.experiments.gate import (
     COMPARED,
-    Finding,
     Gate,
     Reference,
     State,
@@ -53,20 +47,17 @@ from prober.features.experiments.gate import (
     reference,
     with_cost,
 )
+from prober.features.experiments.gate_run import ask
 from prober.measure.objective import Slo
-from prober.measure.outcome import Outcome
-from prober.measure.result import ProbeResult
 from prober.measure.warmup import WarmUpLength
 from prober.net.clock import Clock
 from prober.net.endpoint import BadEndpoint
-from prober.probing.pacer import due_times
-from prober.probing.result_context import completed
+from prober.probing.session import Session
 from prober.results.cost import judge_cost, stage_cost, stage_sentences
 from prober.results.load_description import describe_load
-from prober.results.result import NO_REQUESTS, Load, Request, Result, WarmUp
+from prober.results.result import NO_REQUESTS, Load, Request, Result
 from prober.results.result_file import to_json
-from prober.results.stage import stage_of
-from prober.workload.workloads import Mix, RequestGenerator
+from prober.workload.workloads import Mix
 
 EXIT: dict[State, ExitCode] = {
     "ready": ExitCode.OK,
@@ -76,7 +67,6 @@ EXIT: dict[State, ExitCode] = {
     "not_judged": ExitCode.NOT_JUDGED,
 }
 PAGE_INTERVAL_S = 10.0
-NO_LISTENER = frozenset({Outcome.CONNECT_REFUSED, Outcome.DNS})
 MAX_IN_FLIGHT = 256  # far above need, so that a slow target shows as slow instead of shedding requests
 
 
@@ -143,7 +133,7 @@ def gate(
         if save:
             check_writable("--save", Path(save))
         _announce(judge, probe.rate)
-        verdict, result = asyncio.run(_ask(spec, judge, warm))
+        verdict, result = asyncio.run(_measure(spec, judge, warm))
         if max_cost is not None:
             verdict = with_cost(verdict, judge_cost(result.stages[0], result.requests, result.prices, max_cost))
         if verdict.state != "not_judged":
@@ -237,8 +227,8 @@ def _references(
 def _comparable(before: Result, load: Load, source: str) -> list[int]:
     """Indices of the baseline's stages with the same workload and lengths. Raises ValueError."""
     loads = [stage.load or before.load for stage in before.stages]
-    indices = [index for index, stage_load in enumerate(loads) if _shape(stage_load) == _shape(load)]
-    if indices:
+    shape = attrgetter("workload", "prompt_tokens", "output_tokens")
+    if indices := [index for index, stage_load in enumerate(loads) if shape(stage_load) == shape(load)]:
         return indices
     named = sorted({stage_load.workload or "unknown" for stage_load in loads})
     if load.workload in named:
@@ -252,109 +242,36 @@ def _comparable(before: Result, load: Load, source: str) -> list[int]:
     )
 
 
-def _shape(load: Load) -> tuple[str | None, ...]:
-    return load.workload, load.prompt_tokens, load.output_tokens
-
-
-async def _ask(spec: TargetSpec, judge: Gate, length: WarmUpLength) -> tuple[Verdict, Result]:
-    """Warm up, then send requests in an open loop until the gate decides."""
-    clock, seed, started_s = Clock(), random_seed(), time.time()
-    rng = Random(seed)
-    origin_ns = clock.now_ns()
-    session = Session(spec, clock)
-    probe = spec.probes[0]
-    drawer = RequestGenerator(probe.workload, rng)
-    try:
-        failure = await session.start()
-        no_listener = failure is not None and failure.outcome in NO_LISTENER
-        facts = await read_facts(session.target, None)
-        warm_ns = clock.now_ns()
-        warm, verdict = await _fed(judge, session.warm_up(drawer, length), clock, no_listener=no_listener)
-        begin_ns = clock.now_ns()
-        results: list[ProbeResult | None] = []
-        if verdict is None:
-            start_ns = begin_ns + round(spec.connect_lead * 1e9)
-            schedule = islice(due_times(probe, rng, start_ns), max(0, judge.most - len(warm)))
-            no_listener = no_listener and not warm
-            results, verdict = await _fed(judge, session.ordered(drawer, schedule), clock, no_listener=no_listener)
-        verdict = verdict or judge.verdict()
-        stage, rows = stage_of(
-            f"{probe.rate:g}/s",
-            probe.rate,
-            [result for result in results if result is not None],
-            index=0,
-            origin_ns=origin_ns,
-            begin_ns=begin_ns,
-            sending_s=(clock.now_ns() - begin_ns) / 1e9,
-            slos=probe.slos,
-        )
-        result = Result(
-            id=uuid.uuid4().hex[:12],
-            kind="gate",
-            started_unix_s=started_s,
-            ended_unix_s=time.time(),
-            tool=f"llm-slo-prober {__version__}",
-            target=session.described(),
-            load=describe_load(probe.workload, arrivals="poisson"),
-            stages=(stage,),
-            slos=probe.slos,
-            warm_up=WarmUp(sum(result is not None for result in warm), (begin_ns - warm_ns) / 1e9),
-            requests=rows,
-        )
-        return verdict, completed(result, spec, facts, seed=seed)
-    finally:
-        await session.stop()
-        clock.close()
-
-
-async def _fed(
-    judge: Gate, results: AsyncGenerator[ProbeResult | None, None], clock: Clock, *, no_listener: bool = False
-) -> tuple[list[ProbeResult | None], Verdict | None]:
-    """Results up to the deciding one, and its verdict, None if none decides. Requests still in flight are cancelled.
-
-    no_listener: nothing listened when the model was looked up: a first result that shows the same decides
-    """
-    taken: list[ProbeResult | None] = []
-    async with aclosing(results):
-        async for result in results:
-            taken.append(result)
-            due_ns = clock.now_ns() if result is None else result.timeline.intended_ns
-            if no_listener and len(taken) == 1 and result is not None and result.outcome in NO_LISTENER:
-                return taken, judge.nothing_listens(result, due_ns / 1e9)
-            if (verdict := judge.take(result, due_ns / 1e9)) is not None:
-                return taken, verdict
-    return taken, None
+async def _measure(spec: TargetSpec, judge: Gate, length: WarmUpLength) -> tuple[Verdict, Result]:
+    with closing(Clock()) as clock:
+        async with Session(spec, clock, PageReader, read_facts) as session:
+            return await ask(session, judge, length)
 
 
 def _draw(verdict: Verdict, result: Result, remarks: Sequence[str]) -> None:
-    console, table = Terminal(highlight=False, soft_wrap=True), Table(box=None, pad_edge=False)
+    console = Terminal(highlight=False, soft_wrap=True)
     plural = "" if verdict.requests == 1 else "s"
     requests = f"{verdict.requests} request{plural} of workload {result.load.workload}"
     console.print(f"[bold {EXIT[verdict.state].colour}]{verdict.state}[/]  {requests}")
     console.print(verdict.why, markup=False)
-    for column in ("question", "evidence", "bad", "of", "share", "allowed", "error at most"):
-        table.add_column(column, justify="left" if column in ("question", "evidence") else "right")
-    for finding in verdict.findings:
-        table.add_row(*_row(finding))
     if verdict.findings:
-        console.print(table)
+        columns = ("question", "evidence", "bad", "of", "share", "allowed", "error at most")
+        rows = [
+            (
+                finding.name,
+                finding.evidence,
+                str(finding.bad),
+                str(finding.events),
+                f"{100 * finding.lower:.3g}% to {100 * finding.upper:.3g}%",
+                f"{100 * finding.budget:.3g}%",
+                "–" if finding.error is None else f"{finding.error:.2g}",
+            )
+            for finding in verdict.findings
+        ]
+        console.table(columns, rows, left=2)
     if verdict.error is not None:
         console.print(f"The verdict is wrong with a chance of at most {verdict.error:.2g}.")
     if result.warm_up is not None:
         console.print(f"Warm-up: {result.warm_up}; only its failures count.", markup=False)
     for sentence in remarks:
         console.print(sentence, markup=False)
-
-
-def _row(finding: Finding) -> tuple[str, ...]:
-    error = "–" if finding.error is None else f"{finding.error:.2g}"
-    share = f"{100 * finding.lower:.3g}% to {100 * finding.upper:.3g}%"
-    return (
-        finding.name,
-        finding.evidence,
-        str(finding.bad),
-        str(finding.events),
-        share,
-        f"{100 * finding.budget:.3g}%",
-        error,
-    )

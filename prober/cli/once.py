@@ -3,6 +3,7 @@
 import asyncio
 import json
 import sys
+from contextlib import closing
 from random import Random
 
 from prober.cli.exit_codes import ExitCode, exit_on, fail
@@ -51,13 +52,10 @@ def once(
 
 
 async def _send(spec: TargetSpec) -> ProbeResult | None:
-    clock = Clock()
-    try:
+    with closing(Clock()) as clock:
         target = Target(spec, clock)
         await target.identify()  # so that finding out the model is not in the probe's time
         due = clock.now_ns() + 200_000_000
         result = await run_probe(target, RequestGenerator(spec.probes[0].workload, Random()), due)
         await asyncio.sleep(0)
         return result
-    finally:
-        clock.close()

@@ -148,13 +148,17 @@ def expand_options(command: Callable[..., None]) -> Callable[..., None]:
     hints = get_type_hints(command, include_extras=True)
     groups: dict[str, type] = {}
     parameters: list[inspect.Parameter] = []
-    for parameter in inspect.signature(command).parameters.values():
+    for positional in inspect.signature(command).parameters.values():
+        parameter = positional.replace(kind=inspect.Parameter.KEYWORD_ONLY)
         kind = hints[parameter.name]
         if isinstance(kind, type) and is_dataclass(kind):
             groups[parameter.name] = kind
-            parameters += _option_parameters(kind)
+            options = get_type_hints(kind, include_extras=True)
+            for field in fields(kind):
+                default = inspect.Parameter.empty if field.default is MISSING else field.default
+                parameters.append(parameter.replace(name=field.name, default=default, annotation=options[field.name]))
         else:
-            parameters.append(parameter.replace(annotation=kind, kind=inspect.Parameter.KEYWORD_ONLY))
+            parameters.append(parameter.replace(annotation=kind))
 
     @wraps(command)
     def expanded(**values: Any) -> None:
@@ -165,19 +169,6 @@ def expand_options(command: Callable[..., None]) -> Callable[..., None]:
     expanded.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined] # what typer reads
     expanded.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return expanded
-
-
-def _option_parameters(group: type) -> list[inspect.Parameter]:
-    hints = get_type_hints(group, include_extras=True)
-    return [
-        inspect.Parameter(
-            field.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=inspect.Parameter.empty if field.default is MISSING else field.default,
-            annotation=hints[field.name],
-        )
-        for field in fields(group)
-    ]
 
 
 def split_file(command: str, arguments: Sequence[str], config_file: str) -> tuple[list[str], str]:

@@ -25,17 +25,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class _Offer:
-    """A kind of instance.
+    """A kind of instance, and how many of it the demand takes.
 
     gpus: per instance; is_assumed: they are not known, and one is assumed
-    price: dollars per GPU and hour; None if it is not known
     """
 
     name: str
     gpus: int
     is_assumed: bool
-    price: float | None
-    result: Result
+    answer: Size | Refused
 
 
 def plan(
@@ -76,21 +74,18 @@ def plan(
                 names[i] or result.context.gpu or result.id,
                 gpus[i] or 1,
                 gpus[i] is None,
-                prices[i] if gpu_price else _known_price(result),
-                result,
+                size(result, demand, gpus[i] or 1, prices[i] if gpu_price else _known_price(result)),
             )
             for i, result in enumerate(results)
         ]
-        answers = [size(offer.result, demand, offer.gpus, offer.price) for offer in offers]
     if as_json:
         rows = [
-            {"gpu": offer.name, "is_gpu_count_assumed": offer.is_assumed, **asdict(answer)}
-            for offer, answer in zip(offers, answers, strict=True)
+            {"gpu": offer.name, "is_gpu_count_assumed": offer.is_assumed, **asdict(offer.answer)} for offer in offers
         ]
         echo(json.dumps({"demand": asdict(demand), "plans": rows}))
     else:
-        _draw(demand, offers, answers)
-    if any(isinstance(answer, Size) for answer in answers):
+        _draw(demand, offers)
+    if any(isinstance(offer.answer, Size) for offer in offers):
         sys.exit(ExitCode.OK)
     sys.exit(ExitCode.NOT_JUDGED if all(result.refused.is_too_many for result in results) else ExitCode.FAILED)
 
@@ -122,9 +117,9 @@ def _per_sweep(option: str, values: list[T] | None, count: int) -> Sequence[T | 
     return values if len(values) == count else values * count
 
 
-def _draw(demand: Demand, offers: list[_Offer], answers: list[Size | Refused]) -> None:
+def _draw(demand: Demand, offers: list[_Offer]) -> None:
     console, table = Terminal(highlight=False, soft_wrap=True), Table(box=None, pad_edge=False)
-    sized = [(offer, answer) for offer, answer in zip(offers, answers, strict=True) if isinstance(answer, Size)]
+    sized = [(offer, offer.answer) for offer in offers if isinstance(offer.answer, Size)]
     table.add_column("GPU")
     for offer, _ in sized:
         table.add_column(f"{offer.gpus} × {offer.name}", justify="right", overflow="fold")
@@ -132,13 +127,14 @@ def _draw(demand: Demand, offers: list[_Offer], answers: list[Size | Refused]) -
         table.add_row(label, *cells)
     if sized:
         console.print(table)
-    for note in _notes(demand, offers, answers):
+    for note in _notes(demand, offers):
         console.print(note, markup=False)
 
 
-def _notes(demand: Demand, offers: list[_Offer], answers: list[Size | Refused]) -> Iterator[str]:
+def _notes(demand: Demand, offers: list[_Offer]) -> Iterator[str]:
     sizes: list[Size] = []
-    for offer, answer in zip(offers, answers, strict=True):
+    for offer in offers:
+        answer = offer.answer
         if isinstance(answer, Refused):
             yield f"{offer.name}: {answer.reason}"
             continue

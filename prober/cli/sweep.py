@@ -1,26 +1,22 @@
 """`prober sweep`: estimates once at which request rate each SLO gives way."""
 
 import asyncio
-import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from math import inf
 from pathlib import Path
-from random import Random
 from statistics import fmean, pstdev
 from typing import Annotated, Any
 
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from prober.cli.console import Terminal
-from prober.cli.context import ContextOptions, random_seed
+from prober.cli.console import Terminal, on_interrupt
+from prober.cli.context import ContextOptions
 from prober.cli.exit_codes import ExitCode, exit_on
-from prober.cli.gpus import read_gpus
-from prober.cli.matrix import PAGE_INTERVAL_S, run_rows
 from prober.cli.options import (
     AsJson,
     EndpointOptions,
@@ -36,35 +32,30 @@ from prober.cli.options import (
     warm_up_length,
 )
 from prober.cli.output import echo
-from prober.cli.target import only_load, target, validated
+from prober.cli.target import only_load, target
 from prober.cli.target import workload as workload_of
 from prober.config.problems import ConfigError
-from prober.config.rows import MAX_CONCURRENCY, Row
 from prober.config.slos import parse_objectives
 from prober.config.sweep import SweepSpec
 from prober.config.target import TargetSpec
 from prober.config.units import duration, positive_duration, rate
-from prober.daemon.target_facts import read_facts
+from prober.daemon.target_facts import read_facts, read_gpus
 from prober.features.capacity.actions import Action, Estimate, Finished, Run
 from prober.features.capacity.sweep_plan import Plan, plan_of
 from prober.features.capacity.sweep_result import result_of
 from prober.features.capacity.sweep_runner import SweepRunner, Unmeasurable
 from prober.features.engines.page_reader import PageReader
-from prober.measure.objective import Slo
 from prober.measure.outcome import BAD
 from prober.net.clock import Clock
 from prober.net.endpoint import BadEndpoint
-from prober.probing.probe import calibrate
 from prober.probing.result_context import completed
-from prober.probing.target import Target
+from prober.probing.session import Session
 from prober.probing.workers import WorkersUnavailable, open_workers
 from prober.results import cost
 from prober.results.context import sentences as context_sentences
 from prober.results.result import CONTENT_AT_ONCE, Delivered, Result
-from prober.results.result_file import to_json
 from prober.results.stage_parts import pooled, quantile_text
 from prober.results.stop_reason import ending
-from prober.workload.workloads import Mix, Workload
 
 EXIT = {
     "found": ExitCode.OK,
@@ -128,7 +119,10 @@ def sweep(
         warm = warm_up_length(warm_up)
         sent = workload_of(workload_options)
         if concurrency:
-            rows = _closed_rows(concurrency, sent, step, slos)
+            from prober.cli.matrix import PAGE_INTERVAL_S, closed_rows, measure_rows  # here, as rates send no rows
+            from prober.config.rows import MAX_CONCURRENCY
+
+            rows = closed_rows(concurrency, sent, step, slos)
             spec = target(
                 "sweep",
                 url,
@@ -140,14 +134,18 @@ def sweep(
                 **context.fields("sweep"),
             )
             file = Path(output) if output else None
-            run_rows("sweep", spec, rows, warm, "", workers, output=file, as_json=as_json)
+            measure_rows("sweep", spec, rows, warm, "", workers, output=file, as_json=as_json)
         block = {
             "mode": mode or ("grid" if rates else "adaptive"),
             "workload": sent,
             "slos": slos,
             "min_rate": quantity("--min-rate", min_rate, rate),
             "max_rate": quantity("--max-rate", max_rate, rate),
-            "rates": tuple(quantity("--rates", _per_s(text), rate) for text in rates.split(",") if rates),
+            "rates": tuple(
+                quantity("--rates", text.strip() if "/" in text else f"{text.strip()}/s", rate)
+                for text in rates.split(",")
+                if rates
+            ),
             "step": quantity("--step", step, positive_duration) if step else None,
             "max_in_flight": max_in_flight,
             "workers": workers.count(),
@@ -175,16 +173,24 @@ def sweep(
                 asyncio.run(_repeated(spec, spec.sweep, plan, repeat, workers.ray, ended, quiet=as_json))
         finally:  # a later run that cannot begin loses none before it
             for number, (_, result) in enumerate(ended, 1):
+                text = ""
+                if output or as_json:
+                    from prober.results.result_file import to_json  # here, as most sweeps are only shown
+
+                    text = to_json(result)
                 if output:
                     path = Path(output)
                     path = path.with_stem(f"{path.stem}-{number}") if len(ended) > 1 else path
-                    path.write_text(to_json(result), encoding="utf-8")
+                    path.write_text(text, encoding="utf-8")
                 if as_json:
-                    echo(to_json(result))
+                    echo(text)
                 else:
                     _draw(result)
-    if len(ended) > 1 and not as_json:
-        _spread([finished for finished, _ in ended])
+    bindings = [finished.binding for finished, _ in ended]
+    knees = [least.estimate for least in bindings if least is not None and least.estimate is not None]
+    if len(knees) > 1 and not as_json:
+        mean, runs = fmean(knees), f"{len(knees)} of {len(ended)} runs"
+        echo(f"{runs} estimated a knee: mean {mean:.3g}/s, spread {pstdev(knees) / mean:.1%} of it")
     sys.exit(min((EXIT[finished.verdict] for finished, _ in ended), key=WORST_FIRST.index))
 
 
@@ -198,25 +204,6 @@ def _check_combination(call: typer.Context, concurrency: str, rates: str) -> Non
         raise ValueError(
             f"--rates names all rates, so {', '.join(unused)} would not be used; leave one or the other out"
         )
-
-
-def _per_s(text: str) -> str:
-    """A rate, per second unless it has a unit."""
-    text = text.strip()
-    return text if "/" in text else f"{text}/s"
-
-
-def _closed_rows(concurrency: str, workload: Workload | Mix, step: str, slos: Sequence[Slo]) -> list[Row]:
-    """A row of a closed loop for each number of requests in flight. Raises ValueError, ConfigError."""
-    step_s = quantity("--step", step or "30s", positive_duration)
-    counts = [count.strip() for count in concurrency.split(",")]
-    if not all(count.isdecimal() and 1 <= int(count) <= MAX_CONCURRENCY for count in counts):
-        raise ValueError(f"--concurrency {concurrency!r}: write numbers from 1 to {MAX_CONCURRENCY:,}, such as 1,4,16")
-    rows = [
-        {"name": f"{workload.name}-{count}", "workload": workload, "concurrency": int(count), "duration": step_s}
-        for count in dict.fromkeys(counts)
-    ]
-    return [validated("sweep", Row, {**row, "accept": tuple(slos)}) for row in rows]
 
 
 async def _repeated(
@@ -235,11 +222,7 @@ async def _repeated(
     """
     interrupted = asyncio.Event()
     columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
-    with (
-        closing(Clock()) as clock,
-        Progress(*columns, console=Terminal(stderr=True), disable=quiet) as progress,
-    ):
-        target_ = Target(spec, clock)
+    with closing(Clock()) as clock, Progress(*columns, console=Terminal(stderr=True), disable=quiet) as progress:
         async with open_workers(sweep_spec.workers, ray=ray) as workers:
             for number in range(times):
                 task = progress.add_task("measuring the load of others", total=None)
@@ -247,27 +230,27 @@ async def _repeated(
                 def on_action(action: Action, task: Any = task) -> None:
                     progress.update(task, description=_description(action))
 
-                began, seed = time.time(), random_seed()
-                facts = await read_facts(target_, None)
-                if await target_.identify() is None:
-                    await calibrate(target_)
-                rng, launch = Random(seed), workers.launch
-                runner = SweepRunner(target_, sweep_spec.workload, plan, rng, PageReader, on_action, launch=launch)
-                workers.on_loss = runner.stop
-                asyncio.get_running_loop().add_signal_handler(signal.SIGINT, _interrupt, runner, interrupted)
-                gpus = asyncio.create_task(read_gpus(target_, runner.gpus_read))
-                try:
+                # Without a reader of the page: the runner reads it, as often as its state needs.
+                async with Session(spec, clock, None, read_facts, read_gpus, workers.launch) as session:
+                    runner = SweepRunner(
+                        *(session.target, sweep_spec.workload, plan, session.rng, PageReader, on_action),
+                        launch=workers.launch,
+                    )
+                    workers.on_loss = runner.stop
+
+                    def interrupt(runner: SweepRunner = runner) -> None:
+                        interrupted.set()
+                        runner.stop("interrupted")
+
+                    on_interrupt(interrupt)
                     run = await runner.run()
-                finally:
-                    gpus.cancel()
-                    await asyncio.wait([gpus])
                 progress.stop_task(task)
                 result = result_of(
-                    run,
+                    replace(run, gpus=tuple((at_ns / 1e9, devices) for at_ns, devices in session.gpus)),
                     spec,
                     sweep_spec,
-                    identity=f"sweep-{int(began)}",
-                    started_unix_s=began,
+                    identity=f"sweep-{int(session.started_unix_s)}",
+                    started_unix_s=session.started_unix_s,
                     ended_unix_s=time.time(),
                     additions={
                         "run": number + 1,
@@ -278,17 +261,9 @@ async def _repeated(
                     },
                 )
                 result = replace(result, differs=(*result.differs, *workers.clocks()))
-                ended.append((run.finished, completed(result, spec, facts, seed=seed)))
+                ended.append((run.finished, completed(result, spec, session.facts, seed=session.seed)))
                 if interrupted.is_set() or run.quiet_s or workers.losses:
                     break  # on request, or the target asked to be left alone
-
-
-def _interrupt(runner: SweepRunner, interrupted: asyncio.Event) -> None:
-    """Handle Ctrl-C: end the sweep and keep what was measured; a second one ends the program at once."""
-    if interrupted.is_set():
-        raise KeyboardInterrupt
-    interrupted.set()
-    runner.stop("interrupted")
 
 
 def _description(action: Action) -> str:
@@ -306,34 +281,27 @@ def _draw(result: Result) -> None:
     console, load = Terminal(highlight=False, soft_wrap=True), result.load
     lengths = f": prompts {load.prompt_tokens} tokens, answers {load.output_tokens}" if load.prompt_tokens else ""
     console.print(f"workload {load.workload}{lengths}", markup=False)
-    _draw_stages(console, result)
-    for sentence in _sentences(result):
-        console.print(sentence, markup=False)
-
-
-def _draw_stages(console: Terminal, result: Result) -> None:
     width = 8 if any(stage.quality for stage in result.stages) else 0
+    heads = (("failed", 7), ("done/s", 8), ("TTFT p50", 10), ("p99", 10), ("TPOT p50", 10), ("tok/s", 8))
     if result.stages:
-        console.print(
-            f"{'stage':16}{'sent':>6}{'failed':>7}{'done/s':>8}{'TTFT p50':>10}{'p99':>10}{'TPOT p50':>10}{'tok/s':>8}"
-            f"{'wrong' if width else '':>{width}}"
-        )
+        titles = "".join(f"{text:>{columns}}" for text, columns in (*heads, ("wrong" if width else "", width)))
+        console.print(f"{'stage':16}{'sent':>6}{titles}")
     for stage in result.stages:
-        ttft = [stage.quantile("ttft", q) for q in (0.5, 0.99)]
-        tpot = stage.quantile("tpot", 0.5)
-        marks = [quantile_text(quantile) if quantile else "–" for quantile in (*ttft, tpot)]
-        failed = sum(count for outcome, count in stage.outcomes.items() if outcome in BAD)
         received = stage.delivered or Delivered(0.0, 0, None, None)
-        done = f"{received.answers / received.span_s:.3g}" if received.span_s else "–"
-        tokens = "–" if received.output_tokens_per_s is None else f"{received.output_tokens_per_s:.0f}"
-        cells = "".join(f"{mark:>10}" for mark in marks)
+        latencies = (stage.quantile(*column) for column in (("ttft", 0.5), ("ttft", 0.99), ("tpot", 0.5)))
+        cells = [
+            str(sum(count for outcome, count in stage.outcomes.items() if outcome in BAD)),
+            f"{received.answers / received.span_s:.3g}" if received.span_s else "–",
+            *(quantile_text(quantile, marks_median=False) for quantile in latencies),
+            "–" if received.output_tokens_per_s is None else f"{received.output_tokens_per_s:.0f}",
+        ]
+        figures = "".join(f"{cell:>{columns}}" for cell, (_, columns) in zip(cells, heads, strict=True))
         quality = f"{stage.quality[1]}/{stage.quality[0]}" if stage.quality else ""
-        console.print(
-            f"{stage.name:16}{stage.sent:>6}{failed:>7}{done:>8}{cells}{tokens:>8}{quality:>{width}}",
-            markup=False,
-        )
+        console.print(f"{stage.name:16}{stage.sent:>6}{figures}{quality:>{width}}", markup=False)
     if result.stages:
         console.print("* of too few requests to judge by", markup=False)
+    for sentence in _sentences(result):
+        console.print(sentence, markup=False)
 
 
 def _sentences(result: Result) -> Iterator[str]:
@@ -365,13 +333,3 @@ def _sentences(result: Result) -> Iterator[str]:
     yield from cost.sentences(result)
     yield from context_sentences(result)
     yield f"It ended: {ending(result.stop, result.stop_detail).rstrip('.')}."
-
-
-def _spread(ended: Sequence[Finished]) -> None:
-    """Print the spread of the knee between runs."""
-    knees = [least.estimate for run in ended if (least := run.binding) is not None and least.estimate is not None]
-    if len(knees) > 1:
-        mean = fmean(knees)
-        echo(
-            f"{len(knees)} of {len(ended)} runs estimated a knee: mean {mean:.3g}/s, spread {pstdev(knees) / mean:.1%} of it"
-        )

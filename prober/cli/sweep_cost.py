@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from math import inf
 from typing import Self
 
-from prober.config.sweep import SweepSpec
 from prober.config.target import DAY_S, BudgetSpec, TargetSpec, estimate_per_day, needs_of
 from prober.config.units import counted
 from prober.features.capacity.cron import max_due_times, shortest_gap_s
@@ -49,7 +48,14 @@ class SweepCost:
         if sweep is None:
             return None
         prompt, completion = sweep.workload.mean_tokens()
-        bounds = list(_limits(sweep, spec, prompt, completion))
+        limits, dollars = sweep.limits, _amount(spec.budget, "cost", prompt, completion)
+        bounds: list[tuple[float, str]] = []
+        if limits.requests is not None:
+            bounds.append((limits.requests, "sweep.limits.requests"))
+        if limits.tokens is not None:
+            bounds.append((limits.tokens / (prompt + completion), "sweep.limits.tokens"))
+        if limits.cost is not None and dollars:
+            bounds.append((limits.cost / dollars, "sweep.limits.cost"))
         explicit = bool(bounds)
         if not explicit:
             time = f"no limit but its rates and the {sweep.limits.time:g} s of sweep.limits.time"
@@ -150,16 +156,6 @@ def _unmeasured_demand(spec: TargetSpec) -> str | None:
         f"{needed_s:.0f} s without one to be measured: headroom is then unknown, and LLMHeadroomLow cannot fire; sweep less often "
         "(schedule, min_gap), or lower sweep.limits.time"
     )
-
-
-def _limits(sweep: SweepSpec, spec: TargetSpec, prompt: float, completion: float) -> Iterator[tuple[float, str]]:
-    """(requests, text) of each limit in `sweep.limits`, at the workload's mean lengths."""
-    if sweep.limits.requests is not None:
-        yield sweep.limits.requests, "sweep.limits.requests"
-    if sweep.limits.tokens is not None:
-        yield sweep.limits.tokens / (prompt + completion), "sweep.limits.tokens"
-    if sweep.limits.cost is not None and (dollars := _amount(spec.budget, "cost", prompt, completion)):
-        yield sweep.limits.cost / dollars, "sweep.limits.cost"
 
 
 def _left(spec: TargetSpec) -> dict[str, float]:

@@ -95,6 +95,9 @@ class PageListener(Protocol):
 class PageSource(Protocol):
     """Reads the page of one engine."""
 
+    async def run(self) -> None:
+        """Read until cancelled, or until it is known that this engine has no page."""
+
     async def read(self) -> bool:
         """Read once, and call the listener; False if it is known that this engine has no page."""
 

@@ -16,7 +16,7 @@ from prober.measure.result import ProbeResult
 from prober.measure.timeline_text import format_duration
 from prober.results.disturbance import BLOCK_S, QS, Ratio, ratios_text, ttft_blocks, ttft_ratios
 from prober.results.stage_parts import most_often
-from prober.statistics.quantiles import MIN_SAMPLES_BY_QUANTILE, Quantile, quantiles
+from prober.statistics.quantiles import MIN_SAMPLES_BY_QUANTILE, Quantile, percentile_name, quantiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,23 +53,19 @@ class AdapterUse:
     def text(self) -> str:
         """The comparison as a sentence without a full stop at the end."""
         first = _phrase(self.first_uses, "first uses", self.failed_first_uses, self.first_ttft)
-        if not self.loaded:
-            return f"{self.adapters} adapters: TTFT of {first}, of no request to a loaded adapter{self._others()}"
-        loaded = _phrase(self.loaded, "requests to loaded adapters", self.failed_loaded, self.loaded_ttft)
-        if self.ratios:
+        loaded = "no request to a loaded adapter"
+        if self.loaded:
+            loaded = _phrase(self.loaded, "requests to loaded adapters", self.failed_loaded, self.loaded_ttft)
             ratios = f"first uses relative to loaded: {ratios_text(self.ratios)}"
-        else:
-            ratios = f"no ratio: too few requests, too few blocks of {BLOCK_S:g} s, or too many failed"
-        return f"{self.adapters} adapters: TTFT of {first}, of {loaded}; {ratios}{self._others()}"
-
-    def _others(self) -> str:
+            few = f"no ratio: too few requests, too few blocks of {BLOCK_S:g} s, or too many failed"
+            loaded += f"; {ratios if self.ratios else few}"
         why = "due before the adapter had answered, or after some other adapters"
-        unclear = (f"; {self.unclear:,} are neither ({why})",) if self.unclear else ()
+        unclear = f"; {self.unclear:,} are neither ({why})" if self.unclear else ""
         failures = (
             f"; {adapter}: {count:,} of {sent:,} not answered, most often {reason}"
             for adapter, sent, count, reason in self.unanswered
         )
-        return "".join((*unclear, *failures))
+        return f"{self.adapters} adapters: TTFT of {first}, of {loaded}{unclear}{''.join(failures)}"
 
 
 def kinds_of_use(probes: Iterable[ProbeResult]) -> KindsOfUse:
@@ -133,6 +129,6 @@ def _quantiles(probes: Sequence[ProbeResult]) -> tuple[Quantile, ...]:
 def _phrase(count: int, kind: str, failed: int, ttft: Sequence[Quantile]) -> str:
     text = f"{count:,} {kind}" + (f" ({failed:,} failed)" if failed else "")
     if ttft:
-        return f"{text} {', '.join(f'p{100 * q.q:.4g} {format_duration(q.estimate)}' for q in ttft)}"
+        return f"{text} {', '.join(f'{percentile_name(q.q)} {format_duration(q.estimate)}' for q in ttft)}"
     needed = MIN_SAMPLES_BY_QUANTILE[QS[0]]
     return f"{text} (no quantile: p50 takes {needed})" if count < needed else f"{text} (no quantile)"

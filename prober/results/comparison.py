@@ -41,6 +41,11 @@ class Compared:
     b: Quantile | None = None
     workload: str = ""
 
+    @property
+    def place(self) -> str:
+        """Text such as `chat ttft_p50 at 4/s`."""
+        return f"{self.workload} {self.axis} at {self.rate_per_s:g}/s".lstrip()
+
 
 @dataclass(frozen=True, slots=True)
 class Risk:

@@ -76,6 +76,12 @@ def with_context(
     is_disputed = "gpu_count" in disagreements
     is_number = re.fullmatch(r"[1-9][0-9]{0,5}", context.gpu_count or "")
     gpus = int(is_number[0]) if is_number and not is_disputed else None
+    decode_limit = result.decode_limit
+    if decode_model is not None and context.gpu is not None and gpus is not None:
+        bandwidth = memory_bandwidth(context.gpu)
+        if not isinstance(bandwidth, UnknownFigure):
+            bytes_per_token = decode_model.active_parameters * decode_model.bytes_per_weight
+            decode_limit = DecodeLimit(context.gpu, gpus, bandwidth, bytes_per_token)
     return replace(
         result,
         target=replace(
@@ -88,7 +94,7 @@ def with_context(
         disagreements=tuple(disagreements.values()),
         prices=replace(result.prices, gpu_per_hour=result.prices.gpu_per_hour if gpu_price is None else gpu_price),
         stages=tuple(replace(stage, gpus=gpus) for stage in result.stages) if gpus or is_disputed else result.stages,
-        decode_limit=_decode_limit(decode_model, context.gpu, gpus) or result.decode_limit,
+        decode_limit=decode_limit,
     )
 
 
@@ -150,15 +156,6 @@ def _settle(facts: list[Fact]) -> list[Fact]:
     sources = ", ".join(dict.fromkeys(fact.source for fact in same))
     disagreeing = {fact.value: fact for fact in reversed(rest) if fact not in same}
     return [replace(fullest, source=sources), *disagreeing.values()]
-
-
-def _decode_limit(model: DecodeModel | None, gpu: str | None, gpus: int | None) -> DecodeLimit | None:
-    if model is None or gpu is None or gpus is None:
-        return None
-    bandwidth = memory_bandwidth(gpu)
-    if isinstance(bandwidth, UnknownFigure):
-        return None
-    return DecodeLimit(gpu, gpus, bandwidth, model.active_parameters * model.bytes_per_weight)
 
 
 def _number(text: str) -> float | None:

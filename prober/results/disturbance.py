@@ -27,7 +27,7 @@ from prober.measure.result import ProbeResult
 from prober.measure.slo_events import count_events
 from prober.measure.timeline_text import format_duration
 from prober.statistics.clustered_quantiles import clustered_quantiles, student_t_975
-from prober.statistics.quantiles import Quantile
+from prober.statistics.quantiles import Quantile, percentile_name
 from prober.statistics.sequential_test import Observations, evidence
 
 BLOCK_S = 5.0
@@ -85,35 +85,22 @@ class Disturbance:
         """The effect as sentences without a full stop at the end."""
         early = f", ended early and its requests in flight cut: {self.ended}" if self.ended else ""
         span = f"{self.name} was sent for {self.end_s - self.begin_s:.3g} s{early}"
-        return (
-            f"{span}. Beside it {self.bad:,} of {self.events:,} bad by {self.slo}; {self._ratios()}. {self._recovery()}"
-        )
-
-    def _ratios(self) -> str:
+        before, beside = self.samples
+        ratios = f"TTFT beside it relative to that before: {ratios_text(self.ratios)}"
         if not self.ratios:
-            before, beside = self.samples
-            counts = (
-                f"too few requests ({beside:,} and {before:,}), too few blocks of {BLOCK_S:g} s, or too many failed"
-            )
-            return f"no ratio of TTFT beside it to that before: {counts}"
-        return f"TTFT beside it relative to that before: {ratios_text(self.ratios)}"
+            few = f"too few requests ({beside:,} and {before:,}), too few blocks of {BLOCK_S:g} s, or too many failed"
+            ratios = f"no ratio of TTFT beside it to that before: {few}"
+        return f"{span}. Beside it {self.bad:,} of {self.events:,} bad by {self.slo}; {ratios}. {self._recovery()}"
 
     def _recovery(self) -> str:
         recovery = self.recovery
         counts = f"{recovery.bad:,} of {recovery.events:,} bad"
+        least, most = format_duration(recovery.lower_s), format_duration(recovery.upper_s)
         match recovery.state:
             case "recovered":
-                assert recovery.lower_s is not None
-                assert recovery.upper_s is not None
-                span = (
-                    f"at most {format_duration(recovery.upper_s)}"
-                    if recovery.lower_s == 0
-                    else f"{format_duration(recovery.lower_s)} to {format_duration(recovery.upper_s)}"
-                )
+                span = f"{least} to {most}" if recovery.lower_s else f"at most {most}"
                 return f"Recovery: {span} after its end ({counts} since)"
             case "not_seen":
-                assert recovery.lower_s is not None
-                least = format_duration(recovery.lower_s)
                 return f"Recovery: at least {least} after its end, not shown within the time watched ({counts})"
             case "failed_before":
                 return f"Recovery: none to measure, {self.slo} failed before it already ({counts})"
@@ -191,7 +178,7 @@ def ttft_ratios(before: Sequence[ProbeResult], beside: Sequence[ProbeResult]) ->
 
 def ratios_text(ratios: Iterable[Ratio]) -> str:
     """Ratios with their intervals, as a phrase."""
-    return ", ".join(f"p{100 * r.q:.4g} {r.estimate:.3g} times ({r.lower:.3g} to {r.upper:.3g})" for r in ratios)
+    return ", ".join(f"{percentile_name(r.q)} {r.estimate:.3g} times ({r.lower:.3g} to {r.upper:.3g})" for r in ratios)
 
 
 def _ratio(first: Quantile, second: Quantile) -> Ratio | None:

@@ -5,7 +5,7 @@ Tools for vLLM's file get its lists with one value per request (seconds) and, if
 names.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -16,7 +16,6 @@ from typing_extensions import TypedDict  # as pydantic needs it before Python 3.
 from prober.results.result import LATENCIES, OPEN_LOOP, Request, Result, Stage
 from prober.results.stage import moments, total
 from prober.results.strict_json import Reader, Unreadable, dumps
-from prober.statistics.quantiles import Quantile
 
 KEY = "llm_slo_prober"
 FORMAT = 7
@@ -59,11 +58,16 @@ _READER = Reader(_File)
 
 def to_json(result: Result) -> str:
     """The file's text."""
-    rows = result.requests
+    rows, target, load = result.requests, result.target, result.load
     columns = {name: [getattr(row, name) for row in rows] for name in _OWN}
     stages = [{"name": stage.name, **statistics(result, (stage,))} for stage in result.stages]
     file = {
-        **_run(result),
+        "date": datetime.fromtimestamp(result.started_unix_s, UTC).strftime("%Y%m%d-%H%M%S"),
+        "endpoint_type": {"chat": "openai-chat", "completions": "openai"}.get(target.api or "", target.api),
+        "backend": target.engine,
+        "model_id": target.model,
+        "burstiness": 1.0 if load.arrivals == "poisson" else None,
+        "max_concurrency": None if load.arrivals in OPEN_LOOP else load.max_in_flight,
         **statistics(result, result.stages),
         "input_lens": [row.prompt_tokens or 0 for row in rows],
         "output_lens": [row.output_tokens or 0 for row in rows],
@@ -138,26 +142,10 @@ def statistics(result: Result, stages: Sequence[Stage]) -> dict[str, Any]:
         for quantile in stage.latencies.get(latency, ()):
             if quantile.q == 0.5:
                 figures[f"median_{name}_ms"] = quantile.estimate * 1e3
-            figures[f"p{_percent(quantile)}_{name}_ms"] = quantile.estimate * 1e3
+            figures[f"p{quantile.q * 100:g}_{name}_ms"] = quantile.estimate * 1e3
         for quantile in stage.at_least.get(latency, ()):
-            figures[f"p{_percent(quantile)}_{name}_ms_at_least"] = quantile.estimate * 1e3
+            figures[f"p{quantile.q * 100:g}_{name}_ms_at_least"] = quantile.estimate * 1e3
     return figures
-
-
-def _percent(quantile: Quantile) -> str:
-    return f"{float(f'{quantile.q * 100:.6g}'):g}"
-
-
-def _run(result: Result) -> dict[str, Any]:
-    target, load = result.target, result.load
-    return {
-        "date": datetime.fromtimestamp(result.started_unix_s, UTC).strftime("%Y%m%d-%H%M%S"),
-        "endpoint_type": {"chat": "openai-chat", "completions": "openai"}.get(target.api or "", target.api),
-        "backend": target.engine,
-        "model_id": target.model,
-        "burstiness": 1.0 if load.arrivals == "poisson" else None,
-        "max_concurrency": None if load.arrivals in OPEN_LOOP else load.max_in_flight,
-    }
 
 
 def _requests(file: _File, stages: int, source: str) -> tuple[Request, ...]:
@@ -172,15 +160,15 @@ def _requests(file: _File, stages: int, source: str) -> tuple[Request, ...]:
     for i, stage in enumerate(own["stage"]):
         if not 0 <= stage < stages:
             raise Unreadable(f"{source}: {KEY}.requests.stage[{i}]: is {stage}, but there are {stages} stages")
-    return tuple(_request(dict(zip(columns, row, strict=True))) for row in zip(*columns.values(), strict=True))
-
-
-def _request(row: Mapping[str, Any]) -> Request:
-    return Request(
-        **{name: row[name] for name in _OWN},
-        start_s=row["start_times"],
-        error="" if row["errors"] == row["outcome"] else row["errors"],
-        ttft_s=row["ttfts"] or None,
-        itls_s=row["itls"],
-        e2e_s=row["latencies"] or None,
+    rows = (dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True))
+    return tuple(
+        Request(
+            **{name: row[name] for name in _OWN},
+            start_s=row["start_times"],
+            error="" if row["errors"] == row["outcome"] else row["errors"],
+            ttft_s=row["ttfts"] or None,
+            itls_s=row["itls"],
+            e2e_s=row["latencies"] or None,
+        )
+        for row in rows
     )

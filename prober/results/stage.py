@@ -1,7 +1,7 @@
 """Builds a stage and its rows from its probes, and from readings of the engine's metrics page and the GPUs."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from statistics import fmean, pstdev
@@ -18,9 +18,8 @@ from prober.results.refused_requests import refused_requests
 from prober.results.result import LATENCIES, Request, Stage, Use
 from prober.results.stage_parts import prompt_tokens_of, reasoning_of, series_of, tool_calls_of
 from prober.statistics.clustered_quantiles import clustered_quantiles
-from prober.statistics.quantiles import MIN_SAMPLES_BY_QUANTILE, Quantile, quantile_bounds, quantiles
+from prober.statistics.quantiles import REPORTED_QUANTILES, Quantile, quantile_bounds, quantiles
 
-QS = (*MIN_SAMPLES_BY_QUANTILE, 1.0)
 FAR_TAIL, MIN_FAR_TAIL_SAMPLES = 0.999, 1_000  # of fewer samples that quantile is the maximum, so it is not stated
 MAX_CUT_RATIO = 0.05  # of a stage's requests: with more of them cut in flight, TPOT is not known, as those answered were the quick ones
 _ANSWERED = frozenset(outcome.value for outcome in ANSWERED)
@@ -118,8 +117,14 @@ def stage_of_requests(
         sent=len(requests),
         answered=len(answered),
         outcomes=dict(Counter(row.outcome for row in requests).most_common()),
-        latencies=latencies(requests),
-        at_least=at_least(requests),
+        latencies=_stated({latency: quantiles_of(latency, requests) for latency in LATENCIES}),
+        at_least=_stated(
+            {
+                latency: quantile_bounds(values, REPORTED_QUANTILES, censored(latency, requests))
+                for latency, values in samples(requests).items()
+                if latency != "itl"
+            }
+        ),
         prompt_tokens=total(row.prompt_tokens for row in answered),
         output_tokens=total(row.output_tokens for row in answered),
     )
@@ -166,33 +171,21 @@ def is_stated(q: float, count: int) -> bool:
     return q != FAR_TAIL or count >= MIN_FAR_TAIL_SAMPLES
 
 
-def _stated(values: Iterable[Quantile]) -> tuple[Quantile, ...]:
-    return tuple(value for value in values if is_stated(value.q, value.count))
+def _stated(by_latency: Mapping[str, Sequence[Quantile]]) -> dict[str, tuple[Quantile, ...]]:
+    """The quantiles that are stated, of latencies with any."""
+    stated = {
+        latency: tuple(value for value in values if is_stated(value.q, value.count))
+        for latency, values in by_latency.items()
+    }
+    return {latency: values for latency, values in stated.items() if values}
 
 
-def quantiles_of(latency: str, requests: Iterable[Request], qs: Sequence[float] = QS) -> list[Quantile]:
+def quantiles_of(latency: str, requests: Iterable[Request], qs: Sequence[float] = REPORTED_QUANTILES) -> list[Quantile]:
     """Known quantiles of one latency, empty without samples. Gaps of one answer are correlated: intervals of ITL are by request."""
     rows = list(requests)
     if latency == "itl":
         return clustered_quantiles([row.itls_s for row in _timed(rows)], qs)
     return quantiles(samples(rows)[latency], qs, censored(latency, rows))
-
-
-def latencies(requests: Iterable[Request]) -> dict[str, tuple[Quantile, ...]]:
-    """Quantiles by latency, of latencies with samples."""
-    rows = list(requests)
-    return {latency: stated for latency in LATENCIES if (stated := _stated(quantiles_of(latency, rows)))}
-
-
-def at_least(requests: Iterable[Request]) -> dict[str, tuple[Quantile, ...]]:
-    """Lower bounds of the quantiles that are not known, by latency."""
-    rows = list(requests)
-    return {
-        latency: stated
-        for latency in LATENCIES
-        if latency != "itl"
-        and (stated := _stated(quantile_bounds(samples(rows)[latency], QS, censored(latency, rows))))
-    }
 
 
 def use_of(readings: Sequence[EngineSignals], devices: Sequence[Sequence[GpuReading]]) -> Use:

@@ -11,7 +11,7 @@ from prober.measure.outcome import ANSWERED
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
 from prober.measure.timeline_text import format_duration
-from prober.statistics.quantiles import MIN_SAMPLES_BY_QUANTILE, Quantile, quantiles
+from prober.statistics.quantiles import REPORTED_QUANTILES, Quantile, percentile_name, quantiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +35,8 @@ class Series:
 
     def text(self) -> str:
         """TTFT and share of the cached prompt, as a phrase."""
-        shown = [quantile for quantile in self.ttft if quantile.q in (0.5, 0.99)]
-        times = (
-            f"p{100 * quantile.q:.4g} {format_duration(quantile.estimate)}{'' if quantile.has_enough_samples else '*'}"
-            for quantile in shown
-        )
-        ttft = f"TTFT {', '.join(times)}" if shown else "no TTFT"
+        times = median_and_p99_text(self.ttft, marks_median=True)
+        ttft = f"TTFT {times}" if times else "no TTFT"
         cached = f", {self.cached_tokens / self.prompt_tokens:.0%} of the prompt cached" if self.prompt_tokens else ""
         failed = f", {self.unanswered:,} not answered, most often {self.reason}" if self.unanswered else ""
         return f"{self.name} {ttft} of {self.requests:,}{cached}{failed}"
@@ -70,7 +66,7 @@ def _series(name: str, sent: list[ProbeResult]) -> Series:
     return Series(
         name,
         len(probes),
-        tuple(quantiles(ttfts_s, (*MIN_SAMPLES_BY_QUANTILE, 1.0))),
+        tuple(quantiles(ttfts_s, REPORTED_QUANTILES)),
         sum(prompt for prompt, _ in known),
         sum(cached for _, cached in known),
         *most_often(probe for probe in sent if probe.outcome not in ANSWERED),
@@ -164,7 +160,7 @@ def tool_calls_of(probes: Iterable[ProbeResult]) -> ToolCalls | None:
     ]
     if not timelines:
         return None
-    qs = (*MIN_SAMPLES_BY_QUANTILE, 1.0)
+    qs = REPORTED_QUANTILES
     return ToolCalls(
         len(timelines),
         sum(timeline.calls > 0 for timeline in timelines),
@@ -241,7 +237,7 @@ def reasoning_of(probes: Iterable[ProbeResult]) -> Reasoning | None:
         len(counts),
         sum(reasoning for reasoning, _ in counts),
         sum(answer for _, answer in counts),
-        tuple(quantiles(first_answers_s, (*MIN_SAMPLES_BY_QUANTILE, 1.0))),
+        tuple(quantiles(first_answers_s, REPORTED_QUANTILES)),
         len(hidden),
         tuple(f"no {name} of {n:,}: {why}" for (name, why), n in Counter(whys).most_common() if why),
     )
@@ -255,11 +251,15 @@ def _is_unanswered(timeline: Timeline) -> bool:
     return timeline.first_answer_ns is None and (shows_reasoning or not is_hidden)
 
 
-def median_and_p99_text(values: Iterable[Quantile]) -> str:
+def median_and_p99_text(values: Iterable[Quantile], *, marks_median: bool = False) -> str:
     """`p50 310 ms, p99 1.2 s*`, as far as they are among these; "" if neither is."""
-    return ", ".join(f"p{100 * value.q:.4g} {quantile_text(value)}" for value in values if value.q in (0.5, 0.99))
+    shown = (value for value in values if value.q in (0.5, 0.99))
+    return ", ".join(f"{percentile_name(value.q)} {quantile_text(value, marks_median=marks_median)}" for value in shown)
 
 
-def quantile_text(quantile: Quantile) -> str:
-    """The estimate, of seconds; a star marks one of too few samples, but for the median."""
-    return f"{format_duration(quantile.estimate)}{'' if quantile.has_enough_samples or quantile.q == 0.5 else '*'}"
+def quantile_text(quantile: Quantile | None, *, marks_median: bool = True) -> str:
+    """The estimate, of seconds, with a star if it is of too few samples; a dash for None. marks_median: also if it is the median."""
+    if quantile is None:
+        return "–"
+    is_marked = not quantile.has_enough_samples and (marks_median or quantile.q != 0.5)
+    return f"{format_duration(quantile.estimate)}{'*' if is_marked else ''}"

@@ -30,7 +30,9 @@ class Reader:
             return self._validator.validate_json(orjson.dumps(document), strict=True)
         except ValidationError as problem:
             mistake = problem.errors(include_url=False, include_context=False)[0]
-            text = "is missing" if mistake["type"] == "missing" else _wrong(mistake["input"], mistake["msg"])
+            value, message = repr(mistake["input"]), mistake["msg"]
+            shown = value if len(value) <= MAX_SHOWN_CHARS else f"{value[: MAX_SHOWN_CHARS - 1]}…"
+            text = f"is {shown}; {message[0].lower()}{message[1:]}" if mistake["type"] != "missing" else "is missing"
             keys = (f"[{key}]" if isinstance(key, int) else f".{key}" for key in mistake["loc"])
             raise Unreadable(f"{source}: {(path + ''.join(keys)).removeprefix('.')}: {text}") from None
         except TypeError as problem:  # larger integers and deeper nesting than any result has
@@ -57,9 +59,3 @@ def _without_defaults(schema: Any) -> Any:
             return _without_defaults(schema["schema"])
         return {key: _without_defaults(value) for key, value in schema.items()}
     return [_without_defaults(part) for part in schema] if isinstance(schema, list) else schema
-
-
-def _wrong(value: Any, message: str) -> str:
-    text = repr(value)
-    text = text if len(text) <= MAX_SHOWN_CHARS else text[: MAX_SHOWN_CHARS - 1] + "…"
-    return f"is {text}; {message[0].lower()}{message[1:]}"

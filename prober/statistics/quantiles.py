@@ -7,6 +7,12 @@ from dataclasses import dataclass
 
 # With fewer samples a quantile is marked as uncertain and is not compared with a threshold.
 MIN_SAMPLES_BY_QUANTILE = {0.5: 20, 0.75: 40, 0.9: 100, 0.95: 200, 0.99: 1_000, 0.999: 100_000}
+REPORTED_QUANTILES = (*MIN_SAMPLES_BY_QUANTILE, 1.0)
+
+
+def percentile_name(q: float) -> str:
+    """Text such as `p99.9`; `max` for 1."""
+    return "max" if q == 1 else f"p{q * 100:g}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from prober.cli.compare import Cards
+from prober.features.experiments.compare_run import Cards
 from prober.features.experiments.report import comparison_report
 from prober.features.experiments.result_reader import read_any
 from prober.measure.gpu_reading import GpuReading

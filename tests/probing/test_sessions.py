@@ -14,8 +14,6 @@ from unittest.mock import patch
 
 import pytest
 
-from prober.cli.sending import Sending, Watched
-from prober.cli.session import Session
 from prober.config.load import load
 from prober.config.rows import Row
 from prober.config.target import TargetSpec
@@ -24,11 +22,13 @@ from prober.features.capacity.estimate_process import EstimateFailed
 from prober.features.capacity.sweep_plan import plan_of
 from prober.features.capacity.sweep_runner import SweepRunner
 from prober.features.engines.page_reader import PageReader
+from prober.features.experiments.matrix_run import RowRun
 from prober.measure.engines import DIALECTS
 from prober.measure.outcome import ANSWERED, Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.warmup import WarmUpLength
 from prober.probing.probe import Launch, LocalRun
+from prober.probing.session import Session
 from prober.probing.target import Target
 from prober.probing.worker import Worker
 from prober.probing.workers import WorkerProcess, Workers
@@ -191,7 +191,8 @@ slos: {{good: {{signal: ttft, threshold: 5s, objective: 50%}}}}
 async def row(url: str, workload: SessionWorkload, launch: Launch, **load: Any) -> list[ProbeResult]:
     """A row of `prober matrix`."""
     clock = make_clock()
-    session = Watched(loaded(url), clock, launch)
+    session = Session(loaded(url), clock, None, launch=launch)
+    session.rng = Random(3)
     session.target.prompt_calibration = None
     spec = Row.model_validate(
         {
@@ -203,9 +204,9 @@ async def row(url: str, workload: SessionWorkload, launch: Launch, **load: Any) 
     )
     try:
         await session.target.identify()
-        sending = Sending(session, spec, Random(3), WarmUpLength(2, None), lambda: None)
-        await sending.run()
-        return sending.results
+        run = RowRun(session, spec, WarmUpLength(2, None))
+        await run.run()
+        return run.results
     finally:
         clock.close()
 
@@ -230,7 +231,7 @@ async def gate(url: str, workload: SessionWorkload, launch: Launch) -> list[Prob
     """As `gate` and `compare` send."""
     clock = make_clock()
     try:
-        session = Session(loaded(url), clock, launch)
+        session = Session(loaded(url), clock, None, launch=launch)
         drawer = RequestGenerator(workload, Random(5))
         times = poisson(3.0, Random(5), clock.now_ns() + 10**9)
         async with aclosing(session.ordered(drawer, (next(times) for _ in range(70)))) as ordered:

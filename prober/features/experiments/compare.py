@@ -150,12 +150,17 @@ def stored_rounds(a: Result, b: Result, rounds: int) -> list[Round]:
     requests_of_a, requests_of_b = _by_rate(a), _by_rate(b)
     stored: list[Round] = []
     for workload, rate_per_s in sorted(set(requests_of_a) & set(requests_of_b)):
-        blocks_of_a, blocks_of_b = (
-            _blocks(requests[workload, rate_per_s], rounds) for requests in (requests_of_a, requests_of_b)
-        )
-        if blocks_of_a and blocks_of_b:
-            pairs = zip(blocks_of_a, blocks_of_b, strict=True)
-            stored += [Round(rate_per_s, *pair, alike=False, workload=workload) for pair in pairs]
+        sides = [
+            sorted(requests[workload, rate_per_s], key=lambda request: request.start_s or 0.0)
+            for requests in (requests_of_a, requests_of_b)
+        ]
+        sizes = [len(requests) // rounds for requests in sides]
+        if min(sizes) >= MIN_BLOCK_REQUESTS:
+            for number in range(rounds):
+                block_a, block_b = (
+                    requests[number * size : (number + 1) * size] for requests, size in zip(sides, sizes, strict=True)
+                )
+                stored.append(Round(rate_per_s, block_a, block_b, alike=False, workload=workload))
     if not stored:
         raise ValueError(
             f"there is no rate at which both have {rounds * MIN_BLOCK_REQUESTS} requests ({rounds} rounds of "
@@ -179,9 +184,28 @@ def compare(rounds: Sequence[Round], error: float = 0.05, slos: Sequence[Slo] = 
     """Every axis at every rate. The probability of any wrong claim of a difference is at most `error` (Holm)."""
     rows = _rows(rounds, axes(slos))
     ps = [(student_p_value if row.are_batches else wilcoxon_p_value)(row.figures) for row in rows]
-    return [
-        _compared(row, p, p_adjusted, error) for row, p, p_adjusted in zip(rows, ps, holm_adjusted(ps), strict=True)
-    ]
+    compared: list[Compared] = []
+    for row, p, p_adjusted in zip(rows, ps, holm_adjusted(ps), strict=True):
+        axis, of_row, effect = row.axis, row.rounds, row.effect(CONFIDENCE)
+        b_is_better = (effect.estimate > 0) != axis.lower_is_better
+        compared.append(
+            Compared(
+                axis=axis.name,
+                rate_per_s=of_row[0].rate_per_s,
+                ratio=axis.ratio,
+                rounds=len(row.figures),
+                effect=_scaled(axis, effect.estimate),
+                lower=None if effect.lower is None else _scaled(axis, effect.lower),
+                upper=None if effect.upper is None else _scaled(axis, effect.upper),
+                p=p,
+                p_adjusted=p_adjusted,
+                better=None if p_adjusted > error else "b" if b_is_better else "a",
+                a=_pooled(axis, [request for of_round in of_row for request in of_round.a]),
+                b=_pooled(axis, [request for of_round in of_row for request in of_round.b]),
+                workload=of_row[0].workload,
+            )
+        )
+    return compared
 
 
 def risks(
@@ -333,7 +357,7 @@ def reservations(a: Target, b: Target, rounds: Sequence[Round], results: Sequenc
     groups = Counter((row.workload, row.rate_per_s) for row in rounds)
     merged = [axis for axis in results if 2 * axis.rounds <= groups[axis.workload, axis.rate_per_s]]
     if merged:
-        counts = (f"{axis.workload} {axis.axis} at {axis.rate_per_s:g}/s: {axis.rounds}".lstrip() for axis in merged)
+        counts = (f"{axis.place}: {axis.rounds}" for axis in merged)
         sentences.append(
             "successive requests are so alike that rounds are not independent, and count as fewer "
             f"({', '.join(counts)}): it takes more requests, or more rounds, to show a difference there"
@@ -363,28 +387,6 @@ def _properties(target: Target) -> dict[str, str]:
         "api": target.api,
     }
     return {name: value for name, value in values.items() if value} | dict(target.flags)
-
-
-def _compared(row: _Row, p: float, p_adjusted: float, error: float) -> Compared:
-    axis, rounds, effect = row.axis, row.rounds, row.effect(CONFIDENCE)
-    better: Side | None = None
-    if p_adjusted <= error:
-        better = "a" if (effect.estimate > 0) == axis.lower_is_better else "b"
-    return Compared(
-        axis.name,
-        rounds[0].rate_per_s,
-        axis.ratio,
-        len(row.figures),
-        _scaled(axis, effect.estimate),
-        None if effect.lower is None else _scaled(axis, effect.lower),
-        None if effect.upper is None else _scaled(axis, effect.upper),
-        p,
-        p_adjusted,
-        better,
-        _pooled(axis, [request for row in rounds for request in row.a]),
-        _pooled(axis, [request for row in rounds for request in row.b]),
-        rounds[0].workload,
-    )
 
 
 def _pooled(axis: Axis, requests: Requests) -> Quantile | None:
@@ -432,7 +434,7 @@ def _log(latency: str) -> Callable[[Request], float | None]:
 
 def _throughput(row: Round) -> float | None:
     """Axis figure: ln of the ratio of output tokens per second."""
-    of_a, of_b = _tokens_per_s(row.a), _tokens_per_s(row.b)
+    of_a, of_b = map(_tokens_per_s, (row.a, row.b))
     return None if of_a is None or of_b is None else math.log(of_b / of_a)
 
 
@@ -540,12 +542,3 @@ def _counts(result: Result) -> str:
         for (workload, rate_per_s), requests in sorted(_by_rate(result).items())
     ]
     return " and ".join(counts) or "none"
-
-
-def _blocks(requests: list[Request], blocks: int) -> list[list[Request]]:
-    """`blocks` blocks of equal size, in time order; none if they would be shorter than MIN_BLOCK_REQUESTS."""
-    size = len(requests) // blocks
-    if size < MIN_BLOCK_REQUESTS:
-        return []
-    ordered = sorted(requests, key=lambda request: request.start_s or 0.0)
-    return [ordered[number * size : (number + 1) * size] for number in range(blocks)]

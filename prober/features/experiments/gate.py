@@ -34,7 +34,7 @@ from prober.measure.slo_events import count_events, max_events_per_probe, mean_e
 from prober.results.cost import CostFinding
 from prober.results.refused_requests import MAX_REFUSED_RATIO, NOT_COUNTED, RefusedRequests, refused_requests
 from prober.results.result import Decision, Request
-from prober.statistics.quantiles import quantiles
+from prober.statistics.quantiles import percentile_name, quantiles
 from prober.statistics.sequential_test import (
     ERROR,
     Evidence,
@@ -80,7 +80,7 @@ class Reference:
     @property
     def name(self) -> str:
         """Name of the question, such as `ttft p50 of baseline`."""
-        return f"{self.latency} p{self.q * 100:g} of baseline"
+        return f"{self.latency} {percentile_name(self.q)} of baseline"
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,9 +388,14 @@ class Gate:
             return "; ".join(f"{finding.name}: {observed_share(finding)}" for finding in findings)
         if state == "not_judged":
             return ""
-        undecided = "; ".join(_undecided(finding) for finding in findings if finding.evidence == "undecided")
+        undecided = []
+        for finding in findings:
+            if finding.evidence == "undecided":
+                more = f", some {finding.more} more requests may show it" if finding.more else ""
+                bounds = f"in truth {100 * finding.lower:.2g}% to {100 * finding.upper:.2g}%"
+                undecided.append(f"{finding.name}: {observed_share(finding)}, {bounds}{more}")
         late = f"; {not_counted} of {len(self._results)} were not counted" if not_counted else ""
-        return f"undecided after {len(self._results)} requests: {undecided}{late}"
+        return f"undecided after {len(self._results)} requests: {'; '.join(undecided)}{late}"
 
 
 def decision(verdict: Verdict, rollback_risk: str | None) -> Decision | None:
@@ -431,7 +436,7 @@ def reference(baseline: Sequence[Request], latency: Latency, q: float, material:
     (quantile,) = quantiles(values, (q,)) or (None,)
     if quantile is None or quantile.lower is None or quantile.upper is None or math.isinf(quantile.upper):
         needed = least_samples(q)
-        why = f"are too few for its p{q * 100:g}" if len(values) < needed else f"fail too often for its p{q * 100:g}"
+        why = f"{'are too few' if len(values) < needed else 'fail too often'} for its {percentile_name(q)}"
         raise ValueError(
             f"the baseline's {len(values)} requests with a {latency.upper()} {why}; keep one of {max(needed, 300)} or more"
         )
@@ -513,9 +518,3 @@ def _slower(limits: Reference) -> Callable[[ProbeResult | None], Judged]:
         return 1, value > limits.sure_s, value > limits.slower_s
 
     return judge
-
-
-def _undecided(finding: Finding) -> str:
-    more = f", some {finding.more} more requests may show it" if finding.more else ""
-    bounds = f"in truth {100 * finding.lower:.2g}% to {100 * finding.upper:.2g}%"
-    return f"{finding.name}: {observed_share(finding)}, {bounds}{more}"

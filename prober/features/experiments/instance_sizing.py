@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from prober.results.capacity import Capacity
 from prober.results.cost import HOUR_S, MILLION
 from prober.results.result import Result
+from prober.results.stage import total
 from prober.results.stop_reason import ending
 
 
@@ -70,28 +71,6 @@ def size(result: Result, demand: Demand, gpus_per_instance: int, gpu_price: floa
 
     gpu_price: dollars per hour. Raises ValueError for an invalid demand or price.
     """
-    _check(demand)
-    if gpu_price is not None and not 0 <= gpu_price < math.inf:
-        raise ValueError(f"a GPU for {gpu_price:g} dollars per hour: a price is a finite number, 0 or more")
-    capacity = _per_instance(result)
-    if isinstance(capacity, Refused):
-        return capacity
-    slo, per_instance, reached = capacity
-    needed = max(demand.fewest, math.ceil(demand.peak_per_s / (per_instance * (1 - demand.headroom)) - 1e-9))
-    if demand.most is not None and needed > demand.most:
-        return Refused(
-            f"{needed} instances are needed, {demand.most} are allowed: by the lower bound of {slo} they carry "
-            f"{demand.most * per_instance * (1 - demand.headroom):.3g}/s with the headroom, not {demand.peak_per_s:g}/s"
-        )
-    gpus = needed * gpus_per_instance
-    free = 1 - demand.peak_per_s / (needed * per_instance)
-    holds_without_one = demand.peak_per_s <= (needed - 1) * per_instance
-    is_alone = all(capacity.own is not None for capacity in result.capacities)
-    answer = Size(needed, gpus, per_instance, slo, free, reached, holds_without_one, is_alone)
-    return answer if gpu_price is None else _priced(result, answer, demand.peak_per_s, gpu_price)
-
-
-def _check(demand: Demand) -> None:
     if not demand.peak_per_s > 0:
         raise ValueError(f"a peak of {demand.peak_per_s:g}/s: it must be above 0")
     if not 0 <= demand.headroom < 1:
@@ -102,81 +81,91 @@ def _check(demand: Demand) -> None:
         raise ValueError(f"at least {demand.fewest} instances: at least 1 is needed")
     if demand.most is not None and demand.most < demand.fewest:
         raise ValueError(f"at most {demand.most} instances are fewer than at least {demand.fewest}")
+    if gpu_price is not None and not 0 <= gpu_price < math.inf:
+        raise ValueError(f"a GPU for {gpu_price:g} dollars per hour: a price is a finite number, 0 or more")
+    if reason := _why_unsizable(result):
+        return Refused(reason)
+    shapes = [found if found.own is None else found.of_shape(found.own) for found in result.capacities]
+    least = min(shapes, key=lambda capacity: (capacity.lower or 0.0, capacity.slo))
+    per_instance = least.lower or 0.0
+    needed = max(demand.fewest, math.ceil(demand.peak_per_s / (per_instance * (1 - demand.headroom)) - 1e-9))
+    if demand.most is not None and needed > demand.most:
+        return Refused(
+            f"{needed} instances are needed, {demand.most} are allowed: by the lower bound of {least.slo} they carry "
+            f"{demand.most * per_instance * (1 - demand.headroom):.3g}/s with the headroom, not {demand.peak_per_s:g}/s"
+        )
+    answer = Size(
+        instances=needed,
+        gpus=needed * gpus_per_instance,
+        per_instance=per_instance,
+        slo=least.slo,
+        free=1 - demand.peak_per_s / (needed * per_instance),
+        reached=least.estimate is not None,
+        holds_without_one=demand.peak_per_s <= (needed - 1) * per_instance,
+        is_alone=all(capacity.own is not None for capacity in result.capacities),
+    )
+    return answer if gpu_price is None else _priced(result, answer, demand.peak_per_s, gpu_price)
 
 
-def _per_instance(result: Result) -> tuple[str, float, bool] | Refused:
-    """(SLO, requests per second, knee was found) of the SLO with the lowest capacity."""
+def _why_unsizable(result: Result) -> str:
+    """Why the sweep shows no capacity of an instance at all SLOs, and the remedy; "" if it shows one."""
     if result.refused.is_too_many:
-        return Refused(f"the sweep is not judged ({result.refused}): sweep with requests that the target accepts")
+        return f"the sweep is not judged ({result.refused}): sweep with requests that the target accepts"
     if not result.capacities:
         why = f" ({ending(result.stop, result.stop_detail)})" if result.stop_detail else ""
-        return Refused(
+        return (
             f"a {result.kind} of {result.tool} holds no capacity{why}: run `prober sweep`, which finds it for each SLO"
         )
     if result.stop == "prober_late":
-        return Refused(
-            "the prober itself was late, so the sweep shows the limit of its machine: sweep again from one with a core free for it"
-        )
+        return "the prober itself was late, so the sweep shows the limit of its machine: sweep again from one with a core free for it"
     judged = {capacity.slo for capacity in result.capacities}
     for slo in result.slos:
         if slo.name not in judged:
-            return Refused(f"the sweep says nothing of the SLO {slo.name!r}: sweep again with it")
-    bounds: list[tuple[float, str, bool]] = []
+            return f"the sweep says nothing of the SLO {slo.name!r}: sweep again with it"
     for found in result.capacities:
         capacity = found if found.own is None else found.of_shape(found.own)
         if capacity.verdict == "below":
-            return Refused(
-                f"the SLO {capacity.slo!r} fails at {capacity.upper or 0:.3g}/s, and no lower rate is shown to hold"
-            )
+            return f"the SLO {capacity.slo!r} fails at {capacity.upper or 0:.3g}/s, and no lower rate is shown to hold"
         if capacity.lower is None or capacity.lower <= 0:
-            return Refused(_missing_data(result, capacity))
+            return _missing_data(capacity)
         if capacity.upper is not None and capacity.lower > capacity.upper:
-            return Refused(
+            return (
                 f"the capacity of the SLO {capacity.slo!r} is damaged: its lower bound {capacity.lower:g}/s is above the upper, "
                 f"{capacity.upper:g}/s: sweep again"
             )
-        bounds.append((capacity.lower, capacity.slo, capacity.estimate is not None))
-    lower, slo_name, reached = min(bounds)
-    return slo_name, lower, reached
+    return ""
 
 
-def _missing_data(result: Result, capacity: Capacity) -> str:
+def _missing_data(capacity: Capacity) -> str:
     """Reason for a capacity without a lower bound, and the remedy."""
     data, needed, evidence = f"{capacity.samples:,} requests", "", capacity.evidence
+    remedy = "sweep longer (raise --max-requests, --max-time or --max-rate), or with a laxer objective"
     if evidence is not None:
         data = f"{evidence.events:,} events at {evidence.rate_per_s:.3g}/s, {evidence.bad:,} of them bad"
-        needed = (
-            f"; about {evidence.needed:,} needed" if evidence.needed is not None else ", too many for its objective"
-        )
-    reason = f"the sweep has not enough data for the SLO {capacity.slo!r} ({data}{needed}): "
-    if evidence is not None and evidence.needed is None:
-        return reason + "sweep from a lower --min-rate, or with a laxer objective"
-    return reason + "sweep longer (raise --max-requests, --max-time or --max-rate), or with a laxer objective"
+        needed = f"; about {evidence.needed:,} needed" if evidence.needed is not None else ""
+        if evidence.needed is None:
+            needed = ", too many for its objective"
+            remedy = "sweep from a lower --min-rate, or with a laxer objective"
+    return f"the sweep has not enough data for the SLO {capacity.slo!r} ({data}{needed}): {remedy}"
 
 
 def _priced(result: Result, answer: Size, peak_per_s: float, gpu_price: float) -> Size | Refused:
-    means = [
-        (stage.answered, stage.prompt_tokens_per_request, stage.output_tokens_per_request)
-        for stage in result.stages
-        if stage.answered
-    ]
-    known = [(count, prompt, output) for count, prompt, output in means if prompt is not None and output is not None]
-    if not known or len(known) < len(means):
+    stages = [stage for stage in result.stages if stage.answered]
+    prompt, output = total(stage.prompt_tokens for stage in stages), total(stage.output_tokens for stage in stages)
+    if prompt is None or output is None:
         return Refused(
             "a price needs tokens, and the sweep's answers had no usage: let the server report it, or leave it out"
         )
-    answers = sum(count for count, _, _ in known)
-    prompt_per_s = peak_per_s * sum(count * prompt for count, prompt, _ in known) / answers
-    output_per_s = peak_per_s * sum(count * output for count, _, output in known) / answers
-    dollars = answer.gpus * gpu_price
+    dollars, answers = answer.gpus * gpu_price, sum(stage.answered for stage in stages)
 
-    def per_million(tokens_per_s: float) -> float | None:
+    def per_million(tokens: float) -> float | None:
+        tokens_per_s = peak_per_s * tokens / answers
         return dollars / HOUR_S / tokens_per_s * MILLION if tokens_per_s else None
 
     return replace(
         answer,
         dollars_per_hour=dollars,
-        dollars_per_million_prompt=per_million(prompt_per_s),
-        dollars_per_million_output=per_million(output_per_s),
-        dollars_per_million=per_million(prompt_per_s + output_per_s),
+        dollars_per_million_prompt=per_million(prompt),
+        dollars_per_million_output=per_million(output),
+        dollars_per_million=per_million(prompt + output),
     )

@@ -86,20 +86,26 @@ def judge(
     if interrupted:
         why = _joined(f"interrupted after {counted(len(results), 'request')}", str(refused))
         return Verdict(stage_name(row), "not_enough_data", why, findings)
-    texts = [
-        (f"{objective}: {_observed(finding)}", finding)
-        for (objective, _), finding in zip(questions, findings, strict=True)
-    ]
-    if failing := [text for text, finding in texts if finding.evidence == "fails"]:
-        return Verdict(
-            stage_name(row), "rejected", _joined(*failing, _most_often(results, BAD, "failed"), str(refused)), findings
-        )
-    if undecided := [f"{text}, {_bounds(finding)}" for text, finding in texts if finding.evidence == "undecided"]:
+    texts: dict[Evidence, list[str]] = {"holds": [], "fails": [], "undecided": []}
+    for (objective, _), finding in zip(questions, findings, strict=True):
+        text = f"{objective}: nothing to judge"
+        if finding.events:
+            share = f"{100 * finding.bad / finding.events:.3g}%, allowed {100 * finding.budget:.3g}%"
+            text = f"{objective}: {finding.bad:,} of {finding.events:,} bad, {share}"
+        if finding.evidence == "undecided":
+            more = f", some {finding.more:,} more requests may show it" if finding.more else ""
+            bounds = f"in truth {100 * finding.lower:.2g}% to {100 * finding.upper:.2g}%{more}"
+            text += f", {bounds if finding.events else 'no data'}"
+        texts[finding.evidence].append(text)
+    if texts["fails"]:
+        why = _joined(*texts["fails"], _most_often(results, BAD, "failed"), str(refused))
+        return Verdict(stage_name(row), "rejected", why, findings)
+    if texts["undecided"]:
         uncounted = _most_often(results, NOT_COUNTED, "not counted")
         loading_text = f"{counted(loading, 'request')} not sent: the engine said that it is loading or shutting down"
-        why = _joined(*undecided, uncounted, loading_text if loading else "", str(refused))
+        why = _joined(*texts["undecided"], uncounted, loading_text if loading else "", str(refused))
         return Verdict(stage_name(row), "not_enough_data", why, findings)
-    return Verdict(stage_name(row), "accepted", _joined(*(text for text, _ in texts), str(refused)), findings)
+    return Verdict(stage_name(row), "accepted", _joined(*texts["holds"], str(refused)), findings)
 
 
 def with_cost(verdict: Verdict, cost: CostFinding) -> Verdict:
@@ -141,7 +147,11 @@ def reservations(row: Row) -> list[str]:
     if row.requests is not None:
         count: float = row.requests
     elif row.rate is not None and row.duration is not None:
-        count = row.rate * _sent_share(row) * row.duration
+        count, workload = row.rate * row.duration, row.workload
+        if workload.think_time is not None and row.duration:  # turns that are due after the end are not sent
+            think_s = workload.think_time.mean() / 1e3
+            due = (max(0.0, 1 - turn * think_s / row.duration) for turn in range(workload.turns))
+            count *= sum(due) / workload.turns
     else:
         return []
     needed = [(objective, question.least(ERROR)) for objective, question in _questions(row)]
@@ -190,15 +200,6 @@ def wrong_answers(quality: tuple[int, int], requests: Iterable[Request]) -> str:
     reasons = Counter(request.error for request in requests if request.outcome == Outcome.WRONG_ANSWER)
     often = "".join(f", most often ({count:,}): {reason}" for reason, count in reasons.most_common(1))
     return f"{quality[1]:,} of {quality[0]:,} checked answers wrong{often}"
-
-
-def _sent_share(row: Row) -> float:
-    """Share of the requests of the row's rate that are due within its duration, without the time of answers."""
-    workload = row.workload
-    if workload.think_time is None or not row.duration:
-        return 1.0
-    think_s = workload.think_time.mean() / 1e3
-    return sum(max(0.0, 1 - turn * think_s / row.duration) for turn in range(workload.turns)) / workload.turns
 
 
 def as_sent(result: ProbeResult, latest_ns: float) -> ProbeResult:
@@ -280,19 +281,6 @@ def _questions(row: Row) -> list[tuple[str, Question]]:
         for name, part, share in kinds
         if slo.signal != "quality" or part.checks
     ]
-
-
-def _observed(finding: Finding) -> str:
-    if not finding.events:
-        return "nothing to judge"
-    return f"{finding.bad:,} of {finding.events:,} bad, {100 * finding.bad / finding.events:.3g}%, allowed {100 * finding.budget:.3g}%"
-
-
-def _bounds(finding: Finding) -> str:
-    if not finding.events:
-        return "no data"
-    more = f", some {finding.more:,} more requests may show it" if finding.more else ""
-    return f"in truth {100 * finding.lower:.2g}% to {100 * finding.upper:.2g}%{more}"
 
 
 def _most_often(results: Sequence[ProbeResult], outcomes: Collection[Outcome], became: str) -> str:

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from prober.results.stage import QS, is_stated
+from prober.results.stage import is_stated
 from prober.results.strict_json import Unreadable
-from prober.statistics.quantiles import Quantile
+from prober.statistics.quantiles import REPORTED_QUANTILES, Quantile, percentile_name
 
-QUANTILES = {"max" if q == 1.0 else f"p{q * 100:g}": q for q in QS}
+QUANTILES = {percentile_name(q): q for q in REPORTED_QUANTILES}
 
 
 @dataclass(frozen=True, slots=True)

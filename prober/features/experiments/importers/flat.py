@@ -4,8 +4,9 @@ vLLM: `vllm bench serve --save-result`, with or without `--save-detailed`. SGLan
 line per run.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from prober.features.experiments.importers.exported_object import ExportedObject, counted, reported, tool_quantiles
@@ -39,7 +40,13 @@ class Flat:
         duration_s, completed = exported.number("duration"), exported.count("completed") or 0
         requests = self._requests(exported, index)
         stage = stage_of_requests(name, rate, requests, begin_s=0.0, sending_s=None, duration_s=duration_s)
-        figures = {latency: self._reported(exported, name, completed) for latency, name in self.names.items()}
+
+        def seconds(name: str, figure: str) -> float | None:
+            keys = {"p50": ("median", "p50"), "max": ("max", "p100")}.get(figure, (figure,))
+            values = (exported.number(f"{key}_{name}_ms") for key in keys)
+            return next((value / 1e3 for value in values if value is not None), None)
+
+        figures = {latency: reported(partial(seconds, name), completed) for latency, name in self.names.items()}
         if not requests:
             prompts, failed = exported.count("num_prompts"), exported.count("failed")
             failed = prompts - completed if failed is None and prompts is not None else failed
@@ -66,6 +73,7 @@ class Flat:
         """Result with one stage per run; its settings are those of the first run."""
         first = exported_objects[0]
         backend = first.text("backend")  # `openai` is the protocol alone
+        endpoint, apis = first.text("endpoint_type"), ("chat", "responses", "messages")
         pairs = [self.stage(exported, index) for index, exported in enumerate(exported_objects)]
         seconds = sum(stage.duration_s or 0.0 for stage, _ in pairs)
         ended = first.unix_s("date")
@@ -79,7 +87,7 @@ class Flat:
             target=Target(
                 model=first.text("model_id"),
                 engine=None if backend is None or backend.startswith("openai") else backend,
-                api=_api(first.text("endpoint_type")),
+                api=None if endpoint is None else next((api for api in apis if api in endpoint), "completions"),
             ),
             load=load,
             stages=tuple(stage for stage, _ in pairs),
@@ -87,38 +95,22 @@ class Flat:
             requests=tuple(request for _, requests in pairs for request in requests),
         )
 
-    def _reported(self, exported: ExportedObject, name: str, completed: int) -> dict[str, float]:
-        def seconds(figure: str) -> float | None:
-            keys = {"p50": ("median", "p50"), "max": ("max", "p100")}.get(figure, (figure,))
-            values = (exported.number(f"{key}_{name}_ms") for key in keys)
-            return next((value / 1e3 for value in values if value is not None), None)
-
-        return reported(seconds, completed)
-
     def _requests(self, exported: ExportedObject, index: int) -> tuple[Request, ...]:
-        lists = {
-            key: exported.rows(key) for key in ("ttfts", "itls", "latencies", "input_lens", "output_lens", "errors")
-        }
-        starts, ttfts = exported.rows("start_times"), lists["ttfts"]
-        if ttfts is None or lists["itls"] is None:
+        """Requests from the lists with a value for each; none without `ttfts` and `itls`."""
+        keys = ("ttfts", "itls", "latencies", "input_lens", "output_lens", "errors", "start_times")
+        lists = {key: values for key in keys if (values := exported.rows(key)) is not None}
+        if not {"ttfts", "itls"} <= lists.keys():
             return ()
-        for key, values in [*lists.items(), ("start_times", starts)]:
-            if values is not None and len(values) != len(ttfts):
-                raise exported.wrong((key,), f"{len(values)} values", f"the {len(ttfts)} of ttfts")
-        begin = min(starts, default=0.0) if starts is not None else 0.0
-        return tuple(
-            _request(
-                ExportedObject(
-                    exported.source, {key: values[i] for key, values in lists.items() if values is not None}
-                ),
-                index,
-                starts[i] - begin if starts is not None else None,
-            )
-            for i in range(len(ttfts))
-        )
+        count = len(lists["ttfts"])
+        for key, values in lists.items():
+            if len(values) != count:
+                raise exported.wrong((key,), f"{len(values)} values", f"the {count} of ttfts")
+        begin = min(lists.get("start_times", ()), default=0.0)
+        rows = ({key: values[i] for key, values in lists.items()} for i in range(count))
+        return tuple(_request(ExportedObject(exported.source, row), index, begin) for row in rows)
 
 
-def _request(row: ExportedObject, stage: int, start_s: float | None) -> Request:
+def _request(row: ExportedObject, stage: int, begin: float) -> Request:
     error = row.text("errors") or ""
     gaps = tuple(float(gap_s) for gap_s in row.rows("itls") or ())
     ttft_s, output = row.number("ttfts") or None, row.count("output_lens") or None
@@ -126,7 +118,7 @@ def _request(row: ExportedObject, stage: int, start_s: float | None) -> Request:
     decode_s = e2e_s - ttft_s if e2e_s is not None and ttft_s is not None else None
     return Request(
         stage=stage,
-        start_s=start_s,
+        start_s=None if "start_times" not in row.values else row.get("start_times") - begin,
         outcome="failed" if error or ttft_s is None else "ok",
         error=error,
         ttft_s=ttft_s,
@@ -136,12 +128,6 @@ def _request(row: ExportedObject, stage: int, start_s: float | None) -> Request:
         prompt_tokens=row.count("input_lens"),
         output_tokens=output,
     )
-
-
-def _api(endpoint: str | None) -> str | None:
-    if endpoint is None:
-        return None
-    return next((api for api in ("chat", "responses", "messages") if api in endpoint), "completions")
 
 
 SGLANG = Flat(
@@ -163,20 +149,19 @@ def read_sglang(exported_objects: list[ExportedObject]) -> Result:
     first = exported_objects[0]
     rate, cap = first.number("request_rate"), first.count("max_concurrency")
     ratio = first.number("random_range_ratio")
+    prompt, output = (
+        f"at most {length}" if (length := first.text(key)) is not None else None
+        for key in ("random_input_len", "random_output_len")
+    )
     load = Load(
-        prompt_tokens=_most(first, "random_input_len"),
-        output_tokens=_most(first, "random_output_len"),
+        prompt_tokens=prompt,
+        output_tokens=output,
         varied=ratio < 1.0 if ratio is not None else None,
         arrivals="closed" if cap is not None else "poisson" if rate is not None else "all at once",
         max_in_flight=cap,
         dataset=first.text("dataset_name"),
     )
     return SGLANG.result(exported_objects, load)
-
-
-def _most(exported: ExportedObject, key: str) -> str | None:
-    highest = exported.text(key)
-    return f"at most {highest}" if highest is not None else None
 
 
 VLLM = Flat(
@@ -207,15 +192,11 @@ def read_vllm(exported: ExportedObject) -> Result:
         arrivals = "poisson" if burstiness in (None, 1.0) else "gamma"
     load = Load(arrivals=arrivals, max_in_flight=cap, dataset=exported.first(("dataset_name",), ("dataset",)))
     result = VLLM.result([exported], load)
-    prompts, outputs = (
-        [length for request in result.requests if request.outcome == "ok" and (length := getattr(request, name))]
+    lengths = {
+        name: [length for request in result.requests if request.outcome == "ok" and (length := getattr(request, name))]
         for name in ("prompt_tokens", "output_tokens")
-    )
-    varied = len(set(prompts)) > 1 if prompts else None
-    return replace(
-        result, load=replace(load, prompt_tokens=_seen(prompts), output_tokens=_seen(outputs), varied=varied)
-    )
-
-
-def _seen(lengths: Sequence[int]) -> str | None:
-    return f"{min(lengths)}–{max(lengths)}, as seen" if lengths else None
+    }
+    seen = {name: f"{min(values)}–{max(values)}, as seen" for name, values in lengths.items() if values}
+    prompts = lengths["prompt_tokens"]
+    load = replace(load, prompt_tokens=seen.get("prompt_tokens"), output_tokens=seen.get("output_tokens"))
+    return replace(result, load=replace(load, varied=len(set(prompts)) > 1 if prompts else None))

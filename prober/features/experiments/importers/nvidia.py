@@ -5,6 +5,7 @@ GenAI-Perf: `profile_export_genai_perf.json`.
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from prober.features.experiments.importers.exported_object import (
@@ -18,6 +19,7 @@ from prober.features.experiments.importers.exported_object import (
 from prober.results.result import Load, Request, Result, Stage, Target, WarmUp
 from prober.results.stage import stage_of_requests
 from prober.results.strict_json import Unreadable
+from prober.statistics.quantiles import Quantile
 
 _SECONDS = {"s": 1.0, "sec": 1.0, "seconds": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 # Their inter-token latency is one mean a request, so it is our TPOT; chunk gaps are our ITL.
@@ -29,12 +31,17 @@ LATENCIES: Mapping[str, str] = {
 }
 
 
-def _in_seconds(exported: ExportedObject, value: float | None, unit: str | None, key: str) -> float | None:
-    """Value in seconds. Raises Unreadable for a unit that is no time."""
-    factor = _SECONDS.get(unit or "ms")
-    if factor is None:
+def _unit_s(exported: ExportedObject, key: str) -> float:
+    """Seconds of the unit of a metric. Raises Unreadable for one that is no time."""
+    unit = exported.text(key, "unit")
+    if (factor := _SECONDS.get(unit or "ms")) is None:
         raise Unreadable(f"{exported.source}: {key}.unit: is {unit!r}, not one of {', '.join(_SECONDS)}")
-    return times(factor, value)
+    return factor
+
+
+def _seconds(exported: ExportedObject, key: str, figure: str) -> float | None:
+    """A figure of a metric in seconds."""
+    return times(_unit_s(exported, key), exported.number(key, "avg" if figure == "mean" else figure))
 
 
 def _stage(exported: ExportedObject, rate_per_s: float | None, concurrency: int | None) -> Stage:
@@ -51,7 +58,22 @@ def _stage(exported: ExportedObject, rate_per_s: float | None, concurrency: int 
         completed = exported.count("request_latency", "count") or round((per_s or 0.0) * (duration_s or 0.0))
     goodput = exported.number("goodput", "avg") or exported.number("request_goodput", "avg")
     name = f"{rate_per_s:g}/s" if rate_per_s else f"concurrency {concurrency}" if concurrency else "one run"
-    figures = {latency: values for latency, key in LATENCIES.items() if (values := _reported(exported, key, completed))}
+    figures: dict[str, dict[str, float]] = {}
+    latencies: dict[str, tuple[Quantile, ...]] = {}
+    for latency, key in LATENCIES.items():
+        values = reported(partial(_seconds, exported, key), completed)
+        if values:
+            figures[latency] = values
+        count = exported.count(key, "count")
+        samples = (
+            count if count is not None else 0 if latency == "itl" else completed
+        )  # of gaps the number is not known
+        if quantiles := tool_quantiles(values, samples):
+            latencies[latency] = quantiles
+    tokens = []
+    for total, per_request in (("total_isl", "input_sequence_length"), ("total_osl", "output_sequence_length")):
+        of_all = exported.number(total, "avg")
+        tokens.append(times(float(completed), exported.number(per_request, "avg")) if of_all is None else of_all)
     return Stage(
         name=name,
         rate_per_s=rate_per_s,
@@ -61,33 +83,12 @@ def _stage(exported: ExportedObject, rate_per_s: float | None, concurrency: int 
         sent=completed + (failed or 0),
         answered=completed,
         outcomes={} if failed is None else counted(completed, failed),
-        latencies={
-            latency: quantiles
-            for latency, values in figures.items()
-            if (quantiles := tool_quantiles(values, _samples(exported, LATENCIES[latency], completed)))
-        },
+        latencies=latencies,
         reported=figures,
-        prompt_tokens=_tokens(exported, "total_isl", "input_sequence_length", completed),
-        output_tokens=_tokens(exported, "total_osl", "output_sequence_length", completed),
+        prompt_tokens=tokens[0],
+        output_tokens=tokens[1],
         good=round(goodput * duration_s) if goodput is not None and duration_s is not None else None,
     )
-
-
-def _samples(exported: ExportedObject, key: str, completed: int) -> int:
-    count = exported.count(key, "count")
-    return count if count is not None else 0 if key == "inter_chunk_latency" else completed
-
-
-def _reported(exported: ExportedObject, key: str, completed: int) -> dict[str, float]:
-    unit, names = exported.text(key, "unit"), {"mean": "avg"}
-    return reported(
-        lambda name: _in_seconds(exported, exported.number(key, names.get(name, name)), unit, key), completed
-    )
-
-
-def _tokens(exported: ExportedObject, total: str, per_request: str, completed: int) -> float | None:
-    tokens = exported.number(total, "avg")
-    return tokens if tokens is not None else times(float(completed), exported.number(per_request, "avg"))
 
 
 GENAI_PERF_DIFFERS = (
@@ -258,21 +259,17 @@ def read_aiperf_lines(exported_objects: list[ExportedObject]) -> Result:
 def _request(exported: ExportedObject, start_s: float) -> Request:
     metrics, error = exported.inside("metrics"), exported.get("error")
     details = error if isinstance(error, Mapping) else {}
-    gaps = metrics.inside("inter_chunk_latency")
-    factor = _in_seconds(gaps, 1.0, gaps.text("unit"), "inter_chunk_latency") or 1.0
+    unit_s = _unit_s(metrics, LATENCIES["itl"])
+    ttft_s, tpot_s, e2e_s = (_seconds(metrics, LATENCIES[name], "value") for name in ("ttft", "tpot", "e2e"))
     return Request(
         stage=0,
         start_s=start_s,
         outcome="failed" if error is not None else "ok",
         error=str(details.get("message") or details.get("error_message") or (error if error is not None else "")),
-        ttft_s=_seconds(metrics, "time_to_first_token"),
-        itls_s=tuple(float(gap) * factor for gap in gaps.rows("value") or ()),
-        tpot_s=_seconds(metrics, "inter_token_latency"),
-        e2e_s=_seconds(metrics, "request_latency"),
+        ttft_s=ttft_s,
+        itls_s=tuple(float(gap) * unit_s for gap in metrics.rows(LATENCIES["itl"], "value") or ()),
+        tpot_s=tpot_s,
+        e2e_s=e2e_s,
         prompt_tokens=metrics.count("input_sequence_length", "value"),
         output_tokens=metrics.count("output_sequence_length", "value"),
     )
-
-
-def _seconds(metrics: ExportedObject, key: str) -> float | None:
-    return _in_seconds(metrics, metrics.number(key, "value"), metrics.text(key, "unit"), key)

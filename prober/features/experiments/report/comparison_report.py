@@ -14,9 +14,8 @@ from prober.features.experiments.report.document import (
     as_html,
     as_markdown,
 )
-from prober.measure.timeline_text import format_duration
 from prober.results.comparison import Compared, Comparison, Risk, RiskState, margins, rollback_sentence
-from prober.statistics.quantiles import Quantile
+from prober.results.stage_parts import quantile_text
 
 HEAD = ("A", "B", "B against A", "95% interval", "p", "better")
 P_NOTE = "p is corrected for the number of axes (Holm). *: too few samples for this quantile by itself."
@@ -55,8 +54,8 @@ def cells(axis: Compared) -> tuple[str, ...]:
         interval = f"{100 * axis.lower:+.1f} to {100 * axis.upper:+.1f}{unit}"
     return (
         axis.axis,
-        _quantile(axis.a),
-        _quantile(axis.b),
+        "" if axis.a is None else quantile_text(axis.a),
+        "" if axis.b is None else quantile_text(axis.b),
         f"{100 * axis.effect:+.1f}{unit}",
         interval,
         f"{axis.p_adjusted:.2g}",
@@ -97,19 +96,15 @@ def _verdict(comparison: Comparison) -> Iterator[str]:
         return
     for side in ("a", "b"):
         if better := [axis for axis in comparison.compared if axis.better == side]:
-            texts = (f"{_place(axis)} ({cells(axis)[3]} from A to B)" for axis in better)
+            texts = (f"{axis.place} ({cells(axis)[3]} from A to B)" for axis in better)
             yield f"{side.upper()} is better in {', '.join(texts)}."
-    if even := [_place(axis) for axis in comparison.compared if axis.better is None]:
+    if even := [axis.place for axis in comparison.compared if axis.better is None]:
         yield f"No difference is shown in {', '.join(even)}."
     yield f"Where there is no difference at all, one is claimed with a chance of at most {_percent(comparison.error)}."
 
 
 def _percent(ratio: float) -> str:
     return f"{100 * ratio:.3g}%"
-
-
-def _place(axis: Compared) -> str:
-    return f"{axis.workload} {axis.axis} at {axis.rate_per_s:g}/s".lstrip()
 
 
 def _sentence(text: str) -> str:
@@ -154,9 +149,3 @@ def _facts(comparison: Comparison) -> Table:
         }
         rows += [(name, UNKNOWN if text is None else text) for name, text in load.items()]
     return Table(["", comparison.id], rows)
-
-
-def _quantile(quantile: Quantile | None) -> str:
-    if quantile is None:
-        return ""
-    return format_duration(quantile.estimate) + ("" if quantile.has_enough_samples else "*")

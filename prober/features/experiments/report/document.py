@@ -49,6 +49,11 @@ class Code:
 
     text: str
 
+    @property
+    def fence(self) -> str:
+        """The marks around it in Markdown: more of them than anywhere in the text."""
+        return "`" * max([3, *(1 + len(marks) for marks in re.findall("`+", self.text))])
+
 
 @dataclass(frozen=True, slots=True)
 class Figure:
@@ -72,46 +77,24 @@ class Section:
 
 def as_markdown(title: str, sections: Sequence[Section]) -> str:
     """The text without its figures; sections that have nothing else are left out."""
-    parts = [f"# {_plain(title)}\n"]
-    for section in sections:
-        blocks = [_markdown(block) for block in section.blocks if not isinstance(block, Figure)]
-        if blocks:
-            parts += [f"## {_plain(section.title)}\n", *blocks]
-    return printable("\n".join(parts))
+    return _rendered("report.md", title=title, sections=sections)
 
 
 def as_html(title: str, sections: Sequence[Section]) -> str:
     """A single file, with its style and its charts in it. Its policy forbids a browser to load anything."""
-    from jinja2 import Environment, PackageLoader  # here, as most commands write no report
+    return _rendered("report.html", title=title, sections=sections, chart_style=STYLE)
+
+
+def _rendered(template: str, **values: object) -> str:
+    from jinja2 import Environment, PackageLoader, select_autoescape  # here, as most commands write no report
 
     environment = Environment(
-        loader=PackageLoader("prober.features.experiments.report"), autoescape=True, keep_trailing_newline=True
+        loader=PackageLoader("prober.features.experiments.report"),
+        autoescape=select_autoescape(["html"]),
+        keep_trailing_newline=True,
     )
-    template = environment.get_template("report.html")
-    return printable(template.render(title=title, sections=sections, chart_style=STYLE))
-
-
-def _markdown(block: Table | Note | Code) -> str:
-    if isinstance(block, Note):
-        return f"{_plain(block.text)}\n"
-    if isinstance(block, Code):
-        fence = "```"
-        while fence in block.text:
-            fence += "`"
-        return f"{fence}\n{block.text}\n{fence}\n"
-    lines = [
-        f"| {' | '.join(_plain(name.removeprefix('#')) for name in block.head)} |",
-        f"|{'|'.join('---:' if name.startswith('#') else '---' for name in block.head)}|",
-    ]
-    lines += [f"| {' | '.join(_md(cell) for cell in row)} |" for row in block.rows]
-    return "\n".join(lines) + "\n"
-
-
-def _md(value: Cell | str) -> str:
-    cell = value if isinstance(value, Cell) else Cell(value)
-    text = _plain(cell.text)
-    marked = f"**{text}**" if cell.kind == "bad" else f"*{text}*" if cell.kind in ("few", "unknown") else text
-    return f"{marked} {_plain(cell.aside)}".rstrip()
+    environment.filters["plain"] = _plain
+    return printable(environment.get_template(template).render(values))
 
 
 def _plain(text: str) -> str:

@@ -1,7 +1,7 @@
 """Charts of a report."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ from prober.results.capacity import Capacity, binding
 from prober.results.conditions import Line, contracted, lines
 from prober.results.result import LATENCIES, Request, Result, Stage
 from prober.results.stage import samples
-from prober.statistics.quantiles import MIN_SAMPLES_BY_QUANTILE, Quantile
+from prober.statistics.quantiles import MIN_SAMPLES_BY_QUANTILE, Quantile, percentile_name
 
 MAX_LINE_POINTS = 240  # of a distribution
 MAX_TIMELINE_POINTS, MAX_TIMELINE_FAILURES = 2_500, 300
@@ -116,7 +116,7 @@ def _curve(
         if number not in thin
         for fit in _fits(line.result, latency, tail_q)
     ]
-    tail = f"p{tail_q * 100:g}"
+    tail = percentile_name(tail_q)
     thresholds = _thresholds(drawn, latency)
     # A knee belongs to a result; its colour is that of the result's first line.
     first_lines = {line.place: number for number, line in reversed(list(enumerate(drawn)))}
@@ -215,30 +215,21 @@ def _draw_line(canvas: Canvas, points: Sequence[_CurvePoint], latency: str, colo
     canvas.line([(point.rate_per_s, point.p50.estimate) for point in points], colour, "dashed")
     canvas.line(tail, colour)
     for point in points:
+        link = point.link if canvas.width > WIDTH else ""  # small charts stand in pages without the figures of a point
         for quantile in filter(None, (point.p50, point.tail)):
             if quantile.lower is not None and quantile.upper is not None:
                 canvas.whisker(point.rate_per_s, quantile.lower, quantile.upper, colour)
             title = (
-                f"{point.stage.name}: {NAMES[latency]} p{quantile.q * 100:g} {format_duration(quantile.estimate)} "
+                f"{point.stage.name}: {NAMES[latency]} {percentile_name(quantile.q)} {format_duration(quantile.estimate)} "
                 f"of {quantile.count:,} samples"
             )
             is_uncertain = not quantile.has_enough_samples
-            canvas.dot(
-                point.rate_per_s, quantile.estimate, colour, title, hollow=is_uncertain, link=_link(canvas, point)
-            )
-        if point.tail is None and point.tail_bound is not None:
-            _draw_bound(canvas, point, point.tail_bound, latency, colour)
-
-
-def _draw_bound(canvas: Canvas, point: _CurvePoint, bound: Quantile, latency: str, colour: str) -> None:
-    canvas.whisker(point.rate_per_s, bound.estimate, canvas.y.high, colour)
-    title = f"{point.stage.name}: {NAMES[latency]} p{bound.q * 100:g} {format_duration(bound.estimate)} or more"
-    canvas.dot(point.rate_per_s, bound.estimate, colour, title, hollow=True, link=_link(canvas, point))
-
-
-def _link(canvas: Canvas, point: _CurvePoint) -> str:
-    """Id of the figures of a point; "" in small charts, which stand in pages without them."""
-    return point.link if canvas.width > WIDTH else ""
+            canvas.dot(point.rate_per_s, quantile.estimate, colour, title, hollow=is_uncertain, link=link)
+        if point.tail is None and (bound := point.tail_bound) is not None:
+            canvas.whisker(point.rate_per_s, bound.estimate, canvas.y.high, colour)
+            name = f"{NAMES[latency]} {percentile_name(bound.q)}"
+            title = f"{point.stage.name}: {name} {format_duration(bound.estimate)} or more"
+            canvas.dot(point.rate_per_s, bound.estimate, colour, title, hollow=True, link=link)
 
 
 def _extent(quantile: Quantile | None) -> tuple[float, ...]:
@@ -327,19 +318,15 @@ def _stage_quantiles(result: Result, latency: str) -> list[list[tuple[float, flo
     stages = []
     for number, stage in enumerate(result.stages):
         values = sorted(samples(requests.get(number, ()))[latency])
-        if values:
-            stages.append([(values[round(q * (len(values) - 1))], q) for q in _tail_quantiles(len(values))])
+        if values:  # evenly on the tail's scale, up to the last quantile that so many samples can show
+            count, steps = len(values), min(len(values), MAX_LINE_POINTS)
+            qs = (1 - count ** (-step / steps) for step in range(steps + 1))
+            stages.append([(values[round(q * (count - 1))], q) for q in qs])
         else:
             stages.append(
                 [(quantile.estimate, quantile.q) for quantile in stage.latencies.get(latency, ()) if quantile.q < 1]
             )
     return stages
-
-
-def _tail_quantiles(count: int) -> Iterator[float]:
-    """Quantiles from 0 up to the last that `count` samples can show, evenly on the tail's scale."""
-    steps = min(count, MAX_LINE_POINTS)
-    yield from (1 - count ** (-step / steps) for step in range(steps + 1))
 
 
 def _distribution(

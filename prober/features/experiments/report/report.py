@@ -5,15 +5,25 @@
 Everything in it is derived from the results; missing values are marked `unknown`.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
 from prober.features.experiments.audit import audit
 from prober.features.experiments.report import plots, stage_tables
-from prober.features.experiments.report.document import UNKNOWN, Cell, Code, Note, Section, Table, as_html, as_markdown
+from prober.features.experiments.report.document import (
+    UNKNOWN,
+    Cell,
+    Code,
+    Kind,
+    Note,
+    Section,
+    Table,
+    as_html,
+    as_markdown,
+)
 from prober.features.experiments.report.plots import NamedResults
-from prober.features.experiments.report.stage_tables import Row, number
+from prober.features.experiments.report.stage_tables import Columns, Row, number, table_of
 from prober.features.experiments.report.trade_offs import TRADE_OFFS_NOTE, changes, trade_offs
 from prober.measure.objective import Slo, format_percent
 from prober.measure.timeline_text import format_duration
@@ -56,36 +66,53 @@ def _sections(results: NamedResults) -> list[Section]:
     def of_all(table: Callable[[Result], Table | None]) -> Table | None:
         return _joined([(name, table(result)) for name, result in results])
 
+    def notes(sentences: Callable[[Result], Iterable[str]], *, lead: bool = False) -> list[Note]:
+        """A note for each sentence, which names its result if there are several."""
+        return [
+            Note(f"{name}: {sentence}" if len(results) > 1 else sentence, lead)
+            for name, result in results
+            for sentence in sentences(result)
+        ]
+
     main = plots.main_curve(results)
     of_decisive = plots.decisive_latency(results)
     is_unread = any(stage.use == Use() for _, result in results for stage in result.stages)
-    unread = [Note(stage_tables.USE_NOTE)] if is_unread else []
+    names = [name for name, _ in results]
+    parts = zip(*(stage_tables.parts(result) for _, result in results), strict=True)
     differences = dict.fromkeys(f"{result.tool}: {text}" for _, result in results for text in result.differs)
+    is_of_replica = any(source.startswith("/") for _, result in results for source in result.context_sources.values())
+    capacities, use = of_all(_capacities), of_all(stage_tables.use)
     sections = [
-        Section("Verdict", [*_decisions(results), *_present(of_all(_capacities)), *([main] if main else [])]),
-        _section("Changes and trade-offs", *map(Note, changes(results)), trade_offs(results), Note(TRADE_OFFS_NOTE)),
-        Section("Throughput against latency", plots.frontiers(results)),
         Section(
-            "Cost",
+            "Verdict",
             [
-                Note(f"{name}: {sentence}" if len(results) > 1 else sentence)
-                for name, result in results
-                if result.prices.gpu_per_hour is not None or result.decode_limit
-                for sentence in cost.sentences(result)
+                *notes(lambda result: filter(None, [" ".join(_verdict(result))]), lead=True),
+                *([capacities] if capacities else []),
+                *([main] if main else []),
             ],
         ),
+        _section("Changes and trade-offs", *map(Note, changes(results)), trade_offs(results), Note(TRADE_OFFS_NOTE)),
+        Section("Throughput against latency", plots.frontiers(results)),
+        Section("Cost", notes(_costs)),
         Section("Comparisons within the run", _comparisons(results)),
-        _section(
-            "Parts of the load",
-            of_all(stage_tables.series),
-            of_all(stage_tables.reasoning),
-            of_all(stage_tables.tool_calls),
-        ),
+        _section("Parts of the load", *(_joined(list(zip(names, tables, strict=True))) for tables in parts)),
         _section(
             "Repeats", stage_tables.capacities(results), stage_tables.repeats(results), Note(stage_tables.REPEATS_NOTE)
         ),
-        _section("Target and load", _facts(results), of_all(stage_tables.shapes), stage_tables.apart(results)),
-        Section("Context", [_context(results), *_context_notes(results)]),
+        _section(
+            "Target and load",
+            _by_result(results, _FACTS),
+            of_all(stage_tables.shapes),
+            stage_tables.apart(results),
+        ),
+        Section(
+            "Context",
+            [
+                _by_result(results, _known_context(results)),
+                *notes(context_sentences),
+                *([Note(f"{REPLICA_NOTE[0].upper()}{REPLICA_NOTE[1:]}.")] if is_of_replica else []),
+            ],
+        ),
         Section("How it was measured", [_audits(results), *map(Note, differences)]),
     ]
     raw = [
@@ -94,7 +121,7 @@ def _sections(results: NamedResults) -> list[Section]:
         Section("Latency over load", plots.curves(results, [name for name in LATENCIES if name != of_decisive])),
         _section("Throughput", of_all(stage_tables.throughput), Note(stage_tables.THROUGHPUT_NOTE)),
         _section("Cost by stage", of_all(stage_tables.costs), Note(stage_tables.COST_NOTE)),
-        Section("Engine and GPUs", [*_present(of_all(stage_tables.use)), *unread]),
+        Section("Engine and GPUs", [*([use] if use else []), *([Note(stage_tables.USE_NOTE)] if is_unread else [])]),
         _section("Outcomes", of_all(stage_tables.outcomes)),
         Section("Distributions", plots.distributions(results)),
         Section("Over time", plots.timelines(results)),
@@ -105,24 +132,19 @@ def _sections(results: NamedResults) -> list[Section]:
 
 
 def _joined(tables: Sequence[tuple[str, Table | None]]) -> Table | None:
-    """Table of all results, with the result's name as first column if there are several."""
+    """Table of all results, with the result's name as first column if there are several, and the columns of all of them."""
     present = [(name, table) for name, table in tables if table is not None]
-    if not present:
-        return None
-    if len(tables) == 1:
-        return present[0][1]
-    rows = [[name, *row] for name, table in present for row in table.rows]
-    return Table(["result", *present[0][1].head], rows)
+    if len(tables) == 1 or not present:
+        return present[0][1] if present else None
+    head = list(dict.fromkeys(column for _, table in present for column in table.head))
+    rows = ((name, dict(zip(table.head, row, strict=True))) for name, table in present for row in table.rows)
+    return Table(["result", *head], [[name, *(cells.get(column, "–") for column in head)] for name, cells in rows])
 
 
 def _section(title: str, *blocks: Table | Note | None) -> Section:
     """A section without blocks that are None; empty if only notes remain."""
     present = [block for block in blocks if block is not None]
     return Section(title, present if any(not isinstance(block, Note) for block in present) else [])
-
-
-def _present(*tables: Table | None) -> list[Table]:
-    return [table for table in tables if table is not None]
 
 
 def _comparisons(results: NamedResults) -> list[Note]:
@@ -136,20 +158,19 @@ def _comparisons(results: NamedResults) -> list[Note]:
     ]
 
 
-def _decisions(results: NamedResults) -> list[Note]:
-    return [
-        Note(f"{name}: {text}" if len(results) > 1 else text, lead=True)
-        for name, result in results
-        if (text := " ".join(_sentences(result)))
-    ]
+def _costs(result: Result) -> Iterable[str]:
+    return cost.sentences(result) if result.prices.gpu_per_hour is not None or result.decode_limit else ()
 
 
-def _sentences(result: Result) -> Iterator[str]:
+def _verdict(result: Result) -> Iterator[str]:
     if result.decision is not None:
         yield f"{'Accepted' if result.decision.accepted else 'Rejected'}: {result.decision.why.rstrip('.')}."
         yield f"Rollback: {(result.decision.rollback_risk or 'its needs and risks are not stated').rstrip('.')}."
     if result.capacities or result.refused.is_too_many:
-        yield _answer(result)
+        highest_per_s = _highest_rate(result)
+        yield f"{result.capacity_words()}."
+        if any(0 < highest_per_s < (capacity.estimate or 0) for capacity in result.capacities):
+            yield f"No rate above {highest_per_s:.3g}/s was sent: a knee above it is an extrapolation."
     first = binding(result.capacities)
     open_slos = undecided(result.capacities)
     if first is not None and (first.verdict == "below" or not open_slos):
@@ -169,48 +190,26 @@ def _sentences(result: Result) -> Iterator[str]:
         yield "There is no contract to judge it by: the result names no SLO."
 
 
-def _answer(result: Result) -> str:
-    """The capacities, and whether they are beyond what was sent."""
-    highest_per_s = _highest_rate(result)
-    is_beyond = any(0 < highest_per_s < (c.estimate or 0) for c in result.capacities)
-    beyond = f" No rate above {highest_per_s:.3g}/s was sent: a knee above it is an extrapolation." if is_beyond else ""
-    return f"{result.capacity_words()}.{beyond}"
-
-
 def _highest_rate(result: Result) -> float:
     """Highest total rate of a stage; 0 if none is known."""
     return max((plots.rate_of(stage) or 0.0 for stage in result.stages), default=0.0)
 
 
 def _capacities(result: Result) -> Table | None:
-    if not result.capacities:
-        return None
-    rows: list[Row] = [
-        [
-            capacity.slo,
-            _VERDICTS[capacity.verdict],
-            number(capacity.lower),
-            number(capacity.estimate),
-            number(capacity.upper),
-            number(capacity.own.per_s if capacity.own is not None else None),
-            f"{capacity.confidence:.0%}",
-            f"{capacity.samples:,}",
-            _meaning(capacity, result),
-        ]
-        for capacity in result.capacities
-    ]
-    head = [
-        "SLO",
-        "capacity",
-        "#lower /s",
-        "#estimate /s",
-        "#upper /s",
-        "#alone /s",
-        "#interval",
-        "#requests",
-        "meaning",
-    ]
-    return Table(head, rows)
+    return table_of(_CAPACITIES, ((capacity, result) for capacity in result.capacities))
+
+
+def _meaning(capacity: Capacity, result: Result) -> str:
+    if capacity.verdict == "not_reached":
+        return f"it holds at {capacity.lower or 0:.3g}/s, as its events show; no knee was reached"
+    if capacity.verdict == "below":
+        return f"it fails at {capacity.upper or 0:.3g}/s, and no lower rate is shown to hold"
+    if capacity.verdict == "found":
+        highest_per_s, fit = _highest_rate(result), {"model": "engine model", "fractions": "shares of bad events"}
+        is_beyond = 0 < highest_per_s < (capacity.estimate or 0)
+        beyond = f"; an extrapolation, as no rate above {highest_per_s:.3g}/s was sent" if is_beyond else ""
+        return f"an estimate of the knee by the {fit[capacity.fit]}{beyond}"
+    return words([capacity]).removeprefix(f"{capacity.slo}: ")
 
 
 _VERDICTS = {
@@ -220,132 +219,110 @@ _VERDICTS = {
     "below": Cell("below", "bad"),
     "not_enough_data": Cell("not enough data", "unknown"),
 }
-
-
-def _meaning(capacity: Capacity, result: Result) -> str:
-    if capacity.verdict == "not_reached":
-        return f"it holds at {capacity.lower or 0:.3g}/s, as its events show; no knee was reached"
-    if capacity.verdict == "below":
-        return f"it fails at {capacity.upper or 0:.3g}/s, and no lower rate is shown to hold"
-    if capacity.verdict == "found":
-        highest_per_s = _highest_rate(result)
-        is_beyond = 0 < highest_per_s < (capacity.estimate or 0)
-        beyond = f"; an extrapolation, as no rate above {highest_per_s:.3g}/s was sent" if is_beyond else ""
-        return f"an estimate of the knee by the {_FITS[capacity.fit]}{beyond}"
-    return words([capacity]).removeprefix(f"{capacity.slo}: ")
-
-
-_FITS = {"model": "engine model", "fractions": "shares of bad events"}
+_CAPACITIES: Columns = {
+    "SLO": lambda capacity, _: capacity.slo,
+    "capacity": lambda capacity, _: _VERDICTS[capacity.verdict],
+    "#lower /s": lambda capacity, _: number(capacity.lower),
+    "#estimate /s": lambda capacity, _: number(capacity.estimate),
+    "#upper /s": lambda capacity, _: number(capacity.upper),
+    "#alone /s": lambda capacity, _: number(capacity.own and capacity.own.per_s),
+    "#interval": lambda capacity, _: f"{capacity.confidence:.0%}",
+    "#requests": lambda capacity, _: f"{capacity.samples:,}",
+    "meaning": _meaning,
+}
 
 
 def _bad_events(result: Result) -> Table | None:
     """The events of each SLO by stage. They are judged once: in the verdict."""
-    if not result.slos or not result.stages:
-        return None
-    rows: list[Row] = [[stage.name, *(_bad(slo, stage, result) for slo in result.slos)] for stage in result.stages]
-    return Table(["stage", *(_objective(slo) for slo in result.slos)], rows)
+
+    def bad(slo: Slo) -> Callable[[Stage], Cell]:
+        def cell(stage: Stage) -> Cell:
+            events, bad_events = stage.slos.get(slo.name, (0, 0))
+            if slo not in contracted(result, stage):
+                return Cell("–")
+            if not events:
+                return Cell("no event", "unknown")
+            return Cell(f"{100 * bad_events / events:.3g}% bad", "", f"{bad_events:,} of {events:,}")
+
+        return cell
+
+    columns: dict[str, Callable[[Stage], Cell | str]] = {"stage": lambda stage: stage.name}
+    for slo in result.slos:
+        within = f" within {format_duration(slo.threshold_s)}" if slo.threshold_s is not None else ""
+        columns[f"{slo.name}: {format_percent(slo.objective)} of {slo.signal}{within}"] = bad(slo)
+    return table_of(columns, ((stage,) for stage in result.stages)) if result.slos else None
 
 
-def _objective(slo: Slo) -> str:
-    within = f" within {format_duration(slo.threshold_s)}" if slo.threshold_s is not None else ""
-    return f"{slo.name}: {format_percent(slo.objective)} of {slo.signal}{within}"
+Fact = Callable[[Result], Cell | str | None]  # None: not known
 
 
-def _bad(slo: Slo, stage: Stage, result: Result) -> Cell:
-    events, bad = stage.slos.get(slo.name, (0, 0))
-    if slo not in contracted(result, stage):
-        return Cell("–")
-    return (
-        Cell(f"{100 * bad / events:.3g}% bad", "", f"{bad:,} of {events:,}") if events else Cell("no event", "unknown")
-    )
-
-
-def _facts(results: NamedResults) -> Table:
-    facts = ((label, [fact(result) for _, result in results]) for label, fact in _FACTS)
-    rows: list[Row] = [[label, *(UNKNOWN if text is None else text for text in texts)] for label, texts in facts]
+def _by_result(results: NamedResults, facts: Mapping[str, Fact]) -> Table:
+    """A row for each fact, with a column for each result."""
+    rows: list[Row] = []
+    for name, fact in facts.items():
+        values = (fact(result) for _, result in results)
+        rows.append([name, *(UNKNOWN if value is None else value for value in values)])
     return Table(["", *(name for name, _ in results)], rows)
 
 
-def _utc_time(unix_s: float) -> str | None:
-    return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC") if unix_s > 1e6 else None
+def _settings(values: Mapping[str, object] | None) -> str | None:
+    return ", ".join(f"{key}={value}" for key, value in values.items()) if values else None
 
 
-def _settings(values: object) -> str | None:
-    if not isinstance(values, dict) or not values:
-        return None
-    return ", ".join(f"{key}={value}" for key, value in values.items())
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)
 
 
-_FACTS: tuple[tuple[str, Callable[[Result], str | None]], ...] = (
-    ("measured by", lambda r: r.tool),
-    ("kind", lambda r: r.kind),
-    ("started", lambda r: _utc_time(r.started_unix_s)),
-    (
-        "duration",
-        lambda r: f"{r.ended_unix_s - r.started_unix_s:,.0f} s" if r.ended_unix_s > r.started_unix_s else None,
+_FACTS: Mapping[str, Fact] = {
+    "measured by": lambda r: r.tool,
+    "kind": lambda r: r.kind,
+    "started": lambda r: (
+        f"{datetime.fromtimestamp(r.started_unix_s, UTC):%Y-%m-%d %H:%M:%S} UTC" if r.started_unix_s > 1e6 else None
     ),
-    ("target", lambda r: r.target.url),
-    ("model", lambda r: r.target.model),
-    ("engine", lambda r: " ".join(filter(None, (r.target.engine, r.target.engine_version))) or None),
-    ("engine's flags", lambda r: _settings(dict(r.target.flags))),
-    ("API", lambda r: r.target.api),
-    ("workload", lambda r: r.load.workload),
-    ("prompt tokens", lambda r: r.load.prompt_tokens),
-    ("output tokens", lambda r: r.load.output_tokens),
-    ("data set", lambda r: r.load.dataset),
-    ("sampling", lambda r: _settings(dict(r.load.sampling)) if r.load.sampling is not None else None),
-    ("arrivals", lambda r: r.load.arrivals),
-    ("requests in flight at most", lambda r: str(r.load.max_in_flight) if r.load.max_in_flight is not None else None),
-    ("seed", lambda r: str(r.load.seed) if r.load.seed is not None else None),
-    ("warm-up", lambda r: str(r.warm_up) if r.warm_up is not None else None),
-    ("repeats of each rate", lambda r: str(r.repeats)),
-)
+    "duration": lambda r: f"{r.ended_unix_s - r.started_unix_s:,.0f} s" if r.ended_unix_s > r.started_unix_s else None,
+    "target": lambda r: r.target.url,
+    "model": lambda r: r.target.model,
+    "engine": lambda r: " ".join(filter(None, (r.target.engine, r.target.engine_version))) or None,
+    "engine's flags": lambda r: _settings(r.target.flags),
+    "API": lambda r: r.target.api,
+    "workload": lambda r: r.load.workload,
+    "prompt tokens": lambda r: r.load.prompt_tokens,
+    "output tokens": lambda r: r.load.output_tokens,
+    "data set": lambda r: r.load.dataset,
+    "sampling": lambda r: _settings(r.load.sampling),
+    "arrivals": lambda r: r.load.arrivals,
+    "requests in flight at most": lambda r: _text(r.load.max_in_flight),
+    "seed": lambda r: _text(r.load.seed),
+    "warm-up": lambda r: _text(r.warm_up),
+    "repeats of each rate": lambda r: str(r.repeats),
+}
 
 
-def _context(results: NamedResults) -> Table:
+def _known_context(results: NamedResults) -> dict[str, Fact]:
     """The facts that at least one result knows, each with its source, or with all values where sources disagree."""
+
+    def fact(name: str) -> Fact:
+        def cell(result: Result) -> Cell | None:
+            for disagreement in result.disagreements:
+                if disagreement.name == name:
+                    return Cell(disagreement_text(disagreement), "bad")
+            value, source = getattr(result.context, name), result.context_sources.get(name)
+            return None if value is None else Cell(value, "", f"({source})" if source else "")
+
+        return cell
+
+    def interference(result: Result) -> Cell | None:
+        if result.interference is None:
+            return None
+        return Cell("; ".join(result.interference), "bad") if result.interference else Cell("none seen")
+
     names = [name for name in CONTEXT_NAMES if any(getattr(result.context, name) is not None for _, result in results)]
-    rows: list[Row] = [[label(name), *(_fact(name, result) for _, result in results)] for name in names]
-    rows.append(["interference", *(_interference(result) for _, result in results)])
-    return Table(["", *(name for name, _ in results)], rows)
-
-
-def _fact(name: str, result: Result) -> Cell:
-    for disagreement in result.disagreements:
-        if disagreement.name == name:
-            return Cell(disagreement_text(disagreement), "bad")
-    value = getattr(result.context, name)
-    source = result.context_sources.get(name)
-    return UNKNOWN if value is None else Cell(value, "", f"({source})" if source else "")
-
-
-def _context_notes(results: NamedResults) -> list[Note]:
-    notes = [
-        Note(f"{name}: {sentence}" if len(results) > 1 else sentence)
-        for name, result in results
-        for sentence in context_sentences(result)
-    ]
-    sources = {source for _, result in results for source in result.context_sources.values()}
-    if any(source.startswith("/") for source in sources):
-        notes.append(Note(f"{REPLICA_NOTE[0].upper()}{REPLICA_NOTE[1:]}."))
-    return notes
-
-
-def _interference(result: Result) -> Cell:
-    if result.interference is None:
-        return UNKNOWN
-    return Cell("; ".join(result.interference), "bad") if result.interference else Cell("none seen")
+    return {label(name): fact(name) for name in names} | {"interference": interference}
 
 
 def _audits(results: NamedResults) -> Table:
-    audits = [audit(result) for _, result in results]
-    rows: list[Row] = [
-        [checks[0].name, *(_check(check.done, check.why) for check in checks)] for checks in zip(*audits, strict=True)
-    ]
+    marks: dict[bool | None, tuple[str, Kind]]
+    marks = {None: ("unknown", "unknown"), True: ("done", "good"), False: ("not done", "bad")}
+    checklists = zip(*(audit(result) for _, result in results), strict=True)
+    rows = [[checks[0].name, *(Cell(*marks[check.done], check.why) for check in checks)] for checks in checklists]
     return Table(["", *(name for name, _ in results)], rows)
-
-
-def _check(done: bool | None, why: str) -> Cell:
-    if done is None:
-        return Cell("unknown", "unknown", why)
-    return Cell("done", "good", why) if done else Cell("not done", "bad", why)

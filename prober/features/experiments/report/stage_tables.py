@@ -1,8 +1,9 @@
 """Tables of a result's stages: latency, throughput, engine and GPUs, outcomes, cost, repeats."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from statistics import fmean, median
+from typing import Any
 
 from prober.features.experiments.report import plots
 from prober.features.experiments.report.document import UNKNOWN, Cell, Note, Table
@@ -12,9 +13,16 @@ from prober.results.conditions import Line, differing, lines
 from prober.results.cost import Cost, stage_cost, tokens_per_s_per_user
 from prober.results.result import LATENCIES, Result, Stage, Use
 from prober.results.stage import moments, samples, total
-from prober.statistics.quantiles import Quantile
+from prober.statistics.quantiles import REPORTED_QUANTILES, Quantile, percentile_name
 
 Row = list[Cell | str]
+Columns = Mapping[str, Callable[..., Cell | str]]  # by name, with a leading `#` for numbers
+
+
+def table_of(columns: Columns, rows: Iterable[Iterable[Any]]) -> Table | None:
+    """A table whose cells each column makes of the items of a row; None without rows."""
+    cells = [[column(*row) for column in columns.values()] for row in map(tuple, rows)]
+    return Table(list(columns), cells) if cells else None
 
 
 def latencies(result: Result) -> Table | None:
@@ -34,17 +42,17 @@ def latencies(result: Result) -> Table | None:
                         Cell(stage.name, id=anchor),
                         plots.NAMES[latency],
                         f"{count:,}" if count else UNKNOWN,
-                        *(_quantile(quantiles.get(q), is_bound=q in bounds) for q in _QS),
+                        *(_quantile(quantiles.get(q), is_bound=q in bounds) for q in REPORTED_QUANTILES),
                         number(stage.tail_ratio(latency)),
                         *map(_duration, moments(stage, latency, requests)),
                     ]
                 )
                 anchor = ""
             if requests and reported:
-                stated = [_duration(reported.get("max" if q == 1 else f"p{q * 100:g}")) for q in _QS]
+                stated = [_duration(reported.get(percentile_name(q))) for q in REPORTED_QUANTILES]
                 own = [*stated, "–", _duration(reported.get("mean")), _duration(reported.get("std"))]
                 rows.append([stage.name, f"{plots.NAMES[latency]}, {AS_THE_FILE_SAYS}", "–", *own])
-    head = ["stage", "latency", "#samples", *(f"#{'max' if q == 1 else f'p{q * 100:g}'}" for q in _QS), "#p99/p50"]
+    head = ["stage", "latency", "#samples", *(f"#{percentile_name(q)}" for q in REPORTED_QUANTILES), "#p99/p50"]
     head += ["#mean", "#std. deviation"]
     return Table(head, rows) if rows else None
 
@@ -77,7 +85,6 @@ def contradictions(result: Result) -> Iterator[str]:
 
 AS_THE_FILE_SAYS = "as the file says"
 MAX_APART = 0.05  # between a figure of a file and that of its requests
-_QS = (0.5, 0.75, 0.9, 0.95, 0.99, 0.999, 1.0)
 _FEW_QS = (0.5, 0.9, 0.95, 0.99)
 LATENCY_NOTE = (
     "In brackets the distribution-free 95% interval, ? where the samples give no bound. * marks too few samples: under 1,000 "
@@ -89,10 +96,6 @@ LATENCY_NOTE = (
     "the figures that another tool states itself. It interpolates a quantile between two requests; the one above it is the request at "
     "rank ceil(q × samples), so it is the same or higher, most of all in the tail of few requests."
 )
-
-
-def _quantiles(quantiles: Sequence[Quantile], qs: Sequence[float] = _FEW_QS) -> list[Cell]:
-    return [_quantile(next((quantile for quantile in quantiles if quantile.q == q), None)) for q in qs]
 
 
 def _quantile(quantile: Quantile | None, *, is_bound: bool = False) -> Cell:
@@ -112,65 +115,45 @@ def _duration(seconds: float | None) -> Cell | str:
     return UNKNOWN if seconds is None else format_duration(seconds)
 
 
+def _quantile_columns(name: str, qs: Sequence[float], attribute: str) -> Columns:
+    """A column for each quantile of an attribute of a part."""
+
+    def column(q: float) -> Callable[..., Cell]:
+        return lambda stage, part: _quantile(next((of_q for of_q in getattr(part, attribute) if of_q.q == q), None))
+
+    return {f"#{name} {percentile_name(q)}": column(q) for q in qs}
+
+
 def throughput(result: Result) -> Table | None:
     """Rates of requests and tokens of each stage."""
-    rows: list[Row] = [
-        [
-            stage.name,
-            number(stage.rate_per_s),
-            number(stage.demand_per_s),
-            number(stage.duration_s),
-            UNKNOWN if stage.unanswered is None else f"{stage.sent:,}",
-            number(stage.requests_per_s),
-            number(stage.goodput_per_s),
-            number(stage.prompt_tokens_per_s),
-            number(stage.output_tokens_per_s),
-            number(total((stage.prompt_tokens_per_s, stage.output_tokens_per_s))),
-            number(stage.prompt_tokens_per_s_per_gpu),
-            number(stage.output_tokens_per_s_per_gpu),
-            number(stage.delivered.prompt_tokens_per_s if stage.delivered else None),
-            number(stage.delivered.output_tokens_per_s if stage.delivered else None),
-            number(stage.prompt_lengths.asked / stage.prompt_lengths.requests if stage.prompt_lengths else None),
-            number(stage.prompt_tokens_per_request),
-            number(stage.output_tokens_per_request),
-            f"{stage.quality[1]} of {stage.quality[0]}" if stage.quality else UNKNOWN,
-            stage.ended or UNKNOWN,
-        ]
-        for stage in result.stages
-    ]
-    head = [
-        *("stage", "#added /s", "#there already /s", "#s", "#sent", "#answered /s", "#goodput /s", "#prompt tokens/s"),
-        *(
-            "#output tokens/s",
-            "#tokens/s",
-            "#prompt tokens/s a GPU",
-            "#output tokens/s a GPU",
-            "#prompt tokens/s delivered",
-        ),
-        *("#output tokens/s delivered", "#prompt tokens asked", "#prompt tokens a request", "#output tokens a request"),
-        *("#wrong of checked answers", "ended by"),
-    ]
-    return Table(head, rows) if rows else None
+    return table_of(_THROUGHPUT, ((stage,) for stage in result.stages))
 
 
-def tool_calls(result: Result) -> Table | None:
-    """Tool calls of each stage, and the times of the first one of an answer."""
-    rows: list[Row] = [
-        [
-            stage.name,
-            f"{calls.answers:,}",
-            f"{calls.calling:,}",
-            f"{calls.calls:,}",
-            *_quantiles(calls.ttft_call, (0.5, 0.99)),
-            *_quantiles(calls.arguments, (0.5, 0.99)),
-        ]
-        for stage in result.stages
-        if (calls := stage.tool_calls) is not None
-    ]
-    times = (f"#{name} {q}" for name in ("first call", "its arguments") for q in ("p50", "p99"))
-    return Table(["stage", "#answers", "#with a call", "#calls", *times], rows) if rows else None
-
-
+_THROUGHPUT: Columns = {
+    "stage": lambda stage: stage.name,
+    "#added /s": lambda stage: number(stage.rate_per_s),
+    "#there already /s": lambda stage: number(stage.demand_per_s),
+    "#s": lambda stage: number(stage.duration_s),
+    "#sent": lambda stage: UNKNOWN if stage.unanswered is None else f"{stage.sent:,}",
+    "#answered /s": lambda stage: number(stage.requests_per_s),
+    "#goodput /s": lambda stage: number(stage.goodput_per_s),
+    "#prompt tokens/s": lambda stage: number(stage.prompt_tokens_per_s),
+    "#output tokens/s": lambda stage: number(stage.output_tokens_per_s),
+    "#tokens/s": lambda stage: number(total((stage.prompt_tokens_per_s, stage.output_tokens_per_s))),
+    "#prompt tokens/s a GPU": lambda stage: number(stage.prompt_tokens_per_s_per_gpu),
+    "#output tokens/s a GPU": lambda stage: number(stage.output_tokens_per_s_per_gpu),
+    "#prompt tokens/s delivered": lambda stage: number(stage.delivered and stage.delivered.prompt_tokens_per_s),
+    "#output tokens/s delivered": lambda stage: number(stage.delivered and stage.delivered.output_tokens_per_s),
+    "#prompt tokens asked": lambda stage: number(
+        stage.prompt_lengths and stage.prompt_lengths.asked / stage.prompt_lengths.requests
+    ),
+    "#prompt tokens a request": lambda stage: number(stage.prompt_tokens_per_request),
+    "#output tokens a request": lambda stage: number(stage.output_tokens_per_request),
+    "#wrong of checked answers": lambda stage: (
+        f"{stage.quality[1]} of {stage.quality[0]}" if stage.quality else UNKNOWN
+    ),
+    "ended by": lambda stage: stage.ended or UNKNOWN,
+}
 THROUGHPUT_NOTE = (
     "Answers, goodput and tokens per second are those of the target at the stage's rate: the rate, times the share of the stage's "
     "requests that were answered (goodput: and good by every SLO), times the mean tokens of a request. They are unknown where the "
@@ -180,50 +163,51 @@ THROUGHPUT_NOTE = (
 )
 
 
-def series(result: Result) -> Table | None:
-    """TTFT and cached prompt tokens of the parts of each stage: turns, warm and cold prefixes, workloads of a mix."""
-    rows: list[Row] = [
-        [
-            stage.name,
-            part.name,
-            f"{part.requests:,}",
-            *_quantiles(part.ttft),
-            f"{part.cached_tokens / part.prompt_tokens * 100:.3g}%" if part.prompt_tokens else UNKNOWN,
-            f"{part.unanswered:,}: {part.reason}" if part.unanswered else "0",
-        ]
-        for stage in result.stages
-        for part in stage.series
+def parts(result: Result) -> list[Table | None]:
+    """Parts of each stage that differ in shape (turns, warm and cold prefixes, workloads of a mix), its reasoning, its tool calls."""
+    stages = result.stages
+    return [
+        table_of(_SERIES, ((stage, part) for stage in stages for part in stage.series)),
+        table_of(_REASONING, ((stage, stage.reasoning) for stage in stages if stage.reasoning is not None)),
+        table_of(_TOOL_CALLS, ((stage, stage.tool_calls) for stage in stages if stage.tool_calls is not None)),
     ]
-    quantiles = (f"#TTFT p{q * 100:g}" for q in _FEW_QS)
-    head = ["stage", "part", "#answers", *quantiles, "#prompt tokens cached", "not answered"]
-    return Table(head, rows) if rows else None
 
 
-def reasoning(result: Result) -> Table | None:
-    """Tokens of reasoning and of the answer, and the time to the first token of the answer, of each stage with reasoning."""
-    rows: list[Row] = [
-        [
-            stage.name,
-            f"{part.requests:,}",
-            *(number(n / part.counted if part.counted else None) for n in (part.reasoning_tokens, part.answer_tokens)),
-            *_quantiles(part.ttft_answer),
-            f"{part.unanswered:,}",
-        ]
-        for stage in result.stages
-        if (part := stage.reasoning) is not None
-    ]
-    head = ["stage", "#answers with reasoning", "#reasoning tokens, mean", "#answer tokens, mean"]
-    head += [*(f"#first answer token p{q * 100:g}" for q in _FEW_QS), "#ended before the answer"]
-    return Table(head, rows) if rows else None
+_SERIES: Columns = {
+    "stage": lambda stage, part: stage.name,
+    "part": lambda stage, part: part.name,
+    "#answers": lambda stage, part: f"{part.requests:,}",
+    **_quantile_columns("TTFT", _FEW_QS, "ttft"),
+    "#prompt tokens cached": lambda stage, part: (
+        f"{part.cached_tokens / part.prompt_tokens * 100:.3g}%" if part.prompt_tokens else UNKNOWN
+    ),
+    "not answered": lambda stage, part: f"{part.unanswered:,}: {part.reason}" if part.unanswered else "0",
+}
+_REASONING: Columns = {
+    "stage": lambda stage, part: stage.name,
+    "#answers with reasoning": lambda stage, part: f"{part.requests:,}",
+    "#reasoning tokens, mean": lambda stage, part: number(
+        part.reasoning_tokens / part.counted if part.counted else None
+    ),
+    "#answer tokens, mean": lambda stage, part: number(part.answer_tokens / part.counted if part.counted else None),
+    **_quantile_columns("first answer token", _FEW_QS, "ttft_answer"),
+    "#ended before the answer": lambda stage, part: f"{part.unanswered:,}",
+}
+_TOOL_CALLS: Columns = {
+    "stage": lambda stage, calls: stage.name,
+    "#answers": lambda stage, calls: f"{calls.answers:,}",
+    "#with a call": lambda stage, calls: f"{calls.calling:,}",
+    "#calls": lambda stage, calls: f"{calls.calls:,}",
+    **_quantile_columns("first call", (0.5, 0.99), "ttft_call"),
+    **_quantile_columns("its arguments", (0.5, 0.99), "arguments"),
+}
 
 
 def use(result: Result) -> Table | None:
     """Values of the engine's page and the GPUs during each stage; None if nothing was read."""
     if all(stage.use == Use() for stage in result.stages):
         return None
-    rows: list[Row] = [
-        [stage.name, *(_use_value(name, getattr(stage.use, name)) for name in _USE)] for stage in result.stages
-    ]
+    rows = [[stage.name, *(_use_value(name, getattr(stage.use, name)) for name in _USE)] for stage in result.stages]
     return Table(["stage", *(f"#{label}" for label in _USE.values())], rows)
 
 
@@ -258,63 +242,53 @@ def _use_value(name: str, value: float | None) -> Cell | str:
 def shapes(result: Result) -> Table | None:
     """Load of each stage; None if it is the same for all."""
     loads = [(stage, stage.load or result.load) for stage in result.stages]
-    if all(load == result.load for _, load in loads):
-        return None
-    rows: list[Row] = [
-        [
-            stage.name,
-            *(UNKNOWN if text is None else text for text in (load.prompt_tokens, load.output_tokens, load.arrivals)),
-        ]
-        for stage, load in loads
-    ]
-    return Table(["stage", "prompt tokens", "output tokens", "arrivals"], rows)
+    return table_of(_SHAPES, loads) if any(load != result.load for _, load in loads) else None
+
+
+_SHAPES: Columns = {
+    "stage": lambda stage, load: stage.name,
+    "prompt tokens": lambda stage, load: UNKNOWN if load.prompt_tokens is None else load.prompt_tokens,
+    "output tokens": lambda stage, load: UNKNOWN if load.output_tokens is None else load.output_tokens,
+    "arrivals": lambda stage, load: UNKNOWN if load.arrivals is None else load.arrivals,
+}
 
 
 def outcomes(result: Result) -> Table | None:
     """Number of requests by outcome, the refused ones with their reason, and share of unanswered ones."""
-    if not any(stage.outcomes or stage.sent for stage in result.stages):
-        return None
-    rows: list[Row] = [
-        [
-            stage.name,
-            "; ".join(
-                filter(
-                    None,
-                    (
-                        ", ".join(f"{n:,} {outcome}" for outcome, n in stage.outcomes.items())
-                        or f"{stage.answered:,} ok",
-                        str(stage.refused),
-                    ),
-                )
-            ),
-            f"{unanswered / stage.sent * 100:.3g}%"
-            if stage.sent and (unanswered := stage.unanswered) is not None
-            else UNKNOWN,
-        ]
-        for stage in result.stages
-    ]
-    return Table(["stage", "requests by outcome", "#not answered"], rows)
+    stages = result.stages if any(stage.outcomes or stage.sent for stage in result.stages) else ()
+    return table_of(_OUTCOMES, ((stage,) for stage in stages))
+
+
+def _outcome_text(stage: Stage) -> str:
+    by_outcome = ", ".join(f"{count:,} {outcome}" for outcome, count in stage.outcomes.items())
+    return "; ".join(filter(None, (by_outcome or f"{stage.answered:,} ok", str(stage.refused))))
+
+
+_OUTCOMES: Columns = {
+    "stage": lambda stage: stage.name,
+    "requests by outcome": _outcome_text,
+    "#not answered": lambda stage: (
+        f"{stage.unanswered / stage.sent * 100:.3g}%" if stage.sent and stage.unanswered is not None else UNKNOWN
+    ),
+}
 
 
 def costs(result: Result) -> Table | None:
     """Price per million tokens, and speed per GPU and per user, of each stage; None without a price."""
     if result.prices.gpu_per_hour is None:
         return None
-    rows: list[Row] = []
-    for stage in result.stages:
-        price = stage_cost(stage, result.prices) or Cost(None, None, None)
-        figures = (
-            price.prompt,
-            price.output,
-            price.total,
-            stage.output_tokens_per_s_per_gpu,
-            tokens_per_s_per_user(stage),
-        )
-        rows.append([stage.name, *map(number, figures)])
-    head = ["stage", "#$ a million prompt tokens", "#$ a million output tokens", "#$ a million tokens"]
-    return Table([*head, "#output tokens/s a GPU", "#tokens/s a user"], rows)
+    unknown = Cost(None, None, None)
+    return table_of(_COSTS, ((stage, stage_cost(stage, result.prices) or unknown) for stage in result.stages))
 
 
+_COSTS: Columns = {
+    "stage": lambda stage, cost: stage.name,
+    "#$ a million prompt tokens": lambda stage, cost: number(cost.prompt),
+    "#$ a million output tokens": lambda stage, cost: number(cost.output),
+    "#$ a million tokens": lambda stage, cost: number(cost.total),
+    "#output tokens/s a GPU": lambda stage, cost: number(stage.output_tokens_per_s_per_gpu),
+    "#tokens/s a user": lambda stage, cost: number(tokens_per_s_per_user(stage)),
+}
 COST_NOTE = (
     "Dollars per million tokens = GPUs × dollars per GPU and hour ÷ 3600 ÷ tokens per second at the stage's rate × 1,000,000; unknown "
     "with them. Each column bears the whole price of the GPUs: they are three ways to say it, not parts of one sum. Only the prober's "
@@ -328,19 +302,29 @@ def repeats(results: plots.NamedResults) -> Table | None:
     for line in lines(results):
         for stage in line.stages:
             groups.setdefault((*_pooled(line), stage.name, stage.rate_per_s), []).append((line.place, stage))
-    rows: list[Row] = [
-        [
-            group[0][1].name,
-            number(group[0][1].rate_per_s),
-            str(len(group)),
-            str(len({place for place, _ in group})),
-            *(spread([figure(stage) for _, stage in group]) for figure in _REPEATED.values()),
-        ]
-        for group in groups.values()
-        if len(group) > 1
-    ]
-    head = ["stage", "#rate /s", "#times", "#results", *(f"#{label}" for label in _REPEATED)]
-    return Table(head, rows) if rows else None
+    repeated = [group for group in groups.values() if len(group) > 1]
+    return table_of(_REPEATS, (zip(*group, strict=True) for group in repeated))
+
+
+def _p99_ms(latency: str) -> Callable[..., Cell | str]:
+    """Column of the p99 of the stages in milliseconds."""
+
+    def column(places: Sequence[int], stages: Sequence[Stage]) -> Cell | str:
+        p99s = (stage.quantile(latency, 0.99) for stage in stages)
+        return spread([None if p99 is None else p99.estimate * 1e3 for p99 in p99s])
+
+    return column
+
+
+_REPEATS: Columns = {
+    "stage": lambda places, stages: stages[0].name,
+    "#rate /s": lambda places, stages: number(stages[0].rate_per_s),
+    "#times": lambda places, stages: str(len(stages)),
+    "#results": lambda places, stages: str(len(set(places))),
+    "#TTFT p99 ms": _p99_ms("ttft"),
+    "#TPOT p99 ms": _p99_ms("tpot"),
+    "#output tokens/s": lambda places, stages: spread([stage.output_tokens_per_s for stage in stages]),
+}
 
 
 def capacities(results: plots.NamedResults) -> Table | None:
@@ -350,28 +334,25 @@ def capacities(results: plots.NamedResults) -> Table | None:
         if result.capacities:
             key = tuple(_pooled(line) for line in lines(results) if line.place == place)
             runs.setdefault(key, []).append(result)
-    rows: list[Row] = []
+    rows: list[tuple[int, list[Capacity]]] = []
     for repeated in (sweeps for sweeps in runs.values() if len(sweeps) > 1):
         by_slo: dict[str, list[Capacity]] = {}
         for capacity in (capacity for result in repeated for capacity in result.capacities):
             by_slo.setdefault(capacity.slo, []).append(capacity)
-        for slo, of_slo in by_slo.items():
-            known = [capacity for capacity in of_slo if capacity.verdict == "found"]
-            unknown = dict.fromkeys(capacity.verdict.replace("_", " ") for capacity in of_slo if capacity not in known)
-            rows.append(
-                [
-                    slo,
-                    str(len(repeated)),
-                    str(len(known)),
-                    spread([capacity.estimate for capacity in known]),
-                    spread([capacity.own.per_s if capacity.own is not None else None for capacity in known]),
-                    ", ".join(unknown) or "–",
-                ]
-            )
-    head = ["SLO", "#runs", "#estimated", "#estimated knee /s", "#alone /s", "other verdicts"]
-    return Table(head, rows) if rows else None
+        rows += [(len(repeated), of_slo) for of_slo in by_slo.values()]
+    return table_of(_CAPACITIES, ((runs, of_slo, [c for c in of_slo if c.verdict == "found"]) for runs, of_slo in rows))
 
 
+_CAPACITIES: Columns = {
+    "SLO": lambda runs, of_slo, known: of_slo[0].slo,
+    "#runs": lambda runs, of_slo, known: str(runs),
+    "#estimated": lambda runs, of_slo, known: str(len(known)),
+    "#estimated knee /s": lambda runs, of_slo, known: spread([capacity.estimate for capacity in known]),
+    "#alone /s": lambda runs, of_slo, known: spread([capacity.own and capacity.own.per_s for capacity in known]),
+    "other verdicts": lambda runs, of_slo, known: (
+        ", ".join(dict.fromkeys(c.verdict.replace("_", " ") for c in of_slo if c not in known)) or "–"
+    ),
+}
 REPEATS_NOTE = (
     "Each figure is the median over the repeats, with the least and the most, and half of the way between them in percent of "
     "their middle: what another run may come to."
@@ -399,21 +380,6 @@ def _pooled(line: Line) -> tuple[object, ...]:
     """Key that the stages of two lines share if they are repeats of each other."""
     own = line.place if line.unknown else None
     return (line.result.kind, *line.conditions.values(), own)
-
-
-def _p99_ms(latency: str) -> Callable[[Stage], float | None]:
-    def figure(stage: Stage) -> float | None:
-        quantile = stage.quantile(latency, 0.99)
-        return quantile.estimate * 1e3 if quantile is not None else None
-
-    return figure
-
-
-_REPEATED: dict[str, Callable[[Stage], float | None]] = {
-    "TTFT p99 ms": _p99_ms("ttft"),
-    "TPOT p99 ms": _p99_ms("tpot"),
-    "output tokens/s": lambda stage: stage.output_tokens_per_s,
-}
 
 
 def spread(values: Sequence[float | None]) -> Cell | str:

@@ -7,6 +7,7 @@ from html import escape
 from typing import Literal
 
 from prober.measure.timeline_text import format_duration
+from prober.statistics.quantiles import percentile_name
 
 Form = Literal["linear", "log", "tail"]
 TAIL = (0.5, 0.9, 0.99, 0.999)
@@ -43,7 +44,7 @@ class Scale:
 
     def _label(self, value: float) -> str:
         if self.form == "tail":
-            return f"p{value * 100:g}"
+            return percentile_name(value)
         return format_duration(value) if self.seconds else f"{value:,.10g}"
 
     def _linear(self) -> list[float]:

@@ -112,6 +112,7 @@ def test_quantiles_mean_and_deviation() -> None:
     for row in shown:
         known, bounds = values(row["latency"], by_name[row["stage"]])
         ordered, place = np.sort([*known, *bounds]), f"{row['stage']} {row['latency']}"
+        assert figure(row["samples"]) == len(ordered), place
         for name, q in QS.items():
             rank = max(1, math.ceil(q * len(ordered) - 1e-9))
             value, cell = float(ordered[rank - 1]), row[name]

@@ -62,59 +62,14 @@ def test_the_verdict_is_first() -> None:
     assert row(found, "1/s")[1:] == ["0% bad 0 of 120", "0% bad 0 of 120"]
 
 
-def test_every_percentile_has_its_interval_and_its_count() -> None:
-    """And is marked where there are too few samples."""
-    found = section(markdown([sweep()]), "Latency")
-    head = row(found, "stage")
-    assert head == [
-        "stage",
-        "latency",
-        "samples",
-        "p50",
-        "p75",
-        "p90",
-        "p95",
-        "p99",
-        "p99.9",
-        "max",
-        "p99/p50",
-        "mean",
-        "std. deviation",
-    ]
-    ttft = row(found, "4/s", "TTFT")
-    assert ttft[2] == "120"
-    assert ttft[3].count("[") == 1  # Markdown's [ is escaped, and there is one interval
-    assert "*" not in ttft[5]
-    assert ttft[7].startswith("*")
-    assert "?" in ttft[7]
-    itl = row(found, "4/s", "ITL")
-    assert itl[2] == "840"
-
-
-def test_throughput_use_outcomes_and_cost() -> None:
-    """Prompt and output tokens apart, in all, a GPU and a request; failures by kind; dollars a million tokens."""
-    result = sweep()
-    text = markdown([result])
-    throughput = dict(
-        zip(row(section(text, "Throughput"), "stage"), row(section(text, "Throughput"), "16/s"), strict=True)
-    )
-    stage = result.stages[2]
-    assert throughput["sent"] == "120"
-    assert throughput["there already /s"] == "0.5"
-    assert throughput["output tokens/s"] == f"{stage.output_tokens_per_s:.4g}"
-    assert throughput["output tokens/s a GPU"] == f"{(stage.output_tokens_per_s or 0) / 2:.4g}"
-    assert throughput["output tokens a request"] == "8"
+def test_load_of_others_and_use_of_the_engine_by_stage() -> None:
+    """What was there already, the engine's page, and unknown where a GPU was not read; failures by kind."""
+    text = markdown([sweep()])
+    throughput, use = section(text, "Throughput"), section(text, "Engine and GPUs")
+    assert dict(zip(row(throughput, "stage"), row(throughput, "16/s"), strict=True))["there already /s"] == "0.5"
     assert row(section(text, "Outcomes"), "16/s") == ["16/s", "108 ok, 12 http_5xx", "10%"]
-    use = dict(
-        zip(
-            row(section(text, "Engine and GPUs"), "stage"),
-            row(section(text, "Engine and GPUs"), "4/s"),
-            strict=True,
-        )
-    )
-    assert (use["running"], use["KV cache, peak"], use["power, W"]) == ("8", "40%", "*unknown*")
-    dollars = 2 * 2.0 / 3600 / (stage.output_tokens_per_s or 1) * 1e6
-    assert row(section(text, "Cost by stage"), "16/s")[2] == f"{dollars:.4g}"
+    values = dict(zip(row(use, "stage"), row(use, "4/s"), strict=True))
+    assert (values["running"], values["KV cache, peak"], values["power, W"]) == ("8", "40%", "*unknown*")
 
 
 def test_the_audit_is_the_results_own() -> None:
@@ -215,6 +170,17 @@ def test_runs_under_other_conditions_are_not_pooled_and_it_says_why() -> None:
     text = markdown([found_at("a", 10.0, **unknown), found_at("b", 20.0, **unknown)])
     assert "## Repeats" not in text
     assert "a is pooled with no other result, as its prompt tokens are not known" in text
+
+
+def test_events_of_other_slos_have_columns_of_their_own() -> None:
+    """Results side by side with other contracts: no figure stands under the SLO of another one."""
+    other = replace(sweep("b"), slos=(replace(sweep().slos[0], threshold_s=0.2),))
+    for results in ([sweep("a"), other], [other, sweep("a")]):
+        found = section(markdown(results), "Bad events by stage")
+        cells = {name: dict(zip(row(found, "result"), row(found, name, "16/s"), strict=True)) for name in "ab"}
+        assert cells["a"]["ttft: 99% of ttft within 200 ms"] == cells["b"]["tpot: 95% of tpot within 30 ms"] == "–"
+        assert cells["b"]["ttft: 99% of ttft within 200 ms"] == "10% bad 12 of 120"
+        assert "ttft: 99% of ttft within 200 ms" in html(results)
 
 
 def rows_of_a_matrix() -> Result:

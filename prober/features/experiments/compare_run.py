@@ -1,0 +1,227 @@
+"""Sends the turns of a comparison, and compares what they measured, or two stored results."""
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from random import Random
+from statistics import fmean
+
+from prober import __version__
+from prober.features.experiments.compare import (
+    Half,
+    Round,
+    compare,
+    differences,
+    incomparable,
+    reservations,
+    rounds_of,
+    stored_refused,
+    stored_rounds,
+)
+from prober.measure.engine_signals import EngineSignals
+from prober.measure.gpu_reading import GpuReading
+from prober.measure.objective import Slo
+from prober.measure.outcome import ANSWERED
+from prober.measure.result import ProbeResult
+from prober.measure.warmup import WarmUpLength
+from prober.probing.session import Session
+from prober.results.comparison import Comparison, Side, with_refused
+from prober.results.load_description import describe_load
+from prober.results.refused_requests import refused_requests
+from prober.results.result import Request, Result
+from prober.results.result import Target as Described
+from prober.results.stage import quality_of, request_of, use_of
+from prober.results.stage_parts import tool_calls_of
+from prober.workload.workloads import Mix, RequestGenerator
+
+MAX_WARMER_C, MAX_SLOWER_RATIO = 5.0, 0.02  # GPU states closer than this count as alike
+
+
+class UnansweredSide(Exception):
+    """A side does not answer. The message names the side and the reason."""
+
+
+class RefusingSide(Exception):
+    """A side refuses the requests of its warm-up. The message names the side and the reason."""
+
+
+@dataclass(slots=True)
+class Cards:
+    """GPU states of this machine during the turns.
+
+    readings: mean temperature (°C) and clock (Hz) of each reading, by side
+    """
+
+    readings: dict[Side, list[tuple[float, float]]] = field(default_factory=lambda: {"a": [], "b": []})
+
+    def read(self, side: Side, devices: Sequence[GpuReading]) -> None:
+        """The GPUs were read during a turn of `side`."""
+        known = [
+            (device.temperature_celsius, device.sm_clock_hertz)
+            for device in devices
+            if device.temperature_celsius is not None and device.sm_clock_hertz is not None
+        ]
+        if known:
+            self.readings[side].append((fmean(warmth for warmth, _ in known), fmean(clock for _, clock in known)))
+
+    def text(self) -> str:
+        """A sentence on whether the GPUs were in the same state for both sides."""
+        if not self.readings["a"] or not self.readings["b"]:
+            return (
+                "GPU temperature and clocks are unknown: the engine's GPUs are not on this machine, or report neither, or the turns "
+                "are shorter than a second"
+            )
+        (warm_a, clock_a), (warm_b, clock_b) = (
+            (fmean(warmth for warmth, _ in self.readings[side]), fmean(clock for _, clock in self.readings[side]))
+            for side in ("a", "b")
+        )
+        apart = abs(warm_a - warm_b) > MAX_WARMER_C or abs(clock_a / clock_b - 1) > MAX_SLOWER_RATIO
+        judged = "so the difference may be theirs: take a longer --cool-down" if apart else "alike"
+        return (
+            f"GPUs of this machine: A at {warm_a:.0f} °C and {clock_a / 1e6:.0f} MHz, B at {warm_b:.0f} °C and "
+            f"{clock_b / 1e6:.0f} MHz, {judged}"
+        )
+
+
+def compare_stored(
+    a: Result, b: Result, rounds: int, error: float, slos: Sequence[Slo]
+) -> tuple[Comparison, list[Round]]:
+    """Comparison of two results, and its rounds. Raises ValueError if one has too few requests."""
+    comparison = _comparison(a.target, b.target, error, time.time())
+    if reasons := incomparable(a, b):
+        return replace(comparison, said=tuple(reasons)), []
+    comparison, refused = replace(comparison, load=a.load), stored_refused(a, b)
+    if (unjudged := with_refused(comparison, refused)).not_judged:
+        return unjudged, []
+    pairs = stored_rounds(a, b, rounds)
+    compared = compare(pairs, error, slos)
+    begins = (datetime.fromtimestamp(result.started_unix_s, UTC).isoformat(" ", "minutes") for result in (a, b))
+    remarks = [
+        "A was measured at {}, B at {}, and not in turn: whatever else changed between is in the difference".format(
+            *begins
+        ),
+        *reservations(a.target, b.target, pairs, compared),
+    ]
+    return with_refused(replace(comparison, compared=tuple(compared), said=tuple(remarks)), refused), pairs
+
+
+async def compare_targets(
+    sessions: Mapping[Side, Session],
+    halves: Sequence[Half],
+    pause_s: float,
+    warm_up: WarmUpLength,
+    error: float,
+    slos: Sequence[Slo],
+) -> tuple[Comparison, list[Round]]:
+    """The comparison of two targets by requests in turns, and its rounds. Raises UnansweredSide, RefusingSide."""
+    cards = Cards()
+    pages: dict[Side, list[EngineSignals]] = {"a": [], "b": []}
+    measured: dict[Half, Sequence[Request]] = {}
+    answers: dict[Side, list[ProbeResult]] = {"a": [], "b": []}
+    by_rate: dict[str, list[ProbeResult]] = {}
+    warm_ups: set[int] = set()
+    for number, half in enumerate(halves):
+        if number:
+            await asyncio.sleep(pause_s)
+        session = sessions[half.side]
+        begin_ns = session.clock.now_ns()
+        measured[half], answered, warmed = await _turn(session, half, warm_up)
+        answers[half.side] += answered
+        by_rate.setdefault(f"{half.side.upper()} at {half.rate_per_s:g}/s", []).extend(answered)
+        warm_ups.add(warmed)
+        pages[half.side] += [signals for at_ns, signals in session.readings if at_ns >= begin_ns]
+        local = session if session.gpus else sessions["b" if half.side == "a" else "a"]
+        for devices in (devices for at_ns, devices in local.gpus if at_ns >= begin_ns):
+            cards.read(half.side, devices)
+    a, b = sessions["a"].described(), sessions["b"].described()
+    rounds = rounds_of(measured)
+    compared = compare(rounds, error, slos)
+    remarks = [*reservations(a, b, rounds, compared), cards.text(), *_engine_texts(pages)]
+    sent = " to ".join(str(count) for count in sorted({min(warm_ups), max(warm_ups)}))
+    remarks.append(f"warm-up before each turn: {sent} request{'' if sent == '1' else 's'}, which do not count")
+    remarks += _checked_texts(answers)
+    workloads = [session.spec.probes[0].workload for session in sessions.values()]
+    if isinstance(workloads[0], Mix):
+        remarks.append(f"quantiles are those of the whole mix {workloads[0].name!r}, not of each of its workloads")
+    remarks += [f"{side.upper()} {text} meanwhile" for side, session in sessions.items() for text in session.changes]
+    comparison = _comparison(a, b, error, sessions["a"].started_unix_s)
+    fields = [json.dumps(describe_load(workload, arrivals="").sampling) for workload in workloads]
+    apart = (("request fields", *fields),) if fields[0] != fields[1] else ()
+    comparison = replace(
+        comparison, compared=tuple(compared), differs=(*comparison.differs, *apart), said=tuple(remarks)
+    )
+    refused = {place: part for place, results in by_rate.items() if (part := refused_requests(results)).refused}
+    comparison = with_refused(comparison, refused)
+    return comparison, rounds if comparison.compared else []
+
+
+def _comparison(a: Described, b: Described, error: float, started_s: float) -> Comparison:
+    """A comparison without figures."""
+    return Comparison(
+        id=f"compare-{int(started_s)}",
+        started_unix_s=started_s,
+        ended_unix_s=time.time(),
+        tool=f"llm-slo-prober {__version__}",
+        a=a,
+        b=b,
+        load=None,
+        error=error,
+        compared=(),
+        differs=tuple(differences(a, b)),
+        said=(),
+    )
+
+
+def _engine_texts(pages: Mapping[Side, Sequence[EngineSignals]]) -> Iterator[str]:
+    """A sentence for each side whose page was read during its turns."""
+    for side, readings in pages.items():
+        use = use_of(readings, ())
+        values = [
+            f"{text} {value:.3g}"
+            for text, value in (
+                ("mean running requests", use.running_mean),
+                ("mean waiting requests", use.waiting_mean),
+                ("most waiting", use.waiting_peak),
+                ("highest KV cache usage", use.kv_usage_peak_ratio),
+            )
+            if value is not None
+        ]
+        if values:
+            yield f"the engine of {side.upper()} during its turns, by its page: {', '.join(values)}"
+
+
+def _checked_texts(answers: Mapping[Side, Sequence[ProbeResult]]) -> Iterator[str]:
+    """Sentences on the checked answers and the tool calls of each side."""
+    for side, results in answers.items():
+        if quality := quality_of(results):
+            yield f"{quality[1]:,} of {quality[0]:,} checked answers of {side.upper()} are wrong"
+        if calls := tool_calls_of(results):
+            yield f"{side.upper()}: {calls.text()}"
+
+
+async def _turn(session: Session, half: Half, warm_up: WarmUpLength) -> tuple[list[Request], list[ProbeResult], int]:
+    """A turn of one side: warm-up, then the requests of the round in an open loop.
+
+    Returns them, the results that they have, and the number of warm-ups.
+    """
+    workload = session.spec.probes[0].workload
+    async with aclosing(session.warm_up(RequestGenerator(workload, Random()), warm_up)) as first:
+        warm = [result async for result in first]
+    is_answered = any(result is not None and result.outcome in ANSWERED for result in warm)
+    if warm and not is_answered and half.round == 0:
+        last = warm[-1]
+        if (refused := refused_requests(result for result in warm if result is not None)).is_too_many:
+            raise RefusingSide(f"{half.side.upper()} ({session.spec.url}): {refused}")
+        why = f"{last.outcome.value}: {last.detail}" if last is not None else "it says it is loading or shutting down"
+        raise UnansweredSide(f"{half.side.upper()} ({session.spec.url}) answers nothing: {why}")
+    start_ns = session.clock.now_ns() + round(session.spec.connect_lead * 1e9)
+    drawer = RequestGenerator(workload, Random(half.seed))
+    async with aclosing(session.ordered(drawer, (start_ns + offset for offset in half.offsets_ns))) as results:
+        ended = [result async for result in results]
+    loading = Request(stage=0, start_s=0.0, outcome="http_5xx", error="it says it is loading or shutting down")
+    rows = [request_of(result, 0, start_ns) if result is not None else loading for result in ended]
+    return rows, [result for result in ended if result is not None], sum(result is not None for result in warm)

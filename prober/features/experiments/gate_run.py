@@ -1,0 +1,71 @@
+"""Sends the requests of a gate in an open loop until it decides."""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from itertools import islice
+
+from prober.features.experiments.gate import Gate, Verdict
+from prober.measure.outcome import Outcome
+from prober.measure.result import ProbeResult
+from prober.measure.warmup import WarmUpLength
+from prober.probing.pacer import due_times
+from prober.probing.session import Session
+from prober.results.load_description import describe_load
+from prober.results.result import Result, WarmUp
+from prober.results.stage import stage_of
+from prober.workload.workloads import RequestGenerator
+
+NO_LISTENER = frozenset({Outcome.CONNECT_REFUSED, Outcome.DNS})
+
+
+async def ask(session: Session, judge: Gate, length: WarmUpLength) -> tuple[Verdict, Result]:
+    """Warm up, then send the requests of the first probe until the gate decides: its verdict, and the result without a decision.
+
+    A target where nothing listened when its model was looked up, and whose first request shows the same, is decided by it.
+    """
+    clock, probe = session.clock, session.spec.probes[0]
+    has_listener = session.failure is None or session.failure.outcome not in NO_LISTENER
+    taken = 0
+
+    async def fed(
+        results: AsyncGenerator[ProbeResult | None, None],
+    ) -> tuple[list[ProbeResult], Verdict | None]:
+        """Results up to the deciding one, and its verdict, None if none decides. Requests still in flight are cancelled."""
+        nonlocal taken
+        sent: list[ProbeResult] = []
+        async with aclosing(results):
+            async for result in results:
+                taken += 1
+                due_ns = clock.now_ns() if result is None else result.timeline.intended_ns
+                sent += [] if result is None else [result]
+                if taken == 1 and not has_listener and result is not None and result.outcome in NO_LISTENER:
+                    return sent, judge.nothing_listens(result, due_ns / 1e9)
+                if (verdict := judge.take(result, due_ns / 1e9)) is not None:
+                    return sent, verdict
+        return sent, None
+
+    drawer, warm_ns = RequestGenerator(probe.workload, session.rng), clock.now_ns()
+    warm, verdict = await fed(session.warm_up(drawer, length))
+    begin_ns, results = clock.now_ns(), list[ProbeResult]()
+    if verdict is None:
+        times = due_times(probe, session.rng, begin_ns + round(session.spec.connect_lead * 1e9))
+        results, verdict = await fed(session.ordered(drawer, islice(times, max(0, judge.most - taken))))
+    stage, rows = stage_of(
+        f"{probe.rate:g}/s",
+        probe.rate,
+        results,
+        index=0,
+        origin_ns=session.origin_ns,
+        begin_ns=begin_ns,
+        sending_s=(clock.now_ns() - begin_ns) / 1e9,
+        slos=probe.slos,
+    )
+    result = session.result(
+        "gate",
+        describe_load(probe.workload, arrivals="poisson"),
+        [stage],
+        rows,
+        slos=probe.slos,
+        warm_up=WarmUp(len(warm), (begin_ns - warm_ns) / 1e9),
+    )
+    return verdict or judge.verdict(), result

@@ -1,0 +1,438 @@
+"""Sends the rows of a workload matrix one after the other, in an open or a closed loop, and a row that is its load beside it."""
+
+import asyncio
+import math
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from functools import partial
+from random import Random
+from typing import Any, Protocol
+
+from rich.progress import Progress
+
+from prober.config.rows import Row
+from prober.features.experiments.matrix import (
+    Verdict,
+    amount,
+    as_sent,
+    decision,
+    due_times,
+    fails_error,
+    judge,
+    limits_of,
+    load_of,
+    loop,
+    not_begun,
+    other_models,
+    reservations,
+    sentences,
+    shape_of,
+    stage_name,
+    warming,
+    with_cost,
+)
+from prober.measure.engine_signals import EngineSignals
+from prober.measure.gpu_reading import without_parts
+from prober.measure.outcome import ANSWERED, Outcome
+from prober.measure.request import Conversation, Drawer
+from prober.measure.result import ProbeResult, unsent
+from prober.measure.warmup import WarmUpLength
+from prober.net.endpoint import endpoint
+from prober.probing.pacer import pace
+from prober.probing.probe import ProbeRun, run_probe
+from prober.probing.session import Session
+from prober.probing.target import Target
+from prober.results.cost import judge_cost
+from prober.results.disturbance import Disturbance, contrast_of, disturbance_of
+from prober.results.refused_requests import refused_requests
+from prober.results.result import Request, Result, Stage, WarmUp
+from prober.results.stage import stage_of
+from prober.workload.workloads import RequestGenerator
+
+GUARD_INTERVAL_S = 0.25  # between judgements of a load by the requests in flight
+RETRY_PAUSE_S = 0.1  # of a closed loop after an unanswered request, to spare a target that is down
+
+
+class UnidentifiedTarget(Exception):
+    """The target cannot be identified; the message says why."""
+
+
+class Guard(Protocol):
+    """Ends a load that harms, as `features.capacity.load_guard` does. harm: why it must end, "" if it may go on."""
+
+    harm: str
+
+    def began(self) -> None: ...
+
+    def result(self, result: ProbeResult) -> None: ...
+
+    def waited(self, ttft_s: float) -> None: ...
+
+    def page(self, at_s: float, signals: EngineSignals) -> None: ...
+
+    def tick(self, at_s: float) -> None: ...
+
+
+MakeGuard = Callable[[float, float], Guard]  # from the TTFT threshold in seconds and the rate of all requests
+
+
+async def run_rows(
+    session: Session,
+    rows: Sequence[Row],
+    warm_up: WarmUpLength,
+    interrupted: asyncio.Event,
+    progress: Progress,
+    make_guard: MakeGuard,
+    configuration: str,
+) -> tuple[list[Verdict], Result]:
+    """Send and judge row after row; the first interrupted row is the last. Verdicts on all rows, and the result.
+
+    configuration: of the rows, for the result. Raises UnidentifiedTarget.
+    """
+    if session.failure is not None:
+        raise UnidentifiedTarget(f"{session.spec.url}: {session.failure.detail}")
+    say = partial(progress.console.print, markup=False)
+    for text in (text for row in rows for text in reservations(row)):
+        say(text)
+    loads = {row.beside: row for row in rows if row.beside is not None}
+    sent: list[RowRun] = []
+    for number, row in enumerate(rows, 1):
+        if interrupted.is_set():
+            break
+        if row.beside is not None:
+            continue  # sent with the row before it
+        say(f"{number}/{len(rows)} {_line(row)}")
+        bar = progress.add_task(row.name, total=row.requests)
+        run, load = RowRun(session, row, warm_up, partial(progress.advance, bar)), None
+        if (load_row := loads.get(row.name)) is not None:
+            say(f"beside it after {load_row.start:g} s: {_line(load_row)}")
+            load = Load(run, RowRun(session, load_row, warm_up), make_guard)
+        is_complete = await _unless(interrupted, run.run() if load is None else load.run())
+        progress.remove_task(bar)
+        run.ended = "complete" if is_complete else "interrupted"
+        if run.begin_ns is not None:
+            run.verdict = judge(
+                row, run.results, error=fails_error(rows), loading=run.loading, interrupted=not is_complete
+            )
+            run.disturbance = load.disturbance() if load is not None and is_complete else None
+            sent.append(run)
+            say(sentences([run.verdict]))
+        if load is not None and load.run_beside.begin_ns is not None:
+            load.run_beside.verdict = judge(load.run_beside.row, load.run_beside.results, error=1.0)
+            load.run_beside.ended = load.harm or run.ended
+            sent.append(load.run_beside)
+    return _judged(session, rows, sent, configuration)
+
+
+def _line(row: Row) -> str:
+    expected = f"; expected: {row.hypothesis}" if row.hypothesis else ""
+    return f"{row.name}: {amount(row)}, {loop(row)}{expected}"
+
+
+async def _unless(interrupted: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
+    """Run the work until it ends or is interrupted; whether it ended by itself."""
+    working, waiting = asyncio.create_task(work), asyncio.create_task(interrupted.wait())
+    try:
+        await asyncio.wait((working, waiting), return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            working.result()
+            return True
+        return False
+    finally:
+        for task in (working, waiting):
+            task.cancel()
+        await asyncio.gather(working, waiting, return_exceptions=True)
+
+
+def _judged(
+    session: Session, rows: Sequence[Row], sent: "Sequence[RowRun]", configuration: str
+) -> tuple[list[Verdict], Result]:
+    """The verdicts on all rows with their cost targets, and the result, with a stage for each row that was started."""
+    by_name = {run.row.name: run for run in sent}
+    stages: list[Stage] = []
+    requests: list[Request] = []
+    for index, run in enumerate(sent):
+        stage, stage_requests = run.stage(index)
+        other, contrast = by_name.get(run.row.against or ""), None
+        if other is not None and all(
+            compared.ended == "complete" and compared.verdict.state != "not_judged" for compared in (run, other)
+        ):
+            contrast = contrast_of(run.results, other.results, name=other.row.name)
+        stages.append(replace(stage, contrast=contrast))
+        requests += stage_requests
+    is_complete = len(sent) == len(rows) and all(run.ended != "interrupted" for run in sent)
+    result = session.result(
+        "run",
+        load_of(rows, session.spec.max_in_flight),
+        stages,
+        requests,
+        configuration=configuration,
+        slos=tuple({slo.name: slo for row in rows for slo in row.accept}.values()),
+        warm_up=min((run.warmed for run in sent), key=lambda warmed: warmed.requests, default=WarmUp(0)),
+        stop="complete" if is_complete else "interrupted",
+        differs=(
+            *(f"{stage_name(row)}: {text}" for row in rows for text in limits_of(row)),
+            *(f"{stage_name(run.row)}: {text}" for run in sent for text in other_models(run.results)),
+        ),
+    )
+    verdicts = [*(run.verdict for run in sent), *(not_begun(row) for row in rows[len(sent) :])]
+    for place, row in enumerate(rows):
+        if row.max_cost is not None:
+            priced = result.stages[place] if place < len(sent) else None
+            of_row = [request for request in result.requests if request.stage == place]
+            verdicts[place] = with_cost(verdicts[place], judge_cost(priced, of_row, result.prices, row.max_cost))
+    if (decided := decision(verdicts)) is not None:
+        return verdicts, replace(result, decision=replace(decided, rollback_risk=session.spec.context.rollback))
+    return verdicts, replace(result, stop_detail=sentences(verdicts))
+
+
+class RowRun:
+    """One row as it is sent; `on_request` is called after each request that ended.
+
+    begin_ns, end_ns: span in which requests count; begin_ns is None before
+    warmed: the warm-up that was sent
+    results: sorted by due time after the end
+    loading: number of requests not sent because the engine is loading or shutting down
+    ended: "complete", or why it ended before; verdict: on its results, once it has ended
+    disturbance: effect of the load beside it, if any
+    """
+
+    def __init__(
+        self, session: Session, row: Row, warm_up: WarmUpLength, on_request: Callable[[], None] = lambda: None
+    ) -> None:
+        self.session, self.row, self._warm_up, self._on_request = session, row, warm_up, on_request
+        self._rng: Random = session.rng
+        self._clock = session.clock
+        self._target = with_headers(session.target, row.headers)
+        self._pending: set[ProbeRun] = set()
+        self._drawer = RequestGenerator(row.workload, self._rng)
+        self._started = 0
+        self.begin_ns: int | None = None
+        self.end_ns = 0
+        self.warmed = WarmUp(0)
+        self.results: list[ProbeResult] = []
+        self.loading = 0
+        self.ended = ""
+        self.verdict = not_begun(row)
+        self.disturbance: Disturbance | None = None
+
+    async def run(self) -> None:
+        """Warm up and send. If cancelled, it keeps the results so far and leaves no request in flight."""
+        await self.warm_up()
+        await self.send()
+
+    async def warm_up(self) -> None:
+        """Send what does not count."""
+        warm = RequestGenerator(warming(self.row.workload), self._rng)
+        warm_ns = self._clock.now_ns()
+        async with aclosing(self.session.warm_up(warm, self._warm_up, self._target)) as first:
+            sent = [result async for result in first if result is not None]
+        self.warmed = WarmUp(len(sent), (self._clock.now_ns() - warm_ns) / 1e9)
+
+    async def send(self) -> None:
+        """Send what counts. If cancelled, it keeps the results so far and leaves no request in flight."""
+        try:
+            await (self._closed_loop() if self.row.closed else self._open_loop())
+        finally:
+            self.end_ns = self._clock.now_ns()
+            self.results.sort(key=lambda result: result.timeline.intended_ns)
+
+    def max_wait_s(self) -> float:
+        """Longest TTFT of the requests in flight, or time waited for it, in seconds; 0 without any."""
+        waited_ns = ((run.first_ns or self._clock.now_ns()) - run.request.due_ns for run in self._pending)
+        return max(waited_ns, default=0) / 1e9
+
+    def stage(self, index: int) -> tuple[Stage, tuple[Request, ...]]:
+        """Its stage, which has this place in the result, and the rows of its requests."""
+        row, session = self.row, self.session
+        assert self.begin_ns is not None
+        last_ns = max((result.timeline.intended_ns for result in self.results), default=self.begin_ns)
+        sending_s = max(0.0, (last_ns - self.begin_ns) / 1e9)
+        if self.ended == "complete" and row.duration is not None:
+            sending_s = row.duration
+        devices = [read for at_ns, read in session.gpus if self.begin_ns <= at_ns <= self.end_ns]
+        stage, requests = stage_of(
+            stage_name(row),
+            row.rate,
+            self.results,
+            index=index,
+            origin_ns=session.origin_ns,
+            begin_ns=self.begin_ns,
+            sending_s=sending_s,
+            slos=row.accept,
+            readings=[signals for at_ns, signals in session.readings if self.begin_ns <= at_ns <= self.end_ns],
+            devices=devices,
+            gpus=len(without_parts(devices[-1])) if devices else None,
+            ended=self.ended,
+        )
+        load = shape_of(row, session.spec.max_in_flight)
+        return replace(stage, load=load, disturbance=self.disturbance), requests
+
+    async def _open_loop(self) -> None:
+        lead_ns = round(self.session.spec.connect_lead * 1e9)
+        self.begin_ns = self._clock.now_ns() + lead_ns
+        async with asyncio.TaskGroup() as in_flight:
+
+            def launch(due_ns: int) -> None:
+                in_flight.create_task(self._converse(due_ns))
+
+            def missed(due_ns: int, why: str) -> None:
+                self.results.append(unsent(due_ns, Outcome.INVALID, why, is_late=True))
+
+            await pace(due_times(self.row, self._rng, self.begin_ns), self._clock, self.session.spec, launch, missed)
+
+    async def _closed_loop(self) -> None:
+        self.begin_ns = self._clock.now_ns()
+        async with asyncio.TaskGroup() as in_flight:
+            for _ in range(self.row.concurrency or 0):
+                in_flight.create_task(self._send_serially(self.begin_ns))
+
+    async def _send_serially(self, begin_ns: int) -> None:
+        row, end_ns = self.row, begin_ns + (self.row.duration or 0.0) * 1e9
+        while self._started < row.requests if row.requests is not None else self._clock.now_ns() < end_ns:
+            self._started += 1
+            result, _ = await self._send(self._clock.now_ns(), self._drawer, math.inf)
+            if result is None or result.outcome not in ANSWERED:
+                await asyncio.sleep(RETRY_PAUSE_S)
+
+    async def _converse(self, due_ns: int) -> None:
+        """Send one request, and the turns that follow their answers after a think time until the row ends.
+
+        A connection that the think time is too short for is in no latency, for as long as every request has for its connection.
+        """
+        lead_ns = round(self.session.spec.connect_lead * 1e9)
+        end_ns = math.inf if self.row.duration is None else (self.begin_ns or 0) + self.row.duration * 1e9
+        drawer: Drawer = self._drawer
+        latest_ns = due_ns
+        while True:
+            result, session = await self._send(due_ns, drawer, latest_ns)
+            if result is None or session is None or session.think_s is None or not session.turns_left:
+                return
+            now_ns = self._clock.now_ns()
+            due_ns = max((result.timeline.end_ns or now_ns) + round(session.think_s * 1e9), now_ns)
+            if due_ns >= end_ns:
+                return
+            drawer, latest_ns = session, max(due_ns, now_ns + lead_ns)
+            await self._clock.sleep_until(due_ns - lead_ns)
+
+    async def _send(
+        self, due_ns: int, drawer: Drawer, latest_ns: float
+    ) -> tuple[ProbeResult | None, Conversation | None]:
+        """Send one request; its result, None while the engine is loading, and its session.
+
+        latest_ns: until then its due time waits for its connection
+        """
+        runs: list[ProbeRun] = []
+
+        def begun(run: ProbeRun) -> None:
+            runs.append(run)
+            self._pending.add(run)
+
+        try:
+            result = await run_probe(self._target, drawer, due_ns, begun, self.session.launch)
+        except asyncio.CancelledError:
+            if due_ns <= self._clock.now_ns():
+                self.results.append(unsent(due_ns, Outcome.CANCELLED, "cut when the row was interrupted"))
+            raise
+        finally:
+            self._pending.difference_update(runs)
+        if result is None:
+            self.loading += 1
+        else:
+            self.results.append(as_sent(result, latest_ns))
+        self._on_request()
+        return result, runs[0].request.session if runs else None
+
+
+class Load:
+    """Sends a row, `run_beside`, beside another one from its start on, and ends it at once for harm."""
+
+    def __init__(self, host: RowRun, run_beside: RowRun, make_guard: MakeGuard) -> None:
+        slo = host.row.ttft
+        assert slo is not None
+        assert slo.threshold_s is not None
+        self._host, self.run_beside, self._slo = host, run_beside, slo
+        self._guard = make_guard(slo.threshold_s, (host.row.rate or 0.0) + (run_beside.row.rate or 0.0))
+        self._end_ns: int | None = None
+
+    async def run(self) -> None:
+        """Warm both rows up and send both."""
+        await self._host.warm_up()
+        await self.run_beside.warm_up()
+        async with asyncio.TaskGroup() as rows:
+            rows.create_task(self._host.send())
+            rows.create_task(self._send())
+
+    @property
+    def harm(self) -> str:
+        """Why the load ended early, "" if it did not."""
+        return self._guard.harm
+
+    def disturbance(self) -> Disturbance | None:
+        """The effect on the other row, which must have ended; None if the load was not sent to its end, or to a guard, or if too
+        many requests of either were refused.
+        """
+        if self._host.begin_ns is None or self.run_beside.begin_ns is None or self._end_ns is None:
+            return None
+        if any(refused_requests(run.results).is_too_many for run in (self._host, self.run_beside)):
+            return None
+        return disturbance_of(
+            self._slo,
+            self._host.results,
+            name=self.run_beside.row.name,
+            ended=self.harm,
+            stage_begin_ns=self._host.begin_ns,
+            begin_ns=self.run_beside.begin_ns,
+            end_ns=self._end_ns,
+        )
+
+    async def _send(self) -> None:
+        clock, guard = self._host.session.clock, self._guard
+        lead_s = self._host.session.spec.connect_lead
+        judged = (0, 0, len(self._host.session.readings))
+        sending: asyncio.Task[None] | None = None
+        begin_ns = clock.now_ns() + round(self.run_beside.row.start * 1e9)
+        end_ns = begin_ns + round((lead_s + (self.run_beside.row.duration or 0.0)) * 1e9)
+        try:
+            while clock.now_ns() < end_ns and not guard.harm:
+                if sending is None and clock.now_ns() >= begin_ns:
+                    sending = asyncio.create_task(self.run_beside.send())
+                    guard.began()
+                judged = self._judge(*judged)
+                next_ns = clock.now_ns() + round(GUARD_INTERVAL_S * 1e9)
+                await clock.sleep_until(min(next_ns, end_ns if sending else begin_ns))
+            self._end_ns = min(clock.now_ns(), end_ns)
+            if sending is not None and not guard.harm:
+                await sending
+        finally:
+            if sending is not None:
+                sending.cancel()
+                await asyncio.wait([sending])
+
+    def _judge(self, of_host: int, of_load: int, readings: int) -> tuple[int, int, int]:
+        """Show the guard what is new. Takes and returns the numbers of results of both rows, and of readings, that it has seen."""
+        for result in self._host.results[of_host:]:
+            self._guard.result(result)
+            self._guard.waited(result.timeline.ttft_s or 0.0)
+        for result in self.run_beside.results[of_load:]:
+            self._guard.result(result)
+        for at_ns, signals in self._host.session.readings[readings:]:
+            self._guard.page(at_ns / 1e9, signals)
+        self._guard.waited(self._host.max_wait_s())
+        self._guard.tick(self._host.session.clock.now_ns() / 1e9)
+        return len(self._host.results), len(self.run_beside.results), len(self._host.session.readings)
+
+
+def with_headers(target: Target, headers: Mapping[str, str]) -> Target:
+    """The target with these headers, in place of its own ones and of its key where they have the same name."""
+    if not headers:
+        return target
+    other, spec = target.beside(), target.spec
+    replaced = {name.lower() for name in headers}
+    own = {name: value for name, value in spec.headers.items() if name.lower() not in replaced}
+    secret_header = spec.auth.credential("")[0].lower() if spec.auth is not None else ""
+    auth = None if secret_header in replaced else spec.auth
+    other.spec = spec.model_copy(update={"headers": {**own, **headers}, "auth": auth})
+    other.endpoint = endpoint(other.spec)
+    return other

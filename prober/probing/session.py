@@ -1,0 +1,193 @@
+"""A target while an experiment sends to it: identity, facts, readings of its metrics page and its GPUs, and its requests."""
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
+from dataclasses import replace
+from random import Random, SystemRandom
+from typing import Any, Self
+
+from prober import __version__
+from prober.config.target import TargetSpec
+from prober.measure.engine_signals import EngineChange, EngineSignals, PageReading
+from prober.measure.gpu_reading import GpuReading
+from prober.measure.outcome import ANSWERED, Outcome, Verdict
+from prober.measure.result import ProbeResult, unsent
+from prober.measure.warmup import WarmUpLength
+from prober.net.clock import Clock
+from prober.probing.observer import OpenPage
+from prober.probing.pacer import pace
+from prober.probing.probe import Launch, LocalRun, calibrate, new_request, run_probe
+from prober.probing.result_context import ReadFacts, completed, no_facts
+from prober.probing.target import Target
+from prober.results.facts import Fact
+from prober.results.result import Kind, Load, Request, Result, Stage
+from prober.results.result import Target as Described
+from prober.workload.workloads import RequestGenerator
+
+PAGE_WAIT_S = 2.0
+MAX_WARM_UP_LEAD_NS = 100_000_000
+# Calls with each reading of the GPUs that serve a target, until cancelled.
+ReadGpus = Callable[[Target, Callable[[Sequence[GpuReading]], None]], Coroutine[Any, Any, None]]
+
+
+async def no_gpus(target: Target, on_reading: Callable[[Sequence[GpuReading]], None]) -> None:
+    """Read nothing."""
+
+
+def random_seed() -> int:
+    """A seed for a run, which its result holds."""
+    return SystemRandom().getrandbits(32)
+
+
+class Session:
+    """A target under an experiment; a context manager, inside which its page and GPUs are read.
+
+    open_page: opens the page of its engine; None: it is not read
+    launch: begins its requests, here or in a worker
+    seed, rng: of the random draws; origin_ns: start on the clock of the timelines
+    failure: why the target was not identified; None if it was. Requests show the same failure
+    facts: about the target, read at the start
+    readings, gpus: (ns of the monotonic clock, signals of the page) and (ns, devices), in the order of time
+    changes: of the engine during the session, as text
+    """
+
+    def __init__(
+        self,
+        spec: TargetSpec,
+        clock: Clock,
+        open_page: OpenPage | None,
+        read_facts: ReadFacts = no_facts,
+        read_gpus: ReadGpus = no_gpus,
+        launch: Launch = LocalRun,
+    ) -> None:
+        self.spec, self.clock, self.launch = spec, clock, launch
+        self.target = Target(spec, clock)
+        self.seed = random_seed()
+        self.rng = Random(self.seed)
+        self.started_unix_s, self.origin_ns = time.time(), clock.now_ns()
+        self.failure: Verdict | None = None
+        self.facts: list[Fact] = []
+        self.changes: list[str] = []
+        self.readings: list[tuple[int, EngineSignals]] = []
+        self.gpus: list[tuple[int, Sequence[GpuReading]]] = []
+        self._open_page, self._read_facts, self._read_gpus = open_page, read_facts, read_gpus
+        self._first_reading = asyncio.Event()
+        self._readers: list[asyncio.Task[Any]] = []
+
+    async def __aenter__(self) -> Self:
+        """Identify the target, calibrate the length of prompts, wait for a first reading of the page, and read the facts."""
+        try:
+            self.failure = await self.target.identify()
+            if self.failure is None:
+                await calibrate(self.target)
+            if self.spec.metrics is not None and self._open_page is not None:
+                source = self._open_page(self.target, self.spec.metrics, self.clock, self, lambda: self.spec.url)
+                page = asyncio.create_task(source.run())
+                self._readers.append(page)
+                first, wait_s = asyncio.create_task(self._first_reading.wait()), PAGE_WAIT_S * (self.failure is None)
+                await asyncio.wait([first, page], timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+                first.cancel()
+            self._readers.append(asyncio.create_task(self._read_gpus(self.target, self.gpus_read)))
+            self.facts = await self._read_facts(self.target, None)
+        except BaseException:
+            await self.__aexit__()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Stop reading the page and the GPUs."""
+        for reader in self._readers:
+            reader.cancel()
+            await asyncio.wait([reader])
+
+    def page_read(self, reading: PageReading | None) -> None:
+        """The metrics page was read."""
+        if reading is not None:
+            self.readings.append((reading.at_ns, reading.signals))
+            self._first_reading.set()
+
+    def gpus_read(self, devices: Sequence[GpuReading]) -> None:
+        """The GPUs that serve the target were read."""
+        self.gpus.append((self.clock.now_ns(), devices))
+
+    def engine_changed(self, change: EngineChange) -> None:
+        """The engine restarted or changed."""
+        self.changes.append("restarted" if change.kind == "restart" else change.text())
+
+    def described(self) -> Described:
+        """The target as results describe it."""
+        identity, info = self.target.identity, self.readings[-1][1].info if self.readings else None
+        description = Described(url=self.spec.url, model=self.spec.model, engine=self.spec.engine, api=self.spec.api)
+        if identity is not None:
+            description = replace(description, model=identity.name, engine=identity.dialect.name)
+        if info is not None:
+            description = replace(description, engine=info.engine, engine_version=info.version, flags=dict(info.flags))
+        return description
+
+    def result(
+        self, kind: Kind, load: Load, stages: Iterable[Stage], requests: Iterable[Request], **more: Any
+    ) -> Result:
+        """The result of the experiment up to now. more: further fields."""
+        result = Result(
+            id=uuid.uuid4().hex[:12],
+            kind=kind,
+            started_unix_s=self.started_unix_s,
+            ended_unix_s=time.time(),
+            tool=f"llm-slo-prober {__version__}",
+            target=self.described(),
+            load=load,
+            stages=tuple(stages),
+            requests=tuple(requests),
+            **more,
+        )
+        return completed(result, self.spec, self.facts, seed=self.seed)
+
+    async def warm_up(
+        self, drawer: RequestGenerator, length: WarmUpLength, target: Target | None = None
+    ) -> AsyncGenerator[ProbeResult | None, None]:
+        """Results of probes sent one after the other, so that a cold engine delays only one request; no latency counts.
+
+        target: with headers of its own; None: that of the session
+        """
+        begin_ns, sent = self.clock.now_ns(), 0
+        while not length.is_over(sent, (self.clock.now_ns() - begin_ns) / 1e9):
+            lead_ns = min(round(self.spec.connect_lead * 1e9), MAX_WARM_UP_LEAD_NS)
+            result = await run_probe(target or self.target, drawer, self.clock.now_ns() + lead_ns, launch=self.launch)
+            sent += 1
+            yield None if result is None else replace(result, warm_up=result.outcome in ANSWERED)
+
+    async def ordered(
+        self, drawer: RequestGenerator, due_times: Iterable[int]
+    ) -> AsyncGenerator[ProbeResult | None, None]:
+        """Send at the due times in an open loop and yield results in that order. Closing it cancels requests in flight."""
+        started: asyncio.Queue[asyncio.Task[ProbeResult | None] | None] = asyncio.Queue()
+
+        def launch(due_ns: int) -> None:
+            started.put_nowait(asyncio.create_task(run_probe(self.target, drawer, due_ns, launch=self.launch)))
+
+        def missed(due_ns: int, why: str) -> None:
+            request = new_request(self.target, drawer, due_ns)  # keeps the next request the same
+            if request.session is not None:
+                request.session.end_turn(None, None)
+            result = unsent(due_ns, Outcome.INVALID, why, is_late=True)
+            started.put_nowait(asyncio.create_task(asyncio.sleep(0, result)))
+
+        async def send() -> None:
+            await pace(due_times, self.clock, self.spec, launch, missed)
+            started.put_nowait(None)
+
+        sending = asyncio.create_task(send())
+        probe: asyncio.Task[ProbeResult | None] | None = None
+        try:
+            while (probe := await started.get()) is not None:
+                yield await probe
+        finally:
+            sending.cancel()
+            unfinished = [
+                task for task in (probe, *(started.get_nowait() for _ in range(started.qsize()))) if task is not None
+            ]
+            for task in unfinished:
+                task.cancel()
+            await asyncio.gather(sending, *unfinished, return_exceptions=True)
