@@ -182,7 +182,13 @@ async def _shown(command: list[str], *, is_screen: bool) -> tuple[int, list[str]
     from prober.cli.watch_words import Watched, summary
 
     stopped: asyncio.Future[signal.Signals] = asyncio.get_running_loop().create_future()
-    _on_signals(stopped)
+
+    def stop(number: signal.Signals) -> None:
+        if not stopped.done():
+            stopped.set_result(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, stop, number)
     process = await asyncio.create_subprocess_exec(
         *command,
         stdin=asyncio.subprocess.DEVNULL,
@@ -214,17 +220,6 @@ async def _shown(command: list[str], *, is_screen: bool) -> tuple[int, list[str]
     if stopped.done():
         return (ExitCode.INTERRUPTED if stopped.result() is signal.SIGINT else ExitCode.OK), list(log)
     return code, list(log)
-
-
-def _on_signals(stopped: "asyncio.Future[signal.Signals]") -> None:
-    """Resolve the future with the first of the signals that end the command."""
-
-    def stop(number: signal.Signals) -> None:
-        if not stopped.done():
-            stopped.set_result(number)
-
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        asyncio.get_running_loop().add_signal_handler(number, stop, number)
 
 
 async def _ended(process: asyncio.subprocess.Process) -> int:

@@ -42,7 +42,7 @@ STYLES: dict[Kind, str] = {"good": "green", "bad": "bold red", "few": "yellow", 
 
 
 class Frame:
-    """The screen as Rich draws it, at the size that the terminal has then. now_unix_s: the wall clock"""
+    """Renderable of Rich: the screen at the current size of the terminal. now_unix_s: the wall clock"""
 
     def __init__(self, watched: Watched, now_unix_s: Callable[[], float], *, is_utf8: bool = True) -> None:
         self._watched, self._now_unix_s, self._is_utf8 = watched, now_unix_s, is_utf8
@@ -107,7 +107,7 @@ def chart(
 
 
 def _scale(largest_s: float) -> float:
-    """The end of the axis: the next 1, 2 or 5 of a power of ten."""
+    """End of the axis: the value rounded up to 1, 2 or 5 times a power of ten."""
     if largest_s <= 0:
         return 1.0
     power = 10.0 ** math.floor(math.log10(largest_s))
@@ -231,7 +231,7 @@ def _values(target: TargetAnswer, signal: str, *, kept: bool = False) -> str:
 
 
 def _not_ok(story: Story, now_unix_s: float, most: int) -> list[Text]:
-    """The remembered probes that were not ok: each ending once, with how often and when last, latest first."""
+    """Remembered probes that were not ok, grouped by ending: time of the last one, count, words; latest first."""
     endings: dict[str, list[float]] = {}
     for probe in reversed(story.not_ok):
         endings.setdefault(ending(probe), []).append(probe.time)
@@ -244,12 +244,12 @@ def _not_ok(story: Story, now_unix_s: float, most: int) -> list[Text]:
 
 
 def _mark(kind: Kind, words: str) -> Text:
-    """Words behind the sign of their kind; no meaning is in a colour alone."""
+    """The sign of the kind, then the words: colour alone carries no meaning."""
     return Text(f"{SIGNS[kind]} {words}", STYLES[kind])
 
 
 def _folded(lines: Sequence[Text], width: int, spare: int) -> list[Text]:
-    """The lines, those that are too wide continued on up to `spare` further ones."""
+    """Wrap lines that are too wide, into at most `spare` further lines."""
     folded: list[Text] = []
     for line in lines:
         rest = line

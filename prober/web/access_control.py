@@ -9,13 +9,14 @@ import re
 import socket
 import time
 from collections.abc import Callable
+from http import HTTPStatus
 from urllib.parse import urlsplit
 
 from aiohttp import BasicAuth, web
 
 from prober.config.hosts import ip_address
 from prober.web.answers import Handler
-from prober.web.passwords import Busy, Passwords
+from prober.web.passwords import Passwords
 from prober.web.server import Connection, is_reachable
 from prober.web.token_bucket import Rates, TooMany
 from prober.web.web_config import Loaded, WebFile
@@ -134,11 +135,15 @@ class AccessControl:
         loaded = await self.file.current()
         try:
             answer = await self._answer(request, connection, loaded, handler)
-        except web.HTTPException as refusal:  # of the router (unknown path or method) or of a handler
-            allowed = {"Allow": refusal.headers["Allow"]} if "Allow" in refusal.headers else {}
-            answer = web.Response(status=refusal.status, text=refusal.text, headers=allowed)
+        except web.HTTPException as refusal:  # also of the router (unknown path or method) or of a handler
+            kept = {name: refusal.headers[name] for name in ("Allow", "WWW-Authenticate") if name in refusal.headers}
+            answer = web.Response(status=refusal.status, text=refusal.text, headers=kept)
+            if refusal.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
+                answer.force_close()
         except TooMany as refusal:
-            answer = too_many_requests(refusal.wait_s, str(refusal))
+            headers = {"Retry-After": str(int(refusal.wait_s) + 1)}
+            answer = web.Response(status=429, text=f"{refusal}; try again later\n", headers=headers)
+            answer.force_close()  # a retry needs a new connection, and those are rate limited
         for name in HEADERS:
             answer.headers.pop(name, None)
         answer.headers.update(_headers(loaded))
@@ -173,8 +178,9 @@ class AccessControl:
                 health.force_close()  # the next request needs a new connection, and those are accepted at a limited rate
             return health
         if connection.is_beyond:
-            return too_many_requests(0.0, "too many connections")
-        return await self._refused(request, connection, loaded) or health or await handler(request)
+            raise TooMany(0.0, "too many connections")
+        await self._check(request, connection, loaded)
+        return health or await handler(request)
 
     def _rate_limited_s(self, connection: Connection, loaded: Loaded) -> float:
         """Take from the rate limits; seconds to wait if one is exceeded, else 0."""
@@ -185,45 +191,34 @@ class AccessControl:
             or self._limited(loaded, now_s)
         )
 
-    async def _refused(self, request: web.Request, connection: Connection, loaded: Loaded) -> web.Response | None:
-        """Refusal of the request; None if it is allowed."""
+    async def _check(self, request: web.Request, connection: Connection, loaded: Loaded) -> None:
+        """Raise TooMany or HTTPException if the request is refused."""
         client_key, now_s = connection.client_key, self.now()
         if wait_s := self._rate_limited_s(connection, loaded):
-            return too_many_requests(wait_s, "too many requests")
-        if (request.content_length or 0) > MAX_BODY_BYTES:
-            answer = web.Response(
-                status=413, text=f"the body has more than {MAX_BODY_BYTES:,} bytes; no operation takes a body\n"
-            )
-            answer.force_close()
-            return answer
+            raise TooMany(wait_s, "too many requests")
+        if (size := request.content_length or 0) > MAX_BODY_BYTES:
+            text = f"the body has more than {MAX_BODY_BYTES:,} bytes; no operation takes a body\n"
+            raise web.HTTPRequestEntityTooLarge(MAX_BODY_BYTES, size, text=text)
         hosts = request.headers.getall("Host", [])
         if len(hosts) > 1 or any(host_name(host) is None for host in hosts):
-            return web.Response(status=400, text="the Host header is not a host name or address\n")
+            raise web.HTTPBadRequest(text="the Host header is not a host name or address\n")
         if loaded.is_locked:
-            return web.Response(status=503, text=LOCKED)
+            raise web.HTTPServiceUnavailable(text=LOCKED)
         admitted = loaded.config is not None and loaded.config.tls_server_config.certificate_required
         if loaded.config and loaded.config.basic_auth_users:
-            if refusal := await self._check_credentials(request, loaded.config.basic_auth_users, client_key, now_s):
-                return refusal
+            await self._check_credentials(request, loaded.config.basic_auth_users, client_key, now_s)
             admitted = True
-        return self._action_refused(request, client_key, now_s, admitted=admitted)
-
-    def _action_refused(
-        self, request: web.Request, client_key: str, now_s: float, *, admitted: bool
-    ) -> web.Response | None:
-        """Refusal of `/probe` or a write from a page of another site; None if allowed."""
         if request.method in SAFE_METHODS and request.path != self._probe:
-            return None
+            return
         if request.method in SAFE_METHODS:
             if refusal := self._probe_refused(request, admitted=admitted):
-                return web.Response(status=403, text=refusal)
+                raise web.HTTPForbidden(text=refusal)
         elif other_site := self._other_site(request, admitted=admitted):
-            return web.Response(status=403, text=FOREIGN_PAGE.format(other_site=other_site))
+            raise web.HTTPForbidden(text=FOREIGN_PAGE.format(other_site=other_site))
         if wait_s := self._actions.take(client_key, now_s):
-            return too_many_requests(wait_s, "too many probes and actions")
+            raise TooMany(wait_s, "too many probes and actions")
         if request.path == self._reload and not (admitted or self._admin() or not is_reachable(request.remote or "")):
-            return web.Response(status=403, text=RELOAD_OFF)
-        return None
+            raise web.HTTPForbidden(text=RELOAD_OFF)
 
     def _probe_refused(self, request: web.Request, *, admitted: bool) -> str:
         """Reason to refuse `/probe`; "" if it is allowed.
@@ -256,20 +251,19 @@ class AccessControl:
 
     async def _check_credentials(
         self, request: web.Request, users: dict[str, str], client_key: str, now_s: float
-    ) -> web.Response | None:
-        """Refusal of the credentials; None if they are correct."""
+    ) -> None:
+        """Raise HTTPUnauthorized or TooMany unless the credentials are correct."""
+        refusal = web.HTTPUnauthorized(text="Unauthorized\n", headers={"WWW-Authenticate": "Basic"})
         try:
             credentials = BasicAuth.decode(request.headers.get("Authorization", ""), "utf-8")[:2]
         except ValueError:
-            return _unauthorised()
+            raise refusal from None
         if self._passwords.is_known(users, *credentials):
-            return None
+            return
         if wait_s := self._wrong.take(client_key, now_s) or self._checks.take("", now_s):
-            return too_many_requests(wait_s, "too many wrong passwords")
-        try:
-            return None if await self._passwords.is_correct(users, *credentials) else _unauthorised()
-        except Busy:
-            return too_many_requests(1.0, "too many password checks")
+            raise TooMany(wait_s, "too many wrong passwords")
+        if not await self._passwords.is_correct(users, *credentials):
+            raise refusal
 
     def _other_site(self, request: web.Request, *, admitted: bool) -> str:
         """The other site whose page sent the request; "" if there is none. Browsers send an origin, programs do not.
@@ -303,17 +297,6 @@ def origin_of(url: str) -> tuple[str, str]:
     except ValueError:
         return "", ""
     return parts.scheme, parts.netloc
-
-
-def _unauthorised() -> web.Response:
-    return web.Response(status=401, text="Unauthorized\n", headers={"WWW-Authenticate": "Basic"})
-
-
-def too_many_requests(wait_s: float, why: str) -> web.Response:
-    """Response 429 that closes the connection: a retry needs a new one, and those are rate limited."""
-    answer = web.Response(status=429, text=f"{why}; try again later\n", headers={"Retry-After": str(int(wait_s) + 1)})
-    answer.force_close()
-    return answer
 
 
 def _headers(loaded: Loaded) -> dict[str, str]:

@@ -12,14 +12,12 @@ import threading
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 
+from prober.web.token_bucket import TooMany
+
 MAX_REMEMBERED = 100
 MAX_WAITING = 8
 MAX_BCRYPT_BYTES = 72  # of a password that bcrypt uses
 LOWEST_PRIORITY = 19
-
-
-class Busy(Exception):
-    """Too many passwords are waiting; this one was not checked."""
 
 
 class Passwords:
@@ -40,9 +38,9 @@ class Passwords:
         return True
 
     async def is_correct(self, users: dict[str, str], user: str, password: str) -> bool:
-        """Whether the user has this password. Unknown users take the same time. Raises Busy."""
+        """Whether the user has this password. Unknown users take the same time. Raises TooMany."""
         if self._waiting >= MAX_WAITING:
-            raise Busy
+            raise TooMany(1.0, "too many password checks")
         hashed = users.get(user) or max(users.values(), key=lambda hashed: int(hashed.split("$")[2]))
         self._waiting += 1
         work = asyncio.get_running_loop().run_in_executor(self._thread, _matches, password, hashed)

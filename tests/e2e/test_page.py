@@ -229,7 +229,7 @@ def test_it_fits_a_phone(browser: Browser, scene: str) -> None:
 
 
 @pytest.mark.parametrize("width", [PHONE["width"], 760, 1024, 1200, DESK["width"], 1440])
-@pytest.mark.parametrize("scene", ["slow", "drifting", "full", "fleet"])
+@pytest.mark.parametrize("scene", ["slow", "drifting", "nothing", "full", "fleet"])
 def test_every_column_is_shown(browser: Browser, scene: str, width: int) -> None:
     """No part of a table is hidden behind a scrollbar, on a phone or in a window of usual width."""
     with staged(ALL[scene]()) as stage, opened(browser, stage, viewport=ViewportSize(width=width, height=900)) as page:

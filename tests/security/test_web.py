@@ -25,9 +25,10 @@ from prober.config.web import load_web
 from prober.mock.server import running
 from prober.web import server
 from prober.web.access_control import HEADERS, PAGES_BURST, missing_authentication
-from prober.web.passwords import MAX_REMEMBERED, MAX_WAITING, Busy, Passwords
+from prober.web.passwords import MAX_REMEMBERED, MAX_WAITING, Passwords
 from prober.web.server import PageServer
 from prober.web.site import Site
+from prober.web.token_bucket import TooMany
 from prober.web.web_config import Loaded, WebFile, read
 from tests.commands import prober
 from tests.daemon.test_fleet import QUICK, Watched, specs, watched
@@ -694,7 +695,7 @@ async def test_what_was_right_is_known_again_and_not_for_ever() -> None:
     assert not passwords.is_known(users | {"u1": "$2b$04$" + "a" * 53}, "u1", PASSWORD)
     waiting = [asyncio.create_task(passwords.is_correct(users, "u1", "wrong")) for _ in range(MAX_WAITING)]
     await asyncio.sleep(0)
-    with pytest.raises(Busy):
+    with pytest.raises(TooMany):
         await passwords.is_correct(users, "u1", PASSWORD)
     assert await asyncio.gather(*waiting) == [False] * MAX_WAITING
     passwords.close()

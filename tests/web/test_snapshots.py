@@ -9,7 +9,6 @@ import pytest
 
 from prober import __version__
 from prober.measure.event import TargetEvent
-from prober.measure.target_state import TargetState
 from prober.probing.event_log import EventLog
 from prober.web.api_types import EndedProbe, ProbeAnswer, dumped
 from prober.web.snapshots import Snapshots
@@ -98,16 +97,3 @@ async def test_the_sentences_are_those_of_the_page() -> None:
     assert line["concerns"][1]["detail"] == "connect_refused: 127.0.0.1:8000 refused the connection"
     assert line["headline"] == "1 of 2 targets needs attention"
     assert line["problems"] == [{"headline": "not applied", "mistakes": ["a.yaml: x: unknown"]}]
-
-
-async def test_a_target_that_rejects_the_probes_is_not_well() -> None:
-    """A rejected probe says nothing of the latency, but nothing is measured either; one among others is no state."""
-    rig = Rig(*scenes.rejected())
-    concern = (await rig.take())["concerns"][0]
-    assert (concern["kind"], concern["text"], concern["detail"]) == (
-        "bad",
-        "rejects the probes",
-        "HTTP 401: invalid api key",
-    )
-    rig.views = [replace(scenes.rejected()[0], state=TargetState.READY, reason="", no_data=[])]
-    assert (await rig.take())["concerns"][0]["kind"] == "good"

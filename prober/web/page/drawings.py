@@ -52,8 +52,19 @@ def timeline(probe: ProbeResult, span_ns: int) -> Drawing:
     """
     t = probe.timeline
     end = _end_ns(t)
-    x = _Axis(t.intended_ns, span_ns)
-    paths = [("due", f"M{LEFT} 1v14"), *_connecting(t, x), *_unsent(t, x)]
+
+    def x(stamp_ns: int) -> int:
+        return LEFT + min(WIDTH - LEFT - 2, max(0, round((stamp_ns - t.intended_ns) / span_ns * (WIDTH - LEFT))))
+
+    paths = [("due", f"M{LEFT} 1v14")]
+    ready = t.intended_ns
+    if t.connection is not None:  # left of the due time if the connection was ready by then, else up to that moment
+        connected = t.connection.ready_ns or t.end_ns or t.connection.start_ns
+        ready = t.connection.ready_ns or ready
+        length, right = x(t.intended_ns + connected - t.connection.start_ns) - LEFT, max(LEFT, x(connected))
+        paths.append(("connect", f"M{max(0, right - max(2, length))} 8H{right}"))
+    if t.sent_ns is not None and x(t.sent_ns) > (sendable := x(max(t.intended_ns, ready))):
+        paths.append(("unsent", f"M{sendable} 8H{x(t.sent_ns)}"))
     start, waited = max(t.sent_ns or t.intended_ns, t.intended_ns), t.first_ns or end
     paths.append(("waiting", f"M{x(start)} 8H{max(x(waited), x(start))}"))
     if t.content_ns:
@@ -96,39 +107,9 @@ def trend(name: str, values: Sequence[float | None]) -> Drawing:
     )
 
 
-class _Axis:
-    """Horizontal places of stamps."""
-
-    def __init__(self, origin_ns: int, span_ns: int) -> None:
-        self._origin_ns, self._span_ns = origin_ns, span_ns
-
-    def __call__(self, stamp_ns: int) -> int:
-        offset = round((stamp_ns - self._origin_ns) / self._span_ns * (WIDTH - LEFT))
-        return LEFT + min(WIDTH - LEFT - 2, max(0, offset))
-
-
 def _end_ns(t: Timeline) -> int:
     """The last stamp that is known."""
     return t.end_ns or (t.content_ns[-1] if t.content_ns else t.sent_ns or t.intended_ns)
-
-
-def _connecting(t: Timeline, x: _Axis) -> list[tuple[str, str]]:
-    """Bar of the connection phase: left of the due time if the connection was ready by then, else up to that moment."""
-    if t.connection is None:
-        return []
-    ready = t.connection.ready_ns or t.end_ns or t.connection.start_ns
-    length = x(t.intended_ns + ready - t.connection.start_ns) - LEFT
-    right = max(LEFT, x(ready))
-    return [("connect", f"M{max(0, right - max(2, length))} 8H{right}")]
-
-
-def _unsent(t: Timeline, x: _Axis) -> list[tuple[str, str]]:
-    """Bar from the moment the request was due and its connection ready, to the moment it was sent."""
-    if t.sent_ns is None:
-        return []
-    ready = t.connection.ready_ns if t.connection and t.connection.ready_ns else t.intended_ns
-    start, sent = x(max(t.intended_ns, ready)), x(t.sent_ns)
-    return [("unsent", f"M{start} 8H{sent}")] if sent > start else []
 
 
 def _ticks(places: Sequence[int]) -> str:
