@@ -270,9 +270,9 @@ class WorkerRun(ProbeRun):
     def _completed(self, result: ProbeResult) -> ProbeResult:
         """The result of the worker with what only the prober knows."""
         target, process = self._target, self._process
-        if process is not None:
-            node, error_s = process.node, self._offset.error_ns / 1e9
-            result = checked_clock(replace(result, unix_s=self._unix_s), error_s, target.spec.max_send_lag, node)
+        if process is not None and process.node:
+            error_s, limit_s = self._offset.error_ns / 1e9, target.spec.max_send_lag
+            result = checked_clock(replace(result, unix_s=self._unix_s), error_s, limit_s, process.node)
         if result.outcome is Outcome.REJECTED:
             target.learn_refusal(result.detail)
         elif result.outcome is Outcome.SHED:
