@@ -154,10 +154,10 @@ class ProbeRun(ABC):
         tokens: int | None = None
         try:
             if request.busy is not None:
-                return self._unsent(Verdict(Outcome.SHED, request.busy.busy_text))
+                return self._completed(Verdict(Outcome.SHED, request.busy.busy_text))
             reserved = target.reserve(*request.tokens)
             if reserved is None:
-                return self._unsent(Verdict(Outcome.OVER_BUDGET, "the budget of the last 24 hours is used up"))
+                return self._completed(Verdict(Outcome.OVER_BUDGET, "the budget of the last 24 hours is used up"))
             result = await self._exchanged()
             if result.outcome in ANSWERED:
                 answer, usage = self.answer, result.timeline.usage
@@ -167,10 +167,12 @@ class ProbeRun(ABC):
                     result = replace(result, detail="; ".join(filter(None, (result.detail, SESSION_OVER))))
             return result
         finally:
-            if reserved is not None and (charged := self._charged_tokens()) is not None:
-                target.settle(reserved, *charged)
-            if request.session is not None:
-                request.session.end_turn(answer, tokens)
+            try:
+                if reserved is not None and (charged := self._charged_tokens()) is not None:
+                    target.settle(reserved, *charged)
+            finally:
+                if request.session is not None:
+                    request.session.end_turn(answer, tokens)
 
     @property
     @abstractmethod
@@ -197,9 +199,9 @@ class ProbeRun(ABC):
         timeline = self.delivered()
         return self._result(Verdict(outcome, why), timeline if timeline.is_late else replace(timeline, cut_ns=cut_ns))
 
-    @abstractmethod
-    def _unsent(self, verdict: Verdict) -> ProbeResult:
-        """The result of a request that is not sent."""
+    def _completed(self, verdict: Verdict) -> ProbeResult:
+        """The result of a request with this verdict."""
+        return self._result(verdict, self.delivered())
 
     def _result(self, verdict: Verdict, timeline: Timeline) -> ProbeResult:
         """The result as far as it follows from what was asked; the words of its verdict lose their secrets."""
@@ -467,9 +469,6 @@ class LocalRun(ProbeRun):
             answered_model=redact(model),
             charged_tokens=self._charged_tokens(),
         )
-
-    def _unsent(self, verdict: Verdict) -> ProbeResult:
-        return self._completed(verdict)
 
     def _completed(self, verdict: Verdict) -> ProbeResult:
         target, draw = self._target, self.request

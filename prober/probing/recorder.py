@@ -57,9 +57,7 @@ class TargetProbes(TargetObserver):
                 for slo in slos:
                     if slo.threshold_s is not None:
                         thresholds.setdefault(slo.signal, []).append(slo.threshold_s)
-                self._declare(workload, thresholds, streamed=spec.stream)
-                self._declare_checks(workload, part.checks)
-                self._declare_calls(workload, part, streamed=spec.stream)
+                self._declare(workload, part, thresholds, streamed=spec.stream)
 
     def probe_ended(self, result: ProbeResult) -> None:
         if result.workload not in self._bounds:
@@ -153,45 +151,36 @@ class TargetProbes(TargetObserver):
         if result.cert_expiry_unix_s is not None:
             self._registry.show(series.CERT_EXPIRY, result.cert_expiry_unix_s, self._name)
 
-    def _declare_checks(self, workload: str, kinds: frozenset[str]) -> None:
-        key = (self._name, workload)
-        for declared in (series.QUALITY_CHECKS, series.QUALITY_FAILURES):
-            self._registry.keep(declared, {(*key, kind) for kind in kinds}, *key)
-            for kind in kinds:
-                self._registry.value(declared, *key, kind)
-
-    def _declare_calls(self, workload: str, part: Workload, *, streamed: bool) -> None:
-        """Series of tool calls, of workloads with tools only."""
-        times = (series.TTFT_CALL, series.CALL_ARGUMENTS)
-        if not tool_schemas(part.sampling):
-            for declared in times:
-                self._registry.keep(declared, (), self._name, workload)
-            return
-        for declared in times:
-            self._bounds[workload][declared.name] = MEDIUM
-            if streamed:
-                self._histogram(declared, workload)
-
-    def _declare(self, workload: str, thresholds: dict[str, list[float]], *, streamed: bool) -> None:
+    def _declare(self, workload: str, part: Workload, thresholds: dict[str, list[float]], *, streamed: bool) -> None:
         """thresholds: seconds by signal, each of which is a bound of its histogram."""
         registry, key = self._registry, (self._name, workload)
-        self._bounds[workload] = {
+        workload_bounds = self._bounds[workload] = {
             declared.name: bounds(scale, thresholds.get(signal, ())) for declared, signal, scale in _REFINED
         } | {series.CHUNK_GAP.name: COARSE, series.SEND_LAG.name: COARSE}
-        for outcome in sorted(BAD):
-            registry.value(series.FAILURES, *key, outcome.value)
-        for outcome in sorted(NEUTRAL):
-            registry.value(series.NEUTRAL, *key, outcome.value)
+        for by_reason, outcomes in ((series.FAILURES, BAD), (series.NEUTRAL, NEUTRAL)):
+            for outcome in sorted(outcomes):
+                registry.value(by_reason, *key, outcome.value)
+        for by_check in (series.QUALITY_CHECKS, series.QUALITY_FAILURES):
+            registry.keep(by_check, {(*key, check) for check in part.checks}, *key)
+            for check in part.checks:
+                registry.value(by_check, *key, check)
         for declared in (series.PROBES, series.CACHED, series.LATE, series.USAGE_MISSING):
             registry.value(declared, *key)
         for kind in series.TOKEN_KINDS:
             registry.value(series.TOKENS, *key, kind)
-        always = [series.E2E, series.SEND_LAG]
+        histograms = [series.E2E, series.SEND_LAG]
         if streamed:
-            always += [series.TTFT, series.TPOT, series.ITL, series.CHUNK_GAP]
             registry.value(series.MERGED_CHUNKS, *key)
-            always += [series.TTFT_ANSWER] if "ttft_answer" in thresholds else []
-        for declared in always:
+            histograms += [series.TTFT, series.TPOT, series.ITL, series.CHUNK_GAP]
+            histograms += [series.TTFT_ANSWER] if "ttft_answer" in thresholds else []
+        calls = (series.TTFT_CALL, series.CALL_ARGUMENTS)
+        if tool_schemas(part.sampling):
+            workload_bounds |= dict.fromkeys((declared.name for declared in calls), MEDIUM)
+            histograms += calls if streamed else ()
+        else:
+            for declared in calls:
+                registry.keep(declared, (), *key)
+        for declared in histograms:
             self._histogram(declared, workload)
 
     def _histogram(self, declared: Series[str, str], workload: str) -> Histogram:

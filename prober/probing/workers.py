@@ -219,9 +219,6 @@ class WorkerRun(ProbeRun):
     def delivered(self) -> Timeline:
         return self._timeline
 
-    def _unsent(self, verdict: Verdict) -> ProbeResult:
-        return self._result(verdict, self._timeline)
-
     def _charged_tokens(self) -> tuple[int, int] | None:
         return None if self._may_be_sent else self._timeline.charged_tokens
 
@@ -239,7 +236,7 @@ class WorkerRun(ProbeRun):
                     self._offset = self._process.clock_offset()
                     request, launched_ns = replace(self.request, session=None), self._began_ns - round(1e9 * late_s)
                     self._process.channel.send(Send(number, request, launched_ns, self._offset.offset_ns))
-            return self._completed(await self._ended)
+            return self._adopted(await self._ended)
         except asyncio.CancelledError:
             await self._cut()
             raise
@@ -254,7 +251,7 @@ class WorkerRun(ProbeRun):
         """The worker is gone; nothing is known of the request, which may have been sent."""
         self._may_be_sent = self._process is not None and self.request.due_ns <= self._target.clock.now_ns()
         if not self._ended.done():
-            self._ended.set_result(self._unsent(Verdict(Outcome.INVALID, why)))
+            self._ended.set_result(self._completed(Verdict(Outcome.INVALID, why)))
 
     async def _cut(self) -> None:
         """Let the worker cancel the request, and wait for what it has delivered."""
@@ -267,12 +264,12 @@ class WorkerRun(ProbeRun):
         if process.runs.pop(request_id, None) is not None:
             self._may_be_sent = self.request.due_ns <= self._target.clock.now_ns()
 
-    def _completed(self, result: ProbeResult) -> ProbeResult:
+    def _adopted(self, result: ProbeResult) -> ProbeResult:
         """The result of the worker with what only the prober knows."""
         target, process = self._target, self._process
-        if process is not None:
-            node, error_s = process.node, self._offset.error_ns / 1e9
-            result = checked_clock(replace(result, unix_s=self._unix_s), error_s, target.spec.max_send_lag, node)
+        if process is not None and process.node:
+            error_s, limit_s = self._offset.error_ns / 1e9, target.spec.max_send_lag
+            result = checked_clock(replace(result, unix_s=self._unix_s), error_s, limit_s, process.node)
         if result.outcome is Outcome.REJECTED:
             target.learn_refusal(result.detail)
         elif result.outcome is Outcome.SHED:
