@@ -78,8 +78,8 @@ def estimate_capacity(
     rng = Random(seed)
     is_needed = bool(record.readings) or record.reached
     model = fit(record, rng, prior) if is_needed and _can_be_replayed(record) else None
-    if model is not None and model.quality == "unusable":
-        model = None
+    if model is not None and model.quality == "unusable" and record.reached:
+        model = None  # the fractions tell more
     results = [_capacity(record, slo, model, rng, effort) for slo in record.slos]
     if any(
         capacity.fit == "model" for capacity, _ in results
@@ -105,7 +105,7 @@ def _with_shapes(record: Record, capacity: Capacity, load: Background) -> Capaci
 
 
 def _by_stage(record: Record, slo: Slo) -> dict[int, list[RequestRecord]]:
-    """Requests whose events count, by stage; empty without any."""
+    """Requests whose events count, by stage."""
     judged = [
         request
         for request in record.requests
@@ -113,7 +113,7 @@ def _by_stage(record: Record, slo: Slo) -> dict[int, list[RequestRecord]]:
         and slo.name in request.events
         and (not record.stages or record.stages[request.stage].is_judged)
     ]
-    by_stage: dict[int, list[RequestRecord]] = {stage.number: [] for stage in record.stages} if judged else {}
+    by_stage: dict[int, list[RequestRecord]] = {stage.number: [] for stage in record.stages}
     for request in judged:
         by_stage.setdefault(request.stage, []).append(request)
     return by_stage
@@ -137,7 +137,7 @@ def _capacity(
     """Capacity for an SLO, and the knee of the model. is_bounded: a knee far beyond all rates that were tried is no answer"""
     by_stage = _by_stage(record, slo)
     samples = sum(map(len, by_stage.values()))
-    if not samples:
+    if not samples and (model is None or record.cut):
         return Capacity(slo.name, "not_enough_data", samples=samples), None
     stages = [stage for stage in record.stages if stage.is_judged]
     levels = [_rate_events(slo, stage, by_stage[stage.number]) for stage in stages]
@@ -180,6 +180,7 @@ def _by_model(
         lowest = min(record.stages, key=lambda stage: stage.total_per_s)
         knee = replace(model, own_ratio=lowest.rate_per_s / lowest.total_per_s).knee(slo, highest_per_s, rng)
     limit_per_s = highest_per_s * (MAX_BEYOND_REACHED if record.reached else MAX_EXTRAPOLATION)
+    is_bounded = is_bounded and (record.reached or not fitted.background.known)
     if knee is None or (is_bounded and knee.rate_per_s > limit_per_s):
         return None, knee
     beyond = max(0.0, log(knee.rate_per_s / highest_per_s))
@@ -278,7 +279,8 @@ def _model_error(
     bootstrap = sqrt(sum(squares[:repeats]) / max(1, repeats))
     weights = [rival.weight for rival in fitted.rivals]
     structure = sqrt(sum(map(mul, weights, squares[repeats:])) / (1 + sum(weights)))
-    poor = ERROR_POOR if fitted.quality == "poor" else 0.0
+    # A model that misses the latencies by a factor is taken to miss the rate by as much.
+    poor = {"good": 0.0, "poor": ERROR_POOR, "unusable": max(ERROR_POOR, fitted.error)}[fitted.quality]
     unseen = ERROR_COUNTERS if fitted.background.known else ERROR_UNKNOWN
     not_reached = 0.0
     bad = sum(

@@ -34,14 +34,15 @@ BUDGET, FRONT = COSTS.index("budget"), COSTS.index("front_base_s")
 PRIOR_SPREADS = np.array((2.0, 1.2, 2.0, 1.2, 1.5, 1.0, 1.5, 1.5, 1.5))  # of log parameters, before any sweep
 DERIVATIVE_STEPS = (0.04, 0.3, 0.04, 0.3, 0.3, 0.15, 0.1, 0.1, 0.3)  # of log parameters
 # Spread below which no observation is trusted: engines do not repeat themselves, and phases of steps are unknown. By KINDS.
-MIN_SCALES = np.array((0.03, 0.01, 0.01, 0.05, 0.15, 0.15))
+MIN_SCALES = np.array((0.03, 0.01, 0.01, 0.05, 0.15, 0.15, 0.05, 0.05))
 MAX_SCALE = 1.0
-KIND_WEIGHTS = np.array((0.3, 1.0, 1.0, 0.5, 0.3, 0.3))  # by KINDS
+KIND_WEIGHTS = np.array((0.3, 1.0, 1.0, 0.5, 0.3, 0.3, 3.0, 3.0))  # by KINDS
 # The mean of neighbours counts too: a replay that is out of step is wrong by chance in each request, but not in their mean.
 GROUP_SIZE, GROUP_WEIGHT = 8, 1.0
 HUBER = 1.5  # residual from which the cost is linear
 MEDIAN_TO_SIGMA = 1.48  # of a normal distribution's absolute deviations
 USUAL_BUDGETS = (256, 512, 1_024, 2_048, 4_096, 8_192, 16_384)  # defaults of engines, which a fit does not move
+USUAL_STEP_S = 0.02
 MIN_STEP_S = 2e-5  # shorter ones are no engine's, and replays of them would not end
 MIN_TOKENS_PER_STEP, MIN_RATIOS = 1.2, 10  # that show more than one token a step
 # Of an engine's time for the prompts that the page counts, at most, where a fit starts: from an overloaded engine, whose replay answers
@@ -64,6 +65,7 @@ class Objective:
     scenes: several if there is a background, because one draw of its arrivals is no more like the record than another
     slots: limit of running sequences; kv_share: of the KV cache that requests can fill
         Neither is part of the vector; a change makes earlier points invalid.
+    expected_slots: the limit that another one needs evidence against
     observed: observations in use
     """
 
@@ -72,9 +74,12 @@ class Objective:
     ) -> None:
         self.structure = structure
         self.slots, self.kv_share = UNLIMITED_SLOTS, 1.0
+        self.expected_slots = UNLIMITED_SLOTS
         self.center, self.spread = _initial_vector(record), PRIOR_SPREADS
         if prior is not None:
             service = prior.service._asdict()
+            if prior.service.slots < prior.service.budget:
+                self.expected_slots = round(prior.service.slots * prior.service.replicas)
             known = [service[name] for name in COSTS] + [prior.front_s]
             self.center = np.array(
                 [log(value) if value > 0 else rough for value, rough in zip(known, self.center, strict=True)]
@@ -163,12 +168,6 @@ class Objective:
                 spread = MEDIAN_TO_SIGMA * of_kind[len(of_kind) // 2] * self.scales[kind]
                 self.scales[kind] = min(MAX_SCALE, max(MIN_SCALES[kind], spread))
 
-    def ttft_error(self, point: Point) -> float:
-        """Median of |log(TTFT observed ÷ replayed)|."""
-        residuals = self.residuals(point)[: len(self.observed.kind)]
-        errors = np.sort(np.abs(residuals[self.observed.kind == TTFT])) * self.scales[TTFT]
-        return float(errors[len(errors) // 2])
-
     def jacobian(self, point: Point) -> Array:
         """Derivatives of the replayed values in units of spread by the log parameters, shape (residuals, 9); one replay each."""
         residuals = self.residuals(point)
@@ -183,14 +182,22 @@ class Objective:
             columns.append((residuals - self.residuals(self.evaluate(vector))) / size)
         return np.stack(columns, axis=1)
 
-    def gauss_newton(self, point: Point, jacobian: Array, damping: float, weights: Array | float = 1.0) -> Array:
-        """Vector after one weighted, damped, regularised step, by at most a factor of e in each parameter."""
+    def gauss_newton(
+        self,
+        point: Point,
+        jacobian: Array,
+        damping: float,
+        weights: Array | float = 1.0,
+        center: Array | None = None,
+    ) -> Array:
+        """Vector after one weighted, damped, regularised step, by at most a factor of e in each parameter. center: of the prior"""
+        center = self.center if center is None else center
         residuals = self.residuals(point)
         robust = self._weights * np.minimum(1.0, HUBER / np.maximum(1e-9, np.abs(residuals))) * weights
         weighted = jacobian * robust[:, None]
         normal = weighted.T @ jacobian + np.diag(self.spread**-2)
         normal[np.diag_indices_from(normal)] *= 1 + damping
-        gradient = weighted.T @ residuals + (self.center - point.vector) / self.spread**2
+        gradient = weighted.T @ residuals + (center - point.vector) / self.spread**2
         step = np.clip(np.linalg.solve(normal, gradient), -1.0, 1.0)
         if is_usual(point.vector[BUDGET]):
             step[BUDGET] = 0.0
@@ -214,23 +221,42 @@ def _mean(values: Sequence[Array]) -> Array:
 
 
 def _initial_vector(record: Record) -> Array:
-    """Rough engine: its fastest gaps, and the fastest prefills per prompt token."""
+    """Rough engine: its fastest gaps, and the fastest prefills per prompt token; of others' requests where it has none of its own."""
     valid = [request for request in record.requests if request.valid and request.ttft_s]
     ttfts_s = [request.ttft_s or 0.0 for request in valid]
     gaps_s = sorted(request.gap_s for request in valid if request.gap_s)
-    step_s = gaps_s[len(gaps_s) // 10] * 0.9 if gaps_s else min(ttfts_s) / 2
+    gap_s, ttft_s = _mean_latencies_s(record)
+    step_s = gaps_s[len(gaps_s) // 10] * 0.9 if gaps_s else min((of / 2 for of in ttfts_s), default=gap_s)
     prefills_s = sorted(
         max(0.02 * ttft_s, ttft_s - 1.5 * step_s) / request.prompt_tokens
         for ttft_s, request in zip(ttfts_s, valid, strict=True)
     )
-    prefill_s = min(prefills_s[len(prefills_s) // 4], INITIAL_PREFILL / max(1.0, _prompt_tokens_per_s(record)))
+    prompt_per_s = _prompt_tokens_per_s(record)
+    prefill_s = prefills_s[len(prefills_s) // 4] if prefills_s else ttft_s / 1_000
+    prefill_s = min(prefill_s, INITIAL_PREFILL / max(1.0, prompt_per_s))
     # A front is busy for half of the time at the highest rate; a third of that time goes by prompt length.
-    front_s = 0.5 / max([stage.total_per_s for stage in record.stages], default=1.0)
+    front_s = 0.5 / max([record.other_per_s or 1.0, *(stage.total_per_s for stage in record.stages)])
     prompt_tokens = max(1.0, sum(request.prompt_tokens for request in valid) / max(1, len(valid)))
     front = (front_s * 0.67, front_s * 0.33 / prompt_tokens)
     # Attention to a prompt of 200,000 tokens costs as much as its other work.
     attention_s = prefill_s / 100_000
     return np.log((step_s, step_s * 0.004, prefill_s, step_s * 1e-5, attention_s, 2_048, *front, step_s * 0.1))
+
+
+def _mean_latencies_s(record: Record) -> tuple[float, float]:
+    """Mean gap between tokens and mean TTFT of all requests by the engine's histograms; roughly usual ones without."""
+    known = [
+        (signals.ttft_seconds, signals.e2e_seconds, signals.generation_tokens_total)
+        for _, signals in record.readings
+        if signals.ttft_seconds and signals.e2e_seconds and signals.generation_tokens_total
+    ]
+    if not known:
+        return USUAL_STEP_S, 10 * USUAL_STEP_S
+    (first_ttft, first_e2e, first_tokens), (ttft, e2e, tokens) = known[0], known[-1]
+    count = max(1.0, ttft.counts[-1] - first_ttft.counts[-1])
+    ttfts_s = (ttft.sum or 0.0) - (first_ttft.sum or 0.0)
+    gaps_s = max(0.0, (e2e.sum or 0.0) - (first_e2e.sum or 0.0) - ttfts_s)
+    return gaps_s / max(1.0, tokens - first_tokens) or USUAL_STEP_S, ttfts_s / count or 10 * USUAL_STEP_S
 
 
 def _prompt_tokens_per_s(record: Record) -> float:

@@ -27,17 +27,25 @@ from prober.features.capacity.fit_objective import (
     Point,
     is_usual,
 )
-from prober.features.capacity.observations import Array, Observations, observations, ttfts_s
+from prober.features.capacity.observations import (
+    MEAN_TTFT,
+    MIN_MEAN_COUNT,
+    TTFT,
+    Array,
+    Observations,
+    observations,
+    ttfts_s,
+)
 from prober.features.capacity.replay import Background, Scene, background, build_scene
 from prober.features.capacity.request_record import RequestRecord
 from prober.features.capacity.structures import CHUNKED, STRUCTURES
 from prober.features.capacity.sweep_record import UNJUDGED, Record
 from prober.features.capacity.tail import calibrate
-from prober.simulation.serving import Service
 
 MIN_ANSWERS = 20
-MAX_REPLAYED = 1_500  # requests, of which a replay takes about a millisecond
-BEFORE_S = 10.0  # of background load before the sweep is replayed
+MAX_REPLAYED, MAX_REPLAYED_BEFORE = 1_500, 3_000  # requests of the sweep, and of others before it
+# Of background load before the sweep that is replayed: with the engine's own latencies, and without, when it shows next to nothing.
+BEFORE_S, BEFORE_WITHOUT_LATENCIES_S = 300.0, 10.0
 SHARES = (0.35, 0.7, 1.0)  # of the record, one after the other
 INITIAL_BUDGETS = (2_048, 512)  # tokens per step; the cost has more than one minimum
 # Token budgets to scan for each of SHARES, as multiples of the best one so far.
@@ -67,11 +75,11 @@ BLOCK_S = 4.0  # observations that are closer are not independent and share one 
 
 def fit(record: Record, rng: Random, prior: Prior | None = None, repeats: int = 8) -> Fit | None:
     """Service that explains a record; None for fewer than MIN_ANSWERS answers. repeats: number of bootstrap services."""
-    answers = sum(request.valid and request.first_s is not None and request.stage > 0 for request in record.requests)
-    if answers < MIN_ANSWERS:
-        return None
     recent = _recent(record)
     items = observations(recent)
+    answers = sum(request.valid and request.first_s is not None and request.stage > 0 for request in record.requests)
+    if answers + MIN_MEAN_COUNT * np.sum(items.kind >= MEAN_TTFT) < MIN_ANSWERS:
+        return None
     load = background(record, rng) if record.other_per_s is not None else _unseen_background(recent, items, rng)
     scenes = _scenes(recent, load, rng)
     (objective, point), *others = _fit_structures(recent, items, scenes, prior, rng)
@@ -79,14 +87,17 @@ def fit(record: Record, rng: Random, prior: Prior | None = None, repeats: int = 
     rivals = tuple(Rival(*other.service(at.vector), exp(least - _score(other, at))) for other, at in others)
     jacobian = objective.jacobian(point)
     service, front_s = objective.service(point.vector)
+    if load.per_s > 0:
+        scenes = [build_scene(recent, load, rng) for _ in range(REDRAWS)]
+    courses = [scene.replayed(service) for scene in scenes]
     return Fit(
         service,
         objective.structure.name,
         front_s,
         tuple(objective.service(_reweighted(objective, point, jacobian, rng)) for _ in range(repeats)),
         tuple(rival for rival in rivals if rival.weight > MIN_WEIGHT),
-        objective.ttft_error(point),
-        _tail(recent, scenes, load, (service, front_s), rng),
+        _ttft_error(items, [items.replayed(*of, front_s) for of in zip(courses, scenes, strict=True)]),
+        _tail(recent, [ttfts_s(*of) + front_s for of in zip(courses, scenes, strict=True)]),
         load,
     )
 
@@ -129,9 +140,12 @@ def _unseen_background(record: Record, items: Observations, rng: Random) -> Back
 
 
 def _recent(record: Record) -> Record:
-    """The last MAX_REPLAYED requests of the record, and the rest of it from BEFORE_S before. What is earlier costs replay time."""
+    """The last requests of the record, and what is known of the time before them. What is earlier costs replay time."""
     requests = record.requests[-MAX_REPLAYED:]
-    from_s = requests[0].at_s - BEFORE_S
+    first_s = requests[0].at_s if requests else record.until_s
+    has_latencies = any(signals.ttft_seconds or signals.e2e_seconds for _, signals in record.readings)
+    before_s = BEFORE_S if has_latencies else BEFORE_WITHOUT_LATENCIES_S
+    from_s = first_s - min(before_s, MAX_REPLAYED_BEFORE / max(1.0, record.other_per_s or 0.0))
     readings = tuple(row for row in record.readings if row[0] >= from_s)
     return replace(record, requests=requests, readings=readings)
 
@@ -280,7 +294,8 @@ def _reweighted(objective: Objective, point: Point, jacobian: Array, rng: Random
     draws = np.array([rng.expovariate(1.0) for _ in objective.residual_at_s])
     blocks = (objective.residual_at_s / BLOCK_S).astype(np.intp)
     _, first, inverse = np.unique(blocks, return_index=True, return_inverse=True)
-    return objective.gauss_newton(point, jacobian, 0.0, draws[first][inverse])
+    drawn = objective.center + objective.spread * np.array([rng.gauss(0.0, 1.0) for _ in objective.center])
+    return objective.gauss_newton(point, jacobian, 0.0, draws[first][inverse], drawn)
 
 
 def _slots(objective: Objective, record: Record, vector: Array) -> int:
@@ -299,9 +314,9 @@ def _slots(objective: Objective, record: Record, vector: Array) -> int:
     peak = peak or _own_peak(record.requests)
     candidates = sorted({*(round(peak * factor) for factor in SLOT_FACTORS), peak + 1} - {0})
     current, best = objective.slots, (inf, objective.slots)
-    for slots in (*candidates, UNLIMITED_SLOTS):
+    for slots in (*candidates, objective.expected_slots, UNLIMITED_SLOTS):
         objective.slots = slots
-        advantage = 2 if slots == UNLIMITED_SLOTS else 0  # a limit needs evidence
+        advantage = 2 if slots == objective.expected_slots else 0
         best = min(best, (objective.cost(objective.evaluate(vector)) - advantage, slots))
     objective.slots = current
     return best[1]
@@ -331,23 +346,31 @@ def _own_peak(requests: Sequence[RequestRecord]) -> int:
     return peak
 
 
-def _tail(
-    record: Record, scenes: Sequence[Scene], load: Background, fitted: tuple[Service, float], rng: Random
-) -> Tail | None:
-    """The tail beside that of replays; None without an objective for TTFT. One draw of a background says little of a tail."""
+def _ttft_error(items: Observations, replayed: Sequence[Array]) -> float:
+    """Median of |log(TTFT observed ÷ replayed)| beyond that between two replays; of mean TTFTs where the sweep has none of its own.
+
+    Nobody knows when the requests of a background arrived, so no replay of any engine meets each TTFT.
+    """
+    kind = TTFT if TTFT in items.kind else MEAN_TTFT
+    is_known = (items.kind == kind) & ~items.is_lower_bound
+    draws = np.stack(replayed)[:, is_known]
+    error = float(np.nanmedian(np.abs(items.value[is_known] - draws)))
+    chance = float(np.nanmedian(np.abs(np.diff(draws, axis=0)))) if len(draws) > 1 else 0.0
+    return sqrt(max(0.0, error**2 - chance**2))
+
+
+def _tail(record: Record, replayed: Sequence[Array]) -> Tail | None:
+    """The tail beside that of replayed TTFTs; None without an objective for TTFT. One draw of a background says little of a tail."""
     threshold_s = min((slo.threshold_s for slo in record.slos if slo.signal == "ttft" and slo.threshold_s), default=inf)
     places = [place for place, request in enumerate(record.requests) if _is_judged(record, request)]
     if threshold_s == inf or not places:
         return None
-    service, front_s = fitted
-    if load.per_s > 0:
-        scenes = [build_scene(record, load, rng) for _ in range(REDRAWS)]
-    replayed = [(ttfts_s(of.replayed(service), of) + front_s)[places] / threshold_s for of in scenes]
+    ratios = [of[places] / threshold_s for of in replayed]
     requests = [record.requests[place] for place in places]
     return calibrate(
         np.array([request.ttft_s or request.known_s - request.at_s for request in requests]) / threshold_s,
         np.array([request.first_s is None for request in requests]),
-        [np.where(np.isnan(ratios), inf, ratios) for ratios in replayed],
+        [np.where(np.isnan(of), inf, of) for of in ratios],
     )
 
 

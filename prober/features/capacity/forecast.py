@@ -13,7 +13,7 @@ Plain Python: the daemon makes forecasts and does not load numpy.
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 DAY_S, HOUR_S = 86_400, 3_600
 MAX_DAYS = 35  # of peaks: five weeks, since growth over longer times is rarely linear
@@ -24,7 +24,6 @@ WEEK = 7
 LEVEL_BY_WEEKDAY = 0.95  # of the intervals of lines by day of the week
 # Of the intervals of a single line: the step from a weekend to a working week has t = 2.9 over 7 days, which is 0.965.
 LEVEL_SINGLE_LINE = 0.99
-Why = Literal["foreseen", "beyond", "few_days", "no_growth"]
 
 
 class Load(NamedTuple):
@@ -135,17 +134,14 @@ def trend(peaks: Mapping[int, float]) -> Trend:
     return Trend(slope, scatter, freedom, spread, cycle, centres)
 
 
-@dataclass(frozen=True, slots=True)
-class Forecast:
-    """First days (their begin in UTC, Unix seconds) whose peak reaches the capacity; None: not within the horizon.
+class Forecast(NamedTuple):
+    """First days (their begin in UTC, Unix seconds) whose peak reaches the capacity; None: not within the horizon, or no forecast.
 
     earliest_s: upper limit of the peaks against the lower bound of the capacity
     estimate_s: line against estimate; set only if `earliest_s` is
     latest_s: lower limit against upper bound; set only if `estimate_s` is
-    why: foreseen: at least `earliest_s` is set; beyond: none is; few_days, no_growth: no forecast is possible
     """
 
-    why: Why
     earliest_s: float | None = None
     estimate_s: float | None = None
     latest_s: float | None = None
@@ -158,10 +154,10 @@ def forecast(peaks: Mapping[int, float], capacity: tuple[float, float, float], u
     peak: old peaks reach less far.
     """
     if len(peaks) < MIN_DAYS:
-        return Forecast("few_days")
+        return Forecast()
     line = trend(peaks)
     if line.slope <= line.margin:
-        return Forecast("no_growth")
+        return Forecast()
     last = max(peaks)
     horizon = min(MAX_HORIZON_DAYS, 2 * (last - min(peaks) + 1))
     lower, estimate, upper = capacity
@@ -171,8 +167,7 @@ def forecast(peaks: Mapping[int, float], capacity: tuple[float, float, float], u
         is_reached = {"earliest": high >= lower, "estimate": expected >= estimate, "latest": low >= upper}
         for bound in (bound for bound, reached in is_reached.items() if reached):
             first_s.setdefault(bound, float(day * DAY_S))
-    times_s = (first_s.get(bound) for bound in ("earliest", "estimate", "latest"))
-    return Forecast("foreseen" if first_s else "beyond", *times_s)
+    return Forecast(first_s.get("earliest"), first_s.get("estimate"), first_s.get("latest"))
 
 
 def student(level: float, freedom: int) -> float:

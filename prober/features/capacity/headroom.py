@@ -7,13 +7,13 @@ is 1 − requests/s ÷ the capacity in requests of their present shape, and 1 ÷
 import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from prober.exposition.families import Registry
 from prober.features.capacity import series
-from prober.features.capacity.demand import Demand, DemandMeter, totals_of
+from prober.features.capacity.demand import WINDOW_S, Demand, DemandMeter, totals_of
 from prober.features.capacity.demand_query import DemandQuery
-from prober.features.capacity.forecast import Load, Peaks, forecast, peaks_of
+from prober.features.capacity.forecast import Forecast, Load, Peaks, forecast, peaks_of
 from prober.measure.engine_signals import PageReading
 from prober.probing.observer import ObservedTarget, TargetObserver
 from prober.results.capacity import Capacity, ShapeCapacity, combined, headroom, pooled
@@ -74,6 +74,8 @@ class TargetDemand(TargetObserver):
     """Demand, capacity and headroom of one target.
 
     peaks: of each day, where the engine counts requests and tokens
+    readings: of the engine's page in the last five minutes, since it is the same engine and no sweep runs; kept for targets that
+        are swept
     headroom: free share of the capacity at all SLOs
     addable: requests per second of the sweep's shape that can be added to the demand
     exhaustion_unix_s: when the demand is forecast to reach the capacity; None without a forecast
@@ -90,6 +92,7 @@ class TargetDemand(TargetObserver):
         self._earlier: tuple[Capacity, ...] = () if before is None else before._earlier
         self._query: DemandQuery | None = None
         self._forecast_day = -1
+        self.readings: list[PageReading] = []
         self._is_gone = False
         self.headroom = self.addable = Bounds()
         self.exhaustion_unix_s: float | None = None
@@ -142,12 +145,18 @@ class TargetDemand(TargetObserver):
         unix_s, covered_s = self._clock.unix_s(), self._meter.count(totals_of(reading))
         if covered_s is None:
             return
+        if self._observed.target.spec.sweep is not None:
+            signals = replace(reading.signals, itl_seconds=None, tpot_seconds=None, queue_seconds=None)  # not used
+            alike = [of for of in self.readings if (of.epoch, of.signals.info) == (reading.epoch, signals.info)]
+            recent_ns = reading.at_ns - WINDOW_S * 1e9
+            self.readings = [of for of in alike if of.at_ns >= recent_ns] + [reading._replace(signals=signals)]
         if covered_s >= PEAK_S and (load := self._load) is not None:
             self.peaks.take(unix_s, load)
         self._update(unix_s)
 
     def page_changed(self) -> None:
         self._meter.forget_page()
+        self.readings = []
         self._show()
 
     def removed(self) -> None:
@@ -167,6 +176,7 @@ class TargetDemand(TargetObserver):
     def sweep_began(self) -> None:
         """A sweep starts: the engine's counters no longer show its users' demand alone."""
         self._meter.begin_sweep()
+        self.readings = []
         self._show()
 
     def sweep_ended(self) -> None:
@@ -209,7 +219,7 @@ class TargetDemand(TargetObserver):
         if self._is_gone:
             return
         self._forecast_day = int(unix_s // DAY_S)
-        result, peaks = None, self.peaks.of_complete_days(unix_s)
+        result, peaks = Forecast(), self.peaks.of_complete_days(unix_s)
         capacities = {day: self._capacity(load.prompt_tokens, load.output_tokens) for day, load in peaks.items()}
         used = {
             day: load.requests_per_s / capacity.estimate
@@ -220,9 +230,8 @@ class TargetDemand(TargetObserver):
         if last is not None and last.lower and last.estimate and last.upper:
             bounds = (last.lower / last.estimate, 1.0, last.upper / last.estimate)
             result = forecast(used, bounds, unix_s)
-        self.exhaustion_unix_s = result.estimate_s if result else None
-        times = (result.earliest_s, result.estimate_s, result.latest_s) if result else (None, None, None)
-        for bound, at_s in zip(("earliest", "estimate", "latest"), times, strict=True):
+        self.exhaustion_unix_s = result.estimate_s
+        for bound, at_s in zip(("earliest", "estimate", "latest"), result, strict=True):
             self._registry.show(series.CAPACITY_EXHAUSTION, at_s, self.name, bound)
 
     @property

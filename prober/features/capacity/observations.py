@@ -8,17 +8,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from prober.features.capacity.replay import Scene
+from prober.features.capacity.replay import LEAD_S, Scene
 from prober.features.capacity.sweep_record import Record
+from prober.measure.engine_signals import EngineHistogram
 from prober.simulation.serving import Course, Doubles
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
 
 MIN_READING_GAP_S = 0.4  # closer readings of the page count as one
+MEAN_S, MIN_MEAN_COUNT = 5.0, 10  # least length of a window of the engine's histograms, and requests in it
 # Kinds of observations: of requests, then of the page.
-KINDS = ("ttft", "tpot", "gap", "max_gap", "running", "waiting")
-TTFT, TPOT, GAP, MAX_GAP, RUNNING, WAITING = range(len(KINDS))
+KINDS = ("ttft", "tpot", "gap", "max_gap", "running", "waiting", "mean_ttft", "mean_e2e")
+TTFT, TPOT, GAP, MAX_GAP, RUNNING, WAITING, MEAN_TTFT, MEAN_E2E = range(len(KINDS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,10 @@ class Observations:
         seconds[known] = _latencies_s(course, scene, front_s)[kind[known], index[known]]
         with np.errstate(divide="ignore", invalid="ignore"):
             values[of_request] = np.log(np.where(seconds > 0, seconds, np.nan))
-        of_page = ~of_request & (self.index < len(scene.readings_s))
+            for mean, last_s in ((MEAN_TTFT, course.first_s), (MEAN_E2E, course.end_s)):
+                of_mean = self.kind == mean
+                values[of_mean] = np.log(_means_s(scene, view(last_s), self.at_s[of_mean], self.known_s[of_mean]))
+        of_page = ~of_request & (self.kind <= WAITING) & (self.index < len(scene.readings_s))
         pages = np.stack((view(course.running), view(course.waiting)))
         values[of_page] = np.sqrt(pages[self.kind[of_page] - RUNNING, self.index[of_page]] + 0.5)
         return values
@@ -82,6 +87,19 @@ def _latencies_s(course: Course, scene: Scene, front_s: float) -> Array:
     return np.stack((ttfts_s(course, scene) + front_s, tpot_s, *gaps_s))
 
 
+def _means_s(scene: Scene, last_s: Array, begins_s: Array, ends_s: Array) -> Array:
+    """Mean time from the arrivals of a replay to `last_s` of those in each window; NaN where there are none, or it ends before.
+
+    begins_s, ends_s: of windows that do not overlap, on the record's clock
+    """
+    edges_s = np.stack((begins_s, ends_s), axis=1).ravel() + LEAD_S
+    place = np.searchsorted(edges_s, last_s)  # odd in a window
+    sums_s = np.bincount(place, last_s - view(scene.stream.at_s), len(edges_s) + 1)
+    means_s: Array = (sums_s / np.bincount(place, minlength=len(edges_s) + 1))[1::2]
+    means_s[ends_s + LEAD_S > scene.until_s] = np.nan
+    return means_s
+
+
 def view(values: Doubles) -> Array:
     """The same memory as an array."""
     return np.frombuffer(values, dtype=np.float64) if len(values) else np.empty(0)
@@ -89,7 +107,8 @@ def view(values: Doubles) -> Array:
 
 def observations(record: Record) -> Observations:
     """Observations for a fit: of valid, successful requests after the warm-up, and of the engine's page."""
-    columns: list[tuple[Any, ...]] = list(zip(*_of_requests(record), *_of_pages(record), strict=True))
+    rows = (*_of_requests(record), *_of_pages(record), *_of_histograms(record))
+    columns: list[tuple[Any, ...]] = list(zip(*rows, strict=True))
     types = (np.intp, np.intp, np.float64, np.float64, np.float64, np.bool_, np.intp)
     return Observations(*(np.array(column, dtype) for column, dtype in zip(columns, types, strict=True)))
 
@@ -121,6 +140,24 @@ def _of_pages(record: Record) -> Iterator[tuple[int, int, float, float, float, b
         for kind, count in ((RUNNING, signals.requests_running), (WAITING, signals.requests_waiting)):
             if count is not None:
                 yield kind, index, at_s, at_s, sqrt(count + 0.5), False, 0
+
+
+def _of_histograms(record: Record) -> Iterator[tuple[int, int, float, float, float, bool, int]]:
+    """Mean latencies of all requests that ended between two readings, by the engine's own histograms."""
+    for kind, name in ((MEAN_TTFT, "ttft_seconds"), (MEAN_E2E, "e2e_seconds")):
+        before: tuple[float, EngineHistogram] | None = None
+        for time_s, signals in record.readings:
+            now: EngineHistogram | None = getattr(signals, name)
+            if now is None or now.sum is None:
+                continue
+            at_s = time_s - record.from_s
+            if before is None or before[1].sum is None:
+                before = at_s, now
+            elif at_s - before[0] >= MEAN_S and (count := now.counts[-1] - before[1].counts[-1]) >= MIN_MEAN_COUNT:
+                mean_s = (now.sum - before[1].sum) / count
+                if mean_s > 0:
+                    yield kind, 0, before[0], at_s, log(mean_s), False, 0
+                before = at_s, now
 
 
 def neighbours(items: Observations, size: int) -> list[Indices]:

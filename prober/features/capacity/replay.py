@@ -114,8 +114,16 @@ def _variation(record: Record) -> float:
     if per_s <= 0:
         return 0.0
     expected = [per_s * span_s for span_s, _ in windows]
-    squares = sum(mean**2 for mean in expected)
-    excess = sum((counted - mean) ** 2 - mean for (_, counted), mean in zip(windows, expected, strict=True)) / squares
+    # A window of several bursts varies less: by the share that the mean of several independent rates does.
+    shares = [min(1.0, BURST_S / span_s) for span_s, _ in windows]
+    squares = sum((shown * mean) ** 2 for mean, shown in zip(expected, shares, strict=True))
+    excess = (
+        sum(
+            shown * ((counted - mean) ** 2 - mean)
+            for (_, counted), mean, shown in zip(windows, expected, shares, strict=True)
+        )
+        / squares
+    )
     weight, usual = squares / 2, USUAL_EXCESS_ERROR**-2
     return sqrt(max(0.0, (weight * excess + usual * USUAL_EXCESS) / (weight + usual)))
 

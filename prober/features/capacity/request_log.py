@@ -20,7 +20,7 @@ class RequestLog:
 
     requests: of the sweep itself, by id, in the order of their due times
     open: those of them that are in flight
-    readings: (seconds, engine signals) in the order of time
+    readings: (seconds, engine signals) in the order of time; before: of the minutes before the sweep
     demand_per_s: background load before the sweep, as counted by another source
     prompt_tokens, output_tokens: totals as requested
     """
@@ -28,6 +28,7 @@ class RequestLog:
     requests: dict[str, RequestRecord] = field(default_factory=dict)
     open: dict[str, RequestRecord] = field(default_factory=dict)
     readings: list[Reading] = field(default_factory=list)
+    before: Sequence[Reading] = ()
     stages: list[Stage] = field(default_factory=list)
     demand_per_s: float | None = None
     prompt_tokens: int = 0
@@ -75,7 +76,8 @@ class RequestLog:
             for request in sorted(self.requests.values(), key=lambda request: request.at_s)
             if request.stage < len(stages)
         )
-        readings = tuple(reading for reading in self.modelled() if reading[0] < until_s)
+        readings = [*self.before, *self.modelled()] if self._continues_before else self.modelled()
+        readings = tuple(reading for reading in readings if reading[0] < until_s)
         return Record(plan.slos, requests, stages, readings, plan.lengths, reached, cut)
 
     def settled(self) -> tuple[Stage, ...]:
@@ -100,6 +102,16 @@ class RequestLog:
     @property
     def _observed(self) -> Record:
         return Record((), tuple(self.requests.values()), (), tuple(self.readings))
+
+    @property
+    def _continues_before(self) -> bool:
+        """Whether the first reading of the sweep is of the same process and the same engine as those before it."""
+        if not (self.before and self.readings) or not self.modelled():
+            return False
+        (before_s, before), (at_s, first) = self.before[-1], self.readings[0]
+        tokens_before, tokens = before.generation_tokens_total, first.generation_tokens_total
+        is_continued = tokens_before is not None and tokens is not None and tokens_before <= tokens
+        return is_continued and before_s < at_s and before.info == first.info
 
     @property
     def _counted(self) -> bool:

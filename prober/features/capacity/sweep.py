@@ -17,6 +17,7 @@ and the end, and keeps the record.
 """
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import replace
 
 from prober.features.capacity.actions import UNREACHED, Action, Estimate, Finished, Reason, Run
@@ -171,6 +172,10 @@ class Sweep:
         may_end = condition == "production_ttft" or self._may_harm_others()
         if condition is not None and isinstance(self._action, Run) and may_end:
             self._end_sending(condition, at_s, "the engine's page says so")
+
+    def before(self, readings: Iterable[tuple[float, EngineSignals]]) -> None:
+        """The page in the minutes before the sweep: evidence for the estimate, and no reason to end."""
+        self._log.before = tuple(readings)
 
     def demand(self, per_s: float) -> None:
         """Background load before the sweep, of another source than the page; used where the page does not count requests."""

@@ -86,6 +86,7 @@ class SweepJob:
         name, trigger = sweeps.name, self._request.trigger
         log.info("target=%s sweep %s (%s) begins: %s up to %g/s", name, self._id, trigger, plan.mode, plan.max_rate)
         sweeps.runner = runner
+        runner.read_before(sweeps.demand.readings)
         sweeps.demand.sweep_began()
         guards = asyncio.create_task(self._guard(runner, spec))
         try:

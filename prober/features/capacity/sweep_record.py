@@ -63,7 +63,7 @@ class Record:
     """Input of an estimate.
 
     requests: the sweep's requests in the order of their due times
-    readings: (seconds, engine signals)
+    readings: (seconds, engine signals), also of the minutes before the first request where they are known
     lengths: sample of (prompt, output) tokens of the workload; empty: the requested lengths
     reached: the sending ended because the knee was passed or the target was harmed
     cut: the plan or an external condition ended the sending before that: only events count

@@ -114,8 +114,13 @@ class SweepRunner:
         self._began_s = self._now_s()
         self._runs: dict[asyncio.Task[None], ProbeRun | None] = {}  # None: waits for a session
         self._probes: list[tuple[int, ProbeResult]] = []
+        self._before: Sequence[PageReading] = ()
         self._readings: list[tuple[float, EngineSignals]] = []
         self._gpus: list[tuple[float, Sequence[GpuReading]]] = []
+
+    def read_before(self, readings: Sequence[PageReading]) -> None:
+        """Readings of the engine's page in the minutes before the sweep, for its estimate."""
+        self._before = readings
 
     def stop(self, why: str) -> None:
         """End the sweep for a reason from outside, and keep what was measured."""
@@ -185,6 +190,7 @@ class SweepRunner:
             sweep = self._sweep = Sweep(self._plan, began_ns / 1e9)
             if demand is not None:
                 sweep.demand(demand)
+            sweep.before((reading.at_ns / 1e9, reading.signals) for reading in self._before)
             for at_s, signals in self._readings:
                 sweep.page(at_s, signals)
             if self._stop_reason is not None:

@@ -34,29 +34,24 @@ class SweepSeries:
         registry.show(series.SWEEP_PERIOD, period_s, name)
 
     def close(self) -> None:
-        """Write nothing from now on."""
-        self.is_closed = True
+        """Show nothing from now on: what is written goes to a registry that nobody reads."""
+        self.is_closed, self._registry = True, Registry(family.series for family in self._registry.values())
 
     def refused(self, reason: RefusalReason) -> None:
         """A sweep was not started."""
-        if not self.is_closed:
-            self._registry.value(series.SWEEPS_REFUSED, self._name, reason).inc()
+        self._registry.value(series.SWEEPS_REFUSED, self._name, reason).inc()
 
     def failed(self, unix_s: float) -> None:
         """A sweep ended without a result: by a fault of the prober, or since the target could not be identified."""
-        if not self.is_closed:
-            self._registry.value(series.SWEEPS, self._name, "failed").inc()
-            self.last_end(unix_s, "no_result")
+        self._registry.value(series.SWEEPS, self._name, "failed").inc()
+        self.last_end(unix_s, "no_result")
 
     def rate(self, per_s: float) -> None:
         """Requests per second that the running sweep adds."""
-        if not self.is_closed:
-            self._registry.show(series.SWEEP_RATE, per_s, self._name)
+        self._registry.show(series.SWEEP_RATE, per_s, self._name)
 
     def ended(self, run: SweepRun, result: Result) -> None:
         """A sweep ended."""
-        if self.is_closed:
-            return
         registry, name, finished = self._registry, self._name, run.finished
         registry.value(series.SWEEPS, name, finished.verdict).inc()
         registry.value(series.SWEEP_STOPS, name, finished.reason).inc()
@@ -66,19 +61,15 @@ class SweepSeries:
 
     def last_end(self, unix_s: float, reason: str) -> None:
         """When and why the last sweep ended."""
-        if not self.is_closed:
-            self._registry.keep(series.SWEEP_END, (), self._name)
-            self._registry.show(series.SWEEP_END, unix_s, self._name, reason)
+        self._registry.keep(series.SWEEP_END, (), self._name)
+        self._registry.show(series.SWEEP_END, unix_s, self._name, reason)
 
     def capacity_time(self, unix_s: float | None) -> None:
         """Time of the last sweep that found a capacity; None: no sweep of the target at this URL did."""
-        if not self.is_closed:
-            self._registry.show(series.SWEEP_SUCCESS, unix_s, self._name)
+        self._registry.show(series.SWEEP_SUCCESS, unix_s, self._name)
 
     def stages(self, result: Result | None) -> None:
         """The load curve of a sweep in place of the one shown; None: none is known."""
-        if self.is_closed:
-            return
         registry, name = self._registry, self._name
         self._fit(result)
         registry.keep(series.SWEEP_STAGE_RATE, (), name)

@@ -110,6 +110,20 @@ def test_headroom_follows_the_demand() -> None:
     assert shown.value("llmslo_addable_requests_per_second", "upper") == pytest.approx(12.5)
 
 
+def test_the_page_of_production_alone_is_kept_for_the_next_sweep() -> None:
+    """Of the last five minutes, of one process, and of no time with a sweep."""
+    shown = Shown()
+    for at_s in range(0, 610, 30):
+        shown.read(float(at_s), 4.0 * at_s, 2_000.0 * at_s)
+    assert [of.at_ns / 1e9 for of in shown.demand.readings] == list(range(300, 610, 30))
+    shown.epoch += 1
+    shown.read(630.0, 4.0, 2_000.0)
+    assert len(shown.demand.readings) == 1
+    shown.demand.sweep_began()
+    shown.read(660.0, 40.0, 20_000.0)
+    assert not shown.demand.readings
+
+
 @pytest.mark.parametrize("size", [0.25, 1.7, 4.0, 9.0])
 def test_a_request_takes_of_the_capacity_what_its_size_takes(size: float) -> None:
     """Between the shapes that were computed and beyond the largest; what the sweep found stays."""

@@ -322,6 +322,22 @@ def test_a_prior_that_is_certain_is_believed() -> None:
     assert abs(log(found.service.prefill_token_s / told.prefill_token_s)) < 0.1
 
 
+def test_the_engine_s_own_latencies_of_others_show_its_capacity() -> None:
+    """Minutes of production by the page alone, without a request of the sweep. The truth is that of requests as seen, above."""
+    driver, readings = Driver(replace(WORLD, others_per_s=5.0), Plan((TTFT,)), "none", 1), []
+    while driver.now < 390.0:
+        driver.advance(driver.now + 5.0)
+        ttfts_s = [each.ttft_s for each in driver.others if each.ttft_s is not None]
+        e2es_s = [each.end_s - each.request.arrival_s for each in driver.others if each.end_s is not None]
+        ttft, e2e = (EngineHistogram((100.0,), (float(len(of)),) * 2, sum(of)) for of in (ttfts_s, e2es_s))
+        readings.append((driver.now, replace(driver.page.signals(), ttft_seconds=ttft, e2e_seconds=e2e)))
+    stage = Stage(0, "ramp", 1.0, driver.now, driver.now, other_per_s=5.0)
+    (found,) = estimate_capacity(replace(record(), requests=(), stages=(stage,), readings=tuple(readings))).capacities
+    of_size = found.at(429, 44)
+    assert of_size is not None
+    assert abs(log(of_size.per_s / 7.22)) < 2 * of_size.log_error < 0.8
+
+
 def test_nothing_is_said_of_too_little() -> None:
     """Neither a fit of a handful of answers, nor a capacity of none."""
     seen = record()

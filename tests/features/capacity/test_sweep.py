@@ -168,6 +168,20 @@ def test_a_few_breaches_among_many_are_what_the_objective_allows() -> None:
         assert (hand.reason == "knee_passed") is ends
 
 
+@pytest.mark.parametrize(("tokens", "is_evidence"), [(10.0, True), (9e9, False)], ids=["same process", "restarted"])
+def test_the_page_of_minutes_before_is_evidence_and_ends_nothing(tokens: float, is_evidence: bool) -> None:
+    """A queue of then is over, and totals above those of the sweep are another process's."""
+    hand = Hand(plan("gentle"))
+    before = replace(PAGE, requests_waiting=500.0, kv_cache_usage_ratio_max=1.0, generation_tokens_total=tokens)
+    hand.sweep.before([(-100.0, before), (-95.0, before)])
+    hand.sweep.page(0.1, replace(PAGE, generation_tokens_total=20.0))
+    assert hand.reason is None
+    hand.sweep.stop("enough", 0.2)
+    assert isinstance(hand.sweep.action, Estimate)
+    times_s = [at_s for at_s, _ in hand.sweep.action.record.readings]
+    assert times_s == ([-100.0, -95.0, 0.1] if is_evidence else [0.1])
+
+
 def test_the_page_is_read_closely_while_something_waits() -> None:
     """And as before once nothing does."""
     hand = Hand(plan())
