@@ -19,7 +19,7 @@ from prober.workload.shapes import Fixed
 from prober.workload.workloads import Adapters, Workload
 from tests.observed import observed, reconfigured
 
-NO_PAGE = TargetSpec(url="http://gateway", model="large", metrics=None)
+NO_PAGE = TargetSpec(url="http://gateway", model="large", metrics=MetricsSpec(url="none"))
 
 
 class Gateway:
