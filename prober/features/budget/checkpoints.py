@@ -77,7 +77,7 @@ class Ledger:
             self._removed[target.spec.key] = target.budgets
 
     def needs_checkpoint(self, key: str) -> None:
-        """The target needs a new checkpoint."""
+        """Request a new checkpoint of the target."""
         self._due.add(key)
         self._requested.set()
 
@@ -110,7 +110,7 @@ class Ledger:
             await self._write(self._store, set(self._targets), last=True)
 
     async def merge(self, store: Store, saved: SavedRows) -> None:
-        """Add the amounts spent without a store to those that this one has. Nothing may be spent afterwards."""
+        """Add the amounts spent so far to those in a store that could not be used before. Nothing may be spent afterwards."""
         for key, target in self._targets.items():
             saved.pop(
                 key, partial(self._recall, target), f"target={key}: its saved budgets cannot be read and start at 0"

@@ -13,12 +13,12 @@ class BudgetMonitor:
         self._registry = registry
 
     def observe(self, observed: ObservedTarget) -> "TargetBudgets":
-        """The budgets of one target."""
+        """Create the observer of one target's budgets."""
         return TargetBudgets(self._registry, observed)
 
 
 class TargetBudgets(TargetObserver):
-    """The share of each budget of one target that is left."""
+    """Remaining share of each budget of one target."""
 
     def __init__(self, registry: Registry, observed: ObservedTarget) -> None:
         self._registry, self._observed, self._name = registry, observed, observed.name

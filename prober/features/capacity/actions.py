@@ -45,7 +45,7 @@ UNREACHED: frozenset[Reason] = frozenset(
 class OtherLoad:
     """Load on the target that is not the sweep's, in requests per second, and its source.
 
-    least_per_s: what is shown; 0: nothing shows that there was any; most_per_s: what cannot be excluded
+    least_per_s: lower bound by the evidence, 0 without any; most_per_s: upper bound
     """
 
     least_per_s: float
@@ -76,11 +76,11 @@ class Finished:
     """End of the sweep: stop sending and cancel requests in flight.
 
     reason: why the sending ended; detail: explains it
-    capacities: one an SLO; empty if the sweep has no answer: it is void, as the target changed meanwhile, has no estimate, or too
+    capacities: one per SLO; empty without an answer: the target changed during the sweep, there is no estimate, or too
         many of its requests were refused
     sending_ended: why the sending ended, where `no_estimate` followed
-    others: the background load; None: unknown, and rates are those of the sweep alone
-    refused: without the warm-up, unless nothing else was answered
+    others: background load; None: unknown, and rates are those of the sweep alone
+    refused: refused requests; those of the warm-up only if nothing else has ended
     """
 
     reason: Reason
@@ -98,7 +98,7 @@ class Finished:
 
     @property
     def verdict(self) -> Verdict | Literal["void", "not_judged", "no_estimate"]:
-        """Verdict over all SLOs: that on the one that is worst known, where `below` is before `not_enough_data`."""
+        """Worst verdict of all SLOs; `below` is worse than `not_enough_data`."""
         if self.reason in VOID:
             return "void"
         if self.refused.is_too_many:

@@ -9,10 +9,10 @@ def alerts(selector: str) -> tuple[Alert, ...]:
 
 
 def _headroom(selector: str) -> Alert:
-    """During sweeps and the 5 minutes after, the window of the demand rate, only the prober that sweeps is asked.
+    """Alert on low headroom. During a sweep and 5 minutes after it (window of the demand rate), only the sweeping prober counts.
 
-    It knows which load is its own, and states the demand of before; another one takes the sweep for demand. So the alert also fires
-    where sweeps leave no quarter of an hour. The minimum is the estimate, or the upper bound where only that is known.
+    It excludes its own load and keeps the demand from before the sweep; another prober counts the sweep as demand. So the alert
+    also fires where sweeps are less than 15 minutes apart. The minimum is the estimate, or the upper bound where only that is known.
     """
     name = "LLMHeadroomLow"
     free = f'llmslo_headroom_ratio{{{selector},bound=~"estimate|upper"}}'
@@ -66,7 +66,7 @@ def _exhaustion(selector: str) -> Alert:
 def _stale(selector: str) -> Alert:
     """Seconds since the last capacity, compared with three periods of the schedule.
 
-    The time comes from the prober, else from Prometheus's history of it (a prober without storage forgets it at a restart), else
+    The capacity's time comes from the prober, else from its history in Prometheus (a restart without storage loses it), else
     from the hours since the schedule appeared, so a new schedule gets three periods. That history covers 30 days: a schedule
     rarer than every ten days is not judged before its first capacity.
     """
@@ -95,9 +95,9 @@ def _stale(selector: str) -> Alert:
 
 
 def _latest(expr: str, window: str, selector: str) -> str:
-    """The latest value that `expr` had in the window, of targets that still exist; `keep_firing_for` alerts about removed ones.
+    """Latest value of `expr` in the window, of existing targets only. `keep_firing_for` would keep alerts on removed targets.
 
-    A target outlives a prober that is not scraped by five minutes, so that its restart ends no alert.
+    A target counts as existing for 5 minutes after the last scrape of its prober, so that a restart resolves no alert.
     """
     state = f"llmslo_target_state{{{selector}}}"
     present = f"{state} or (last_over_time({state}[5m]) unless on (instance) up{{{selector}}} == 1)"

@@ -125,7 +125,7 @@ class CapacityModel:
         return quantile_s if isfinite(quantile_s) else None
 
     def _latencies_s(self, slo: Slo, stream: Stream, course: Course, judged: NDArray[np.intp]) -> Array:
-        """Latencies of requests; infinite where the answer had not come so far."""
+        """Latencies of the judged requests, in seconds; infinite where the replay ends before the event."""
         at_s, first_s, end_s, outputs = (
             view(values)[judged] for values in (stream.at_s, course.first_s, course.end_s, stream.outputs)
         )
@@ -169,7 +169,7 @@ class CapacityModel:
     def _events(
         self, slo: Slo, stream: Stream, course: Course, judged: NDArray[np.intp], now_s: float
     ) -> tuple[float, float]:
-        """(events, bad events) of requests; none of those whose outcome is not known yet."""
+        """(events, bad events) of the judged requests, without requests whose outcome is unknown at `now_s`."""
         limit_s = slo.threshold_s or 0.0
         at_s, first_s, end_s, outputs = (
             view(values)[judged] for values in (stream.at_s, course.first_s, course.end_s, stream.outputs)

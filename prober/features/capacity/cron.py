@@ -41,7 +41,7 @@ def longest_gap_s(schedule: str, timezone: str, blackout: Collection[WeeklySpan]
 
 @cache
 def shortest_gap_s(schedule: str, timezone: str, blackout: tuple[WeeklySpan, ...], min_gap_s: float) -> float | None:
-    """Shortest time in seconds between due times of five weeks that do not fall in `blackout` nor sooner than `min_gap_s` after one.
+    """Shortest time in seconds between due times of five weeks, without those in `blackout` or within `min_gap_s` of the last.
 
     None for fewer than two.
     """

@@ -47,8 +47,8 @@ def board() -> Board:
 
 
 def _users(selector: str) -> str:
-    """A series on the users' demand: during a sweep and the five minutes after it, over which demand is averaged, that of the prober
-    that sweeps. It states the demand of before; another one takes the sweep's requests for demand."""
+    """Series of user demand. During a sweep and 5 minutes after it (window of the demand rate), only the sweeping prober's value
+    is used: it keeps the demand from before the sweep; other probers count the sweep as demand."""
     swept = f"max by (target, instance) (max_over_time(({capacity_series.SWEEP_RATE}{{{TARGET}}})[6m:])) > 0"
     return f"({selector} unless on (target) {swept} or {selector} and on (target, instance) {swept})"
 
@@ -58,7 +58,7 @@ def _demand() -> str:
 
 
 def _least(declared: AnySeries, bound: str) -> str:
-    """A bound of headroom, or of what can be added."""
+    """Expression for the least value of one bound of a series, such as headroom, over the probers of a target."""
     selector = f'{declared}{{{TARGET},bound="{bound}"}}'
     return f"min({_users(selector)})"
 
@@ -69,7 +69,7 @@ def _free(bound: str) -> str:
 
 
 def _sweep_capacity(bound: str) -> str:
-    """Knee in requests per second, those of others during the sweep among them."""
+    """Knee in requests per second, including the background load of the sweep."""
     return f'min({capacity_series.CAPACITY}{{{TARGET},bound="{bound}"}})'
 
 
@@ -167,7 +167,7 @@ def _requests() -> Panel:
 
 
 def _interval(title: str, text: str, unit: Unit, declared: AnySeries, **more: Any) -> Panel:
-    """A bound of what is free, its estimate, and the other bound, over time."""
+    """Panel of an estimate over time, in the band between its lower and upper bound."""
     return series(
         title,
         text,
@@ -252,7 +252,7 @@ def _over_rate(rates: str, *values: tuple[str, str]) -> tuple[list[Query], list[
 
 
 def _trend(title: str, text: str, unit: Unit, queries: list[Query], transformations: list[Json], **more: Any) -> Panel:
-    """Lines over a rate. A row has values of some lines only, so lines are drawn over the others' rows."""
+    """Panel of lines over a rate. Each row has values for some of the lines, so lines continue over missing values."""
     lines = series(title, text, unit, *queries)
     custom = {**lines.custom, "showPoints": "always", "pointSize": 7, "lineWidth": 2, "spanNulls": True}
     return Panel(

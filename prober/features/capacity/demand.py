@@ -17,9 +17,9 @@ MIN_COVERED_RATIO = 0.9  # of the span of a rate: the rest is where totals must 
 class Demand:
     """Load per second; None where it is not counted.
 
-    requests_per_s: that arrive, or as the query counts them
-    prompt_tokens_per_s, output_tokens_per_s: of the prompts those that the engine computes, without cached ones
-    finished_per_s: requests that these tokens are of
+    requests_per_s: arriving requests, or requests as the query counts them
+    prompt_tokens_per_s, output_tokens_per_s: computed prompt tokens, without cached ones, and output tokens
+    finished_per_s: finished requests, whose tokens these are
     """
 
     requests_per_s: float | None
@@ -48,7 +48,7 @@ UNKNOWN = Demand(None)
 class Totals(NamedTuple):
     """Totals of the engine's page at a moment. epoch: totals of two epochs must not be subtracted.
 
-    prompts, outputs: tokens; of the prompts those that were computed
+    prompts, outputs: computed prompt tokens, without cached ones, and output tokens
     """
 
     at_s: float
@@ -87,8 +87,8 @@ class _Rate(NamedTuple):
 class DemandMeter:
     """Demand over the last one to five minutes. All times are seconds of one monotonic clock.
 
-    A sweep adds to the counters, so they are not read meanwhile, and for STRAGGLERS_S after it: the demand of before it stands,
-    until there is a newer one, or for WINDOW_S after it, or until the next sweep. The answers of a query may contain requests of the
+    A sweep adds to the counters, so they are not read during it and for STRAGGLERS_S after it: the demand from before it stays
+    until there is a newer one, at most until WINDOW_S after it or the next sweep. Answers of a query may include requests of the
     sweep for WINDOW_S.
     is_queried: `answer` states the demand, and the counters of the page do not
     """
@@ -110,9 +110,9 @@ class DemandMeter:
         return self._last if self._counted == UNKNOWN else self._counted
 
     def count(self, totals: Totals) -> float | None:
-        """Take a reading of the page; seconds that the demand covers, 0 if it is unknown; None: the reading is not used.
+        """Add a reading of the page. Returns the seconds that the demand covers, 0 if it is unknown; None if the reading is unused.
 
-        Of what the page counts all rates are known or none.
+        Of the counters on the page, either all rates are known or none.
         """
         if self.is_queried or self._is_swept:
             return None
@@ -133,7 +133,7 @@ class DemandMeter:
         return covered_s
 
     def answer(self, at_s: float, requests_per_s: float | None) -> bool:
-        """Take the answer of the query; None: not known, and after WINDOW_S of that the demand is unknown. False: not used."""
+        """Add an answer of the query. None: no answer; after WINDOW_S without, the demand is unknown. Returns False if it is unused."""
         self._settle(at_s)
         if self._is_swept or at_s < self._settled_s:
             return False
@@ -149,26 +149,26 @@ class DemandMeter:
             self._counted = self._last = UNKNOWN
 
     def forget_page(self) -> None:
-        """Another page is read from now on, or none."""
+        """Discard the readings: another page is read from now on, or none."""
         if not self.is_queried:
             self._readings.clear()
             self._counted = self._last = UNKNOWN
 
     def change_source(self, *, is_queried: bool) -> None:
-        """The demand is stated by a query, or another one, from now on; or by the page."""
+        """Switch the source of the demand to a query, another query, or the page; the demand is unknown until its first value."""
         self.is_queried, self._answered_s = is_queried, -math.inf
         self._readings.clear()
         self._counted = self._last = UNKNOWN
 
     def begin_sweep(self) -> None:
-        """The sweep's requests are counted from now on."""
+        """Mark the start of a sweep: the counters include its requests from now on."""
         if self._is_of_before:
             self._last = UNKNOWN
         self._keep_demand()
         self._is_swept, self._is_settling = True, False
 
     def end_sweep(self) -> None:
-        """The sweep's requests are not counted any more."""
+        """Mark the end of a sweep, whose last requests may be counted for STRAGGLERS_S."""
         self._keep_demand()
         self._is_swept, self._is_settling, self._is_of_before = False, True, True
 

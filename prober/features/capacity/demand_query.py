@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 class DemandQuery:
     """Asks for the demand of one target every INTERVAL_S, until it is stopped. Needs a running event loop.
 
-    target: its name; url: of Prometheus, None: nothing is asked; on_answer: called with requests per second, None if unknown
+    target: name of the target; url: of Prometheus, None: no queries; on_answer: called with requests per second, None if unknown
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class DemandQuery:
         return per_s
 
     def stop(self) -> None:
-        """Ask no more."""
+        """Stop the queries."""
         self._task.cancel()
 
     async def _run(self) -> None:

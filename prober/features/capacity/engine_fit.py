@@ -1,4 +1,4 @@
-"""Result of a fit, and what earlier sweeps tell the next one. Without arrays: the daemon keeps these values."""
+"""Result of a fit, and the prior that earlier sweeps give the next fit. No numpy arrays: the daemon keeps these values."""
 
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -81,8 +81,8 @@ class Fit:
 
     @property
     def quality(self) -> Quality:
-        """Whether the replay agrees with the record well enough to be used for rates that were not tried: alone, beside
-        fractions, or not.
+        """Quality of the replay's agreement with the record, by which it is used at rates that were not tried: alone, beside the
+        fractions of bad events, or not at all.
         """
         mismatch = self.tail.mismatch if self.tail is not None else 0.0
         if self.error >= MAX_POOR_TTFT_ERROR or mismatch >= MAX_POOR_MISMATCH:

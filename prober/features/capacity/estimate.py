@@ -120,9 +120,9 @@ def _by_stage(record: Record, slo: Slo) -> dict[int, list[RequestRecord]]:
 
 
 def _can_be_replayed(record: Record) -> bool:
-    """A replay has no failing requests, and tokens that arrive one by one.
+    """True if a replay can explain the record: no request failed, and most answers arrived token by token.
 
-    A grid has measured each rate.
+    A grid needs no replay, as it measured each rate.
     """
     has_failures = any(request.failed for request in record.requests if request.valid)
     is_grid = any(stage.phase == "grid" for stage in record.stages)
@@ -134,7 +134,7 @@ def _can_be_replayed(record: Record) -> bool:
 def _capacity(
     record: Record, slo: Slo, model: Fit | None, rng: Random, effort: float, *, is_bounded: bool = True
 ) -> tuple[Capacity, Knee | None]:
-    """Capacity for an SLO, and the knee of the model. is_bounded: a knee far beyond all rates that were tried is no answer"""
+    """Capacity for an SLO, and the knee of the model. is_bounded: reject a knee far above all rates that were tried"""
     by_stage = _by_stage(record, slo)
     samples = sum(map(len, by_stage.values()))
     if not samples and (model is None or record.cut):
@@ -169,7 +169,7 @@ def _by_model(
 ) -> tuple[Capacity | None, Knee | None]:
     """Capacity by the model, and the model's knee; None without a knee, and no capacity if it is too far beyond the rates.
 
-    Where the others alone overload the model, the knee is that of a mix as at the lowest rate.
+    Where the background alone overloads the model, the knee is for the mix of loads at the lowest rate.
     """
     model = CapacityModel(fitted.service, fitted.front_s, _lengths(record), fitted.background, effort)
     highest_per_s = _highest_per_s(record)
@@ -189,7 +189,7 @@ def _by_model(
         return _model_error(record, (slo, exact), fitted, of_load, at, beyond, rng)
 
     half_width = Z * log_error(model, knee)
-    # Load that nobody shows is not part of the rates: the capacity is what can be added to it.
+    # Load without evidence is not part of the rates: the capacity is what can be added to it.
     unseen_per_s = 0.0 if fitted.background.known else fitted.background.per_s
     per_s = knee.rate_per_s - unseen_per_s
     if per_s <= 0:
@@ -237,7 +237,7 @@ def _curve(
 def _is_contradicted(
     modelled: Capacity, slo: Slo, stages: Sequence[Stage], by_stage: Mapping[int, Sequence[RequestRecord]]
 ) -> bool:
-    """Whether the stages far below the estimate together have more breaches than chance explains on a flat engine with this knee."""
+    """True if the stages far below the estimate together have more breaches than chance explains on a flat engine with this knee."""
     estimate = modelled.estimate or 0.0
     low = [stage for stage in stages if stage.total_per_s < estimate / CONTRADICTION_RATIO]
     counts = [_counts(slo, by_stage[stage.number]) for stage in low]
@@ -248,7 +248,7 @@ def _is_contradicted(
 
 
 def _calibrated(slo: Slo, log_factor: float) -> Slo:
-    """The objective for replayed TTFTs that are too small by this factor."""
+    """The SLO with its threshold divided by exp(log_factor), as replayed TTFTs are too small by that factor."""
     return slo if slo.threshold_s is None else replace(slo, threshold_s=slo.threshold_s / exp(log_factor))
 
 
@@ -365,10 +365,10 @@ def _long_run_per_s(stage: Stage, slo: Slo) -> float:
 
 
 def _below(slo: Slo, levels: Sequence[RateEvents], samples: int) -> Capacity | None:
-    """The lowest rate at which the objective fails, as its events and those of all lower rates together show; None: none.
+    """Lowest rate at which the events of it and of all lower rates together show that the objective fails; None without one.
 
-    A share that exceeds the budget on average over rates exceeds it at the highest of them. While the objective holds, the chance
-    that the test ever says otherwise, however many rates are added, is that of one test.
+    A share that exceeds the budget on average over rates exceeds it at the highest of them. If the objective holds, the chance
+    of a wrong result over any number of rates is that of one test.
     """
     observations = Observations()
     for level in sorted(levels, key=lambda level: level.rate_per_s):

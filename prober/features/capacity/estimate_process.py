@@ -72,7 +72,7 @@ async def estimate_in_process(
 
 
 def main(parent: int) -> None:
-    """Read pickled arguments of `estimate_capacity` from standard input, write the pickled answer. parent: process to end with"""
+    """Read pickled arguments of `estimate_capacity` from standard input, write the pickled answer. parent: exit when it exits"""
     end_with_parent(parent)
     os.nice(NICENESS)
     with suppress(OSError):

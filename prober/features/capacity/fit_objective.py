@@ -45,8 +45,8 @@ USUAL_BUDGETS = (256, 512, 1_024, 2_048, 4_096, 8_192, 16_384)  # defaults of en
 USUAL_STEP_S = 0.02
 MIN_STEP_S = 2e-5  # shorter ones are no engine's, and replays of them would not end
 MIN_TOKENS_PER_STEP, MIN_RATIOS = 1.2, 10  # that show more than one token a step
-# Of an engine's time for the prompts that the page counts, at most, where a fit starts: from an overloaded engine, whose replay answers
-# nobody, no derivative leads back.
+# Largest share of an engine's time for the prompts on its page where a fit starts: from an overloaded engine, whose replay answers
+# no request, no derivative leads back.
 INITIAL_PREFILL = 0.4
 UNLIMITED_SLOTS = 2_048  # limit of running sequences where the record shows none
 
@@ -206,7 +206,7 @@ class Objective:
 
 
 def is_usual(log_budget: float) -> bool:
-    """Whether a token budget is one of USUAL_BUDGETS."""
+    """True if a token budget is one of USUAL_BUDGETS."""
     return round(exp(log_budget)) in USUAL_BUDGETS
 
 
@@ -221,7 +221,7 @@ def _mean(values: Sequence[Array]) -> Array:
 
 
 def _initial_vector(record: Record) -> Array:
-    """Rough engine: its fastest gaps, and the fastest prefills per prompt token; of others' requests where it has none of its own."""
+    """Start of a fit: fastest gaps and prefills of the sweep's requests; without any, means of the engine's histograms."""
     valid = [request for request in record.requests if request.valid and request.ttft_s]
     ttfts_s = [request.ttft_s or 0.0 for request in valid]
     gaps_s = sorted(request.gap_s for request in valid if request.gap_s)

@@ -140,7 +140,7 @@ def _unseen_background(record: Record, items: Observations, rng: Random) -> Back
 
 
 def _recent(record: Record) -> Record:
-    """The last requests of the record, and what is known of the time before them. What is earlier costs replay time."""
+    """The record with its last MAX_REPLAYED requests, and the readings shortly before them: more would cost replay time."""
     requests = record.requests[-MAX_REPLAYED:]
     first_s = requests[0].at_s if requests else record.until_s
     has_latencies = any(signals.ttft_seconds or signals.e2e_seconds for _, signals in record.readings)
@@ -349,7 +349,7 @@ def _own_peak(requests: Sequence[RequestRecord]) -> int:
 def _ttft_error(items: Observations, replayed: Sequence[Array]) -> float:
     """Median of |log(TTFT observed ÷ replayed)| beyond that between two replays; of mean TTFTs where the sweep has none of its own.
 
-    Nobody knows when the requests of a background arrived, so no replay of any engine meets each TTFT.
+    The arrival times of background requests are unknown, so no replay matches each TTFT.
     """
     kind = TTFT if TTFT in items.kind else MEAN_TTFT
     is_known = (items.kind == kind) & ~items.is_lower_bound

@@ -150,7 +150,7 @@ class Forecast(NamedTuple):
 def forecast(peaks: Mapping[int, float], capacity: tuple[float, float, float], unix_s: float) -> Forecast:
     """Forecast of when {day since 1970: peak} reaches a capacity (lower, estimate, upper) of the same unit.
 
-    None is made for fewer than MIN_DAYS days, or if the interval of the slope includes 0. The horizon is counted from the last
+    No forecast for fewer than MIN_DAYS days, or if the interval of the slope includes 0. The horizon is counted from the last
     peak: old peaks reach less far.
     """
     if len(peaks) < MIN_DAYS:

@@ -1,4 +1,4 @@
-"""Headroom of a target: by how much the traffic that is there can grow, and what can be added to it of the sweep's shape.
+"""Headroom of a target: how much its present traffic can grow, and the rate of requests of the sweep's shape that can be added.
 
 A request of the traffic takes a share of the engine that depends on its prompt and output tokens (`Capacity.at`). So the free share
 is 1 − requests/s ÷ the capacity in requests of their present shape, and 1 ÷ (1 − free share) is the factor by which they can grow.
@@ -48,13 +48,13 @@ class Headroom:
         self._targets: dict[str, TargetDemand] = {}
 
     def observe(self, observed: ObservedTarget) -> "TargetDemand":
-        """The demand of one target. One that takes over the name of a target that still ends goes on with its demand."""
+        """Create the demand of one target. A target that takes over the name of an ending one continues its demand."""
         target = TargetDemand(self, observed, self._targets.get(observed.name))
         self._targets[observed.name] = target
         return target
 
     def forget(self, target: "TargetDemand") -> None:
-        """A target is gone."""
+        """Remove a target, unless another one has taken over its name."""
         if self._targets.get(target.name) is target:
             del self._targets[target.name]
 
@@ -73,8 +73,8 @@ class Headroom:
 class TargetDemand(TargetObserver):
     """Demand, capacity and headroom of one target.
 
-    peaks: of each day, where the engine counts requests and tokens
-    readings: of the engine's page in the last five minutes, since it is the same engine and no sweep runs; kept for targets that
+    peaks: peak of each day, where the engine counts requests and tokens
+    readings: of the engine's page in the last five minutes, of the same engine and without a sweep; kept for targets that
         are swept
     headroom: free share of the capacity at all SLOs
     addable: requests per second of the sweep's shape that can be added to the demand
@@ -164,13 +164,13 @@ class TargetDemand(TargetObserver):
         self._monitor.forget(self)
 
     def query_answered(self, requests_per_s: float | None) -> None:
-        """The answer of `demand_query`; None: not known."""
+        """Use an answer of `demand_query`, in requests per second; None: unknown."""
         unix_s = self._clock.unix_s()
         if self._meter.answer(self._clock.now_ns() / 1e9, requests_per_s):
             self._update(unix_s)
 
     async def queried(self) -> float | None:
-        """Requests per second as `demand_query` answers now; None without a query or an answer."""
+        """Requests per second by the last answer of `demand_query`; None without a query or an answer."""
         return await self._query.ask() if self._query is not None else None
 
     def sweep_began(self) -> None:
@@ -180,13 +180,13 @@ class TargetDemand(TargetObserver):
         self._show()
 
     def sweep_ended(self) -> None:
-        """The sweep sends nothing any more."""
+        """A sweep has ended: the engine's counters show user demand again once its last requests are counted."""
         self._meter.end_sweep()
 
     def show_capacity(self, capacities: Sequence[Capacity], earlier: Sequence[Capacity] = ()) -> None:
-        """Show the answer of the last sweep that found a capacity; none: the capacity is not known.
+        """Show the capacities that the last successful sweep found; empty: unknown.
 
-        earlier: of sweeps of the same engine before it, which narrow the headroom
+        earlier: capacities of earlier sweeps of the same engine, which narrow the interval of the headroom
         """
         if self._is_gone:
             return
@@ -199,7 +199,7 @@ class TargetDemand(TargetObserver):
         self._forecast(self._clock.unix_s())
 
     def _leave(self) -> None:
-        """The target is gone, or another one has its name: what was handed on is not changed here any more."""
+        """Release the meter and the peaks: the target was removed, or another one has taken over its name with them."""
         self._is_gone = True
         self._meter, self.peaks = DemandMeter(), Peaks()
         self._stop_query()
@@ -262,7 +262,7 @@ class TargetDemand(TargetObserver):
         return capacities
 
     def _show(self) -> None:
-        """Show demand and headroom."""
+        """Compute headroom, and write the series of demand and headroom."""
         if self._is_gone:
             return
         demand, load = self.demand, self._load

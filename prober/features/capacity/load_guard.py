@@ -1,4 +1,4 @@
-"""Ends a load beside other requests at once for harm, by the thresholds of sweeps.
+"""Stops a load at once when it harms the requests beside it, by the thresholds of sweeps.
 
 An overload is there to be measured, so it is no harm that requests wait: `waiting` ends it where the queue is worth as many TTFT
 thresholds as a request may take at most.
@@ -34,12 +34,12 @@ class LoadGuard:
         self.harm = ""
 
     def began(self) -> None:
-        """The load is sent from now on; pages read before are what it is compared with."""
+        """Mark the start of the load; pages read earlier are the baseline."""
         self._is_sending = True
         self._conditions.began()
 
     def result(self, result: ProbeResult) -> None:
-        """A request ended, of the load or beside it."""
+        """Judge a request that ended, of the load or beside it."""
         if not self._is_sending:
             return
         failed = result.outcome in BAD
@@ -53,14 +53,14 @@ class LoadGuard:
             self._end(f"the prober was late in {late} of the last {len(self._late)} requests")
 
     def waited(self, ttft_s: float) -> None:
-        """A request beside the load had this TTFT, or has waited so long."""
+        """Judge the TTFT of a request beside the load, or its wait so far."""
         if ttft_s > self._guards.ttft_factor * self._ttft_s:
             self._end(
                 f"a TTFT of {format_duration(ttft_s)} or more, over {self._guards.ttft_factor:g} times the threshold"
             )
 
     def page(self, at_s: float, signals: EngineSignals) -> None:
-        """The engine's page was read."""
+        """Judge a reading of the engine's page."""
         change = self._conditions.change(signals)
         condition = self._conditions.reading(at_s, signals, self._rate_per_s, [])
         if change is not None:
@@ -69,7 +69,7 @@ class LoadGuard:
             self._end(f"the engine's page shows too much {condition.replace('_', ' ')}")
 
     def tick(self, at_s: float) -> None:
-        """Time passes: a page that was read before must still be read."""
+        """Check that a page that was readable still is."""
         read_s = self._conditions.last_s
         if read_s is not None and at_s - read_s > self._guards.page_lost_s:
             self._end(f"no reading of the engine's page for {at_s - read_s:.1f} s")

@@ -1,4 +1,4 @@
-"""Sweeps of all targets: one at a time, and of several replicas only where the lease is."""
+"""Sweeps of all targets: one at a time, and only by the replica that holds the lease."""
 
 import asyncio
 import logging
@@ -81,9 +81,9 @@ class Sweeps:
         self._context.leadership.listen(self._lease_lost, self._lease_won)
 
     def observe(self, observed: ObservedTarget) -> TargetSweeps:
-        """The sweeps of one target, which `Headroom` must observe before.
+        """Create the sweeps of one target, which `Headroom` must observe before.
 
-        A target that takes over the name of one that still ends has its own results; a sweep of the other one ends.
+        A target that takes over the name of an ending one has its own results; the sweep of the ending one is stopped.
         """
         demand = observed.find(TargetDemand)
         if demand is None:
@@ -101,7 +101,7 @@ class Sweeps:
         return target
 
     def forget(self, target: TargetSweeps) -> None:
-        """A target is gone."""
+        """Remove a target, unless another one has taken over its name."""
         self._waiting.pop(target, None)
         if self._targets.get(target.name) is target:
             del self._targets[target.name]
@@ -137,7 +137,7 @@ class Sweeps:
         return identity
 
     def stop(self, name: str) -> bool:
-        """End the sweep of a target, and keep what was measured; whether there was one."""
+        """End the sweep of a target, and keep its measurements. Returns whether there was one."""
         target = self._targets.get(name)
         return target is not None and target.stop("stopped on request")
 
@@ -147,7 +147,7 @@ class Sweeps:
         return self._running.name if self._running is not None else None
 
     async def close(self) -> None:
-        """End what is under way."""
+        """Cancel schedules and the sweep under way, and save the quiet times."""
         self._is_closing = True
         self._context.cron.stop()
         for target in self._targets.values():
@@ -159,7 +159,7 @@ class Sweeps:
         await self._context.quiet_times.close()
 
     def _check_running(self, target: TargetSweeps, request: StartRequest) -> None:
-        """Raises Refused if a sweep is under way; one that nobody requested then waits for its end, unless it is the same target's."""
+        """Raises Refused if a sweep is under way; a scheduled one then waits for its end, unless it is of the same target."""
         if self._running is None:
             return
         text = f"a sweep of {self._running.name!r} is under way; one at a time"
@@ -221,7 +221,7 @@ class Sweeps:
             self._to_recall.put_nowait(target)
 
     def _chosen(self, name: str | None) -> list[TargetSweeps]:
-        """The target of that name, or all, of those that are swept."""
+        """The swept targets with this name; None: all of them."""
         return [target for target in self._targets.values() if name in (None, target.name) and target.spec is not None]
 
     async def _recall_all(self, archive: SweepArchive) -> None:

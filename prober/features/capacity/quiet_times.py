@@ -1,4 +1,4 @@
-"""Until when targets asked to be left alone (`Retry-After`), in the store, so that no sweep starts meanwhile after a restart."""
+"""Ends of the pauses that targets asked for (`Retry-After`), saved so that no sweep starts in a pause after a restart."""
 
 import asyncio
 import json
@@ -27,11 +27,11 @@ class QuietTimes:
         self._saving: set[asyncio.Future[None]] = set()
 
     def left_s(self, key: str, url: str) -> float:
-        """Seconds for which the target at this URL is to be left alone; 0 or less if it is not."""
+        """Seconds until the pause of the target at this URL ends; 0 or less without one."""
         return self._until_s.get((key, url), 0.0) - self._clock.now_ns() / 1e9
 
     def record(self, key: str, url: str, pause_s: float) -> None:
-        """The target asked for a pause from now on. It is saved soon; a disk that takes nothing costs a line in the log."""
+        """Start a pause now. It is saved in the background; a failed write is only logged."""
         until_s = self._clock.now_ns() / 1e9 + pause_s
         self._until_s[key, url] = max(until_s, self._until_s.get((key, url), 0.0))
         if self._store is None or until_s < self._saved_s.get((key, url), 0.0) + MIN_EXTENSION_S:

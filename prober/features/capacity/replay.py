@@ -65,7 +65,7 @@ class Scene:
     from_s: float
 
     def replayed(self, service: Service) -> Course:
-        """The course of the stream."""
+        """Replay the stream with a service, and return its course."""
         return serve(service, self.stream, self.until_s, self.readings_s)
 
 

@@ -94,7 +94,7 @@ class RequestLog:
             within = [count for count in counts if count[0] >= stage.began_s and count[1] <= stage.ended_s]
             span_s = sum(end - begin for begin, end, _ in within)
             rate = max(0.0, sum(count for _, _, count in within) / span_s) if span_s > 0 else None
-            # Of an engine that nobody else is seen to use, the counts are own requests on their way during a reading.
+            # If nothing shows other use of the engine, the counts are own requests that travel during a reading.
             other_per_s = self.demand_per_s if not counts else rate if is_seen or rate is None else 0.0
             stages.append(replace(stage, events=events[stage.number], other_per_s=other_per_s))
         return tuple(stages)
@@ -105,7 +105,7 @@ class RequestLog:
 
     @property
     def _continues_before(self) -> bool:
-        """Whether the first reading of the sweep is of the same process and the same engine as those before it."""
+        """True if the first reading of the sweep is of the same process and the same engine as those before it."""
         if not (self.before and self.readings) or not self.modelled():
             return False
         (before_s, before), (at_s, first) = self.before[-1], self.readings[0]
@@ -115,5 +115,5 @@ class RequestLog:
 
     @property
     def _counted(self) -> bool:
-        """Whether the engine's page shows the background load."""
+        """True if the engine's page shows the background load."""
         return any(signals.requests_arrived_total is not None for _, signals in self.readings)

@@ -56,7 +56,7 @@ class RequestRecord:
 
     @property
     def is_answered(self) -> bool:
-        """Whether content has arrived, or a proper end."""
+        """True if content has arrived, or a proper end."""
         return self.valid and not self.failed and (self.first_s is not None or self.end_s is not None)
 
     def first_token(self, at_s: float, slos: Sequence[Slo]) -> None:
@@ -92,7 +92,7 @@ class RequestRecord:
         return is_overdue
 
     def breaches(self, slo: Slo) -> bool:
-        """Whether it breaches `slo` by the events known so far."""
+        """True if it breaches `slo` by the events known so far."""
         count, bad = self.events.get(slo.name, (0, 0))
         return bad > (ITL_BREACH_FACTOR * float(slo.error_budget_ratio) * count if slo.signal == "itl" else 0)
 

@@ -1,9 +1,9 @@
-"""Capacities in requests of one shape, on an engine that serves nothing else: the sweep's, and shapes about those of others.
+"""Capacities of an engine that serves requests of one shape only: the sweep's shape, and a grid around the background's shape.
 
-The traffic that is there seldom has the sweep's lengths, and does not keep its own. So the fitted engine is asked at each point of
-a grid of mean prompts and outputs, and the answers are kept: what a request takes of the engine at a later time lies between.
-Without an engine model only a sum is known: what the requests of others and of the sweep took together at the knee. What one of
-them took lies between the extremes that requests, prompt tokens, output tokens or the KV cache alone limit the engine.
+User traffic seldom has the sweep's lengths, and its lengths change. So the fitted engine is evaluated at each point of
+a grid of mean prompts and outputs; the share of the engine that a later request takes is interpolated between them.
+Without an engine model only a sum is known: the share that background and sweep took together at the knee. The share of one
+of them lies between the extremes that requests, prompt tokens, output tokens or the KV cache alone limit the engine.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,7 +32,7 @@ ERROR_OF_MINUTES = 0.12  # the bursts and lengths of others during a sweep are a
 def by_model(
     model: CapacityModel, slo: Slo, knee: Knee, log_error: Callable[[CapacityModel, Knee], float], rng: Random
 ) -> tuple[ShapeCapacity | None, tuple[ShapeCapacity, ...]]:
-    """The capacity in the sweep's shape, and on the grid. knee: of the model; log_error: of a knee of one with other load"""
+    """(capacity in the sweep's shape, capacities on the grid). log_error: returns the error of a knee under another load"""
     model = replace(model, effort=EFFORT * model.effort)
     alone = replace(model, background=Background(0.0, (), known=True))
     own_prompt, own_output = mean_lengths(model.lengths)
@@ -105,5 +105,5 @@ def mean_lengths(lengths: Sequence[RequestLengths]) -> tuple[float, float]:
 
 
 def _parts(prompt: float, output: float) -> tuple[float, float, float, float]:
-    """What may limit an engine, per request: requests, prompt tokens, output tokens, KV tokens times steps."""
+    """Use of each resource by a request: one request, prompt tokens, output tokens, KV tokens times steps."""
     return 1.0, prompt, output, output * (prompt + output / 2)

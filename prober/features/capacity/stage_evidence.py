@@ -1,4 +1,4 @@
-"""Evidence in the requests of a running sweep: what a stage shows of the SLOs."""
+"""Evidence on the SLOs in the requests of a running sweep."""
 
 import math
 from itertools import islice
@@ -22,7 +22,7 @@ CLEAR_ANSWERED_RATIO, CLEAR_THRESHOLD_SHARE = 0.8, 0.25
 
 
 def latest_breaches(log: RequestLog, phase: Phase, count: int) -> list[bool]:
-    """Whether they breached, of the last `count` judged requests of this phase, latest first."""
+    """The last `count` judged requests of this phase, latest first: True for a breach."""
     latest: list[bool] = []
     for request in islice(reversed(log.requests.values()), MAX_LOOK_BACK):
         if log.stages[request.stage].phase != phase or len(latest) == count:
@@ -33,10 +33,10 @@ def latest_breaches(log: RequestLog, phase: Phase, count: int) -> list[bool]:
 
 
 def exceeds_objective(plan: Plan, log: RequestLog, stage: Stage, breached: int) -> bool:
-    """Whether a stage has more breaches than chance explains where the strictest objective holds.
+    """True if a stage has more breaches than chance explains where the strictest objective holds.
 
-    Two of hundreds are what an objective allows: to stop at them says nothing of a target that breaches a little at any rate
-    (prompts of very different lengths). Gentle stops at any.
+    An objective allows a few breaches in hundreds, and some targets breach a little at any rate
+    (prompts of very different lengths). A gentle sweep stops at any breach.
     """
     if plan.mode == "gentle":
         return True
@@ -48,7 +48,7 @@ def exceeds_objective(plan: Plan, log: RequestLog, stage: Stage, breached: int) 
 
 
 def is_clear(log: RequestLog, stage: Stage, max_threshold_share: float) -> bool:
-    """Whether nearly all requests of a stage are answered, far below every threshold.
+    """True if nearly all requests of a stage are answered, far below every threshold.
 
     max_threshold_share: highest ratio of a latency to its threshold
     """
@@ -59,9 +59,9 @@ def is_clear(log: RequestLog, stage: Stage, max_threshold_share: float) -> bool:
 
 
 def falls_behind(log: RequestLog, stage: Stage, at_s: float) -> bool:
-    """Whether arrivals exceed completions by more than chance in the second half of a long stage.
+    """True if arrivals exceed completions by more than chance in the second half of a long stage.
 
-    Before the stage has lasted as long as nine of ten of its answers, so far, its completions are those of a lower rate.
+    Until the stage has lasted as long as 90% of its answers so far, its completions are those of a lower rate.
     """
     requests = log.requests.values()
     of_stage = (request for request in requests if request.stage == stage.number)
@@ -76,7 +76,7 @@ def falls_behind(log: RequestLog, stage: Stage, at_s: float) -> bool:
 
 
 def needs_more_events(plan: Plan, log: RequestLog) -> bool:
-    """Whether the last stage, at the highest rate, may still show an SLO: until its events do, or are several times enough."""
+    """True if more events at the highest rate may decide an SLO: until they do, or are several times as many as needed."""
     stage, requests = log.stages[-1], list(log.requests.values())
     at_best = max(min_observations(float(slo.error_budget_ratio), ERROR) for slo in plan.slos)
     sent = settled(stage, requests, [request for request in requests if request.stage == stage.number])

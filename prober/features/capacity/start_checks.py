@@ -24,14 +24,14 @@ log = logging.getLogger(__name__)
 
 
 def check_lease(leadership: Leadership) -> None:
-    """Only the holder of the lease sweeps."""
+    """Check that this replica holds the lease."""
     if leadership.held() is None:
         holder = leadership.holder or "nobody that is known"
         raise Refused("no_lease", f"lease {leadership.where} is held by {holder}; only its holder sweeps")
 
 
 def check_claim(leadership: Leadership, key: str, request: StartRequest, unix_s: float) -> None:
-    """No other replica started the sweep that is due. A claim from the far future, of a wrong clock, does not count.
+    """Check that no other replica started the due sweep. A claim from the far future, of a wrong clock, does not count.
 
     key: of the target
     """
@@ -40,26 +40,26 @@ def check_claim(leadership: Leadership, key: str, request: StartRequest, unix_s:
 
 
 def check_gap(spec: SweepSpec, request: StartRequest, last_start_s: float) -> None:
-    """`min_gap` has passed. last_start_s: seconds since the last sweep started, infinite without one."""
+    """Check that `min_gap` has passed. last_start_s: seconds since the last sweep started, infinite without one."""
     if last_start_s < spec.min_gap - CLOCKS_DIFFER_S and request.trigger != "request":
         raise Refused("min_gap", f"the last one began {last_start_s:.0f} s ago; min_gap is {spec.min_gap:g} s")
 
 
 def check_retry_after(left_s: float) -> None:
-    """The target's Retry-After has passed. left_s: seconds until then."""
+    """Check that the target's Retry-After has passed. left_s: seconds until then."""
     if left_s > 0:
         raise Refused("retry_after", f"the target asks to be left alone for {left_s:.0f} s more (Retry-After)")
 
 
 def check_blackout(spec: SweepSpec, unix_s: float) -> None:
-    """The time is not in a blackout."""
+    """Check that the time is in no blackout."""
     at = datetime.fromtimestamp(unix_s, zone(spec.timezone))
     if any(span.contains(at) for span in spec.blackout):
         raise Refused("blackout", f"{at:%a %H:%M} is in sweep.blackout")
 
 
 def check_state(target: Target) -> None:
-    """The target answers well and is not paused."""
+    """Check that the target is healthy and not paused."""
     if target.paused_unix_s is not None:
         raise Refused("not_ready", "the target is paused")
     if target.state is not TargetState.READY:
@@ -67,7 +67,7 @@ def check_state(target: Target) -> None:
 
 
 def check_budget(target: Target, spec: SweepSpec, needs: dict[str, BudgetDemand]) -> None:
-    """The daily budgets have enough for a warm-up beside what the scheduled probes need. needs: by budget."""
+    """Check that the daily budgets suffice for a warm-up and the scheduled probes. needs: of the probes, by budget."""
     prompt_tokens, output_tokens = spec.workload.mean_tokens()
     amounts = target.amounts(round(WARM_UP * prompt_tokens), round(WARM_UP * output_tokens))
     for kind, need in needs.items():
@@ -82,7 +82,7 @@ def check_budget(target: Target, spec: SweepSpec, needs: dict[str, BudgetDemand]
 
 
 async def check_alerts(prometheus_url: str | None, target: str) -> None:
-    """No alert fires for the target. A Prometheus that does not answer is logged and refuses nothing. target: its name"""
+    """Check that no alert fires for the target (its name). A Prometheus that does not answer is logged and refuses nothing."""
     if prometheus_url is None:
         return
     try:

@@ -132,7 +132,7 @@ def _above(histogram: EngineHistogram, bound: float) -> float:
 
 
 def burns(probes: Sequence[ProbeResult], slos: Iterable[Slo], rate: float) -> bool:
-    """Whether the probes during a sweep burn an SLO's budget faster than `rate`, with at least three bad events."""
+    """True if the probes during a sweep burn an SLO's budget faster than `rate`, with at least three bad events."""
     for slo in slos:
         counts = [count_events(slo, probe) for probe in probes]
         total, bad = (sum(count[place] for count in counts) for place in (0, 1))

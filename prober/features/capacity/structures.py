@@ -8,7 +8,7 @@ from prober.simulation.serving import Service
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """A structure.
+    """Structure of a service: its number of engines, and how they batch.
 
     changes: fields of `Service` that it sets
     has_front: a serial front is part of it, with costs of its own
@@ -27,7 +27,7 @@ class Structure:
 
     @property
     def mixed(self) -> bool:
-        """Whether prompts and decodes share steps."""
+        """True if prompts and decodes share steps."""
         return bool(self.changes.get("mixed", 1))
 
     def applied(self, service: Service, front_base_s: float, front_token_s: float) -> Service:

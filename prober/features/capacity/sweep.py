@@ -1,4 +1,4 @@
-"""Up to which rate do the SLOs hold? The sweep as a state machine without clock and socket.
+"""The sweep as a state machine without clock and socket. It finds the highest rate at which the SLOs hold.
 
 It is fed with events, and `action` says what to do now; a driver compares it with the previous one after each call:
 
@@ -50,8 +50,8 @@ VOID_READINGS = 2
 QUIET_REQUESTS = 2  # in flight that load the engine next to nothing
 PAGE_S, PAGE_NEAR_S = 0.5, 0.1  # between readings of the page; close to the knee
 GENTLE_REQUESTS, GENTLE_BREACHES = 12, 2
-# Gentle: on the queue that ends it, and the answers without which it would show nothing: until then it stays at its rate, and a queue
-# that others may have made does not end it.
+# Gentle: factor on the queue that ends it, and answers that it needs to show anything. Until then it stays at its rate, and a queue
+# that may be of other load does not end it.
 GENTLE_QUEUE, GENTLE_ANSWERS = 0.25, 25
 LATE_RESULTS = 20  # by which the prober's own lateness is judged
 OWN_TTFT_S = 10.0  # how far back the sweep's own first tokens are taken out of the engine's histogram
@@ -64,7 +64,7 @@ MIN_REST_S, MAX_REST_S = 3.0, 20.0  # between ramp and climb, until next to noth
 
 
 class Sweep:
-    """See the module. `action` says what to do now."""
+    """State machine of a sweep, used as the module's docstring shows. `action` is what to do now."""
 
     def __init__(self, plan: Plan, at_s: float) -> None:
         """A sweep that begins at `at_s` with its warm-up, or with its first stage if the plan has none."""
@@ -92,7 +92,7 @@ class Sweep:
     # -- events
 
     def sent(self, request_id: str, at_s: float, prompt_tokens: int, output_tokens: int) -> None:
-        """A request of the sweep was sent. at_s: its due time; tokens as requested"""
+        """Add a request that was sent. at_s: its due time; tokens as requested"""
         log = self._log
         if not isinstance(self._action, Run) or request_id in log.requests:
             return
@@ -125,7 +125,7 @@ class Sweep:
             self._end_sending("saturated", at_s, "a request was shed at the in-flight cap")
         request = log.open.pop(result.request_id, None)
         if request is None or not isinstance(self._action, Run):
-            return  # requests that were cut at the end of the sending say nothing more
+            return  # requests that were cut at the end of the sending are no further evidence
         request.finished(result, at_s, self._plan.slos)
         is_refused = result.outcome is Outcome.REJECTED
         if request.valid or is_refused:
@@ -149,7 +149,7 @@ class Sweep:
             self._end_sending("refused", at_s, f"{result.outcome.value}: {result.detail}")
 
     def page(self, at_s: float, signals: EngineSignals) -> None:
-        """The engine's page was read. Readings from before the sweep show the load that was there already."""
+        """Add a reading of the engine's page. Readings from before the sweep show the load at that time."""
         if isinstance(self._action, Finished):
             return
         change = self._stop_conditions.change(signals)
@@ -174,27 +174,27 @@ class Sweep:
             self._end_sending(condition, at_s, "the engine's page says so")
 
     def before(self, readings: Iterable[tuple[float, EngineSignals]]) -> None:
-        """The page in the minutes before the sweep: evidence for the estimate, and no reason to end."""
+        """Add readings of the minutes before the sweep: evidence for the estimate, never a reason to end."""
         self._log.before = tuple(readings)
 
     def demand(self, per_s: float) -> None:
-        """Background load before the sweep, of another source than the page; used where the page does not count requests."""
+        """Set the background load before the sweep from another source; used where the page does not count requests."""
         self._log.demand_per_s = per_s
 
     def stop(self, why: str, at_s: float) -> None:
-        """Something outside ends the sweep: an alert, a burn rate, a person."""
+        """End the sweep for a reason from outside: an alert, a burn rate, a person."""
         self._end_sending("guard", at_s, why)
 
     def lease_lost(self, at_s: float) -> None:
-        """Another prober may sweep from now on."""
+        """End the sweep, as another prober may hold the lease from now on."""
         self._end_sending("lease_lost", at_s, "another prober may sweep now")
 
     def retry_after(self, at_s: float, seconds: float) -> None:
-        """The target asks to be left alone for so long."""
+        """End the sweep: the target asks for a pause of `seconds`."""
         self._end_sending("retry_after", at_s, f"{seconds:g} s")
 
     def tick(self, at_s: float) -> None:
-        """Time passes: stages end, pending requests become breaches."""
+        """Advance the time: end stages, and count overdue requests as breaches."""
         if not isinstance(self._action, Run):
             return
         for request in list(self._log.open.values()):
@@ -209,7 +209,7 @@ class Sweep:
             self._end_stage(self._action, at_s)
 
     def estimated(self, capacities: tuple[Capacity, ...], at_s: float, *, is_modelled: bool = True) -> None:
-        """The answer to `Estimate`. is_modelled: an engine model explains the record; without one the sweep may climb first."""
+        """Answer `Estimate`. is_modelled: an engine model explains the record; without one the sweep may climb first."""
         estimate = self._action
         if not isinstance(estimate, Estimate):
             return
@@ -232,7 +232,7 @@ class Sweep:
             self._finish(estimate.reason, estimate.detail)
 
     def not_estimated(self, why: str) -> None:
-        """The answer to `Estimate` where its process failed: the sweep has stages, and no capacity. why: with the remedy"""
+        """Answer `Estimate` after its process failed: the sweep has stages but no capacity. why: with the remedy"""
         estimate = self._action
         if not isinstance(estimate, Estimate):
             return
@@ -261,12 +261,12 @@ class Sweep:
     # -- requests
 
     def _may_harm_others(self) -> bool:
-        """Whether the engine's queue and cache end the sweep: always a gentle one, another unless it is seen to be alone there."""
+        """True if the engine's queue and cache can end the sweep: if it is gentle, or not known to be the only load."""
         others = self._log.others() if self._plan.mode != "gentle" else None
         return others is None or others.least_per_s > 0
 
     def _refuses_too_many(self) -> bool:
-        """Whether it is shown that too many requests are refused."""
+        """True if the evidence shows that too many requests are refused."""
         stages = [stage for stage in self._log.stages if stage.phase != "warm_up"]
         refused = sum(stage.refused for stage in stages)
         others = sum(stage.answered + stage.failed for stage in stages)
@@ -297,7 +297,7 @@ class Sweep:
             self._check_breaches(stage, at_s)
 
     def _check_breaches(self, stage: Stage, at_s: float) -> None:
-        """Enough breaches end the sending, or the ramp where a climb follows."""
+        """End the sending after enough breaches, or the ramp where a climb follows."""
         latest = latest_breaches(self._log, stage.phase, self._judged_requests)
         breached = self._breached.get(stage.number, 0)
         if 2 * sum(latest) >= self._judged_requests:
@@ -352,7 +352,7 @@ class Sweep:
             self._advance(at_s)
 
     def _may_climb(self) -> bool:
-        """Whether an adaptive sweep has only ramped so far."""
+        """True if an adaptive sweep has only ramped so far."""
         is_ramp = self._log.stages[-1].phase == "ramp" and self._climb_from_per_s is None
         return is_ramp and self._plan.mode == "adaptive"
 
@@ -387,7 +387,7 @@ class Sweep:
             self._end_sending("highest_rate", at_s, f"{self._log.stages[-1].rate_per_s:g}/s")
 
     def _may_end_early(self, stage: Stage, lasted_s: float, length_s: float) -> bool:
-        """Whether half a stage of a ramp or climb is enough."""
+        """True if half a stage of a ramp or climb is enough."""
         if stage.phase == "grid" or lasted_s < length_s / 2 or stage.sent < JUDGED_REQUESTS:
             return False
         return is_clear(self._log, stage, max(self._threshold_shares, default=1.0))
@@ -402,7 +402,7 @@ class Sweep:
         return sum(share >= plan.gentle_share for share in shares) >= GENTLE_BREACHES
 
     def _has_answers(self) -> bool:
-        """Whether there are enough answers for a model of the engine."""
+        """True if there are enough answers for a model of the engine."""
         return sum(stage.answered for stage in self._log.stages if stage.phase != "warm_up") >= GENTLE_ANSWERS
 
     # -- the end

@@ -41,7 +41,7 @@ class SweepJob:
         self._id, self._request = identity, request
 
     async def run(self) -> None:
-        """Sweep to the end. Nothing is raised: what goes wrong is logged and counted."""
+        """Run the sweep to its end. Raises nothing: errors are logged and counted."""
         target, trigger = self._target, self._request.trigger
         try:
             await self._start()
@@ -58,13 +58,13 @@ class SweepJob:
             log.exception("target=%s: a sweep failed inside the prober; please report this", target.name)
 
     async def _start(self) -> None:
-        """Raises Refused, LockHeld, Unmeasurable, WorkersUnavailable."""
+        """Take lock and lease, check again, and sweep. Raises Refused, LockHeld, Unmeasurable, WorkersUnavailable."""
         target, context, request = self._target, self._context, self._request
         key = target.target.spec.key
         target.check_pause(request)
         await check_alerts(context.headroom.prometheus_url, target.name)
         with Lock(target.target.spec.url, f"prober run, a sweep of {target.name}"):
-            target.check_lease(request)  # it may have been another replica's meanwhile
+            target.check_lease(request)  # another replica may have taken the lease meanwhile
             due_unix_s = request.due_unix_s or context.clock.unix_s()
             fence = await context.leadership.claim(claimed_as(key), due_unix_s)
             if fence is None:
@@ -73,11 +73,11 @@ class SweepJob:
             async with open_workers(target.spec.workers if target.spec is not None else 1) as workers:
                 if self._series.is_closed or target.spec is None:
                     raise Refused("not_configured", "the target was removed")
-                check_state(target.target)  # somebody may have paused it meanwhile, or be ending its pod
+                check_state(target.target)  # it may have been paused meanwhile, or its pod may be ending
                 await self._sweep(target.target.spec, target.spec, fence, workers)
 
     async def _sweep(self, target: TargetSpec, spec: SweepSpec, fence: int, workers: Workers) -> None:
-        """target, spec: as configured at the start; fence: of the lease. Raises Unmeasurable."""
+        """Sweep, and keep the result. target, spec: as configured at the start; fence: of the lease. Raises Unmeasurable."""
         sweeps, context = self._target, self._context
         started_unix_s = context.clock.unix_s()
         plan = plan_of(spec, target)
@@ -151,7 +151,7 @@ class SweepJob:
         return derive_seed(self._id, target.key, "sweep")
 
     def _show(self, run: SweepRun, result: Result, url: str) -> None:
-        """Show the result. Without an answer, and of a URL that the target has left, the last capacity and its load curve stay."""
+        """Show the result. Without a capacity, or at a former URL of the target, the last capacity and its load curve stay."""
         name, finished = self._target.name, run.finished
         self._series.ended(run, result)
         if has_capacity(result) and url == self._target.target.spec.url:
@@ -162,7 +162,7 @@ class SweepJob:
         self._context.events.append(TargetEvent(result.ended_unix_s, name, "sweep", text))
 
     async def _guard(self, runner: SweepRunner, spec: SweepSpec) -> None:
-        """End the sweep for what the machine cannot see: the scheduled probes, the target's state, the prober, alerts."""
+        """End the sweep for reasons outside the state machine: scheduled probes, the target's state, the prober, alerts."""
         sweeps, context = self._target, self._context
         began_ns = context.clock.now_ns()
         alerts_s = context.now_s()

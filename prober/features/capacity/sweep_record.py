@@ -48,7 +48,7 @@ class Stage:
 
     @property
     def is_judged(self) -> bool:
-        """Whether its requests measure the rate, and few enough of them were refused."""
+        """True if its requests measure the rate, and few enough of them were refused."""
         refused = RefusedRequests(self.refused, self.answered + self.failed + self.refused)
         return self.phase not in UNJUDGED and not refused.is_too_many
 
@@ -112,9 +112,9 @@ def observed(slo: Slo, requests: Iterable[tuple[int, int, int]]) -> Observations
 
 
 def settled(stage: Stage, requests: Sequence[RequestRecord], of_stage: Iterable[RequestRecord]) -> list[RequestRecord]:
-    """Requests of a stage that met as many others in flight as its rate makes; none of a stage in which no queue had time to grow.
+    """Requests sent after the number in flight had adapted to the stage's rate; none of a stage too short for that.
 
-    They were sent once nine of ten answers are shorter than the time since its beginning. requests: of the whole sweep
+    It has adapted once 90% of the answers are shorter than the time since the stage's start. requests: of the sweep
     """
     if stage.ended_s - stage.began_s < MIN_RATE_S:
         return []
@@ -148,7 +148,7 @@ def other_counts(record: Record) -> list[tuple[float, float, float]]:
 def other_load(record: Record) -> tuple[float, float] | None:
     """The least and the most load of others, in requests per second, by the arrivals on the engine's page; None if it counts none.
 
-    The least is what the sweep's own requests cannot explain: where it is 0, nothing shows that anybody else used the engine. A
+    The least is the load that the sweep's own requests cannot explain: where it is 0, no other use of the engine is shown. A
     reading surely counts an own request if its first token came STALE_S before the page changed last, and perhaps one that was due
     before the reading; it counts one twice, as finished and as running, if that ended since. The least is the largest between any
     two readings, as quiet times tell more than busy ones.

@@ -109,7 +109,7 @@ def without_requests(result: Result) -> Result:
 
 
 def has_capacity(result: Result) -> bool:
-    """Whether a sweep shows a rate at which an SLO fails; one that shows none leaves an earlier answer in use."""
+    """True if a sweep shows a rate at which an SLO fails; one that shows none leaves an earlier answer in use."""
     return any(capacity.upper is not None for capacity in result.capacities)
 
 

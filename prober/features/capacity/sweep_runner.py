@@ -64,7 +64,7 @@ class SweepRun:
 
 
 async def unknown_demand() -> None:
-    """No demand is known."""
+    """Default for `demand`: unknown."""
 
 
 class SweepRunner:
@@ -131,7 +131,7 @@ class SweepRunner:
             self._cut_unless_sending(self._sweep)
 
     def reconfigured(self, target: Target, needs: Mapping[str, BudgetDemand]) -> None:
-        """The configuration of the target has changed: requests spend its budgets as they are now."""
+        """Use the target's changed configuration: requests spend its present budgets."""
         if target.budgets.keys() != self._target.budgets.keys():
             self.stop("the target's budget was changed")
             return
@@ -163,7 +163,7 @@ class SweepRunner:
         return SweepProgress(phase, stage, rate_per_s, requests, len(self._runs), self._now_s() - self._began_s)
 
     def page_read(self, reading: PageReading | None) -> None:
-        """The engine's page was read."""
+        """Pass a reading of the engine's page to the state machine."""
         if reading is not None:
             self._readings.append((self._now_s(), reading.signals))
             if self._sweep is not None:
@@ -171,11 +171,11 @@ class SweepRunner:
                 self._cut_unless_sending(self._sweep)
 
     def gpus_read(self, devices: Sequence[GpuReading]) -> None:
-        """The GPUs that serve the target were read."""
+        """Store a reading of the GPUs that serve the target, for the result."""
         self._gpus.append((self._now_s(), devices))
 
     def engine_changed(self, change: EngineChange) -> None:
-        """The machine recognises a changed engine on its page by itself."""
+        """Do nothing: the state machine recognises a changed engine on its page."""
 
     async def run(self) -> SweepRun:
         """Sweep to the end. Raises Unmeasurable. Cancelled, it leaves nothing in flight."""

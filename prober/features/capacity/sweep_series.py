@@ -13,7 +13,7 @@ STOP_REASONS: tuple[str, ...] = tuple(reason for part in get_args(Reason) for re
 
 
 class SweepSeries:
-    """Series of the sweeps of one target. Once closed they are not written any more: that would bring back those of a target
+    """Series of the sweeps of one target. After `close` nothing is written, as that would recreate the series of a target
     that is gone.
     """
 
@@ -34,11 +34,11 @@ class SweepSeries:
         registry.show(series.SWEEP_PERIOD, period_s, name)
 
     def close(self) -> None:
-        """Show nothing from now on: what is written goes to a registry that nobody reads."""
+        """Show nothing from now on: values go to a registry that is not exposed."""
         self.is_closed, self._registry = True, Registry(family.series for family in self._registry.values())
 
     def refused(self, reason: RefusalReason) -> None:
-        """A sweep was not started."""
+        """Count a sweep that was not started, by reason."""
         self._registry.value(series.SWEEPS_REFUSED, self._name, reason).inc()
 
     def failed(self, unix_s: float) -> None:
@@ -47,11 +47,11 @@ class SweepSeries:
         self.last_end(unix_s, "no_result")
 
     def rate(self, per_s: float) -> None:
-        """Requests per second that the running sweep adds."""
+        """Set the requests per second that the running sweep adds."""
         self._registry.show(series.SWEEP_RATE, per_s, self._name)
 
     def ended(self, run: SweepRun, result: Result) -> None:
-        """A sweep ended."""
+        """Show the result and the end of a sweep, and count its requests and tokens."""
         registry, name, finished = self._registry, self._name, run.finished
         registry.value(series.SWEEPS, name, finished.verdict).inc()
         registry.value(series.SWEEP_STOPS, name, finished.reason).inc()
@@ -69,7 +69,7 @@ class SweepSeries:
         self._registry.show(series.SWEEP_SUCCESS, unix_s, self._name)
 
     def stages(self, result: Result | None) -> None:
-        """The load curve of a sweep in place of the one shown; None: none is known."""
+        """Show the load curve of this sweep instead of the last one; None: no curve is known."""
         registry, name = self._registry, self._name
         self._fit(result)
         registry.keep(series.SWEEP_STAGE_RATE, (), name)

@@ -38,11 +38,11 @@ class SweepStore:
         return list(self._results.values())
 
     def has(self, identity: str) -> bool:
-        """Whether there is a result with this id, read or not."""
+        """True if there is a result with this id, read or not."""
         return identity in self._results or identity in self._unread
 
     async def read(self, enough: Callable[[Result], bool] = lambda _: False) -> None:
-        """Read results from the store, latest first, until one of those that were read is `enough`."""
+        """Read results from the store, latest first, until `enough` is true for one."""
         if self._archive is None:
             return
         await self._archive.listed.wait()
@@ -167,7 +167,7 @@ def surplus(entries: Sequence[Entry], keep: str, max_bytes: float = MAX_BYTES) -
 
 
 def _names(row: str) -> tuple[str, str] | None:
-    """The target's key and the sweep's id."""
+    """(target's key, sweep's id) of a row; None if its key has another form."""
     try:
         owner, identity = json.loads(row)
     except (ValueError, TypeError):

@@ -1,7 +1,7 @@
 """Calibration of a fitted service by the tail of the observed TTFTs.
 
-The knee depends on the few slowest requests, the fit on the many typical ones. So the factor on the replayed TTFTs is estimated
-by which as many of them as of the observed ones fall between levels below and above the threshold. Counts need no request to be
+The knee depends on the few slowest requests, the fit on the many typical ones. So the replayed TTFTs are multiplied by the factor
+that puts as many of them as of the observed ones between levels below and above the threshold. Counts need no request to be
 replayed in step, which is impossible as the times of the background's arrivals are unknown.
 """
 

@@ -189,12 +189,12 @@ class TargetSweeps(TargetObserver):
         self._queue.forget(self)
 
     def leave(self, why: str) -> None:
-        """The target is gone, or another one has its name."""
+        """Stop sweeping: the target was removed, or another one has taken over its name."""
         self._is_gone = True
         self.withdraw(why)
 
     def withdraw(self, why: str) -> None:
-        """Sweep the target no more; a sweep under way ends, is kept in the results, and is shown nowhere."""
+        """Stop sweeping the target. A sweep under way ends; its result is stored, but not shown."""
         self.stop(why)
         self.cancel_settling()
         self._deferred_unix_s = None
@@ -213,19 +213,19 @@ class TargetSweeps(TargetObserver):
             self.schedule_due(due_unix_s)
 
     def schedule_due(self, due_unix_s: float) -> None:
-        """The schedule is due."""
+        """Start the sweep of the schedule, unless it is refused or another replica has the lease."""
         if self._context.leadership.held() is None:
             self._deferred_unix_s = due_unix_s
         self._try(StartRequest("schedule", due_unix_s))
 
     def check_lease(self, request: StartRequest) -> None:
-        """Raises Refused if another replica sweeps, or started this sweep."""
+        """Check the lease and its claims. Raises Refused if another replica sweeps, or started this sweep."""
         leadership, clock = self._context.leadership, self._context.clock
         checks.check_lease(leadership)
         checks.check_claim(leadership, self.target.spec.key, request, clock.unix_s())
 
     def check_start(self, request: StartRequest) -> None:
-        """Raises Refused if no sweep of the target may start now."""
+        """Check that a sweep of the target may start now. Raises Refused."""
         spec = self.spec
         if spec is None:
             raise Refused("not_configured", "the target was removed")
@@ -235,7 +235,7 @@ class TargetSweeps(TargetObserver):
         checks.check_budget(self.target, spec, self.probe_needs())
 
     def check_pause(self, request: StartRequest) -> None:
-        """Raises Refused if the last sweep is too recent, or the target asked to be left alone."""
+        """Check that `min_gap` and the target's Retry-After have passed. Raises Refused."""
         if self.spec is not None:
             checks.check_gap(self.spec, request, self._last_start_s())
         checks.check_retry_after(self._context.quiet_times.left_s(self.target.spec.key, result_url(self._url)))
@@ -245,7 +245,7 @@ class TargetSweeps(TargetObserver):
         self._context.quiet_times.record(self.target.spec.key, result_url(url), pause_s)
 
     def refused(self, request: StartRequest, refusal: Refused) -> None:
-        """A sweep of the target was not started."""
+        """Log and count a sweep that was not started."""
         log.info("target=%s sweep (%s) not begun: %s", self.name, request.trigger, refusal)
         if self.series is not None:
             self.series.refused(refusal.reason)
@@ -254,7 +254,7 @@ class TargetSweeps(TargetObserver):
         """Share of each daily budget that the scheduled probes need."""
         return checks.probe_needs(self.target, self.recent)
 
-    # --- sweeps under way and of before
+    # --- current and earlier sweeps
 
     def stop(self, why: str) -> bool:
         """End the sweep under way, and keep what was measured; whether there was one."""
@@ -334,7 +334,7 @@ class TargetSweeps(TargetObserver):
         self.refused(StartRequest("schedule", due_unix_s), Refused("missed", text))
 
     def _move(self, url: str) -> None:
-        """The target has another URL: nothing that a sweep found holds there."""
+        """Follow the target to another URL, for which no earlier result holds."""
         self._url = url
         self.stop("the target's url was changed")
         self.model = None
@@ -346,7 +346,7 @@ class TargetSweeps(TargetObserver):
     def _last_start_s(self) -> float:
         """Seconds since the last sweep started, here or at another replica; infinite if none is known.
 
-        A claim in the future is of a clock that was wrong then or is wrong now: it counts from when it was first seen.
+        A claim in the future shows a wrong clock: it counts from when it was first seen.
         """
         context, key = self._context, self.target.spec.key
         age_s, unix_s, now_s = context.starts.age_s(key), context.clock.unix_s(), context.now_s()
@@ -360,13 +360,13 @@ class TargetSweeps(TargetObserver):
         return min(age_s, now_s - self._future_claim[1])
 
     def _follow_other_replica(self) -> None:
-        """While another replica may sweep the target, its requests are no demand of users here either."""
+        """Exclude another replica's sweep from user demand."""
         leadership, spec, now_s = self._context.leadership, self.spec, self._context.now_s()
         claim_s = leadership.claimed(claimed_as(self.target.spec.key)) if leadership.held() is None else 0.0
         longest_s = spec.limits.time + MARGIN_S if spec is not None else 0.0
         if self._other_claim is None or self._other_claim[0] != claim_s:
             self._other_claim = claim_s, now_s
-        # The claim is that of the due time.
+        # The number of a claim is the due time of its sweep.
         is_recent = abs(self._context.clock.unix_s() - claim_s) < longest_s + MAX_LATENESS_S
         is_swept = is_recent and now_s - self._other_claim[1] < longest_s
         if is_swept == self._is_swept_by_other:
@@ -382,7 +382,7 @@ class TargetSweeps(TargetObserver):
         return has_capacity(result) and result.target.url == result_url(self._url)
 
     def cancel_settling(self) -> None:
-        """Start no sweep for a change of the engine."""
+        """Cancel the sweep that waits for a changed engine to settle."""
         if self._settling is not None:
             self._settling.cancel()
             self._settling = None

@@ -3,8 +3,8 @@
     symptoms = Symptoms(now=window_features(...), before=window_features(...), breached={"ttft": 0.5}, engine="vllm")
     print(diagnose(symptoms).text())
 
-`mechanisms` says what shows each of them. One that another explains is not named; two that do not explain each other are both named.
-Nothing is guessed between mechanisms that look alike: a wrong name costs more than none.
+`mechanisms` has the findings for each. A mechanism that another one explains is not named; two independent ones are both named.
+If mechanisms look alike, the result is `unknown`: a wrong name costs more than none.
 """
 
 from dataclasses import dataclass

@@ -20,9 +20,9 @@ MINOR = 0.4  # share of a growth up to which a part is not its cause
 OUTSIDE = 0.7  # share of the growth that the engine did not see
 EARLY = 0.9  # share of the time to the first token, within which headers do not wait for it
 BUSIER = 1.6  # growth of the work that means another load
-IDLE = 0.5  # requests waiting up to which nobody waits
+IDLE = 0.5  # waiting requests up to which the queue counts as empty
 LATE = 0.05  # share of the probes: five times the limit of llmslo_trusted
-FULL = 0.85  # KV cache usage in a tenth of the readings, below which nobody waits for space
+FULL = 0.85  # KV cache usage in a tenth of the readings, below which no request waits for space
 BELOW_LIMIT = 0.3  # share of the readings with waiting requests up to which slots are not what they wait for
 PREEMPTED = 0.01  # preemptions per request
 LONGER = 1.4  # growth of the mean prompt; minutes of the same users vary by less
@@ -391,7 +391,7 @@ def why_decode_is_slow(c: Comparison) -> tuple[str, tuple[str, ...]]:
     missing = unmet(
         ("the engine's metrics page", now.running is not None),
         ("GPU readings", now.gpu_clock_hertz is not None),
-        # The bound depends on the context: without it, `decode_bound` would tell nothing.
+        # The bound depends on the context: without it, `decode_bound` gives no bound.
         ("KV cache usage and capacity on its page", now.kv_cache_tokens is not None or now.running is None),
         ("`decode_bound`", now.over_bound is not None or now.kv_cache_tokens is None),
         (CALM_TIME, all(usual is not None or value is None for value, usual in compared)),
@@ -408,7 +408,7 @@ def unmet(*needs: tuple[str, bool]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Mechanism:
-    """A mechanism.
+    """A mechanism of slowness or failure, and how to recognise it.
 
     shows: the findings that show it, none if they do not
     explains: mechanisms that can be its consequence

@@ -60,7 +60,7 @@ class DiagnosisMonitor:
         self._targets: set[TargetDiagnosis] = set()
 
     def observe(self, observed: ObservedTarget) -> "TargetDiagnosis":
-        """Diagnose one target."""
+        """Create the observer that collects evidence on one target, and diagnose it from now on."""
         observer = TargetDiagnosis(self, observed)
         self._targets.add(observer)
         return observer
@@ -201,7 +201,7 @@ class TargetDiagnosis(TargetObserver):
             self._learn(now_s)
 
     def _take(self, verdict: Diagnosis | None, now_s: float) -> None:
-        """Show a verdict, by the names that most of the latest evaluations gave."""
+        """Show a verdict, with the names that most of the latest evaluations agree on."""
         self._verdicts.append(verdict)
         verdicts = [past for past in reversed(self._verdicts) if past is not None]
         counts: Counter[Name] = Counter(name for past in verdicts for name in past.regimes if name != "unknown")
@@ -247,7 +247,7 @@ class TargetDiagnosis(TargetObserver):
             self._monitor.registry[series.REGIME.name].value(self.name, regime).value = shown.get(regime, 0.0)
 
     def _learn(self, now_s: float) -> None:
-        """Keep the time since the last usual window as another one, once it has enough probes."""
+        """Add the time since the last usual window as another usual window, once it has enough probes."""
         for workload, probes in self._probes.items():
             since_s = max(self._calm_since_s, self._learnt_s.get(workload, 0.0))
             recent = [probe for probe in probes if probe.timeline.intended_ns / 1e9 >= since_s]
@@ -280,10 +280,10 @@ def _latest(probes: Sequence[ProbeResult], now_s: float, window_s: float, least:
 
 
 def _breached(slos: Sequence[Slo], probes: Sequence[ProbeResult]) -> tuple[dict[str, float], list[float]]:
-    """Threshold in s by signal of the SLOs whose budget these probes burn, the strictest of a signal, and the times of the bad events.
+    """({signal: strictest threshold in s} of the SLOs whose budget these probes burn, times of the bad events).
 
     Failures that do not depend on speed are a breach of `success`, whatever the signal of the SLO whose budget they burn. Wrong answers
-    are no trouble of this kind.
+    are left out.
     """
     thresholds: dict[str, float] = {}
     bad_s: list[float] = []

@@ -151,7 +151,7 @@ def window_features(
 
 
 def failure_kinds(probes: Iterable[ProbeResult]) -> list[tuple[str, str, int]]:
-    """(outcome, detail, number) of failed probes, most frequent first. Of details that differ only in numbers one stands for all."""
+    """(outcome, detail, number) of failed probes, most frequent first. Details that differ only in numbers count as one."""
     kinds: dict[tuple[str, str], Counter[str]] = {}
     for probe in probes:
         alike = re.sub(r"(?<!HTTP )\b\d+", "", probe.detail)
@@ -277,8 +277,8 @@ def _cold_and_warm(ttfts: Iterable[tuple[ProbeResult, float]]) -> tuple[float, f
     """Medians of the TTFT of cold and of warm prompts of the same lengths, and the standard error of their difference.
 
     A warm prompt is compared with the cold ones of its workload that are of similar length. The error is that of the median of what
-    the prompts save, for normal samples, from the quartiles, which a few slow requests do not change. It contains what other lengths
-    save, as a later window has other lengths.
+    the prompts save, for normal samples, from the quartiles, which a few slow requests do not change. It includes the variation with
+    the length, as a later window has other lengths.
     """
     series: dict[str, list[tuple[int, float]]] = {}
     for probe, ttft in ttfts:
@@ -369,7 +369,7 @@ def _high(values: Iterable[float | None]) -> float | None:
 
 
 def _increment(values: Sequence[float]) -> float:
-    """Increase of a counter; a fall is a restart, and what was counted between it and the next reading is left out."""
+    """Increase of a counter; a fall is a restart, and counts between it and the next reading are left out."""
     return sum(max(0.0, after - before) for before, after in pairwise(values))
 
 

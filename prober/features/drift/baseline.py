@@ -1,6 +1,6 @@
 """Baseline of a signal without problems: learned once from blocks of samples (`fitting`), then frozen.
 
-A baseline has the expected log of the signal by a factor that is no problem (the engine's load if it is known, else the half hour of
+A baseline has the expected log of the signal as a function of a harmless factor (the engine's load if known, else the half hour of
 the week), the correlation of neighbouring residuals, and the sorted whitened residuals, among which new ones are ranked. Ranks make
 the detector independent of the shape of the distribution; the log makes a slowdown a shift. Where the shape depends on the factor,
 each fifth of it has a reference of its own: with one for all, bets would gain at busy hours without any change.
@@ -37,7 +37,7 @@ class Baseline:
     sd: of the residuals
     correlation: of neighbouring residuals
     wander: spread of the level in excess of the spread of its samples
-    inflations: of each fifth, variance of the mean score of a block in that of independent scores: correlation over minutes
+    inflations: of each fifth, variance of the mean score of a block ÷ that of independent scores: correlation over minutes
     quietest, busiest: lowest (but for 2%) and highest smoothed load that was learnt; infinite if none was
     slowest: slowest log that the model expects within the loads or hours of the samples
     cuts: of the load or expected log between fifths; empty if one reference serves all
@@ -109,9 +109,9 @@ class Baseline:
         return residual * math.sqrt(1 - phi * phi) if before is None else residual - phi * before
 
     def with_visit(self, slot: int, log: float, count: float) -> "Baseline":
-        """This baseline after a visit of a half hour of the week that it does not know: `count` samples of mean `log`.
+        """The baseline with a visit to a half hour of the week that it does not know: `count` samples of mean `log`.
 
-        One of a weekend is known by its first visit, one of all workdays by visits on two of them.
+        A half hour of a weekend is known after its first visit, one of the workdays after visits on two days.
         """
         levels, errors = self.levels[:], self.level_errors[:]
         for same in alike(slot):

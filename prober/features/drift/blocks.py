@@ -109,7 +109,7 @@ class Blocks:
             rest[place] += (value - rest[place]) / rest[-5]
 
     def _comparable(self, unix_s: float, load: float | None) -> float | None:
-        """The load as the blocks need it: all have one, or none has.
+        """The load to store with a sample: either all blocks have loads, or none has.
 
         A page that is not readable for less than a day leaves a gap. Otherwise the blocks start again, as they do if a load becomes
         known early; one that becomes known late is not used.

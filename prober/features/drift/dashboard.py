@@ -27,7 +27,7 @@ def evidence() -> list[Panel]:
 
 
 def _shifted(bound: str) -> str:
-    """Median since the alarm over that of the baseline."""
+    """Expression for the median since the alarm ÷ the baseline's, or a bound of it."""
     return f'max by ({SIGNAL}) ({drift_series.DRIFT_SHIFT}{{{PROBES},percentile="p50",bound="{bound}"}})'
 
 

@@ -76,7 +76,7 @@ def seed(state: Drift, samples: Iterable[Observation]) -> Drift:
 
 
 def adopt(state: Drift, baseline: Baseline, *, settled: bool) -> None:
-    """Use this baseline from now on. Without the load, one of three days is followed by one of a week."""
+    """Use this baseline from now on. Without loads, a baseline of three days is later replaced by one of a week."""
     if settled:
         is_of_days = state.spread is not None and state.spread.every_s < WEEK_EVERY_S
         state.spread = Blocks(WEEK_EVERY_S) if is_of_days and baseline.factor == "hour" else None
@@ -157,7 +157,7 @@ def step(state: Drift, observation: Observation) -> tuple[Drift, DriftVerdict]:
         _visit(state, baseline, unix_s, log, is_known=is_known)
     if not is_known:
         # A half hour of the week that the baseline does not know may be as slow as the slowest that was seen, and one of a workday,
-        # or of the first days, slower by far: a weekend tells nothing of workdays.
+        # or of the first days, slower by far: a weekend is no evidence for workdays.
         expected, state.before = max(baseline.slowest, state.slowest_visit), None
         is_quiet = state.settled and is_weekend(int(week_slots(unix_s)))
         doubt = (
@@ -196,7 +196,7 @@ def step(state: Drift, observation: Observation) -> tuple[Drift, DriftVerdict]:
 def _visit(state: Drift, baseline: Baseline, unix_s: float, log: float, *, is_known: bool) -> None:
     """Learn a half hour of the week that the baseline does not know, unless there is an alarm, whose samples belong in no baseline.
 
-    One that is slower than all samples of the baseline stays unknown: their spread tells nothing of its own.
+    A half hour slower than all samples of the baseline stays unknown, as their spread does not apply to it.
     """
     slot, visit = int(week_slots(unix_s)), state.visit
     if visit is not None and (visit.slot != slot or state.alarm is not None):
@@ -260,7 +260,7 @@ def _lasts(state: Drift, mix: Mixture, total: float, unix_s: float) -> bool:
 
 
 def _is_improved(state: Drift, mix: Mixture, faster: float, unix_s: float, stake: float) -> bool:
-    """True if the signal is faster and stays so. Without its load for three days: a weekend or a holiday is no improvement."""
+    """True if the signal stays faster; without loads for SPREAD_S, so that no weekend or holiday counts as an improvement."""
     d, c = mix.faster
     log = stake * (d * faster + c)
     improvement, baseline = state.improvement, state.baseline
@@ -371,7 +371,7 @@ def _new_alarm(state: Drift, mix: Mixture, unix_s: float) -> Alarm:
 def _update_alarm(state: Drift, score: float | None, unix_s: float, stake: float) -> DriftVerdict:
     """Update an active alarm, which ends by evidence or, after `accept_after`, by a new baseline.
 
-    score: None where the baseline knows too little: a doubt is no evidence that the change is over
+    score: None where the baseline knows too little, which is no evidence that the change is over
     """
     alarm, mix = state.alarm, state.mixture
     assert alarm is not None

@@ -101,7 +101,7 @@ def _level(blocks: Blocks) -> float:
 
 
 def _with_levels(model: Baseline, blocks: Blocks) -> Baseline:
-    """The expected log of each half hour of the week that the blocks have seen; the same ones of all workdays are one."""
+    """The model with the expected log of each half hour of the week in the blocks; all workdays share one value per half hour."""
     levels = array("f", [math.nan]) * WEEK_SLOTS
     for slot in range(WEEK_SLOTS):
         if _visits(blocks, slot):
@@ -363,7 +363,7 @@ def _block_scores(model: Baseline, blocks: Blocks, block: int) -> tuple[int, lis
 
 
 def _inflation(means: Sequence[float]) -> float:
-    """Variance of the mean of a block's scores, in that of independent scores; 1 if there are no blocks."""
+    """Variance of the mean of a block's scores ÷ that of independent scores; 1 if there are no blocks."""
     return BLOCK_SAMPLES * sum(map(mul, means, means)) / len(means) if means else 1.0
 
 
@@ -400,7 +400,7 @@ _NO_INFLATIONS = (1.0,) * FIFTHS
 
 
 def _slow_inflations(model: Baseline, blocks: Blocks) -> Generator[None, None, tuple[float, ...]]:
-    """Variance of the mean log of a half hour in that of independent samples, by fifth: correlation that outlasts a block.
+    """Variance of the mean log of a half hour ÷ that of independent samples, by fifth: correlation that outlasts a block.
 
     From half hours that were seen on several days, about their mean. 1 where an excess is within two errors of chance.
     """
@@ -452,10 +452,10 @@ def _known_slots(model: Baseline, blocks: Blocks) -> Iterator[tuple[int, float, 
 
 
 def _roughness(blocks: Blocks, own: float) -> float:
-    """Standard deviation of a wander with a time constant of an hour that bends the means of neighbouring hours as they are bent.
+    """Standard deviation of a wander with a time constant of an hour that explains the curvature of the hourly means.
 
-    From the median of the second differences of half hours an hour apart: the corners of a day are few. Those of means of n samples
-    have the variance 6·own/n, those of such a wander 2.4 of its own.
+    From the median of second differences of half hours an hour apart, as a day has few corners. Those of means of n samples
+    have the variance 6·own/n, those of such a wander 2.4 times its own.
     """
     counts, logs = blocks.slot_counts, blocks.slot_logs
     seen = [

@@ -53,7 +53,7 @@ class DriftMonitor:
 
     saved: states of an earlier process, by the names of `states`
     has_store: publish baselines and alarms only after their state was saved, so that a kill loses nothing that was published
-    changed: set when there are such states
+    changed: set when a state must be saved
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class DriftMonitor:
         self._saving: set[tuple[str, SignalKey]] = set()
 
     def observe(self, observed: ObservedTarget) -> "TargetDrift":
-        """The drift of one target. A target that takes over the name of one that still ends continues its baselines."""
+        """Watch one target. A target that takes over the name of an ending one continues its baselines."""
         observer = TargetDrift(self, observed, self._targets.get(observed.name))
         self._targets[observed.name] = observer
         return observer
@@ -111,7 +111,7 @@ class DriftMonitor:
         self._saving.clear()
 
     def needs_saving(self, name: str, key: SignalKey) -> None:
-        """The state of a detector must be saved."""
+        """Mark the state of a detector as unsaved."""
         self._unsaved.add((name, key))
         self.changed.set()
 

@@ -1,6 +1,6 @@
-"""Size of an active drift: ratios of quantiles to those of the baseline at equal load, with intervals that hold for what is not known.
+"""Size of an active drift: ratios of quantiles to those of the baseline at equal load, with intervals that include its uncertainty.
 
-Only samples since the alarm count. Those before it raised it, and were chosen for being slow: with them the size is too large.
+Only samples since the alarm count. Earlier ones raised it because they were slow: with them the size would be too large.
 """
 
 import math
@@ -57,7 +57,7 @@ def _shift(moved: Sequence[float], q: float, baseline: Baseline, error: float) -
 
 
 def _dependence(is_below: Sequence[bool], q: float) -> float:
-    """Variance of the share of samples below a quantile, in that of independent ones, from the means of batches."""
+    """Variance of the share of samples below a quantile ÷ that of independent samples, from the means of batches."""
     size = max(2, math.isqrt(len(is_below)))
     batches = [sum(is_below[i : i + size]) for i in range(0, len(is_below) - size + 1, size)]
     return sum((count - size * q) ** 2 for count in batches) / (len(batches) * size * q * (1 - q))

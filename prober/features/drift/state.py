@@ -210,7 +210,7 @@ class Drift:
 
     @property
     def load_state(self) -> LoadState:
-        """Where the smoothed load is against those that were learnt."""
+        """Position of the smoothed load relative to the learnt loads."""
         if self.load is None:
             return "missing" if self.baseline is not None and self.baseline.factor == "load" else "unknown"
         if self.baseline is None or math.isinf(self.baseline.busiest):

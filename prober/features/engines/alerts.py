@@ -4,7 +4,7 @@ from prober.exposition.alerting import Alert, Link, firing, of_present
 
 
 def alerts(selector: str) -> tuple[Alert, ...]:
-    """Alert on the KV cache, of targets whose budget does not burn: where it does, that alert names the cause."""
+    """Alert on a full KV cache, unless an SLO's budget burns, whose alert names the cause."""
     usage, preempted = (f"llmslo_engine_{name}{{{selector}}}" for name in ("kv_cache_usage_ratio", "preemptions_total"))
     full = (
         f"max by (target) (quantile_over_time(0.9, {usage}[10m])) > 0.9\nand\n"

@@ -11,9 +11,9 @@ MAX_NAMES = 4  # of models that answer in turn
 
 
 class AnsweringModel:
-    """Answers in, changes out. It is bounded, whatever names a server makes up: at most `MAX_CHANGES` + 2 changes within `ALONE_S`.
+    """Finds changes of the model in successive answers. Bounded for any names: at most `MAX_CHANGES` + 2 changes within `ALONE_S`.
 
-    Three answers in a row by another model are a change of the model. If the one before answers again sooner, or the model changes
+    Three answers in a row by another model are a change of the model. If the previous one answers again sooner, or the model changes
     too often, as behind a gateway that falls back or balances, several models answer in turn. That is one change; the next one is
     when one of them has been the only one for `ALONE_S`.
 
@@ -51,7 +51,7 @@ class AnsweringModel:
         return EngineChange("model", before, self.text) if is_changed else None
 
     def _is_alone_again(self, model: str) -> bool:
-        """Whether one of several models is the only one from now on."""
+        """True if one of several models is the only one from now on."""
         if model not in self._in_turn and len(self._in_turn) <= MAX_NAMES:
             self._in_turn += (model,)
         if self._run < SETTLING_ANSWERS or self._sent_s - self._since_s < ALONE_S:
@@ -60,7 +60,7 @@ class AnsweringModel:
         return True
 
     def _is_replaced(self, model: str) -> bool:
-        """Whether another model answers from now on, or several in turn."""
+        """True if another model answers from now on, or several in turn."""
         beside, self._beside = self._beside, ""
         if model == self.model:
             if beside:

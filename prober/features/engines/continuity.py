@@ -125,7 +125,7 @@ class Continuity:
         return CounterState(self._accepted, dict(self._offsets)) if self._accepted is not None else None
 
     def of_other_page(self) -> "Continuity":
-        """The continuity of another page of the same target: its totals go on from here, whatever that page has counted before."""
+        """Continuity of another page of the same target: totals continue from their last values, not from that page's counters."""
         other = Continuity(self.identity, self.epoch + 1)
         other._totals = dict(self._totals)
         return other
@@ -144,7 +144,7 @@ class Continuity:
         step = _step(before, now)
         gap, self._gap = self._gap, False
         is_restored, self._is_restored = self._is_restored, False
-        if is_restored and step is _Step.WENT_BACK:  # nobody knows which engine the earlier prober read
+        if is_restored and step is _Step.WENT_BACK:  # it is unknown which engine the earlier prober read
             self.epoch += 1
             self._keep_totals(now)
             return self._continue(now)
@@ -168,7 +168,7 @@ class Continuity:
         return self._continue(now)
 
     def _returned(self, now: EngineSignals) -> bool:
-        """Whether a reading after a fall continues the one before the fall: two engines, not a restart."""
+        """True if a reading after a fall continues the one before the fall: two engines, not a restart."""
         accepted = self._accepted
         return accepted is not None and _step(accepted, now) is _Step.CONTINUED
 
@@ -234,7 +234,7 @@ def _level(value: Amount) -> float:
 
 
 def _can_be_added(one: Amount, other: Amount) -> bool:
-    """Whether both are numbers, or histograms with the same bounds."""
+    """True if both are numbers, or histograms with the same bounds."""
     if isinstance(one, EngineHistogram) and isinstance(other, EngineHistogram):
         return one.bounds == other.bounds
     return not isinstance(one, EngineHistogram) and not isinstance(other, EngineHistogram)
@@ -252,13 +252,13 @@ def _plus(base: Amount | None, more: Amount, sign: float = 1.0) -> Amount:
 
 
 def _is_same_process(before: EngineSignals, now: EngineSignals) -> bool:
-    """Whether both readings have the same start time. An uptime does not prove it."""
+    """True if both readings have the same start time. An uptime does not prove it."""
     old, new = before.start_time_seconds, now.start_time_seconds
     return old is not None and new is not None and abs(new - old) <= START_TOLERANCE_S
 
 
 def _is_regrouped(before: EngineSignals, now: EngineSignals) -> bool:
-    """Whether the ranks or the engine differ; a rank that joins brings all its earlier counts."""
+    """True if the ranks or the engine differ; a rank that joins brings all its earlier counts."""
     return (before.ranks, before.info.engine) != (now.ranks, now.info.engine)
 
 

@@ -32,7 +32,7 @@ ANNOTATION = annotation(
 
 
 def identity() -> list[Panel]:
-    """Whether the metrics page can be read, and what the engine reports of itself."""
+    """State of the metrics page, and the identity that the engine reports."""
     return [
         stat(
             "Engine metrics page",
@@ -151,7 +151,7 @@ def panels() -> list[Panel]:
 
 
 def finish_reasons() -> Collapsed:
-    """Why requests ended, as the engine counts."""
+    """Reasons why requests ended, as the engine counts."""
 
     def finished(declared: AnySeries, by: str, more: str = "") -> str:
         return f"max by ({by}) (increase({declared}{{{TARGET}{more}}}[{STEP}]))"
@@ -227,7 +227,7 @@ def speculation() -> Collapsed:
 
 
 def by_prober() -> Collapsed:
-    """Each page by itself. Sidecars of one workload have one target, and each reads the page of its own engine."""
+    """Panels of each page by itself. Sidecars of one workload have one target, and each reads the page of its own engine."""
     up = engines_series.ENGINE_UP
     columns = [
         Column(source="instance", name="Prober"),

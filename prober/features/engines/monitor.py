@@ -186,7 +186,7 @@ class TargetEngine(TargetObserver):
         is_first, before = not self.answering.model, (self._requested_model, self._engine, self.answering.text)
         self._requested_model, self._engine = result.model, result.engine
         change = self.answering.take(answered, sent_ns / 1e9)
-        if change is not None and change.new != self._changed_to:  # else the page has told it
+        if change is not None and change.new != self._changed_to:  # else the page has reported it
             self._observed.engine_changed(change)
         if is_first and answered != result.model:
             self._record(f"answers name the model {answered}, requested is {result.model}")

@@ -51,7 +51,7 @@ class Page(Protocol):
 
     @property
     def eof(self) -> bool:
-        """Whether it ends with the `# EOF` of OpenMetrics."""
+        """True if it ends with the `# EOF` of OpenMetrics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +189,7 @@ def _fits(page: Page, table: EngineTable) -> bool:
 
 
 def _applies(source: Source, release: tuple[int, ...] | None) -> bool:
-    """Whether the release has the source. An unknown release has those that were never removed."""
+    """True if the release has the source. An unknown release has those that were never removed."""
     if release is None:
         return source.until is None
     since, until = release_of(source.since), release_of(source.until)
@@ -327,7 +327,7 @@ def _evaluate(view: _View, source: Source) -> float | EngineHistogram | None:
 
 
 def _plausible(value: float | None) -> float | None:
-    """The value, None if it is no number or no amount of anything: sums of such values overflow."""
+    """The value; None if it is NaN or so large (MAX_VALUE) that sums would overflow."""
     return value if value is not None and abs(value) <= MAX_VALUE else None
 
 

@@ -129,7 +129,7 @@ def _phases(result: Result) -> Answer:
 
 
 def _known(result: Result, names: tuple[str, ...], *, all_of: bool) -> Answer:
-    """Whether the result has all, or any, of these values of its context."""
+    """True if the result has all, or any, of these values of its context."""
     for disagreement in result.disagreements:
         if disagreement.name in names:
             return False, f"sources disagree on {label(disagreement.name)}: {disagreement_text(disagreement)}"

@@ -87,7 +87,7 @@ class Axis:
     """A quantity that is compared.
 
     of: figure of a round: ln(B ÷ A) if `ratio`, else B − A; None if it was not measured
-    of_request: value of a request, by which requests are alike: ln of its latency, or of a share whether it is bad; None if it does
+    of_request: value of a request for the autocorrelation: ln of its latency, or 1 if it is bad, for shares; None if it does
         not count
     latency, q: the quantile that represents the quantity in tables
     """
@@ -218,8 +218,8 @@ def risks(
 ) -> list[Risk]:
     """Worsening of each axis by each move, and of the cost of output tokens if the dollars per hour of both sides are known.
 
-    margin: of ratios; MORE_BAD for shares. Bounds of ratios are those of the effect over the rounds. Those of a share are the exact
-    binomial ones of both sides, for as many requests as are worth independent ones. Each bound errs with `error` ÷ their number, so
+    margin: for ratios; shares use MORE_BAD. Bounds of ratios are those of the effect over the rounds. Those of a share are the exact
+    binomial ones of both sides, for the effective number of independent requests. Each bound errs with `error` ÷ their number, so
     all of them together with `error`.
     """
     rows = _rows(rounds, axes(slos))
@@ -239,7 +239,7 @@ def risks(
 
 
 def _risks(row: _Row, margin: float, error: float) -> Iterator[Risk]:
-    """Both moves of an axis; each bound errs with `error`."""
+    """Worsening of an axis by a move from A to B and back; each bound errs with `error`."""
     axis, rounds, bounds = row.axis, row.rounds, _growth(row, error)
     for move, sign in _MOVES:
         least, most = None, None
@@ -304,7 +304,7 @@ def _values(axis: Axis, rounds: Sequence[Round]) -> list[list[float]]:
 def incomparable(a: Result, b: Result) -> list[str]:
     """Reasons why latencies of two results cannot be compared; empty if they can.
 
-    Lengths that were not asked for in the same words are compared as distributions, if both results have those of their requests.
+    Lengths with different settings are compared as distributions, if both results have the lengths of their requests.
     """
     reasons: list[str] = []
     for name in ("workload", "prompt_tokens", "output_tokens"):
@@ -322,7 +322,7 @@ def incomparable(a: Result, b: Result) -> list[str]:
 
 
 def _are_apart(a: Sequence[int], b: Sequence[int]) -> bool:
-    """Whether lengths are of two distributions, by the test of Kolmogorov and Smirnov, that differ by more than MAX_TOKENS_DIFFERENCE.
+    """True if lengths are of two distributions, by the test of Kolmogorov and Smirnov, that differ by more than MAX_TOKENS_DIFFERENCE.
 
     The difference is the mean distance between equal quantiles, as a ratio of the mean length.
     """
@@ -462,12 +462,12 @@ def _share(name: str, is_bad: Callable[[Request], bool | None]) -> Axis:
 
 
 def _is_failed(request: Request) -> bool | None:
-    """Whether it failed; None for one that is late, cut or refused."""
+    """True if a request failed; None if it was late, cut or refused."""
     return None if request.outcome in _NEUTRAL else request.outcome not in _ANSWERED
 
 
 def _breaches(slo: Slo) -> Callable[[Request], bool | None]:
-    """Judge of requests by an objective of TTFT, TPOT or E2E."""
+    """Function that returns whether a request breaches an objective of TTFT, TPOT or E2E; None if it does not count."""
 
     def is_bad(request: Request) -> bool | None:
         if not (failed := _is_failed(request)):
@@ -484,7 +484,7 @@ def axes(slos: Sequence[Slo] = ()) -> tuple[Axis, ...]:
 
 
 def per_gpu_and_dollar(compared: Sequence[Compared], a: Gpus, b: Gpus) -> Iterator[str]:
-    """Sentences on output tokens/s of B against A, per GPU and per dollar; none of what is not known.
+    """Sentences on output tokens/s of B against A, per GPU and per dollar; unknown ones are left out.
 
     The effect and its interval are divided by the ratio of GPUs, or of dollars per hour, which is no measurement and adds no error.
     """

@@ -59,7 +59,7 @@ class Cards:
     readings: dict[Side, list[tuple[float, float]]] = field(default_factory=lambda: {"a": [], "b": []})
 
     def read(self, side: Side, devices: Sequence[GpuReading]) -> None:
-        """The GPUs were read during a turn of `side`."""
+        """Add a reading of the GPUs during a turn of `side`."""
         known = [
             (device.temperature_celsius, device.sm_clock_hertz)
             for device in devices
@@ -206,7 +206,7 @@ def _checked_texts(answers: Mapping[Side, Sequence[ProbeResult]]) -> Iterator[st
 async def _turn(session: Session, half: Half, warm_up: WarmUpLength) -> tuple[list[Request], list[ProbeResult], int]:
     """A turn of one side: warm-up, then the requests of the round in an open loop.
 
-    Returns them, the results that they have, and the number of warm-ups.
+    Returns the requests, the results of those that were sent, and the number of warm-up requests.
     """
     workload = session.spec.probes[0].workload
     async with aclosing(session.warm_up(RequestGenerator(workload, Random()), warm_up)) as first:

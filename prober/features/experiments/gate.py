@@ -57,7 +57,7 @@ BURST_S = 15.0
 BLOCKS_PER_BURST = 2  # at twice the budget, in bursts, at most a tenth of the gates say ready: `bench/deciding.py`
 # Requests that a gate sends at most by default: a multiple of the fewest that show "ready", within an hour, and 1,000 at least.
 MOST_PER_LEAST, MOST_S, MOST_AT_LEAST = 3, 3_600.0, 1_000
-MIN_LOG_EVIDENCE = 0.5  # below it, the evidence says nothing about how many more requests are needed
+MIN_LOG_EVIDENCE = 0.5  # below it, the evidence gives no estimate of further requests
 _ANSWERED = frozenset(outcome.value for outcome in ANSWERED)
 _BAD = frozenset(outcome.value for outcome in BAD)
 
@@ -131,7 +131,7 @@ class Question:
     """A share of bad events tested against its budget.
 
     most, mean: largest and mean number of events of one result
-    share: of the results, those that are judged
+    share: share of the results that is judged
     """
 
     def __init__(
@@ -166,11 +166,11 @@ class Question:
 
     @property
     def is_over_budget(self) -> bool:
-        """Whether the observed share of bad events is above the budget, shown or not."""
+        """True if the observed share of bad events is above the budget, shown or not."""
         return self._bad > self.budget * self._events
 
     def close_block(self) -> None:
-        """End the open block: its mean is the next observation. A block without events is none."""
+        """End the open block: its mean is the next observation. A block without events adds none."""
         if self._block:
             for observations, values in zip(
                 (self._for_holds, self._for_fails), zip(*self._block, strict=True), strict=True
@@ -179,7 +179,7 @@ class Question:
             self._block.clear()
 
     def finding(self, holds_error: float, fails_error: float) -> Finding:
-        """Evidence at these errors of either word."""
+        """Evidence as a finding, at these errors of "holds" and "fails"."""
         shown = self.evidence(holds_error, fails_error)
         lower, upper = confidence_bounds(self._for_holds, holds_error)
         return Finding(
@@ -222,7 +222,7 @@ class Question:
         return min(1.0, max(0.0, self.budget + (mean - self.budget) / weight))
 
     def _more(self, holds_error: float, fails_error: float) -> int | None:
-        """Requests until the sooner decision, if the evidence grows at its present rate."""
+        """Requests until the earlier of both decisions, if the evidence grows at its present rate."""
         claims = ((self.log_evidence("holds"), holds_error), (self.log_evidence("fails"), fails_error))
         counts = [
             self._requests * (-math.log(error) / log_evidence - 1)
@@ -233,10 +233,10 @@ class Question:
 
 
 class Gate:
-    """Questions about one target.
+    """Decision on one target from several questions.
 
-    least, most: fewest requests that can show that it is ready, at the mean rate, and how many there may be
-    least_blocks: observations that this takes: blocks, or requests if `block_s` is 0
+    least: fewest requests that can show that it is ready, at the mean rate; most: limit of requests
+    least_blocks: fewest observations for the same: blocks, or requests if `block_s` is 0
     block_s: length of a block; 0: each result is one
     """
 
@@ -320,7 +320,7 @@ class Gate:
         return self._verdict(state)
 
     def nothing_listens(self, result: ProbeResult, at_s: float) -> Verdict:
-        """Verdict on an address where looking up the model, and then this first request, found no server: no burst does that."""
+        """Verdict where neither the look-up of the model nor this first request found a server, which is no burst."""
         self.take(result, at_s)
         why = f"nothing listens: {result.outcome.value}: {result.detail}"
         return replace(self.verdict(), state="not_ready", why=why, findings=())
@@ -339,7 +339,7 @@ class Gate:
         return question.evidence(self._error, self._fails_error)
 
     def _state(self) -> State:
-        """State that the evidence shows. A target that does not answer fails the objectives too: while failures may be the cause,
+        """State that the evidence shows. A target that does not answer also fails its objectives: while failures may be the cause,
         their question is decided first.
         """
         if self._evidence(self._refusals) == "fails":
@@ -455,7 +455,7 @@ def least_samples(q: float) -> int:
 def slo_question(
     slo: Slo, max_tokens: int, mean_tokens: float, workload: str | None = None, share: float = 1.0
 ) -> Question:
-    """Whether the share of bad events of an SLO is within its budget.
+    """The question whether the share of bad events of an SLO is within its budget.
 
     max_tokens, mean_tokens: of the output
     workload: only its results are judged, which are this share of all; None: all are
@@ -491,7 +491,7 @@ def _slo_questions(slos: Sequence[tuple[Slo, JudgedStream]]) -> list[Question]:
 
 
 def _requests_per_block(mean: float, share: float = 1.0) -> float:
-    """Mean number of requests for each block that has one of a share of them: Poisson arrivals, `mean` in a block's time."""
+    """Mean requests per block with a judged one. mean: of Poisson arrivals in a block's time; share: of judged requests"""
     return mean / -math.expm1(-mean * share) if mean else 1.0 / share
 
 

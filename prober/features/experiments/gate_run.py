@@ -19,9 +19,9 @@ NO_LISTENER = frozenset({Outcome.CONNECT_REFUSED, Outcome.DNS})
 
 
 async def ask(session: Session, judge: Gate, length: WarmUpLength) -> tuple[Verdict, Result]:
-    """Warm up, then send the requests of the first probe until the gate decides: its verdict, and the result without a decision.
+    """Warm up, then send the first probe's requests until the gate decides. Returns its verdict, and the result without a decision.
 
-    A target where nothing listened when its model was looked up, and whose first request shows the same, is decided by it.
+    If neither the look-up of the model nor the first request finds a server, that decides.
     """
     clock, probe = session.clock, session.spec.probes[0]
     has_listener = session.failure is None or session.failure.outcome not in NO_LISTENER

@@ -36,10 +36,10 @@ class Size:
     """Instances for a demand.
 
     per_instance: lowest lower bound of the capacities, requests of the sweep's shape per second
-    is_alone: they are what an instance carries without other load; else beside what others sent during the sweep, which is not known
+    is_alone: capacities are those of an instance without other load; False: there was unknown other load during the sweep
     slo: the SLO with the lowest capacity
     free: share of the capacity that is free at the peak
-    holds_without_one: the others carry the peak if one instance is lost
+    holds_without_one: the remaining instances carry the peak if one is lost
     reached: the sweep found the knee of that SLO
     dollars_*: None without a price, or if the sweep did not count tokens. Each price per token includes the full cost: of prompt
         tokens, of output tokens, or of both.

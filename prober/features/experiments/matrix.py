@@ -125,7 +125,7 @@ def not_begun(row: Row) -> Verdict:
 
 
 def overall(verdicts: Sequence[Verdict]) -> State:
-    """State of all rows: that of one row that is not accepted, in this order; accepted if all are."""
+    """State of all rows: rejected, not_judged or not_enough_data if any row is, in this order; else accepted."""
     states = {verdict.state for verdict in verdicts}
     order: tuple[State, ...] = ("rejected", "not_judged", "not_enough_data")
     return next((state for state in order if state in states), "accepted")
@@ -178,7 +178,7 @@ def due_times(row: Row, rng: Random, start_ns: int) -> Iterator[int]:
 
 
 def limits_of(row: Row) -> Iterator[str]:
-    """Sentences, without a full stop, on what the way of sending hides, and on answers that are not checked."""
+    """Sentences, without a full stop, on latencies that the row's loop cannot show, and on answers that are not checked."""
     yield from unchecked_formats(row.workload)
     if row.closed:
         yield CLOSED_LOOP
@@ -269,7 +269,7 @@ def shape_of(row: Row, in_flight: int) -> Load:
 
 
 def _questions(row: Row) -> list[tuple[str, Question]]:
-    """(objective as text, question) of all that the row accepts; of a mix for each series, since latencies of two are never pooled."""
+    """(objective as text, question) of each objective; in a mix for each workload, as their latencies are never pooled."""
     workload = row.workload
     kinds = workload.shares() if isinstance(workload, Mix) else ((None, workload, 1.0),)
     return [

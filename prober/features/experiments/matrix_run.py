@@ -188,7 +188,7 @@ def _judged(
 
 
 class RowRun:
-    """One row as it is sent; `on_request` is called after each request that ended.
+    """A row while it is sent; `on_request` is called after each request that ended.
 
     begin_ns, end_ns: span in which requests count; begin_ns is None before
     warmed: the warm-up that was sent
@@ -223,7 +223,7 @@ class RowRun:
         await self.send()
 
     async def warm_up(self) -> None:
-        """Send what does not count."""
+        """Send the warm-up, which does not count."""
         warm = RequestGenerator(warming(self.row.workload), self._rng)
         warm_ns = self._clock.now_ns()
         async with aclosing(self.session.warm_up(warm, self._warm_up, self._target)) as first:
@@ -231,7 +231,7 @@ class RowRun:
         self.warmed = WarmUp(len(sent), (self._clock.now_ns() - warm_ns) / 1e9)
 
     async def send(self) -> None:
-        """Send what counts. If cancelled, it keeps the results so far and leaves no request in flight."""
+        """Send the requests that count. If cancelled, it keeps the results so far and leaves no request in flight."""
         try:
             await (self._closed_loop() if self.row.closed else self._open_loop())
         finally:
@@ -244,7 +244,7 @@ class RowRun:
         return max(waited_ns, default=0) / 1e9
 
     def stage(self, index: int) -> tuple[Stage, tuple[Request, ...]]:
-        """Its stage, which has this place in the result, and the rows of its requests."""
+        """(stage, rows of its requests). index: place of the stage in the result"""
         row, session = self.row, self.session
         assert self.begin_ns is not None
         last_ns = max((result.timeline.intended_ns for result in self.results), default=self.begin_ns)
@@ -299,7 +299,7 @@ class RowRun:
     async def _converse(self, due_ns: int) -> None:
         """Send one request, and the turns that follow their answers after a think time until the row ends.
 
-        A connection that the think time is too short for is in no latency, for as long as every request has for its connection.
+        If the think time is shorter than `connect_lead`, the rest of that lead counts in no latency: every request gets all of it.
         """
         lead_ns = round(self.session.spec.connect_lead * 1e9)
         end_ns = math.inf if self.row.duration is None else (self.begin_ns or 0) + self.row.duration * 1e9
@@ -321,7 +321,7 @@ class RowRun:
     ) -> tuple[ProbeResult | None, Conversation | None]:
         """Send one request; its result, None while the engine is loading, and its session.
 
-        latest_ns: until then its due time waits for its connection
+        latest_ns: until then, waiting for the connection moves the due time
         """
         runs: list[ProbeRun] = []
 
@@ -370,7 +370,7 @@ class Load:
         return self._guard.harm
 
     def disturbance(self) -> Disturbance | None:
-        """The effect on the other row, which must have ended; None if the load was not sent to its end, or to a guard, or if too
+        """The effect on the other row, which must have ended; None if the load never began, or was interrupted, or if too
         many requests of either were refused.
         """
         if self._host.begin_ns is None or self.run_beside.begin_ns is None or self._end_ns is None:
@@ -411,7 +411,7 @@ class Load:
                 await asyncio.wait([sending])
 
     def _judge(self, of_host: int, of_load: int, readings: int) -> tuple[int, int, int]:
-        """Show the guard what is new. Takes and returns the numbers of results of both rows, and of readings, that it has seen."""
+        """Pass new results and readings to the guard. Takes and returns the numbers that it has judged, of both rows and readings."""
         for result in self._host.results[of_host:]:
             self._guard.result(result)
             self._guard.waited(result.timeline.ttft_s or 0.0)

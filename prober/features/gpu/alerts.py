@@ -22,8 +22,8 @@ def alerts(selector: str) -> tuple[Alert, ...]:
 
 
 def records(selector: str) -> list[Rule]:
-    """Tokens, energy and cost per GPU. Replicas of the prober see the same engine, so max, not sum. A configured number of GPUs
-    comes before that of the visible ones."""
+    """Tokens, energy and cost per GPU. Replicas of the prober see the same engine, so max, not sum. A configured number of GPUs has
+    precedence over that of the visible ones."""
     tokens = f"max by (target) (rate(llmslo_engine_generation_tokens_total{{{selector}}}[5m]))"
     no_partitions = ',gpu!~".+:.+"'  # a partition is listed in addition to its GPU
     visible = (

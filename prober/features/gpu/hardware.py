@@ -76,6 +76,6 @@ def _interconnect(library: Library, handle: Any) -> str | None:
 
 
 def _joined(values: Sequence[str | None]) -> str | None:
-    """Different values, each once; None if one is not known."""
+    """The distinct values, joined; None if one is unknown."""
     known = [value for value in values if value is not None]
     return ", ".join(sorted(set(known))) if len(known) == len(values) else None

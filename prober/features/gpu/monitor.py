@@ -60,7 +60,7 @@ class GpuMonitor:
         self._logged: set[str] = set()
 
     def observe(self, observed: ObservedTarget) -> "TargetGpus":
-        """The GPUs of one target."""
+        """Create the series of the GPUs that serve one target."""
         return TargetGpus(self._registry, observed)
 
     async def run(self) -> None:

@@ -132,7 +132,7 @@ class Faults:
 
     @property
     def ended(self) -> bool:
-        """Whether the driver ended the wait, as it does when a GPU is lost."""
+        """True if the driver ended the wait, as it does when a GPU is lost."""
         return bool(self._uuids) and self._thread is not None and not self._thread.is_alive()
 
     def watches(self, uuid: str) -> bool:

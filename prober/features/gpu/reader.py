@@ -330,7 +330,7 @@ class Reader:
         return (), 1
 
     def _countable(self, card: _Card, parent: _Card) -> bool:
-        """Whether the hardware counts (Hopper and later); if so, allocates the two samples of the card."""
+        """True if the hardware counts (Hopper and later); if so, allocates the two samples of the card."""
         support = self._library.query(card.refused, "nvmlGpmQueryDeviceSupport", parent.handle)
         if support is None:
             return False

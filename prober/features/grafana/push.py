@@ -43,7 +43,7 @@ def fingerprint_in(message: str | None) -> str | None:
 
 
 def same(present: Json, generated: Json) -> bool:
-    """Whether the dashboards are equal after normalisation."""
+    """True if the dashboards are equal after normalisation."""
     return normalized(present) == normalized(generated)
 
 
@@ -282,7 +282,7 @@ class _Pusher:
         return PushResult(generated["uid"], generated["title"], state, difference=differs)
 
     def _folder(self) -> str:
-        """uid of the folder: by uid, by title, else of a new folder with a uid from its title, by which it is found when renamed."""
+        """uid of the folder that the option names by uid or title. Else create it, with a uid from its title, which a rename keeps."""
         if self._folder_uid is None:
             self._folder_uid = self._find_folder(self._options.folder) or self._create_folder(self._options.folder)
         return self._folder_uid

@@ -83,7 +83,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Nothing is due before `until_s`."""
+    """Do nothing before `until_s`."""
 
     until_s: float
 
@@ -184,7 +184,7 @@ class Candidate:
         self._due_s = now_s + self.timing.retry_s * (1 + JITTER_RATIO * self._rng.random())
 
     def _is_free(self, record: Record, now_s: float) -> bool:
-        """Whether nobody holds it, or this process by a write without an answer, or it is unchanged for its duration."""
+        """True if the lease has no holder, is this process's by a write without an answer, or is unchanged for its duration."""
         if record.holder in ("", self.identity):
             return True
         return now_s >= self._first_read_s + max(record.lease_s, self.timing.lease_s)

@@ -44,7 +44,7 @@ def silence_s(uses: Sequence[JudgedStream]) -> int:
 class SloStatus:
     """Status of one SLO.
 
-    since_unix_s: from when on events are counted: as long as its window, or less if the prober has not known it for so long
+    since_unix_s: start of the counted events: a window ago, or later if the prober has not known the SLO for so long
     why: the reason for no_data, else empty
     """
 

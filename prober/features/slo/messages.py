@@ -1,5 +1,5 @@
-"""Templates of what an alert on an SLO says about the present. Each expands to a sentence or a part of one, or to nothing where it is
-not known."""
+"""Templates for sentences on the present state in the alerts of an SLO. Each expands to a sentence or a part of one, or to nothing
+where the value is unknown."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -58,7 +58,7 @@ def data_window(exported: Selector, window: str, labels: Sequence[str] = OF_STRE
 
 
 def _is_full(exported: Selector, window: str, labels: Sequence[str]) -> str:
-    """Query for events that were counted already when the window began."""
+    """Query that has a value if events were counted before the window began."""
     counter = exported("events_total", matchers(labels))
     return query(f"{counter} offset %[{len(labels) + 1}]s", window, labels=labels)
 
@@ -66,7 +66,7 @@ def _is_full(exported: Selector, window: str, labels: Sequence[str]) -> str:
 def budget(slo: Slo, recorded: Selector, exported: Selector, short: str) -> str:
     """The rest of the budget, and when it is used up at the burn rate that is the alert's value.
 
-    By the events that were counted, as the overview has it: after a day they are those of a day, not of the whole window.
+    By the events counted so far, as on the overview dashboard: after a day those of one day, not of the window.
 
     short: PromQL duration over which the rate of events is taken
     """
@@ -84,7 +84,7 @@ def budget(slo: Slo, recorded: Selector, exported: Selector, short: str) -> str:
 
 
 def latency(slo: Slo, selector: str) -> str:
-    """p50 and p99 of the last five minutes against the limit, and of how many values: a p99 of few is the slowest of them."""
+    """p50 and p99 of the last five minutes against the limit, with the number of values: the p99 of few values is the slowest one."""
     if slo.signal not in HISTOGRAMS or slo.threshold_s is None:
         return ""
     series = f"llmslo_{slo.signal}_seconds"

@@ -46,7 +46,7 @@ class SloMonitor:
         self._targets: dict[str, TargetSlos] = {}
 
     def observe(self, observed: NamedSpec) -> "TargetSlos":
-        """Observe the SLOs of one target. One that takes over the name of a target that still ends goes on with its counts."""
+        """Observe the SLOs of one target. A target that takes over the name of an ending one continues its counts."""
         before = self._targets.get(observed.name)
         consequence = (
             f"target={observed.name}: the saved events of its SLOs cannot be read, and are counted from now on"
@@ -65,7 +65,7 @@ class SloMonitor:
                 yield name, json.dumps({"at": now.as_json(), "counts": rows}, separators=(",", ":")).encode()
 
     def report_changes(self) -> None:
-        """Log, and remember as events, the counts that began anew because a reload changed the definition of their SLO."""
+        """Log and record as events the counts that restarted because a reload changed the definition of their SLO."""
         for (before, slo), names in self.changes.items():
             now, was = _definition(slo), _definition(before)
             changes = ", ".join(f"{key} {now[key]}, was {was[key]}" for key in now if now[key] != was[key])
@@ -78,7 +78,7 @@ class SloMonitor:
         self.changes.clear()
 
     def forget(self, target: "TargetSlos") -> None:
-        """The target is gone, unless another one has taken over its name."""
+        """Remove a target, unless another one has taken over its name."""
         if self._targets.get(target.name) is target:
             del self._targets[target.name]
 
@@ -100,7 +100,7 @@ def _saved_counts(now: Moment, data: bytes) -> dict[str, tuple[int, Any]]:
 class _Count:
     """Events of one SLO in one workload.
 
-    why_no_event: why the last probe or its answer was no event, "" if it was one or that is not known
+    why_no_event: why the last probe or its answer was no event, "" if it was one or the reason is unknown
     """
 
     slo: Slo

@@ -5,7 +5,7 @@ SLO without data is neither met nor missed. Burn-rate windows: prober.measure.bu
 
 One trouble is one alert. The pairs of windows of one severity are alternatives of one alert, whose labels do not say which of them
 it is. A page silences the tickets of its SLO, and LLMTargetFailing all of them, as far back as they count. Every alert is joined with
-the declaration: a target or SLO that is no longer declared must alert nobody.
+the declaration: a target or SLO that is no longer declared must not alert.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -48,15 +48,15 @@ SIGNAL_NAMES = {
 
 
 def groups(uses: Mapping[Slo, Sequence[JudgedStream]], options: RuleOptions) -> list[Rule]:
-    """Two rule groups per SLO, in the format of Prometheus rule files: what pages, and what can wait.
+    """Two rule groups per SLO, in the format of Prometheus rule files: critical alerts, and tickets.
 
-    They are apart because of their cost, which `bench.rule_cost` measures.
+    They are separate because of their evaluation cost, which `bench.rule_cost` measures.
     """
     return [group for slo, streams in uses.items() for group in _SloRules(slo, streams, options).groups()]
 
 
 def stale_alert(selector: str) -> Alert:
-    """Rules that were written from another declaration than the prober has, or from none."""
+    """Alert on rules whose declaration of an SLO differs from the prober's, or is missing there."""
     declared = f"max by ({GROUP_LABELS}) (llmslo_slo_objective_ratio{{{selector}}})"
     return Alert(
         "LLMRulesStale",
@@ -109,8 +109,8 @@ class _SloRules:
     def _declared(self) -> Rule:
         """The objective of these rules wherever the SLO is declared; LLMRulesStale compares it with the declared one.
 
-        A declaration outlives a prober that is not scraped by five minutes, so that its restart ends no alert. One that disappears
-        while its prober is scraped is gone.
+        A declaration counts for 5 minutes after the last scrape of its prober, so that a restart resolves no alert. One that disappears
+        while its prober is scraped ends at once.
         """
         objective, alive = self._exported("objective_ratio"), f"up{{{self.options.selector}}} == 1"
         declared = f"{objective} or (last_over_time({objective}[5m]) unless on (instance) {alive})"
@@ -138,9 +138,9 @@ class _SloRules:
         yield self._record(BUDGET_LEFT, f"1 - {share} / {_number(self.slo.error_budget_ratio)}")
 
     def _state(self) -> Rule:
-        """The compliance with the SLO: exactly one of its words is 1.
+        """The compliance with the SLO: exactly one of its states is 1.
 
-        No latency is met by a prober with llmslo_trusted 0. Too few events, and none for a while, are no data.
+        With llmslo_trusted 0 no latency is met. Too few events, or none for a while, mean no_data.
         """
         events, bad = (self._recorded(f"{RECORDED}_{kind}:window") for kind in ("events", "bad_events"))
         counted = f"increase({self._exported('events_total')}[{promql(silence_s(self.uses))}])"
@@ -160,7 +160,7 @@ class _SloRules:
         )
 
     def _page(self, chosen: Sequence[Pair]) -> Alert:
-        """A burn that more than half of the vantages see now, if there are any, and not one prober alone."""
+        """Critical alert on a burn that more than half of the vantages, if any, see now, and that is not of a single prober."""
         burning = []
         for pair in chosen:
             share = _number(pair.burn * self.slo.error_budget_ratio)
@@ -205,9 +205,9 @@ class _SloRules:
         )
 
     def _burns(self, pair: Pair, matchers: str = "") -> str:
-        """Where the budget burns in both windows of the pair.
+        """Expression with a value where the budget burns in both windows of the pair.
 
-        What pages is far from the budget. What can wait is near it, so its share must be above it by more than chance.
+        Critical burn rates are far above the budget. Those of tickets are near it, and must exceed it by more than chance.
         """
         needed = _number(pair.burn)
         if pair.severity == "warning":
@@ -240,7 +240,7 @@ class _SloRules:
         )
 
     def _burns_from(self, pair: Pair, matchers: str = EVERY_VANTAGE) -> str:
-        """Where a vantage sees the budget burn in both windows of the pair."""
+        """Expression with a value where a vantage sees the budget burn in both windows of the pair."""
         share, least = _number(pair.burn * self.slo.error_budget_ratio), guard(self.slo, pair, self.uses)
         long, short = (
             f"{self._from_vantages('bad_events', window_s, matchers)}\n/\n"
@@ -289,16 +289,16 @@ class _SloRules:
         )
 
     def _unless_told(self, window_s: int, severity: str = "") -> str:
-        """Unless the bad events of the window are those of a burn, or of an outage, that has an alert of its own."""
+        """`unless` clauses for windows in which a burn alert of this severity, or LLMTargetFailing, fired for the same events."""
         burn = firing(BURN, f'{severity},slo="{self.slo.name}"')
         return (
             f"unless on (target, workload)\nmax_over_time({burn}[{promql(window_s)}])\n{self._unless_failing(window_s)}"
         )
 
     def _unless_failing(self, window_s: int) -> str:
-        """Unless LLMTargetFailing fired in the window, which stands for the bad events of that time too.
+        """`unless` clause for windows in which LLMTargetFailing fired, which covers their bad events.
 
-        Where the target answers now and then, that page comes and goes, and the others stay.
+        Where the target answers now and then, that alert flaps, so the others stay.
         """
         flips = f'changes(llmslo_target_state{{{self.options.selector},state="failing"}}[15m])'
         return (
@@ -325,7 +325,7 @@ class _SloRules:
         return f"sum_over_time({tiles}[{promql(window_s)}])"
 
     def _judged(self) -> str:
-        """A good event, and how many may be bad, such as `TTFT up to 500ms; budget 1%`."""
+        """Text for a good event and the budget, such as `TTFT up to 500ms; budget 1%`."""
         limit = "" if self.slo.threshold_s is None else f" up to {self.slo.threshold_s * 1e3:g}ms"
         return f"{SIGNAL_NAMES[self.slo.signal]}{limit}; budget {format_percent(self.slo.error_budget_ratio)}"
 

@@ -35,7 +35,7 @@ class WindowCount:
         return sum(self._events), sum(self._bad)
 
     def since_ns(self, now_ns: int) -> int:
-        """From when on `total` counts."""
+        """Start of the span that `total` counts."""
         self._move(now_ns)
         return self.begun_ns + max(0, self._newest - SPANS + 1) * self._span_ns
 

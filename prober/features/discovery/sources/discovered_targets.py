@@ -38,7 +38,7 @@ class DiscoveredTargets:
 
     @property
     def complete(self) -> bool:
-        """Whether every expected scope was answered once."""
+        """True if every expected scope was answered once."""
         return self._expected is not None and self._expected <= self._scopes.keys()
 
     @property

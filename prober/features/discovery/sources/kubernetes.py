@@ -17,7 +17,7 @@ from prober.features.discovery.sources.objects import targets_of
 from prober.net.kubernetes import WATCH_S as WATCH_S
 from prober.net.kubernetes import Api, KubernetesApiError, Unreachable
 
-# Between two tries: doubled after each failure, with up to half of it random. Targets come and go while nobody hears of it, and a
+# Between two tries: doubled after each failure, with up to half of it random. Changes of targets are missed meanwhile, and a
 # prober that asks every few seconds is no load for an API server.
 MIN_PAUSE_S, MAX_PAUSE_S = 0.5, 5.0
 MAX_SILENT_WATCHES = 5  # in a row without a bookmark
@@ -119,7 +119,7 @@ class Kubernetes:
         return version
 
     def _targets_of(self, scope: str, owner: str, item: dict[str, Any]) -> TargetLabels:
-        """Targets of an object. One with values of other types than Kubernetes has keeps those it had, and hides no other object."""
+        """Targets of an object. An object with values of wrong types keeps its last targets and affects no other object."""
         known = self._discovered.labels(scope, owner)
         try:
             return targets_of(item, self._spec, self._label_names, known)

@@ -1,4 +1,4 @@
-"""Targets in lists, in the formats of Prometheus's file_sd and http_sd: what they say, and their sources: files and an HTTP server."""
+"""Targets in lists in the formats of Prometheus's file_sd and http_sd, from files or an HTTP server."""
 
 import asyncio
 import gc
@@ -31,7 +31,7 @@ class BadList(ValueError):
 def read_targets(
     text: bytes, form: Form, extra: Mapping[str, str], label_names: Container[str]
 ) -> dict[str, TargetLabels]:
-    """Labels of each target in `text`, as `targets_of`. Raises BadList, whatever the text is. For a thread.
+    """Labels of each target in `text`, as `targets_of`. Raises only BadList, for any text. Call it in a thread.
 
     Garbage collection is off meanwhile: it would stop all threads, including the one that takes timestamps.
     """

@@ -16,8 +16,8 @@ _OTHER = re.compile(r"[^a-zA-Z0-9_]")
 def targets_of(item: Json, spec: KubernetesSpec, label_names: Container[str], known: TargetLabels = ()) -> TargetLabels:
     """Labels of the targets of an object; empty if it is not ready yet, is being ended, or lacks the annotations.
 
-    label_names: the labels to keep. known: labels of its targets so far: one of them that is not ready any more is in trouble, or only
-    its node's kubelet cannot be reached, and stays a target until it is ended
+    label_names: the labels to keep. known: labels of its targets so far. A known target that is no longer ready stays one until it is
+    ended: it is in trouble, or only its node's kubelet cannot be reached
     Labels without `__address__` are of an object whose port is ambiguous or missing.
     """
     metadata = item.get("metadata") or {}

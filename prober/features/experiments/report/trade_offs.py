@@ -41,8 +41,8 @@ def changes(results: plots.NamedResults) -> Iterator[str]:
 def trade_offs(results: plots.NamedResults) -> Table | None:
     """Capacity, and throughput, latency, cost and quality at the rate that `priced_stage` names, by set-up; None for one result.
 
-    Last column: the set-ups that are worse in none of the figures that both have, and better in at least one. The others are the
-    frontier: each of them gains something that no other one has.
+    Last column: set-ups that dominate this one: worse in no figure that both have, better in at least one. Set-ups that no other
+    one dominates are the frontier.
     """
     if len(results) < 2:
         return None
@@ -96,7 +96,7 @@ class _SetUp:
         return _SetUp(stage, shown, p99s)
 
     def dominates(self, other: "_SetUp") -> bool:
-        """Whether it is worse in no figure that both have, and better in one. Capacity counts per GPU where that is known."""
+        """True if this set-up is worse in no figure that both have, and better in one. Capacity counts per GPU where that is known."""
         pairs = [(a, b) for a, b in zip(self._gains(), other._gains(), strict=True) if a is not None and b is not None]
         return len(pairs) > 1 and all(a >= b for a, b in pairs) and any(a > b for a, b in pairs)
 
