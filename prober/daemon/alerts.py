@@ -10,7 +10,7 @@ def alerts(selector: str) -> tuple[Alert, ...]:
         Alert(
             "LLMProberDown",
             "critical",
-            # One that cannot be scraped has its name on the page; only if there is none of that kind, one is missing.
+            # A prober that cannot be scraped is named in the alert; only without any of those, a prober is missing.
             # A last failed scrape of one that was deleted together with its ServiceMonitor stays visible for five minutes.
             f"(up{{{selector}}} == 0 and count_over_time(up{{{selector}}}[3m]))\nor\n"
             f"absent(llmslo_build_info{{{selector}}} or up{{{selector}}} == 0)\nor\n"

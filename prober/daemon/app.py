@@ -90,7 +90,7 @@ NO_LEASE = (
     "give all of a shard the same lease"
 )
 KINDS = (DRIFT, ENGINE, DEMAND, SLO, ANSWERED, DIAGNOSIS, BUDGET)  # of the rows in the store
-START_S = 5.0  # in which a late event loop says nothing of the timing later
+START_S = 5.0  # in which a late event loop is no sign of later delays
 END_NOTICE_S = 10.0  # from the end of one container of a pod to the hook of another: up to 6 s were seen on a busy node
 POD_END_LIMIT_S = 3600.0  # longer than pods are given to end
 log = logging.getLogger(__name__)
@@ -157,7 +157,7 @@ class Part:
 class App:
     """A daemon.
 
-    watch: takes snapshots of all targets until it has had enough, and probing ends. Another prober may run with the same
+    watch: takes snapshots of all targets; probing ends when it returns. Another prober may run with the same
         configuration, so its storage, its Grafana and its sweeps are not used
     stopped_by: the signal that ended probing, if one did
     pod_ends: `prober drain` was run
@@ -186,13 +186,13 @@ class App:
 
     @property
     def begins_again(self) -> bool:
-        """Whether a new `App` is to go on, with a store that can be used now, because nobody asked for the end."""
+        """True if a new `App` must continue: its store has become usable, and no signal asked for the end."""
         return self._mended is not None and self.stopped_by is None
 
     async def run(self) -> None:
-        """Probe until SIGTERM or SIGINT, then drain; or until it `begins_again`. Raises ConfigError, OSError (address in use).
+        """Probe until SIGTERM or SIGINT, or until it `begins_again`; then drain. Raises ConfigError, OSError (address in use).
 
-        With `keep_running` only mistakes in options are raised, which no changed file and no other process can fix.
+        With `keep_running` only mistakes in options are raised, as no changed file and no other process can fix them.
         """
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -391,13 +391,13 @@ class App:
         self._stopping.set()
 
     def _pod_ends(self) -> None:
-        """The targets in the prober's own pod are being ended. If they are there after POD_END_LIMIT_S, they are probed again."""
+        """Stop probing the targets in the prober's own pod, which is ending; resume after POD_END_LIMIT_S if it still runs."""
         self.pod_ends = True
         log.info("the pod is being ended: no more probes of %s", counted(self._end_own_targets(), "target"))
         asyncio.get_running_loop().call_later(POD_END_LIMIT_S, self._pod_stays)
 
     def _end_own_targets(self) -> int:
-        """Send nothing more to the targets in the prober's own pod. Returns how many they are."""
+        """Send nothing more to the targets in the prober's own pod. Returns their number."""
         own = [runner for runner in self._fleet.runners.values() if is_loopback(runner.target.endpoint.host)]
         for runner in own:
             runner.end(True)
@@ -482,7 +482,7 @@ class App:
         return None, {kind: SavedRows() for kind in KINDS}
 
     def _opened(self, path: str) -> tuple[Store, dict[str, SavedRows]]:
-        """Raises UnusableStore."""
+        """Open the store and load its rows, by kind. Raises UnusableStore."""
         store = Store(path, self._options.storage_max_bytes)
         try:
             now_unix_s = self._clock.unix_s()
@@ -519,7 +519,7 @@ class App:
         self._stopping.set()
 
     async def _keep_learnt(self) -> None:
-        """Save what the store lacks that can be used now."""
+        """Save budgets and learned state in a store that has become usable."""
         if self._mended is None:
             return
         store, rows = self._mended
@@ -531,7 +531,7 @@ class App:
         store.close()
 
     async def _listen(self) -> None:
-        """Serve the pages; if the address cannot be used and the prober keeps running, as soon as it can be."""
+        """Serve the pages. If the address is in use and the prober is to keep running, retry until it is free."""
         address = self._options.listen_address
         if not address:
             return
@@ -594,7 +594,7 @@ class App:
         self._families.value(own_series.RELOAD_TIME).value = self._clock.unix_s()
 
     async def _watch_targets(self) -> None:
-        """Let the watcher read, if there is one; probing ends with it."""
+        """Pass snapshots to the watcher, if there is one; probing ends when it returns."""
         if self._watching is None:
             return
         try:

@@ -49,7 +49,7 @@ def _examine(block: TargetSpec | GrafanaSpec) -> dict[str, str]:
 
 
 def read_config_safely(path: str, text: str | None = None, *, is_regular: bool) -> Configuration:
-    """The same, with no other exception: what a file holds must not end a prober that runs. Raises ConfigError."""
+    """`read_config` without other exceptions than ConfigError: no content of a file may end a running prober."""
     try:
         return read_config(path, text, is_regular=is_regular)
     except ConfigError:
@@ -66,7 +66,7 @@ def _read(path: str) -> str:
 
 
 def memory_excess(targets: int) -> str:
-    """The mistake of so many targets, beyond which the kernel kills the prober; "" if they fit, or if nothing limits the memory."""
+    """Error text if so many targets exceed the memory limit, where the kernel kills the prober; "" if they fit or without a limit."""
     needed_mb, limit_mb = OWN_MB + TARGET_MB * targets, _limit_mb()
     if needed_mb <= limit_mb:
         return ""

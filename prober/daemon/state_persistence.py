@@ -93,7 +93,7 @@ class StatePersistence:
             self._drift.states_saved()
 
     async def add(self, store: Store) -> None:
-        """Save the states that this store lacks. What it has was learnt in a longer time. Raises sqlite3.Error if it cannot be read."""
+        """Save the states that this store lacks; its own were learnt over a longer time. Raises sqlite3.Error if it cannot be read."""
         for kind, part in self._parts.items():
             stored = {entry.key for entry in await asyncio.to_thread(store.entries, kind)}
             await self._put(store, kind, (item for item in part.states() if item[0] not in stored))

@@ -76,7 +76,7 @@ def read_host(url: str) -> list[Fact]:
 
 
 def is_of_this_machine(url: str) -> bool:
-    """Whether the URL names this machine. A forwarded port looks the same, so sources name the prober's machine."""
+    """True if the URL names this machine. A forwarded port looks the same, so sources name the prober's machine."""
     return is_loopback(urlsplit(url).hostname or "")
 
 

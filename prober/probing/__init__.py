@@ -1,1 +1,1 @@
-"""Sending probes when they are due, whatever became of the ones before."""
+"""Sending of probes at their due times, independent of earlier probes (open loop)."""

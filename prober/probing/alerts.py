@@ -80,19 +80,19 @@ def alerts(selector: str) -> tuple[Alert, ...]:
 
 
 def fails(selector: str) -> str:
-    """Targets that fail from more than half of the vantages that know whether they answer; probers without one are one."""
+    """Expression for targets that fail from more than half of the vantages with recent data; probers without a vantage count as one."""
     return f"avg by (target) ({_by_vantage(selector)}) > 0.5"
 
 
 def _by_vantage(selector: str) -> str:
-    """1 where all probers of a vantage that know say that the target fails, else 0."""
+    """Expression: 1 where the target fails for all probers of a vantage that have recent data, else 0."""
     return f"min by (target, vantage) ({_by_prober(selector)})"
 
 
 def _by_prober(selector: str) -> str:
-    """1 or 0 for each prober that knows whether the target answers.
+    """Expression: 1 if the target fails, else 0, for each prober with recent data.
 
-    A prober for which the target is ready counts only if it has probed it lately: the state of a paused target is an old one.
+    A prober for which the target is ready counts only if it has probed it lately, as a paused target keeps its old state.
     """
     by = "by (target, vantage, instance)"
     failing, ready = (
@@ -105,7 +105,7 @@ def _by_prober(selector: str) -> str:
 def records(selector: str) -> Iterator[Rule]:
     """Quantiles and samples of each workload of a target, of targets that are still probed.
 
-    Dashboards of many targets would have to read all buckets over hours at each refresh.
+    Without these rules, dashboards of many targets would read all buckets over hours at each refresh.
     """
     probed = f"and on ({LEVEL})\ngroup by ({LEVEL}) (llmslo_probes_total{{{selector}}})\n"
     for signal in RECORDED_SIGNALS:

@@ -1,8 +1,8 @@
 """Checks of answers in a process of their own, since an answer can make its check take seconds.
 
-The process checks one answer at a time and may use CHECK_CPU_S of CPU time for it, after which the kernel ends it: also a check inside
-C code ends then, and one that only waits for a busy machine does not. The next check starts it again. An answer whose check ends the
-process is wrong, and the message says so. A text that must be equal is compared without it.
+The process checks one answer at a time and may use CHECK_CPU_S of CPU time for it, after which the kernel ends it. The limit includes
+checks inside C code, and excludes waiting for a busy machine. The next check starts it again. An answer whose check ends the
+process counts as wrong, with a message that says so. Exact texts are compared without the process.
 
 It is started by the first check that needs it, and ends with the prober.
 """
@@ -45,11 +45,11 @@ class AnswerChecks:
 
     @property
     def process_id(self) -> int | None:
-        """Of the process; None before the first check."""
+        """Id of the process; None before the first check."""
         return self._process.pid if self._process else None
 
     async def problem(self, expectation: Expectation, answer: str, calls: Sequence[ToolCall] = ()) -> str:
-        """What is wrong with an answer, "" if it is right; see `quality.answer_problem`. Raises CheckUnavailable."""
+        """Problem of an answer, "" if it is right; see `quality.answer_problem`. Raises CheckUnavailable."""
         named = [(call.name, call.arguments) for call in calls]
         if expectation.kind == "text":
             return answer_problem(expectation, answer, named)
@@ -122,7 +122,7 @@ def _line(stream: IO[bytes]) -> bytes:
 
 @cache
 def answer_checks() -> AnswerChecks:
-    """The checks of this process."""
+    """The one AnswerChecks of this process, created at the first call."""
     return AnswerChecks()
 
 

@@ -1,4 +1,4 @@
-"""Targets that have answered before, in the store: a prober restarted beside a dead engine does not take it for starting."""
+"""Targets that have answered before, in the store, so that a restarted prober does not take a dead engine for a starting one."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator
@@ -26,11 +26,11 @@ class AnsweredTargets:
         self._saves = 0
 
     def take(self, target: Target) -> bool:
-        """Whether an earlier process had an answer of this target at this address. Told once: what is removed is forgotten."""
+        """True if an earlier process had an answer of this target at this address. The entry is removed: a second call is False."""
         return self._before.pop(target.spec.key, None) == _address(target)
 
     def states(self) -> Iterator[tuple[str, bytes]]:
-        """The row. None without any target, which may only not be known yet: what an earlier process wrote stays then."""
+        """The row to save; none while there are no targets, as discovery may still find them, so that the earlier row stays."""
         targets = list(self._targets())
         if targets:
             self._saves += 1

@@ -21,7 +21,7 @@ class BufferingMonitor:
         self._registry, self._events = registry, events
 
     def observe(self, observed: ObservedTarget) -> "TargetBuffering":
-        """Watch one target."""
+        """Create the observer of one target's answers."""
         return TargetBuffering(self._registry, self._events, observed)
 
 

@@ -11,7 +11,7 @@ EXCHANGES = 64
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """offset_ns: the other clock minus this one; error_ns: bound of its error in both directions"""
+    """Offset of another clock. offset_ns: that clock minus this one; error_ns: bound of its error in both directions"""
 
     offset_ns: int
     error_ns: int
@@ -28,12 +28,12 @@ class ClockOffset:
         self._exchanges: deque[tuple[int, Offset]] = deque(maxlen=EXCHANGES)
 
     def exchanged(self, asked_ns: int, other_ns: int, answered_ns: int) -> None:
-        """An exchange. asked_ns, answered_ns: of this clock; other_ns: of the other one, read between them."""
+        """Add an exchange. asked_ns, answered_ns: of this clock; other_ns: of the other one, read between them."""
         middle_ns = (asked_ns + answered_ns) // 2
         self._exchanges.append((middle_ns, Offset(other_ns - middle_ns, (answered_ns - asked_ns + 1) // 2)))
 
     def at(self, now_ns: int) -> Offset:
-        """The most certain offset. There must have been an exchange."""
+        """The offset with the smallest error at this time. Needs an exchange."""
         return min((_aged(offset, now_ns - at_ns) for at_ns, offset in self._exchanges), key=lambda aged: aged.error_ns)
 
 

@@ -11,8 +11,8 @@ SET_UP_MARGIN = 2
 class ConnectLead:
     """Lead of the connections of one target, learnt from those that its server closed while they were idle.
 
-    Two such within an hour make the lead shorter for that hour: half of the shortest idle time, and twice the longest set-up. After
-    the hour the whole lead is tried again, so that a server that has changed costs an hour, and any other two connections.
+    Two such connections within an hour shorten the lead for that hour: half the shortest idle time, and twice the longest set-up. After
+    the hour the whole lead is tried again, so that a changed server costs an hour, and another server two connections.
     """
 
     def __init__(self) -> None:

@@ -233,7 +233,7 @@ def _connect_phases() -> Panel:
 
 
 def _client_and_engine() -> Panel:
-    """By means: sums and counts are exact, while quantiles of two histograms with different buckets differ by their bounds."""
+    """Mean TTFT by client and by engine. Means are exact; quantiles of two histograms differ by their buckets."""
 
     def mean(histogram: Name, select: str) -> str:
         total, count = (f"sum by (target) (rate({histogram}_{part}{{{select}}}[{STEP}]))" for part in ("sum", "count"))

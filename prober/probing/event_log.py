@@ -63,7 +63,7 @@ class FirstAnswers:
         return state is TargetState.READY
 
     def end(self) -> None:
-        """Wait no longer: a target that answers later has an event of its own."""
+        """Stop waiting; a target that answers later has its own event."""
         self._waiting.clear()
         if self._names:
             are = "is" if len(self._names) == 1 else "are"

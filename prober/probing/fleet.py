@@ -16,9 +16,9 @@ from prober.probing.shard import Shard, shard_of
 from prober.probing.target_runner import RunnerContext, TargetRunner
 
 START_GAP_S, START_WITHIN_S = 0.02, 60.0  # many new targets: 50 begin in a second, or all of them within a minute
-FREEZE_EVERY = 50  # targets made until the garbage collector is told to leave them alone: 10,000 objects or so
+FREEZE_EVERY = 50  # targets made between two exclusions from garbage collection: 10,000 objects or so
 DISK_WAIT_S = 2.0  # how long targets that begin wait for the disk
-FIRST_ANSWERS_S = 90.0  # from the begin of many targets, until those that have answered are told
+FIRST_ANSWERS_S = 90.0  # from the begin of many targets until the event on those that have answered
 SLICE = 200  # targets that are compared in one turn of the event loop
 T = TypeVar("T")
 Observer = TypeVar("Observer", bound=TargetObserver)
@@ -48,12 +48,12 @@ class Fleet:
         self._elsewhere: set[str] = set()  # keys of the targets of other shards
 
     async def settled(self) -> None:
-        """Return when all targets that go or change have ended."""
+        """Wait until all removed and changed targets have ended."""
         while self._changing:
             await asyncio.wait(list(self._changing.values()))
 
     async def change(self, specs: Iterable[TargetSpec], drain_s: float) -> None:
-        """Make the running targets those of `specs`. Targets that go or change end in the background, within `drain_s`.
+        """Make the running targets those of `specs`. Removed and changed targets end in the background, within `drain_s`.
 
         One call at a time. However many targets there are, one is made or removed in a turn of the event loop, and they begin
         one after another.
@@ -132,7 +132,7 @@ class Fleet:
         return desired is not runner.spec and desired != runner.spec
 
     async def _change_one(self, key: str, drain_s: float) -> None:
-        """End a target, and begin it again where it is still wanted, until it is as it should be."""
+        """Restart or remove a target until it matches the configuration."""
         try:
             while (runner := self.runners.get(key)) is not None and self._is_stale(runner):
                 runner.target.is_ending = runner.target.is_ending or key not in self._desired

@@ -1,4 +1,4 @@
-"""The last probes of each target, failures longer than successes, and samples enough for quantiles."""
+"""The last probes of each target, failures kept longer than successes, and the latency samples for quantiles."""
 
 from array import array
 from collections import Counter, deque
@@ -13,7 +13,7 @@ from prober.statistics.quantiles import Quantile, quantiles
 
 SAMPLES, SPARE = 4096, 512
 MARK_S, RECENT_S, LATEST_S = 300.0, 600.0, 60.0
-STEP_S = 10.0  # by which the recent ones are told apart
+STEP_S = 10.0  # resolution of the times of recent values
 FAILURE_FACTOR = 4  # as many times more failures than successes are kept: people come to look for failures
 MAX_RESULTS = 25_000  # of all targets together
 MAX_BYTES = 48 << 20  # of all targets together; the target with the most loses its oldest
@@ -65,7 +65,7 @@ class Samples:
 
 
 class ProbeHistory:
-    """The history of all targets. limit: successes of each target, fewer where many targets share the bound of all."""
+    """The history of all targets. limit: successes kept per target; fewer if many targets share the total bound."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -74,19 +74,19 @@ class ProbeHistory:
         self._total_bytes = 0
 
     def observe(self, observed: ObservedTarget) -> "TargetHistory":
-        """The history of one target. One that takes over the name of a target that still ends goes on with its history."""
+        """Create the history of one target. A target that takes over the name of an ending one continues its history."""
         observer = TargetHistory(self, observed.name, self._targets.get(observed.name))
         self._targets[observed.name] = observer
         return observer
 
     def forget(self, target: "TargetHistory") -> None:
-        """A target is gone."""
+        """Remove a target, unless another one has taken over its name."""
         if self._targets.get(target.name) is target:
             del self._targets[target.name]
             self._total_bytes -= self._bytes.pop(target.name, 0)
 
     def resize(self, target: str, by_bytes: int) -> None:
-        """Results of a target take more or fewer bytes. Beyond MAX_BYTES the targets that keep most forget their oldest."""
+        """Account for a target's results growing by `by_bytes`. Beyond MAX_BYTES the largest targets drop their oldest results."""
         self._bytes[target] += by_bytes
         self._total_bytes += by_bytes
         while by_bytes > 0 and self._total_bytes > MAX_BYTES:
@@ -144,7 +144,7 @@ class TargetHistory(TargetObserver):
         return True
 
     def recent(self) -> Iterator[ProbeResult]:
-        """The probes that are remembered now, latest first, for as long as they are read."""
+        """The probes remembered at this moment, latest first, merged as they are read."""
         return merge(reversed(tuple(self._successes)), reversed(tuple(self._failures)), key=_latest_first)
 
     def _samples(self, workload: str, signal: str) -> Samples:
@@ -152,7 +152,7 @@ class TargetHistory(TargetObserver):
 
 
 def latest_first(snapshots: Iterable[Iterable[ProbeResult]]) -> Iterator[ProbeResult]:
-    """The probes of several targets, each latest first; no more of them are looked at than are taken."""
+    """The probes of several targets, latest first, merged lazily. snapshots: one per target, each latest first."""
     seen: set[int] = set()  # targets that overlap under one name share their probes
     for result in merge(*snapshots, key=_latest_first):
         if id(result) not in seen:

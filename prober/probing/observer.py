@@ -31,7 +31,7 @@ class NamedSpec(Protocol):
 
 
 class TargetObserver:
-    """Hears of one target under one name. What a feature does not override does nothing.
+    """Receives the events of one target under one name. Methods that a feature does not override do nothing.
 
     An observer is made when the name of its target is known, and `removed` when the target is gone or takes another name.
     """
@@ -61,7 +61,7 @@ class TargetObserver:
         """The engine's page was read; None: it cannot be read any more."""
 
     def page_changed(self) -> None:
-        """Another page is read from now on, or none: what was read before says nothing of the target any more."""
+        """Another page is read from now on, or none: earlier readings no longer describe the target."""
 
     def gpus_read(self, devices: Sequence[GpuReading], driver: str) -> None:
         """The GPUs that serve the target were read; driver: the version of their driver, "" if it is not known."""
@@ -141,7 +141,7 @@ class ObservedTarget(TargetObserver):
         return next((observer for observer in self._observers if isinstance(observer, kind)), None)
 
     def retarget(self, target: Target) -> None:
-        """Go on with a target whose configuration has changed."""
+        """Observe this target, whose configuration has changed, instead of the last one."""
         self.target = target
         self.configured()
 

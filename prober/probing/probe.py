@@ -33,15 +33,15 @@ CACHED_SHARE = 0.10
 CALIBRATION_LEAD_NS = 100_000_000
 MAX_STILL_S = 0.025  # or max_send_lag if that is longer: the event loop may stand still so long within a latency
 STOP_RATIO = 0.1  # of the shortest timeout: a longer standstill may be why a probe ended so
-STOPPED = {  # how probes end whose prober stands still; all else the server or its host has said
+STOPPED = {  # outcomes that a standstill of the prober can cause; all others are the server's or its host's
     *(Outcome.DNS, Outcome.CONNECT_TIMEOUT, Outcome.TLS, Outcome.HTTP_408, Outcome.TRUNCATED, Outcome.RESET),
     *(Outcome.TIMEOUT_FIRST_TOKEN, Outcome.TIMEOUT_STALL, Outcome.TIMEOUT_TOTAL),
 }
-DISK_NS = 1_000_000_000  # for so long a request waits for what it costs to be written down, while the disk works
+DISK_NS = 1_000_000_000  # longest wait of a request until the checkpoint of its cost is saved
 IDLE_TIMEOUT = 408  # status with which a server ends a connection on which no request came
 MAX_RECONNECTIONS = 4  # of a probe whose connections are closed before its request was written
 CROSSING_NS = (
-    10_000_000  # and the time of a round trip: so soon after the request, a server closes for what was before it
+    10_000_000  # plus a round trip: a server that closes so soon after the request does so for an earlier reason
 )
 SESSION_OVER = "its session ends: the answer calls a tool, or is far longer than asked for"
 MAX_HEADER_DIGITS = 15  # of a number in a header: more are no count of requests or tokens
@@ -55,7 +55,7 @@ RATE_LIMITS = {  # kinds of `llmslo_rate_limit_remaining` by header
 
 
 def always() -> bool:
-    """A request may leave at any time."""
+    """Default for `may`: a request may always be sent."""
     return True
 
 
@@ -66,11 +66,11 @@ async def run_probe(
     begun: Callable[["ProbeRun"], None] = lambda _: None,
     launch: "Launch | None" = None,
 ) -> ProbeResult | None:
-    """Send one probe, due at `due_ns`, and say how it ended. None while the engine says it is loading or draining.
+    """Send one probe, due at `due_ns`, and return its result. None while the engine says it is loading or draining.
 
     The connection is begun at once; the request leaves at the due time, or as soon as the connection is ready if that is
-    later, which is the target's lateness and counts in TTFT. Never retried. An exception is a fault of the prober before anything
-    of the answer was received; one in reading the answer is its `malformed`.
+    later, which is the target's lateness and counts in TTFT. Never retried. Raises only faults of the prober before the first byte
+    of the answer; an exception while reading the answer becomes the outcome `malformed`.
 
     The prober's own look-ups are in no latency: what must be known before the first probe is asked first and moves the due time,
     everything else is asked beside the probes.
@@ -130,7 +130,7 @@ async def in_turn(target: Target, request: Request) -> Request:
 class ProbeRun(ABC):
     """A probe under way: its budget, its session and its result. Sent by this process, or by a worker (`workers.WorkerRun`).
 
-    may: asked when the request is to leave; if not, it never does
+    may: called when the request is due; if it returns False, the request is never sent
     answer: text as the next turn of its session contains it; None if it calls a tool, is too long to be kept, or not needed
     first_ns: time of the first content; None before it
     """
@@ -143,10 +143,10 @@ class ProbeRun(ABC):
         self._unix_s = target.clock.unix_s() + (request.due_ns - self._began_ns) / 1e9
 
     async def send(self) -> ProbeResult:
-        """Send the request and return how it ended. Its session goes on with the answer, or is over without one.
+        """Send the request and return its result. Its session continues with the answer, or ends without one.
 
-        So it is after an answer that calls a tool: there is no result of the tool to send. Raises what failed inside the prober before
-        anything of the answer was received.
+        It also ends after an answer that calls a tool, as there is no tool result to send. Raises faults of the prober from before
+        the first byte of the answer.
         """
         request, target = self.request, self._target
         reserved: tuple[dict[str, float], int] | None = None
@@ -204,7 +204,7 @@ class ProbeRun(ABC):
         return self._result(verdict, self.delivered())
 
     def _result(self, verdict: Verdict, timeline: Timeline) -> ProbeResult:
-        """The result as far as it follows from what was asked; the words of its verdict lose their secrets."""
+        """The result from request, verdict and timeline; secrets in the verdict's text are redacted."""
         request, target = self.request, self._target
         return ProbeResult(
             *(target.spec.name or "", request.workload, request.request_id, self._unix_s, verdict.outcome),
@@ -365,9 +365,9 @@ class LocalRun(ProbeRun):
         return None
 
     def _was_closed_idle(self) -> bool:
-        """Whether the server closed the connection because nothing was written on it yet: by itself, or with a status 408.
+        """True if the server closed the connection because nothing was written on it yet: by itself, or with a status 408.
 
-        The lead learns it, also where the request crossed the end of the connection, which is the target's outcome all the same.
+        The connect lead learns from it, even if the request was sent meanwhile; the outcome is the target's all the same.
         """
         exchange, now_ns = self._exchange, self._target.clock.now_ns()
         is_refused = exchange.broken is not None and exchange.broken.outcome is Outcome.TLS
@@ -415,7 +415,7 @@ class LocalRun(ProbeRun):
         return replace(verdict, detail="; ".join(filter(None, (verdict.detail, impossible, remedy))))
 
     def _remedy(self, refusal: str) -> str:
-        """What to write so that a request is not refused for a field that the server names; "" if it names none."""
+        """Remedy for a refused request: how to configure the field that the server names; "" if it names none."""
         if self._api is CHAT and OTHER_LIMIT.search(refusal):
             return "the next request has that instead; `max_tokens: null` in `sampling` does it from the first one on"
         sent = (name for name, value in self.request.sampling.items() if value is not None)
@@ -528,7 +528,7 @@ class LocalRun(ProbeRun):
 
 
 def begin_ns(target: Target, due_ns: int, began_ns: int) -> int:
-    """When a probe that was begun at `began_ns` was to be begun: a `connect_lead` before its due time, unless that had passed."""
+    """Planned begin of a probe that began at `began_ns`: a `connect_lead` before its due time, unless that had passed."""
     return due_ns - round(target.spec.connect_lead * 1e9) if began_ns < due_ns else due_ns
 
 

@@ -30,7 +30,7 @@ class ProbeRecorder:
         self._registry = registry
 
     def observe(self, observed: ObservedTarget) -> "TargetProbes":
-        """The probes of one target."""
+        """Create the series of one target's probes."""
         return TargetProbes(self._registry, observed)
 
 
@@ -152,7 +152,7 @@ class TargetProbes(TargetObserver):
             self._registry.show(series.CERT_EXPIRY, result.cert_expiry_unix_s, self._name)
 
     def _declare(self, workload: str, part: Workload, thresholds: dict[str, list[float]], *, streamed: bool) -> None:
-        """thresholds: seconds by signal, each of which is a bound of its histogram."""
+        """Create the series of a workload. thresholds: seconds by signal, each of which is a bound of its histogram."""
         registry, key = self._registry, (self._name, workload)
         workload_bounds = self._bounds[workload] = {
             declared.name: bounds(scale, thresholds.get(signal, ())) for declared, signal, scale in _REFINED

@@ -103,17 +103,17 @@ class Session:
             await asyncio.wait([reader])
 
     def page_read(self, reading: PageReading | None) -> None:
-        """The metrics page was read."""
+        """Store a reading of the metrics page; None, an unreadable page, is skipped."""
         if reading is not None:
             self.readings.append((reading.at_ns, reading.signals))
             self._first_reading.set()
 
     def gpus_read(self, devices: Sequence[GpuReading]) -> None:
-        """The GPUs that serve the target were read."""
+        """Store a reading of the GPUs that serve the target."""
         self.gpus.append((self.clock.now_ns(), devices))
 
     def engine_changed(self, change: EngineChange) -> None:
-        """The engine restarted or changed."""
+        """Store a restart or change of the engine, as text."""
         self.changes.append("restarted" if change.kind == "restart" else change.text())
 
     def described(self) -> Described:

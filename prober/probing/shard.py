@@ -37,7 +37,7 @@ class Shard:
         return cls(index, count)
 
     def has(self, key: str) -> bool:
-        """Whether the target with this key belongs to this shard."""
+        """True if the target with this key belongs to this shard."""
         return shard_of(key, self.count) == self.index
 
     def __str__(self) -> str:

@@ -74,23 +74,23 @@ class Identity:
 
 
 class BudgetKeeper(Protocol):
-    """Keeps what targets spend of their budgets where a restart finds it."""
+    """Saves what targets spend of their budgets, so that a restart finds it."""
 
     def enter(self, target: "Target") -> None:
-        """Count what this target has spent before, and keep what it spends."""
+        """Count what this target spent earlier, and save what it spends from now on."""
 
     def leave(self, target: "Target") -> None:
-        """The target is gone."""
+        """Remove a target."""
 
     def needs_checkpoint(self, key: str) -> None:
-        """The marks of this target are no longer far enough ahead."""
+        """Request a new budget checkpoint of this target."""
 
     async def written(self, within_s: float) -> bool:
-        """Return after the next write; False if nothing can be kept, or not that soon."""
+        """Wait for the next write, at most `within_s`. Returns False if it failed or is still missing."""
 
 
 class Target:
-    """State of one target that outlives its probes. ledger: keeps its budgets, None: nobody does.
+    """State of one target that outlives its probes. ledger: saves its budgets; None: they are not saved.
 
     identity: as the last look-up found it; None before the first one
     unidentified: why the last look-up found no identity, None if it did
@@ -99,7 +99,7 @@ class Target:
     has_answered: it has answered an HTTP request, with whatever status; also one of an earlier process, if that is in the store
     is_refusing: `starting`, because it refuses connections and has never answered
     reason: of the state, as the latest probe that made it ended, or as its health page says; "" if it is `ready`
-    is_ending: somebody is ending its server and has said so; its state is `draining`, and what fails is no failure of it
+    is_ending: the end of its server was announced; its state is `draining`, and failures do not count
     refused_fields: fields of requests that the target has refused and null removes; copies (`beside`) share them
     worker: number of this process if it is a worker; 0: the prober itself
     prompt_calibration: its first requests are sample prompts that tell how its server counts tokens; None: none are sent, and a word
@@ -116,12 +116,12 @@ class Target:
         self.unidentified: Verdict | None = None
         self.state, self.reason = TargetState.PENDING, ""
         self.workloads = {name: WorkloadState(name) for probe in spec.probes for name in probe.workload.series}
-        # By schedule: the workloads of which probes are sent whatever is refused, so no later turns of sessions.
+        # By schedule: the workloads whose probes are sent even if others are refused, so no later turns of sessions.
         self._leading_workloads = [
             {name for name, part, _ in probe.workload.shares() if part.turns == 1 or name == part.series[0]}
             for probe in spec.probes
         ]
-        self.paused_unix_s: float | None = None  # since when nobody may probe or sweep it
+        self.paused_unix_s: float | None = None  # begin of the pause, in which it is neither probed nor swept
         self.in_flight = 0
         self.check_turn = asyncio.Lock()  # held by the check of an answer
         slowest = min((probe.rate for probe in spec.probes), default=1.0)
@@ -161,7 +161,7 @@ class Target:
         return until_ns if self.clock.now_ns() < until_ns else None
 
     def end(self, is_ending: bool) -> None:
-        """Its server is being ended, or is not after all."""
+        """Set whether its server is being ended."""
         self.is_ending, self._answers = is_ending, WorkloadState("")
         self.state, self.reason = TargetState.PENDING, ""
         if is_ending:
@@ -207,7 +207,7 @@ class Target:
         return self.identity.dialect if self.identity else DIALECTS.get(self.spec.engine or "", GENERIC)
 
     async def prepare(self, due_ns: int) -> int:
-        """Look the target up if no probe may leave before that, and return when the probe that was due at `due_ns` is due.
+        """Look the target up if the next probe waits for that. Returns the due time of the probe that was due at `due_ns`.
 
         The target's health comes first while it is new, loading or draining, the list of its models while no model is known. For a
         configured model that list is asked once before the first probe, for a short time: it tells engine and path. A due time that
@@ -240,8 +240,8 @@ class Target:
     async def awake(self) -> bool:
         """False while the engine says that it is loading or shutting down, or has not begun to listen.
 
-        Nothing is asked of a target that answers, if only with a refusal. One that fails is asked beside its probes, which do not wait
-        for it; one that is new, loading or draining is asked first, since nothing is measured of it yet.
+        A target that answers, even with a refusal, gets no health check. A failing one is checked beside its probes, which do not
+        wait for it; a new, loading or draining one is checked before its probes.
         """
         if self.is_ending:
             return False
@@ -288,7 +288,7 @@ class Target:
         self._learn(outcome, end, before)
 
     def _learn(self, outcome: Outcome, end: TargetState, before: TargetState) -> None:
-        """What the end of a probe tells of warm-up and identity. before: the state before it"""
+        """Update warm-up and identity after the end of a probe. before: the state before it"""
         if end is TargetState.READY:
             self._was_ready = True
             self._look_up_pause_ns = MIN_LOOK_UP_PAUSE_NS if before is TargetState.FAILING else self._look_up_pause_ns
@@ -312,7 +312,7 @@ class Target:
         return TargetState.REJECTED if TargetState.REJECTED in set().union(*schedules) else TargetState.OVER_BUDGET
 
     def learn_refusal(self, words: str) -> bool:
-        """Whether a refused request tells that the next one needs another field for its limit. All later ones have it."""
+        """True if a refused request tells that the next one needs another field for its limit. All later ones have it."""
         is_meant = self.spec.api == CHAT.name and OTHER_LIMIT.search(words) is not None
         is_new = is_meant and "max_tokens" not in self.refused_fields
         if is_new and not self.worker:
@@ -359,14 +359,14 @@ class Target:
         return next(lacking, None)
 
     async def covered(self, until_ns: int) -> None:
-        """Return once all that is set aside is kept, or cannot be; at `until_ns` at the latest."""
+        """Wait until all reserved amounts are saved, or saving fails, at most until `until_ns`."""
         while self.ledger is not None and not all(budget.is_durable for budget in self.budgets.values()):
             left_s = (until_ns - self.clock.now_ns()) / 1e9
             if left_s <= 0 or not await self.ledger.written(left_s):
                 return
 
     def settle(self, reserved: tuple[dict[str, float], int], prompt_tokens: int, output_tokens: int) -> None:
-        """Replace what was set aside by what was used."""
+        """Replace the reserved amounts by the used ones."""
         used, (amounts, at_ns) = self.amounts(prompt_tokens, output_tokens), reserved
         for kind, amount in amounts.items():
             self.budgets[kind].settle(amount, used[kind], at_ns)
@@ -391,19 +391,19 @@ class Target:
 
     @property
     def _is_asked_first(self) -> bool:
-        """Nothing is measured of it before it was asked for its health."""
+        """True if the next probe waits for a health check."""
         return self.state is TargetState.PENDING or self.state in SILENT_STATES or self.starting_until_ns is not None
 
     @property
     def _is_looked_up_first(self) -> bool:
-        """No probe leaves before a look-up: the model is unknown, or there was none yet and the configuration leaves gaps."""
+        """True if the next probe waits for a look-up: the model is unknown, or there was none yet and the configuration has gaps."""
         if self.identity is not None or self.spec.model is None:
             return self.identity is None
         is_complete = self.spec.engine is not None and self.endpoint.base_path.endswith("/v1")
         return self._looked_up_ns is None and not is_complete
 
     async def _prepare(self) -> int:
-        """Ask for health and models as far as no probe may leave before that, and return when that began."""
+        """Run the health check and look-up that the next probe waits for, and return the time at which that began."""
         began_ns = self.clock.now_ns()
         if await self.awake() and self._is_looked_up_first:
             await asyncio.shield(self._look_up(MODELS_TIMEOUT_S if self.spec.model is None else FIRST_PROBE_DELAY_S))
@@ -484,7 +484,7 @@ class Target:
             self._answers = WorkloadState("")
 
     async def _identify(self, timeout_s: float) -> Verdict | None:
-        """Look the target up, and keep what was known of it if the answers tell nothing."""
+        """Look the target up; keep the known identity if the answers give none."""
         try:
             found = await self._ask_models(timeout_s)
         finally:

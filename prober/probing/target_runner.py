@@ -60,7 +60,7 @@ class Names:
         return not keys
 
     def is_taken(self, name: str, key: str) -> bool:
-        """Whether another target goes by the name."""
+        """True if another target goes by the name."""
         return not self._keys.get(name, set()) <= {key}
 
     def keys(self, name: str) -> set[str]:
@@ -75,7 +75,7 @@ class RunnerContext:
     features: in the order in which their observers hear of a target
     forget: removes all series of a name
     instance: makes the schedules of two probers different
-    end_notice_s: how long after the end of a server it may be told that somebody ended it; 0: it never is
+    end_notice_s: seconds after the end of a server in which its announcement may arrive; 0: there is none
     has_answered_before: whether an earlier process had an answer of a target, so that refused connections are no start
     """
 
@@ -104,7 +104,7 @@ class TargetRunner:
         self._logged_state, self._logged_token_problem = self.target.state, ""
         self._logged_workloads: dict[str, TargetState] = {}  # those that differed from their target
         self._models: set[str] = set()  # that its server named, MAX_MODELS + 1 at most
-        self.first_answers: FirstAnswers | None = None  # if the first answer is told with those of other targets
+        self.first_answers: FirstAnswers | None = None  # if its first answer is part of an event of several targets
         self._is_started = False
         self._start: asyncio.TimerHandle | None = None
         self._schedules: list[asyncio.Task[None]] = []
@@ -159,7 +159,7 @@ class TargetRunner:
             await asyncio.gather(*late, return_exceptions=True)
 
     def remove(self) -> None:
-        """The target is gone: its series and its observers go too."""
+        """Remove the target's series and its observers."""
         self._context.budgets.leave(self.target)
         if self._observed is not None:
             self._release(self._observed)
@@ -176,7 +176,7 @@ class TargetRunner:
         self._tell(text, text)
 
     def end(self, is_ending: bool) -> None:
-        """Its server is being ended: send nothing from now on, and count no failure of what is under way. Or it is not after all."""
+        """Stop sending, and count no failure of probes under way, as its server is being ended; False: go on after all."""
         if is_ending == self.target.is_ending:
             return
         self.target.end(is_ending)
@@ -202,12 +202,12 @@ class TargetRunner:
             log.debug("target=%s workload=%s outcome=%s %s", name, result.workload, result.outcome, result.detail)
 
     def gpus_read(self, devices: Sequence[GpuReading], driver: str) -> None:
-        """The GPUs that serve the target were read."""
+        """Pass a reading of the GPUs that serve the target to its observers."""
         if self._observed is not None:
             self._observed.gpus_read(devices, driver)
 
     def starting_since_and_until_unix_s(self) -> tuple[float, float] | None:
-        """Since when a target that refuses connections is waited for, and until when that is no failure; None for others."""
+        """(begin of the wait for a target that refuses connections, time from which that is a failure); None for others."""
         target, clock = self.target, self._context.clock
         until_ns = target.starting_until_ns
         if not target.is_refusing or until_ns is None or target.waiting_since_ns is None:
@@ -230,7 +230,7 @@ class TargetRunner:
         self._schedules.append(self._context.supervisor.start(task, work, of))
 
     def _inherit(self, before: "TargetRunner") -> None:
-        """A changed target is the same target: its observers, its budgets, its warm-up and its pause stay."""
+        """Take over observers, budgets, warm-up and pause from the runner of the previous configuration."""
         self._observed, before._observed = before._observed, None
         self.target.paused_unix_s = before.target.paused_unix_s
         for kind, budget in self.target.budgets.items():
@@ -246,7 +246,7 @@ class TargetRunner:
         self.target.inherit(before.target)
 
     def _take_name(self, name: str) -> None:
-        """Go by this name; under a new one the target is observed from the beginning."""
+        """Use this name for the series; a new name gets new observers."""
         before = self._observed
         if before is not None and before.name == name:
             return
@@ -332,7 +332,7 @@ class TargetRunner:
         self._take(await self._unless_ended(result))
 
     async def _unless_ended(self, result: ProbeResult | None) -> ProbeResult | None:
-        """The result; `cancelled` if the probe failed because somebody ended the server, which may be told a moment later."""
+        """The result; `cancelled` if the probe failed because the server was ended, which may be announced a moment later."""
         if result is None or result.outcome not in BAD:
             return result
         if result.outcome in GONE and self._context.end_notice_s and not self.target.is_ending:
@@ -360,7 +360,7 @@ class TargetRunner:
             )
 
     def _log_changes(self, result: ProbeResult | None) -> None:
-        """Log changes of the state and of workloads without data, and what is wrong with the token file.
+        """Log changes of the state and of workloads without data, and problems of the token file.
 
         A workload has a line of its own once another one is answered or fails: if all of them give no data, the state says so.
         """

@@ -21,12 +21,12 @@ from prober.probing.probe import LocalRun, always
 from prober.probing.target import Target
 
 BEAT_S = 0.1
-MAX_SILENT_BEATS = 10  # without a message of the prober; then its requests are cut, as nobody guards the target
+MAX_SILENT_BEATS = 10  # without a message of the prober; then its requests are cut, as no guard protects the target
 log = logging.getLogger(__name__)
 
 
 class Worker:
-    """Sends what it is told to, and reports how each request ended."""
+    """Sends the requests of its channel, and reports the result of each."""
 
     def __init__(self, number: int, clock: Clock) -> None:
         self._number, self._clock = number, clock

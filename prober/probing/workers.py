@@ -63,7 +63,7 @@ class WorkerProcess:
             raise WorkersUnavailable(f"worker {self.number} does not start ({await self.end(CLOSE_S)})")
 
     def clock_offset(self) -> Offset:
-        """Its clock minus the prober's, now."""
+        """The worker's clock minus the prober's, now."""
         return Offset(0, 0)
 
     def clock_text(self) -> str:
@@ -126,7 +126,7 @@ class Workers:
         self._processes = []
 
     def launch(self, target: Target, request: Request, may: Callable[[], bool] = always) -> ProbeRun:
-        """Begin a probe. Sample prompts, which calibrate the target here, are sent from here, and what has no session is not sent."""
+        """Begin a probe. Sample prompts, and requests that wait for a session, stay in this process."""
         if (
             not self.count
             or target.probed_identity is None
@@ -202,7 +202,7 @@ class Workers:
 
 
 class WorkerRun(ProbeRun):
-    """A probe that a worker sends. Budgets are kept here."""
+    """A probe that a worker sends. Its budgets are accounted in this process."""
 
     answer: str | None = None
     first_ns: int | None = None
@@ -242,13 +242,13 @@ class WorkerRun(ProbeRun):
             raise
 
     def end(self, result: ProbeResult, answer: str | None) -> None:
-        """The worker reports the result and the answer."""
+        """Complete the probe with the result and answer that the worker reports."""
         self.answer, self._timeline, self.first_ns = answer, result.timeline, result.timeline.first_ns
         if not self._ended.done():
             self._ended.set_result(result)
 
     def lose(self, why: str) -> None:
-        """The worker is gone; nothing is known of the request, which may have been sent."""
+        """Complete the probe without its worker, which ended; the request may have been sent."""
         self._may_be_sent = self._process is not None and self.request.due_ns <= self._target.clock.now_ns()
         if not self._ended.done():
             self._ended.set_result(self._completed(Verdict(Outcome.INVALID, why)))
@@ -265,7 +265,7 @@ class WorkerRun(ProbeRun):
             self._may_be_sent = self.request.due_ns <= self._target.clock.now_ns()
 
     def _adopted(self, result: ProbeResult) -> ProbeResult:
-        """The result of the worker with what only the prober knows."""
+        """The result of the worker, completed with values that only the prober has."""
         target, process = self._target, self._process
         if process is not None and process.node:
             error_s, limit_s = self._offset.error_ns / 1e9, target.spec.max_send_lag

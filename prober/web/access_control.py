@@ -37,7 +37,7 @@ def host_name(header: str) -> str | None:
 
 
 def is_private(name: str) -> bool:
-    """Whether it is an address, a name without a dot, or below PRIVATE: no public site can have it."""
+    """True if it is an address, a name without a dot, or below PRIVATE: no public site can have it."""
     return "." not in name or name.endswith(PRIVATE) or ip_address(name) is not None
 
 
@@ -92,7 +92,7 @@ class AccessControl:
     """Access control of one site; `middleware` runs before its handlers.
 
     origins: (scheme, authority) of additional addresses of the site.
-    admin: whether actions are allowed. ready: result of `/-/ready`. silent_s: since when the measuring loop has not answered.
+    admin: whether actions are allowed. ready: result of `/-/ready`. silent_s: seconds since the measuring loop last answered.
     now: clock in seconds. names: host names of the prober.
     """
 
@@ -285,7 +285,7 @@ class AccessControl:
 
 
 def _is_local(host: str) -> bool:
-    """Whether the host is an IP address or localhost, which no other site can have."""
+    """True if the host is an IP address or localhost, which no other site can have."""
     name = host_name(host) or ""
     return name == "localhost" or ip_address(name) is not None
 

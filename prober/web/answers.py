@@ -1,6 +1,6 @@
-"""Answers of the site: rendered one after the other, given to all who ask for the same within a second, and written as clients read.
+"""Answers of the site: rendered one at a time, shared by equal requests within a second, and written as fast as clients read.
 
-A large answer is held compressed, once for all who read it: for a client that takes no gzip it is unpacked in slices as it reads.
+A large answer is held compressed, once for all its readers; for a client without gzip it is unpacked in slices as it reads.
 """
 
 import asyncio
@@ -71,9 +71,9 @@ def _compressed(compressor: Any, pieces: Sequence[bytes]) -> bytes:
 
 
 class Lane:
-    """Makes answers one at a time, and gives each to all who ask for it until FRESH_S after it was made.
+    """Makes answers one at a time, and shares each with all requests for it until FRESH_S after it was made.
 
-    share: of the time that making may take; each answer is followed by a pause
+    share: share of the time in which answers may be made, by a pause after each
     """
 
     def __init__(self, share: float) -> None:
@@ -95,7 +95,7 @@ class Lane:
         return await asyncio.shield(task)
 
     def forget(self) -> None:
-        """Give no answer again that was made, or begun, before now."""
+        """Discard the answers that were made or begun before now."""
         self._answers.clear()
 
     async def _make(self, make: Callable[[], Awaitable[web.StreamResponse]]) -> web.Response:
@@ -132,7 +132,7 @@ class Answers:
 
     @web.middleware
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Answer a request, from what was made a moment ago if it changes nothing."""
+        """Answer a request; one that changes nothing may get an answer made for another one within a second."""
         target, path = request.rel_url.raw_path_qs, request.path.removeprefix(self._prefix)
         if len(target) > MAX_TARGET_BYTES:
             return web.Response(status=414, text=f"the address has more than {MAX_TARGET_BYTES:,} bytes\n")
@@ -142,7 +142,7 @@ class Answers:
             is_refused = HTTPStatus.BAD_REQUEST <= answer.status < HTTPStatus.INTERNAL_SERVER_ERROR
             if request.method not in ("GET", "HEAD", "OPTIONS") and not is_refused:
                 for lane in (self._scrapes, self._views):
-                    lane.forget()  # whoever acts sees what it did
+                    lane.forget()  # so that the next answer shows the effect of the action
         elif path == "/metrics":
             form = choose_form(",".join(request.headers.getall("Accept", ())))
             answer = await self._scrapes.get(form, lambda: handler(request))
@@ -152,7 +152,7 @@ class Answers:
 
 
 class Delivery(web.StreamResponse):
-    """A complete response, written as fast as its client reads; one that stalls ends it with TimeoutError.
+    """A complete response, written as fast as its client reads; a client that stalls ends it with TimeoutError.
 
     gzip: whether the client takes it compressed
     """
@@ -181,7 +181,7 @@ class Delivery(web.StreamResponse):
 
 
 def takes_gzip(accept: str) -> bool:
-    """Whether an Accept-Encoding names gzip without excluding it by a weight of 0 (RFC 9110, 12.5.3)."""
+    """True if an Accept-Encoding names gzip without excluding it by a weight of 0 (RFC 9110, 12.5.3)."""
     for part in accept.lower().split(","):
         name, *parameters = (word.strip() for word in part.split(";"))
         if name in ("gzip", "x-gzip"):

@@ -30,7 +30,7 @@ class Passwords:
         self._thread = ThreadPoolExecutor(1, "passwords", initializer=_lower_priority)
 
     def is_known(self, users: dict[str, str], user: str, password: str) -> bool:
-        """Whether this password was correct before, for the user's current hash."""
+        """True if this password was correct before, for the user's current hash."""
         digest = self._digest(user, users.get(user, ""), password)
         if digest not in self._known:
             return False
@@ -38,7 +38,7 @@ class Passwords:
         return True
 
     async def is_correct(self, users: dict[str, str], user: str, password: str) -> bool:
-        """Whether the user has this password. Unknown users take the same time. Raises TooMany."""
+        """True if the user has this password. Unknown users take the same time. Raises TooMany."""
         if self._waiting >= MAX_WAITING:
             raise TooMany(1.0, "too many password checks")
         hashed = users.get(user) or max(users.values(), key=lambda hashed: int(hashed.split("$")[2]))
@@ -65,7 +65,7 @@ class Passwords:
 
 
 def _matches(password: str, hashed: str) -> bool:
-    """Whether the password has this hash, compared in constant time by the library."""
+    """True if the password has this hash, compared in constant time by the library."""
     import bcrypt  # here, as most probers have no passwords
 
     try:

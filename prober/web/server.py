@@ -1,4 +1,4 @@
-"""The server of the pages: a thread with an event loop of its own, so that the loop that measures serves nobody.
+"""The web server: a thread with its own event loop, isolated from measurement.
 
 Connections are limited in number, in total and per client. Beyond a limit a new one replaces the one that has been silent longest;
 where none has been silent for a while, only its health checks are answered. Connections are accepted as fast as the thread's share of
@@ -104,7 +104,7 @@ class Connection(web.RequestHandler):
                 self._accepted.shutdown(socket.SHUT_RDWR)
 
     def request_received(self) -> None:
-        """A request is complete."""
+        """Mark the connection as busy: a request is complete."""
         self.is_busy = True
 
     def response_sent(self) -> None:
@@ -206,7 +206,7 @@ class PageServer:
             await asyncio.sleep(min(MAX_PAUSE_S, max(0.0, pause_s)))
 
     def _admit(self, connection: Connection) -> None:
-        """Add the connection, with another one closed for it beyond a limit."""
+        """Add the connection; beyond a limit, close another one for it."""
         crowd = [other for other in self.open_connections if other.client_key == connection.client_key]
         if len(crowd) < MAX_OPEN_PER_CLIENT:
             crowd = list(self.open_connections) if len(self.open_connections) >= MAX_OPEN else []
@@ -293,5 +293,5 @@ def _listening(family: int, address: Any, *, dualstack_ipv6: bool = False) -> so
 
 
 def is_reachable(host: str | None) -> bool:
-    """Whether other machines can reach a listener on this address."""
+    """True if other machines can reach a listener on this address."""
     return host is None or not is_loopback(host)

@@ -84,7 +84,7 @@ class Site:
 
     @property
     def admin(self) -> bool:
-        """Whether actions are allowed."""
+        """True if actions are allowed."""
         return self._api.admin
 
     @admin.setter
@@ -138,7 +138,7 @@ class Site:
                 return await handler(request)
             finally:
                 if request.method not in SAFE_METHODS:
-                    self.views.forget()  # whoever acts sees what it did
+                    self.views.forget()  # so that the next page shows the effect of the action
 
         async def handle(request: web.Request) -> web.StreamResponse:
             if self._measuring is None:
@@ -148,7 +148,7 @@ class Site:
         return handle
 
     def _silent_s(self) -> float:
-        """For how long the loop that measures has not answered the question whether it runs; each call asks, unless it was asked."""
+        """Seconds since the measuring loop was asked whether it runs and did not answer; each call asks, unless an answer is due."""
         if self._measuring is None:
             return 0.0
         if self._asked_s is not None:

@@ -18,7 +18,7 @@ _Key = tuple[str, str, int]
 
 
 class Snapshots:
-    """Takes one snapshot after the other. Every step of it takes well below a millisecond, and then the event loop is released."""
+    """Takes snapshots one after the other, in steps well below a millisecond, between which other tasks run."""
 
     def __init__(self, views: Views, context: RunnerContext) -> None:
         self._views, self._context = views, context

@@ -100,7 +100,7 @@ class SloAnswer(Answer):
 
     @property
     def word(self) -> str:
-        """The state."""
+        """The state as the page shows it."""
         return SLO_STATES[self.state][1]
 
     @property
@@ -110,7 +110,7 @@ class SloAnswer(Answer):
 
     @property
     def objective_words(self) -> str:
-        """As `99% of TTFT ≤ 500 ms`."""
+        """The objective as text, such as `99% of TTFT ≤ 500 ms`."""
         threshold = f" ≤ {format_duration(self.threshold)}" if self.threshold is not None else ""
         return f"{self.objective * 100:.6g}% of {signal_name(self.signal)}{threshold}"
 
@@ -140,7 +140,7 @@ class ShiftAnswer(Answer):
 
     @property
     def words(self) -> str:
-        """As `p50 ×1.31 [1.24, 1.39]`."""
+        """The shift as text, such as `p50 ×1.31 [1.24, 1.39]`."""
         return f"p{self.q * 100:g} ×{self.ratio:.3g} [{self.lower:.3g}, {self.upper:.3g}]"
 
 
@@ -435,7 +435,7 @@ class TargetAnswer(Answer):
 
     @property
     def concern(self) -> ConcernAnswer:
-        """The most important fact."""
+        """The most important fact about the target."""
         missed = [slo for slo in self.slos if slo.state == "missed"]
         without_data = [slo for slo in self.slos if slo.state == "no_data"]
         drifted = [drift for drift in self.drift if drift.active]
@@ -485,7 +485,7 @@ def _slo_names(slos: Sequence[SloAnswer]) -> str:
 
 
 def attention(concerns: Sequence[ConcernAnswer]) -> list[ConcernAnswer]:
-    """The concerns of targets that need attention; if none does, of those without a verdict."""
+    """Concerns of the targets that need attention; if none does, those of targets without a verdict."""
     not_good = [concern for concern in concerns if concern.kind != "good"]
     return [concern for concern in not_good if concern.kind in ("bad", "few")] or not_good
 

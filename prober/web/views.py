@@ -345,7 +345,7 @@ def why_no_latency(view: TargetAnswer, *, has_earlier: bool, done: int, warm_up:
 
 
 async def _matching(filter_text: str, targets: Sequence[Ranked]) -> Sequence[Ranked]:
-    """The targets with every word of the filter in the text of their card."""
+    """The targets whose card contains every word of the filter."""
     filter_words = filter_text.lower().split()[:MAX_FILTER_WORDS]
     if not filter_words:
         return targets

@@ -38,7 +38,7 @@ class Loaded:
 
     @property
     def authenticates(self) -> bool:
-        """Whether clients must authenticate."""
+        """True if clients must authenticate."""
         config = self.config
         return config is not None and (bool(config.basic_auth_users) or config.tls_server_config.certificate_required)
 
@@ -55,7 +55,7 @@ class Loaded:
         return listed if self.authenticates else f"{listed}, no users"
 
     def admits(self, certificate: Mapping[str, Any] | None) -> bool:
-        """Whether a client certificate, as Python returns it, has an allowed name."""
+        """True if a client certificate, as Python returns it, has an allowed name."""
         allowed = self.config and self.config.tls_server_config.client_allowed_sans
         if allowed is None:
             return True
@@ -108,7 +108,7 @@ class WebFile:
         return self._logged if self.now.is_locked else ""
 
     async def current(self) -> Loaded:
-        """Current configuration, reloaded if a file changed; while it is read, that of before. For several event loops."""
+        """Current configuration, reloaded if a file changed; during the reload, the last one. Several event loops may call it."""
         if self._path is not None and not self._is_reading and self._due():
             self._is_reading = True
             try:

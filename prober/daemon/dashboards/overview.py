@@ -80,7 +80,7 @@ ANY_IS_BAD = ((None, GREEN), (1, RED))
 ANY_IS_ODD = ((None, GREEN), (1, ORANGE))
 OF_LIMIT = ((None, GREEN), (0.8, YELLOW), (1, RED))
 TREND = ((None, "transparent"), (1.5, YELLOW))
-# 0 left is no overdraft: so few events yet that they allow not one bad.
+# 0 left is no overdraft: there may be too few events to allow one bad event.
 LEFT_STEPS = ((None, RED), (0, ORANGE), (1, "transparent"))
 SOON = ((None, RED), (6 * 3_600, ORANGE), (3 * 86_400, "transparent"))
 SLO_NAMES = (("met", "met"), ("no_data", "no data"), ("missed", "missed"))
@@ -299,7 +299,7 @@ def _headroom() -> Panel:
 
 
 def _incidents() -> Panel:
-    """Counts by kind, so that it stays readable for any number of targets."""
+    """Panel of incidents, counted by kind, so that it stays readable for any number of targets."""
 
     def changes(what: str) -> str:
         return f"sum(max by (target) (increase({engines_series.ENGINE_CHANGES}{{{TARGET},what{what}}}[{STEP}])) > bool 0) or {KNOWN}"

@@ -59,7 +59,7 @@ def health() -> list[Panel]:
 
 
 def timestamps() -> list[Panel]:
-    """Source of the times of arrival, and how much later the prober reads."""
+    """Source of arrival times, and delay from a packet's arrival to its reading."""
     by_quantile = [
         Query(
             quantile(q, own_series.RECEIVE_DELAY, "instance", 'instance!=""', STEP),

@@ -1,7 +1,7 @@
 """The templates, compiled once, and their rendering in pieces.
 
-Every value is escaped, and its unprintable characters are replaced, by the environment and not by the templates: a value that
-somebody forgets to treat cannot become markup. `ready_made` is the only place where markup from elsewhere is let through.
+Every value is escaped, and its unprintable characters are replaced, by the environment and not by the templates, so that no value
+can become markup by an omission. `ready_made` is the only place where ready markup passes.
 """
 
 import re

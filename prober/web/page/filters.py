@@ -49,7 +49,7 @@ def page_link(page: PageView, /, **changed: str) -> str:
 
 
 def outcome_choices(page: PageView) -> list[tuple[str, str]]:
-    """(value, words) of the filters by outcome: all, those that failed, and the one that is chosen."""
+    """(value, words) of the filters by outcome: all probes, failed ones, and the chosen outcome."""
     chosen = page.probe_filter.outcome
     named = [("", "all"), (FAILED, "failed")]
     return named if chosen in dict(named) else [*named, (chosen, chosen)]

@@ -17,7 +17,7 @@ MAX_NAME_CHARS = 200
 
 @dataclass(frozen=True, slots=True)
 class ProbeFilter:
-    """Which probes a reader asks for.
+    """Filter of the probes on a page.
 
     outcome: an outcome, FAILED for all that count against the target, empty for any
     workload: empty for any
@@ -28,7 +28,7 @@ class ProbeFilter:
 
     @classmethod
     def of_query(cls, query: Mapping[str, str]) -> "ProbeFilter":
-        """From the parameters `outcome` and `workload`. Raises ValueError with the remedy."""
+        """Filter from the parameters `outcome` and `workload`. Raises ValueError with the remedy."""
         outcome, workload = query.get("outcome", ""), query.get("workload", "")
         if outcome not in ("", FAILED, *Outcome):
             known = ", ".join((FAILED, *Outcome))
@@ -39,11 +39,11 @@ class ProbeFilter:
 
     @property
     def takes_all(self) -> bool:
-        """Whether no probe is left out."""
+        """True if the filter includes every probe."""
         return not self.outcome and not self.workload
 
     def takes(self, result: ProbeResult) -> bool:
-        """Whether the reader asks for this probe."""
+        """True if the filter includes this probe."""
         has_outcome = result.outcome in BAD if self.outcome == FAILED else self.outcome in ("", result.outcome)
         return has_outcome and self.workload in ("", result.workload)
 
@@ -64,7 +64,7 @@ class PageView:
     page: number of this page, from 1, of `pages`
     trusted: the prober trusts its own timing
     receive_delay: p99 of how much later than the kernel's stamp bytes were read, in seconds; None before the first read
-    reads: number of reads since the start that the kernel has stamped, and that only this process has
+    reads: (stamped by the kernel, stamped by this process only) numbers of reads since the start
     admin: actions are enabled
     shard: of this prober, as 1/3; empty without shards
     configured: number of targets of all shards
