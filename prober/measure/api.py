@@ -11,13 +11,13 @@ from prober.measure.request import Request
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """An API.
+    """An API of a target, such as chat completions.
 
     path: below the base path
     parse_event: event name and data to a chunk; raises Malformed
     parse_answer: body of an answer that is not streamed to a chunk; raises Malformed
     end_event: the event that ends the answer, whether or not the engine sends `[DONE]`; "" without one
-    can_force_length: engines that can be forced to a length can be so with this API
+    can_force_length: engines that can force the length of an answer can do so with this API
     headers: names in small letters and values that every request needs, also the look-up of models
     """
 

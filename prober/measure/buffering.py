@@ -29,7 +29,7 @@ BUFFERED_SHARE, STREAMED_SHARE = 0.8, 0.2  # of the held-back answers in the win
 
 
 def is_held_back(timeline: Timeline) -> bool | None:
-    """Whether an answer was held back: all of its content came at once, or its median flush has at least MIN_CHUNKS chunks.
+    """True if an answer was held back: all of its content came at once, or its median flush has at least MIN_CHUNKS chunks.
 
     The median, since a reader that is late now and then makes a few large flushes among many small ones. Chunks and not tokens are
     counted: an engine that puts several tokens into a chunk holds nothing back. None if a busy machine may have done it: few tokens

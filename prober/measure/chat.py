@@ -59,7 +59,7 @@ class Usage(NamedTuple):
     reasoning_tokens: int | None = None
 
     def over(self, earlier: "Usage") -> "Usage":
-        """These counts, with those of an earlier report of the same answer where they say nothing."""
+        """The counts, with missing ones from an earlier report of the same answer."""
         if earlier[2] is None and earlier[3] is None and self[0] is not None and self[1] is not None:
             return self  # as usual: every report has the same counts
         return Usage(*(old if new is None else new for new, old in zip(self, earlier, strict=True)))
@@ -76,9 +76,9 @@ class Chunk(NamedTuple):
     choice: index of the choice that the chunk belongs to
     is_end: the API ends its answers with this event
     calls: pieces of tool calls
-    is_whole: of a whole answer, which a stream has sent in pieces before
+    is_whole: the event repeats the whole answer, which the stream has sent in pieces
     begins_reasoning: a block of reasoning begins here, which may stay without text
-    hides_reasoning: tells of reasoning that is encrypted, redacted, a summary, or signed, whose text may be a summary
+    hides_reasoning: reports reasoning that is encrypted, redacted, a summary, or signed, whose text may be a summary
     """
 
     has_content: bool = False
@@ -239,7 +239,7 @@ def _content(message: dict[str, Any]) -> tuple[str, str]:
 
 
 def _hides_reasoning(message: dict[str, Any]) -> bool:
-    """Whether OpenRouter's details or LiteLLM's blocks tell of reasoning whose tokens are not the text beside them."""
+    """True if OpenRouter's details or LiteLLM's blocks tell of reasoning whose tokens are not the text beside them."""
     details = message.get("reasoning_details") or message.get("thinking_blocks")
     return type(details) is list and any(
         isinstance(detail, dict) and (bool(detail.get("signature")) or detail.get("type") in _HIDDEN)

@@ -41,7 +41,7 @@ class EngineHistogram:
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
-    """Identity of an engine. What the engine chose is made one printable line, and cut.
+    """Identity of an engine. Texts of the engine are made one printable line, and cut.
 
     flags: settings from info series, by the engine's own names; values that differ between ranks are joined by `|`
     """

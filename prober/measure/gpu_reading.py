@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class ThrottleReason(StrEnum):
-    """Reasons for a clock below the maximum. Idle is none: no work is slowed down."""
+    """Reasons for a clock below the maximum. Idle is not one: no work is slowed down."""
 
     POWER_CAP = "power_cap"  # the driver enforces the power limit
     POWER_BRAKE = "power_brake"  # the board or the power supply demands an immediate reduction
@@ -56,11 +56,11 @@ class GpuReading:
 
 
 def serves(device: GpuReading, chosen: tuple[int | str, ...]) -> bool:
-    """Whether `chosen` (indices, UUIDs, "all") contains the device; a partition is chosen by its UUID or that of its GPU."""
+    """True if `chosen` (indices, UUIDs, "all") contains the device; a partition is chosen by its UUID or that of its GPU."""
     return "all" in chosen or device.index in chosen or device.uuid in chosen or device.parent in chosen
 
 
 def without_parts(devices: Sequence[GpuReading]) -> list[GpuReading]:
-    """The devices without partitions of a device that is among them, so that a count has nothing twice."""
+    """The devices without partitions of a device that is among them, so that nothing is counted twice."""
     entire = {device.uuid for device in devices if device.partition is None}
     return [device for device in devices if device.parent not in entire]

@@ -97,7 +97,7 @@ def _message(message: dict[str, Any]) -> Chunk:
 
 
 def _is_thinking(block: Any) -> bool:
-    """Whether a content block is of thinking; it has no text if it is redacted, or if its display is omitted."""
+    """True if a content block is of thinking; it has no text if it is redacted, or if its display is omitted."""
     return isinstance(block, dict) and block.get("type") in ("thinking", "redacted_thinking")
 
 

@@ -1,7 +1,7 @@
 """Names that others choose: models, adapters, versions, tools, discovered targets, values of labels on pages of others.
 
-They are compared, shown and used as labels as `shown_name` returns them; what identifies something for its owner, such as the id of a
-model in a request, is sent as it was written.
+They are compared, shown and used as labels as `shown_name` returns them; identifiers that go back to their owner, such as the id of a
+model in a request, are sent unchanged.
 """
 
 import unicodedata
@@ -13,7 +13,7 @@ MAX_MARKS = 8  # combining marks on one letter; the scripts in use need five
 
 
 def shown_name(value: object, max_chars: int = MAX_NAME_CHARS) -> str:
-    """The name on one line, of at most `max_chars`, with nothing that controls, hides or piles up; "" if it is no text.
+    """The name on one line, of at most `max_chars`, without control or invisible characters and piles of marks; "" if it is no text.
 
     The shown form of a shown name is the same.
     """

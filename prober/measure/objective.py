@@ -32,7 +32,7 @@ class Slo:
 
     @property
     def text(self) -> str:
-        """As it is written on the command line: ttft<0.5s:99%."""
+        """The objective as on the command line, such as ttft<0.5s:99%."""
         threshold = "" if self.threshold_s is None else f"<{self.threshold_s:g}s"
         return f"{self.signal}{threshold}:{format_percent(self.objective)}"
 

@@ -50,7 +50,7 @@ NEUTRAL = frozenset({Outcome.INVALID, Outcome.CANCELLED, Outcome.OVER_BUDGET, Ou
 ANSWERED = frozenset({Outcome.OK, Outcome.WRONG_ANSWER})
 BAD = frozenset(Outcome) - NEUTRAL - ANSWERED
 # Reasons with which an answer ends, by API and engine: those of a complete one, and those that tell of a failure. One in neither table
-# is a failure too, because nobody can tell whether such an answer is complete. Sources: the API references of OpenAI (chat, Responses:
+# is a failure too, because it is unknown whether such an answer is complete. Sources: the API references of OpenAI (chat, Responses:
 # `status` and `incomplete_details.reason`) and Anthropic (Messages); vLLM's and TGI's `FinishReason`; the references of DeepSeek, Azure
 # and OpenRouter.
 PROPER_REASONS = frozenset(
@@ -183,7 +183,7 @@ def classify(end: ObservedEnd, expected: ExpectedAnswer) -> Verdict:
 
 
 def _server_failure(end: ObservedEnd, engine: str) -> Verdict | None:
-    """The failure that the server itself reports, or that its data are."""
+    """The failure that the server reports, or that its malformed data show."""
     if end.status is not None and (verdict := classify_status(end.status, end.status_detail)):
         return verdict
     if end.error is not None:
@@ -228,9 +228,9 @@ def checked(verdict: Verdict, end: ObservedEnd, problem: str) -> Verdict:
 
 
 def _shortfall(end: ObservedEnd, tokens: int | None) -> str | None:
-    """Says that an answer is shorter than the forced length. Without usage only if its reason is no limit, and chunks are too few.
+    """Text if an answer is shorter than forced, else None. Without usage: only if no limit ended it and it has too few chunks.
 
-    A chunk has a token or more, so as many chunks as tokens were forced are enough; fewer prove nothing where a limit ended them.
+    A chunk has at least one token, so `tokens` chunks are enough; fewer prove nothing if a limit ended the answer.
     """
     if tokens is None:
         return None

@@ -51,7 +51,7 @@ def json_object(payload: bytes) -> dict[str, Any]:
 
 
 def is_json_object(payload: bytes) -> bool:
-    """Whether the payload is a JSON object."""
+    """True if the payload is a JSON object."""
     try:
         json_object(payload)
     except Malformed:
@@ -86,7 +86,7 @@ def first_line(payload: bytes, limit: int = MAX_SERVER_TEXT_CHARS) -> str:
 
 
 def _binary(payload: bytes) -> str:
-    """What the payload is if it is binary data; "" for text."""
+    """Description of a binary payload; "" for text."""
     if not _NO_TEXT.search(payload[:64]):
         return ""
     return "gzip data" if payload.startswith(b"\x1f\x8b") else f"binary data: {payload[:8].hex(' ')} …"
@@ -165,7 +165,7 @@ def _error_in(document: Mapping[str, Any]) -> Any:
 
 
 def _tells_of_failure(document: Mapping[str, Any]) -> bool:
-    """Whether an object without content wraps an error, has the words of one beside a sign of failure, or words and nothing else."""
+    """True if an object without content wraps an error, has an error text beside a sign of failure, or only a text."""
     base = document.get("base_resp")  # MiniMax; its code 0 is a success
     if any(document.get(key) for key in _WRAPPERS if key != "base_resp") or count(base, "status_code"):
         return True
@@ -199,7 +199,7 @@ def _on_one_line(text: str, limit: int = MAX_SERVER_TEXT_CHARS) -> str:
 
 
 def _words(error: Any, depth: int, names: tuple[str, ...] = ()) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Texts that tell of an error, the most telling first, each with the names of the type and the code beside it."""
+    """Error texts, the most specific first, each with the names of the type and the code beside it."""
     if isinstance(error, str):
         if error:
             yield error, names

@@ -4,7 +4,7 @@ import re
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 # Control characters but tab and line feed; soft hyphen; zero-width, directional and other format characters; separators of lines and
-# paragraphs; halves of characters; interlinear annotation; tags; letters and marks that nobody sees (fillers, variation selectors).
+# paragraphs; halves of characters; interlinear annotation; tags; invisible letters and marks (fillers, variation selectors).
 # Left are the few visible format characters of scripts, and one selector of the look of a sign, as in emoji: a row of them is text.
 _HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f"

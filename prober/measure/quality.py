@@ -1,6 +1,6 @@
 """Checks answers against their expectation, of golden prompts, tool calls and formats: a fast wrong answer is a failure.
 
-A check can cost seconds: whoever must not wait runs it elsewhere (`probing.answer_checks`). Regular expressions are RE2's, whose
+A check can take seconds, so `probing.answer_checks` runs it in another process. Regular expressions are RE2's, whose
 time is linear in the answer.
 """
 

@@ -104,7 +104,7 @@ class Recording:
 
     @property
     def is_over(self) -> bool:
-        """Nothing that follows can be part of the answer."""
+        """True if no later data can be part of the answer."""
         return self.ended_ns is not None or self.has_failed
 
     @property
@@ -252,14 +252,14 @@ class Recording:
 
     @property
     def _hides_reasoning(self) -> bool:
-        """Whether the model reasoned in tokens that were not sent: a block without text, or a usage beside no reasoning, says so."""
+        """True if the model reasoned in tokens that were not sent, by a block without text, or a usage without streamed reasoning."""
         is_counted = self.usage is not None and bool(self.usage.reasoning_tokens)
         return self._hidden_tokens != "" or (is_counted and not self.streams_reasoning)
 
     def refuse_impossible_usage(self, request_bytes: int) -> str:
         """Drop a usage that this answer cannot have had. Returns a sentence that says so, "" if there is none.
 
-        Of one that counts more tokens of reasoning than of the answer, which include them, the latter are dropped. A token that a
+        If it counts more reasoning tokens than answer tokens, which include them, the answer tokens are dropped. A token that a
         client receives has a byte at least, and the others (special tokens, hidden reasoning) are bounded by the length
         that was asked for; a prompt has fewer tokens than the request has bytes, but for what a server adds.
         """
@@ -290,7 +290,7 @@ class Recording:
         name, payload = event.name, event.data.strip()
         if name == STRAY:
             self.stray_text = first_line(payload, MAX_STRAY_CHARS)
-            with suppress(Malformed):  # an error that the server wrote into the stream as it is
+            with suppress(Malformed):  # an error that the server wrote into the stream without the syntax of an event
                 self.error = error_of(json_object(payload))
             return
         if payload[:1] != b"{":
@@ -311,7 +311,7 @@ class Recording:
                 self._has_event, self.malformed = True, str(problem)
 
     def _take_chunk(self, at_ns: int, chunk: chat.Chunk, payload: bytes) -> None:
-        """Take what an event says. Raises Malformed."""
+        """Process the content of an event. Raises Malformed."""
         if chunk.is_end:
             self.ended_ns = at_ns
         if chunk.is_whole:  # the pieces before it were all of the answer

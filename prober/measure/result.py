@@ -51,7 +51,7 @@ class ProbeResult:
 
     @property
     def has_prober_fault(self) -> bool:
-        """Whether the prober itself was late or failed, so that its times are not the target's."""
+        """True if the prober itself was late or failed, so that its times are not the target's."""
         return self.outcome is Outcome.INVALID or self.timeline.is_late
 
     @property

@@ -19,7 +19,7 @@ STRAY = b"\0stray"  # a name that no line can give
 
 
 def is_done(data: bytes) -> bool:
-    """Whether the data of an event is `[DONE]`; OpenAI's SDKs ignore what follows it."""
+    """True if the data of an event is `[DONE]`; OpenAI's SDKs ignore what follows it."""
     return data[:MAX_DONE_BYTES].lstrip().startswith(DONE)
 
 

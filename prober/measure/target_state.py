@@ -8,7 +8,7 @@ from prober.measure.outcome import ANSWERED, BAD, Outcome
 
 
 class TargetState(StrEnum):
-    """Whether a target answers, by increasing severity; the values of the label `state` of `llmslo_target_state`."""
+    """State of a target, by increasing severity; values of the label `state` of `llmslo_target_state`."""
 
     READY = "ready"
     PENDING = "pending"  # nothing is known of it yet
@@ -24,21 +24,21 @@ NO_DATA_STATES = frozenset({TargetState.OVER_BUDGET, TargetState.REJECTED})
 UNANSWERED_STATES = NO_DATA_STATES | {TargetState.FAILING}  # what was measured describes the past
 IN_A_ROW = 3  # probes that make a state, at least
 MIN_NS = 2 * 10**9  # between the first and the last of them
-REMEMBERED = 30  # probes of which each with the same end makes it harder to be told from chance
+REMEMBERED = 30  # earlier probes; each with the same end raises the number that a state needs
 STATE_OF_OUTCOME = {
     **dict.fromkeys(ANSWERED, TargetState.READY),
     **dict.fromkeys(BAD - {Outcome.SHED}, TargetState.FAILING),
     Outcome.OVER_BUDGET: TargetState.OVER_BUDGET,
     Outcome.REJECTED: TargetState.REJECTED,
-}  # an outcome that is missing says nothing of the target
+}  # outcomes that are missing here are no evidence about the target
 
 
 @dataclass(slots=True)
 class WorkloadState:
-    """State of the probes of a workload, or of all workloads, which does not follow each of them.
+    """State of a workload's probes, or of those of all workloads. Single probes do not change it.
 
-    A state begins with IN_A_ROW probes in a row over MIN_NS, and one more for each of the same end among the REMEMBERED before them: of
-    a target that fails half of its probes, three failures in a row say nothing. It is over when IN_A_ROW more probes were answered
+    A state begins with IN_A_ROW equal ends in a row over MIN_NS, and one more for each equal end among the REMEMBERED before them: if
+    half of the probes fail, three failures in a row are no evidence. It is over when IN_A_ROW more probes were answered
     than were not, over MIN_NS. From `pending`, an answer and a first probe without data are a state at once.
 
     reason: of the state, "" if it is `ready`; latest: the end of the latest probe
@@ -56,11 +56,11 @@ class WorkloadState:
 
     @property
     def text(self) -> str:
-        """That there is no data, and why, in words."""
+        """Sentence that there is no data, and why."""
         return f"no data of workload {self.workload}: {self.state}: {self.reason}"
 
     def ended(self, end: TargetState, reason: str, now_ns: int) -> None:
-        """A probe ended. end: the state that its outcome speaks for"""
+        """Add the end of a probe. end: the state that its outcome indicates"""
         is_answer, is_first = end is TargetState.READY, self.latest is None
         if end is not self.latest:
             if self.latest is not None and self.state in (TargetState.READY, TargetState.PENDING):

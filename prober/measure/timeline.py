@@ -16,7 +16,7 @@ from prober.measure.outcome import LENGTH_REASONS
 LATE = "the prober itself was late"
 HiddenTokens = Literal["", "before", "within", "some"]
 # An engine makes one token after the other. Content closer than this was held back on its way (by a gateway, the kernel or the prober
-# itself) and released together, in one flush: its gaps say nothing about the engine. On a quiet machine a stream of 3,300 tokens/s
+# itself) and released together, in one flush: its gaps are not the engine's. On a quiet machine a stream of 3,300 tokens/s
 # stays above it in 9 of 10 gaps; the events of a held-back answer that a relay writes one by one stay below it in 9 of 10 gaps
 # (`bench/buffering.py`).
 FLUSH_GAP_NS = 250_000
@@ -167,7 +167,7 @@ class Timeline:
 
     @property
     def itls_s(self) -> list[float]:
-        """Inter-token latencies, shape (flushes − 1,). Those asked for last are remembered, as each observer of a probe asks."""
+        """Inter-token latencies, shape (flushes − 1,). The last result is cached, as each observer of a probe needs it."""
         if self.is_late:
             return []
         if Timeline._latest is None or Timeline._latest[0] is not self:
@@ -189,7 +189,7 @@ class Timeline:
 
     @property
     def has_reasoning(self) -> bool:
-        """Whether the answer shows or counts reasoning."""
+        """True if the answer shows or counts reasoning."""
         is_counted = self.usage is not None and bool(self.usage.reasoning_tokens)
         return self.streams_reasoning or is_counted or self.hidden_tokens in ("before", "within")
 
@@ -248,7 +248,7 @@ class Timeline:
         return None if at_ns is None or self.is_late else (at_ns - self.intended_ns) / 1e9
 
     def _is_token_per_chunk(self, n: int) -> bool:
-        """Whether each chunk is one of n tokens: there are as many, or one fewer beside the stop token, which has no content."""
+        """True if each chunk is one of n tokens: there are n chunks, or n − 1, as the stop token has no content."""
         without_content = n - len(self.content_ns)
         has_stop_token = self.finish_reason is not None and self.finish_reason not in LENGTH_REASONS
         return without_content == 0 or (without_content == 1 and has_stop_token)

@@ -61,7 +61,7 @@ class ToolCall:
         return "".join(self._texts)
 
     def _closes(self, text: str) -> bool:
-        """Whether the arguments' outermost bracket is closed within `text`. Each character is looked at once."""
+        """True if the arguments' outermost bracket is closed within `text`. Each character is looked at once."""
         escaped_at = 0 if self._is_escaped else -1
         for match in _STRUCTURE.finditer(text):
             mark, at = match[0], match.start()
@@ -108,5 +108,5 @@ class ToolCalls:
 
     @staticmethod
     def _begins_another(call: ToolCall, piece: CallPiece) -> bool:
-        """Whether the piece has the place of a complete call, but the id and name of another: some servers number all calls 0."""
+        """True if the piece has the place of a complete call, but the id and name of another: some servers number all calls 0."""
         return bool(call.closed_ns is not None and call.id and piece.id and piece.id != call.id and piece.name)

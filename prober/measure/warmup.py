@@ -19,7 +19,7 @@ class WarmUpLength:
     seconds: float | None = None
 
     def is_over(self, requests: int, elapsed_s: float) -> bool:
-        """Whether so many requests in so many seconds are all of it."""
+        """True if the warm-up is complete after so many requests and seconds."""
         if self.requests is not None:
             return requests >= self.requests
         return elapsed_s >= (self.seconds or 0.0)

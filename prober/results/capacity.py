@@ -76,7 +76,7 @@ class ShapeCapacity:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """The total rate up to which an SLO holds: of the requests that others sent during the sweep, and of those that it adds.
+    """The total rate up to which an SLO holds: background load during the sweep plus the sweep's own requests.
 
     found: an estimate of the knee with its interval; no test shows that the SLO holds at any of the three rates
     not_reached: the SLO holds at `lower`, the highest rate whose own events show it; there is no estimate
@@ -87,7 +87,7 @@ class Capacity:
     samples: number of requests whose events count
     fit: by the engine model, or by breach fractions alone
     curve: (requests per second, seconds) of the quantile that the objective is about, by the engine model; empty without one
-    own: the capacity in requests of the sweep's shape, without others; None if it is not known what others sent
+    own: the capacity in requests of the sweep's shape, without background load; None if that load is unknown
     shapes: the same for other shapes, each pair of some prompts and outputs, in rising order; empty if it is not known
     """
 
@@ -148,7 +148,7 @@ def _place(axis: Sequence[float], value: float) -> tuple[int, float, float]:
 
 
 def pooled(capacities: Sequence[ShapeCapacity]) -> ShapeCapacity:
-    """One capacity from those that several sweeps of the same engine found for the same shape.
+    """Pooled capacity of several sweeps of the same engine, for the same shape.
 
     The mean of their logarithms with random effects (DerSimonian, Laird, "Meta-analysis in clinical trials", 1986). COMMON_ERROR of
     the variance of the best is common to all, as the sweeps and the model are alike: it does not shrink.

@@ -80,7 +80,7 @@ class Risk:
 
     @property
     def state(self) -> RiskState:
-        """State of the axis: it becomes worse by more than the margin, or does not, or nothing shows it."""
+        """State of the axis: shown (worse by more than the margin), excluded, or not_enough_data."""
         if self.most is not None and self.most <= self.margin:
             return "excluded"
         return "shown" if self.least is not None and self.least > self.margin else "not_enough_data"

@@ -124,7 +124,7 @@ def _holds(text: Sequence[str], phrase: Sequence[str]) -> bool:
 
 
 def unknown(result: Result) -> list[str]:
-    """Names of the facts that nobody gave and nothing showed, in the order of the context."""
+    """Names of the unknown facts, in the order of the context."""
     values = {ENGINE_VERSION: result.target.engine_version, **asdict(result.context)}
     moot = OF_GPUS if result.context.gpu == NO_GPU else ()
     return [name for name, value in values.items() if value is None and name not in moot]
@@ -149,7 +149,7 @@ def disagreement_text(disagreement: Disagreement) -> str:
 
 
 def _settle(facts: list[Fact]) -> list[Fact]:
-    """The fact of all that agree with the first one, in its fullest form, then those that disagree, one for each value."""
+    """The fullest form of the facts that agree with the first one, then one fact for each value that disagrees."""
     first, *rest = facts
     same = [first, *(fact for fact in rest if agree(first.name, first.value, fact.value))]
     fullest = max(same, key=lambda fact: len(_WORD.findall(fact.value.lower())))

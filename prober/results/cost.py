@@ -82,7 +82,7 @@ def tokens_per_s_per_user(stage: Stage) -> float | None:
 def priced_stage(result: Result) -> Stage | None:
     """The stage of the highest rate that is at most the lower bound of the capacity at all SLOs; of a gate its rate.
 
-    Not that of the highest throughput: of several stages, it is the one in which by chance most requests came.
+    Not the stage of the highest throughput, which is the one with the most arrivals by chance.
     """
     lowers = [capacity.lower for capacity in result.capacities if capacity.lower]
     if len(lowers) < len(result.slos) and result.kind != "gate":
@@ -99,7 +99,7 @@ def priced_stage(result: Result) -> Stage | None:
 def sentences(result: Result) -> Iterator[str]:
     """Cost, speed per GPU and per user, and the bound by memory bandwidth, at the stage that `priced_stage` names.
 
-    Stages with loads of their own are no choice of one another: of all of them.
+    If stages have loads of their own, at each of them.
     """
     if any(stage.load is not None for stage in result.stages):
         for stage in result.stages:

@@ -239,16 +239,16 @@ def deliveries(
 
 
 def is_answered(probe: ProbeResult) -> bool | None:
-    """Whether it is answered; of a request that was cut, whether the answer had begun, and None if it had not."""
+    """True if a request is answered. If it was cut: True if the answer had begun, else None."""
     if probe.outcome is Outcome.CANCELLED:
         return True if probe.timeline.first_ns is not None else None
     return probe.outcome in ANSWERED
 
 
 def is_good(probe: ProbeResult, slos: Iterable[Slo]) -> bool | None:
-    """Whether it is answered and a bad event of no SLO; of ITL events, the share of the error budget may be bad.
+    """True if a request is answered and no bad event of an SLO; of its ITL events, the share of the error budget may be bad.
 
-    None for a request that was cut before that was decided: one that has waited for longer than a threshold is bad.
+    None for a request that was cut before this was known; one that has waited for longer than a threshold is bad.
     """
     if probe.outcome is Outcome.CANCELLED:
         return _is_cut_good(probe, slos)
@@ -272,7 +272,7 @@ def _is_cut_good(probe: ProbeResult, slos: Iterable[Slo]) -> bool | None:
 
 
 def _share(probes: Sequence[ProbeResult], holds: Callable[[ProbeResult], bool | None]) -> float | None:
-    """Share of the requests for which it holds, of those of which it is known; None if it is unknown of too many."""
+    """Share of the requests for which `holds` is true, among those where it is known; None if it is unknown for too many."""
     known = [value for probe in probes if (value := holds(probe)) is not None]
     if not known or len(probes) - len(known) > MAX_UNKNOWN_RATIO * len(probes):
         return None
@@ -280,7 +280,7 @@ def _share(probes: Sequence[ProbeResult], holds: Callable[[ProbeResult], bool | 
 
 
 def _settled(probes: Sequence[ProbeResult], begin_ns: int, end_ns: int) -> Span | None:
-    """The part of a stage in which as many of its requests are in flight as its rate makes; None if the stage is too short."""
+    """The part of a stage after its requests in flight have adapted to its rate; None if the stage is too short."""
     filled_ns = _long_e2e_ns(probes)
     if filled_ns is None or end_ns - begin_ns - filled_ns < max(filled_ns, MIN_SETTLED_S * 1e9):
         return None
@@ -298,7 +298,7 @@ def _long_e2e_ns(probes: Iterable[ProbeResult]) -> int | None:
 
 
 def _gone_ns(probe: ProbeResult) -> int:
-    """When a request was in flight no more, as far as known."""
+    """Time from which a request was no longer in flight, as far as known."""
     timeline = probe.timeline
     last_ns = timeline.content_ns[-1] if timeline.content_ns else timeline.intended_ns
     return timeline.end_ns or timeline.cut_ns or last_ns

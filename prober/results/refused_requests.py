@@ -1,7 +1,7 @@
-"""Refused requests, and the one rule on what they count as in everything that judges.
+"""Refused requests, and the rule by which all verdicts count them.
 
 A refused request (`Outcome.REJECTED`: a redirect, 400, 401, 413 and the like) may be the fault of the prober or of the target. So it
-is an event of no SLO. It was offered and not answered, and throughput and goodput count it as that. It is never left unsaid. If more
+is an event of no SLO. It was offered and not answered, and counts so in throughput and goodput. It is always reported. If more
 than `MAX_REFUSED_RATIO` of the requests are refused, nothing is judged: those that are answered are no sample of what is offered.
 """
 
@@ -14,7 +14,7 @@ from prober.measure.result import ProbeResult
 from prober.statistics.sequential_test import ERROR
 
 MAX_REFUSED_RATIO = 0.05
-# Outcomes that say nothing of the target: the prober was late or over its budget, or ended the request.
+# Outcomes that do not describe the target: the prober was late or over its budget, or ended the request.
 NOT_COUNTED = NEUTRAL - {Outcome.REJECTED}
 
 

@@ -32,7 +32,7 @@ OPEN_LOOP = ("poisson", "constant", "gamma", "trace")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request.
+    """A request of a result.
 
     stage: index in `Result.stages`
     start_s: intended time, in seconds since the start of the result

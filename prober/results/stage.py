@@ -167,7 +167,7 @@ def moments(stage: Stage, latency: str, requests: Sequence[Request]) -> tuple[fl
 
 
 def is_stated(q: float, count: int) -> bool:
-    """Whether a quantile of so many samples is more than their maximum, of those beyond p99."""
+    """True if a quantile of `count` samples is stated: beyond p99, only if it is not merely their maximum."""
     return q != FAR_TAIL or count >= MIN_FAR_TAIL_SAMPLES
 
 

@@ -79,7 +79,7 @@ class Engine:
 
     @property
     def busy(self) -> bool:
-        """Whether any request is running or waiting."""
+        """True if any request is running or waiting."""
         return bool(self._running or self._waiting)
 
     @property

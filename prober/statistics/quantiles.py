@@ -46,7 +46,7 @@ def quantiles(
 
 
 def quantile_bounds(samples: Sequence[float], qs: Sequence[float], at_least: Sequence[float]) -> list[Quantile]:
-    """Returns those quantiles that are not known, with a value that they reach at least as estimate; arguments as of `quantiles`."""
+    """Returns the quantiles that are not known, with a lower bound as estimate; arguments as of `quantiles`."""
     return [quantile for quantile, is_known in _quantiles(samples, qs, at_least) if not is_known]
 
 

@@ -1,7 +1,7 @@
 """Time since an event in another process, robust against changes of the wall clock.
 
-Within one boot of the machine the monotonic clock tells. Otherwise only the wall clocks are left, and a moment that is in the
-future by them is now.
+Within one boot of the machine the monotonic clock gives it. Otherwise only the wall clocks can, and a moment in their
+future counts as now.
 """
 
 import time

@@ -47,7 +47,7 @@ class SavedRows:
         return None
 
     def pop(self, key: str, read: Callable[[bytes], T], consequence: str) -> T | None:
-        """`get`, once."""
+        """As `get`, and forget the row."""
         value = self.get(key, read, consequence)
         self._rows.pop(key, None)
         return value

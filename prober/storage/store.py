@@ -89,7 +89,7 @@ class Store:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        """A transaction, if the open file still has its name: one that was removed takes writes, which nobody reads again."""
+        """A transaction, if the open file still has its name: writes to a removed file would be lost."""
         with self._lock:
             if _identity(self._path) != self._file:
                 text = f"{self._path} was removed or replaced: put it back, or restart the prober, which makes it anew"
@@ -239,7 +239,7 @@ class Store:
             self._connection.executemany("DELETE FROM state WHERE kind = ? AND key = ?", removed)
 
     def _set_odd_aside(self, kind: str) -> None:
-        """Set rows aside whose values have types that no prober writes."""
+        """Set aside the rows whose values have types that no prober writes."""
         if odd := self._connection.execute(_SET_ODD_ROWS_ASIDE, (kind,)).rowcount:
             log.error("%s: %d rows of kind %s have values of other types, and are set aside", self._path, odd, kind)
 
@@ -270,7 +270,7 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def _is_small(path: Path) -> bool:
-    """Whether the file is small enough to be checked when it is opened."""
+    """True if the file is small enough to be checked when it is opened."""
     return not path.exists() or path.stat().st_size <= MAX_CHECKED_BYTES
 
 

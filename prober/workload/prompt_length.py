@@ -1,8 +1,8 @@
 """Calibration of prompt lengths: how many tokens a server counts for filler text.
 
 A server counts `constant_tokens + tokens_per_word × words`: the constant part is its chat template and the prompt's nonce, the slope
-depends on its tokenizer. Prompts of no words tell the one, twice since the nonces may differ; a prompt with every word of the pool
-equally often tells the other. The result never changes afterwards: prompts whose length changes would look like drift.
+depends on its tokenizer. Two prompts without words give the constant, as their nonces may differ; one with every word of the pool
+equally often gives the slope. The result never changes afterwards: prompts whose length changes would look like drift.
 """
 
 from collections import Counter
@@ -55,7 +55,7 @@ class PromptCalibration:
 
     @property
     def is_due(self) -> bool:
-        """Whether sample prompts are still needed."""
+        """True if sample prompts are still needed."""
         return self.length is None and not self.problem
 
     def next_sample_words(self) -> int | None:

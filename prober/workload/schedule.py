@@ -1,4 +1,4 @@
-"""When sweeps start: cron schedules, and weekly spans of time without them."""
+"""Start times of sweeps: cron schedules, and weekly spans without sweeps."""
 
 import re
 from dataclasses import dataclass

@@ -99,7 +99,7 @@ class Session:
         )
 
     def end_turn(self, answer: str | None, tokens: int | None) -> None:
-        """The turn has ended. answer: its text; None ends the session; tokens: of the answer, None if they are not known."""
+        """Add the end of a turn. answer: its text; None ends the session; tokens: of the answer, None if they are not known."""
         if answer is None:
             self.turns_left = 0
         else:
@@ -125,7 +125,7 @@ class SessionPool:
         self.busy_text = f"all {count} sessions of {part.name} waited for an answer (sessions.count)"
 
     def draw(self, number: int, due_ns: int, calibration: PromptCalibration | None) -> Request:
-        """Draws the next turn of a session that is ready. If none is, the request only tells so, as a first turn."""
+        """Draws the next turn of a session that is ready. If none is, the request is a first turn marked `busy`."""
         part = self.part
         if part.think_time is None and not self._ready:
             prompt, output = map(round, part.mean_tokens())
@@ -136,7 +136,7 @@ class SessionPool:
         return session.draw(number, due_ns, calibration)
 
     def turn_ended(self, session: Session) -> None:
-        """A turn of this session has ended; in its place, or that of its successor, the next request may be sent."""
+        """Continue after a turn of this session: the session, or its successor, is ready for the next request."""
         if self.part.think_time is None:
             self._ready.append(session if session.turns_left else self.part.turns)
         if self.waiting:

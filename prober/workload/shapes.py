@@ -65,7 +65,7 @@ class Uniform:
 
 @dataclass(frozen=True, slots=True)
 class Exponential:
-    """Exponential, clipped at `maximum`. scale: its mean without that"""
+    """Exponential, clipped at `maximum`. scale: mean before clipping"""
 
     scale: float
     maximum: int

@@ -36,7 +36,7 @@ class Prefix:
 
 @dataclass(frozen=True, slots=True)
 class Adapters:
-    """Names under which a server serves LoRA adapters, or other models. Each has its turn, round and round.
+    """Names under which a server serves LoRA adapters, or other models. Requests use them in rotation.
 
     turn: requests in a row for one of them
     """
@@ -76,11 +76,11 @@ class Workload:
 
     @property
     def parts(self) -> tuple[tuple["Workload", float], ...]:
-        """(workload, weight) of each part, as a mix has them."""
+        """(workload, weight) of each part; a workload has one part, itself."""
         return ((self, 1.0),)
 
     def with_parts(self, change: Callable[["Workload"], "Workload"]) -> "Workload":
-        """The changed workload, as a mix changes each of its parts."""
+        """The result of `change` on this workload; a mix applies it to each part."""
         return change(self)
 
     @property
@@ -136,7 +136,7 @@ class Workload:
 
     @property
     def prompt_lengths(self) -> frozenset[object]:
-        """At least two members if the lengths of its prompts differ."""
+        """Identifiers of its prompt lengths: one if all prompts have the same length, else two or more."""
         shape = self.prompt_tokens
         return frozenset([shape.tokens] if isinstance(shape, Fixed) else [shape.text, "varied"])
 
@@ -153,7 +153,7 @@ class Workload:
         )
 
     def opened(self, rng: Random) -> Drawer:
-        """Its requests from the first one on."""
+        """Source of its requests, from the first one on."""
         return PlainRequests(self, rng)
 
     def compose(self, number: int, due_ns: int, at: int, rng: Random, length: PromptLength) -> Request:
@@ -292,7 +292,7 @@ class Mix:
     think_time, turns = None, 1  # as `Workload` has them
 
     def with_parts(self, change: Callable[[Workload], Workload]) -> "Mix":
-        """The mix of the changed parts."""
+        """The mix with `change` applied to each part."""
         return replace(self, parts=tuple((change(part), weight) for part, weight in self.parts))
 
     @property

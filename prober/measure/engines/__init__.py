@@ -49,7 +49,7 @@ def tables(engine: str) -> tuple[EngineTable, ...]:
 
 
 def detect(owned_by: str | None, headers: dict[str, str]) -> Dialect:
-    """The dialect of the server whose `/v1/models` answered with these; the plain OpenAI one if nothing gives it away."""
+    """Dialect of a server by `owned_by` and response headers of its `/v1/models`; plain OpenAI if neither identifies it."""
     for dialect in DIALECTS.values():
         if dialect.header is not None and dialect.header in headers:
             return dialect

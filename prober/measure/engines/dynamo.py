@@ -1,4 +1,4 @@
-"""NVIDIA Dynamo (1.6). Pages only: a frontend's, and a worker's, which has its engine's own names beside Dynamo's."""
+"""NVIDIA Dynamo (1.6). Metrics pages only: a frontend's, and a worker's, which has its engine's own names beside Dynamo's."""
 
 from prober.measure.engine_signals import (
     Aggregation,

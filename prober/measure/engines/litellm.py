@@ -1,4 +1,4 @@
-"""LiteLLM's proxy. The usage chunk has a choice with an empty delta; it is told by its own response header."""
+"""LiteLLM's proxy. The usage chunk has a choice with an empty delta; recognised by its own response header."""
 
 from prober.measure.chat import Dialect
 from prober.measure.engine_signals import EngineTable, Extra, PageShape, SampleSource, signals

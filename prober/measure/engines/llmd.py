@@ -1,4 +1,4 @@
-"""The llm-d inference gateway's endpoint picker, and its older names. A page only, on a port of its own."""
+"""The llm-d inference gateway's endpoint picker, and its older names. Metrics page only, on a port of its own."""
 
 from prober.measure.engine_signals import (
     Aggregation,

@@ -1,4 +1,4 @@
-"""NVIDIA NIM for LLMs. A page only. 1.x has names without a prefix; 2.x is vLLM, read by its table."""
+"""NVIDIA NIM for LLMs. Metrics page only. 1.x has names without a prefix; 2.x is vLLM, read by its table."""
 
 from dataclasses import replace
 
@@ -30,6 +30,6 @@ _V1 = EngineTable(
     lazy=True,
     facts=_FACTS,
 )
-# A page of 2.x cannot be told from vLLM's; this table is for a target that is said to be NIM. Its numbers are not vLLM's.
+# Pages of 2.x look like vLLM's; this table is for targets configured as NIM, whose version numbers are not vLLM's.
 _V2 = replace(latest_release(vllm.V1), engine="nim", paths=_PATHS, facts=_FACTS)
 TABLES = (_V1, _V2)

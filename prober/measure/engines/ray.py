@@ -1,4 +1,4 @@
-"""Ray Serve LLM (2.60). A page only: each node's agent has the engines' names as ray_vllm_… and ray_sglang_….
+"""Ray Serve LLM (2.60). Metrics page only: each node's agent has the engines' names as ray_vllm_… and ray_sglang_….
 
 Several replicas stand on one page and are added up. Names are those of Ray's own dashboards."""
 

@@ -1,4 +1,4 @@
-"""Triton with TensorRT-LLM. A page only, on a port of its own."""
+"""Triton with TensorRT-LLM. Metrics page only, on a port of its own."""
 
 from prober.measure.engine_signals import (
     Aggregation,

@@ -22,7 +22,7 @@ DIALECT = Dialect(
 
 # Names from the sources of 2026; early 1.2 has only the histograms and two gauges. Gauges carry the label pid, and a process
 # that is gone leaves its own behind, so they are not added up. The JSON under /metrics is never asked for: it is a queue, and
-# whoever reads it takes the figures away from everybody else.
+# reading it takes the figures from its other readers.
 _REASONS = {"stop": ("stop",), "length": ("length",), "abort": ("cancelled", "timeout")}
 TABLES = (
     EngineTable(
