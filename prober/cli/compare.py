@@ -202,7 +202,7 @@ async def _measure(
     worker_processes: int | None,
     ray: str,
 ) -> tuple[Comparison, list[Round]]:
-    """Send with so many workers; see `open_workers` and `compare_targets`, which say what is raised."""
+    """Compare two targets, with workers. Raises as `open_workers` and `compare_targets`."""
     async with open_workers(worker_processes, ray=ray) as workers:
         with closing(Clock()) as clock:
             a, b = (Session(spec, clock, PageReader, read_gpus=read_gpus, launch=workers.launch) for spec in specs)
@@ -226,7 +226,7 @@ def _objectives(texts: Sequence[str]) -> tuple[Slo, ...]:
 
 
 def _check_rounds(rounds: int, axes: int, rates: int, error: str, level: float) -> None:
-    """Raises ValueError if so few rounds can never show a difference."""
+    """Check that the rounds can show a difference. Raises ValueError with the number needed."""
     needed = min_pairs(axes * rates, level)
     if rounds < needed:
         raise ValueError(
@@ -247,7 +247,7 @@ def _files(a: str, b: str) -> tuple[Path, Path] | None:
 
 
 def _with_own_lengths(sent: Workload | Mix) -> Workload | Mix:
-    """The workload with answers that end by themselves, at its lengths at the latest: those of checked answers do, too."""
+    """The workload without forced lengths: answers end by themselves, at its lengths at the latest."""
     return sent.with_parts(lambda part: replace(part, is_length_forced=False))
 
 

@@ -16,7 +16,7 @@ class Terminal(Console):
     """A console on which texts are printable, in cells of tables too."""
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """The text of a string."""
+        """Make the printable text of a string; Rich calls it for every string that it prints."""
         return super().render_str(printable(text), **options)
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> None:

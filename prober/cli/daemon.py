@@ -61,19 +61,19 @@ def url_configuration(
 
 
 def run_app(app: "App") -> None:
-    """Run the daemon until it has ended, or in its own place again. Exits with FAILED if it cannot start."""
+    """Run the daemon until it ends; if it must start again, replace this process. Exits with FAILED if it cannot start."""
 
     async def serve() -> None:
         threads = ThreadPoolExecutor()
         asyncio.get_running_loop().set_default_executor(threads)
         await app.run()
         hold_signals()
-        await asyncio.sleep(POLL_S)  # in which the daemon sees what came before
+        await asyncio.sleep(POLL_S)  # so that the loop handles earlier signals
         if app.begins_again:
             if app.pod_ends:
                 signal.raise_signal(signal.SIGUSR1)
             logging.shutdown()
-            # The same process: whoever waits for its end, such as a kubelet, sees none.
+            # The same process, so that a kubelet, which waits for its end, sees none.
             os.execv(sys.executable, sys.orig_argv)
         end = threading.Thread(target=threads.shutdown, kwargs={"cancel_futures": True}, daemon=True)
         end.start()

@@ -21,7 +21,7 @@ FOLDER = "LLM SLO prober"
 
 
 class Action(StrEnum):
-    """Action of the command."""
+    """Action of the command: write or check the files, or push to a Grafana."""
 
     WRITE = "write"
     CHECK = "check"

@@ -85,7 +85,7 @@ Ctrl-C ends it all."""
 class Processes:
     """The processes of the demo, in its folder, each with a log file of its name.
 
-    successors: commands that follow those of these names when they have ended well; None: nothing does
+    successors: by name of a process, the command that starts once it has ended well; None: no command
     """
 
     folder: Path

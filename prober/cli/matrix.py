@@ -155,7 +155,7 @@ async def _measure(
     worker_processes: int | None,
     ray: str,
 ) -> tuple[list[Verdict], Result]:
-    """Send with so many workers until Ctrl-C; see `open_workers` and `run_rows`, which say what is raised."""
+    """Send the rows, with workers, until the end or Ctrl-C. Raises as `open_workers` and `run_rows`."""
     interrupted = asyncio.Event()
     on_interrupt(interrupted.set)
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
@@ -232,7 +232,7 @@ def _draw(rows: Sequence[Row], verdicts: Sequence[Verdict], result: Result) -> N
 
 
 def _read(file: Path) -> str:
-    """Raises ValueError."""
+    """Text of the file. Raises ValueError."""
     try:
         return read_text(file)
     except OSError as problem:

@@ -1,4 +1,4 @@
-"""`prober once`: sends one probe to a URL and draws its timeline. What shows the result is imported when it is there."""
+"""`prober once`: sends one probe to a URL and draws its timeline. Modules that show the result are imported once there is one."""
 
 import asyncio
 import json

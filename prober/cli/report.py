@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class Format(StrEnum):
-    """Format of the report."""
+    """Output format of the report, as `--format` takes it."""
 
     MARKDOWN = "markdown"
     HTML = "html"

@@ -22,7 +22,7 @@ MAX_SLOW_S = 300
 
 
 class Format(StrEnum):
-    """Format of the rules."""
+    """Output format of the rules, as `--format` takes it."""
 
     PROMETHEUS = "prometheus"
     OPERATOR = "operator"

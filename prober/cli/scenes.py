@@ -23,7 +23,7 @@ class Engine:
 
     options: of its mock; `{trouble:g}` is when the trouble begins, in seconds. With `--duration` it ends by itself
     successor: options of the mock that then takes its port
-    target, budget: what its target has beside name and address, in YAML's flow style
+    target, budget: settings of its target beside name and address, in YAML's flow style
     has_past: its latencies were learnt from three simulated days
     """
 
@@ -36,7 +36,7 @@ class Engine:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """An engine in trouble. trouble: what happens to it; shown: what is to be seen of it; neighbour: of the same kind, healthy"""
+    """An engine in trouble. trouble: what happens to it; shown: its visible effect; neighbour: a healthy engine of the same kind"""
 
     trouble: str
     shown: str

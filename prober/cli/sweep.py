@@ -195,7 +195,7 @@ def sweep(
 
 
 def _check_combination(call: typer.Context, concurrency: str, rates: str) -> None:
-    """Raises ValueError for options that another option replaces."""
+    """Check that no option is given that another one replaces. Raises ValueError."""
     if concurrency and (unused := named_options(call, OF_SWEEPS)):
         raise ValueError(
             f"--concurrency sends no rates, so {', '.join(unused)} would not be used; leave one or the other out"

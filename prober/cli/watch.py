@@ -103,7 +103,7 @@ def watch(
 
 
 def _check_address(listen_address: str) -> None:
-    """Raises ValueError that names the option."""
+    """Check the listen address. Raises ValueError that names the option."""
     from prober.web.site import host_and_port
 
     try:
@@ -141,9 +141,9 @@ def _configuration(urls: list[str], endpoint: EndpointOptions, probe_rate: str, 
 
 
 async def _write_lines(interval_s: float, duration_s: float | None, snapshots: "Snapshots") -> None:
-    """Write a snapshot every `interval_s` until the time is over or nobody reads.
+    """Write a snapshot every `interval_s` until the time is over or the reader is gone.
 
-    Only a thread waits for a slow reader, for whom the next snapshot is taken when the one before is written.
+    A thread waits for a slow reader; the next snapshot is taken once the previous one is written.
     """
     loop = asyncio.get_running_loop()
     begin_s = loop.time()
@@ -232,7 +232,7 @@ async def _ended(process: asyncio.subprocess.Process) -> int:
 
 
 def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
-    """Send it a signal unless it has ended. Its own methods may take its exit code away from asyncio, which then reports 255."""
+    """Send the process a signal unless it has ended. Its own methods may hide its exit code from asyncio, which then reports 255."""
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(process.pid, number)
@@ -257,7 +257,7 @@ async def _read(stream: asyncio.StreamReader, watched: "Watched", changed: async
 
 
 async def _draw(watched: "Watched", changed: asyncio.Event) -> None:
-    """Draw the screen when something or its size has changed, and now and then, as it shows its age; restore it at the end."""
+    """Draw the screen after each change of data or size, and periodically, as it shows its age; restore it at the end."""
     from rich.live import Live
 
     from prober.cli.console import Terminal

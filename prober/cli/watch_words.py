@@ -48,7 +48,7 @@ class Story:
     answered_unix_s: float | None = None
 
     def add(self, probe: EndedProbe) -> None:
-        """A probe has ended. Latencies that the product does not count are no points: those of warm-ups and of cached answers."""
+        """Add a probe that has ended. Latencies of warm-ups and cached answers are no points, as the prober does not count them."""
         if probe.outcome != Outcome.OK:
             self.not_ok.append(probe)
         if probe.outcome in BAD:
@@ -60,7 +60,7 @@ class Story:
 
 
 class Watched:
-    """The latest snapshot, and what those before it have left."""
+    """The latest snapshot, and the observations kept from earlier ones."""
 
     def __init__(self) -> None:
         self.snapshot: Snapshot | None = None
@@ -68,7 +68,7 @@ class Watched:
         self._stories: dict[str, Story] = {}
 
     def add(self, snapshot: Snapshot) -> None:
-        """The next snapshot."""
+        """Add the next snapshot."""
         if self.snapshot is None:
             self.begin_unix_s = snapshot.time
         self.snapshot = snapshot
@@ -129,7 +129,7 @@ def by_trouble(snapshot: Snapshot) -> list[tuple[TargetAnswer, ConcernAnswer]]:
 
 
 def concern_words(concern: ConcernAnswer) -> str:
-    """The concern with its detail."""
+    """The concern as text, with its detail in parentheses if there is one."""
     return one_line(f"{concern.text} ({concern.detail})" if concern.detail else concern.text)
 
 
@@ -159,7 +159,7 @@ def ending(probe: EndedProbe) -> str:
 
 
 def percentiles(target: TargetAnswer, signal: str, *, kept: bool = False) -> tuple[int, dict[float, float]]:
-    """The number of samples of a latency of the busiest workload, and those of its percentiles that have enough of them.
+    """(number of samples, percentiles with enough samples) of a latency of the busiest workload.
 
     kept: of all samples that are kept, instead of the last ten minutes
     """
@@ -193,5 +193,5 @@ def drift_words(target: TargetAnswer, now_unix_s: float) -> list[tuple[Kind, str
 
 
 def as_ascii(text: str) -> str:
-    """The text in as many characters of ASCII."""
+    """The text with each other character replaced by one of ASCII."""
     return text.translate(ASCII).encode("ascii", "replace").decode()

@@ -76,7 +76,7 @@ class Configuration(Block):
 
     @property
     def places(self) -> dict[str, TargetSpec]:
-        """The same by their path in the file."""
+        """The templates and targets of `kinds`, by path in the file."""
         places = {f"targets[{index}]": target for index, target in enumerate(self.targets)}
         return places | {f"discovery[{index}].target": spec.template for index, spec in enumerate(self.discovery)}
 

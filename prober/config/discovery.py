@@ -347,7 +347,7 @@ def _quoted(text: str) -> str:
 
 
 def _check_host(host: str, hosts: Sequence[str]) -> None:
-    """Raises Unfit for a host that is not among `hosts`; without any, for one that only this machine can reach, or that is refused."""
+    """Check the host of a target. Raises Unfit if it is not among `hosts`; without any, if it is loopback or a refused address."""
     try:
         at = ipaddress.ip_address(host)
     except ValueError:

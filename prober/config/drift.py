@@ -1,4 +1,4 @@
-"""Drift detection: what counts as a drift, and how often it may be found where there is none."""
+"""Drift detection: the size of a drift that matters, and the rate of false alarms."""
 
 from typing import Annotated
 

@@ -56,7 +56,7 @@ class Document:
     broken: set[tuple[str | None, object]] = field(default_factory=set)
 
     def is_broken(self, path: str, name: object) -> bool:
-        """Whether the block of this name has errors of its own."""
+        """True if the block of this name has errors of its own."""
         return not self.broken.isdisjoint({(path, name), (path, None)})
 
 
@@ -202,5 +202,5 @@ class Block(BaseModel):
 
 
 def present(value: Any) -> Any:
-    """A mapping without the keys that have no value; anything else as it is."""
+    """A mapping without the keys that have no value; anything else unchanged."""
     return {key: item for key, item in value.items() if item is not None} if isinstance(value, dict) else value

@@ -39,7 +39,7 @@ def ip_address(host: str) -> Address | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether the host is this machine: a loopback address, or `localhost` with what is below it, which RFC 6761 reserves for it.
+    """True if the host is this machine: a loopback address, or `localhost` with what is below it, which RFC 6761 reserves for it.
 
     A name such as 127.example.com belongs to others.
     """

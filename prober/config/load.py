@@ -127,7 +127,7 @@ class _Reader:
         return configuration
 
     def _defaults(self) -> Overridable:
-        """The valid keys of `defaults`, which targets inherit; of the others they inherit that these have been reported."""
+        """The keys of `defaults`, which targets inherit; invalid ones are REPORTED, so that targets do not report them again."""
         raw = self.raw.get("defaults") or {}
         if not isinstance(raw, dict):
             self._block(Overridable, raw, "defaults")

@@ -24,7 +24,7 @@ BOUNDS = {"gt": "more than", "ge": "at least", "le": "at most"}
 MISTAKES = ("mistake", "value_error")  # of this program; the second is a ValueError
 MISSING = "needed, but not given"
 _HINT = re.compile(r'did you mean "(.*?)"\?')
-MAX_PROBLEMS = 100  # of a file; who wrote more of them fixes these first
+MAX_PROBLEMS = 100  # of a file; further ones are reported once these are fixed
 SECRET_KEYS = {"auth", "headers", "proxy_url", "url", "bearer_token_file", "key_file"}  # their values are never shown
 
 

@@ -1,7 +1,7 @@
 """Relabelling of discovered targets as in Prometheus: labels of a target in, new labels or nothing out.
 
-The regular expressions are RE2's and have to fit the whole text. RE2 takes time linear in the text, so that no label that
-somebody else writes can make one run long.
+The regular expressions are RE2's and have to match the whole text. RE2 takes time linear in the text, so that no label of
+another system can make one run long.
 """
 
 import re
@@ -51,7 +51,7 @@ def _hash(rule: "Rule", labels: dict[str, str], text: str) -> bool:
 
 
 def _change_case(rule: "Rule", labels: dict[str, str], text: str) -> bool:
-    """Each character by itself, as Go does: ß stays ß."""
+    """Change the case of each character by itself, as Go does: ß stays ß."""
     convert = str.lower if rule.action == "lowercase" else str.upper
     _set(labels, rule.target_label, "".join(new if len(new := convert(old)) == 1 else old for old in text))
     return True

@@ -163,7 +163,7 @@ class Row(Shape):
 
     @property
     def closed(self) -> bool:
-        """Whether a request waits for the answer to another one."""
+        """True if a request waits for the answer to another one."""
         return self.concurrency is not None
 
 

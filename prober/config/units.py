@@ -46,7 +46,7 @@ def duration(value: object) -> float:
 
 
 def positive_duration(value: object) -> float:
-    """The same above 0. Raises UnitError."""
+    """A `duration` above 0. Raises UnitError."""
     if seconds := duration(value):
         return seconds
     raise UnitError(f"must be more than 0, is {shortened(value)}")
@@ -75,7 +75,7 @@ def share(value: object) -> Decimal:
 
 
 def percent(value: object) -> Decimal:
-    """The same above 0%. Raises UnitError."""
+    """A `share` above 0%. Raises UnitError."""
     if ratio := share(value):
         return ratio
     raise UnitError(f"{shortened(value)} is nothing; use more than 0%")

@@ -18,7 +18,7 @@ def expand_url(url: str, environment: Mapping[str, str] | None) -> str:
 
 
 def expand(text: str, environment: Mapping[str, str] | None, write: Callable[[str], str] = str) -> str:
-    """Text with its variables expanded; as it is without an environment. Raises ValueError for variables that are not set."""
+    """Text with its variables expanded; unchanged without an environment. Raises ValueError for variables that are not set."""
     if environment is None:
         return text
     # The file of a Secret often ends with a newline.

@@ -59,13 +59,13 @@ class TlsServer(Block):
 
     @property
     def is_configured(self) -> bool:
-        """Whether TLS is configured, possibly incompletely."""
+        """True if TLS is configured, possibly incompletely."""
         files = (self.cert, self.cert_file, self.key, self.key_file, self.client_ca, self.client_ca_file)
         return any(files) or bool(self.client_auth_type)
 
     @property
     def certificate_required(self) -> bool:
-        """Whether clients need a certificate of a configured CA."""
+        """True if clients need a certificate of a configured CA."""
         return self.client_auth_type == "RequireAndVerifyClientCert"
 
     @model_validator(mode="after")

@@ -23,7 +23,7 @@ class RuleOptions:
     selector: label matchers of the prober's series.
     labels: added to every alert.
     runbook_url, dashboard_url, prober_url: bases without a trailing slash.
-    slow_s: seconds between evaluations of what can wait: less than the five minutes for which Prometheus looks back for a value
+    slow_s: seconds between evaluations of rules that can wait: under the five minutes for which Prometheus looks back for a value
     group_labels: labels that tell probers of different places apart, such as cluster; nothing is summed or joined over them
     target_labels: labels of the targets themselves, which their alerts have too
     """
@@ -57,7 +57,7 @@ class Link:
     span: str = "3h"
 
     def path(self, group_labels: Sequence[str] = ()) -> str:
-        """Path with a template of the alert's labels in its query; of the place, those by which the rules group."""
+        """Path with a template of the alert's labels in its query; of the labels of the place, those by which the rules group."""
         names = (*self.variables, *(name for name in PLACE if name in group_labels))
         chosen = "".join(f"var-{name}={{{{ $labels.{name} | urlquery }}}}&" for name in names)
         return f"/d/{UIDS[self.board]}?{chosen}from=now-{self.span}&to=now"
@@ -102,7 +102,7 @@ class Alert:
 
 
 def with_group_labels(rule: Rule, options: RuleOptions) -> Rule:
-    """The rule with the labels of the options wherever it groups and joins, and where its texts look up what is known of the target."""
+    """The rule with the labels of the options wherever it groups and joins, and in the queries of its texts."""
     apart, of_target = options.group_labels, options.target_labels
     if not (apart or of_target):
         return rule
@@ -139,7 +139,7 @@ def firing(alert: str, more: str = "") -> str:
 
 
 def what_happens_template(selector: str) -> str:
-    """Template of a sentence with what the diagnosis names now, confirmed (1) or probable (less); nothing if there is none."""
+    """Template of a sentence with the names of the present diagnosis, confirmed (1) or probable (less); nothing without one."""
     matchers = escaped(selector)
     active = f'llmslo_regime_active{{{matchers},target=%q,regime!=\\"unknown\\"}}'
     regimes = f'printf "max by (regime) ({active}) > 0" $labels.target'
@@ -168,7 +168,7 @@ def probe_increase(counter: str, window: str, selector: str) -> str:
 
 
 def no_data(reason: str, selector: str) -> str:
-    """Workloads of which every probe ends so, however seldom they are probed."""
+    """Expression for workloads whose every probe ends for this reason, at any probe rate."""
     return f'max by (target, workload) (llmslo_no_data{{{selector},reason="{reason}"}}) == 1'
 
 

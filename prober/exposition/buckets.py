@@ -37,7 +37,7 @@ class Exponential:
         self.zero = 0
 
     def observe(self, ordered: Sequence[float]) -> None:
-        """Count finite values, which ascend: a step for each bucket and not for each value."""
+        """Count finite values in ascending order, in a step for each bucket instead of each value."""
         counts, lower = self.counts, SCHEMA - self.schema
         start, end = bisect_right(ordered, ZERO_S), len(ordered)
         self.zero += start

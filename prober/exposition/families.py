@@ -41,17 +41,17 @@ AnySeries = Series[*tuple[Any, ...]]
 
 
 def counter(name: str, help_: str, *labels: *Names) -> Series[*Names]:
-    """A counter; `name` ends in `_total`."""
+    """Declare a counter; `name` ends in `_total`."""
     return Series(name, "counter", help_, labels)
 
 
 def gauge(name: str, help_: str, *labels: *Names) -> Series[*Names]:
-    """A gauge."""
+    """Declare a gauge."""
     return Series(name, "gauge", help_, labels)
 
 
 def histogram(name: str, help_: str, *labels: *Names) -> Series[*Names]:
-    """A histogram."""
+    """Declare a histogram."""
     return Series(name, "histogram", help_, labels)
 
 
@@ -85,7 +85,7 @@ class Value:
         self.name(series, labels, constant)
 
     def name(self, series: AnySeries, labels: Labels, constant: ConstantLabels) -> None:
-        """Give it these labels; the value stays."""
+        """Set the labels; the value stays."""
         self._line = f"{series.name}{label_text(series.labels, labels, *constant)} "
         self.packed_labels: bytes | None = None
 
@@ -122,7 +122,7 @@ class Histogram:
         self.name(series, labels, constant)
 
     def name(self, series: AnySeries, labels: Labels, constant: ConstantLabels) -> None:
-        """Give it these labels; the counts stay."""
+        """Set the labels; the counts stay."""
         name, text = series.name, label_text(series.labels, labels, *constant)
         self._bucket = f"{name}_bucket{text[:-1]}{',' if text else '{'}"
         self._count_line, self._sum_line = f"{name}_count{text} ", f"{name}_sum{text} "
@@ -280,7 +280,7 @@ class Registry(dict[str, Family]):
         )
 
     def label(self, target: str, labels: ConstantLabels) -> None:
-        """Give all series of a target these labels in addition to their own, in place of those that it was given before."""
+        """Set further labels of all series of a target, in place of those set before."""
         if labels == self._of_targets.get(target, ()):
             return
         self._of_targets[target] = labels

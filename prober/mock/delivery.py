@@ -92,7 +92,7 @@ class Delivery:
 
 
 def write_at_once(request: web.Request) -> None:
-    """Have a drain wait until the kernel has taken all that was written."""
+    """Set the write limit to 0, so that `drain` waits until the kernel has taken all bytes."""
     if request.transport is not None:
         request.transport.set_write_buffer_limits(high=0)
 

@@ -80,7 +80,7 @@ class Fault:
         return int(self.argument)
 
     def in_force(self, at_s: float) -> bool:
-        """Whether the fault is active `at_s` after the start of the schedule."""
+        """True if the fault is active `at_s` after the start of the schedule."""
         return self.start_s <= at_s < self.end_s
 
 
@@ -99,7 +99,7 @@ def parse_fault(text: str) -> Fault:
 
 
 def check(faults: Iterable[Fault], *, simulated: bool) -> None:
-    """Raises ValueError if one of the faults is of the other kind of engine."""
+    """Check that the engine supports the faults. Raises ValueError for one of the other kind of engine."""
     for fault in faults:
         if fault.name in SIMULATED and not simulated:
             raise ValueError(f"fault {fault.name!r} is of the simulated engine; start the mock with --engine simulated")

@@ -190,9 +190,9 @@ class SimulatedService(Service):
         self.page.finish(record, "length", record.writes[-1])
 
     def _ns(self, at_s: float) -> int:
-        """Time of the monotonic clock."""
+        """Nanoseconds of the monotonic clock at a time of the engine."""
         return self._since_ns + round(at_s * 1e9)
 
     def _seconds(self, at_ns: int) -> float:
-        """Time of the engine."""
+        """Seconds of the engine's time at a time of the monotonic clock."""
         return max(0.0, (at_ns - self._since_ns) / 1e9)

@@ -1,6 +1,6 @@
 """Monotonic clock with alarms that are accurate to tens of microseconds.
 
-Event loops round timers to milliseconds (libuv and epoll both count in them), which would delay probes. On Linux a timerfd, an
+Event loops round timers to milliseconds (epoll counts in them), which would delay probes. On Linux a timerfd, an
 absolute kernel timer in nanoseconds, wakes the loop instead; elsewhere the loop's own timers cost up to a millisecond.
 """
 
@@ -93,7 +93,7 @@ class Clock:
             alarm.cancel()
 
     def run_due(self) -> None:
-        """Call what is due: a turn of the loop may read for milliseconds, and requests that are due leave between two reads."""
+        """Run the alarms that are due. Called between two reads, as a turn of the loop may read for milliseconds."""
         if self._armed_ns and self._armed_ns <= self.now_ns():
             self._run_due()
 
@@ -106,7 +106,7 @@ class Clock:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Beat often meanwhile, so that a standstill during a request is known."""
+        """Beat often during the context, so that a standstill during a request is known."""
         if not self._watches:
             self._next_beat.cancel()
             self._next_beat = self.call_at(self.now_ns() + self._beat_ns, self._beat)

@@ -82,12 +82,12 @@ class Exchange:
 
     @property
     def received(self) -> bool:
-        """Whether the server has sent any bytes."""
+        """True if the server has sent any bytes."""
         return self._read_bytes > 0
 
     @property
     def refusal(self) -> str:
-        """Words of an answer that is no success: those of the server, and where a redirect leads. "" for a success."""
+        """The server's text in an answer that is no success, and the target of a redirect; "" for a success."""
         if self.status is None or self.status < 300:
             return ""
         words = error_message(bytes(self.body[:MAX_ERROR_BYTES]), self.status)
@@ -165,7 +165,7 @@ class Exchange:
             self._fail(failure)
 
     def _hand_over(self) -> None:
-        """Give what the parser has found of the body to the recording, unless the response has ended before it; check its size."""
+        """Pass the parsed part of the body to the recording, unless the response has ended; check its size."""
         data = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
         self._parts.clear()
         if self._parser is None:

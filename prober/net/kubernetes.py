@@ -89,7 +89,7 @@ class Api:
     def __init__(
         self, url: str, *, token_file: str | None = None, ca_file: str | None = None, namespace: str = "default"
     ) -> None:
-        """Raises ValueError for an invalid URL, and for plain HTTP with a token to another machine."""
+        """Configure the client. Raises ValueError for an invalid URL, and for plain HTTP with a token to another machine."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"{mask_secrets(url)!r} is not an http or https URL; write https://host:6443")

@@ -47,7 +47,7 @@ class LogLine(logging.Formatter):
 
 
 class _Lines(logging.StreamHandler[TextIO]):
-    """Lines to a pipe, such as that of a container's log. What nobody reads is dropped; waiting would stop all probes."""
+    """Writes lines to a pipe, such as that of a container's log. Drops them while it is full, as waiting would stop all probes."""
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
@@ -55,13 +55,13 @@ class _Lines(logging.StreamHandler[TextIO]):
             never_wait(stream.fileno())
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 -- of logging
-        """Report what cannot be formatted or written, but for a full pipe."""
+        """Report a record that cannot be formatted or written, unless the pipe is full."""
         if not isinstance(sys.exception(), BlockingIOError):
             super().handleError(record)
 
 
 def never_wait(pipe: int) -> None:
-    """Let writes to a full pipe fail, in this process alone: what else writes to it waits, as it is used to."""
+    """Let writes of this process to a full pipe fail. Other processes that write to it still wait."""
     try:
         own = os.open(f"/proc/self/fd/{pipe}", os.O_WRONLY | os.O_NONBLOCK)  # the same pipe, opened anew
     except OSError:  # another system, or a pipe of another user

@@ -66,7 +66,7 @@ class Redactor:
         return _without(text, masked)
 
     def _find(self, text: str) -> Iterator[Span]:
-        """Where secrets stand, each as far as it matches."""
+        """Spans of the secrets in the text, each as far as it matches."""
         for secret in (*self._permanent, *self._rotating):
             prefix = secret[:MIN_SECRET_CHARS]
             at = text.find(prefix)
@@ -137,7 +137,7 @@ def _meaning(escape: "re.Match[str]") -> str:
 
 
 def _place(span: Span, places: Sequence[Span] | None) -> Span:
-    """Where a part of a view is in the original text."""
+    """Span in the original text of a span in unescaped text."""
     return span if places is None else (places[span[0]][0], places[span[1] - 1][1])
 
 

@@ -1,6 +1,6 @@
 """HTTP GET of metrics and other pages, and POST of a form, with time and size limits, on a new connection.
 
-By `Exchange`, as the probes: a command that reads a page loads no second HTTP client, and a long page is read in small parts.
+Uses `Exchange`, as probes do: a command that reads a page needs no second HTTP client, and a long page is read in small parts.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """A TCP connection, plain or with TLS, whose received bytes have the kernel's time of arrival.
 
-All that waits is read at once, as the kernel's stamp is that of the last byte. It is handed over in small parts, between which other
+All waiting bytes are read at once, as the kernel's stamp is that of the last one, and handed over in small parts, between which other
 connections and timers of the event loop have their turn. With TLS bytes have the stamp of the read that completed their record.
 """
 
@@ -38,7 +38,7 @@ class StampedSocket:
     )
 
     def __init__(self, sock: socket, clock: Clock, receiver: Receiver) -> None:
-        """sock: not connected"""
+        """Wrap `sock`, which is not connected yet."""
         self._loop = asyncio.get_running_loop()
         self._socket, self._clock, self._earliest_ns = sock, clock, clock.now_ns()
         self._receiver: Receiver | None = receiver  # None: closed
@@ -68,11 +68,11 @@ class StampedSocket:
         await self._handshake
 
     def hand_over(self, receiver: Receiver) -> None:
-        """Give what arrives from now on to another receiver."""
+        """Hand the bytes that arrive from now on to another receiver."""
         self._receiver = receiver
 
     def write(self, data: bytes) -> None:
-        """Send now; what does not fit into the kernel's buffer goes later. A failure is told at the end of what can be read."""
+        """Send now; what does not fit into the kernel's buffer goes later. A failure is reported after the last received byte."""
         if self.tls is not None:
             sent = 0
             while sent < len(data):
@@ -151,7 +151,7 @@ class StampedSocket:
         return b""
 
     def _schedule_rest(self) -> None:
-        """Have what is left handed over in the next turn of the loop."""
+        """Hand over the rest in the next turn of the loop."""
         is_left = self._rest if self.tls is None else self._incoming.pending or self.tls.pending()
         if is_left and self._receiver is not None:
             self._backlog = self._loop.call_soon(self.read)

@@ -22,7 +22,7 @@ MAX_DELAYS = 10_000  # that wait for their reader
 
 
 class Stamps:
-    """Stamps what one process receives, and counts by whom it was stamped.
+    """Stamps the bytes that this process receives, and counts the stamps of the kernel and its own.
 
     kernel, process: number of reads that the kernel and this process have stamped
     delays_ns: time of reading − stamp of the reads that the kernel has stamped, since the last `take_delays`
@@ -46,7 +46,7 @@ class Stamps:
                 sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
 
     def arrival_ns(self, ancillary: Iterable[tuple[int, int, bytes]], earliest_ns: int) -> tuple[int, bool]:
-        """When bytes arrived that were read just now, and whether the kernel says so.
+        """(time of arrival of bytes that were read just now, whether the kernel stamped them).
 
         ancillary: of `recvmsg`; earliest_ns: no bytes arrived before this
         """

@@ -39,11 +39,11 @@ HIDDEN = 2
 class Collapsed:
     """Panels of a row that is closed until the reader opens it, because many targets have no data for it.
 
-    Grafana can neither close a row nor leave it out for want of data: a row that is repeated over no values is shown once. It asks
-    nothing for the panels of a closed row, and writes variables into its title. So the title says whether there are data.
+    Grafana cannot close or hide a row that has no data: a row that repeats over no values is shown once. It sends
+    no queries for a closed row, and expands variables in its title. So the title says whether there are data.
 
     variable: hidden variable of the title.
-    sources: by what the title says, an expression that has a series if that is true; the first counts.
+    sources: expression by text of the title; the first expression that has a series gives the text.
     """
 
     panels: Sequence[Panel]
@@ -69,7 +69,7 @@ class Collapsed:
 
 
 def _told(expr: str, text: str) -> str:
-    """The one series of `expr` with a label `told`."""
+    """`expr`, which has a single series, with the text as label `told`."""
     return f'label_replace({expr}, "told", "{text}", "", "")'
 
 

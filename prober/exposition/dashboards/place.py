@@ -1,6 +1,6 @@
-"""Where probers run and targets are, as dashboards choose it: cluster, namespace and job.
+"""Place of probers and targets, by which dashboards select: cluster, namespace and job.
 
-Whoever scrapes or collects the series adds these labels; `cluster` may also be a label that the configuration gives a target.
+The scraper or collector of the series adds these labels; `cluster` may also be a label that the configuration gives a target.
 Targets of two clusters may have one name, and most panels sum over probers, so a dashboard shows one cluster at a time. Where no
 series has the label, Grafana chooses the empty value, which selects them all.
 """

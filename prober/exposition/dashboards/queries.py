@@ -112,8 +112,8 @@ def judged(select: str = PROBES) -> str:
 
 
 def slo_state(by: str, select: str = TARGET) -> str:
-    """Worst state: 0 met, 1 no data, 2 declared, but no rules that could judge it are loaded, 3 missed; of what is declared only,
-    as the rules state nothing else."""
+    """Worst state: 0 met, 1 no data, 2 declared, but no rules that could judge it are loaded, 3 missed; for declared SLOs only,
+    as the rules cover no others."""
     states = worst(SLO_STATE, ("met", "no_data", "no_rules", "missed"), "state", f"{LEVEL}, slo", select)
     declared = f"group by ({LEVEL}, slo) (llmslo_slo_objective_ratio{{{select}}})"
     return f"max by ({by}) ({states} or 2 * {declared})"

@@ -30,7 +30,7 @@ def absent(text: str) -> Json:
 
 
 def text_mapping(colors: dict[str, str]) -> list[Json]:
-    """Mapping of texts to colours."""
+    """Value mappings that show each text in its colour. colors: colour by text"""
     return [
         {
             "type": "value",
