@@ -319,7 +319,7 @@ class _Cost:
 
 
 def _alerts(specs: Configuration) -> list[tuple[str, str]]:
-    """Print what fires each burn-rate pair; return path and message of the alerts that cannot fire."""
+    """Print the bad probes that fire each burn-rate pair; return path and message of each alert that cannot fire."""
     from prober.features.slo.compliance import percentile_events
     from prober.features.slo.firing import firing_checks, percentile_window
     from prober.measure.burn_rate_windows import promql

@@ -81,7 +81,7 @@ class WorkloadOptions:
 
 @dataclass(frozen=True, slots=True)
 class AddedWorkloadOptions(WorkloadOptions):
-    """The same, by default none."""
+    """`WorkloadOptions` without a default workload."""
 
     workload: WorkloadName = ""
 

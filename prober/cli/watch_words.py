@@ -193,5 +193,5 @@ def drift_words(target: TargetAnswer, now_unix_s: float) -> list[tuple[Kind, str
 
 
 def as_ascii(text: str) -> str:
-    """The text with each other character replaced by one of ASCII."""
+    """The text with every non-ASCII character replaced by an ASCII one."""
     return text.translate(ASCII).encode("ascii", "replace").decode()

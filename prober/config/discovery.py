@@ -294,7 +294,7 @@ class DiscoverySpec(Block):
         return self._template
 
     def without_sweep(self) -> Self:
-        """The same, but its targets are not swept."""
+        """The discovery without sweeps of its targets."""
         spec = self.model_copy()
         spec._template = self.template.model_copy(update={"sweep": None})
         return spec

@@ -531,7 +531,7 @@ class App:
         store.close()
 
     async def _listen(self) -> None:
-        """Serve the pages. If the address is in use and the prober is to keep running, retry until it is free."""
+        """Serve the pages. If the address cannot be used and the prober is to keep running, retry until it can."""
         address = self._options.listen_address
         if not address:
             return

@@ -33,7 +33,7 @@ _ESCAPE = re.compile(r"\\(.)")
 
 
 class PageTooLarge(ValueError):
-    """A page is beyond a limit; nothing of it is used, since a part of its series says nothing of their sum."""
+    """A page is beyond a limit; it is not used at all, since a part of its series has not their sum."""
 
 
 class Sample(NamedTuple):

@@ -122,7 +122,7 @@ def request_body(dialect: Dialect, request: Request, model: str, stream: bool, *
 
 
 def encoded(request: Request, model: str, needed: Mapping[str, Any], optional: Mapping[str, Any]) -> bytes:
-    """The JSON of a request with these fields of the prober and those of `sampling`."""
+    """JSON of a request: `optional` fields, which its `sampling` replaces, then `needed` ones, which it cannot replace."""
     chosen = {name: value for name, value in {**optional, **request.sampling}.items() if value is not None}
     return orjson.dumps({"model": model, **chosen, **needed})
 
@@ -239,7 +239,7 @@ def _content(message: dict[str, Any]) -> tuple[str, str]:
 
 
 def _hides_reasoning(message: dict[str, Any]) -> bool:
-    """True if OpenRouter's details or LiteLLM's blocks tell of reasoning whose tokens are not the text beside them."""
+    """True if OpenRouter's details or LiteLLM's blocks report reasoning whose tokens are not in the text of the message."""
     details = message.get("reasoning_details") or message.get("thinking_blocks")
     return type(details) is list and any(
         isinstance(detail, dict) and (bool(detail.get("signature")) or detail.get("type") in _HIDDEN)

@@ -36,7 +36,7 @@ def name_problem(text: str, max_chars: int = MAX_NAME_CHARS) -> str:
 
 
 def _with_few_marks(text: str) -> str:
-    """The text with what exceeds MAX_MARKS combining marks in a row replaced by one sign."""
+    """The text with combining marks beyond MAX_MARKS in a row replaced by one sign."""
     kept: list[str] = []
     marks = 0
     for sign in text:

@@ -73,7 +73,7 @@ def _loaded(payload: bytes) -> Any:
 
 
 def excerpt(payload: bytes) -> str:
-    """The beginning of bytes, quoted."""
+    """The first bytes of a payload, quoted."""
     return repr(payload[:80].decode("utf-8", "replace")) + ("…" if len(payload) > 80 else "")
 
 

@@ -23,7 +23,7 @@ class Conversation(Drawer, Protocol):
     turns_left: int
 
     def end_turn(self, answer: str | None, tokens: int | None) -> None:
-        """Report the end of a turn. answer: its text; tokens: of the answer; None: unknown."""
+        """Add the end of a turn. answer: its text, None ends the session; tokens: of the answer, None if unknown."""
 
 
 class BusySessions(Drawer, Protocol):

@@ -84,5 +84,5 @@ class WorkloadState:
             self.reason = reason
 
     def doubt(self) -> None:
-        """The state may be over: it takes as many probes as the first time."""
+        """Return to `pending`, as the state may be over: the next one takes as many probes as the first."""
         self.state, self.reason, self._in_a_row = TargetState.PENDING, "", 0

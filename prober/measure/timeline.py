@@ -34,7 +34,7 @@ class Connection:
     tls_s: float | None = None
 
     def shifted(self, offset_ns: int) -> "Connection":
-        """The same on a clock that is ahead by `offset_ns`."""
+        """The connection on a clock that is ahead by `offset_ns`."""
         ready_ns = None if self.ready_ns is None else self.ready_ns + offset_ns
         return replace(self, start_ns=self.start_ns + offset_ns, ready_ns=ready_ns)
 
@@ -84,7 +84,7 @@ class Timeline:
     _latest: ClassVar["tuple[Timeline, list[float]] | None"] = None  # the timeline asked for its ITLs last, and these
 
     def shifted(self, offset_ns: int) -> "Timeline":
-        """The same on a clock that is ahead by `offset_ns`: all stamps move, no duration changes."""
+        """The timeline on a clock that is ahead by `offset_ns`: all stamps move, no duration changes."""
         stamps = {name: getattr(self, name) for name in _STAMPS}
         return replace(
             self,

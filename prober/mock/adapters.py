@@ -42,7 +42,7 @@ class _Loaded:
 
 
 class AdapterPool:
-    """The slots. Times are in nanoseconds."""
+    """Slots for adapters, and the queue for them. Times are in nanoseconds."""
 
     def __init__(self, settings: AdapterSettings, rng: Random) -> None:
         self._settings, self._rng = settings, rng

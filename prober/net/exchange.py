@@ -247,7 +247,7 @@ class Exchange:
     # -- end ------------------------------------------------------------------------------------------------------------
 
     def _complete(self, end_ns: int | None = None) -> None:
-        """The response has ended."""
+        """End the exchange after a complete response. end_ns: its end; None: the last arrival."""
         if self.ended.done():
             return
         self.end_ns = end_ns if end_ns is not None else self._arrived_ns

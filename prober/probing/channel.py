@@ -58,7 +58,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """To and from a worker: the sender runs. first_ns: from a worker, first content of requests in flight, by request id."""
+    """Sign of life, to and from a worker. first_ns: from a worker, first content of requests in flight, by request id."""
 
     first_ns: tuple[tuple[str, int], ...] = ()
 

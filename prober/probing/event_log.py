@@ -29,7 +29,7 @@ class EventLog:
         return [event for event in reversed(self._events) if target in (None, event.target)]
 
     def folded(self, target: str | None = None) -> list[TargetEvent]:
-        """The same, with events of one text that are at most FOLD_S apart as one: the latest, how often, and since when."""
+        """`latest`, with equal events at most FOLD_S apart as one: the latest, with the number of times, and since when."""
         folded, places = list[TargetEvent](), dict[tuple[str, str, str], int]()
         for event in self.latest(target):
             same = (event.target, event.kind, event.text)

@@ -528,7 +528,7 @@ class LocalRun(ProbeRun):
 
 
 def begin_ns(target: Target, due_ns: int, began_ns: int) -> int:
-    """Planned begin of a probe that began at `began_ns`: a `connect_lead` before its due time, unless that had passed."""
+    """Planned begin of a probe: a `connect_lead` before its due time; the due time if the probe began no earlier (`began_ns`)."""
     return due_ns - round(target.spec.connect_lead * 1e9) if began_ns < due_ns else due_ns
 
 

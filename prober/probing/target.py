@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A plain answer: `status` is 0 if there was none, and `verdict` then says why.
+    """An answer of the target's server to a GET. status: 0 without an answer; `verdict` says why, None for a connection only.
 
     is_connected: the connection was set up
     is_refused: see `Broken`

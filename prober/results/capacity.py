@@ -63,7 +63,7 @@ class UndecidedEvents:
 class ShapeCapacity:
     """The rate of requests of one shape up to which an SLO holds, on an engine that serves nothing else.
 
-    The SLO is that of requests of the sweep's shape, as probes meet it beside the others.
+    The SLO is judged on requests of the sweep's shape, a few of which are sent among them.
     prompt_tokens, output_tokens: means of a request; of the prompt those that are computed, without cached ones
     per_s: an estimate, or the bound that `Capacity` has alone; log_error: standard error of its logarithm
     """
@@ -105,7 +105,7 @@ class Capacity:
     shapes: tuple[ShapeCapacity, ...] = ()
 
     def of_shape(self, shape: ShapeCapacity) -> "Capacity":
-        """The same answer in requests of this shape, on an engine that serves nothing else."""
+        """The capacity in requests of this shape, on an engine that serves nothing else."""
         factor = math.exp(Z[self.confidence] * shape.log_error)
         is_modelled = self.fit == "model"
         return replace(

@@ -22,7 +22,7 @@ class Moment:
     unix_s: float
 
     def age_ns(self, now: "Moment", clock_error_s: float = 0.0) -> int:
-        """Nanoseconds from this moment to `now`, never below 0. clock_error_s: subtracted where only wall clocks tell."""
+        """Nanoseconds from this moment to `now`, never below 0. clock_error_s: subtracted if the age is from wall clocks."""
         if self.boot and self.boot == now.boot and self.monotonic_ns <= now.monotonic_ns:
             return now.monotonic_ns - self.monotonic_ns
         return max(0, round((now.unix_s - self.unix_s - clock_error_s) * 1e9))

@@ -90,7 +90,7 @@ def _format_check(place: str, kind: str, value: Any, fields: Mapping[str, Any]) 
 
 
 def _of_all_scripts(match: re.Match[str]) -> str:
-    r"""The class with letters and digits of all scripts, as some engines read `\w` and `\d`; those of RE2 are ASCII."""
+    r"""The matched class, with `\w` and `\d` for all scripts, as some engines read them; RE2 reads them as ASCII."""
     if match[0].startswith("[^"):
         return match[0]
     classes = {"d": r"\p{Nd}", "w": _WORD if match[0][0] == "[" else f"[{_WORD}]"}

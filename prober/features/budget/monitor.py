@@ -7,7 +7,7 @@ from prober.probing.observer import ObservedTarget, TargetObserver
 
 
 class BudgetMonitor:
-    """The budgets of all targets."""
+    """Creates the observers that export the remaining budgets of all targets."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry

@@ -98,7 +98,7 @@ class Finished:
 
     @property
     def verdict(self) -> Verdict | Literal["void", "not_judged", "no_estimate"]:
-        """Worst verdict of all SLOs; `below` is worse than `not_enough_data`."""
+        """`void`, `not_judged` or `no_estimate`, else the worst verdict of the SLOs: `below`, then `not_enough_data`."""
         if self.reason in VOID:
             return "void"
         if self.refused.is_too_many:

@@ -133,7 +133,7 @@ class DemandMeter:
         return covered_s
 
     def answer(self, at_s: float, requests_per_s: float | None) -> bool:
-        """Add an answer of the query. None: no answer; after WINDOW_S without, the demand is unknown. Returns False if it is unused."""
+        """Add an answer of the query. None: no answer; after WINDOW_S of these the demand is unknown. Returns False if unused."""
         self._settle(at_s)
         if self._is_swept or at_s < self._settled_s:
             return False

@@ -167,7 +167,7 @@ def _capacity(
 def _by_model(
     record: Record, slo: Slo, fitted: Fit, rng: Random, effort: float, *, is_bounded: bool = True
 ) -> tuple[Capacity | None, Knee | None]:
-    """Capacity by the model, and the model's knee; None without a knee, and no capacity if it is too far beyond the rates.
+    """(capacity, knee) by the model; both None without a knee, the capacity also if the knee is too far beyond the rates.
 
     Where the background alone overloads the model, the knee is for the mix of loads at the lowest rate.
     """
@@ -365,7 +365,7 @@ def _long_run_per_s(stage: Stage, slo: Slo) -> float:
 
 
 def _below(slo: Slo, levels: Sequence[RateEvents], samples: int) -> Capacity | None:
-    """Lowest rate at which the events of it and of all lower rates together show that the objective fails; None without one.
+    """Lowest rate whose events, together with those of all lower rates, show that the objective fails; None without one.
 
     A share that exceeds the budget on average over rates exceeds it at the highest of them. If the objective holds, the chance
     of a wrong result over any number of rates is that of one test.
@@ -384,6 +384,6 @@ def _highest_per_s(record: Record) -> float:
 
 
 def _lengths(record: Record) -> list[RequestLengths]:
-    """Lengths of the workload; of the requests that were sent if there is no sample."""
+    """Lengths of the workload; without a sample of it, those of the requests that were sent."""
     pairs = record.lengths or tuple((request.prompt_tokens, request.output_tokens) for request in record.requests)
     return [RequestLengths(*pair) for pair in pairs]

@@ -93,7 +93,7 @@ class Objective:
         self.restrict(1.0)
 
     def restrict(self, share: float) -> None:
-        """Use the observations and the part of the scene up to that share of the observations, by the time they were known."""
+        """Use only the first `share` of the observations, by the time they were known, and the part of the scene up to then."""
         known_s = np.sort(self._all.known_s)[round(share * (len(self._all.known_s) - 1))]
         self.observed = self._all.select(self._all.known_s <= known_s)
         last_s = float(self.observed.at_s.max())
@@ -109,7 +109,7 @@ class Objective:
         self.residual_at_s = np.concatenate((self.observed.at_s, self.observed.at_s[first_of_group]))
 
     def evaluate(self, vector: Array) -> Point:
-        """Replay the scenes with these parameters. The values of more than one are averaged."""
+        """Replay the scenes with these parameters, and average the values of several scenes."""
         service, front_s = self.service(vector)
         replayed = [self.observed.replayed(scene.replayed(service), scene, front_s) for scene in self._scenes]
         return Point(vector, replayed[0] if len(replayed) == 1 else _mean(replayed))
@@ -278,7 +278,7 @@ def _tokens_per_step(record: Record) -> float:
 
 
 def _kv_tokens(record: Record) -> float:
-    """Size of the KV cache as the page shows it; without it unlimited."""
+    """Size of the KV cache in tokens, as the page shows it; unlimited if it does not."""
     capacities: Sequence[float] = [
         signals.kv_cache_capacity_tokens for _, signals in record.readings if signals.kv_cache_capacity_tokens
     ]

@@ -49,7 +49,7 @@ class Observations:
         return Observations(*(getattr(self, name)[mask] for name in self.__slots__))
 
     def replayed(self, course: Course, scene: Scene, front_s: float) -> Array:
-        """The same quantities in a replay, shape (n,); NaN where the replay ends before.
+        """The observed quantities in a replay, shape (n,); NaN where the replay ends before.
 
         front_s: latency in front of the service.
         """
@@ -101,7 +101,7 @@ def _means_s(scene: Scene, last_s: Array, begins_s: Array, ends_s: Array) -> Arr
 
 
 def view(values: Doubles) -> Array:
-    """The same memory as an array."""
+    """Array that shares the memory of `values`."""
     return np.frombuffer(values, dtype=np.float64) if len(values) else np.empty(0)
 
 

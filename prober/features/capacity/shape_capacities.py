@@ -73,7 +73,7 @@ def by_model(
 def by_sum(
     capacity: Capacity, lengths: Sequence[RequestLengths], load: Background
 ) -> tuple[ShapeCapacity | None, tuple[ShapeCapacity, ...]]:
-    """The same from the rates alone. lengths: of the sweep; load: of others"""
+    """(capacity in the sweep's shape, capacities on the grid) from rates alone. lengths: of the sweep; load: of others"""
     per_s = capacity.estimate or capacity.lower or capacity.upper
     if per_s is None:
         return None, ()
@@ -100,7 +100,7 @@ def _distance(one: ShapeCapacity, other: ShapeCapacity) -> float:
 
 
 def mean_lengths(lengths: Sequence[RequestLengths]) -> tuple[float, float]:
-    """Mean prompt and output tokens."""
+    """(mean prompt tokens, mean output tokens) of the lengths."""
     return fmean(of.prompt for of in lengths), fmean(of.output for of in lengths)
 
 

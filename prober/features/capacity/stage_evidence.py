@@ -76,7 +76,7 @@ def falls_behind(log: RequestLog, stage: Stage, at_s: float) -> bool:
 
 
 def needs_more_events(plan: Plan, log: RequestLog) -> bool:
-    """True if more events at the highest rate may decide an SLO: until they do, or are several times as many as needed."""
+    """True until the events at the highest rate show every SLO, or are several times as many as that needs at best."""
     stage, requests = log.stages[-1], list(log.requests.values())
     at_best = max(min_observations(float(slo.error_budget_ratio), ERROR) for slo in plan.slos)
     sent = settled(stage, requests, [request for request in requests if request.stage == stage.number])

@@ -95,7 +95,7 @@ async def check_alerts(prometheus_url: str | None, target: str) -> None:
 
 
 def probe_needs(target: Target, recent: Iterable[ProbeResult]) -> dict[str, BudgetDemand]:
-    """Share of each budget that the scheduled probes need: by their workloads, and more where the server counts more tokens.
+    """Needs of the scheduled probes by daily budget: from their workloads, raised if the server counts more tokens.
 
     recent: results of scheduled probes
     """

@@ -1,4 +1,4 @@
-"""Structures of services that a sweep's record is fitted with: engines differ in more than their costs."""
+"""Structures of services to fit to a sweep's record, since engines differ in more than their costs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

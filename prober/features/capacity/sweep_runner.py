@@ -119,7 +119,7 @@ class SweepRunner:
         self._gpus: list[tuple[float, Sequence[GpuReading]]] = []
 
     def read_before(self, readings: Sequence[PageReading]) -> None:
-        """Readings of the engine's page in the minutes before the sweep, for its estimate."""
+        """Add readings of the engine's page from the minutes before the sweep, for its estimate."""
         self._before = readings
 
     def stop(self, why: str) -> None:
@@ -155,7 +155,7 @@ class SweepRunner:
             self._cut_unless_sending(self._sweep)
 
     def progress(self) -> SweepProgress:
-        """Progress so far."""
+        """Progress of the sweep: its stage, rate and number of requests so far."""
         action = self._sweep.action if self._sweep is not None else None
         phase = action.phase if isinstance(action, Run) else "looking at the target" if action is None else "estimate"
         stage, rate_per_s = (action.stage, action.rate_per_s) if isinstance(action, Run) else (None, None)

@@ -18,7 +18,7 @@ from prober.workload.workloads import Prefix, Workload
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """Number of probes of a workload. purpose: for people."""
+    """A number of probes of one workload. purpose: text for people on what they measure."""
 
     workload: Workload
     probes: int
@@ -65,7 +65,7 @@ class Failure:
     probes: int
 
     def text(self) -> str:
-        """Such as `70 × http_404: HTTP 404: no model 'x'`."""
+        """Line of text, such as `70 × http_404: HTTP 404: no model 'x'`."""
         return f"{self.probes} × {self.outcome}{f': {self.detail}' if self.detail else ''}"
 
 

@@ -92,7 +92,7 @@ def _value(fact: JsonFact, answers: Mapping[str, object], model: str) -> str | N
 
 
 def _parallelism(ranks: Mapping[str, Fact]) -> Iterator[Fact]:
-    """Parallelism as text, and the number of GPUs where it follows: data parallelism counts its GPUs in several ways."""
+    """Parallelism as text, and the number of GPUs, unless there is data parallelism, which engines count in several ways."""
     if not ranks:
         return
     source = next(iter(ranks.values())).source

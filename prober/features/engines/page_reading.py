@@ -47,7 +47,7 @@ class Page(Protocol):
 
     @property
     def samples(self) -> Mapping[str, Sequence[Sample]]:
-        """Samples by name."""
+        """Samples of the page by the name of their metric."""
 
     @property
     def eof(self) -> bool:

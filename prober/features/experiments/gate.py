@@ -292,7 +292,7 @@ class Gate:
     def take(self, result: ProbeResult | None, at_s: float) -> Verdict | None:
         """Take the next result by due time; returns the verdict, None without a decision.
 
-        result: None if nothing was sent because the engine says that it is loading or shutting down. In the order of the answers
+        result: None if nothing was sent because the engine says that it is loading or shutting down. In the order of answers
         instead of due times, slow requests would come too late to count.
         at_s: its due time, in seconds of any clock
         """

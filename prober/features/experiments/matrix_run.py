@@ -425,7 +425,7 @@ class Load:
 
 
 def with_headers(target: Target, headers: Mapping[str, str]) -> Target:
-    """The target with these headers, in place of its own ones and of its key where they have the same name."""
+    """The target with these headers, which replace its own headers and key of the same name."""
     if not headers:
         return target
     other, spec = target.beside(), target.spec

@@ -48,7 +48,7 @@ def bad_share(exported: Selector, labels: Sequence[str] = OF_STREAM) -> str:
 
 
 def data_window(exported: Selector, window: str, labels: Sequence[str] = OF_STREAM) -> str:
-    """The window, or the age of the data where that is less. window: variable of the template, a PromQL duration"""
+    """Template of the window, or of the age of the data if that is shorter. window: variable of the template, a PromQL duration"""
     events = exported("events_total", matchers(labels))
     age = query(f"time() - min(min_over_time(timestamp({events})[%[{len(labels) + 1}]s:1m]))", window, labels=labels)
     return (
@@ -107,7 +107,7 @@ def _quantile(series: str, q: float, matchers: str) -> str:
 
 
 def engine(selector: str) -> str:
-    """Engine and version, and its last change of the last day."""
+    """Template of the engine and its version, and its last change within a day."""
     matchers = f"{escaped(selector)},target=%q"
     info = f'printf "group by (engine, version) (llmslo_engine_info{{{matchers}}})" $labels.target | query'
     since = f"max by (what) (llmslo_engine_last_change_timestamp_seconds{{{matchers}}})"

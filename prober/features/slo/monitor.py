@@ -140,7 +140,7 @@ class TargetSlos(TargetObserver):
         self._declare({key for key, count in self._counts.items() if before.get(key) is count})
 
     def saved(self, now_ns: int) -> dict[str, Any]:
-        """Counts by SLO and workload, with the definition that they are of."""
+        """Counts by SLO and workload, each with the definition of its SLO."""
         return {_key(count.slo, count.stream): count.window.saved(now_ns) for count in self._counts.values()}
 
     def _window(self, slo: Slo, stream: JudgedStream) -> WindowCount:

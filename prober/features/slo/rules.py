@@ -56,7 +56,7 @@ def groups(uses: Mapping[Slo, Sequence[JudgedStream]], options: RuleOptions) -> 
 
 
 def stale_alert(selector: str) -> Alert:
-    """Alert on rules whose declaration of an SLO differs from the prober's, or is missing there."""
+    """Alert on missing rules for an SLO that a prober declares, and on rules with another objective for it."""
     declared = f"max by ({GROUP_LABELS}) (llmslo_slo_objective_ratio{{{selector}}})"
     return Alert(
         "LLMRulesStale",

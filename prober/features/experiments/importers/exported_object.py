@@ -54,7 +54,7 @@ class ExportedObject:
         return None if value is None or isinstance(value, Mapping | list) else str(value)
 
     def rows(self, *path: str | int) -> list[Any] | None:
-        """A list."""
+        """The list at a path; None if it is absent."""
         value = self.get(*path)
         if value is not None and not isinstance(value, list):
             raise self.wrong(path, value, "a list")

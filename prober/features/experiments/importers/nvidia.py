@@ -32,7 +32,7 @@ LATENCIES: Mapping[str, str] = {
 
 
 def _unit_s(exported: ExportedObject, key: str) -> float:
-    """Seconds of the unit of a metric. Raises Unreadable for one that is no time."""
+    """Seconds in one unit of a metric. Raises Unreadable if the unit is no time."""
     unit = exported.text(key, "unit")
     if (factor := _SECONDS.get(unit or "ms")) is None:
         raise Unreadable(f"{exported.source}: {key}.unit: is {unit!r}, not one of {', '.join(_SECONDS)}")
