@@ -30,6 +30,10 @@ class UnreadablePage(Exception):
     """The page could not be read; the message has the address and the reason."""
 
 
+class NotAnswered(UnreadablePage):
+    """No whole answer came, which may be different the next time."""
+
+
 class PageTooLong(UnreadablePage):
     """The page is beyond its limit of bytes."""
 
@@ -82,7 +86,7 @@ async def fetch(
         exchange.send(request, start_ns, Timeouts(total=timeout_s))
         await exchange.ended
     except (Broken, BadCertificate, ValueError) as problem:
-        raise UnreadablePage(f"{where}: {mask_secrets(str(problem))}") from None
+        raise NotAnswered(f"{where}: {mask_secrets(str(problem))}") from None
     finally:
         exchange.abort()
     status = exchange.status
@@ -91,7 +95,7 @@ async def fetch(
     if exchange.is_too_long:
         raise PageTooLong(f"{where}: longer than {limit:,} bytes")
     if exchange.broken is not None:
-        raise UnreadablePage(f"{where}: {mask_secrets(exchange.broken.detail)}")
+        raise NotAnswered(f"{where}: {mask_secrets(exchange.broken.detail)}")
     return Fetched(bytes(exchange.body), exchange.headers)
 
 

@@ -22,11 +22,11 @@ from prober.measure.engine_signals import EngineChange, EngineSignals, EngineTab
 from prober.measure.engines import TABLES, tables
 from prober.measure.printable import one_line
 from prober.net.clock import Clock
-from prober.net.scrape import MAX_BODY_BYTES, Fetched, PageTooLong, UnreadablePage, fetch
+from prober.net.scrape import MAX_BODY_BYTES, Fetched, NotAnswered, PageTooLong, UnreadablePage, fetch
 from prober.probing.observer import PageListener
 from prober.probing.target import Target
 
-FACTS_EVERY_NS = 600 * 10**9
+FACTS_EVERY_NS, FACTS_RETRY_NS = 600 * 10**9, 30 * 10**9
 STALE_READINGS = 3
 GAP_INTERVALS = 1.5  # between two readings, from which one is missing
 MAX_LOGGED_TEXTS = 100  # of one reader: a page may have another mistake at each reading
@@ -179,10 +179,14 @@ class PageReader:
         return root_of(self._target, table.port) + table.paths[self._tries % len(table.paths)]
 
     async def _read_facts(self, table: EngineTable, now_ns: int) -> None:
-        """Read version, model and other facts from the engine's JSON endpoints, every FACTS_EVERY_NS."""
+        """Read version, model and other facts from the engine's JSON endpoints, every FACTS_EVERY_NS.
+
+        Where one does not answer, what was known stays, and all are asked again after FACTS_RETRY_NS.
+        """
         if self._facts_ns is not None and now_ns - self._facts_ns < FACTS_EVERY_NS:
             return
         self._facts_ns = now_ns
+        known: dict[str, str] = {}
         answers: dict[str, object] = {}
         for path in dict.fromkeys(fact.path for fact in table.facts):
             try:
@@ -193,9 +197,11 @@ class PageReader:
                 self._log_once(
                     f"facts of the engine are not known: {problem}; have the server answer that path as its engine does"
                 )
+            except NotAnswered:
+                self._facts_ns, known = now_ns - FACTS_EVERY_NS + FACTS_RETRY_NS, self._facts
             except (UnreadablePage, ValueError):
                 continue  # not every server has every endpoint
-        self._facts = facts(table, answers)
+        self._facts = known | facts(table, answers)
 
     async def _sliced(self, slices: Generator[None, None, T]) -> T:
         while True:

@@ -99,6 +99,34 @@ async def test_signals_reach_the_listener_and_give_the_load() -> None:
         assert (heard.now.kv_cache_usage_ratio_max, heard.now.info.version) == (0.25, "0.32.0")
 
 
+async def test_facts_whose_server_does_not_answer_are_asked_for_again() -> None:
+    """After half a minute, and what was known stays meanwhile; when all have answered it is long until the next time."""
+    engine, heard, silent = Engine(), Heard(), True
+    versions = models = 0
+
+    async def endpoint(request: web.Request) -> web.StreamResponse:
+        nonlocal versions, models
+        if request.path == "/version":
+            versions += 1
+            return await engine.version_page(request)
+        if request.path == "/v1/models":
+            models += 1
+            if silent:
+                await asyncio.sleep(3600)
+            return web.json_response({"data": [{"id": "m", "max_model_len": 2048}]})
+        return await engine.page(request) if request.path == "/metrics" else web.Response(status=404)
+
+    async with serving(endpoint) as url, reading(url, heard):
+        await until(lambda: models > 1, 60)
+        assert heard.now is not None
+        assert (heard.now.info.version, heard.now.context_tokens) == ("0.32.0", None)
+        silent = False
+        await until(lambda: heard.now is not None and heard.now.context_tokens is not None, 60)
+        asked = versions
+        await asyncio.sleep(100)
+        assert (heard.now.context_tokens, versions) == (2048, asked)
+
+
 async def test_an_unreadable_page_has_no_current_values() -> None:
     """After STALE_READINGS without a response there are no signals and no load; they return with the page."""
     engine, heard = Engine(), Heard()
