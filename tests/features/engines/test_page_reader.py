@@ -72,14 +72,14 @@ class Heard:
 
 @asynccontextmanager
 async def reading(
-    url: str, heard: Heard, **spec: object
+    url: str, heard: Heard, interval_s: float = 0.02, **spec: object
 ) -> AsyncIterator[tuple[PageReader, Clock, asyncio.Task[None]]]:
     text = f"targets: [{{name: t, url: '{url}'}}]"
     loaded = load(text, source="c", engines=DIALECTS, environment={}, read=lambda path: path).targets[0]
     clock = VirtualClock()
     target = Target(loaded.model_copy(update=spec), clock)
     target.identity = Identity("m", DIALECTS["vllm"], "/v1") if loaded.engine is None and not spec else None
-    page = PageReader(target, MetricsSpec.model_construct(url=None, interval=0.02), clock, heard, lambda: "t")
+    page = PageReader(target, MetricsSpec.model_construct(url=None, interval=interval_s), clock, heard, lambda: "t")
     task = asyncio.create_task(page.run())
     try:
         yield page, clock, task
@@ -116,7 +116,7 @@ async def test_facts_whose_server_does_not_answer_are_asked_for_again() -> None:
             return web.json_response({"data": [{"id": "m", "max_model_len": 2048}]})
         return await engine.page(request) if request.path == "/metrics" else web.Response(status=404)
 
-    async with serving(endpoint) as url, reading(url, heard):
+    async with serving(endpoint) as url, reading(url, heard, 5.0):
         await until(lambda: models > 1, 60)
         assert heard.now is not None
         assert (heard.now.info.version, heard.now.context_tokens) == ("0.32.0", None)
