@@ -74,7 +74,10 @@ BLOCK_S = 4.0  # observations that are closer are not independent and share one 
 
 
 def fit(record: Record, rng: Random, prior: Prior | None = None, repeats: int = 8) -> Fit | None:
-    """Service that explains a record; None for fewer than MIN_ANSWERS answers. repeats: number of bootstrap services."""
+    """Service that explains a record; None for fewer than MIN_ANSWERS answers, or if no replay answers most of them.
+
+    repeats: number of bootstrap services
+    """
     recent = _recent(record)
     items = observations(recent)
     answers = sum(request.valid and request.first_s is not None and request.stage > 0 for request in record.requests)
@@ -90,13 +93,16 @@ def fit(record: Record, rng: Random, prior: Prior | None = None, repeats: int = 
     if load.per_s > 0:
         scenes = [build_scene(recent, load, rng) for _ in range(REDRAWS)]
     courses = [scene.replayed(service) for scene in scenes]
+    error = ttft_error(items, [items.replayed(*of, front_s) for of in zip(courses, scenes, strict=True)])
+    if error == inf:
+        return None
     return Fit(
         service,
         objective.structure.name,
         front_s,
         tuple(objective.service(_reweighted(objective, point, jacobian, rng)) for _ in range(repeats)),
         tuple(rival for rival in rivals if rival.weight > MIN_WEIGHT),
-        _ttft_error(items, [items.replayed(*of, front_s) for of in zip(courses, scenes, strict=True)]),
+        error,
         _tail(recent, [ttfts_s(*of) + front_s for of in zip(courses, scenes, strict=True)]),
         load,
     )
@@ -346,16 +352,22 @@ def _own_peak(requests: Sequence[RequestRecord]) -> int:
     return peak
 
 
-def _ttft_error(items: Observations, replayed: Sequence[Array]) -> float:
+def ttft_error(items: Observations, replayed: Sequence[Array]) -> float:
     """Median of |log(TTFT observed ÷ replayed)| beyond that between two replays; of mean TTFTs where the sweep has none of its own.
 
-    The arrival times of background requests are unknown, so no replay matches each TTFT.
+    The arrival times of background requests are unknown, so no replay matches each TTFT. One that a replay does not have counts as
+    infinite; without any TTFT the error is infinite.
     """
     kind = TTFT if TTFT in items.kind else MEAN_TTFT
     is_known = (items.kind == kind) & ~items.is_lower_bound
+    if not is_known.any():
+        return inf
     draws = np.stack(replayed)[:, is_known]
-    error = float(np.nanmedian(np.abs(items.value[is_known] - draws)))
-    chance = float(np.nanmedian(np.abs(np.diff(draws, axis=0)))) if len(draws) > 1 else 0.0
+    errors = np.abs(items.value[is_known] - draws)
+    error = float(np.median(np.where(np.isnan(errors), inf, errors)))
+    if error == inf or len(draws) == 1:
+        return error
+    chance = float(np.nanmedian(np.abs(np.diff(draws, axis=0))))
     return sqrt(max(0.0, error**2 - chance**2))
 
 

@@ -4,18 +4,19 @@ import pickle
 from dataclasses import replace
 from decimal import Decimal
 from functools import cache
-from math import log
+from math import inf, log
 from random import Random
 
 import numpy as np
 import pytest
 
+from prober.features.capacity import observations as observed
 from prober.features.capacity.actions import Estimate
 from prober.features.capacity.capacity_model import CapacityModel
 from prober.features.capacity.engine_fit import Fit, Prior, Tail
 from prober.features.capacity.estimate import CapacityEstimate, estimate_capacity
 from prober.features.capacity.fit_objective import COSTS, Objective, Point
-from prober.features.capacity.fitting import fit
+from prober.features.capacity.fitting import fit, ttft_error
 from prober.features.capacity.observations import observations, ttfts_s
 from prober.features.capacity.replay import Background, RequestLengths, background, build_scene
 from prober.features.capacity.request_record import RequestRecord
@@ -386,3 +387,23 @@ def test_records_travel_to_another_process() -> None:
     """The estimate belongs where no stamp is taken."""
     seen = record()
     assert pickle.loads(pickle.dumps(seen)) == seen
+
+
+def test_a_replay_that_answers_few_requests_explains_nothing() -> None:
+    """Errors of 10, 20 and 30% are 20%; what a replay lacks is infinitely wrong, and so is a fit without any TTFT."""
+    seen = np.log([0.1, 0.1, 0.1])
+    off, missing = seen + np.log([1.1, 1.2, 1.3]), np.full(3, np.nan)
+
+    def error(kind: int, *replayed: observed.Array, lower_bound: bool = False) -> float:
+        no = np.zeros(3)
+        bounds = np.full(3, lower_bound)
+        items = observed.Observations(np.full(3, kind), no.astype(np.intp), no, no, seen, bounds, no.astype(np.intp))
+        return ttft_error(items, replayed)
+
+    assert error(observed.TTFT, off) == pytest.approx(np.log(1.2))
+    assert error(observed.MEAN_TTFT, off, off) == pytest.approx(np.log(1.2))
+    assert error(observed.TTFT, seen, seen + 0.3) == 0  # no more than what two replays differ by
+    assert error(observed.TTFT, missing, missing) == inf
+    assert error(observed.TTFT, off, missing, missing) == inf
+    assert error(observed.TTFT, off, lower_bound=True) == inf
+    assert error(observed.RUNNING, off) == inf
