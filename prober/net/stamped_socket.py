@@ -123,9 +123,9 @@ class StampedSocket:
         if self._receiver is None:
             return
         self._receiver = None
+        # Both, before the descriptor is free: that of a connection under way would stand for the next socket of the same number.
         self._loop.remove_reader(self._socket)
-        if self._unsent:
-            self._loop.remove_writer(self._socket)
+        self._loop.remove_writer(self._socket)
         if self._backlog is not None:
             self._backlog.cancel()
         if self._handshake is not None and not self._handshake.done():
@@ -188,19 +188,22 @@ class StampedSocket:
             self._unsent += data
             return
         self._unsent = data
-        self._send_rest()
+        self._send_part()
         if self._unsent:
             self._loop.add_writer(self._socket, self._send_rest)
 
     def _send_rest(self) -> None:
+        self._send_part()
+        if not self._unsent:
+            self._loop.remove_writer(self._socket)
+
+    def _send_part(self) -> None:
         try:
             self._unsent = self._unsent[self._socket.send(self._unsent) :]
         except (BlockingIOError, InterruptedError):
             pass
         except OSError as problem:  # what the server has sent before can still be read
             self._unsent, self._write_problem = b"", problem
-        if not self._unsent:
-            self._loop.remove_writer(self._socket)
 
     def _end(self, problem: Exception | None) -> None:
         """The connection has ended."""

@@ -21,8 +21,9 @@ from prober.net.clock import Clock
 from prober.net.connection import Broken, connect
 from prober.net.endpoint import Endpoint
 from prober.net.exchange import Exchange
-from prober.net.stamped_socket import PART_BYTES
+from prober.net.stamped_socket import PART_BYTES, StampedSocket
 from prober.net.stamps import Stamps
+from tests.processes import HANG_S
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
 CHUNKED_HEAD = HEAD[:-2] + b"Transfer-Encoding: chunked\r\n\r\n"
@@ -355,6 +356,34 @@ async def test_an_alarm_that_reads_the_connection_leaves_its_bytes_in_order(cloc
         await exchange.ended
         exchange.abort()
     assert received == numbers
+
+
+class SlowSocket(socket.socket):
+    """A socket whose connection is under way when `connect` returns, as on a busy machine."""
+
+    def connect(self, address: tuple[str, int]) -> None:
+        super().connect(address)
+        raise BlockingIOError
+
+
+async def test_a_connection_that_is_given_up_leaves_nothing_to_the_next_of_its_number(clock: Clock) -> None:
+    """A probe that is late when it connects is given up; its descriptor is the next probe's, in the same turn of the loop."""
+    async with serving(partial(answer, pieces=(HEAD,))) as port:
+        exchange = Exchange(Recording(), clock)
+        given_up_socket = SlowSocket()
+        given_up, number = StampedSocket(given_up_socket, clock, exchange), given_up_socket.fileno()
+        connecting = asyncio.create_task(given_up.connect(("127.0.0.1", port)))
+        await asyncio.sleep(0)
+        given_up.close()
+        next_socket = SlowSocket()
+        assert next_socket.fileno() == number
+        following = StampedSocket(next_socket, clock, exchange)
+        connecting.cancel()
+        try:
+            async with asyncio.timeout(HANG_S):
+                await following.connect(("127.0.0.1", port))
+        finally:
+            following.close()
 
 
 async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
