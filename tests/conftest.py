@@ -42,6 +42,15 @@ class RealLoop(asyncio.SelectorEventLoop):
         super().close()
 
 
+class RealPolicy(asyncio.DefaultEventLoopPolicy):
+    """Commands that run in this process, and servers in a thread, have such a loop too."""
+
+    _loop_factory = RealLoop
+
+
+asyncio.set_event_loop_policy(RealPolicy())
+
+
 def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
     """The event loop of a test."""
     is_virtual = item.get_closest_marker("virtual_time") and not item.get_closest_marker("real_time")

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import Any
 
 import pytest
 import trustme
@@ -361,7 +362,7 @@ async def test_an_alarm_that_reads_the_connection_leaves_its_bytes_in_order(cloc
 class SlowSocket(socket.socket):
     """A socket whose connection is under way when `connect` returns, as on a busy machine."""
 
-    def connect(self, address: tuple[str, int]) -> None:
+    def connect(self, address: Any) -> None:
         super().connect(address)
         raise BlockingIOError
 
