@@ -125,7 +125,7 @@ class StampedSocket:
         self._receiver = None
         # Both, before the descriptor is free: that of a connection under way would stand for the next socket of the same number.
         self._loop.remove_reader(self._socket)
-        self._loop.remove_writer(self._socket)
+        self._loop.remove_writer(self._socket.fileno())  # by number: to find none of an object costs asyncio its text
         if self._backlog is not None:
             self._backlog.cancel()
         if self._handshake is not None and not self._handshake.done():
