@@ -94,10 +94,10 @@ def dotted(ref: str) -> Json:
 
 
 def band(lower: str, upper: str, color: str = BLUE) -> list[Json]:
-    """Overrides for an interval: the area between two series is filled, without lines."""
+    """Overrides for an interval: the area between two series is filled, with thin edges."""
     return [
-        fixed_color(lower, color, ("custom.lineWidth", 0), ("custom.fillOpacity", 0)),
-        fixed_color(upper, color, ("custom.lineWidth", 0), ("custom.fillOpacity", 20), ("custom.fillBelowTo", lower)),
+        fixed_color(lower, color, ("custom.lineWidth", 1), ("custom.fillOpacity", 0)),
+        fixed_color(upper, color, ("custom.lineWidth", 1), ("custom.fillOpacity", 20), ("custom.fillBelowTo", lower)),
     ]
 
 

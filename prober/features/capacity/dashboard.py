@@ -82,9 +82,9 @@ def _now() -> list[Panel]:
     return [
         stat(
             "Headroom",
-            "Free share of the capacity for the traffic that is there, with its 90% interval: at least, estimate, at most. At 50% free "
-            "it can double. Bad: the lower bound below 10%. No data: no sweep has found a capacity, or the engine's page does not "
-            "count requests and tokens.",
+            "Free share of the capacity now, for the traffic that is there, with its 90% interval: at least, estimate, at most. At 50% "
+            "free it can double. Bad: the lower bound below 30% (orange) or 10% (red). No data: no sweep has found a capacity, or the "
+            "engine's page does not count requests and tokens.",
             "percentunit",
             *(now(_free(bound), name) for bound, name in zip(BOUNDS, ("at least", "estimate", "at most"), strict=True)),
             steps=HEADROOM_STEPS,
@@ -93,8 +93,8 @@ def _now() -> list[Panel]:
         ),
         stat(
             "Traffic can grow by",
-            "By how much the traffic that is there can grow, at its present shape, until an SLO is missed: at least, and estimate. "
-            "Bad:  less than the growth that you expect before the next instance.",
+            "By how much the traffic that is there can grow, at its present shape, until an SLO is missed: at least, by the lower "
+            "bound of the headroom, and estimate. Bad: less than the growth that you expect before the next instance.",
             "percentunit",
             *(
                 now(f"1 / (1 - clamp_min({_free(bound)}, 0)) - 1", name)
@@ -111,12 +111,12 @@ def _now() -> list[Panel]:
             now(f"time() - max({capacity_series.SWEEP_SUCCESS}{{{TARGET}}})"),
             steps=NEUTRAL,
             width=3,
-            decimals=0,
+            decimals=1,
         ),
         stat(
             "Capacity exhaustion",
-            "Forecast date at which the daily peak of demand reaches the capacity: earliest and estimate. "
-            "Bad: within a month.",
+            "Forecast date at which the daily peak of demand reaches the capacity: earliest and estimate. Growth within a day is not "
+            "in it. Bad: within a month. No forecast: fewer than seven days of demand are known, or peaks do not clearly grow.",
             "dateTimeFromNow",
             *(
                 now(f'1000 * min({capacity_series.CAPACITY_EXHAUSTION}{{{TARGET},bound="{bound}"}})', name)
@@ -128,8 +128,8 @@ def _now() -> list[Panel]:
         ),
         counts(
             "Instances for the peak",
-            "Instances of this target needed for the highest demand in this range, at the lower bound of its capacity then and with "
-            "20% headroom, and their GPUs. Bad: more than there are. No data: no known capacity or demand, or no GPUs are read.",
+            "Instances of this target that the highest demand of the shown range needs, each filled to 80% of the lower bound of its "
+            "capacity, rounded up, and their GPUs. Bad: more than there are. No data: capacity, demand or GPUs are not known.",
             now(_needed(), "instances"),
             now(f"{_needed()} * count({WHOLE_GPUS})", "GPUs"),
             width=4,
@@ -139,7 +139,7 @@ def _now() -> list[Panel]:
             "When the last sweep ended, and the reason why it stopped sending. Bad: more recent than the capacity: it found none, and "
             "capacity and load curve are those of an earlier one.",
             "dateTimeFromNow",
-            now(f"1000 * max by (reason) ({capacity_series.SWEEP_END}{{{TARGET}}})", "{{reason}}"),
+            now(f"1000 * max by (reason) ({capacity_series.SWEEP_END}{{{TARGET}}})", "reason: {{reason}}"),
             steps=NEUTRAL,
             text_mode="value_and_name",
             width=3,
@@ -195,7 +195,8 @@ def _headroom() -> Panel:
 def _addable() -> Panel:
     return _interval(
         "Requests like the sweep's that fit beside the traffic",
-        "Requests per second of the sweep's shape that can be added to the traffic that is there, with the 90% interval. "
+        "Requests per second of the sweep's shape that can be added to the traffic that is there, with the 90% interval. They may be "
+        "several times as long as the requests of the traffic, or shorter: it can grow by another number of its own. "
         "Bad: less than the traffic that you want to move here.",
         "reqps",
         capacity_series.ADDABLE,
@@ -220,7 +221,8 @@ def _knee() -> Panel:
     return series(
         "Knee found by sweeps",
         "Estimated knee of all SLOs together, in requests per second of the users and of the sweep together, with its interval, and "
-        "the estimate of each SLO. It depends on the size of the users' requests at that time. "
+        "the estimate of each SLO. It is of the mix of both during the sweep, so that demand of another mix may be far above it or "
+        "below it: for the traffic of now read `Demand against capacity`. "
         "Bad: lower than after the previous sweep at the same sizes; the SLO with the lowest estimate sets the capacity.",
         "reqps",
         *(Query(_sweep_capacity(bound), f"all SLOs, {bound}") for bound in BOUNDS),
