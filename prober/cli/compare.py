@@ -183,8 +183,8 @@ def compare(
         if save:
             Path(save).write_text(to_json(comparison), encoding="utf-8")
     if as_json:
-        states = [{**asdict(risk), "state": risk.state} for risk in comparison.risks]
-        echo(json.dumps({**asdict(comparison), "risks": states}))
+        risks_shown = [{**asdict(risk), "evidence": risk.evidence} for risk in comparison.risks]
+        echo(json.dumps({**asdict(comparison), "risks": risks_shown}))
     else:
         _draw(comparison)
     if comparison.not_judged:

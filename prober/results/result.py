@@ -4,10 +4,11 @@
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from prober.measure.objective import Slo
+from prober.measure.outcome import ANSWERED
 from prober.results.adapters import AdapterUse
 from prober.results.capacity import Capacity, words
 from prober.results.disturbance import Contrast, Disturbance
@@ -31,10 +32,9 @@ OPEN_LOOP = ("poisson", "constant", "gamma", "trace")
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """A request of a result.
+class RequestRow:
+    """A request of a stage.
 
-    stage: index in `Result.stages`
     start_s: intended time, in seconds since the start of the result
     outcome: a value of `Outcome`
     error: the reason, "" if ok
@@ -44,7 +44,6 @@ class Request:
     cut_s: intended time to the cut, of a request that was cut in flight
     """
 
-    stage: int
     start_s: float | None
     outcome: str = "ok"
     error: str = ""
@@ -58,6 +57,16 @@ class Request:
     warm_up: bool = False
     cached: bool = False
     cut_s: float | None = None
+
+    @property
+    def is_answered(self) -> bool:
+        """True if it is properly answered."""
+        return self.outcome in ANSWERED
+
+    @property
+    def is_timed(self) -> bool:
+        """True if it is answered and its latencies count."""
+        return self.is_answered and not self.warm_up and not self.cached
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +184,7 @@ class Stage:
     prompt_lengths: prompt tokens asked and counted; None if no request had a length to reach
     refused: its refused requests; of another tool none
     reported: figures that another tool states itself, in seconds, by latency and name: "mean", "std", "p99", …
+    requests: empty if only the figures were stored
     """
 
     name: str
@@ -209,6 +219,7 @@ class Stage:
     refused: RefusedRequests = RefusedRequests()
     at_least: Mapping[str, tuple[Quantile, ...]] = field(default_factory=dict)
     reported: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    requests: tuple[RequestRow, ...] = ()
 
     def quantile(self, latency: str, q: float) -> Quantile | None:
         """The quantile `q` of "ttft", "tpot", "itl" or "e2e"."""
@@ -361,7 +372,6 @@ class Result:
     interference: other load on the target; None if it was not observed
     retry_after_s: pause that the target requested at the end of the experiment; 0 for none
     differs: differences in meaning between the tool's figures and the prober's
-    requests: empty if only the figures of the stages were stored
     """
 
     id: str
@@ -389,7 +399,15 @@ class Result:
     retry_after_s: float = 0.0
     decision: Decision | None = None
     differs: tuple[str, ...] = ()
-    requests: tuple[Request, ...] = ()
+
+    @property
+    def requests(self) -> list[RequestRow]:
+        """The requests of all stages."""
+        return [row for stage in self.stages for row in stage.requests]
+
+    def without_requests(self) -> "Result":
+        """The result without its requests, which are most of its size; the stages keep their quantiles."""
+        return replace(self, stages=tuple(replace(stage, requests=()) for stage in self.stages))
 
     def capacity_words(self) -> str:
         """The capacities in a sentence, with the refused requests."""

@@ -50,11 +50,10 @@ async def ask(session: Session, judge: Gate, length: WarmUpLength) -> tuple[Verd
     if verdict is None:
         times = due_times(probe, session.rng, begin_ns + round(session.spec.connect_lead * 1e9))
         results, verdict = await fed(session.ordered(drawer, islice(times, max(0, judge.most - taken))))
-    stage, rows = stage_of(
+    stage = stage_of(
         f"{probe.rate:g}/s",
         probe.rate,
         results,
-        index=0,
         origin_ns=session.origin_ns,
         begin_ns=begin_ns,
         sending_s=(clock.now_ns() - begin_ns) / 1e9,
@@ -64,7 +63,6 @@ async def ask(session: Session, judge: Gate, length: WarmUpLength) -> tuple[Verd
         "gate",
         describe_load(probe.workload, arrivals="poisson"),
         [stage],
-        rows,
         slos=probe.slos,
         warm_up=WarmUp(len(warm), (begin_ns - warm_ns) / 1e9),
     )

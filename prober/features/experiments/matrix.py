@@ -13,7 +13,7 @@ when they can be sent, as there is no other intended time.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, takewhile
 from random import Random
@@ -27,7 +27,7 @@ from prober.measure.result import ProbeResult
 from prober.results.cost import CostFinding
 from prober.results.load_description import describe_load, has_varied_prompts
 from prober.results.refused_requests import NOT_COUNTED, refused_requests
-from prober.results.result import Decision, Load, Request
+from prober.results.result import Decision, Load, Stage
 from prober.results.stage_parts import most_often
 from prober.statistics.sequential_test import ERROR, Evidence
 from prober.workload.arrivals import poisson
@@ -195,11 +195,13 @@ def other_models(results: Sequence[ProbeResult]) -> Iterator[str]:
             yield f"{count:,} answer{'s' * (count != 1)} to requests for {adapter!r} name{'s' * (count == 1)} the model {other!r}"
 
 
-def wrong_answers(quality: tuple[int, int], requests: Iterable[Request]) -> str:
-    """Number of wrong answers, of those that were checked, and the most frequent reason. requests: of the stage"""
-    reasons = Counter(request.error for request in requests if request.outcome == Outcome.WRONG_ANSWER)
-    often = "".join(f", most often ({count:,}): {reason}" for reason, count in reasons.most_common(1))
-    return f"{quality[1]:,} of {quality[0]:,} checked answers wrong{often}"
+def wrong_answers(stage: Stage) -> Iterator[str]:
+    """Number of wrong answers, of those that were checked, and the most frequent reason; nothing if none was to be checked."""
+    if stage.quality is not None:
+        checked, wrong = stage.quality
+        reasons = Counter(row.error for row in stage.requests if row.outcome == Outcome.WRONG_ANSWER)
+        often = "".join(f", most often ({count:,}): {reason}" for reason, count in reasons.most_common(1))
+        yield f"{wrong:,} of {checked:,} checked answers wrong{often}"
 
 
 def as_sent(result: ProbeResult, latest_ns: float) -> ProbeResult:

@@ -16,7 +16,7 @@ from prober.features.experiments.importers.exported_object import (
     tool_quantiles,
     without_secrets,
 )
-from prober.results.result import Load, Request, Result, Stage, Target, WarmUp
+from prober.results.result import Load, RequestRow, Result, Stage, Target, WarmUp
 from prober.results.stage import stage_of_requests
 from prober.results.strict_json import Unreadable
 from prober.statistics.quantiles import Quantile
@@ -252,17 +252,15 @@ def read_aiperf_lines(exported_objects: list[ExportedObject]) -> Result:
         ),
         warm_up=WarmUp(len(exported_objects) - len(records)) if len(records) < len(exported_objects) else None,
         differs=AIPERF_DIFFERS,
-        requests=requests,
     )
 
 
-def _request(exported: ExportedObject, start_s: float) -> Request:
+def _request(exported: ExportedObject, start_s: float) -> RequestRow:
     metrics, error = exported.inside("metrics"), exported.get("error")
     details = error if isinstance(error, Mapping) else {}
     unit_s = _unit_s(metrics, LATENCIES["itl"])
     ttft_s, tpot_s, e2e_s = (_seconds(metrics, LATENCIES[name], "value") for name in ("ttft", "tpot", "e2e"))
-    return Request(
-        stage=0,
+    return RequestRow(
         start_s=start_s,
         outcome="failed" if error is not None else "ok",
         error=str(details.get("message") or details.get("error_message") or (error if error is not None else "")),

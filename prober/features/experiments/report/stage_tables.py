@@ -28,8 +28,7 @@ def table_of(columns: Columns, rows: Iterable[Iterable[Any]]) -> Table | None:
 def latencies(result: Result) -> Table | None:
     """Quantiles, mean and standard deviation of each latency of each stage."""
     rows: list[Row] = []
-    for place, stage in enumerate(result.stages):
-        requests = [request for request in result.requests if request.stage == place]
+    for stage in result.stages:
         anchor = plots.stage_id(result, stage)
         for latency in LATENCIES:
             bounds = {quantile.q: quantile for quantile in stage.at_least.get(latency, ())}
@@ -44,11 +43,11 @@ def latencies(result: Result) -> Table | None:
                         f"{count:,}" if count else UNKNOWN,
                         *(_quantile(quantiles.get(q), is_bound=q in bounds) for q in REPORTED_QUANTILES),
                         number(stage.tail_ratio(latency)),
-                        *map(_duration, moments(stage, latency, requests)),
+                        *map(_duration, moments(stage, latency)),
                     ]
                 )
                 anchor = ""
-            if requests and reported:
+            if stage.requests and reported:
                 stated = [_duration(reported.get(percentile_name(q))) for q in REPORTED_QUANTILES]
                 own = [*stated, "–", _duration(reported.get("mean")), _duration(reported.get("std"))]
                 rows.append([stage.name, f"{plots.NAMES[latency]}, {AS_THE_FILE_SAYS}", "–", *own])
@@ -62,8 +61,8 @@ def contradictions(result: Result) -> Iterator[str]:
 
     A quantile that a tool interpolates is between two requests; a rank and MAX_APART beside them are allowed.
     """
-    for place, stage in enumerate(result.stages):
-        of_stage = samples(request for request in result.requests if request.stage == place)
+    for stage in result.stages:
+        of_stage = samples(stage.requests)
         for latency, reported in stage.reported.items():
             values = sorted(of_stage[latency])
             last = len(values) - 1
