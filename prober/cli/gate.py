@@ -54,7 +54,6 @@ from prober.net.clock import Clock
 from prober.net.endpoint import BadEndpoint
 from prober.probing.session import Session
 from prober.results.cost import judge_cost, stage_cost, stage_sentences
-from prober.results.load_description import describe_load
 from prober.results.result import NO_REQUESTS, Load, Result
 from prober.results.result_file import to_json
 from prober.workload.workloads import Mix
@@ -201,7 +200,7 @@ def _references(
         return [], []
     if not before.requests:
         raise ValueError(f"--baseline {source} {NO_REQUESTS}")
-    sent = describe_load(probe.workload, arrivals="poisson")
+    sent = Load.of(probe.workload, arrivals="poisson")
     rates = {place: before.stages[place].rate_per_s for place in _comparable(before, sent, source)}
     if probe.rate not in rates.values():
         known = ", ".join(f"{rate:g}/s" for rate in rates.values() if rate is not None) or "no rate that is known"

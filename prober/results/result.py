@@ -5,7 +5,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from prober.measure.objective import Slo
 from prober.measure.outcome import ANSWERED
@@ -16,6 +16,7 @@ from prober.results.facts import Context
 from prober.results.refused_requests import RefusedRequests
 from prober.results.stage_parts import PromptTokens, Reasoning, Series, ToolCalls
 from prober.statistics.quantiles import Quantile
+from prober.workload.workloads import Mix, Workload
 
 Kind = Literal["sweep", "grid", "compare", "gate", "run"]
 NO_REQUESTS = (
@@ -96,7 +97,8 @@ class Use:
 class Load:
     """The requests that were sent.
 
-    prompt_tokens, output_tokens: distribution of the lengths, as text of `load_description`
+    prompt_tokens, output_tokens: distribution of the lengths as text, such as `fixed 500` or `uniform 1 to 9`. Parts of a mix are
+        separated by `; `. The text does not change with the code, as a baseline is compared only with requests of the same text
     varied: the requests of one stage have prompts of different lengths (of a result: those of any of its stages)
     arrivals: one of OPEN_LOOP, or "closed" if a request waits for the answer to another one
     max_in_flight: cap on requests in flight
@@ -113,6 +115,22 @@ class Load:
     seed: int | None = None
     sampling: Mapping[str, Any] | None = None
     dataset: str | None = None
+
+    @classmethod
+    def of(cls, workload: Workload | Mix, *, arrivals: str, max_in_flight: int | None = None) -> Self:
+        """The load of one workload."""
+        parts = [part for part, _ in workload.parts]
+        lengths = {part.prompt_lengths for _, part, _ in workload.shares()}
+        return cls(
+            workload=workload.name,
+            prompt_tokens="; ".join(part.prompt_text for part in parts),
+            output_tokens="; ".join(part.output_tokens.text for part in parts),
+            varied=len(lengths) > 1 or any(len(of_part) > 1 for of_part in lengths),
+            arrivals=arrivals,
+            max_in_flight=max_in_flight,
+            sampling=dict(parts[0].sampling),
+            dataset=parts[0].dataset,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -405,7 +423,7 @@ class Result:
         """The requests of all stages."""
         return [row for stage in self.stages for row in stage.requests]
 
-    def without_requests(self) -> "Result":
+    def without_requests(self) -> Self:
         """The result without its requests, which are most of its size; the stages keep their quantiles."""
         return replace(self, stages=tuple(replace(stage, requests=()) for stage in self.stages))
 

@@ -18,8 +18,7 @@ from prober.measure.gpu_reading import GpuReading, without_parts
 from prober.measure.outcome import Outcome
 from prober.results.delivery import deliveries
 from prober.results.facts import Context
-from prober.results.load_description import describe_load
-from prober.results.result import Prices, Result, Stage, Target, WarmUp
+from prober.results.result import Load, Prices, Result, Stage, Target, WarmUp
 from prober.results.stage import stage_of
 
 
@@ -81,7 +80,7 @@ def result_of(
         ended_unix_s=ended_unix_s,
         tool=f"llm-slo-prober {__version__}",
         target=_target(spec, run, last),
-        load=describe_load(sweep.workload, arrivals="poisson", max_in_flight=sweep.max_in_flight),
+        load=Load.of(sweep.workload, arrivals="poisson", max_in_flight=sweep.max_in_flight),
         stages=tuple(stages),
         configuration=json.dumps(_configuration(sweep) | dict(additions), sort_keys=True),
         slos=sweep.slos,

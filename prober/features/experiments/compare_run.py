@@ -30,9 +30,8 @@ from prober.measure.result import ProbeResult
 from prober.measure.warmup import WarmUpLength
 from prober.probing.session import Session
 from prober.results.comparison import Comparison, Side, with_refused
-from prober.results.load_description import describe_load
 from prober.results.refused_requests import refused_requests
-from prober.results.result import RequestRow, Result
+from prober.results.result import Load, RequestRow, Result
 from prober.results.result import Target as Described
 from prober.results.stage import quality_of, request_of, use_of
 from prober.results.stage_parts import tool_calls_of
@@ -149,7 +148,7 @@ async def compare_targets(
         remarks.append(f"quantiles are those of the whole mix {workloads[0].name!r}, not of each of its workloads")
     remarks += [f"{side.upper()} {text} meanwhile" for side, session in sessions.items() for text in session.changes]
     comparison = _comparison(a, b, error, sessions["a"].started_unix_s)
-    fields = [json.dumps(describe_load(workload, arrivals="").sampling) for workload in workloads]
+    fields = [json.dumps(Load.of(workload, arrivals="").sampling) for workload in workloads]
     apart = (("request fields", *fields),) if fields[0] != fields[1] else ()
     comparison = replace(
         comparison, compared=tuple(compared), differs=(*comparison.differs, *apart), said=tuple(remarks)

@@ -10,8 +10,7 @@ from prober.measure.result import ProbeResult
 from prober.measure.warmup import WarmUpLength
 from prober.probing.pacer import due_times
 from prober.probing.session import Session
-from prober.results.load_description import describe_load
-from prober.results.result import Result, WarmUp
+from prober.results.result import Load, Result, WarmUp
 from prober.results.stage import stage_of
 from prober.workload.workloads import RequestGenerator
 
@@ -61,7 +60,7 @@ async def ask(session: Session, judge: Gate, length: WarmUpLength) -> tuple[Verd
     )
     result = session.result(
         "gate",
-        describe_load(probe.workload, arrivals="poisson"),
+        Load.of(probe.workload, arrivals="poisson"),
         [stage],
         slos=probe.slos,
         warm_up=WarmUp(len(warm), (begin_ns - warm_ns) / 1e9),

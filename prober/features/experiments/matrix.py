@@ -25,7 +25,6 @@ from prober.features.experiments.gate import Finding, Question, slo_question
 from prober.measure.outcome import BAD, Outcome
 from prober.measure.result import ProbeResult
 from prober.results.cost import CostFinding
-from prober.results.load_description import describe_load, has_varied_prompts
 from prober.results.refused_requests import NOT_COUNTED, refused_requests
 from prober.results.result import Decision, Load, Stage
 from prober.results.stage_parts import most_often
@@ -247,18 +246,18 @@ def stage_name(row: Row) -> str:
 
 def load_of(rows: Sequence[Row], in_flight: int) -> Load:
     """Load of all rows, for the stored result. in_flight: limit of open loops."""
-    closed = [row for row in rows if row.closed]
+    closed, loads = [row for row in rows if row.closed], [shape_of(row, in_flight) for row in rows]
     arrivals = "poisson" if not closed else "closed"
     if closed and len(closed) < len(rows):
         arrivals = f"poisson, and closed in {', '.join(row.name for row in closed)}"
     return Load(
         workload=", ".join(stage_name(row) for row in rows),
-        prompt_tokens="; ".join(f"{row.name}: {_lengths_of(row)[0]}" for row in rows),
-        output_tokens="; ".join(f"{row.name}: {_lengths_of(row)[1]}" for row in rows),
-        varied=any(has_varied_prompts(row.workload) for row in rows),
+        prompt_tokens="; ".join(f"{row.name}: {load.prompt_tokens}" for row, load in zip(rows, loads, strict=True)),
+        output_tokens="; ".join(f"{row.name}: {load.output_tokens}" for row, load in zip(rows, loads, strict=True)),
+        varied=any(load.varied for load in loads),
         arrivals=arrivals,
         max_in_flight=max(row.concurrency or 0 for row in rows) if len(closed) == len(rows) else in_flight,
-        sampling=describe_load(rows[0].workload, arrivals=arrivals).sampling,
+        sampling=loads[0].sampling,
         dataset="generated",
     )
 
@@ -266,8 +265,10 @@ def load_of(rows: Sequence[Row], in_flight: int) -> Load:
 def shape_of(row: Row, in_flight: int) -> Load:
     """Load of one row, for its stage. in_flight: limit of open loops."""
     cap = row.concurrency if row.closed else in_flight
-    load = describe_load(row.workload, arrivals="closed" if row.closed else "poisson", max_in_flight=cap)
-    return replace(load, workload=stage_name(row), prompt_tokens=_lengths_of(row)[0])
+    load = Load.of(row.workload, arrivals="closed" if row.closed else "poisson", max_in_flight=cap)
+    prefix = row.workload.prefix if isinstance(row.workload, Workload) else None
+    shared = f", {prefix.tokens} of them shared by {prefix.reuse:.0%} of the requests" if prefix is not None else ""
+    return replace(load, workload=stage_name(row), prompt_tokens=f"{load.prompt_tokens}{shared}")
 
 
 def _questions(row: Row) -> list[tuple[str, Question]]:
@@ -293,11 +294,3 @@ def _most_often(results: Sequence[ProbeResult], outcomes: Collection[Outcome], b
 
 def _joined(*texts: str) -> str:
     return "; ".join(filter(None, texts))
-
-
-def _lengths_of(row: Row) -> tuple[str, str]:
-    """Prompt and output lengths as text, with the shared prefix."""
-    load = describe_load(row.workload, arrivals="")
-    prefix = row.workload.prefix if isinstance(row.workload, Workload) else None
-    shared = f", {prefix.tokens} of them shared by {prefix.reuse:.0%} of the requests" if prefix is not None else ""
-    return f"{load.prompt_tokens}{shared}", load.output_tokens or ""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from prober.features.experiments.importers.exported_object import ExportedObject, counted, reported, tool_quantiles
+from prober.features.experiments.importers.exported_object import ExportedObject, reported, stage_of_figures
 from prober.results.result import Load, RequestRow, Result, Stage, Target
 from prober.results.stage import stage_of_requests
 
@@ -38,8 +38,6 @@ class Flat:
         rate, cap = exported.number("request_rate"), exported.count("max_concurrency")
         name = f"{rate:g}/s" if rate is not None else f"concurrency {cap}" if cap is not None else "all at once"
         duration_s, completed = exported.number("duration"), exported.count("completed") or 0
-        requests = self._requests(exported)
-        stage = stage_of_requests(name, rate, requests, begin_s=0.0, sending_s=None, duration_s=duration_s)
 
         def seconds(name: str, figure: str) -> float | None:
             keys = {"p50": ("median", "p50"), "max": ("max", "p100")}.get(figure, (figure,))
@@ -47,19 +45,14 @@ class Flat:
             return next((value / 1e3 for value in values if value is not None), None)
 
         figures = {latency: reported(partial(seconds, name), completed) for latency, name in self.names.items()}
-        if not requests:
+        if requests := self._requests(exported):
+            stage = stage_of_requests(name, rate, requests, begin_s=0.0, sending_s=None, duration_s=duration_s)
+        else:
             prompts, failed = exported.count("num_prompts"), exported.count("failed")
             failed = prompts - completed if failed is None and prompts is not None else failed
             # The file does not have the number of gaps. Figures are those of --percentile-metrics.
             counts = {latency: 0 if latency == "itl" else completed for latency in figures}
-            quantiles = {latency: tool_quantiles(figures[latency], count) for latency, count in counts.items()}
-            stage = replace(
-                stage,
-                sent=completed + (failed or 0),
-                answered=completed,
-                outcomes={} if failed is None else counted(completed, failed),
-                latencies={latency: values for latency, values in quantiles.items() if values},
-            )
+            stage = stage_of_figures(name, rate, duration_s, completed, failed, figures, counts)
         goodput = exported.number("request_goodput")
         return replace(
             stage,

@@ -121,7 +121,7 @@ def _risks(comparison: Comparison) -> list[Table | Note]:
         return []
     rows = [(axis, _worsening(moves["adopt"]), _worsening(moves["go_back"])) for axis, moves in by_axis.items()]
     return [
-        Table(["worse by the margin at most", "adopting B", "rollback to A"], rows),
+        Table(["worse by at most the margin", "adopting B", "rollback to A"], rows),
         Note(
             f"In brackets the interval of the worsening; a negative one is an improvement. The margin is {margins(comparison.risks)}. "
             f"All intervals of this table together err with at most {_percent(comparison.error)}."

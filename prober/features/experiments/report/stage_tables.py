@@ -41,7 +41,7 @@ def latencies(result: Result) -> Table | None:
                         Cell(stage.name, id=anchor),
                         plots.NAMES[latency],
                         f"{count:,}" if count else UNKNOWN,
-                        *(_quantile(quantiles.get(q), is_bound=q in bounds) for q in REPORTED_QUANTILES),
+                        *(quantile_cell(quantiles.get(q), is_bound=q in bounds) for q in REPORTED_QUANTILES),
                         number(stage.tail_ratio(latency)),
                         *map(_duration, moments(stage, latency)),
                     ]
@@ -97,7 +97,8 @@ LATENCY_NOTE = (
 )
 
 
-def _quantile(quantile: Quantile | None, *, is_bound: bool = False) -> Cell:
+def quantile_cell(quantile: Quantile | None, *, is_bound: bool = False) -> Cell:
+    """The estimate with its interval, and a star if it is of too few samples. is_bound: it is a lower bound"""
     if quantile is None:
         return UNKNOWN
     if is_bound:
@@ -118,7 +119,7 @@ def _quantile_columns(name: str, qs: Sequence[float], attribute: str) -> Columns
     """A column for each quantile of an attribute of a part."""
 
     def column(q: float) -> Callable[..., Cell]:
-        return lambda stage, part: _quantile(next((of_q for of_q in getattr(part, attribute) if of_q.q == q), None))
+        return lambda stage, part: quantile_cell(next((of_q for of_q in getattr(part, attribute) if of_q.q == q), None))
 
     return {f"#{name} {percentile_name(q)}": column(q) for q in qs}
 
