@@ -131,9 +131,8 @@ def reported(swept: Swept, plan: Plan) -> dict[float, StageResult]:
         if stage.phase not in ("ramp", "grid"):
             continue
         own = [probe for probe in swept.probes if begin_ns <= probe.timeline.intended_ns < end_ns]
-        results[round(stage.rate_per_s, 6)], _ = stage_of(
+        results[round(stage.rate_per_s, 6)] = stage_of(
             *("", stage.rate_per_s, own),
-            index=0,
             origin_ns=0,
             begin_ns=begin_ns,
             sending_s=(end_ns - begin_ns) / 1e9,

@@ -29,7 +29,7 @@ from prober.measure.objective import JudgedStream, Slo
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
-from prober.results.result import Request
+from prober.results.result import RequestRow
 from prober.statistics.paired_test import wilcoxon_p_value
 
 OBJECTIVES = {"90%": 300, "95%": 300, "99%": 200, "99.9%": 20}  # with the number of gates
@@ -63,7 +63,7 @@ def gated(objective: str, multiple: float, arrivals: str, expected_burst_s: floa
 def based(change: str, size: int, seed: int) -> tuple[str, int]:
     """(verdict, requests) beside a baseline of its own of `size` requests, of a target slower by `change`; 20% is material."""
     rng = Random(f"{change} {size} {seed}")
-    rows = [Request(0, float(number), ttft_s=0.1 * rng.lognormvariate(0, SIGMA)) for number in range(size)]
+    rows = [RequestRow(float(number), ttft_s=0.1 * rng.lognormvariate(0, SIGMA)) for number in range(size)]
     references = [reference(rows, "ttft", q, 0.2) for q in (0.5, 0.9)]
     gate, at_s = Gate([], rate_per_s=GATE_RATE, baseline=references), 0.0
     while True:
@@ -105,7 +105,7 @@ def bursty(share: float, rng: Random) -> Callable[[float], bool]:
     return is_bad
 
 
-def side(noise: str, factor: float, lengths: int, rng: Random) -> list[Request]:
+def side(noise: str, factor: float, lengths: int, rng: Random) -> list[RequestRow]:
     """One turn."""
     drawn = Random(lengths)
     level = rng.gauss(0, WANDER) if noise == "wandering" else 0.0
@@ -121,8 +121,7 @@ def side(noise: str, factor: float, lengths: int, rng: Random) -> list[Request]:
         tpot = sum(gaps) / 8
         ttft = 0.004 * tokens * slow
         rows.append(
-            Request(
-                0,
+            RequestRow(
                 number * 0.5,
                 ttft_s=ttft,
                 itls_s=gaps,

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from bench.report import goal, show
 from prober.features.experiments.compare import Round, compare, stored_rounds
 from prober.results.comparison import Compared
-from prober.results.result import Load, Request, Result, Target
+from prober.results.result import Load, RequestRow, Result, Target
 from prober.results.stage import stage_of_requests
 
 Floats = NDArray[np.float64]
@@ -98,20 +98,20 @@ class Finding(NamedTuple):
     batches: int
 
 
-def requests_of(logs: Floats, factor: float, rng: np.random.Generator, bursts: Floats | None) -> list[Request]:
+def requests_of(logs: Floats, factor: float, rng: np.random.Generator, bursts: Floats | None) -> list[RequestRow]:
     """Requests with these standardised logs of TTFT and TPOT, shape (2, requests). bursts: failures come where they are high"""
-    rows: list[Request] = []
+    rows: list[RequestRow] = []
     limit = None if bursts is None else float(np.quantile(bursts, 1 - FAILED))
     for place, (first, rest) in enumerate(logs.T):
         if rng.random() < FAILED if bursts is None or limit is None else bursts[place] > limit:
-            rows.append(Request(0, 0.5 * place, outcome="http_5xx"))
+            rows.append(RequestRow(0.5 * place, outcome="http_5xx"))
             continue
         tokens = int(rng.integers(16, 48))
         ttft_s, tpot_s = 0.1 * factor * math.exp(SIGMA * first), 0.01 * factor * math.exp(SIGMA * rest)
         gaps = tuple((tpot_s * rng.lognormal(0, 0.2, 4)).tolist())
         e2e_s = ttft_s + tpot_s * (tokens - 1)
         rows.append(
-            Request(0, 0.5 * place, "ok", "", ttft_s, gaps, tpot_s, e2e_s, prompt_tokens=64, output_tokens=tokens)
+            RequestRow(0.5 * place, "ok", "", ttft_s, gaps, tpot_s, e2e_s, prompt_tokens=64, output_tokens=tokens)
         )
     return rows
 
@@ -136,7 +136,7 @@ def rounds_of(case: Case) -> list[Round]:
     of_b = of_a if case.form == LIVE[0] else series(2 * ROUNDS * turn)
     rounds = []
     for number in range(ROUNDS):
-        sides: list[list[Request]] = []
+        sides: list[list[RequestRow]] = []
         for place, (factor, (logs, bursts)) in enumerate(((1.0, of_a), (case.factor, of_b))):
             begin = turn * (2 * number + (place if number % 2 == 0 else 1 - place))
             part = slice(begin, begin + TURN_REQUESTS)
@@ -145,10 +145,10 @@ def rounds_of(case: Case) -> list[Round]:
     return rounds
 
 
-def stored(rows: Sequence[Request]) -> Result:
+def stored(rows: Sequence[RequestRow]) -> Result:
     """A stored result of these requests."""
     stage = stage_of_requests("2/s", 2.0, rows, begin_s=0.0, sending_s=60.0)
-    return Result("r", "gate", 0.0, 60.0, "t", Target(), Load(), (stage,), requests=tuple(rows))
+    return Result("r", "gate", 0.0, 60.0, "t", Target(), Load(), (stage,))
 
 
 def compared(case: Case) -> Finding:

@@ -188,9 +188,9 @@ def merged(workers: int, requests: int, tokens: int) -> dict[str, Any]:
             results.append(result)
     read_s, kept_mb = time.process_time() - begin_s, _memory_mb() - memory_mb
     begin_s = time.process_time()
-    stage, rows = stage_of("s", None, results, index=0, origin_ns=0, begin_ns=0, sending_s=60.0)
+    stage = stage_of("s", None, results, origin_ns=0, begin_ns=0, sending_s=60.0)
     stage_s, stage_mb = time.process_time() - begin_s, _memory_mb() - memory_mb - kept_mb
-    gaps_s = [list(row.itls_s) for row in rows[:requests]]
+    gaps_s = [list(row.itls_s) for row in stage.requests[:requests]]
     histograms, total = [], Exponential()
     for number in range(workers):
         histogram = Exponential()

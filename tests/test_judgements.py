@@ -68,7 +68,7 @@ def shown(events: int, bad: int) -> Evidence:
 
 def reported(results: Sequence[ProbeResult], **more: object) -> str:
     """The report of one stage of these results."""
-    stage, _ = stage_of("a", 2.0, results, index=0, origin_ns=0, begin_ns=0, sending_s=60.0, slos=(TTFT,))
+    stage = stage_of("a", 2.0, results, origin_ns=0, begin_ns=0, sending_s=60.0, slos=(TTFT,))
     result = Result("r", "gate", 0.0, 60.0, "llm-slo-prober 1", Target(), Load(), (stage,), slos=(TTFT,))
     return markdown([replace(result, **more)])  # type: ignore[arg-type]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from prober.cli.exit_codes import ExitCode
-from prober.features.capacity.sweep_result import has_capacity, without_requests
+from prober.features.capacity.sweep_result import has_capacity
 from prober.features.experiments import matrix
 from prober.features.experiments.instance_sizing import Demand, Refused, size
 from prober.features.experiments.report.report import html, markdown
@@ -132,8 +132,8 @@ def test_words_that_differ_in_numbers_are_one_reason_and_statuses_are_not() -> N
 def test_rates_count_what_was_answered_of_what_was_offered() -> None:
     """Three eighths are refused: five eighths of the rate; of the tokens the mean is not known, as those refused are longer."""
     sent = of_turns(6)
-    stage, _ = stage_of(
-        *("a", RATE_PER_S, sent), index=0, origin_ns=0, begin_ns=0, sending_s=len(sent) / RATE_PER_S, slos=(SUCCESS,)
+    stage = stage_of(
+        *("a", RATE_PER_S, sent), origin_ns=0, begin_ns=0, sending_s=len(sent) / RATE_PER_S, slos=(SUCCESS,)
     )
     assert (stage.requests_per_s, stage.goodput_per_s) == (RATE_PER_S * 5 / 8, RATE_PER_S * 5 / 8)
     assert (stage.answered, stage.good, stage.output_tokens_per_s) == (60, 60, None)
@@ -174,7 +174,7 @@ def test_a_refused_sweep_ends_when_that_is_shown_and_gives_no_capacity() -> None
 
 def test_a_kept_result_says_how_many_were_refused_and_why(tmp_path: Path) -> None:
     """Also one without its requests, as the daemon keeps it; a plan and a comparison from it quote it."""
-    stored = without_requests(swept(probes(AT_MOST + 1))[1])
+    stored = swept(probes(AT_MOST + 1))[1].without_requests()
     result = from_json(to_json(stored), "x")
     assert result == stored
     text = f"11 of 200 requests refused: {REASON}"

@@ -57,7 +57,7 @@ from prober.probing.session import Session
 from prober.probing.workers import WorkersUnavailable, open_workers
 from prober.results.comparison import Comparison, risk_sentences, to_json
 from prober.results.cost import Gpus, gpus_of
-from prober.results.load_description import describe_load
+from prober.results.result import Load
 from prober.statistics.paired_test import min_pairs
 from prober.workload.workloads import Mix, Workload
 
@@ -167,7 +167,7 @@ def compare(
                 "cool_down_s": pause_s,
                 "warm_up": str(warm),
             }
-            load = describe_load(chosen, arrivals="poisson")
+            load = Load.of(chosen, arrivals="poisson")
             comparison = replace(comparison, load=load, configuration=json.dumps(settings_sent))
         count_a, price_a = gpus or of_files[0].count, of_files[0].price_per_hour if gpu_price is None else gpu_price
         count_b, price_b = b_gpus or of_files[1].count or gpus, b_gpu_price
@@ -183,8 +183,8 @@ def compare(
         if save:
             Path(save).write_text(to_json(comparison), encoding="utf-8")
     if as_json:
-        states = [{**asdict(risk), "state": risk.state} for risk in comparison.risks]
-        echo(json.dumps({**asdict(comparison), "risks": states}))
+        judged = [{**asdict(risk), "state": risk.evidence} for risk in comparison.risks]
+        echo(json.dumps({**asdict(comparison), "risks": judged}))
     else:
         _draw(comparison)
     if comparison.not_judged:

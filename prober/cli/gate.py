@@ -54,8 +54,7 @@ from prober.net.clock import Clock
 from prober.net.endpoint import BadEndpoint
 from prober.probing.session import Session
 from prober.results.cost import judge_cost, stage_cost, stage_sentences
-from prober.results.load_description import describe_load
-from prober.results.result import NO_REQUESTS, Load, Request, Result
+from prober.results.result import NO_REQUESTS, Load, Result
 from prober.results.result_file import to_json
 from prober.workload.workloads import Mix
 
@@ -135,7 +134,7 @@ def gate(
         _announce(judge, probe.rate)
         verdict, result = asyncio.run(_measure(spec, judge, warm))
         if max_cost is not None:
-            verdict = with_cost(verdict, judge_cost(result.stages[0], result.requests, result.prices, max_cost))
+            verdict = with_cost(verdict, judge_cost(result.stages[0], result.prices, max_cost))
         if verdict.state != "not_judged":
             remarks.append(_judged(verdict, objectives, references))
         decided = decision(verdict, spec.context.rollback)
@@ -149,9 +148,11 @@ def gate(
     if as_json:
         document = {**asdict(verdict), "exit_code": EXIT[verdict.state], "reservations": remarks}
         price = stage_cost(stage, result.prices)
-        of_stage, of_result = asdict(stage), asdict(replace(result, requests=()))
+        of_result = asdict(result.without_requests())
         document |= {"cost": price and asdict(price), "rate_per_s": probe.rate, "workload": sent.name}
-        document |= {name: of_stage[name] for name in ("prompt_lengths", "reasoning", "tool_calls", "series")}
+        document |= {
+            name: of_result["stages"][0][name] for name in ("prompt_lengths", "reasoning", "tool_calls", "series")
+        }
         document |= {name: of_result[name] for name in ("target", "warm_up")}
         echo(json.dumps(document))
     else:
@@ -199,7 +200,7 @@ def _references(
         return [], []
     if not before.requests:
         raise ValueError(f"--baseline {source} {NO_REQUESTS}")
-    sent = describe_load(probe.workload, arrivals="poisson")
+    sent = Load.of(probe.workload, arrivals="poisson")
     rates = {place: before.stages[place].rate_per_s for place in _comparable(before, sent, source)}
     if probe.rate not in rates.values():
         known = ", ".join(f"{rate:g}/s" for rate in rates.values() if rate is not None) or "no rate that is known"
@@ -207,7 +208,7 @@ def _references(
     for place, rate in rates.items():
         if rate == probe.rate and (refused := before.stages[place].refused).is_too_many:
             raise ValueError(f"--baseline {source}: {refused}: its latencies are those of the others; keep another one")
-    rows: list[Request] = [request for request in before.requests if rates.get(request.stage) == probe.rate]
+    rows = [row for place, rate in rates.items() if rate == probe.rate for row in before.stages[place].requests]
     references: list[Reference] = []
     remarks: list[str] = []
     if isinstance(probe.workload, Mix):

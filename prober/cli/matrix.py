@@ -175,7 +175,7 @@ def _object(rows: Sequence[Row], verdicts: Sequence[Verdict], result: Result) ->
     """The object that --json prints."""
     state = overall(verdicts)
     not_begun_stage = Stage("", None, None, None, None, sent=0, answered=0)
-    stages = [*result.stages, *[not_begun_stage] * (len(rows) - len(result.stages))]
+    stages = [*result.without_requests().stages, *[not_begun_stage] * (len(rows) - len(result.stages))]
     return {
         "state": state,
         "exit_code": EXIT[state],
@@ -219,12 +219,11 @@ def _draw(rows: Sequence[Row], verdicts: Sequence[Verdict], result: Result) -> N
         console.print(f"{sentences([verdict])}.{expected}", markup=False)
     if result.warm_up is not None:
         console.print(f"Warm-up before a row: {result.warm_up} or more, which do not count.", markup=False)
-    for place, stage in enumerate(result.stages):
+    for stage in result.stages:
         if stage.prompt_lengths:
             console.print(f"{stage.name}: prompts: {stage.prompt_lengths.text()}.", markup=False)
-        if stage.quality:
-            sent = (request for request in result.requests if request.stage == place)
-            console.print(f"{stage.name}: {wrong_answers(stage.quality, sent)}.", markup=False)
+        for wrong in wrong_answers(stage):
+            console.print(f"{stage.name}: {wrong}.", markup=False)
         for sentence in (*stage.sentences(), *stage_sentences(result, stage)):
             console.print(sentence, markup=False)
     for text in result.differs:

@@ -22,7 +22,7 @@ from prober.probing.probe import Launch, LocalRun, calibrate, new_request, run_p
 from prober.probing.result_context import ReadFacts, completed, no_facts
 from prober.probing.target import Target
 from prober.results.facts import Fact
-from prober.results.result import Kind, Load, Request, Result, Stage
+from prober.results.result import Kind, Load, Result, Stage
 from prober.results.result import Target as Described
 from prober.workload.workloads import RequestGenerator
 
@@ -126,9 +126,7 @@ class Session:
             description = replace(description, engine=info.engine, engine_version=info.version, flags=dict(info.flags))
         return description
 
-    def result(
-        self, kind: Kind, load: Load, stages: Iterable[Stage], requests: Iterable[Request], **more: Any
-    ) -> Result:
+    def result(self, kind: Kind, load: Load, stages: Iterable[Stage], **more: Any) -> Result:
         """The result of the experiment up to now. more: further fields."""
         result = Result(
             id=uuid.uuid4().hex[:12],
@@ -139,7 +137,6 @@ class Session:
             target=self.described(),
             load=load,
             stages=tuple(stages),
-            requests=tuple(requests),
             **more,
         )
         return completed(result, self.spec, self.facts, seed=self.seed)

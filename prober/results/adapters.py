@@ -20,15 +20,6 @@ from prober.statistics.quantiles import MIN_SAMPLES_BY_QUANTILE, Quantile, perce
 
 
 @dataclass(frozen=True, slots=True)
-class KindsOfUse:
-    """The counted requests to adapters of a stage, by kind."""
-
-    first: list[ProbeResult]
-    loaded: list[ProbeResult]
-    neither: list[ProbeResult]
-
-
-@dataclass(frozen=True, slots=True)
 class AdapterUse:
     """TTFT of first uses and of loaded adapters.
 
@@ -68,11 +59,11 @@ class AdapterUse:
         return f"{self.adapters} adapters: TTFT of {first}, of {loaded}{unclear}{''.join(failures)}"
 
 
-def kinds_of_use(probes: Iterable[ProbeResult]) -> KindsOfUse:
-    """The counted requests to adapters, in the order of their due times."""
+def kinds_of_use(probes: Iterable[ProbeResult]) -> tuple[list[ProbeResult], list[ProbeResult], list[ProbeResult]]:
+    """The counted requests to adapters (first uses, loaded, neither), each in the order of their due times."""
     counted = [probe for probe in probes if probe.adapter and not (probe.outcome in NEUTRAL or probe.warm_up)]
     ordered = sorted(counted, key=lambda probe: probe.timeline.intended_ns)
-    use = KindsOfUse([], [], [])
+    first, loaded, neither = list[ProbeResult](), list[ProbeResult](), list[ProbeResult]()
     other_adapters = len({probe.adapter for probe in ordered}) - 1
     recent: list[str] = []  # the adapter that was used last at the end
     ready_ns: dict[str, float] = {}  # the first token since the last first use
@@ -81,18 +72,18 @@ def kinds_of_use(probes: Iterable[ProbeResult]) -> KindsOfUse:
         adapter, timeline = probe.adapter, probe.timeline
         since = len(recent) - 1 - recent.index(adapter) if adapter in recent else None
         if since is None or (since == other_adapters and other_adapters and ended_ns[adapter] <= timeline.intended_ns):
-            use.first.append(probe)
+            first.append(probe)
             ready_ns[adapter] = math.inf
         elif since == 0 and ready_ns[adapter] <= timeline.intended_ns:
-            use.loaded.append(probe)
+            loaded.append(probe)
         else:
-            use.neither.append(probe)
+            neither.append(probe)
         if timeline.first_ns is not None:
             ready_ns[adapter] = min(ready_ns[adapter], timeline.first_ns)
         end_ns = timeline.end_ns if timeline.end_ns is not None else timeline.intended_ns
         ended_ns[adapter] = max(ended_ns.get(adapter, 0.0), end_ns)
         recent = [name for name in recent if name != adapter] + [adapter]
-    return use
+    return first, loaded, neither
 
 
 def adapter_use_of(probes: Iterable[ProbeResult]) -> AdapterUse | None:
@@ -101,17 +92,18 @@ def adapter_use_of(probes: Iterable[ProbeResult]) -> AdapterUse | None:
     counts = Counter(probe.adapter for probe in sent)
     if len(counts) < 2:
         return None
-    use, unanswered = kinds_of_use(sent), [probe for probe in sent if probe.outcome not in ANSWERED]
+    first, loaded, neither = kinds_of_use(sent)
+    unanswered = [probe for probe in sent if probe.outcome not in ANSWERED]
     return AdapterUse(
         len(counts),
-        len(use.first),
-        len(use.loaded),
-        len(use.neither),
-        sum(probe.outcome in BAD for probe in use.first),
-        sum(probe.outcome in BAD for probe in use.loaded),
-        _quantiles(use.first),
-        _quantiles(use.loaded),
-        ttft_ratios(use.loaded, use.first),
+        len(first),
+        len(loaded),
+        len(neither),
+        sum(probe.outcome in BAD for probe in first),
+        sum(probe.outcome in BAD for probe in loaded),
+        _quantiles(first),
+        _quantiles(loaded),
+        ttft_ratios(loaded, first),
         tuple(
             (adapter, counts[adapter], *most_often(probe for probe in unanswered if probe.adapter == adapter))
             for adapter in sorted({probe.adapter for probe in unanswered})

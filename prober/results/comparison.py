@@ -9,9 +9,9 @@ from prober.results.result import Load, Target
 from prober.results.result_file import KEY
 from prober.results.strict_json import Reader, Unreadable, dumps
 from prober.statistics.quantiles import Quantile
+from prober.statistics.sequential_test import Evidence
 
 Side = Literal["a", "b"]
-RiskState = Literal["excluded", "shown", "not_enough_data"]
 INSIDE = "comparison"
 FORMAT = 4
 
@@ -55,7 +55,7 @@ class Risk:
     margin: worsening that does not matter, as a ratio, or as a share for axes that are shares (`ratio` is False)
     least, most: bounds of the worsening, negative for an improvement; None with too few rounds. All bounds of a comparison hold
         together with its error
-    state: excluded: `most` is within the margin; shown: `least` is beyond it; else not_enough_data
+    evidence: that the worsening is within the margin: `most` is within it (holds), `least` is beyond it (fails)
     """
 
     move: Literal["adopt", "go_back"]
@@ -79,11 +79,11 @@ class Risk:
         return f"{_amount(self.least, ratio=self.ratio)} to {_amount(self.most, ratio=self.ratio)}"
 
     @property
-    def state(self) -> RiskState:
-        """State of the axis: shown (worse by more than the margin), excluded, or not_enough_data."""
+    def evidence(self) -> Evidence:
+        """Evidence that the worsening is within the margin."""
         if self.most is not None and self.most <= self.margin:
-            return "excluded"
-        return "shown" if self.least is not None and self.least > self.margin else "not_enough_data"
+            return "holds"
+        return "fails" if self.least is not None and self.least > self.margin else "undecided"
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,12 +134,12 @@ def risk_sentences(comparison: Comparison) -> Iterator[str]:
     """The measured risk of adopting B and of going back to A, and what going back needs; none without risks."""
     for move, heading in _MOVES.items():
         parts = [
-            f"{words} {', '.join(f'{risk.place} ({risk.interval()})' for risk in of_state)}"
-            for state, words in _STATES.items()
-            if (of_state := [risk for risk in comparison.risks if (risk.move, risk.state) == (move, state)])
+            f"{words} {', '.join(f'{risk.place} ({risk.interval()})' for risk in of_move)}"
+            for evidence, words in _EVIDENCE.items()
+            if (of_move := [risk for risk in comparison.risks if (risk.move, risk.evidence) == (move, evidence)])
         ]
         if parts:
-            yield f"{heading}, worse by more than {margins(comparison.risks)}: {'; '.join(parts)}."
+            yield f"{heading}, at most {margins(comparison.risks)} worse: {'; '.join(parts)}."
     if comparison.risks:
         yield f"The intervals of these risks together err with at most {100 * comparison.error:.3g}%."
         yield rollback_sentence(comparison)
@@ -156,11 +156,7 @@ def rollback_sentence(comparison: Comparison) -> str:
 
 
 _MOVES = {"adopt": "Risk of adopting B", "go_back": "Risk of a rollback to A"}
-_STATES: dict[RiskState, str] = {
-    "shown": "shown for",
-    "not_enough_data": "not enough data to exclude it for",
-    "excluded": "excluded for",
-}
+_EVIDENCE: dict[Evidence, str] = {"fails": "fails for", "undecided": "undecided for", "holds": "holds for"}
 
 
 def _amount(value: float, *, ratio: bool) -> str:

@@ -8,12 +8,12 @@ same GPUs the cost is lower. Without a throughput there is no cost.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from prober.measure.timeline_text import format_duration
 from prober.results.context import disagreement_text
-from prober.results.result import Prices, Request, Result, Stage
+from prober.results.result import Prices, Result, Stage
 from prober.statistics.sequential_test import Evidence
 
 HOUR_S = 3600.0
@@ -60,13 +60,13 @@ def stage_cost(stage: Stage, prices: Prices) -> Cost | None:
     return Cost(*(dollars_per_s / per_s * MILLION if per_s else None for per_s in (prompt, output, both)))
 
 
-def output_cost_bounds(stage: Stage, rows: Sequence[Request], prices: Prices) -> tuple[float, float] | None:
+def output_cost_bounds(stage: Stage, prices: Prices) -> tuple[float, float] | None:
     """Lower and upper 95% bound of the cost of a million output tokens at the rate of the stage; None if it is not known.
 
     Requests that come at random, each with its own number of tokens, make a sum whose variance is that of their squares.
     """
     cost = stage_cost(stage, prices)
-    tokens = [row.output_tokens for row in rows if row.output_tokens is not None]
+    tokens = [row.output_tokens for row in stage.requests if row.output_tokens is not None]
     if cost is None or cost.output is None or len(tokens) < MIN_ANSWERS or not sum(tokens):
         return None
     spread = Z * sum(count * count for count in tokens) ** 0.5 / sum(tokens)
@@ -123,9 +123,7 @@ def stage_sentences(result: Result, stage: Stage) -> Iterator[str]:
     place = f"At {stage.name}{rate}"
     if cost := stage_cost(stage, result.prices):
         parts = [("output", cost.output), ("prompt", cost.prompt), ("prompt and output", cost.total)]
-        index = next(i for i, other in enumerate(result.stages) if other is stage)
-        requests = [request for request in result.requests if request.stage == index]
-        bounds = output_cost_bounds(stage, requests, result.prices)
+        bounds = output_cost_bounds(stage, result.prices)
         intervals = {"output": f" (${bounds[0]:,.4g} to ${bounds[1]:,.4g})"} if bounds is not None else {}
         priced = ", or ".join(
             f"${dollars:,.4g}{intervals.get(kind, '')} per million {kind} tokens"
@@ -188,17 +186,17 @@ class CostFinding:
     why: str
 
 
-def judge_cost(stage: Stage | None, rows: Sequence[Request], prices: Prices, max_dollars: float) -> CostFinding:
+def judge_cost(stage: Stage | None, prices: Prices, max_dollars: float) -> CostFinding:
     """Finding on the cost of a million output tokens at the rate of the stage, each claim with an error of `ERROR`.
 
-    stage: None if none was measured; rows: its requests
+    stage: None if none was measured
     """
     aim = f"cost of a million output tokens, at most ${max_dollars:g}"
     cost = stage_cost(stage, prices) if stage is not None else None
     if stage is None or cost is None or cost.output is None:
         needs = "throughput" if cost is not None or stage is None else "price or number of GPUs"
         return CostFinding("undecided", f"{aim}: its {needs} is not known")
-    bounds = output_cost_bounds(stage, rows, prices)
+    bounds = output_cost_bounds(stage, prices)
     if bounds is None:
         return CostFinding("undecided", f"{aim}: ${cost.output:,.4g} from fewer than {MIN_ANSWERS} counted answers")
     low, high = bounds

@@ -19,7 +19,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, variance
-from typing import Literal
 
 from prober.measure.objective import Slo
 from prober.measure.outcome import ANSWERED, BAD, NEUTRAL
@@ -28,7 +27,7 @@ from prober.measure.slo_events import count_events
 from prober.measure.timeline_text import format_duration
 from prober.statistics.clustered_quantiles import clustered_quantiles, student_t_975
 from prober.statistics.quantiles import Quantile, percentile_name
-from prober.statistics.sequential_test import Observations, evidence
+from prober.statistics.sequential_test import Evidence, Observations, evidence
 
 BLOCK_S = 5.0
 QS = (0.5, 0.9, 0.95, 0.99)
@@ -48,12 +47,12 @@ class Ratio:
 class Recovery:
     """Time from the end of the load until TTFT was back within its objective.
 
-    state: recovered between lower_s and upper_s; "not_seen" after lower_s or more; "failed_before": the objective failed before
-        the load, so nothing is recovered; "undecided"
-    events, bad: requests that decided: those since the recovery, else all after the load; for "failed_before" those before it
+    evidence: holds: it holds again, since lower_s to upper_s after the load; fails: it failed before the load, so that there is
+        nothing to recover; undecided: neither is shown, and it did not hold before lower_s, if that is known
+    events, bad: requests that decided: those since the recovery, else all after the load; for "fails" those before it
     """
 
-    state: Literal["recovered", "not_seen", "failed_before", "undecided"]
+    evidence: Evidence
     events: int
     bad: int
     lower_s: float | None = None
@@ -96,16 +95,16 @@ class Disturbance:
         recovery = self.recovery
         counts = f"{recovery.bad:,} of {recovery.events:,} bad"
         least, most = format_duration(recovery.lower_s), format_duration(recovery.upper_s)
-        match recovery.state:
-            case "recovered":
+        match recovery.evidence:
+            case "holds":
                 span = f"{least} to {most}" if recovery.lower_s else f"at most {most}"
                 return f"Recovery: {span} after its end ({counts} since)"
-            case "not_seen":
-                return f"Recovery: at least {least} after its end, not shown within the time watched ({counts})"
-            case "failed_before":
+            case "fails":
                 return f"Recovery: none to measure, {self.slo} failed before it already ({counts})"
+            case "undecided" if recovery.lower_s is not None:
+                return f"Recovery: at least {least} after its end, undecided within the time watched ({counts})"
             case "undecided":
-                return f"Recovery: not enough data ({counts} after its end)"
+                return f"Recovery: undecided ({counts} after its end)"
 
 
 def disturbance_of(
@@ -144,16 +143,14 @@ def _recovery(slo: Slo, before: Sequence[tuple[float, bool]], after: Sequence[tu
     budget = float(slo.error_budget_ratio)
     earlier = [bad for _, bad in before]
     if evidence(Observations(earlier), budget) == "fails":
-        return Recovery("failed_before", len(earlier), sum(earlier))
+        return Recovery("fails", len(earlier), sum(earlier))
     slowed = _slowed([bad for _, bad in after], budget)
     since = [bad for _, bad in after[slowed:]]
     lower_s = after[slowed - 1][0] if slowed else 0.0
     if evidence(Observations(since), budget) == "holds":
-        return Recovery("recovered", len(since), sum(since), lower_s, after[slowed][0])
+        return Recovery("holds", len(since), sum(since), lower_s, after[slowed][0])
     bad_after = sum(bad for _, bad in after)
-    if slowed:
-        return Recovery("not_seen", len(after), bad_after, lower_s)
-    return Recovery("undecided", len(after), bad_after)
+    return Recovery("undecided", len(after), bad_after, lower_s if slowed else None)
 
 
 def _slowed(bad: Sequence[bool], budget: float) -> int:

@@ -4,10 +4,11 @@
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Self
 
 from prober.measure.objective import Slo
+from prober.measure.outcome import ANSWERED
 from prober.results.adapters import AdapterUse
 from prober.results.capacity import Capacity, words
 from prober.results.disturbance import Contrast, Disturbance
@@ -15,6 +16,7 @@ from prober.results.facts import Context
 from prober.results.refused_requests import RefusedRequests
 from prober.results.stage_parts import PromptTokens, Reasoning, Series, ToolCalls
 from prober.statistics.quantiles import Quantile
+from prober.workload.workloads import Mix, Workload
 
 Kind = Literal["sweep", "grid", "compare", "gate", "run"]
 NO_REQUESTS = (
@@ -31,10 +33,9 @@ OPEN_LOOP = ("poisson", "constant", "gamma", "trace")
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """A request of a result.
+class RequestRow:
+    """A request of a stage.
 
-    stage: index in `Result.stages`
     start_s: intended time, in seconds since the start of the result
     outcome: a value of `Outcome`
     error: the reason, "" if ok
@@ -44,7 +45,6 @@ class Request:
     cut_s: intended time to the cut, of a request that was cut in flight
     """
 
-    stage: int
     start_s: float | None
     outcome: str = "ok"
     error: str = ""
@@ -58,6 +58,16 @@ class Request:
     warm_up: bool = False
     cached: bool = False
     cut_s: float | None = None
+
+    @property
+    def is_answered(self) -> bool:
+        """True if it is properly answered."""
+        return self.outcome in ANSWERED
+
+    @property
+    def is_timed(self) -> bool:
+        """True if it is answered and its latencies count."""
+        return self.is_answered and not self.warm_up and not self.cached
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +97,8 @@ class Use:
 class Load:
     """The requests that were sent.
 
-    prompt_tokens, output_tokens: distribution of the lengths, as text of `load_description`
+    prompt_tokens, output_tokens: distribution of the lengths as text, such as `fixed 500` or `uniform 1 to 9`. Parts of a mix are
+        separated by `; `. The text does not change with the code, as a baseline is compared only with requests of the same text
     varied: the requests of one stage have prompts of different lengths (of a result: those of any of its stages)
     arrivals: one of OPEN_LOOP, or "closed" if a request waits for the answer to another one
     max_in_flight: cap on requests in flight
@@ -104,6 +115,22 @@ class Load:
     seed: int | None = None
     sampling: Mapping[str, Any] | None = None
     dataset: str | None = None
+
+    @classmethod
+    def of(cls, workload: Workload | Mix, *, arrivals: str, max_in_flight: int | None = None) -> Self:
+        """The load of one workload."""
+        parts = [part for part, _ in workload.parts]
+        lengths = {part.prompt_lengths for _, part, _ in workload.shares()}
+        return cls(
+            workload=workload.name,
+            prompt_tokens="; ".join(part.prompt_text for part in parts),
+            output_tokens="; ".join(part.output_tokens.text for part in parts),
+            varied=len(lengths) > 1 or any(len(of_part) > 1 for of_part in lengths),
+            arrivals=arrivals,
+            max_in_flight=max_in_flight,
+            sampling=dict(parts[0].sampling),
+            dataset=parts[0].dataset,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +202,7 @@ class Stage:
     prompt_lengths: prompt tokens asked and counted; None if no request had a length to reach
     refused: its refused requests; of another tool none
     reported: figures that another tool states itself, in seconds, by latency and name: "mean", "std", "p99", …
+    requests: empty if only the figures were stored
     """
 
     name: str
@@ -209,6 +237,7 @@ class Stage:
     refused: RefusedRequests = RefusedRequests()
     at_least: Mapping[str, tuple[Quantile, ...]] = field(default_factory=dict)
     reported: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    requests: tuple[RequestRow, ...] = ()
 
     def quantile(self, latency: str, q: float) -> Quantile | None:
         """The quantile `q` of "ttft", "tpot", "itl" or "e2e"."""
@@ -361,7 +390,6 @@ class Result:
     interference: other load on the target; None if it was not observed
     retry_after_s: pause that the target requested at the end of the experiment; 0 for none
     differs: differences in meaning between the tool's figures and the prober's
-    requests: empty if only the figures of the stages were stored
     """
 
     id: str
@@ -389,7 +417,15 @@ class Result:
     retry_after_s: float = 0.0
     decision: Decision | None = None
     differs: tuple[str, ...] = ()
-    requests: tuple[Request, ...] = ()
+
+    @property
+    def requests(self) -> list[RequestRow]:
+        """The requests of all stages."""
+        return [row for stage in self.stages for row in stage.requests]
+
+    def without_requests(self) -> Self:
+        """The result without its requests, which are most of its size; the stages keep their quantiles."""
+        return replace(self, stages=tuple(replace(stage, requests=()) for stage in self.stages))
 
     def capacity_words(self) -> str:
         """The capacities in a sentence, with the refused requests."""

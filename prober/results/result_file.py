@@ -5,7 +5,7 @@ Tools for vLLM's file get its lists with one value per request (seconds) and, if
 names.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -13,17 +13,17 @@ from typing import Any
 import orjson
 from typing_extensions import TypedDict  # as pydantic needs it before Python 3.12
 
-from prober.results.result import LATENCIES, OPEN_LOOP, Request, Result, Stage
+from prober.results.result import LATENCIES, OPEN_LOOP, RequestRow, Result, Stage
 from prober.results.stage import moments, total
 from prober.results.strict_json import Reader, Unreadable, dumps
 
 KEY = "llm_slo_prober"
-FORMAT = 7
+FORMAT = 8
 VLLM_NAMES = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2el"}
 
 
 class _Requests(TypedDict):
-    """Fields of the requests that vLLM's lists lack, or where they have 0 for an unknown value."""
+    """Stages of the requests, and fields that vLLM's lists lack, or where they have 0 for an unknown value."""
 
     stage: list[int]
     outcome: list[str]
@@ -52,7 +52,7 @@ class _File(TypedDict):
     llm_slo_prober: _Own
 
 
-_OWN = tuple(_Requests.__annotations__)
+_OWN = tuple(name for name in _Requests.__annotations__ if name != "stage")
 _READER = Reader(_File)
 
 
@@ -60,7 +60,8 @@ def to_json(result: Result) -> str:
     """The file's text."""
     rows, target, load = result.requests, result.target, result.load
     columns = {name: [getattr(row, name) for row in rows] for name in _OWN}
-    stages = [{"name": stage.name, **statistics(result, (stage,))} for stage in result.stages]
+    columns["stage"] = [index for index, stage in enumerate(result.stages) for _ in stage.requests]
+    stages = [{"name": stage.name, **statistics((stage,))} for stage in result.stages]
     file = {
         "date": datetime.fromtimestamp(result.started_unix_s, UTC).strftime("%Y%m%d-%H%M%S"),
         "endpoint_type": {"chat": "openai-chat", "completions": "openai"}.get(target.api or "", target.api),
@@ -68,7 +69,7 @@ def to_json(result: Result) -> str:
         "model_id": target.model,
         "burstiness": 1.0 if load.arrivals == "poisson" else None,
         "max_concurrency": None if load.arrivals in OPEN_LOOP else load.max_in_flight,
-        **statistics(result, result.stages),
+        **statistics(result.stages),
         "input_lens": [row.prompt_tokens or 0 for row in rows],
         "output_lens": [row.output_tokens or 0 for row in rows],
         "ttfts": [row.ttft_s or 0.0 for row in rows],
@@ -76,7 +77,7 @@ def to_json(result: Result) -> str:
         "latencies": [row.e2e_s or 0.0 for row in rows],
         "start_times": [row.start_s for row in rows],
         "errors": [row.error or ("" if row.outcome == "ok" else row.outcome) for row in rows],
-        KEY: {"format": FORMAT, "stages": stages, "requests": columns, "result": replace(result, requests=())},
+        KEY: {"format": FORMAT, "stages": stages, "requests": columns, "result": result.without_requests()},
     }
     return dumps(file).decode()
 
@@ -100,10 +101,14 @@ def from_object(document: Any, source: str) -> Result:
         )
     file: _File = _READER.read(document, source)
     result = file["llm_slo_prober"]["result"]
-    return replace(result, requests=_requests(file, len(result.stages), source))
+    requests: list[list[RequestRow]] = [[] for _ in result.stages]
+    for stage, row in _rows(file, len(result.stages), source):
+        requests[stage].append(row)
+    pairs = zip(result.stages, requests, strict=True)
+    return replace(result, stages=tuple(replace(stage, requests=tuple(rows)) for stage, rows in pairs))
 
 
-def statistics(result: Result, stages: Sequence[Stage]) -> dict[str, Any]:
+def statistics(stages: Sequence[Stage]) -> dict[str, Any]:
     """vLLM's statistics of these stages; latencies (ms) and rates only for a single stage."""
     unanswered = total(stage.unanswered for stage in stages) if stages else 0
     figures: dict[str, Any] = {
@@ -132,11 +137,9 @@ def statistics(result: Result, stages: Sequence[Stage]) -> dict[str, Any]:
             "delivered_input_tokens": delivered.prompt_tokens,
             "delivered_output_tokens": delivered.output_tokens,
         }
-    index = next(i for i, other in enumerate(result.stages) if other is stage)
-    rows = [request for request in result.requests if request.stage == index]
     for latency in LATENCIES:
         name = VLLM_NAMES[latency]
-        for moment, seconds in zip(("mean", "std"), moments(stage, latency, rows), strict=True):
+        for moment, seconds in zip(("mean", "std"), moments(stage, latency), strict=True):
             if seconds is not None:
                 figures[f"{moment}_{name}_ms"] = seconds * 1e3
         for quantile in stage.latencies.get(latency, ()):
@@ -148,8 +151,8 @@ def statistics(result: Result, stages: Sequence[Stage]) -> dict[str, Any]:
     return figures
 
 
-def _requests(file: _File, stages: int, source: str) -> tuple[Request, ...]:
-    """The rows of the columns. Raises Unreadable."""
+def _rows(file: _File, stages: int, source: str) -> Iterator[tuple[int, RequestRow]]:
+    """(index of the stage, request) of the columns. Raises Unreadable."""
     own = file["llm_slo_prober"]["requests"]
     columns: dict[str, Any] = dict(own) | dict(file)
     del columns[KEY]
@@ -160,15 +163,16 @@ def _requests(file: _File, stages: int, source: str) -> tuple[Request, ...]:
     for i, stage in enumerate(own["stage"]):
         if not 0 <= stage < stages:
             raise Unreadable(f"{source}: {KEY}.requests.stage[{i}]: is {stage}, but there are {stages} stages")
-    rows = (dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True))
-    return tuple(
-        Request(
-            **{name: row[name] for name in _OWN},
-            start_s=row["start_times"],
-            error="" if row["errors"] == row["outcome"] else row["errors"],
-            ttft_s=row["ttfts"] or None,
-            itls_s=row["itls"],
-            e2e_s=row["latencies"] or None,
+    for values in zip(*columns.values(), strict=True):
+        row = dict(zip(columns, values, strict=True))
+        yield (
+            row["stage"],
+            RequestRow(
+                **{name: row[name] for name in _OWN},
+                start_s=row["start_times"],
+                error="" if row["errors"] == row["outcome"] else row["errors"],
+                ttft_s=row["ttfts"] or None,
+                itls_s=row["itls"],
+                e2e_s=row["latencies"] or None,
+            ),
         )
-        for row in rows
-    )

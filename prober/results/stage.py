@@ -1,4 +1,4 @@
-"""Builds a stage and its rows from its probes, and from readings of the engine's metrics page and the GPUs."""
+"""Builds a stage with its requests from its probes, and from readings of the engine's metrics page and the GPUs."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,21 +15,19 @@ from prober.measure.slo_events import count_events
 from prober.results.adapters import adapter_use_of
 from prober.results.delivery import Deliveries, deliveries, is_good
 from prober.results.refused_requests import refused_requests
-from prober.results.result import LATENCIES, Request, Stage, Use
+from prober.results.result import LATENCIES, RequestRow, Stage, Use
 from prober.results.stage_parts import prompt_tokens_of, reasoning_of, series_of, tool_calls_of
 from prober.statistics.clustered_quantiles import clustered_quantiles
 from prober.statistics.quantiles import REPORTED_QUANTILES, Quantile, quantile_bounds, quantiles
 
 FAR_TAIL, MIN_FAR_TAIL_SAMPLES = 0.999, 1_000  # of fewer samples that quantile is the maximum, so it is not stated
 MAX_CUT_RATIO = 0.05  # of a stage's requests: with more of them cut in flight, TPOT is not known, as those answered were the quick ones
-_ANSWERED = frozenset(outcome.value for outcome in ANSWERED)
 
 
-def request_of(probe: ProbeResult, stage: int, origin_ns: int) -> Request:
+def request_of(probe: ProbeResult, origin_ns: int) -> RequestRow:
     """The row of one probe. origin_ns: start of the experiment on the clock of the timeline."""
     timeline, usage = probe.timeline, probe.timeline.usage
-    return Request(
-        stage=stage,
+    return RequestRow(
         start_s=(timeline.intended_ns - origin_ns) / 1e9,
         outcome=probe.outcome.value,
         error=probe.detail,
@@ -51,7 +49,6 @@ def stage_of(
     rate_per_s: float | None,
     probes: Sequence[ProbeResult],
     *,
-    index: int,
     origin_ns: int,
     begin_ns: int,
     sending_s: float,
@@ -62,18 +59,17 @@ def stage_of(
     gpus: int | None = None,
     ended: str = "",
     delivered: Deliveries | None = None,
-) -> tuple[Stage, tuple[Request, ...]]:
-    """A stage and its rows.
+) -> Stage:
+    """A stage.
 
-    index: place of the stage in the result
     origin_ns, begin_ns: start of the experiment and of the stage
     delivered: of all requests of the experiment; None: of those of the stage
     readings, devices: readings of the engine's page and of all GPUs, in the order of time
     """
-    requests = tuple(request_of(probe, index, origin_ns) for probe in probes)
+    requests = [request_of(probe, origin_ns) for probe in probes]
     begin_s, end_ns = (begin_ns - origin_ns) / 1e9, begin_ns + round(sending_s * 1e9)
     delivered = deliveries(probes, slos, ((rate_per_s, begin_ns, end_ns),)) if delivered is None else delivered
-    stage = replace(
+    return replace(
         stage_of_requests(name, rate_per_s, requests, begin_s=begin_s, sending_s=sending_s),
         slos={slo.name: _count(slo, probes) for slo in slos},
         good=sum(is_good(probe, slos) is True and probe.outcome in ANSWERED for probe in probes) if slos else None,
@@ -91,20 +87,19 @@ def stage_of(
         adapters=adapter_use_of(probes),
         refused=refused_requests(probes),
     )
-    return stage, requests
 
 
 def stage_of_requests(
     name: str,
     rate_per_s: float | None,
-    requests: Sequence[Request],
+    requests: Sequence[RequestRow],
     *,
     begin_s: float | None,
     sending_s: float | None,
     duration_s: float | None = None,
 ) -> Stage:
     """The stage of these rows. duration_s: as the tool reports it; None: up to the end of the last answer."""
-    answered = [row for row in requests if row.outcome in _ANSWERED]
+    answered = [row for row in requests if row.is_answered]
     if duration_s is None and begin_s is not None:
         ends_s = [row.start_s + row.e2e_s for row in requests if row.e2e_s is not None and row.start_s is not None]
         duration_s = max([sending_s or 0.0, *(end_s - begin_s for end_s in ends_s)])
@@ -127,10 +122,11 @@ def stage_of_requests(
         ),
         prompt_tokens=total(row.prompt_tokens for row in answered),
         output_tokens=total(row.output_tokens for row in answered),
+        requests=tuple(requests),
     )
 
 
-def samples(requests: Iterable[Request]) -> dict[str, list[float]]:
+def samples(requests: Iterable[RequestRow]) -> dict[str, list[float]]:
     """Seconds by latency, of properly answered requests without warm-ups and cold prompts that were cached.
 
     TTFT and ITL also of requests that were cut in flight; TPOT of none if more than `MAX_CUT_RATIO` of the requests were cut.
@@ -145,7 +141,7 @@ def samples(requests: Iterable[Request]) -> dict[str, list[float]]:
     }
 
 
-def censored(latency: str, requests: Iterable[Request]) -> list[float]:
+def censored(latency: str, requests: Iterable[RequestRow]) -> list[float]:
     """Lower bounds of the TTFT or E2E of requests that were cut before it was known, in seconds."""
     values = {"ttft": lambda row: row.ttft_s, "e2e": lambda row: row.e2e_s}
     value = values.get(latency)
@@ -154,15 +150,15 @@ def censored(latency: str, requests: Iterable[Request]) -> list[float]:
     return [row.cut_s for row in _timed(requests) if row.cut_s is not None and value(row) is None]
 
 
-def moments(stage: Stage, latency: str, requests: Sequence[Request]) -> tuple[float | None, float | None]:
+def moments(stage: Stage, latency: str) -> tuple[float | None, float | None]:
     """Mean and standard deviation in seconds: of the requests of the stage, else as its tool reports them.
 
     None: not known, as there are no samples, or a request was cut before its value was known.
     """
-    values = samples(requests)[latency]
-    if values and not censored(latency, requests):
+    values = samples(stage.requests)[latency]
+    if values and not censored(latency, stage.requests):
         return fmean(values), pstdev(values)
-    reported = {} if requests else stage.reported.get(latency, {})
+    reported = {} if stage.requests else stage.reported.get(latency, {})
     return reported.get("mean"), reported.get("std")
 
 
@@ -180,7 +176,9 @@ def _stated(by_latency: Mapping[str, Sequence[Quantile]]) -> dict[str, tuple[Qua
     return {latency: values for latency, values in stated.items() if values}
 
 
-def quantiles_of(latency: str, requests: Iterable[Request], qs: Sequence[float] = REPORTED_QUANTILES) -> list[Quantile]:
+def quantiles_of(
+    latency: str, requests: Iterable[RequestRow], qs: Sequence[float] = REPORTED_QUANTILES
+) -> list[Quantile]:
     """Known quantiles of one latency, empty without samples. Gaps of one answer are correlated: intervals of ITL are by request."""
     rows = list(requests)
     if latency == "itl":
@@ -231,13 +229,9 @@ def total(values: Iterable[float | None]) -> float | None:
     return sum(known) if known and len(known) == len(listed) else None
 
 
-def _timed(requests: Iterable[Request]) -> Iterator[Request]:
-    """The requests whose latencies count."""
-    return (
-        row
-        for row in requests
-        if not row.warm_up and not row.cached and (row.outcome in _ANSWERED or row.cut_s is not None)
-    )
+def _timed(requests: Iterable[RequestRow]) -> Iterator[RequestRow]:
+    """The requests whose latencies count, with those that were cut."""
+    return (row for row in requests if row.is_timed or (row.cut_s is not None and not row.warm_up and not row.cached))
 
 
 def _count(slo: Slo, probes: Iterable[ProbeResult]) -> tuple[int, int]:

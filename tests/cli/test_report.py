@@ -89,7 +89,7 @@ def test_another_tools_file_beside_ours(file: Path, tmp_path: Path) -> None:
         (
             ["{folder}/newer.json"],
             1,
-            "newer.json: llm_slo_prober.format: is 99, this prober reads 7; use the version",
+            "newer.json: llm_slo_prober.format: is 99, this prober reads 8; use the version",
         ),
         (["{folder}/aiperf.json"], 1, "schema_version: is '3.0' (of aiperf 9.1), this prober reads AIPerf's 1.x"),
         (["{folder}/versus.json", "{file}"], 2, "results and comparisons have no common report"),
@@ -107,7 +107,7 @@ def test_what_cannot_be_done_is_said(file: Path, arguments: list[str], code: int
         "cut.json": text[: len(text) // 2],
         "cut.jsonl": '{"metadata": {"request_start_ns": 1}, "metrics": {}}\n{"metadata": {"request_sta',
         "table.csv": stages([sweep()]),
-        "newer.json": text.replace('"format":7', '"format":99'),
+        "newer.json": text.replace('"format":8', '"format":99'),
         "aiperf.json": '{"aiperf_version": "9.1", "schema_version": "3.0"}',
         "versus.json": comparison.to_json(COMPARISON),
     }.items():
@@ -249,7 +249,7 @@ def test_no_rate_meets_the_slo(tmp_path: Path) -> None:
 def test_a_result_without_requests_is_reported_and_what_needs_them_says_so(tmp_path: Path) -> None:
     """A sweep that the daemon stored has figures and charts, but no rows of requests, no comparison and no baseline."""
     saved = tmp_path / "kept.json"
-    saved.write_text(to_json(replace(sweep(), requests=())))
+    saved.write_text(to_json(sweep().without_requests()))
     done = prober("report", saved)
     assert done.returncode == 0, done.stderr
     assert "12" in done.stdout

@@ -250,14 +250,14 @@ def test_an_overload_beside_a_row_shows_what_it_does_and_the_time_to_recover(tmp
     assert out, (code, err)
     steady, overload = json.loads(out)["rows"]
     assert (overload["state"], overload["disturbance"]) == ("load", None)
-    assert steady["sent"] == len([row for row in read(saved.read_text(), "r").requests if row.stage == 0])
+    assert steady["sent"] == len(read(saved.read_text(), "r").stages[0].requests)
     effect = steady["disturbance"]
     assert (effect["name"], effect["ended"], effect["slo"]) == ("overload", "", "ttft")
     assert effect["begin_s"] == pytest.approx(4.0, abs=0.5)
     assert effect["end_s"] - effect["begin_s"] == pytest.approx(4.0, abs=0.1)
     assert effect["bad"] > 0
     recovery = effect["recovery"]
-    assert recovery["state"] == "recovered"
+    assert recovery["evidence"] == "holds"
     records = [json.loads(line) for line in truth.read_text().splitlines()]
     slow_ns = [r["received_ns"] for r in records if (r["first_write_ns"] or 0) - r["received_ns"] > 1_000_000_000]
     last_ns = max(record["received_ns"] for record in records)  # about 8 s after the end of the overload

@@ -164,9 +164,9 @@ def test_a_killed_daemon_does_not_sweep_again_within_min_gap(tmp_path: Path, moc
 
 def full_store(folder: Path, url: str, targets: int) -> Store:
     """As many results as are kept, and one row that is broken."""
-    found = sweep()
+    found = sweep().without_requests()
     target = replace(found.target, url=f"{url}/v1")
-    text = to_json(replace(found, id="IDENTITY", target=target, started_unix_s=1e9, ended_unix_s=2e9, requests=()))
+    text = to_json(replace(found, id="IDENTITY", target=target, started_unix_s=1e9, ended_unix_s=2e9))
     store, now = Store(str(folder)), time.time()
 
     def rows(hour: int) -> Iterator[tuple[str, bytes]]:

@@ -306,7 +306,7 @@ async def test_a_failed_turn_ends_its_session(way: Any, failing: str) -> None:
     outcome = {"500": Outcome.HTTP_5XX, "400": Outcome.REJECTED, "cut": Outcome.TRUNCATED}[failing]
     second = [result for result in results if result.workload == "talk_turn2" and result.timeline.sent_ns]
     assert {result.outcome for result in second} == {outcome}
-    stage, _ = stage_of("s", 3.0, results, index=0, origin_ns=0, begin_ns=0, sending_s=SECONDS)
+    stage = stage_of("s", 3.0, results, origin_ns=0, begin_ns=0, sending_s=SECONDS)
     first, failed = stage.series
     assert (first.name, first.unanswered) == ("talk_turn1", 0)
     assert (failed.name, failed.requests, failed.unanswered) == ("talk_turn2", 0, len(second))

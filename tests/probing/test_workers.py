@@ -187,12 +187,10 @@ async def test_results_of_workers_are_merged_exactly() -> None:
                 results = await sent(CannedRun if count == 1 else workers.launch, target, due_ns)
             assert len({result.worker for result in results}) == count
             origin_ns = due_ns[0]
-            stages.append(
-                stage_of("s", 100.0, results, index=0, origin_ns=origin_ns, begin_ns=origin_ns, sending_s=3.0)
-            )
+            stages.append(stage_of("s", 100.0, results, origin_ns=origin_ns, begin_ns=origin_ns, sending_s=3.0))
     assert stages[0] == stages[1] == stages[2]
-    stage, rows = stages[0]
-    assert (stage.sent, len(stage.outcomes), len(rows)) == (300, 3, 300)
+    stage = stages[0]
+    assert (stage.sent, len(stage.outcomes), len(stage.requests)) == (300, 3, 300)
     assert {"ttft", "itl", "tpot", "e2e"} <= stage.latencies.keys()
 
 

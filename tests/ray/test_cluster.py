@@ -42,7 +42,7 @@ async def test_two_nodes_send_the_schedule_of_one_process_and_one_is_lost(cluste
             assert {result.outcome for result in results} == {Outcome.OK}, results[0].detail
             assert min((result.timeline.sent_ns or 0) - result.timeline.intended_ns for result in results) > -5_000_000
             requests.append(Counter(engine.requests))
-            stage, _ = stage_of("s", None, results, index=0, origin_ns=due_ns[0], begin_ns=due_ns[0], sending_s=1.0)
+            stage = stage_of("s", None, results, origin_ns=due_ns[0], begin_ns=due_ns[0], sending_s=1.0)
             stages.append((stage.sent, stage.answered))
             if not address:
                 continue

@@ -8,7 +8,7 @@ from random import Random
 from prober.measure.objective import Slo
 from prober.results.capacity import Capacity, ShapeCapacity, Z
 from prober.results.facts import Context
-from prober.results.result import Decision, Load, Prices, Request, Result, Stage, Target, Use, WarmUp
+from prober.results.result import Decision, Load, Prices, RequestRow, Result, Stage, Target, Use, WarmUp
 from prober.results.stage import stage_of_requests
 
 TTFT = Slo("ttft", "ttft", 0.5, Decimal("0.99"), 2_592_000.0)
@@ -17,19 +17,18 @@ ALONE = ShapeCapacity(300, 60, sqrt(10 * 13), log(13 / 10) / 2 / Z[0.9])  # from
 RATES = (1.0, 4.0, 16.0)
 
 
-def requests(stage: int, rate_per_s: float, begin_s: float, count: int, rng: Random) -> tuple[Request, ...]:
+def requests(rate_per_s: float, begin_s: float, count: int, rng: Random) -> tuple[RequestRow, ...]:
     """Slower at a higher rate; of 16/s a tenth fails."""
     found = []
     for i in range(count):
         start_s = begin_s + i / rate_per_s
         if rate_per_s > 10 and i % 10 == 0:
-            found.append(Request(stage, start_s, "http_5xx", "HTTP 503: busy", e2e_s=0.01))
+            found.append(RequestRow(start_s, "http_5xx", "HTTP 503: busy", e2e_s=0.01))
             continue
         ttft_s = rng.uniform(0.05, 0.1) * (1 + rate_per_s / 4)
         itls_s = tuple(rng.uniform(0.008, 0.012) for _ in range(7))
         found.append(
-            Request(
-                stage,
+            RequestRow(
                 start_s,
                 ttft_s=ttft_s,
                 itls_s=itls_s,
@@ -45,9 +44,9 @@ def requests(stage: int, rate_per_s: float, begin_s: float, count: int, rng: Ran
 
 def sweep(name: str = "sweep-1", seed: int = 1, count: int = 120) -> Result:
     """Three stages, with everything a sweep can know."""
-    rng, stages, rows, begin_s = Random(seed), list[Stage](), list[Request](), 0.0
-    for index, rate in enumerate(RATES):
-        part = requests(index, rate, begin_s, count, rng)
+    rng, stages, begin_s = Random(seed), list[Stage](), 0.0
+    for rate in RATES:
+        part = requests(rate, begin_s, count, rng)
         failed = sum(each.outcome != "ok" for each in part)
         stage = stage_of_requests(f"{rate:g}/s", rate, part, begin_s=begin_s, sending_s=count / rate)
         stages.append(
@@ -61,7 +60,6 @@ def sweep(name: str = "sweep-1", seed: int = 1, count: int = 120) -> Result:
                 ended="decided",
             )
         )
-        rows += part
         begin_s += count / rate + 1
     return Result(
         id=name,
@@ -86,5 +84,4 @@ def sweep(name: str = "sweep-1", seed: int = 1, count: int = 120) -> Result:
         context=Context(gpu="NVIDIA L4", gpu_count="2", driver="570.86", precision="bf16"),
         interference=(),
         decision=Decision(True, "it is faster.", "low"),
-        requests=tuple(rows),
     )

@@ -18,9 +18,9 @@ def probe(adapter: str, due_s: float, ttft_s: float = 0.05) -> ProbeResult:
 
 def kinds(*probes: ProbeResult) -> str:
     """f: first use, l: loaded, -: neither; by due time."""
-    use = kinds_of_use(probes)
+    first, loaded, _ = kinds_of_use(probes)
     ordered = sorted(probes, key=lambda probe: probe.timeline.intended_ns)
-    return "".join("f" if probe in use.first else "l" if probe in use.loaded else "-" for probe in ordered)
+    return "".join("f" if probe in first else "l" if probe in loaded else "-" for probe in ordered)
 
 
 def test_the_first_request_of_a_turn_is_a_first_use_and_the_next_ones_are_loaded() -> None:

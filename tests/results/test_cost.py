@@ -8,8 +8,8 @@ import pytest
 from prober.results.capacity import Capacity
 from prober.results.context import with_context
 from prober.results.cost import output_cost_bounds, priced_stage, sentences, stage_cost, tokens_per_s_per_user
-from prober.results.result import DecodeLimit, Prices, Request, Result
-from tests.results.samples import TTFT, requests, sweep
+from prober.results.result import DecodeLimit, Prices, RequestRow, Result
+from tests.results.samples import TTFT, sweep
 
 PRICES = Prices(gpu_per_hour=3.0)
 
@@ -87,10 +87,10 @@ def test_the_cost_of_output_has_its_interval() -> None:
     """Where the requests are known."""
     result = priced(sweep(), slos=())
     (text,) = [text for text in sentences(result) if "per million" in text]
-    bounds = output_cost_bounds(result.stages[2], [row for row in result.requests if row.stage == 2], PRICES)
+    bounds = output_cost_bounds(result.stages[2], PRICES)
     assert bounds is not None
     assert f"(${bounds[0]:,.4g} to ${bounds[1]:,.4g}) per million output tokens, or $" in text
-    (text,) = [text for text in sentences(replace(result, requests=())) if "per million" in text]
+    (text,) = [text for text in sentences(result.without_requests()) if "per million" in text]
     assert " to $" not in text
 
 
@@ -117,10 +117,10 @@ def test_bounds_of_the_cost_hold_the_cost_of_the_distribution() -> None:
         rng = Random(seed)
         rows, at_s = [], rng.expovariate(2.0)
         while at_s < 100.0:
-            rows.append(Request(0, at_s, output_tokens=rng.randint(10, 90)))
+            rows.append(RequestRow(at_s, output_tokens=rng.randint(10, 90)))
             at_s += rng.expovariate(2.0)
         total = sum(row.output_tokens or 0 for row in rows)
-        bounds = output_cost_bounds(replace(stage, output_tokens=total, duration_s=100.0), rows, PRICES)
+        bounds = output_cost_bounds(replace(stage, output_tokens=total, duration_s=100.0, requests=tuple(rows)), PRICES)
         assert bounds is not None
         true = 3.0 / 3600 / (2.0 * 50.0) * 1e6
         below += bounds[1] < true
@@ -132,5 +132,5 @@ def test_bounds_of_the_cost_hold_the_cost_of_the_distribution() -> None:
 def test_few_answers_have_no_bounds() -> None:
     """30 are needed."""
     stage = sweep().stages[0]
-    assert output_cost_bounds(stage, requests(0, 1.0, 0.0, 29, Random(1)), PRICES) is None
-    assert output_cost_bounds(stage, requests(0, 1.0, 0.0, 30, Random(1)), PRICES) is not None
+    assert output_cost_bounds(replace(stage, requests=stage.requests[:29]), PRICES) is None
+    assert output_cost_bounds(replace(stage, requests=stage.requests[:30]), PRICES) is not None

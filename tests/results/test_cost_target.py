@@ -22,22 +22,22 @@ ROW = "rows: [{{name: a, prompt_tokens: 8, output_tokens: 8, rate: 2/s, requests
 def test_a_target_is_judged_by_the_interval_of_the_cost(share: float, evidence: str) -> None:
     """Holds or fails only if all of it is on one side."""
     result = sweep()
-    stage, rows = result.stages[0], [row for row in result.requests if row.stage == 0]
+    stage = result.stages[0]
     cost = stage_cost(stage, PRICES)
     assert cost is not None
     assert cost.output is not None
-    assert judge_cost(stage, rows, PRICES, share * cost.output).evidence == evidence
+    assert judge_cost(stage, PRICES, share * cost.output).evidence == evidence
 
 
 def test_a_cost_that_is_not_known_decides_nothing() -> None:
     """Without a stage, a price, GPUs, tokens or answers; the reason says which."""
-    stage, rows = sweep().stages[0], sweep().requests
+    stage = sweep().stages[0]
     for judged, why in (
-        (judge_cost(None, (), PRICES, 1.0), "throughput is not known"),
-        (judge_cost(stage, rows, Prices(), 1.0), "price or number of GPUs is not known"),
-        (judge_cost(replace(stage, gpus=None), rows, PRICES, 1.0), "price or number of GPUs is not known"),
-        (judge_cost(replace(stage, output_tokens=None), rows, PRICES, 1.0), "throughput is not known"),
-        (judge_cost(stage, rows[:29], PRICES, 1.0), "fewer than 30 counted answers"),
+        (judge_cost(None, PRICES, 1.0), "throughput is not known"),
+        (judge_cost(stage, Prices(), 1.0), "price or number of GPUs is not known"),
+        (judge_cost(replace(stage, gpus=None), PRICES, 1.0), "price or number of GPUs is not known"),
+        (judge_cost(replace(stage, output_tokens=None), PRICES, 1.0), "throughput is not known"),
+        (judge_cost(replace(stage, requests=stage.requests[:29]), PRICES, 1.0), "fewer than 30 counted answers"),
     ):
         assert judged.evidence == "undecided"
         assert judged.why.endswith(why)

@@ -8,7 +8,7 @@ from prober.measure.objective import Slo
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
-from prober.results.disturbance import Disturbance, disturbance_of
+from prober.results.disturbance import Disturbance, Recovery, disturbance_of
 
 TTFT = Slo("ttft", "ttft", 0.5, Decimal("0.95"), 2_592_000.0)
 S = 1_000_000_000
@@ -40,7 +40,7 @@ def steady(recovers_s: float, until_s: int = 200) -> list[ProbeResult]:
 def test_recovery_lies_between_the_last_slow_and_the_next_request() -> None:
     """Slow until 12 s after the load: the last slow request was due 11 s after it, the first fast one 12 s."""
     recovery = effect(steady(102)).recovery
-    assert (recovery.state, recovery.lower_s, recovery.upper_s) == ("recovered", 11.0, 12.0)
+    assert (recovery.evidence, recovery.lower_s, recovery.upper_s) == ("holds", 11.0, 12.0)
     assert (recovery.events, recovery.bad) == (98, 0)
     assert "Recovery: 11 s to 12 s after its end (0 of 98 bad since)" in effect(steady(102)).text()
 
@@ -48,31 +48,31 @@ def test_recovery_lies_between_the_last_slow_and_the_next_request() -> None:
 def test_a_recovery_that_the_time_watched_does_not_show_has_a_lower_bound_only() -> None:
     """Slow to the end, or too few requests since: 68 good ones are the fewest that show 95%."""
     never = effect(steady(1_000)).recovery
-    assert (never.state, never.lower_s, never.upper_s) == ("not_seen", 109.0, None)
+    assert (never.evidence, never.lower_s, never.upper_s) == ("undecided", 109.0, None)
     few = effect(steady(102, until_s=169)).recovery
-    assert (few.state, few.lower_s, few.upper_s) == ("not_seen", 11.0, None)
-    assert effect(steady(102, until_s=170)).recovery.state == "recovered"
+    assert (few.evidence, few.lower_s, few.upper_s) == ("undecided", 11.0, None)
+    assert effect(steady(102, until_s=170)).recovery.evidence == "holds"
 
 
 def test_a_load_that_slows_nothing_after_its_end_is_recovered_at_once() -> None:
     """A slow request later on, as the objective allows, moves nothing; without requests nothing is claimed."""
     probes = [*steady(90, until_s=300), probe(150.5, SLOW_S)]
     recovery = effect(probes).recovery
-    assert (recovery.state, recovery.lower_s, recovery.upper_s, recovery.bad) == ("recovered", 0.0, 0.0, 1)
-    assert effect(steady(90, until_s=90)).recovery.state == "undecided"
-    assert effect(steady(90, until_s=100)).recovery.state == "undecided"
+    assert (recovery.evidence, recovery.lower_s, recovery.upper_s, recovery.bad) == ("holds", 0.0, 0.0, 1)
+    assert effect(steady(90, until_s=90)).recovery == Recovery("undecided", 0, 0)
+    assert effect(steady(90, until_s=100)).recovery == Recovery("undecided", 10, 0)
 
 
 def test_a_failed_request_is_not_recovered() -> None:
     """An engine that refuses after the load has not recovered, although all TTFTs are short."""
     probes = [*steady(60, until_s=90), *(probe(due_s, 0, Outcome.HTTP_5XX) for due_s in range(90, 200))]
-    assert effect(probes).recovery.state == "not_seen"
+    assert effect(probes).recovery.evidence == "undecided"
 
 
 def test_an_objective_that_failed_before_the_load_is_not_recovered() -> None:
     probes = [probe(due_s, SLOW_S if due_s % 4 == 0 else FAST_S) for due_s in range(200)]
     result = effect(probes)
-    assert (result.recovery.state, result.recovery.events, result.recovery.bad) == ("failed_before", 60, 15)
+    assert (result.recovery.evidence, result.recovery.events, result.recovery.bad) == ("fails", 60, 15)
     assert "ttft failed before it already (15 of 60 bad)" in result.text()
 
 
@@ -84,7 +84,7 @@ def test_engines_at_twice_their_budget_after_the_load_are_seldom_recovered() -> 
         runs = 0
         for _ in range(400):
             after = [probe(due_s, SLOW_S if rng.random() < share else FAST_S) for due_s in range(90, 390)]
-            runs += effect([*steady(90, until_s=90), *after]).recovery.state == "recovered"
+            runs += effect([*steady(90, until_s=90), *after]).recovery.evidence == "holds"
         return runs / 400
 
     assert recovered(0.10) <= 0.05

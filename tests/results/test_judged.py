@@ -60,6 +60,9 @@ def slow(stage: Stage, answer_s: float) -> Stage:
     return replace(stage, latencies=dict(stage.latencies) | {"e2e": (Quantile(0.5, answer_s, None, None, 120),)})
 
 
+WARM_UP = (replace(sweep().requests[0], warm_up=True),)
+
+
 @pytest.mark.parametrize(
     ("name", "result", "expected"),
     [
@@ -67,7 +70,7 @@ def slow(stage: Stage, answer_s: float) -> Stage:
         ("warm-up", replace(sweep(), warm_up=WarmUp(0)), False),
         ("warm-up", replace(sweep(), warm_up=WarmUp(3, 2.0)), False),
         ("warm-up", replace(sweep(), warm_up=WarmUp(2, 21.0)), True),
-        ("warm-up", replace(sweep(), warm_up=None, requests=(replace(sweep().requests[0], warm_up=True),)), True),
+        ("warm-up", replace(sweep(), warm_up=None, stages=(replace(sweep().stages[0], requests=WARM_UP),)), True),
         ("open loop", replace(sweep(), load=Load(arrivals="closed")), False),
         ("tails", replace(sweep(), stages=(replace(stage(1, 0), latencies=thousand("ttft")),)), True),
         ("realistic lengths", replace(sweep(), load=Load(varied=False)), False),

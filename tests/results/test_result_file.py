@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from prober.features.experiments.result_reader import read
-from prober.results.result import Load, Request, Result, Target
+from prober.results.result import Load, RequestRow, Result, Target
 from prober.results.result_file import KEY, from_json, from_object, to_json
 from prober.results.stage import stage_of_requests
 from prober.results.strict_json import Unreadable
@@ -18,7 +18,7 @@ from tests.results.samples import sweep
 def one_stage() -> Result:
     """As `vllm bench serve` has one."""
     whole = sweep()
-    return replace(whole, stages=whole.stages[:1], requests=tuple(each for each in whole.requests if each.stage == 0))
+    return replace(whole, stages=whole.stages[:1])
 
 
 @pytest.mark.parametrize(
@@ -26,9 +26,10 @@ def one_stage() -> Result:
     [
         sweep(),
         one_stage(),
-        replace(sweep(), requests=()),
+        sweep().without_requests(),
         replace(
-            sweep(), stages=(replace(sweep().stages[0], load=Load("row", "256", sampling={"top_p": 0.9})),), requests=()
+            sweep(),
+            stages=(replace(sweep().stages[0], load=Load("row", "256", sampling={"top_p": 0.9}), requests=()),),
         ),
         Result("bare", "run", 0.0, 0.0, "tool", Target(), Load(), ()),
     ],
@@ -43,15 +44,15 @@ def test_what_was_written_is_read(result: Result) -> None:
 def test_odd_requests_survive() -> None:
     """Zero tokens, no tokens, no time, an error that is named like its outcome: what is unknown stays unknown."""
     rows = (
-        Request(0, 0.0, "empty", "the answer had no content", output_tokens=0, prompt_tokens=4),
-        Request(0, None, "shed"),
-        Request(0, 1.0, "reset", "reset"),
-        Request(0, 2.0, "ok", ttft_s=0.1, e2e_s=0.2, warm_up=True),
+        RequestRow(0.0, "empty", "the answer had no content", output_tokens=0, prompt_tokens=4),
+        RequestRow(None, "shed"),
+        RequestRow(1.0, "reset", "reset"),
+        RequestRow(2.0, "ok", ttft_s=0.1, e2e_s=0.2, warm_up=True),
     )
     stage = stage_of_requests("s", None, rows, begin_s=0.0, sending_s=3.0)
-    result = Result("odd", "run", 0.0, 3.0, "tool", Target(), Load(), (stage,), requests=rows)
+    result = Result("odd", "run", 0.0, 3.0, "tool", Target(), Load(), (stage,))
     again = from_json(to_json(result), "r.json")
-    assert again.requests[:2] == rows[:2]
+    assert again.requests[:2] == list(rows[:2])
     assert again.requests[2].outcome == "reset"
     assert again.requests[3] == rows[3]
 
@@ -106,8 +107,8 @@ def broken(path: tuple[str | int, ...], value: object) -> Any:
 @pytest.mark.parametrize(
     ("path", "value", "text"),
     [
-        ((KEY, "format"), 5, "llm_slo_prober.format: is 5, this prober reads 7; use the version that wrote it"),
-        ((KEY, "format"), ABSENT, "llm_slo_prober.format: is None, this prober reads 7; use the version that wrote it"),
+        ((KEY, "format"), 5, "llm_slo_prober.format: is 5, this prober reads 8; use the version that wrote it"),
+        ((KEY, "format"), ABSENT, "llm_slo_prober.format: is None, this prober reads 8; use the version that wrote it"),
         ((*OWN, "target", "engine_version"), ABSENT, "llm_slo_prober.result.target.engine_version: is missing"),
         (
             (*OWN, "stages", 1, "sent"),

@@ -47,11 +47,10 @@ def test_a_stage_of_probes() -> None:
         probe(3000, outcome=Outcome.RESET),
         replace(probe(3500, 9000), warm_up=True),
     ]
-    stage, rows = stage_of(
+    stage = stage_of(
         "1/s",
         1.0,
         probes,
-        index=3,
         origin_ns=0,
         begin_ns=BEGIN,
         sending_s=4.0,
@@ -60,8 +59,8 @@ def test_a_stage_of_probes() -> None:
         gpus=2,
         ended="decided",
     )
+    rows = stage.requests
     assert [each.start_s for each in rows] == [5.0, 6.0, 7.0, 8.0, 8.5]
-    assert {each.stage for each in rows} == {3}
     assert rows[0].ttft_s == 0.1
     assert rows[0].itls_s == (0.01,) * 4
     assert rows[0].tpot_s == pytest.approx(0.01)
@@ -87,9 +86,7 @@ def test_a_stage_of_probes() -> None:
 
 def test_tokens_that_one_answer_did_not_tell_are_unknown() -> None:
     """A sum that leaves some out looks like a small one."""
-    stage, _ = stage_of(
-        "1/s", 1.0, [probe(0), probe(1, usage=None)], index=0, origin_ns=0, begin_ns=BEGIN, sending_s=1.0
-    )
+    stage = stage_of("1/s", 1.0, [probe(0), probe(1, usage=None)], origin_ns=0, begin_ns=BEGIN, sending_s=1.0)
     assert stage.output_tokens is None
     assert stage.output_tokens_per_s is None
     assert stage.output_tokens_per_s_per_gpu is None
@@ -97,8 +94,8 @@ def test_tokens_that_one_answer_did_not_tell_are_unknown() -> None:
 
 def test_a_stage_without_requests_has_no_figures() -> None:
     """No data is not zero."""
-    stage, rows = stage_of("1/s", 1.0, [], index=0, origin_ns=0, begin_ns=0, sending_s=0.0)
-    assert rows == ()
+    stage = stage_of("1/s", 1.0, [], origin_ns=0, begin_ns=0, sending_s=0.0)
+    assert stage.requests == ()
     assert stage.latencies == {}
     assert stage.requests_per_s is None
     assert stage.tail_ratio("ttft") is None

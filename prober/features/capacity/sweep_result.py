@@ -18,8 +18,7 @@ from prober.measure.gpu_reading import GpuReading, without_parts
 from prober.measure.outcome import Outcome
 from prober.results.delivery import deliveries
 from prober.results.facts import Context
-from prober.results.load_description import describe_load
-from prober.results.result import Prices, Request, Result, Stage, Target, WarmUp
+from prober.results.result import Load, Prices, Result, Stage, Target, WarmUp
 from prober.results.stage import stage_of
 
 
@@ -44,7 +43,6 @@ def result_of(
     finished = run.finished
     devices = devices or (run.gpus[-1][1] if run.gpus else ())
     stages: list[Stage] = []
-    requests: list[Request] = []
     warm = [stage for stage in finished.stages if stage.phase == "warm_up"]
     spans = [
         (None if stage.phase in UNJUDGED else stage.rate_per_s, round(stage.began_s * 1e9), round(stage.ended_s * 1e9))
@@ -54,11 +52,10 @@ def result_of(
     for stage in [stage for stage in finished.stages if stage.phase != "warm_up"]:
         probes = [probe for number, probe in run.probes if number == stage.number]
         seen = [signals for at_s, signals in run.readings if stage.began_s <= at_s <= stage.ended_s]
-        built, rows = stage_of(
+        built = stage_of(
             f"{stage.phase} {stage.rate_per_s:.3g}/s",
             stage.rate_per_s,
             probes,
-            index=len(stages),
             origin_ns=run.began_ns,
             begin_ns=round(stage.began_s * 1e9),
             sending_s=stage.ended_s - stage.began_s,
@@ -75,7 +72,6 @@ def result_of(
         if cut := sum(probe.outcome is Outcome.CANCELLED for probe in probes):
             built = replace(built, ended=f"{built.ended or 'over'}, {cut} cut in flight")
         stages.append(built)
-        requests += rows
     last = run.readings[-1][1] if run.readings else None
     return Result(
         id=identity,
@@ -84,7 +80,7 @@ def result_of(
         ended_unix_s=ended_unix_s,
         tool=f"llm-slo-prober {__version__}",
         target=_target(spec, run, last),
-        load=describe_load(sweep.workload, arrivals="poisson", max_in_flight=sweep.max_in_flight),
+        load=Load.of(sweep.workload, arrivals="poisson", max_in_flight=sweep.max_in_flight),
         stages=tuple(stages),
         configuration=json.dumps(_configuration(sweep) | dict(additions), sort_keys=True),
         slos=sweep.slos,
@@ -99,13 +95,7 @@ def result_of(
         context=_context(devices),
         interference=_interference(finished.others, probes_per_s, ended_unix_s - started_unix_s),
         retry_after_s=run.quiet_s,
-        requests=tuple(requests),
     )
-
-
-def without_requests(result: Result) -> Result:
-    """The result without its requests, which are most of its size; the stages keep their quantiles."""
-    return replace(result, requests=())
 
 
 def has_capacity(result: Result) -> bool:

@@ -11,7 +11,6 @@ import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
-from prober.features.capacity.sweep_result import without_requests
 from prober.results.result import Result
 from prober.results.result_file import from_json, to_json
 from prober.results.strict_json import Unreadable
@@ -57,7 +56,7 @@ class SweepStore:
 
     async def keep(self, result: Result) -> None:
         """Add a result. Results beyond the latest MAX_RESULTS are removed, here and in the store."""
-        short = without_requests(result)
+        short = result.without_requests()
         if self._archive is not None:
             await asyncio.to_thread(self._archive.save, self._key, short)
         self._results = {short.id: short} | self._results  # shown only after it was saved

@@ -17,11 +17,11 @@ from statistics import fmean, median
 from typing import Literal
 
 from prober.measure.objective import Slo
-from prober.measure.outcome import ANSWERED, NEUTRAL
+from prober.measure.outcome import NEUTRAL
 from prober.results.comparison import Compared, Risk, Side
 from prober.results.cost import Gpus
 from prober.results.refused_requests import NOT_COUNTED, RefusedRequests
-from prober.results.result import NO_REQUESTS, Request, Result, Stage, Target
+from prober.results.result import NO_REQUESTS, RequestRow, Result, Stage, Target
 from prober.results.stage import quantiles_of
 from prober.statistics.binomial import share_bounds
 from prober.statistics.paired_test import (
@@ -36,7 +36,7 @@ from prober.statistics.paired_test import (
 from prober.statistics.quantiles import Quantile
 from prober.workload.arrivals import poisson
 
-Requests = Sequence[Request]
+Requests = Sequence[RequestRow]
 CONFIDENCE = 0.95
 MAX_TOKENS_DIFFERENCE = 0.05  # of mean tokens, as a ratio: above, it is not the same work
 BY_REQUEST = ("ttft", "tpot", "e2e")  # signals that decide an objective request by request
@@ -48,8 +48,6 @@ MIN_BLOCK_REQUESTS = 10  # requests of a stored result that make a round
 BATCH_TIMES = 4.0
 MAX_LOG_RATIO = 700.0  # of a float; bounds that rest on two batches go far
 SHAPE_ERROR = 0.001  # chance that lengths of one distribution are called those of two
-_ANSWERED = frozenset(outcome.value for outcome in ANSWERED)
-_NEUTRAL = frozenset(outcome.value for outcome in NEUTRAL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +94,7 @@ class Axis:
     ratio: bool
     lower_is_better: bool
     of: Callable[[Round], float | None]
-    of_request: Callable[[Request], float | None]
+    of_request: Callable[[RequestRow], float | None]
     latency: str | None = None
     q: float = 0.5
 
@@ -420,14 +418,12 @@ def _typical(latency: str) -> Callable[[Round], float | None]:
     return log_ratio
 
 
-def _latency(request: Request, latency: str) -> float | None:
-    if request.outcome not in _ANSWERED or request.warm_up or request.cached:
-        return None
-    value: float | None = getattr(request, f"{latency}_s")
+def _latency(request: RequestRow, latency: str) -> float | None:
+    value: float | None = getattr(request, f"{latency}_s") if request.is_timed else None
     return value
 
 
-def _log(latency: str) -> Callable[[Request], float | None]:
+def _log(latency: str) -> Callable[[RequestRow], float | None]:
     """ln of a latency of a request."""
     return lambda request: math.log(value) if (value := _latency(request, latency)) else None
 
@@ -440,7 +436,7 @@ def _throughput(row: Round) -> float | None:
 
 def _tokens_per_s(requests: Requests) -> float | None:
     """Output tokens per second from the first due time to the last end; None if a token count or a time is missing."""
-    answered = [request for request in requests if request.outcome in _ANSWERED and request.e2e_s is not None]
+    answered = [request for request in requests if request.is_answered and request.e2e_s is not None]
     tokens = [request.output_tokens for request in answered if request.output_tokens is not None]
     if not tokens or len(tokens) != len(answered):
         return None
@@ -451,7 +447,7 @@ def _tokens_per_s(requests: Requests) -> float | None:
     return sum(tokens) / (max(ends_s) - min(starts_s))
 
 
-def _share(name: str, is_bad: Callable[[Request], bool | None]) -> Axis:
+def _share(name: str, is_bad: Callable[[RequestRow], bool | None]) -> Axis:
     """Axis of a share of bad requests; its figure is the difference of the shares."""
 
     def difference(row: Round) -> float | None:
@@ -461,15 +457,15 @@ def _share(name: str, is_bad: Callable[[Request], bool | None]) -> Axis:
     return Axis(name, False, True, difference, is_bad)
 
 
-def _is_failed(request: Request) -> bool | None:
+def _is_failed(request: RequestRow) -> bool | None:
     """True if a request failed; None if it was late, cut or refused."""
-    return None if request.outcome in _NEUTRAL else request.outcome not in _ANSWERED
+    return None if request.outcome in NEUTRAL else not request.is_answered
 
 
-def _breaches(slo: Slo) -> Callable[[Request], bool | None]:
+def _breaches(slo: Slo) -> Callable[[RequestRow], bool | None]:
     """Function that returns whether a request breaches an objective of TTFT, TPOT or E2E; None if it does not count."""
 
-    def is_bad(request: Request) -> bool | None:
+    def is_bad(request: RequestRow) -> bool | None:
         if not (failed := _is_failed(request)):
             latency_s = _latency(request, slo.signal)
             return None if failed is None or latency_s is None else latency_s > (slo.threshold_s or 0.0)
@@ -517,17 +513,16 @@ AXES = (
 
 def _known(tokens: str, requests: Requests) -> list[int]:
     """Counts of tokens of the answered requests that have one."""
-    counts = [getattr(request, tokens) for request in requests if request.outcome in _ANSWERED]
+    counts = [getattr(request, tokens) for request in requests if request.is_answered]
     return [count for count in counts if count is not None]
 
 
-def _by_rate(result: Result) -> dict[tuple[str, float], list[Request]]:
+def _by_rate(result: Result) -> dict[tuple[str, float], list[RequestRow]]:
     """Requests by workload ("" if there is only one) and rate."""
-    by_rate: dict[tuple[str, float], list[Request]] = {}
-    for number, stage in enumerate(result.stages):
+    by_rate: dict[tuple[str, float], list[RequestRow]] = {}
+    for stage in result.stages:
         if stage.rate_per_s is not None:
-            requests = [request for request in result.requests if request.stage == number]
-            by_rate.setdefault((_workload(stage), stage.rate_per_s), []).extend(requests)
+            by_rate.setdefault((_workload(stage), stage.rate_per_s), []).extend(stage.requests)
     return by_rate
 
 

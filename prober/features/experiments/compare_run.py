@@ -30,9 +30,8 @@ from prober.measure.result import ProbeResult
 from prober.measure.warmup import WarmUpLength
 from prober.probing.session import Session
 from prober.results.comparison import Comparison, Side, with_refused
-from prober.results.load_description import describe_load
 from prober.results.refused_requests import refused_requests
-from prober.results.result import Request, Result
+from prober.results.result import Load, RequestRow, Result
 from prober.results.result import Target as Described
 from prober.results.stage import quality_of, request_of, use_of
 from prober.results.stage_parts import tool_calls_of
@@ -120,7 +119,7 @@ async def compare_targets(
     """The comparison of two targets by requests in turns, and its rounds. Raises UnansweredSide, RefusingSide."""
     cards = Cards()
     pages: dict[Side, list[EngineSignals]] = {"a": [], "b": []}
-    measured: dict[Half, Sequence[Request]] = {}
+    measured: dict[Half, Sequence[RequestRow]] = {}
     answers: dict[Side, list[ProbeResult]] = {"a": [], "b": []}
     by_rate: dict[str, list[ProbeResult]] = {}
     warm_ups: set[int] = set()
@@ -149,7 +148,7 @@ async def compare_targets(
         remarks.append(f"quantiles are those of the whole mix {workloads[0].name!r}, not of each of its workloads")
     remarks += [f"{side.upper()} {text} meanwhile" for side, session in sessions.items() for text in session.changes]
     comparison = _comparison(a, b, error, sessions["a"].started_unix_s)
-    fields = [json.dumps(describe_load(workload, arrivals="").sampling) for workload in workloads]
+    fields = [json.dumps(Load.of(workload, arrivals="").sampling) for workload in workloads]
     apart = (("request fields", *fields),) if fields[0] != fields[1] else ()
     comparison = replace(
         comparison, compared=tuple(compared), differs=(*comparison.differs, *apart), said=tuple(remarks)
@@ -203,7 +202,7 @@ def _checked_texts(answers: Mapping[Side, Sequence[ProbeResult]]) -> Iterator[st
             yield f"{side.upper()}: {calls.text()}"
 
 
-async def _turn(session: Session, half: Half, warm_up: WarmUpLength) -> tuple[list[Request], list[ProbeResult], int]:
+async def _turn(session: Session, half: Half, warm_up: WarmUpLength) -> tuple[list[RequestRow], list[ProbeResult], int]:
     """A turn of one side: warm-up, then the requests of the round in an open loop.
 
     Returns the requests, the results of those that were sent, and the number of warm-up requests.
@@ -222,6 +221,6 @@ async def _turn(session: Session, half: Half, warm_up: WarmUpLength) -> tuple[li
     drawer = RequestGenerator(workload, Random(half.seed))
     async with aclosing(session.ordered(drawer, (start_ns + offset for offset in half.offsets_ns))) as results:
         ended = [result async for result in results]
-    loading = Request(stage=0, start_s=0.0, outcome="http_5xx", error="it says it is loading or shutting down")
-    rows = [request_of(result, 0, start_ns) if result is not None else loading for result in ended]
+    loading = RequestRow(start_s=0.0, outcome="http_5xx", error="it says it is loading or shutting down")
+    rows = [request_of(result, start_ns) if result is not None else loading for result in ended]
     return rows, [result for result in ended if result is not None], sum(result is not None for result in warm)

@@ -33,7 +33,7 @@ from prober.measure.result import ProbeResult
 from prober.measure.slo_events import count_events, max_events_per_probe, mean_events_per_probe
 from prober.results.cost import CostFinding
 from prober.results.refused_requests import MAX_REFUSED_RATIO, NOT_COUNTED, RefusedRequests, refused_requests
-from prober.results.result import Decision, Request
+from prober.results.result import Decision, RequestRow
 from prober.statistics.quantiles import percentile_name, quantiles
 from prober.statistics.sequential_test import (
     ERROR,
@@ -58,8 +58,6 @@ BLOCKS_PER_BURST = 2  # at twice the budget, in bursts, at most a tenth of the g
 # Requests that a gate sends at most by default: a multiple of the fewest that show "ready", within an hour, and 1,000 at least.
 MOST_PER_LEAST, MOST_S, MOST_AT_LEAST = 3, 3_600.0, 1_000
 MIN_LOG_EVIDENCE = 0.5  # below it, the evidence gives no estimate of further requests
-_ANSWERED = frozenset(outcome.value for outcome in ANSWERED)
-_BAD = frozenset(outcome.value for outcome in BAD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -420,7 +418,7 @@ def with_cost(verdict: Verdict, cost: CostFinding) -> Verdict:
     return replace(verdict, state=state, why=why, error=error)
 
 
-def reference(baseline: Sequence[Request], latency: Latency, q: float, material: float) -> Reference:
+def reference(baseline: Sequence[RequestRow], latency: Latency, q: float, material: float) -> Reference:
     """Limits from quantile `q` of a baseline, slower by `material` (0.2: 20%). Its failed requests count as the slowest.
 
     Either end of the quantile's interval is wrong with 2.5%, which adds to the error of the question.
@@ -429,9 +427,9 @@ def reference(baseline: Sequence[Request], latency: Latency, q: float, material:
     values: list[float] = []
     for request in baseline:
         value = request.ttft_s if latency == "ttft" else request.tpot_s
-        if request.outcome in _BAD:
+        if request.outcome in BAD:
             values.append(math.inf)
-        elif request.outcome in _ANSWERED and not request.warm_up and not request.cached and value is not None:
+        elif request.is_timed and value is not None:
             values.append(value)
     (quantile,) = quantiles(values, (q,)) or (None,)
     if quantile is None or quantile.lower is None or quantile.upper is None or math.isinf(quantile.upper):

@@ -10,8 +10,7 @@ from prober.measure.result import ProbeResult
 from prober.measure.warmup import WarmUpLength
 from prober.probing.pacer import due_times
 from prober.probing.session import Session
-from prober.results.load_description import describe_load
-from prober.results.result import Result, WarmUp
+from prober.results.result import Load, Result, WarmUp
 from prober.results.stage import stage_of
 from prober.workload.workloads import RequestGenerator
 
@@ -50,11 +49,10 @@ async def ask(session: Session, judge: Gate, length: WarmUpLength) -> tuple[Verd
     if verdict is None:
         times = due_times(probe, session.rng, begin_ns + round(session.spec.connect_lead * 1e9))
         results, verdict = await fed(session.ordered(drawer, islice(times, max(0, judge.most - taken))))
-    stage, rows = stage_of(
+    stage = stage_of(
         f"{probe.rate:g}/s",
         probe.rate,
         results,
-        index=0,
         origin_ns=session.origin_ns,
         begin_ns=begin_ns,
         sending_s=(clock.now_ns() - begin_ns) / 1e9,
@@ -62,9 +60,8 @@ async def ask(session: Session, judge: Gate, length: WarmUpLength) -> tuple[Verd
     )
     result = session.result(
         "gate",
-        describe_load(probe.workload, arrivals="poisson"),
+        Load.of(probe.workload, arrivals="poisson"),
         [stage],
-        rows,
         slos=probe.slos,
         warm_up=WarmUp(len(warm), (begin_ns - warm_ns) / 1e9),
     )

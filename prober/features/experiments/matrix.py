@@ -13,7 +13,7 @@ when they can be sent, as there is no other intended time.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, takewhile
 from random import Random
@@ -25,9 +25,8 @@ from prober.features.experiments.gate import Finding, Question, slo_question
 from prober.measure.outcome import BAD, Outcome
 from prober.measure.result import ProbeResult
 from prober.results.cost import CostFinding
-from prober.results.load_description import describe_load, has_varied_prompts
 from prober.results.refused_requests import NOT_COUNTED, refused_requests
-from prober.results.result import Decision, Load, Request
+from prober.results.result import Decision, Load, Stage
 from prober.results.stage_parts import most_often
 from prober.statistics.sequential_test import ERROR, Evidence
 from prober.workload.arrivals import poisson
@@ -195,11 +194,13 @@ def other_models(results: Sequence[ProbeResult]) -> Iterator[str]:
             yield f"{count:,} answer{'s' * (count != 1)} to requests for {adapter!r} name{'s' * (count == 1)} the model {other!r}"
 
 
-def wrong_answers(quality: tuple[int, int], requests: Iterable[Request]) -> str:
-    """Number of wrong answers, of those that were checked, and the most frequent reason. requests: of the stage"""
-    reasons = Counter(request.error for request in requests if request.outcome == Outcome.WRONG_ANSWER)
-    often = "".join(f", most often ({count:,}): {reason}" for reason, count in reasons.most_common(1))
-    return f"{quality[1]:,} of {quality[0]:,} checked answers wrong{often}"
+def wrong_answers(stage: Stage) -> Iterator[str]:
+    """Number of wrong answers, of those that were checked, and the most frequent reason; nothing if none was to be checked."""
+    if stage.quality is not None:
+        checked, wrong = stage.quality
+        reasons = Counter(row.error for row in stage.requests if row.outcome == Outcome.WRONG_ANSWER)
+        often = "".join(f", most often ({count:,}): {reason}" for reason, count in reasons.most_common(1))
+        yield f"{wrong:,} of {checked:,} checked answers wrong{often}"
 
 
 def as_sent(result: ProbeResult, latest_ns: float) -> ProbeResult:
@@ -245,18 +246,18 @@ def stage_name(row: Row) -> str:
 
 def load_of(rows: Sequence[Row], in_flight: int) -> Load:
     """Load of all rows, for the stored result. in_flight: limit of open loops."""
-    closed = [row for row in rows if row.closed]
+    closed, loads = [row for row in rows if row.closed], [shape_of(row, in_flight) for row in rows]
     arrivals = "poisson" if not closed else "closed"
     if closed and len(closed) < len(rows):
         arrivals = f"poisson, and closed in {', '.join(row.name for row in closed)}"
     return Load(
         workload=", ".join(stage_name(row) for row in rows),
-        prompt_tokens="; ".join(f"{row.name}: {_lengths_of(row)[0]}" for row in rows),
-        output_tokens="; ".join(f"{row.name}: {_lengths_of(row)[1]}" for row in rows),
-        varied=any(has_varied_prompts(row.workload) for row in rows),
+        prompt_tokens="; ".join(f"{row.name}: {load.prompt_tokens}" for row, load in zip(rows, loads, strict=True)),
+        output_tokens="; ".join(f"{row.name}: {load.output_tokens}" for row, load in zip(rows, loads, strict=True)),
+        varied=any(load.varied for load in loads),
         arrivals=arrivals,
         max_in_flight=max(row.concurrency or 0 for row in rows) if len(closed) == len(rows) else in_flight,
-        sampling=describe_load(rows[0].workload, arrivals=arrivals).sampling,
+        sampling=loads[0].sampling,
         dataset="generated",
     )
 
@@ -264,8 +265,10 @@ def load_of(rows: Sequence[Row], in_flight: int) -> Load:
 def shape_of(row: Row, in_flight: int) -> Load:
     """Load of one row, for its stage. in_flight: limit of open loops."""
     cap = row.concurrency if row.closed else in_flight
-    load = describe_load(row.workload, arrivals="closed" if row.closed else "poisson", max_in_flight=cap)
-    return replace(load, workload=stage_name(row), prompt_tokens=_lengths_of(row)[0])
+    load = Load.of(row.workload, arrivals="closed" if row.closed else "poisson", max_in_flight=cap)
+    prefix = row.workload.prefix if isinstance(row.workload, Workload) else None
+    shared = f", {prefix.tokens} of them shared by {prefix.reuse:.0%} of the requests" if prefix is not None else ""
+    return replace(load, workload=stage_name(row), prompt_tokens=f"{load.prompt_tokens}{shared}")
 
 
 def _questions(row: Row) -> list[tuple[str, Question]]:
@@ -291,11 +294,3 @@ def _most_often(results: Sequence[ProbeResult], outcomes: Collection[Outcome], b
 
 def _joined(*texts: str) -> str:
     return "; ".join(filter(None, texts))
-
-
-def _lengths_of(row: Row) -> tuple[str, str]:
-    """Prompt and output lengths as text, with the shared prefix."""
-    load = describe_load(row.workload, arrivals="")
-    prefix = row.workload.prefix if isinstance(row.workload, Workload) else None
-    shared = f", {prefix.tokens} of them shared by {prefix.reuse:.0%} of the requests" if prefix is not None else ""
-    return f"{load.prompt_tokens}{shared}", load.output_tokens or ""

@@ -46,7 +46,7 @@ from prober.probing.target import Target
 from prober.results.cost import judge_cost
 from prober.results.disturbance import Disturbance, contrast_of, disturbance_of
 from prober.results.refused_requests import refused_requests
-from prober.results.result import Request, Result, Stage, WarmUp
+from prober.results.result import Result, Stage, WarmUp
 from prober.results.stage import stage_of
 from prober.workload.workloads import RequestGenerator
 
@@ -151,22 +151,18 @@ def _judged(
     """The verdicts on all rows with their cost targets, and the result, with a stage for each row that was started."""
     by_name = {run.row.name: run for run in sent}
     stages: list[Stage] = []
-    requests: list[Request] = []
-    for index, run in enumerate(sent):
-        stage, stage_requests = run.stage(index)
+    for run in sent:
         other, contrast = by_name.get(run.row.against or ""), None
         if other is not None and all(
             compared.ended == "complete" and compared.verdict.state != "not_judged" for compared in (run, other)
         ):
             contrast = contrast_of(run.results, other.results, name=other.row.name)
-        stages.append(replace(stage, contrast=contrast))
-        requests += stage_requests
+        stages.append(replace(run.stage(), contrast=contrast))
     is_complete = len(sent) == len(rows) and all(run.ended != "interrupted" for run in sent)
     result = session.result(
         "run",
         load_of(rows, session.spec.max_in_flight),
         stages,
-        requests,
         configuration=configuration,
         slos=tuple({slo.name: slo for row in rows for slo in row.accept}.values()),
         warm_up=min((run.warmed for run in sent), key=lambda warmed: warmed.requests, default=WarmUp(0)),
@@ -180,8 +176,7 @@ def _judged(
     for place, row in enumerate(rows):
         if row.max_cost is not None:
             priced = result.stages[place] if place < len(sent) else None
-            of_row = [request for request in result.requests if request.stage == place]
-            verdicts[place] = with_cost(verdicts[place], judge_cost(priced, of_row, result.prices, row.max_cost))
+            verdicts[place] = with_cost(verdicts[place], judge_cost(priced, result.prices, row.max_cost))
     if (decided := decision(verdicts)) is not None:
         return verdicts, replace(result, decision=replace(decided, rollback_risk=session.spec.context.rollback))
     return verdicts, replace(result, stop_detail=sentences(verdicts))
@@ -243,8 +238,8 @@ class RowRun:
         waited_ns = ((run.first_ns or self._clock.now_ns()) - run.request.due_ns for run in self._pending)
         return max(waited_ns, default=0) / 1e9
 
-    def stage(self, index: int) -> tuple[Stage, tuple[Request, ...]]:
-        """(stage, rows of its requests). index: place of the stage in the result"""
+    def stage(self) -> Stage:
+        """The stage of the row."""
         row, session = self.row, self.session
         assert self.begin_ns is not None
         last_ns = max((result.timeline.intended_ns for result in self.results), default=self.begin_ns)
@@ -252,11 +247,10 @@ class RowRun:
         if self.ended == "complete" and row.duration is not None:
             sending_s = row.duration
         devices = [read for at_ns, read in session.gpus if self.begin_ns <= at_ns <= self.end_ns]
-        stage, requests = stage_of(
+        stage = stage_of(
             stage_name(row),
             row.rate,
             self.results,
-            index=index,
             origin_ns=session.origin_ns,
             begin_ns=self.begin_ns,
             sending_s=sending_s,
@@ -267,7 +261,7 @@ class RowRun:
             ended=self.ended,
         )
         load = shape_of(row, session.spec.max_in_flight)
-        return replace(stage, load=load, disturbance=self.disturbance), requests
+        return replace(stage, load=load, disturbance=self.disturbance)
 
     async def _open_loop(self) -> None:
         lead_ns = round(self.session.spec.connect_lead * 1e9)

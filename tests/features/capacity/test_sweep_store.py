@@ -31,7 +31,7 @@ def result(identity: str, started_unix_s: float = NOW) -> Result:
 
 def write(store: Store, key: str, identity: str, ago_s: float = 0.0) -> None:
     """As an earlier process saved it."""
-    found = replace(result(identity, NOW - ago_s), requests=())
+    found = result(identity, NOW - ago_s).without_requests()
     store.save(SWEEP, [(json.dumps([key, identity]), to_json(found).encode())], NOW - ago_s)
 
 
@@ -54,7 +54,7 @@ async def test_what_is_kept_has_no_requests_and_all_else(store: Store) -> None:
     assert again.of("t").latest() == [], "nothing is read before somebody asks"
     await again.of("t").read()
     for found in (*first.of("t").latest(), *again.of("t").latest()):
-        assert found == replace(whole, requests=())
+        assert found == whole.without_requests()
     (entry,) = store.entries(SWEEP)
     assert entry.size_bytes < len(to_json(whole)) / 2
 

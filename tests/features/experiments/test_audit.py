@@ -25,9 +25,10 @@ def complete() -> Result:
     """A sweep as a careful person runs it: three rates, 1,000 requests and a minute or more at each."""
     base = sweep(count=1200)
     stages: list[Stage] = []
-    for index, stage in enumerate(base.stages):
-        rows = [row for row in base.requests if row.stage == index]
-        timed = stage_of_requests(stage.name, stage.rate_per_s, rows, begin_s=stage.begin_s, sending_s=stage.sending_s)
+    for stage in base.stages:
+        timed = stage_of_requests(
+            stage.name, stage.rate_per_s, stage.requests, begin_s=stage.begin_s, sending_s=stage.sending_s
+        )
         stages.append(replace(timed, use=Use(running_mean=4.0), gpus=2, slos=stage.slos))
     load = replace(base.load, varied=True, arrivals="poisson")
     result = replace(

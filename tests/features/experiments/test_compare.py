@@ -28,33 +28,33 @@ from prober.features.experiments.report import comparison_report
 from prober.measure.objective import Slo
 from prober.results.comparison import Compared, Comparison, Risk, risk_sentences
 from prober.results.cost import Gpus
-from prober.results.result import Load, Request, Result, Target
+from prober.results.result import Load, RequestRow, Result, Target
 from prober.results.stage import stage_of_requests
 
 
 def side(
     rng: Random, factor: float = 1.0, *, failing: float = 0.0, lengths: int | None = 1, count: int = 20
-) -> list[Request]:
+) -> list[RequestRow]:
     """Requests whose lengths come from a seed of their own, so that both sides have the same."""
     drawn = Random(lengths)
     rows = []
     for number in range(count):
         tokens = drawn.randint(10, 40)
         if rng.random() < failing:
-            rows.append(Request(0, number * 0.5, outcome="http_429"))
+            rows.append(RequestRow(number * 0.5, outcome="http_429"))
             continue
         ttft = factor * 0.01 * tokens * rng.lognormvariate(0, 0.1)
         gaps = tuple(factor * 0.01 * rng.lognormvariate(0, 0.1) for _ in range(tokens - 1))
         tpot = sum(gaps) / (tokens - 1)
         rows.append(
-            Request(
-                0, number * 0.5, ttft_s=ttft, itls_s=gaps, tpot_s=tpot, e2e_s=ttft + sum(gaps), output_tokens=tokens
+            RequestRow(
+                number * 0.5, ttft_s=ttft, itls_s=gaps, tpot_s=tpot, e2e_s=ttft + sum(gaps), output_tokens=tokens
             )
         )
     return rows
 
 
-def rounds(make: Callable[[Random, int], tuple[list[Request], list[Request]]], count: int = 12) -> list[Round]:
+def rounds(make: Callable[[Random, int], tuple[list[RequestRow], list[RequestRow]]], count: int = 12) -> list[Round]:
     rng = Random(9)
     return [Round(2.0, *make(rng, number)) for number in range(count)]
 
@@ -148,7 +148,7 @@ def test_failures_are_an_axis_and_a_reservation() -> None:
 def test_late_and_refused_requests_are_in_no_share() -> None:
     """Requests that the prober itself spoilt are counted apart from those that the server refused."""
     good, late, failed, refused = (
-        Request(0, 0.0, outcome=outcome, ttft_s=0.1) for outcome in ("ok", "invalid", "http_5xx", "rejected")
+        RequestRow(0.0, outcome=outcome, ttft_s=0.1) for outcome in ("ok", "invalid", "http_5xx", "rejected")
     )
     made = [Round(1.0, [good, good, late], [good, failed, refused])] * 12
     found = by_axis(compare(made))["failures"]
@@ -160,7 +160,7 @@ def test_late_and_refused_requests_are_in_no_share() -> None:
 
 def test_what_was_not_measured_is_no_axis() -> None:
     """Without usage there is no TPOT and no throughput; nothing at all gives nothing."""
-    bare = [Request(0, float(n), ttft_s=0.1, e2e_s=0.2) for n in range(5)]
+    bare = [RequestRow(float(n), ttft_s=0.1, e2e_s=0.2) for n in range(5)]
     axes = set(by_axis(compare([Round(1.0, bare, bare)] * 10)))
     assert axes == {"ttft_p50", "ttft_p99", "e2e_p50", "failures"}
     assert compare([]) == []
@@ -168,8 +168,8 @@ def test_what_was_not_measured_is_no_axis() -> None:
 
 def test_other_models_and_other_work_are_said() -> None:
     """Another model, another count of the same prompt, answers of another length."""
-    one = [Request(0, 0.0, ttft_s=0.1, prompt_tokens=100, output_tokens=20)] * 3
-    other = [Request(0, 0.0, ttft_s=0.1, prompt_tokens=130, output_tokens=10)] * 3
+    one = [RequestRow(0.0, ttft_s=0.1, prompt_tokens=100, output_tokens=20)] * 3
+    other = [RequestRow(0.0, ttft_s=0.1, prompt_tokens=130, output_tokens=10)] * 3
     said = reservations(Target(model="m"), Target(model="n"), [Round(1.0, one, other)], [])
     assert len(said) == 3
     assert "A serves model 'm', B 'n'" in said[0]
@@ -185,9 +185,9 @@ def test_differences_of_context_are_listed() -> None:
     assert differences(a, b) == [("version", "0.31", "0.32"), ("block_size", "16", "32"), ("x", "1", "")]
 
 
-def stored(rows: list[Request], rate: float = 2.0) -> Result:
+def stored(rows: list[RequestRow], rate: float = 2.0) -> Result:
     stage = stage_of_requests(f"{rate:g}/s", rate, rows, begin_s=0.0, sending_s=60.0)
-    return Result("r", "gate", 0.0, 60.0, "t", Target(), Load(), (stage,), requests=tuple(rows))
+    return Result("r", "gate", 0.0, 60.0, "t", Target(), Load(), (stage,))
 
 
 def test_stored_results_are_compared_in_blocks() -> None:
@@ -213,8 +213,7 @@ def test_rows_of_other_shapes_are_compared_each_by_itself() -> None:
             replace(stage_of_requests(name, 2.0, each, begin_s=0.0, sending_s=60.0), load=Load(name))
             for name, each in zip(("short", "long"), rows, strict=True)
         ]
-        requests = [replace(each, stage=place) for place, part in enumerate(rows) for each in part]
-        sides.append(Result("r", "run", 0.0, 60.0, "t", Target(), Load(), tuple(stages), requests=tuple(requests)))
+        sides.append(Result("r", "run", 0.0, 60.0, "t", Target(), Load(), tuple(stages)))
     one, other = sides
     found = compare(stored_rounds(one, other, 12))
     assert len(found) == 2 * len({each.axis for each in found})
@@ -226,7 +225,7 @@ def test_rows_of_other_shapes_are_compared_each_by_itself() -> None:
 
 def asked(load: Load, lengths: list[int] | None = None) -> Result:
     """A result of this load, with requests of these lengths."""
-    rows = [Request(0, 0.0, ttft_s=0.1, prompt_tokens=length) for length in lengths or []]
+    rows = [RequestRow(0.0, ttft_s=0.1, prompt_tokens=length) for length in lengths or []]
     return replace(stored(rows), load=load)
 
 
@@ -252,12 +251,12 @@ def test_lengths_are_compared_as_distributions() -> None:
     assert len(incomparable(fixed, asked(Load(prompt_tokens="512–512, as seen"), [512] * 300))) == 1
 
 
-def lasting(rng: Random, count: int, factor: float = 1.0) -> list[Request]:
+def lasting(rng: Random, count: int, factor: float = 1.0) -> list[RequestRow]:
     """Requests whose log of TTFT has a correlation of 0.95 from one to the next."""
     level, rows = rng.gauss(0, 1), []
     for number in range(count):
         level = 0.95 * level + math.sqrt(1 - 0.95**2) * rng.gauss(0, 1)
-        rows.append(Request(0, float(number), ttft_s=0.1 * factor * math.exp(0.3 * level)))
+        rows.append(RequestRow(float(number), ttft_s=0.1 * factor * math.exp(0.3 * level)))
     return rows
 
 
@@ -328,17 +327,17 @@ def test_the_risk_of_a_slower_side_is_that_of_adopting_it() -> None:
     """B is 30% slower. Going back from it loses nothing; 240 requests without a failure do not exclude one point more of them."""
     slower = by_move(rounds(lambda rng, number: (side(rng, lengths=number), side(rng, 1.3, lengths=number))))
     adopt, back = slower["adopt", "ttft_p50"], slower["go_back", "ttft_p50"]
-    assert (adopt.state, back.state) == ("shown", "excluded")
+    assert (adopt.evidence, back.evidence) == ("fails", "holds")
     assert adopt.least is not None
     assert adopt.most is not None
     assert back.least is not None
     assert 0.2 < adopt.least < 0.3 < adopt.most < 0.4
     assert back.least == pytest.approx(1 / (1 + adopt.most) - 1)
     failures = slower["adopt", "failures"]
-    assert (failures.state, failures.margin) == ("not_enough_data", 0.01)
+    assert (failures.evidence, failures.margin) == ("undecided", 0.01)
     assert failures.most == pytest.approx(1 - (0.05 / 28) ** (1 / 240), abs=1e-4)
     few = by_move(rounds(lambda rng, number: (side(rng), side(rng, 1.3)), 5))["adopt", "ttft_p50"]
-    assert (few.least, few.most, few.state) == (None, None, "not_enough_data")
+    assert (few.least, few.most, few.evidence) == (None, None, "undecided")
 
 
 def test_a_loss_of_throughput_is_a_share_of_it_and_dollars_are_an_axis() -> None:
@@ -346,14 +345,14 @@ def test_a_loss_of_throughput_is_a_share_of_it_and_dollars_are_an_axis() -> None
     same = rounds(lambda rng, number: (side(rng, lengths=number), side(rng, lengths=number)))
     found = by_move(same, a=Gpus(1, 3.0), b=Gpus(2, 3.0))
     cost = found["adopt", "dollars_per_output_token"]
-    assert cost.state == "shown"
+    assert cost.evidence == "fails"
     assert cost.least is not None
     assert 0.9 < cost.least < 1.0
-    assert found["go_back", "dollars_per_output_token"].state == "excluded"
-    assert found["adopt", "output_tokens_per_s"].state == "excluded"
+    assert found["go_back", "dollars_per_output_token"].evidence == "holds"
+    assert found["adopt", "output_tokens_per_s"].evidence == "holds"
     half = rounds(lambda rng, number: (side(rng, lengths=number), side(rng, 60.0, lengths=number)))
     loss = by_move(half)["adopt", "output_tokens_per_s"]
-    assert loss.state == "shown"
+    assert loss.evidence == "fails"
     assert loss.most is not None
     assert 0.1 < loss.most < 1.0
 
@@ -371,22 +370,22 @@ def test_goodput_is_compared_by_objectives() -> None:
     assert found["missed fast"].effect == pytest.approx(missed - before, abs=0.05)
     assert found["missed fast"].better == "a"
     assert found["missed even"].effect == 0.0
-    assert by_move(measured, slos=(slo,))["adopt", "missed fast"].state == "shown"
+    assert by_move(measured, slos=(slo,))["adopt", "missed fast"].evidence == "fails"
 
 
-def test_a_worsening_of_the_margin_is_seldom_excluded() -> None:
-    """B is slower by exactly the margin: excluded for any latency in at most 5% of 120 comparisons, and shown in no more."""
+def test_a_worsening_of_the_margin_is_seldom_decided() -> None:
+    """B is slower by exactly the margin: within it for any latency in at most 5% of 120 comparisons, and beyond it in no more."""
     states: Counter[str] = Counter()
     for seed in range(120):
         rng = Random(seed)
         measured = [Round(2.0, side(rng, lengths=n), side(rng, 1.1, lengths=n)) for n in range(12)]
         of_latencies = {
-            risk.state for risk in risks(measured, 0.1) if risk.move == "adopt" and risk.axis[-4:] == "_p50"
+            risk.evidence for risk in risks(measured, 0.1) if risk.move == "adopt" and risk.axis[-4:] == "_p50"
         }
         states.update(of_latencies)
-    assert states["excluded"] <= 10
-    assert states["shown"] <= 10
-    assert states["not_enough_data"] >= 110
+    assert states["holds"] <= 10
+    assert states["fails"] <= 10
+    assert states["undecided"] >= 110
 
 
 def test_risks_are_put_into_sentences() -> None:
@@ -400,15 +399,15 @@ def test_risks_are_put_into_sentences() -> None:
     empty = Comparison("id", 0.0, 0.0, "t", Target(), Target(), None, 0.05, (), (), ())
     assert list(risk_sentences(empty)) == []
     assert list(risk_sentences(replace(empty, risks=found))) == [
-        "Risk of adopting B, worse by more than 10% or 1 point: shown for ttft_p50 at 4/s (20% to 31%); "
-        "not enough data to exclude it for failures at 4/s (-2 points to 2.3 points).",
-        "Risk of a rollback to A, worse by more than 10% or 1 point: not enough data to exclude it for failures at 4/s "
-        "(too few rounds for a bound); excluded for ttft_p50 at 4/s (-24% to -17%).",
+        "Risk of adopting B, at most 10% or 1 point worse: fails for ttft_p50 at 4/s (20% to 31%); "
+        "undecided for failures at 4/s (-2 points to 2.3 points).",
+        "Risk of a rollback to A, at most 10% or 1 point worse: undecided for failures at 4/s "
+        "(too few rounds for a bound); holds for ttft_p50 at 4/s (-24% to -17%).",
         "The intervals of these risks together err with at most 5%.",
         "Going back to A needs: not stated (--rollback).",
     ]
     text = comparison_report.markdown([replace(empty, risks=found)])
-    assert "| ttft_p50 at 4/s | **shown** \\[20% to 31%\\] | excluded \\[-24% to -17%\\] |" in text
+    assert "| ttft_p50 at 4/s | **fails** \\[20% to 31%\\] | holds \\[-24% to -17%\\] |" in text
     assert "The margin is 10% or 1 point." in text
     assert "Going back to A needs: a restart." in list(
         risk_sentences(replace(empty, risks=found, rollback="a restart"))

@@ -13,7 +13,7 @@ from prober.measure.objective import JudgedStream, Slo
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
-from prober.results.result import Request
+from prober.results.result import RequestRow
 
 USE = JudgedStream("t", "probe", 2.0, 10.0, 10)
 TTFT = (Slo("ttft", "ttft", 0.5, Decimal("0.95"), 1e6), USE)
@@ -288,9 +288,9 @@ def test_a_gate_longer_than_a_person_waits_is_refused_by_default() -> None:
     assert Gate([strict], rate_per_s=2.0, most=60_000).least == 52_126
 
 
-def baseline(count: int, level: float = 0.1, seed: int = 2) -> list[Request]:
+def baseline(count: int, level: float = 0.1, seed: int = 2) -> list[RequestRow]:
     rng = Random(seed)
-    return [Request(0, float(n), ttft_s=level * rng.lognormvariate(0, 0.2)) for n in range(count)]
+    return [RequestRow(float(n), ttft_s=level * rng.lognormvariate(0, 0.2)) for n in range(count)]
 
 
 def test_slower_than_the_baseline_is_degraded_and_as_fast_is_ready() -> None:
@@ -312,7 +312,7 @@ def test_slower_than_the_baseline_is_degraded_and_as_fast_is_ready() -> None:
 
 def test_a_baselines_uncertainty_is_on_the_side_of_caution() -> None:
     """Not slower is measured from the lower end of its quantile's interval, slower from the upper end; failures are slowest."""
-    rows = [*baseline(100), *(Request(0, 0.0, outcome="reset") for _ in range(5))]
+    rows = [*baseline(100), *(RequestRow(0.0, outcome="reset") for _ in range(5))]
     found = reference(rows, "ttft", 0.5, 0.0)
     middle = sorted(each.ttft_s or 9.0 for each in rows)[52]
     assert found.sure_s < middle < found.slower_s
@@ -323,7 +323,7 @@ def test_a_baselines_uncertainty_is_on_the_side_of_caution() -> None:
     with pytest.raises(ValueError, match="0 requests with a TPOT"):
         reference(rows[:100], "tpot", 0.5, 0.2)
     with pytest.raises(ValueError, match="fail too often for its p50"):
-        reference([*baseline(60), *(Request(0, 0.0, outcome="reset") for _ in range(60))], "ttft", 0.5, 0.2)
+        reference([*baseline(60), *(RequestRow(0.0, outcome="reset") for _ in range(60))], "ttft", 0.5, 0.2)
 
 
 def test_it_says_how_many_requests_it_takes_at_least() -> None:

@@ -30,7 +30,7 @@ from prober.measure.objective import Slo
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Connection, Timeline
-from prober.results.result import Request, Result, Target
+from prober.results.result import RequestRow, Result, Stage, Target
 from prober.statistics.sequential_test import ERROR
 from prober.workload.shapes import Fixed, Uniform
 from prober.workload.workloads import Adapters, Mix, Prefix, RequestGenerator, Workload
@@ -280,6 +280,10 @@ def test_answers_of_another_model_than_the_adapter_are_counted_where_the_name_is
 def test_wrong_answers_have_their_most_frequent_reason() -> None:
     """With its number; a wrong request of another outcome is not among them, and without wrong ones there is no reason."""
     errors = ["is not JSON", "calls no tool", "is not JSON"]
-    requests = [Request(0, 0.0, "wrong_answer", error) for error in errors] + [Request(0, 0.0, "reset", "reset")] * 5
-    assert wrong_answers((9, 3), requests) == "3 of 9 checked answers wrong, most often (2): is not JSON"
-    assert wrong_answers((9, 0), requests[3:]) == "0 of 9 checked answers wrong"
+    others = (RequestRow(0.0, "reset", "reset"),) * 5
+    wrong = tuple(RequestRow(0.0, "wrong_answer", error) for error in errors)
+    stage = Stage("s", 1.0, 0.0, 1.0, 1.0, 14, 9, quality=(9, 3), requests=(*wrong, *others))
+    assert list(wrong_answers(stage)) == ["3 of 9 checked answers wrong, most often (2): is not JSON"]
+    right = replace(stage, quality=(9, 0), requests=others)
+    assert list(wrong_answers(right)) == ["0 of 9 checked answers wrong"]
+    assert list(wrong_answers(replace(right, quality=None))) == []

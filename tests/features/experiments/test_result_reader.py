@@ -100,7 +100,7 @@ def test_vllm_with_its_lists() -> None:
 def test_vllm_without_its_lists() -> None:
     """Only the percentiles that were asked for, in seconds; the number of gaps is told nowhere, so it is 0."""
     result = of(VLLM)
-    assert result.requests == ()
+    assert result.requests == []
     assert p(result, "ttft", 0.5) == (0.05, 3)
     assert p(result, "tpot", 0.99) == (0.012, 3)
     assert p(result, "itl", 0.99) == (0.011, 0)

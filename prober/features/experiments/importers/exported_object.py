@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from prober.results.result import Stage
 from prober.results.stage import is_stated
 from prober.results.strict_json import Unreadable
 from prober.statistics.quantiles import REPORTED_QUANTILES, Quantile, percentile_name
@@ -92,14 +93,36 @@ def reported(value: Callable[[str], float | None], answers: int) -> dict[str, fl
     return {name: seconds for name in names if (seconds := value(name)) is not None}
 
 
-def tool_quantiles(figures: Mapping[str, float], count: int) -> tuple[Quantile, ...]:
-    """Quantiles of a tool, without intervals. figures: as of `reported`; count: of samples, 0 if the tool does not write it."""
-    return tuple(Quantile(q, figures[name], None, None, count) for name, q in QUANTILES.items() if name in figures)
+def stage_of_figures(
+    name: str,
+    rate_per_s: float | None,
+    duration_s: float | None,
+    answered: int,
+    failed: int | None,
+    figures: Mapping[str, Mapping[str, float]],
+    counts: Mapping[str, int],
+) -> Stage:
+    """Stage of a tool's own figures, with quantiles without intervals.
 
-
-def counted(answered: int, failed: int) -> dict[str, int]:
-    """Requests by outcome."""
-    return {"ok": answered, **({"failed": failed} if failed > 0 else {})}
+    failed: None: not counted; figures: as of `reported`, by latency; counts: of samples, 0 if the tool does not write it
+    """
+    quantiles = {
+        latency: tuple(
+            Quantile(q, values[name], None, None, counts[latency]) for name, q in QUANTILES.items() if name in values
+        )
+        for latency, values in figures.items()
+    }
+    return Stage(
+        name=name,
+        rate_per_s=rate_per_s,
+        begin_s=0.0,
+        sending_s=None,
+        duration_s=duration_s,
+        sent=answered + (failed or 0),
+        answered=answered,
+        outcomes={} if failed is None else {"ok": answered, **({"failed": failed} if failed > 0 else {})},
+        latencies={latency: values for latency, values in quantiles.items() if values},
+    )
 
 
 def times(factor: float, value: float | None) -> float | None:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from prober.features.experiments.importers.exported_object import ExportedObject, counted, reported, tool_quantiles
-from prober.results.result import Load, Request, Result, Stage, Target
+from prober.features.experiments.importers.exported_object import ExportedObject, reported, stage_of_figures
+from prober.results.result import Load, RequestRow, Result, Stage, Target
 from prober.results.stage import stage_of_requests
 
 
@@ -33,13 +33,11 @@ class Flat:
         """The object has this tool's keys."""
         return all(key in values for key in self.must) and not any(key in values for key in self.must_not)
 
-    def stage(self, exported: ExportedObject, index: int) -> tuple[Stage, tuple[Request, ...]]:
-        """Stage and requests of one run."""
+    def stage(self, exported: ExportedObject) -> Stage:
+        """Stage of one run."""
         rate, cap = exported.number("request_rate"), exported.count("max_concurrency")
         name = f"{rate:g}/s" if rate is not None else f"concurrency {cap}" if cap is not None else "all at once"
         duration_s, completed = exported.number("duration"), exported.count("completed") or 0
-        requests = self._requests(exported, index)
-        stage = stage_of_requests(name, rate, requests, begin_s=0.0, sending_s=None, duration_s=duration_s)
 
         def seconds(name: str, figure: str) -> float | None:
             keys = {"p50": ("median", "p50"), "max": ("max", "p100")}.get(figure, (figure,))
@@ -47,19 +45,14 @@ class Flat:
             return next((value / 1e3 for value in values if value is not None), None)
 
         figures = {latency: reported(partial(seconds, name), completed) for latency, name in self.names.items()}
-        if not requests:
+        if requests := self._requests(exported):
+            stage = stage_of_requests(name, rate, requests, begin_s=0.0, sending_s=None, duration_s=duration_s)
+        else:
             prompts, failed = exported.count("num_prompts"), exported.count("failed")
             failed = prompts - completed if failed is None and prompts is not None else failed
             # The file does not have the number of gaps. Figures are those of --percentile-metrics.
             counts = {latency: 0 if latency == "itl" else completed for latency in figures}
-            quantiles = {latency: tool_quantiles(figures[latency], count) for latency, count in counts.items()}
-            stage = replace(
-                stage,
-                sent=completed + (failed or 0),
-                answered=completed,
-                outcomes={} if failed is None else counted(completed, failed),
-                latencies={latency: values for latency, values in quantiles.items() if values},
-            )
+            stage = stage_of_figures(name, rate, duration_s, completed, failed, figures, counts)
         goodput = exported.number("request_goodput")
         return replace(
             stage,
@@ -67,15 +60,15 @@ class Flat:
             prompt_tokens=exported.number("total_input_tokens"),
             output_tokens=exported.number("total_output_tokens"),
             good=round(goodput * duration_s) if goodput is not None and duration_s is not None else None,
-        ), requests
+        )
 
     def result(self, exported_objects: list[ExportedObject], load: Load) -> Result:
         """Result with one stage per run; its settings are those of the first run."""
         first = exported_objects[0]
         backend = first.text("backend")  # `openai` is the protocol alone
         endpoint, apis = first.text("endpoint_type"), ("chat", "responses", "messages")
-        pairs = [self.stage(exported, index) for index, exported in enumerate(exported_objects)]
-        seconds = sum(stage.duration_s or 0.0 for stage, _ in pairs)
+        stages = tuple(map(self.stage, exported_objects))
+        seconds = sum(stage.duration_s or 0.0 for stage in stages)
         ended = first.unix_s("date")
         started = ended - seconds if ended is not None else 0.0
         return Result(
@@ -90,12 +83,11 @@ class Flat:
                 api=None if endpoint is None else next((api for api in apis if api in endpoint), "completions"),
             ),
             load=load,
-            stages=tuple(stage for stage, _ in pairs),
+            stages=stages,
             differs=self.differs,
-            requests=tuple(request for _, requests in pairs for request in requests),
         )
 
-    def _requests(self, exported: ExportedObject, index: int) -> tuple[Request, ...]:
+    def _requests(self, exported: ExportedObject) -> tuple[RequestRow, ...]:
         """Requests from the lists with a value for each; none without `ttfts` and `itls`."""
         keys = ("ttfts", "itls", "latencies", "input_lens", "output_lens", "errors", "start_times")
         lists = {key: values for key in keys if (values := exported.rows(key)) is not None}
@@ -107,17 +99,16 @@ class Flat:
                 raise exported.wrong((key,), f"{len(values)} values", f"the {count} of ttfts")
         begin = min(lists.get("start_times", ()), default=0.0)
         rows = ({key: values[i] for key, values in lists.items()} for i in range(count))
-        return tuple(_request(ExportedObject(exported.source, row), index, begin) for row in rows)
+        return tuple(_request(ExportedObject(exported.source, row), begin) for row in rows)
 
 
-def _request(row: ExportedObject, stage: int, begin: float) -> Request:
+def _request(row: ExportedObject, begin: float) -> RequestRow:
     error = row.text("errors") or ""
     gaps = tuple(float(gap_s) for gap_s in row.rows("itls") or ())
     ttft_s, output = row.number("ttfts") or None, row.count("output_lens") or None
     e2e_s = row.number("latencies") or (ttft_s + sum(gaps) if ttft_s is not None else None)
     decode_s = e2e_s - ttft_s if e2e_s is not None and ttft_s is not None else None
-    return Request(
-        stage=stage,
+    return RequestRow(
         start_s=None if "start_times" not in row.values else row.get("start_times") - begin,
         outcome="failed" if error or ttft_s is None else "ok",
         error=error,

@@ -5,21 +5,20 @@ GenAI-Perf: `profile_export_genai_perf.json`.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from prober.features.experiments.importers.exported_object import (
     ExportedObject,
-    counted,
     reported,
+    stage_of_figures,
     times,
-    tool_quantiles,
     without_secrets,
 )
-from prober.results.result import Load, Request, Result, Stage, Target, WarmUp
+from prober.results.result import Load, RequestRow, Result, Stage, Target, WarmUp
 from prober.results.stage import stage_of_requests
 from prober.results.strict_json import Unreadable
-from prober.statistics.quantiles import Quantile
 
 _SECONDS = {"s": 1.0, "sec": 1.0, "seconds": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 # Their inter-token latency is one mean a request, so it is our TPOT; chunk gaps are our ITL.
@@ -58,33 +57,19 @@ def _stage(exported: ExportedObject, rate_per_s: float | None, concurrency: int 
         completed = exported.count("request_latency", "count") or round((per_s or 0.0) * (duration_s or 0.0))
     goodput = exported.number("goodput", "avg") or exported.number("request_goodput", "avg")
     name = f"{rate_per_s:g}/s" if rate_per_s else f"concurrency {concurrency}" if concurrency else "one run"
-    figures: dict[str, dict[str, float]] = {}
-    latencies: dict[str, tuple[Quantile, ...]] = {}
+    figures, counts = dict[str, dict[str, float]](), dict[str, int]()
     for latency, key in LATENCIES.items():
-        values = reported(partial(_seconds, exported, key), completed)
-        if values:
-            figures[latency] = values
+        figures[latency] = reported(partial(_seconds, exported, key), completed)
         count = exported.count(key, "count")
-        samples = (
-            count if count is not None else 0 if latency == "itl" else completed
-        )  # of gaps the number is not known
-        if quantiles := tool_quantiles(values, samples):
-            latencies[latency] = quantiles
+        # Of gaps the number is not known.
+        counts[latency] = count if count is not None else 0 if latency == "itl" else completed
     tokens = []
     for total, per_request in (("total_isl", "input_sequence_length"), ("total_osl", "output_sequence_length")):
         of_all = exported.number(total, "avg")
         tokens.append(times(float(completed), exported.number(per_request, "avg")) if of_all is None else of_all)
-    return Stage(
-        name=name,
-        rate_per_s=rate_per_s,
-        begin_s=0.0,
-        sending_s=None,
-        duration_s=duration_s,
-        sent=completed + (failed or 0),
-        answered=completed,
-        outcomes={} if failed is None else counted(completed, failed),
-        latencies=latencies,
-        reported=figures,
+    return replace(
+        stage_of_figures(name, rate_per_s, duration_s, completed, failed, figures, counts),
+        reported={latency: values for latency, values in figures.items() if values},
         prompt_tokens=tokens[0],
         output_tokens=tokens[1],
         good=round(goodput * duration_s) if goodput is not None and duration_s is not None else None,
@@ -252,17 +237,15 @@ def read_aiperf_lines(exported_objects: list[ExportedObject]) -> Result:
         ),
         warm_up=WarmUp(len(exported_objects) - len(records)) if len(records) < len(exported_objects) else None,
         differs=AIPERF_DIFFERS,
-        requests=requests,
     )
 
 
-def _request(exported: ExportedObject, start_s: float) -> Request:
+def _request(exported: ExportedObject, start_s: float) -> RequestRow:
     metrics, error = exported.inside("metrics"), exported.get("error")
     details = error if isinstance(error, Mapping) else {}
     unit_s = _unit_s(metrics, LATENCIES["itl"])
     ttft_s, tpot_s, e2e_s = (_seconds(metrics, LATENCIES[name], "value") for name in ("ttft", "tpot", "e2e"))
-    return Request(
-        stage=0,
+    return RequestRow(
         start_s=start_s,
         outcome="failed" if error is not None else "ok",
         error=str(details.get("message") or details.get("error_message") or (error if error is not None else "")),

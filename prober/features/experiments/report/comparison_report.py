@@ -14,8 +14,9 @@ from prober.features.experiments.report.document import (
     as_html,
     as_markdown,
 )
-from prober.results.comparison import Compared, Comparison, Risk, RiskState, margins, rollback_sentence
+from prober.results.comparison import Compared, Comparison, Risk, margins, rollback_sentence
 from prober.results.stage_parts import quantile_text
+from prober.statistics.sequential_test import Evidence
 
 HEAD = ("A", "B", "B against A", "95% interval", "p", "better")
 P_NOTE = "p is corrected for the number of axes (Holm). *: too few samples for this quantile by itself."
@@ -120,7 +121,7 @@ def _risks(comparison: Comparison) -> list[Table | Note]:
         return []
     rows = [(axis, _worsening(moves["adopt"]), _worsening(moves["go_back"])) for axis, moves in by_axis.items()]
     return [
-        Table(["worse by more than the margin", "adopting B", "rollback to A"], rows),
+        Table(["worse by at most the margin", "adopting B", "rollback to A"], rows),
         Note(
             f"In brackets the interval of the worsening; a negative one is an improvement. The margin is {margins(comparison.risks)}. "
             f"All intervals of this table together err with at most {_percent(comparison.error)}."
@@ -130,8 +131,8 @@ def _risks(comparison: Comparison) -> list[Table | Note]:
 
 
 def _worsening(risk: Risk) -> Cell:
-    kinds: dict[RiskState, Kind] = {"shown": "bad", "excluded": "good", "not_enough_data": "few"}
-    return Cell(risk.state.replace("_", " "), kinds[risk.state], f"[{risk.interval()}]")
+    kinds: dict[Evidence, Kind] = {"fails": "bad", "holds": "good", "undecided": "few"}
+    return Cell(risk.evidence, kinds[risk.evidence], f"[{risk.interval()}]")
 
 
 def _facts(comparison: Comparison) -> Table:

@@ -29,7 +29,7 @@ def stages(results: Sequence[Result]) -> str:
             "workload": (stage.load or result.load).workload,
             "repeat": stage.repeat,
             "demand_rate": stage.demand_per_s,
-            **statistics(result, (stage,)),
+            **statistics((stage,)),
             **{
                 f"file_{figure}_{VLLM_NAMES[latency]}_ms": seconds * 1e3
                 for latency, reported in stage.reported.items()
@@ -51,7 +51,7 @@ def requests(results: Sequence[Result]) -> str:
     rows = [
         {
             "id": result.id,
-            "stage": result.stages[request.stage].name,
+            "stage": stage.name,
             "start_time": request.start_s,
             "outcome": request.outcome,
             "error": request.error or None,
@@ -66,7 +66,8 @@ def requests(results: Sequence[Result]) -> str:
             "itls": " ".join(f"{gap:.6g}" for gap in request.itls_s) or None,
         }
         for result in results
-        for request in result.requests
+        for stage in result.stages
+        for request in stage.requests
     ]
     return _csv(rows)
 

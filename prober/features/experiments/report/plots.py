@@ -10,7 +10,7 @@ from prober.features.experiments.report.svg_chart import HEIGHT, WIDTH, Canvas, 
 from prober.measure.timeline_text import format_duration
 from prober.results.capacity import Capacity, binding
 from prober.results.conditions import Line, contracted, lines
-from prober.results.result import LATENCIES, Request, Result, Stage
+from prober.results.result import LATENCIES, Result, Stage
 from prober.results.stage import samples
 from prober.statistics.quantiles import MIN_SAMPLES_BY_QUANTILE, Quantile, percentile_name
 
@@ -312,12 +312,9 @@ def _frontier(results: NamedResults, latency: str) -> Figure | None:
 
 def _stage_quantiles(result: Result, latency: str) -> list[list[tuple[float, float]]]:
     """(seconds, quantile) of each stage: from its samples, else the quantiles that are known."""
-    requests: dict[int, list[Request]] = {}
-    for request in result.requests:
-        requests.setdefault(request.stage, []).append(request)
     stages = []
-    for number, stage in enumerate(result.stages):
-        values = sorted(samples(requests.get(number, ()))[latency])
+    for stage in result.stages:
+        values = sorted(samples(stage.requests)[latency])
         if values:  # evenly on the tail's scale, up to the last quantile that so many samples can show
             count, steps = len(values), min(len(values), MAX_LINE_POINTS)
             qs = (1 - count ** (-step / steps) for step in range(steps + 1))
@@ -353,22 +350,25 @@ def _title(title: str, name: str) -> str:
 
 
 def _timeline(name: str, result: Result) -> Figure | None:
-    sent = [(request.start_s, request) for request in result.requests if request.start_s is not None]
+    sent = [
+        (number, row.start_s, row)
+        for number, stage in enumerate(result.stages)
+        for row in stage.requests
+        if row.start_s is not None
+    ]
     if not sent or any(stage.begin_s is None for stage in result.stages):
         return None
     sample = sent[:: math.ceil(len(sent) / MAX_TIMELINE_POINTS)]
-    ttfts_s = [request.ttft_s for _, request in sample if request.ttft_s is not None]
+    ttfts_s = [row.ttft_s for _, _, row in sample if row.ttft_s is not None]
     ends_s = [(stage.begin_s or 0.0) + (stage.sending_s or stage.duration_s or 0.0) for stage in result.stages]
-    canvas = Canvas(around([*ends_s, *(start_s for start_s, _ in sent)]), around(ttfts_s, "log", seconds=True))
+    canvas = Canvas(around([*ends_s, *(start_s for _, start_s, _ in sent)]), around(ttfts_s, "log", seconds=True))
     shades = [shade(number, len(result.stages)) for number in range(len(result.stages))]
     for number, (stage, end_s) in enumerate(zip(result.stages, ends_s, strict=True)):
         canvas.stripe(stage.begin_s or 0.0, end_s, stage.name, filled=number % 2 == 0)
     for number, stage_shade in enumerate(shades):
-        of_stage = [
-            (start_s, request.ttft_s) for start_s, request in sample if request.stage == number and request.ttft_s
-        ]
+        of_stage = [(start_s, row.ttft_s) for place, start_s, row in sample if place == number and row.ttft_s]
         canvas.specks(of_stage, stage_shade)
-    failed_s = [start_s for start_s, request in sent if request.outcome not in ("ok", "wrong_answer")]
+    failed_s = [start_s for _, start_s, row in sent if not row.is_answered]
     canvas.crosses(failed_s[:: max(1, math.ceil(len(failed_s) / MAX_TIMELINE_FAILURES))])
     return Figure(
         _title("Stages over time", name),

@@ -28,8 +28,7 @@ def table_of(columns: Columns, rows: Iterable[Iterable[Any]]) -> Table | None:
 def latencies(result: Result) -> Table | None:
     """Quantiles, mean and standard deviation of each latency of each stage."""
     rows: list[Row] = []
-    for place, stage in enumerate(result.stages):
-        requests = [request for request in result.requests if request.stage == place]
+    for stage in result.stages:
         anchor = plots.stage_id(result, stage)
         for latency in LATENCIES:
             bounds = {quantile.q: quantile for quantile in stage.at_least.get(latency, ())}
@@ -42,13 +41,13 @@ def latencies(result: Result) -> Table | None:
                         Cell(stage.name, id=anchor),
                         plots.NAMES[latency],
                         f"{count:,}" if count else UNKNOWN,
-                        *(_quantile(quantiles.get(q), is_bound=q in bounds) for q in REPORTED_QUANTILES),
+                        *(quantile_cell(quantiles.get(q), is_bound=q in bounds) for q in REPORTED_QUANTILES),
                         number(stage.tail_ratio(latency)),
-                        *map(_duration, moments(stage, latency, requests)),
+                        *map(_duration, moments(stage, latency)),
                     ]
                 )
                 anchor = ""
-            if requests and reported:
+            if stage.requests and reported:
                 stated = [_duration(reported.get(percentile_name(q))) for q in REPORTED_QUANTILES]
                 own = [*stated, "–", _duration(reported.get("mean")), _duration(reported.get("std"))]
                 rows.append([stage.name, f"{plots.NAMES[latency]}, {AS_THE_FILE_SAYS}", "–", *own])
@@ -62,8 +61,8 @@ def contradictions(result: Result) -> Iterator[str]:
 
     A quantile that a tool interpolates is between two requests; a rank and MAX_APART beside them are allowed.
     """
-    for place, stage in enumerate(result.stages):
-        of_stage = samples(request for request in result.requests if request.stage == place)
+    for stage in result.stages:
+        of_stage = samples(stage.requests)
         for latency, reported in stage.reported.items():
             values = sorted(of_stage[latency])
             last = len(values) - 1
@@ -98,7 +97,8 @@ LATENCY_NOTE = (
 )
 
 
-def _quantile(quantile: Quantile | None, *, is_bound: bool = False) -> Cell:
+def quantile_cell(quantile: Quantile | None, *, is_bound: bool = False) -> Cell:
+    """The estimate with its interval, and a star if it is of too few samples. is_bound: it is a lower bound"""
     if quantile is None:
         return UNKNOWN
     if is_bound:
@@ -119,7 +119,7 @@ def _quantile_columns(name: str, qs: Sequence[float], attribute: str) -> Columns
     """A column for each quantile of an attribute of a part."""
 
     def column(q: float) -> Callable[..., Cell]:
-        return lambda stage, part: _quantile(next((of_q for of_q in getattr(part, attribute) if of_q.q == q), None))
+        return lambda stage, part: quantile_cell(next((of_q for of_q in getattr(part, attribute) if of_q.q == q), None))
 
     return {f"#{name} {percentile_name(q)}": column(q) for q in qs}
 

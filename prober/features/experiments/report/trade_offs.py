@@ -1,12 +1,11 @@
 """Several configurations beside each other: the settings that changed, and what each configuration carries and costs."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from prober.features.experiments.report import plots
-from prober.features.experiments.report.document import UNKNOWN, Cell, Table
-from prober.features.experiments.report.stage_tables import Row, number
-from prober.measure.timeline_text import format_duration
+from prober.features.experiments.report.document import Cell, Table
+from prober.features.experiments.report.stage_tables import Row, number, quantile_cell
 from prober.results.capacity import combined
 from prober.results.conditions import Line, lines
 from prober.results.cost import HOUR_S, gpus_of, priced_stage, stage_cost, tokens_per_s_per_user
@@ -53,7 +52,16 @@ def trade_offs(results: plots.NamedResults) -> Table | None:
         better = [other for (other, _), rival in zip(results, set_ups, strict=True) if rival.dominates(set_up)]
         place = plots.rate_of(set_up.stage) if set_up.stage is not None else None
         verdict = Cell(", ".join(better), "bad") if better else Cell("–")
-        rows.append([name, *figures[:3], number(place), *figures[3:], *map(_quantile, set_up.p99s), verdict])
+        rows.append(
+            [
+                name,
+                *figures[:3],
+                number(place),
+                *figures[3:],
+                *(replace(quantile_cell(p99), aside="") for p99 in set_up.p99s),
+                verdict,
+            ]
+        )
     head = ["", "#capacity at all SLOs /s", "#capacity /s a GPU", "#requests a dollar at capacity", "#figures at /s"]
     head += ["#output tokens/s a GPU", "#tokens/s a user", "#$ a million output tokens", "#wrong of checked answers, %"]
     return Table([*head, "#TTFT p99", "#TPOT p99", "dominated by"], rows)
@@ -109,13 +117,6 @@ class _SetUp:
             *of_gpus,
             *(None if loss is None else -loss for loss in losses),
         ]
-
-
-def _quantile(quantile: Quantile | None) -> Cell | str:
-    if quantile is None:
-        return UNKNOWN
-    text = format_duration(quantile.estimate)
-    return text if quantile.has_enough_samples else Cell(f"{text} *", "few")
 
 
 def _against(value: float | None, first: float | None) -> Cell | str:

@@ -563,14 +563,17 @@ def test_csv_has_a_row_a_request() -> None:
 def test_a_result_whose_content_came_at_once_says_so() -> None:
     """TPOT and ITL are absent and not 0, with the reason; other tools may keep no gaps, which says nothing."""
     seen = sweep()
-    rows = [replace(row, itls_s=(), tpot_s=None) for row in seen.requests]
     stages = [
         stage_of_requests(
-            stage.name, stage.rate_per_s, [row for row in rows if row.stage == index], begin_s=0.0, sending_s=1.0
+            stage.name,
+            stage.rate_per_s,
+            [replace(row, itls_s=(), tpot_s=None) for row in stage.requests],
+            begin_s=0.0,
+            sending_s=1.0,
         )
-        for index, stage in enumerate(seen.stages)
+        for stage in seen.stages
     ]
-    at_once = replace(seen, tool="llm-slo-prober 1.0", stages=tuple(stages), requests=tuple(rows))
+    at_once = replace(seen, tool="llm-slo-prober 1.0", stages=tuple(stages))
     sentence = "All content of each answer arrived at once: TPOT and ITL are not measurable here"
     assert sentence in markdown([at_once])
     assert "| TPOT |" not in markdown([at_once])
@@ -581,7 +584,7 @@ def test_parts_reasoning_and_a_load_beside_a_stage_are_shown() -> None:
     """With their samples; a share that nobody counted is unknown, and too few samples are marked."""
     p50, p99 = Quantile(0.5, 0.1, 0.09, 0.11, 1200), Quantile(0.99, 0.4, 0.3, None, 300)
     turns = (Series("chat_turn1", 1200, (p50,), 1000, 0), Series("chat_turn2", 300, (p99,), 0, 0, 7, "http_5xx: no"))
-    recovery = Recovery("recovered", 98, 0, 11.0, 12.0)
+    recovery = Recovery("holds", 98, 0, 11.0, 12.0)
     beside = Disturbance("overload", 60.0, 90.0, "", "ttft", 30, 20, (60, 30), (Ratio(0.5, 8.0, 6.0, 9.0),), recovery)
     reasoning = Reasoning(40, 3, 20, 2000, 400, (p50,))
     plain = sweep()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from prober.results.load_description import describe_load, has_varied_prompts
+from prober.results.result import Load
 from prober.workload.shapes import Empirical, Fixed, LengthDistribution, Lognormal, Uniform
 from prober.workload.workloads import BUILT_IN, FileWorkload, Mix, Workload
 
@@ -39,5 +39,4 @@ def test_a_distribution_has_a_text(shape: LengthDistribution, text: str) -> None
 )
 def test_varied_means_that_prompts_differ_in_length(workload: Workload | Mix, varied: bool) -> None:
     """Lengths of answers are no part of it, as other tools' files tell only those of prompts."""
-    assert has_varied_prompts(workload) is varied
-    assert describe_load(workload, arrivals="poisson").varied is varied
+    assert Load.of(workload, arrivals="poisson").varied is varied
