@@ -69,7 +69,7 @@ from prober.exposition.dashboards.vocabulary import (
 )
 from prober.features.capacity import series as capacity_series
 from prober.features.diagnosis import series as diagnosis_series
-from prober.features.diagnosis.dashboard import CAUSE_WORDS
+from prober.features.diagnosis.series import CAUSE_WORDS
 from prober.features.drift import series as drift_series
 from prober.features.engines import series as engines_series
 from prober.features.slo import series as slo_series
