@@ -14,17 +14,6 @@ from prober.probing.observer import ObservedTarget, TargetObserver
 log = logging.getLogger(__name__)
 
 
-class BufferingMonitor:
-    """Watches all targets."""
-
-    def __init__(self, registry: Registry, events: EventLog) -> None:
-        self._registry, self._events = registry, events
-
-    def observe(self, observed: ObservedTarget) -> "TargetBuffering":
-        """Create the observer of one target's answers."""
-        return TargetBuffering(self._registry, self._events, observed)
-
-
 class TargetBuffering(TargetObserver):
     """The verdict on one target. All workloads are judged together, since they take the same way."""
 

@@ -9,7 +9,7 @@ from prober.measure.result import ProbeResult
 from prober.measure.target_state import NO_DATA_STATES, TargetState, WorkloadState
 from prober.measure.timeline import Timeline
 from prober.probing import series
-from prober.probing.observer import NamedSpec, ObservedTarget, TargetObserver
+from prober.probing.observer import NamedSpec, TargetObserver
 from prober.workload.requested_format import tool_schemas
 from prober.workload.workloads import Workload
 
@@ -21,17 +21,6 @@ _REFINED = (
     (series.TPOT, "tpot", "token"),
     (series.ITL, "itl", "token"),
 )
-
-
-class ProbeRecorder:
-    """Fills the series of all probes."""
-
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
-
-    def observe(self, observed: ObservedTarget) -> "TargetProbes":
-        """Create the series of one target's probes."""
-        return TargetProbes(self._registry, observed)
 
 
 class TargetProbes(TargetObserver):

@@ -18,7 +18,7 @@ from prober.config.target import TargetSpec
 from prober.daemon.registry import registry
 from prober.exposition.families import Histogram, Registry, Value, page
 from prober.features.budget.checkpoints import Ledger
-from prober.features.budget.monitor import BudgetMonitor, TargetBudgets
+from prober.features.budget.monitor import TargetBudgets
 from prober.features.capacity.headroom import Headroom
 from prober.features.capacity.monitor import Sweeps
 from prober.features.capacity.target_sweeps import TargetSweeps
@@ -48,7 +48,7 @@ from prober.probing.fleet import Fleet
 from prober.probing.history import ProbeHistory, TargetHistory
 from prober.probing.observer import Feature, TargetObserver
 from prober.probing.probe import LocalRun
-from prober.probing.recorder import ProbeRecorder, TargetProbes
+from prober.probing.recorder import TargetProbes
 from prober.probing.supervisor import Supervisor
 from prober.probing.target import Target
 from prober.probing.target_runner import UNNAMED, Names, RunnerContext, TargetRunner
@@ -98,16 +98,16 @@ class Watched:
             lambda: (runner.target for runner in self.fleet.runners.values()), SavedRows(answered or {})
         )
         features: tuple[Feature, ...] = (
-            ProbeRecorder(self.families),
-            SloMonitor(self.families),
-            BudgetMonitor(self.families),
-            ProbeHistory(100),
-            self.engines,
-            self.gpus,
-            DriftMonitor(self.families, self.events, DriftSpec(), SavedRows()),
-            DiagnosisMonitor(self.families, self.events),
-            self.headroom,
-            self.sweeps,
+            partial(TargetProbes, self.families),
+            SloMonitor(self.families).observe,
+            partial(TargetBudgets, self.families),
+            ProbeHistory(100).observe,
+            self.engines.observe,
+            self.gpus.observe,
+            DriftMonitor(self.families, self.events, DriftSpec(), SavedRows()).observe,
+            DiagnosisMonitor(self.families, self.events).observe,
+            self.headroom.observe,
+            self.sweeps.observe,
         )
         context = RunnerContext(
             self.clock,

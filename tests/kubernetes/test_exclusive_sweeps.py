@@ -129,7 +129,7 @@ class Replica:
         )
         self.target = Target(spec, self.clock)
         self.target.state = TargetState.READY
-        self.observed = ObservedTarget("t", self.target, (self.headroom, self.sweeps))
+        self.observed = ObservedTarget("t", self.target, (self.headroom.observe, self.sweeps.observe))
 
     @property
     def sending(self) -> bool:

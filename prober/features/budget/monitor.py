@@ -6,19 +6,8 @@ from prober.measure.result import ProbeResult
 from prober.probing.observer import ObservedTarget, TargetObserver
 
 
-class BudgetMonitor:
-    """Creates the observers that export the remaining budgets of all targets."""
-
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
-
-    def observe(self, observed: ObservedTarget) -> "TargetBudgets":
-        """Create the observer of one target's budgets."""
-        return TargetBudgets(self._registry, observed)
-
-
 class TargetBudgets(TargetObserver):
-    """Remaining share of each budget of one target."""
+    """Exports the remaining share of each budget of one target."""
 
     def __init__(self, registry: Registry, observed: ObservedTarget) -> None:
         self._registry, self._observed, self._name = registry, observed, observed.name

@@ -9,6 +9,7 @@ import json
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -30,7 +31,7 @@ from prober.measure.target_state import TargetState
 from prober.net.scrape import Fetched, UnreadablePage
 from prober.probing.event_log import EventLog
 from prober.probing.fleet import Fleet
-from prober.probing.recorder import ProbeRecorder
+from prober.probing.recorder import TargetProbes
 from prober.probing.supervisor import Supervisor
 from prober.probing.target import Identity, Target
 from prober.probing.target_runner import Names, RunnerContext
@@ -157,10 +158,10 @@ class World:
         self.headroom, trust, events, clock = Headroom(self.families), Trust(0.01), EventLog(), VirtualClock(UNIX_S)
         sweeps = Sweeps(self.families, events, self.headroom, trust, clock, None, PageReader)
         features = (
-            ProbeRecorder(self.families),
-            EngineMonitor(self.families, events, SavedRows()),
-            self.headroom,
-            sweeps,
+            partial(TargetProbes, self.families),
+            EngineMonitor(self.families, events, SavedRows()).observe,
+            self.headroom.observe,
+            sweeps.observe,
         )
         self.fleet = Fleet(
             RunnerContext(

@@ -108,7 +108,7 @@ class Site:
         """A prober that knows what an earlier one saved."""
         self.families, clock, trust, events = registry(), VirtualClock(1.7e9), Trust(0.01), EventLog()
         self.monitor = EngineMonitor(self.families, events, SavedRows(self.saved))
-        features = (self.monitor, Headroom(self.families))
+        features = (self.monitor.observe, Headroom(self.families).observe)
         context = RunnerContext(
             *(clock, trust, events, features, self.families.remove, "i", Names(), Ledger(), Supervisor(self.families))
         )

@@ -72,7 +72,7 @@ def monitored(
 ) -> tuple[SloMonitor, TargetSlos]:
     spec = load(text, source="c", engines=(), environment={}, read=lambda path: path).targets[0]
     monitor = SloMonitor(registry(), lambda: Moment(boot, clock.now_ns(), clock.unix_s()), SavedRows(saved))
-    found = observed(spec, monitor).find(TargetSlos)
+    found = observed(spec, monitor.observe).find(TargetSlos)
     assert found is not None
     return monitor, found
 
@@ -189,7 +189,9 @@ def test_a_reload_says_which_counts_begin_anew(caplog: pytest.LogCaptureFixture)
         """The events that `changes` bring, each also a line of the log."""
         events = EventLog()
         monitor = SloMonitor(registry(), events=events)
-        targets = [observed(spec, monitor, name=spec.name or "") for spec in specs("500ms", "99%", "e2e", names)]
+        targets = [
+            observed(spec, monitor.observe, name=spec.name or "") for spec in specs("500ms", "99%", "e2e", names)
+        ]
         for target in targets:
             target.probe_ended(FAILED)
         for values in changes:
