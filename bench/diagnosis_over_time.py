@@ -32,9 +32,8 @@ from prober.config.target import TargetSpec
 from prober.daemon.registry import registry
 from prober.features.diagnosis.monitor import DiagnosisMonitor, TargetDiagnosis
 from prober.measure.engine_signals import PageReading
-from prober.measure.objective import Slo
+from prober.measure.objective import Slo, count_events
 from prober.measure.result import ProbeResult
-from prober.measure.slo_events import count_events
 from prober.net.clock import Clock
 from prober.probing.event_log import EventLog
 from prober.probing.observer import ObservedTarget

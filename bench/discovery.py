@@ -23,14 +23,12 @@ from random import Random
 from typing import Any
 
 from bench.report import goal, percentile, show
-from prober.config.configuration import Configuration
-from prober.config.drift import DriftSpec
+from prober.config.configuration import Configuration, DriftSpec
 from prober.config.load import load
 from prober.config.target import TargetSpec
 from prober.daemon.registry import registry
 from prober.exposition.families import Registry
-from prober.features.budget.checkpoints import Ledger
-from prober.features.budget.monitor import TargetBudgets
+from prober.features.budget.monitor import Ledger, TargetBudgets
 from prober.features.capacity.headroom import Headroom
 from prober.features.capacity.monitor import Sweeps
 from prober.features.diagnosis.monitor import DiagnosisMonitor
@@ -41,14 +39,13 @@ from prober.features.engines.monitor import EngineMonitor
 from prober.features.engines.page_reader import PageReader
 from prober.features.slo.monitor import SloMonitor
 from prober.measure.engines import DIALECTS
-from prober.net.clock import Clock
+from prober.net.clock import Clock, Trust
 from prober.probing.event_log import EventLog
 from prober.probing.fleet import Fleet
 from prober.probing.history import ProbeHistory
 from prober.probing.recorder import TargetProbes
 from prober.probing.supervisor import Supervisor
 from prober.probing.target_runner import Names, RunnerContext
-from prober.probing.trust import Trust
 from prober.storage.saved_rows import SavedRows
 from tests.kubernetes.apiserver import ApiServer
 from tests.kubernetes.pods import pod

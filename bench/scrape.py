@@ -23,8 +23,7 @@ from prober.config.load import load
 from prober.config.target import TargetSpec
 from prober.daemon.registry import registry
 from prober.exposition import families, protobuf
-from prober.exposition.families import Histogram, Registry
-from prober.exposition.form import Form
+from prober.exposition.families import Form, Histogram, Registry
 from prober.features.slo.monitor import SloMonitor
 from prober.probing.recorder import TargetProbes
 from tests.observed import observed

@@ -26,10 +26,10 @@ RANKS = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 # Folders in which every module is pure, and pure modules of other folders.
 PURE_FOLDERS = {"measure", "statistics", "exposition", "workload", "simulation", "results", "config"}
 PURE_MODULES = {
-    "probing": "clock_offset connect_lead dashboard event_log series shard trust",
+    "probing": "dashboard event_log replicas series",
     "features.slo": "compliance dashboard firing rules series",
     "features.drift": "baseline blocks dashboard detector evidence fitting serialization",
-    "features.engines": "answering_model continuity dashboard page_reading series",
+    "features.engines": "continuity dashboard page_reading series",
     "features.gpu": "dashboard series",
     "features.diagnosis": "advice clues diagnosis mechanisms phases window",
     "features.budget": "series",

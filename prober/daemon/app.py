@@ -34,12 +34,12 @@ from prober.daemon.state_persistence import (
     ENGINE,
     MAX_STATE_AGE_S,
     SLO,
+    AnsweredTargets,
     StatePersistence,
 )
 from prober.daemon.target_facts import read_facts
 from prober.exposition.buckets import COARSE, FINE
-from prober.features.budget.checkpoints import BUDGET, Ledger
-from prober.features.budget.monitor import TargetBudgets
+from prober.features.budget.monitor import BUDGET, Ledger, TargetBudgets
 from prober.features.capacity.headroom import Headroom
 from prober.features.capacity.monitor import Sweeps
 from prober.features.diagnosis.monitor import DiagnosisMonitor
@@ -53,19 +53,15 @@ from prober.features.replicas import series as replicas_series
 from prober.features.replicas.leadership import LeaseOptions, leadership
 from prober.features.slo.firing import firing_checks
 from prober.features.slo.monitor import SloMonitor
-from prober.net.clock import Clock
-from prober.probing.answered_targets import AnsweredTargets
-from prober.probing.buffering import TargetBuffering
+from prober.net.clock import Clock, Trust
 from prober.probing.event_log import EventLog
 from prober.probing.fleet import Fleet
 from prober.probing.history import ProbeHistory
-from prober.probing.recorder import TargetProbes
-from prober.probing.shard import Shard
+from prober.probing.recorder import TargetBuffering, TargetProbes
+from prober.probing.replicas import Shard
 from prober.probing.supervisor import Supervisor
 from prober.probing.target_runner import Names, RunnerContext
-from prober.probing.trust import Trust
-from prober.storage.elapsed import moment
-from prober.storage.saved_rows import SavedRows
+from prober.storage.saved_rows import SavedRows, moment
 from prober.storage.store import FILE_NAME, Store, UnusableStore, network_file_system
 from prober.storage.watched_file import WatchedFile
 from prober.web.access_control import missing_authentication

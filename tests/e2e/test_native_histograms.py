@@ -21,8 +21,7 @@ from aiohttp import web
 from prober.config.load import load
 from prober.daemon.registry import registry
 from prober.exposition.buckets import COARSE
-from prober.exposition.families import Histogram, Registry
-from prober.exposition.form import Form
+from prober.exposition.families import Form, Histogram, Registry
 from prober.features.engines import series as engines_series
 from prober.features.slo.monitor import SloMonitor
 from prober.measure.outcome import Outcome

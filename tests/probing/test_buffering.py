@@ -11,12 +11,12 @@ from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
 from prober.mock.delays import Constant
-from prober.mock.engine import Behaviour
+from prober.mock.service import Behaviour
 from prober.mock.settings import Settings
 from prober.probing import series
-from prober.probing.buffering import TargetBuffering
 from prober.probing.event_log import EventLog
 from prober.probing.probe import run_probe
+from prober.probing.recorder import TargetBuffering
 from prober.probing.target import Target
 from prober.workload.shapes import Fixed
 from prober.workload.workloads import RequestGenerator, Workload

@@ -21,14 +21,14 @@ from prober.features.engines.page_reader import PageReader
 from prober.measure.engines import DIALECTS
 from prober.measure.target_state import TargetState
 from prober.mock.delays import Constant
-from prober.mock.engine import Behaviour
 from prober.mock.server import create_app
+from prober.mock.service import Behaviour
 from prober.mock.settings import Settings
+from prober.net.clock import Trust
 from prober.probing.event_log import EventLog
-from prober.probing.leadership import Leadership
 from prober.probing.observer import ObservedTarget
+from prober.probing.replicas import Leadership
 from prober.probing.target import Target
-from prober.probing.trust import Trust
 from prober.storage.store import Store
 from tests.serving import serving
 from tests.serving import until as serving_until

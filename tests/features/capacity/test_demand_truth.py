@@ -21,13 +21,14 @@ from prober.config.load import load
 from prober.config.target import TargetSpec
 from prober.daemon.registry import registry
 from prober.exposition.families import Value
-from prober.features.budget.checkpoints import Ledger
+from prober.features.budget.monitor import Ledger
 from prober.features.capacity.headroom import Headroom, TargetDemand
 from prober.features.capacity.monitor import Sweeps
 from prober.features.engines.monitor import EngineMonitor
 from prober.features.engines.page_reader import PageReader
 from prober.measure.engines import DIALECTS
 from prober.measure.target_state import TargetState
+from prober.net.clock import Trust
 from prober.net.scrape import Fetched, UnreadablePage
 from prober.probing.event_log import EventLog
 from prober.probing.fleet import Fleet
@@ -35,7 +36,6 @@ from prober.probing.recorder import TargetProbes
 from prober.probing.supervisor import Supervisor
 from prober.probing.target import Identity, Target
 from prober.probing.target_runner import Names, RunnerContext
-from prober.probing.trust import Trust
 from prober.results.capacity import Capacity, ShapeCapacity
 from prober.storage.saved_rows import SavedRows
 from tests.virtual import VirtualClock, VirtualLoop

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from prober.config.drift import DriftSpec
+from prober.config.configuration import DriftSpec
 from prober.config.load import load
 from prober.daemon.registry import registry
 from prober.exposition.families import Value

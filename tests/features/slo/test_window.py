@@ -10,14 +10,12 @@ import pytest
 from prober.config.load import load
 from prober.config.target import TargetSpec
 from prober.daemon.registry import registry
-from prober.features.slo.monitor import SloMonitor, TargetSlos
-from prober.features.slo.window import SPANS, WindowCount
+from prober.features.slo.monitor import SPANS, SloMonitor, TargetSlos, WindowCount
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
 from prober.probing.event_log import EventLog
-from prober.storage.elapsed import Moment
-from prober.storage.saved_rows import SavedRows
+from prober.storage.saved_rows import Moment, SavedRows
 from tests.observed import UNIX_S, StoppedClock, observed, reconfigured
 
 DAY_S = 86_400.0

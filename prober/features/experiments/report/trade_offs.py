@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from prober.features.experiments.report import plots
 from prober.features.experiments.report.document import UNKNOWN, Cell, Table
 from prober.features.experiments.report.stage_tables import Row, number
-from prober.measure.timeline_text import format_duration
+from prober.measure.timeline import format_duration
 from prober.results.capacity import combined
 from prober.results.conditions import Line, lines
 from prober.results.cost import HOUR_S, gpus_of, priced_stage, stage_cost, tokens_per_s_per_user
