@@ -11,7 +11,7 @@ from prober.features.capacity.sweep_plan import Guards
 from prober.measure.engine_signals import EngineSignals
 from prober.measure.outcome import BAD
 from prober.measure.result import ProbeResult
-from prober.measure.timeline_text import format_duration
+from prober.measure.timeline import format_duration
 
 LATE_RESULTS = 20
 GUARDS = Guards(waiting_share=Guards().ttft_factor)

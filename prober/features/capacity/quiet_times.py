@@ -7,9 +7,8 @@ import sqlite3
 from functools import partial
 
 from prober.net.clock import Clock
-from prober.net.retry_after import MAX_PAUSE_S
-from prober.storage.elapsed import moment, moment_of
-from prober.storage.saved_rows import SavedRows
+from prober.net.exchange import MAX_PAUSE_S
+from prober.storage.saved_rows import SavedRows, moment, moment_of
 from prober.storage.store import Store
 
 QUIET = "quiet"  # kind of the rows in the store

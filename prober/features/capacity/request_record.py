@@ -4,10 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from prober.measure.buffering import is_held_back
-from prober.measure.objective import Slo
+from prober.measure.objective import Slo, count_events
 from prober.measure.outcome import BAD, NEUTRAL
 from prober.measure.result import ProbeResult
-from prober.measure.slo_events import count_events
 
 # A request breaches an ITL objective if its share of bad gaps is this many times the error budget.
 ITL_BREACH_FACTOR = 3.0

@@ -6,7 +6,7 @@ from itertools import islice
 from prober.features.capacity.request_log import RequestLog
 from prober.features.capacity.sweep_plan import Plan
 from prober.features.capacity.sweep_record import SETTLED_SHARE, Phase, Stage, observed, settled
-from prober.statistics.binomial import probability_of_at_least
+from prober.statistics.quantiles import probability_of_at_least
 from prober.statistics.sequential_test import ERROR, evidence, min_observations
 
 MAX_LOOK_BACK = 500  # requests among which the last judged ones are looked for

@@ -12,7 +12,7 @@ from prober.features.capacity.sweep_plan import WARM_UP
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import TargetState
 from prober.net.prometheus import QueryFailed, firing
-from prober.probing.leadership import Leadership, claimed_as
+from prober.probing.replicas import Leadership, claimed_as
 from prober.probing.target import Target
 from prober.workload.budget import BudgetDemand
 from prober.workload.schedule import zone

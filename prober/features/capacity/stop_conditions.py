@@ -6,9 +6,8 @@ from typing import Literal
 
 from prober.features.capacity.sweep_plan import Guards
 from prober.measure.engine_signals import COUNTER_SIGNALS, EngineHistogram, EngineSignals
-from prober.measure.objective import Slo
+from prober.measure.objective import Slo, count_events
 from prober.measure.result import ProbeResult
-from prober.measure.slo_events import count_events
 
 EngineCondition = Literal[
     "waiting", "kv_usage", "preemptions", "production_ttft", "restarted", "replicas_changed", "engine_changed"

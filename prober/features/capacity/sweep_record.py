@@ -12,8 +12,7 @@ from typing import Literal
 
 from prober.features.capacity.request_record import RequestRecord
 from prober.measure.engine_signals import EngineSignals
-from prober.measure.objective import Slo
-from prober.measure.slo_events import max_events_per_probe
+from prober.measure.objective import Slo, max_events_per_probe
 from prober.results.capacity import MIN_RATE_S
 from prober.results.refused_requests import RefusedRequests
 from prober.statistics.sequential_test import Observations

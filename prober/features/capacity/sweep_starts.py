@@ -8,8 +8,7 @@ from math import inf
 
 from prober.features.capacity.refusal import Refused, StartRequest
 from prober.net.clock import Clock
-from prober.storage.elapsed import Moment, moment, moment_of
-from prober.storage.saved_rows import SavedRows
+from prober.storage.saved_rows import Moment, SavedRows, moment, moment_of
 from prober.storage.store import Store
 
 STARTS = "swept"  # kind of the rows in the store

@@ -25,13 +25,12 @@ from prober.features.capacity.sweep_store import SweepArchive, SweepStore
 from prober.measure.engine_signals import EngineChange, PageReading
 from prober.measure.gpu_reading import GpuReading
 from prober.measure.result import ProbeResult
-from prober.net.clock import Clock
+from prober.net.clock import Clock, Trust
 from prober.probing.event_log import EventLog
-from prober.probing.leadership import Leadership, claimed_as
 from prober.probing.observer import ObservedTarget, OpenPage, TargetObserver
+from prober.probing.replicas import Leadership, claimed_as
 from prober.probing.result_context import ReadFacts
 from prober.probing.target import Target
-from prober.probing.trust import Trust
 from prober.results.result import Result
 from prober.workload.arrivals import derive_seed
 from prober.workload.budget import BudgetDemand
