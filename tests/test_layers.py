@@ -35,8 +35,7 @@ PURE_MODULES = {
     "features.budget": "alerts dashboard series",
     "features.discovery": "alerts dashboard series",
     "features.capacity": "actions alerts capacity_model dashboard demand engine_fit estimate fit_objective "
-    "fitting forecast knee load_guard observations refusal replay request_log request_record series "
-    "stage_evidence stop_conditions structures sweep sweep_plan sweep_progress sweep_record tail",
+    "fitting forecast knee observations replay request_log series stop_conditions sweep sweep_record",
     "features.replicas": "dashboard lease_machine series",
     "features.grafana": "dashboard series",
     "features.experiments": "audit compare gate importers instance_sizing matrix report result_reader",

@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
-from math import inf
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Annotated, Any
@@ -41,11 +40,11 @@ from prober.config.target import TargetSpec
 from prober.config.units import duration, positive_duration, rate
 from prober.daemon.target_facts import read_facts, read_gpus
 from prober.features.capacity.actions import Action, Estimate, Finished, Run
-from prober.features.capacity.sweep_plan import Plan, plan_of
 from prober.features.capacity.sweep_result import result_of
 from prober.features.capacity.sweep_runner import SweepRunner, Unmeasurable
 from prober.features.engines.page_reader import PageReader
 from prober.measure.outcome import BAD
+from prober.measure.warmup import WarmUpLength
 from prober.net.clock import Clock
 from prober.net.endpoint import BadEndpoint
 from prober.probing.result_context import completed
@@ -162,15 +161,10 @@ def sweep(
             **context.fields("sweep"),
         )
         assert spec.sweep is not None
-        plan = replace(
-            plan_of(spec.sweep, spec),
-            warm_up=warm.requests if warm.seconds is None else None,
-            warm_up_s=inf if warm.seconds is None else warm.seconds,
-        )
         ended: list[tuple[Finished, Result]] = []
         try:
             with only_load("sweep", spec.url):
-                asyncio.run(_repeated(spec, spec.sweep, plan, repeat, workers.ray, ended, quiet=as_json))
+                asyncio.run(_repeated(spec, spec.sweep, warm, repeat, workers.ray, ended, quiet=as_json))
         finally:  # a later run that cannot begin loses none before it
             for number, (_, result) in enumerate(ended, 1):
                 text = ""
@@ -209,7 +203,7 @@ def _check_combination(call: typer.Context, concurrency: str, rates: str) -> Non
 async def _repeated(
     spec: TargetSpec,
     sweep_spec: SweepSpec,
-    plan: Plan,
+    warm_up: WarmUpLength,
     times: int,
     ray: str,
     ended: list[tuple[Finished, Result]],
@@ -233,8 +227,9 @@ async def _repeated(
                 # Without a reader of the page: the runner reads it, as often as its state needs.
                 async with Session(spec, clock, None, read_facts, read_gpus, workers.launch) as session:
                     runner = SweepRunner(
-                        *(session.target, sweep_spec.workload, plan, session.rng, PageReader, on_action),
+                        *(session.target, sweep_spec, session.rng, PageReader, on_action),
                         launch=workers.launch,
+                        warm_up=warm_up,
                     )
                     workers.on_loss = runner.stop
 
@@ -255,8 +250,8 @@ async def _repeated(
                     additions={
                         "run": number + 1,
                         "of": times,
-                        "warm_up": plan.warm_up if plan.warm_up is not None else f"{plan.warm_up_s:g}s",
-                        "stage_s": plan.stage_length_s,
+                        "warm_up": str(warm_up) if warm_up.requests is None else warm_up.requests,
+                        "stage_s": sweep_spec.stage_s,
                         "workers": workers.count or 1,
                     },
                 )

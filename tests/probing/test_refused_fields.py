@@ -13,7 +13,6 @@ from unittest.mock import Mock
 import orjson
 import pytest
 
-from prober.features.capacity.sweep_plan import plan_of
 from prober.features.capacity.sweep_runner import SweepRunner
 from prober.features.engines.page_reader import PageReader
 from prober.measure.outcome import Outcome
@@ -148,8 +147,7 @@ def of_a_sweep(target: Target) -> Target:
     """The target as a sweep sees it."""
     sweep = target_spec("http://h").sweep
     assert sweep is not None
-    plan = plan_of(sweep, target.spec)
-    return SweepRunner(target, sweep.workload, plan, Random(1), PageReader, lambda _: None)._target
+    return SweepRunner(target, sweep, Random(1), PageReader, lambda _: None)._target
 
 
 @pytest.mark.parametrize("view", [Target.beside, of_a_sweep])

@@ -19,7 +19,6 @@ from prober.config.rows import Row
 from prober.config.target import TargetSpec
 from prober.features.capacity import sweep_runner
 from prober.features.capacity.estimate_process import EstimateFailed
-from prober.features.capacity.sweep_plan import plan_of
 from prober.features.capacity.sweep_runner import SweepRunner
 from prober.features.engines.page_reader import PageReader
 from prober.features.experiments.matrix_run import RowRun
@@ -245,7 +244,7 @@ async def sweep(url: str, workload: SessionWorkload, launch: Launch) -> list[Pro
     assert spec.sweep is not None
     try:
         runner = SweepRunner(
-            *(Target(spec, clock), spec.sweep.workload, plan_of(spec.sweep, spec), Random(2), PageReader),
+            *(Target(spec, clock), spec.sweep, Random(2), PageReader),
             lambda _: None,
             launch=launch,
         )

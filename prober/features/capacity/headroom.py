@@ -4,6 +4,7 @@ A request of the traffic takes a share of the engine that depends on its prompt 
 is 1 − requests/s ÷ the capacity in requests of their present shape, and 1 ÷ (1 − free share) is the factor by which they can grow.
 """
 
+import asyncio
 import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -11,10 +12,10 @@ from dataclasses import dataclass, replace
 
 from prober.exposition.families import Registry
 from prober.features.capacity import series
-from prober.features.capacity.demand import WINDOW_S, Demand, DemandMeter, totals_of
-from prober.features.capacity.demand_query import DemandQuery
+from prober.features.capacity.demand import QUERY_INTERVAL_S, WINDOW_S, Demand, DemandMeter, totals_of
 from prober.features.capacity.forecast import Forecast, Load, Peaks, forecast, peaks_of
 from prober.measure.engine_signals import PageReading
+from prober.net.prometheus import QueryFailed, instant
 from prober.probing.observer import ObservedTarget, TargetObserver
 from prober.results.capacity import Capacity, ShapeCapacity, combined, headroom, pooled
 from prober.storage.saved_rows import SavedRows
@@ -32,6 +33,50 @@ class Bounds:
     lower: float | None = None
     estimate: float | None = None
     upper: float | None = None
+
+
+class DemandQuery:
+    """Asks for the demand of one target every QUERY_INTERVAL_S, until it is stopped. Needs a running event loop.
+
+    target: name of the target; url: of Prometheus, None: no queries; on_answer: called with requests per second, None if unknown
+    """
+
+    def __init__(
+        self, target: str, text: str, url: Callable[[], str | None], on_answer: Callable[[float | None], None]
+    ) -> None:
+        self.text = text
+        self._target, self._url, self._on_answer = target, url, on_answer
+        self._problem = ""  # that was logged
+        self._task = asyncio.create_task(self._run())
+
+    async def ask(self) -> float | None:
+        """Requests per second; None if there is no answer, which is logged."""
+        url = self._url()
+        if url is None:
+            return None
+        per_s, problem = None, ""
+        try:
+            per_s = await instant(url, self.text)
+            if per_s < 0:
+                per_s, problem = None, f"{self.text!r} gives {per_s:g}/s; there is no such demand"
+        except QueryFailed as unanswered:
+            problem = str(unanswered)
+        if problem != self._problem:
+            self._problem = problem
+            if problem:
+                log.warning("target=%s sweep.demand_query: the demand is not known: %s", self._target, problem)
+            else:
+                log.info("target=%s sweep.demand_query: the demand is known again", self._target)
+        return per_s
+
+    def stop(self) -> None:
+        """Stop the queries."""
+        self._task.cancel()
+
+    async def _run(self) -> None:
+        while True:
+            self._on_answer(await self.ask())
+            await asyncio.sleep(QUERY_INTERVAL_S)
 
 
 class Headroom:

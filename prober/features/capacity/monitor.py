@@ -7,10 +7,10 @@ from contextlib import suppress
 from functools import partial
 
 from prober.exposition.families import Registry
+from prober.features.capacity.actions import Refused, StartRequest, Trigger
 from prober.features.capacity.cron import Cron
 from prober.features.capacity.headroom import Headroom, TargetDemand
 from prober.features.capacity.quiet_times import QuietTimes
-from prober.features.capacity.refusal import Refused, StartRequest, Trigger
 from prober.features.capacity.sweep_job import SweepJob
 from prober.features.capacity.sweep_starts import SweepStarts
 from prober.features.capacity.sweep_store import SweepArchive

@@ -4,11 +4,10 @@ import logging
 from collections.abc import Iterable
 from datetime import datetime
 
-from prober.config.sweep import SweepSpec
+from prober.config.sweep import WARM_UP, SweepSpec
 from prober.config.target import needs_of
+from prober.features.capacity.actions import Refused, StartRequest
 from prober.features.capacity.cron import MAX_LATENESS_S
-from prober.features.capacity.refusal import Refused, StartRequest
-from prober.features.capacity.sweep_plan import WARM_UP
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import TargetState
 from prober.net.prometheus import QueryFailed, firing
@@ -69,7 +68,8 @@ def check_state(target: Target) -> None:
 def check_budget(target: Target, spec: SweepSpec, needs: dict[str, BudgetDemand]) -> None:
     """Check that the daily budgets suffice for a warm-up and the scheduled probes. needs: of the probes, by budget."""
     prompt_tokens, output_tokens = spec.workload.mean_tokens()
-    amounts = target.amounts(round(WARM_UP * prompt_tokens), round(WARM_UP * output_tokens))
+    requests = WARM_UP.requests or 0
+    amounts = target.amounts(round(requests * prompt_tokens), round(requests * output_tokens))
     for kind, need in needs.items():
         spare, amount = target.budgets[kind].available(target.clock.now_ns(), need), amounts[kind]
         if spare < amount:

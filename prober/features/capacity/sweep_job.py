@@ -6,12 +6,10 @@ from random import Random
 
 from prober.config.sweep import SweepSpec
 from prober.config.target import TargetSpec
-from prober.features.capacity.actions import Action, Run
+from prober.features.capacity.actions import Action, Refused, Run, StartRequest
 from prober.features.capacity.engine_fit import Prior
-from prober.features.capacity.refusal import Refused, StartRequest
 from prober.features.capacity.start_checks import check_alerts, check_state
 from prober.features.capacity.stop_conditions import burns
-from prober.features.capacity.sweep_plan import Plan, plan_of
 from prober.features.capacity.sweep_result import has_capacity, result_of
 from prober.features.capacity.sweep_runner import SweepRun, SweepRunner, Unmeasurable
 from prober.features.capacity.sweep_series import SweepSeries
@@ -80,11 +78,17 @@ class SweepJob:
         """Sweep, and keep the result. target, spec: as configured at the start; fence: of the lease. Raises Unmeasurable."""
         sweeps, context = self._target, self._context
         started_unix_s = context.clock.unix_s()
-        plan = plan_of(spec, target)
-        runner = self._runner(target, spec, plan, fence, started_unix_s, workers)
+        runner = self._runner(target, spec, fence, started_unix_s, workers)
         workers.on_loss = runner.stop
         name, trigger = sweeps.name, self._request.trigger
-        log.info("target=%s sweep %s (%s) begins: %s up to %g/s", name, self._id, trigger, plan.mode, plan.max_rate)
+        log.info(
+            "target=%s sweep %s (%s) begins: %s up to %g/s",
+            name,
+            self._id,
+            trigger,
+            spec.mode,
+            spec.rates[-1] if spec.rates else spec.max_rate,
+        )
         sweeps.runner = runner
         runner.read_before(sweeps.demand.readings)
         sweeps.demand.sweep_began()
@@ -121,7 +125,7 @@ class SweepJob:
             self._show(run, result, target.url)
 
     def _runner(
-        self, target: TargetSpec, spec: SweepSpec, plan: Plan, fence: int, started_unix_s: float, workers: Workers
+        self, target: TargetSpec, spec: SweepSpec, fence: int, started_unix_s: float, workers: Workers
     ) -> SweepRunner:
         sweeps, context = self._target, self._context
         prior = None
@@ -134,8 +138,7 @@ class SweepJob:
 
         return SweepRunner(
             sweeps.target,
-            spec.workload,
-            plan,
+            spec,
             Random(self._seed(target)),
             context.open_page,
             on_action,

@@ -7,23 +7,39 @@ from operator import add, sub
 from random import Random
 from types import MappingProxyType
 
-from prober.features.capacity.actions import Action, Estimate, Finished, Run
+from prober.config.sweep import WARM_UP, SweepSpec
+from prober.features.capacity.actions import Action, Estimate, Finished, LimitReason, Run
 from prober.features.capacity.engine_fit import Fit, Prior
 from prober.features.capacity.estimate_process import EstimateFailed, estimate_in_process
-from prober.features.capacity.sweep import PAGE_NEAR_S, PAGE_S, Sweep
-from prober.features.capacity.sweep_plan import LimitReason, Plan
-from prober.features.capacity.sweep_progress import SweepProgress
+from prober.features.capacity.sweep import PAGE_NEAR_S, PAGE_S, Sweep, used_share
 from prober.measure.engine_signals import EngineChange, EngineSignals, PageReading
 from prober.measure.gpu_reading import GpuReading
 from prober.measure.outcome import Outcome
 from prober.measure.request import Request
 from prober.measure.result import ProbeResult
+from prober.measure.warmup import WarmUpLength
 from prober.probing.observer import OpenPage, PageSource
 from prober.probing.probe import Launch, LocalRun, ProbeRun, in_turn, new_request
 from prober.probing.target import Target
 from prober.workload.arrivals import poisson
 from prober.workload.budget import BudgetDemand
-from prober.workload.workloads import Mix, RequestGenerator, Workload
+from prober.workload.workloads import RequestGenerator, sample_lengths
+
+
+@dataclass(frozen=True, slots=True)
+class SweepProgress:
+    """Progress of the sweep under way.
+
+    stage: from 0; rate_per_s: what it adds now; both None while it does not send. requests: sent so far
+    """
+
+    phase: str
+    stage: int | None
+    rate_per_s: float | None
+    requests: int
+    in_flight: int
+    elapsed_s: float
+
 
 TICK_NS = 250_000_000
 LEAD_NS = 200_000_000  # from the launch of a request, which connects, until it is due
@@ -31,6 +47,7 @@ BUDGET_REASONS: dict[str, LimitReason] = {
     "tokens": "token_budget",
     "cost": "cost_budget",
 }  # by daily budget of the target
+DRAWN_LENGTHS = 3_000  # of the workload: the knee rests on the longest requests
 BEFORE_S = 3.0  # how long the page is read before the first request, for the load that is there already
 
 
@@ -83,8 +100,7 @@ class SweepRunner:
     def __init__(
         self,
         target: Target,
-        workload: Workload | Mix,
-        plan: Plan,
+        sweep: SweepSpec,
         rng: Random,
         open_page: OpenPage,
         on_action: Callable[[Action], None],
@@ -94,16 +110,15 @@ class SweepRunner:
         needs: Mapping[str, BudgetDemand] = MappingProxyType({}),
         on_retry_after: Callable[[float], None] = lambda _: None,
         launch: Launch = LocalRun,
+        warm_up: WarmUpLength = WARM_UP,
     ) -> None:
-        # A view of the target with a cap and a state of its own, which spends the target's budgets.
-        spec = target.spec.model_copy(update={"max_in_flight": plan.guards.max_in_flight, "warmup": 0})
-        self._target = Target(spec, target.clock)
-        self._target.budgets, self._target.ledger, self._target.protected_demand = target.budgets, target.ledger, needs
-        self._target.identity, self._target.state = target.identity, target.state
-        self._target.connect_lead, self._target.refused_fields = target.connect_lead, target.refused_fields
-        self._target.prompt_calibration = target.settled_calibration
+        # With a cap and a state of its own; it spends the target's budgets.
+        self._target = target.beside()
+        self._target.spec = target.spec.model_copy(update={"max_in_flight": sweep.max_in_flight})
+        self._target.protected_demand = needs
         self._clock = target.clock
-        self._requests, self._plan, self._rng, self._on_action = RequestGenerator(workload, rng), plan, rng, on_action
+        self._requests, self._spec, self._rng = RequestGenerator(sweep.workload, rng), sweep, rng
+        self._warm_up, self._on_action = warm_up, on_action
         self._open_page, self._on_retry_after, self._launch_run = open_page, on_retry_after, launch
         self._prior, self._demand, self._is_allowed = prior, demand, is_allowed
         self._model: Fit | None = None
@@ -187,7 +202,9 @@ class SweepRunner:
             if page is not None:
                 await asyncio.wait([page], timeout=BEFORE_S)
             began_ns = self._clock.now_ns()
-            sweep = self._sweep = Sweep(self._plan, began_ns / 1e9)
+            lengths = sample_lengths(self._spec.workload, Random(0), DRAWN_LENGTHS)
+            budget = self._target.spec.budget
+            sweep = self._sweep = Sweep(self._spec, began_ns / 1e9, self._warm_up, lengths, budget)
             if demand is not None:
                 sweep.demand(demand)
             sweep.before((reading.at_ns / 1e9, reading.signals) for reading in self._before)
@@ -270,7 +287,7 @@ class SweepRunner:
     def _launch(self, sweep: Sweep, due_ns: int) -> None:
         request = new_request(self._target, self._requests, due_ns)
         launched = tuple(map(add, self._launched, (1, *request.tokens)))
-        share, limit = self._plan.limits.used(*launched)
+        share, limit = used_share(self._spec, self._target.spec.budget, *launched)
         if share > 1:
             task = asyncio.create_task(self._end_at_limit(sweep, limit, due_ns))
         else:

@@ -6,7 +6,7 @@ import logging
 import sqlite3
 from math import inf
 
-from prober.features.capacity.refusal import Refused, StartRequest
+from prober.features.capacity.actions import Refused, StartRequest
 from prober.net.clock import Clock
 from prober.storage.elapsed import Moment, moment, moment_of
 from prober.storage.saved_rows import SavedRows

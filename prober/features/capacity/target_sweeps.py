@@ -11,14 +11,13 @@ from typing import Protocol
 from prober.config.sweep import SweepSpec
 from prober.exposition.families import Registry
 from prober.features.capacity import start_checks as checks
+from prober.features.capacity.actions import Refused, StartRequest
 from prober.features.capacity.cron import MAX_LATENESS_S, Cron, longest_gap_s
 from prober.features.capacity.engine_fit import Fit
 from prober.features.capacity.headroom import Headroom, TargetDemand
 from prober.features.capacity.quiet_times import QuietTimes
-from prober.features.capacity.refusal import Refused, StartRequest
-from prober.features.capacity.sweep_progress import SweepProgress
 from prober.features.capacity.sweep_result import has_capacity, result_url
-from prober.features.capacity.sweep_runner import SweepRunner
+from prober.features.capacity.sweep_runner import SweepProgress, SweepRunner
 from prober.features.capacity.sweep_series import SweepSeries
 from prober.features.capacity.sweep_starts import SweepStarts
 from prober.features.capacity.sweep_store import SweepArchive, SweepStore

@@ -2,8 +2,8 @@
 
 import pytest
 
+from prober.features.capacity.actions import Refused
 from prober.features.capacity.cron import Cron
-from prober.features.capacity.refusal import Refused
 from prober.features.capacity.sweep_series import SweepSeries
 from prober.measure.target_state import TargetState
 from prober.probing.observer import ObservedTarget

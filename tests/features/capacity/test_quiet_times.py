@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from prober.features.capacity.actions import Refused
 from prober.features.capacity.quiet_times import QUIET, QuietTimes
-from prober.features.capacity.refusal import Refused
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from prober.features.capacity.refusal import Refused, StartRequest
+from prober.features.capacity.actions import Refused, StartRequest
 from prober.features.capacity.start_checks import check_gap
 from prober.features.capacity.sweep_starts import STARTS, SweepStarts
 from prober.storage.store import Store

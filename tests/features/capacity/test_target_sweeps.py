@@ -10,8 +10,8 @@ import pytest
 
 from prober.exposition.families import Value
 from prober.features.capacity import start_checks, target_sweeps
+from prober.features.capacity.actions import Refused, StartRequest, Trigger
 from prober.features.capacity.headroom import Bounds
-from prober.features.capacity.refusal import Refused, StartRequest, Trigger
 from prober.features.capacity.sweep_result import has_capacity
 from prober.features.capacity.target_sweeps import TargetSweeps
 from prober.measure.engine_signals import EngineChange, EngineInfo, EngineSignals, PageReading
