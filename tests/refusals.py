@@ -3,6 +3,8 @@
 import tempfile
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 from prober.cli import gate as gate_command
 from prober.cli import matrix as matrix_command
@@ -24,6 +26,8 @@ from prober.measure.result import ProbeResult
 from prober.measure.slo_events import count_events
 from prober.measure.timeline import Timeline
 from prober.measure.warmup import WarmUpLength
+from prober.net.clock import Clock
+from prober.probing.session import Session
 from prober.results.refused_requests import MAX_REFUSED_RATIO
 from prober.results.result import Result
 from prober.results.result_file import to_json
@@ -96,8 +100,11 @@ def swept(sent: list[ProbeResult], rates_per_s: tuple[float, ...] = (RATE_PER_S,
         sweep.estimated(estimate_capacity(sweep.action.record).capacities, span_s, is_modelled=False)
     finished = sweep.action
     assert isinstance(finished, Finished)
-    run = SweepRun(finished, None, 0, tuple(by_stage), ())
-    return finished, result_of(run, SPEC, SWEEP, identity="s", started_unix_s=1e9, ended_unix_s=1e9 + span_s)
+    run = SweepRun(finished, None, 0, tuple(by_stage))
+    clock = SimpleNamespace(unix_s=lambda: 1e9 + span_s, now_ns=lambda: 0)
+    session = Session(SPEC, cast(Clock, clock), None)
+    session.started_unix_s = 1e9
+    return finished, result_of(run, session, SWEEP, "s", {})
 
 
 def kept(folder: Path, name: str, sent: list[ProbeResult]) -> Path:

@@ -2,7 +2,6 @@
 
 import asyncio
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -47,7 +46,6 @@ from prober.measure.outcome import BAD
 from prober.measure.warmup import WarmUpLength
 from prober.net.clock import Clock
 from prober.net.endpoint import BadEndpoint
-from prober.probing.result_context import completed
 from prober.probing.session import Session
 from prober.probing.workers import WorkersUnavailable, open_workers
 from prober.results import cost
@@ -226,11 +224,7 @@ async def _repeated(
 
                 # Without a reader of the page: the runner reads it, as often as its state needs.
                 async with Session(spec, clock, None, read_facts, read_gpus, workers.launch) as session:
-                    runner = SweepRunner(
-                        *(session.target, sweep_spec, session.rng, PageReader, on_action),
-                        launch=workers.launch,
-                        warm_up=warm_up,
-                    )
+                    runner = SweepRunner(session, sweep_spec, PageReader, on_action, warm_up)
                     workers.on_loss = runner.stop
 
                     def interrupt(runner: SweepRunner = runner) -> None:
@@ -240,23 +234,15 @@ async def _repeated(
                     on_interrupt(interrupt)
                     run = await runner.run()
                 progress.stop_task(task)
-                result = result_of(
-                    replace(run, gpus=tuple((at_ns / 1e9, devices) for at_ns, devices in session.gpus)),
-                    spec,
-                    sweep_spec,
-                    identity=f"sweep-{int(session.started_unix_s)}",
-                    started_unix_s=session.started_unix_s,
-                    ended_unix_s=time.time(),
-                    additions={
-                        "run": number + 1,
-                        "of": times,
-                        "warm_up": str(warm_up) if warm_up.requests is None else warm_up.requests,
-                        "stage_s": sweep_spec.stage_s,
-                        "workers": workers.count or 1,
-                    },
-                )
-                result = replace(result, differs=(*result.differs, *workers.clocks()))
-                ended.append((run.finished, completed(result, spec, session.facts, seed=session.seed)))
+                additions = {
+                    "run": number + 1,
+                    "of": times,
+                    "warm_up": str(warm_up) if warm_up.requests is None else warm_up.requests,
+                    "stage_s": sweep_spec.stage_s,
+                    "workers": workers.count or 1,
+                }
+                result = result_of(run, session, sweep_spec, f"sweep-{int(session.started_unix_s)}", additions)
+                ended.append((run.finished, replace(result, differs=(*result.differs, *workers.clocks()))))
                 if interrupted.is_set() or run.quiet_s or workers.losses:
                     break  # on request, or the target asked to be left alone
 

@@ -243,11 +243,8 @@ async def sweep(url: str, workload: SessionWorkload, launch: Launch) -> list[Pro
     clock, spec = make_clock(), loaded(url)
     assert spec.sweep is not None
     try:
-        runner = SweepRunner(
-            *(Target(spec, clock), spec.sweep, Random(2), PageReader),
-            lambda _: None,
-            launch=launch,
-        )
+        session = Session(spec, clock, None, launch=launch, target=Target(spec, clock), seed=2)
+        runner = SweepRunner(session, spec.sweep, PageReader, lambda _: None)
         # Fitting a capacity takes longer than all the rest.
         with patch.object(sweep_runner, "estimate_in_process", side_effect=EstimateFailed("not wanted")):
             return [probe for _, probe in (await runner.run()).probes]

@@ -12,14 +12,15 @@ from prober.features.capacity.actions import Action, Estimate, Finished, LimitRe
 from prober.features.capacity.engine_fit import Fit, Prior
 from prober.features.capacity.estimate_process import EstimateFailed, estimate_in_process
 from prober.features.capacity.sweep import PAGE_NEAR_S, PAGE_S, Sweep, used_share
-from prober.measure.engine_signals import EngineChange, EngineSignals, PageReading
+from prober.measure.engine_signals import EngineChange, PageReading
 from prober.measure.gpu_reading import GpuReading
 from prober.measure.outcome import Outcome
 from prober.measure.request import Request
 from prober.measure.result import ProbeResult
 from prober.measure.warmup import WarmUpLength
 from prober.probing.observer import OpenPage, PageSource
-from prober.probing.probe import Launch, LocalRun, ProbeRun, in_turn, new_request
+from prober.probing.probe import ProbeRun, in_turn, new_request
+from prober.probing.session import Session
 from prober.probing.target import Target
 from prober.workload.arrivals import poisson
 from prober.workload.budget import BudgetDemand
@@ -62,7 +63,6 @@ class SweepRun:
     model: of the engine, fitted to the requests; None where no model fits
     began_ns: of the monotonic clock
     probes: (stage, result) in the order they ended, those of the warm-up and those that were cut included
-    readings, gpus: (seconds of the monotonic clock, page), and GPUs that serve the target
     quiet_s: how long the target still asks to be left alone
     """
 
@@ -70,9 +70,7 @@ class SweepRun:
     model: Fit | None
     began_ns: int
     probes: tuple[tuple[int, ProbeResult], ...]
-    readings: tuple[tuple[float, EngineSignals], ...]
     quiet_s: float = 0.0
-    gpus: tuple[tuple[float, Sequence[GpuReading]], ...] = ()
 
     @property
     def tokens(self) -> int:
@@ -85,7 +83,7 @@ async def unknown_demand() -> None:
 
 
 class SweepRunner:
-    """Runs one sweep of one target.
+    """Runs one sweep of the target of a session, in which it stores the readings of its page.
 
     on_action: called with each action of the machine
     prior: model that earlier sweeps fitted
@@ -94,32 +92,29 @@ class SweepRunner:
     is_allowed: called before each request is sent; once it returns False the sweep ends (`lease_lost`)
     needs: what the scheduled probes need of each daily budget, which no request of the sweep may take
     on_retry_after: called at once with the pause that an answer asks for, in seconds
-    launch: begins each request, here or in a worker
     """
 
     def __init__(
         self,
-        target: Target,
+        session: Session,
         sweep: SweepSpec,
-        rng: Random,
         open_page: OpenPage,
         on_action: Callable[[Action], None],
+        warm_up: WarmUpLength = WARM_UP,
         prior: Prior | None = None,
         demand: Callable[[], Awaitable[float | None]] = unknown_demand,
         is_allowed: Callable[[], bool] = lambda: True,
         needs: Mapping[str, BudgetDemand] = MappingProxyType({}),
         on_retry_after: Callable[[float], None] = lambda _: None,
-        launch: Launch = LocalRun,
-        warm_up: WarmUpLength = WARM_UP,
     ) -> None:
         # With a cap and a state of its own; it spends the target's budgets.
-        self._target = target.beside()
-        self._target.spec = target.spec.model_copy(update={"max_in_flight": sweep.max_in_flight})
+        self._target = session.target.beside()
+        self._target.spec = session.target.spec.model_copy(update={"max_in_flight": sweep.max_in_flight})
         self._target.protected_demand = needs
-        self._clock = target.clock
-        self._requests, self._spec, self._rng = RequestGenerator(sweep.workload, rng), sweep, rng
+        self._session, self._clock, self._rng = session, session.clock, session.rng
+        self._requests, self._spec = RequestGenerator(sweep.workload, session.rng), sweep
         self._warm_up, self._on_action = warm_up, on_action
-        self._open_page, self._on_retry_after, self._launch_run = open_page, on_retry_after, launch
+        self._open_page, self._on_retry_after = open_page, on_retry_after
         self._prior, self._demand, self._is_allowed = prior, demand, is_allowed
         self._model: Fit | None = None
         self._sweep: Sweep | None = None
@@ -130,8 +125,6 @@ class SweepRunner:
         self._runs: dict[asyncio.Task[None], ProbeRun | None] = {}  # None: waits for a session
         self._probes: list[tuple[int, ProbeResult]] = []
         self._before: Sequence[PageReading] = ()
-        self._readings: list[tuple[float, EngineSignals]] = []
-        self._gpus: list[tuple[float, Sequence[GpuReading]]] = []
 
     def read_before(self, readings: Sequence[PageReading]) -> None:
         """Add readings of the engine's page from the minutes before the sweep, for its estimate."""
@@ -180,14 +173,14 @@ class SweepRunner:
     def page_read(self, reading: PageReading | None) -> None:
         """Pass a reading of the engine's page to the state machine."""
         if reading is not None:
-            self._readings.append((self._now_s(), reading.signals))
+            self._session.readings.append((self._clock.now_ns(), reading.signals))
             if self._sweep is not None:
                 self._sweep.page(self._now_s(), reading.signals)
                 self._cut_unless_sending(self._sweep)
 
     def gpus_read(self, devices: Sequence[GpuReading]) -> None:
         """Store a reading of the GPUs that serve the target, for the result."""
-        self._gpus.append((self._now_s(), devices))
+        self._session.gpus_read(devices)
 
     def engine_changed(self, change: EngineChange) -> None:
         """Do nothing: the state machine recognises a changed engine on its page."""
@@ -208,17 +201,13 @@ class SweepRunner:
             if demand is not None:
                 sweep.demand(demand)
             sweep.before((reading.at_ns / 1e9, reading.signals) for reading in self._before)
-            for at_s, signals in self._readings:
-                sweep.page(at_s, signals)
+            for at_ns, signals in self._session.readings:
+                sweep.page(at_ns / 1e9, signals)
             if self._stop_reason is not None:
                 sweep.stop(self._stop_reason, self._now_s())
             finished = await self._carry_out(sweep)
             quiet_s = max(0.0, self._quiet_until_s - self._now_s())
-            return SweepRun(
-                *(finished, self._model, began_ns, tuple(self._probes), tuple(self._readings)),
-                quiet_s=quiet_s,
-                gpus=tuple(self._gpus),
-            )
+            return SweepRun(finished, self._model, began_ns, tuple(self._probes), quiet_s)
         finally:
             await self._cut()
             if page is not None:
@@ -306,7 +295,7 @@ class SweepRunner:
         request = await in_turn(self._target, planned)
         self._launched = tuple(map(add, self._launched, (0, *map(sub, request.tokens, planned.tokens))))
         run, due_ns, task = (
-            self._launch_run(self._target, request, self._is_allowed),
+            self._session.launch(self._target, request, self._is_allowed),
             request.due_ns,
             asyncio.current_task(),
         )

@@ -62,7 +62,7 @@ async def test_a_target_whose_sweeps_cannot_be_observed_is_not_swept(
         with pytest.raises(Refused, match="no `sweep:`"):
             stage.sweeps.start("t")
         assert stage.sweeps.results("t") == []
-        assert not stage.sweeps._context.cron._jobs
+        assert not stage.sweeps.cron._jobs
         stage.remove()
         stage.observe()
         stage.sweeps.start("t")

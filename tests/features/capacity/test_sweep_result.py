@@ -1,6 +1,8 @@
 """A run sweep as a stored result."""
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -17,6 +19,8 @@ from prober.measure.gpu_reading import GpuReading, without_parts
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
+from prober.net.clock import Clock
+from prober.probing.session import Session
 from prober.results.capacity import Capacity
 from prober.results.result import Delivered, Result, Use
 from prober.results.result_file import from_json, to_json
@@ -62,10 +66,11 @@ def of(
         *((1, probe(12.0 + i / 10)) for i in range(40)),
         *((2, p) for p in last),
     ]
-    run = SweepRun(ended or finished, None, 10 * 10**9, tuple(probes), (), gpus=gpus)
-    return result_of(
-        run, spec, spec.sweep, identity="id", started_unix_s=1e9, ended_unix_s=1e9 + 8, additions={"why": "request"}
-    )
+    run = SweepRun(ended or finished, None, 10 * 10**9, tuple(probes))
+    clock = SimpleNamespace(unix_s=lambda: 1e9 + 8, now_ns=lambda: 0)
+    session = Session(spec, cast(Clock, clock), None)
+    session.started_unix_s, session.gpus = 1e9, [(round(at_s * 1e9), devices) for at_s, devices in gpus]
+    return result_of(run, session, spec.sweep, "id", {"why": "request"})
 
 
 def test_a_result_has_its_stages_rows_and_contract_and_can_be_stored() -> None:
