@@ -35,50 +35,6 @@ class Bounds:
     upper: float | None = None
 
 
-class DemandQuery:
-    """Asks for the demand of one target every QUERY_INTERVAL_S, until it is stopped. Needs a running event loop.
-
-    target: name of the target; url: of Prometheus, None: no queries; on_answer: called with requests per second, None if unknown
-    """
-
-    def __init__(
-        self, target: str, text: str, url: Callable[[], str | None], on_answer: Callable[[float | None], None]
-    ) -> None:
-        self.text = text
-        self._target, self._url, self._on_answer = target, url, on_answer
-        self._problem = ""  # that was logged
-        self._task = asyncio.create_task(self._run())
-
-    async def ask(self) -> float | None:
-        """Requests per second; None if there is no answer, which is logged."""
-        url = self._url()
-        if url is None:
-            return None
-        per_s, problem = None, ""
-        try:
-            per_s = await instant(url, self.text)
-            if per_s < 0:
-                per_s, problem = None, f"{self.text!r} gives {per_s:g}/s; there is no such demand"
-        except QueryFailed as unanswered:
-            problem = str(unanswered)
-        if problem != self._problem:
-            self._problem = problem
-            if problem:
-                log.warning("target=%s sweep.demand_query: the demand is not known: %s", self._target, problem)
-            else:
-                log.info("target=%s sweep.demand_query: the demand is known again", self._target)
-        return per_s
-
-    def stop(self) -> None:
-        """Stop the queries."""
-        self._task.cancel()
-
-    async def _run(self) -> None:
-        while True:
-            self._on_answer(await self.ask())
-            await asyncio.sleep(QUERY_INTERVAL_S)
-
-
 class Headroom:
     """Demand and headroom of all targets.
 
@@ -135,7 +91,9 @@ class TargetDemand(TargetObserver):
         self.peaks: Peaks = monitor.saved_peaks(self.name) if before is None else before.peaks
         self._capacities: tuple[Capacity, ...] = () if before is None else before._capacities
         self._earlier: tuple[Capacity, ...] = () if before is None else before._earlier
-        self._query: DemandQuery | None = None
+        self._query: str | None = None  # PromQL
+        self._querying: asyncio.Task[None] | None = None
+        self._query_problem = ""  # that was logged
         self._forecast_day = -1
         self.readings: list[PageReading] = []
         self._is_gone = False
@@ -172,11 +130,12 @@ class TargetDemand(TargetObserver):
             return
         spec = self._observed.target.spec
         text = spec.sweep.demand_query if spec.sweep is not None else None
-        if text != (self._query.text if self._query is not None else None):
+        if text != self._query:
             self._stop_query()
             self._meter.change_source(is_queried=text is not None)
+            self._query, self._query_problem = text, ""
             if text is not None:
-                self._query = DemandQuery(self.name, text, lambda: self._monitor.prometheus_url, self.query_answered)
+                self._querying = asyncio.create_task(self._ask_repeatedly())
         if spec.url != self._url:
             self._url = spec.url
             self.show_capacity(())
@@ -215,8 +174,28 @@ class TargetDemand(TargetObserver):
             self._update(unix_s)
 
     async def queried(self) -> float | None:
-        """Requests per second by the last answer of `demand_query`; None without a query or an answer."""
-        return await self._query.ask() if self._query is not None else None
+        """Requests per second by `demand_query`; None without a query or an answer, which is logged."""
+        url, query = self._monitor.prometheus_url, self._query
+        if url is None or query is None:
+            return None
+        per_s, problem = None, ""
+        try:
+            per_s = await instant(url, query)
+            if per_s < 0:
+                per_s, problem = None, f"{query!r} gives {per_s:g}/s; there is no such demand"
+        except QueryFailed as unanswered:
+            problem = str(unanswered)
+        if problem and problem != self._query_problem:
+            log.warning("target=%s sweep.demand_query: the demand is not known: %s", self.name, problem)
+        elif problem != self._query_problem:
+            log.info("target=%s sweep.demand_query: the demand is known again", self.name)
+        self._query_problem = problem
+        return per_s
+
+    async def _ask_repeatedly(self) -> None:
+        while True:
+            self.query_answered(await self.queried())
+            await asyncio.sleep(QUERY_INTERVAL_S)
 
     def sweep_began(self) -> None:
         """A sweep starts: the engine's counters no longer show its users' demand alone."""
@@ -250,9 +229,9 @@ class TargetDemand(TargetObserver):
         self._stop_query()
 
     def _stop_query(self) -> None:
-        if self._query is not None:
-            self._query.stop()
-            self._query = None
+        if self._querying is not None:
+            self._querying.cancel()
+        self._query = self._querying = None
 
     def _update(self, unix_s: float) -> None:
         self._show()

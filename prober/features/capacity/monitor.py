@@ -10,9 +10,9 @@ from prober.exposition.families import Registry
 from prober.features.capacity.actions import Refused, StartRequest, Trigger
 from prober.features.capacity.cron import Cron
 from prober.features.capacity.headroom import Headroom, TargetDemand
-from prober.features.capacity.quiet_times import QuietTimes
 from prober.features.capacity.sweep_job import SweepJob
-from prober.features.capacity.sweep_starts import SweepStarts
+from prober.features.capacity.sweep_pauses import SweepPauses
+from prober.features.capacity.sweep_runner import LEASE_LOST
 from prober.features.capacity.sweep_store import SweepArchive
 from prober.features.capacity.target_sweeps import TargetSweeps
 from prober.net.clock import Clock
@@ -55,7 +55,7 @@ class Sweeps:
         self.registry, self.events, self.headroom, self.trust, self.clock = registry, events, headroom, trust, clock
         self.open_page, self.read_facts, self.instance = open_page, read_facts, instance
         self.leadership = leadership or Alone()
-        self.starts, self.quiet_times, self.cron = SweepStarts(store, clock), QuietTimes(store, clock), Cron(clock)
+        self.pauses, self.cron = SweepPauses(store, clock), Cron(clock)
         self.archive = SweepArchive(store, clock.unix_s) if store is not None else None
         self._targets: dict[str, TargetSweeps] = {}
         self._running: TargetSweeps | None = None
@@ -145,7 +145,7 @@ class Sweeps:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
-        await self.quiet_times.close()
+        await self.pauses.close()
 
     def _check_running(self, target: TargetSweeps, request: StartRequest) -> None:
         """Raises Refused if a sweep is under way; a scheduled one then waits for its end, unless it is of the same target."""
@@ -174,7 +174,7 @@ class Sweeps:
     def _lease_lost(self) -> None:
         """End the sweep under way at once, before another replica may start one."""
         if self._running is not None and self._running.runner is not None:
-            self._running.runner.lease_lost()
+            self._running.runner.stop(LEASE_LOST, "lease_lost")
 
     def _lease_won(self) -> None:
         """Start the sweeps that came due while no replica had the lease."""

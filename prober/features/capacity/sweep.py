@@ -217,17 +217,9 @@ class Sweep:
         """Set the background load before the sweep from another source; used where the page does not count requests."""
         self._log.demand_per_s = per_s
 
-    def stop(self, why: str, at_s: float) -> None:
-        """End the sweep for a reason from outside: an alert, a burn rate, a person."""
-        self._end_sending("guard", at_s, why)
-
-    def lease_lost(self, at_s: float) -> None:
-        """End the sweep, as another prober may hold the lease from now on."""
-        self._end_sending("lease_lost", at_s, "another prober may sweep now")
-
-    def retry_after(self, at_s: float, seconds: float) -> None:
-        """End the sweep: the target asks for a pause of `seconds`."""
-        self._end_sending("retry_after", at_s, f"{seconds:g} s")
+    def stop(self, why: str, at_s: float, reason: Reason = "guard") -> None:
+        """End the sweep for a reason from outside: an alert, a burn rate, a person; `lease_lost`, or `retry_after`."""
+        self._end_sending(reason, at_s, why)
 
     def tick(self, at_s: float) -> None:
         """Advance the time: end stages, and count overdue requests as breaches."""

@@ -62,7 +62,7 @@ class SweepJob:
             fence = await leadership.claim(claimed_as(key), request.due_unix_s or shared.clock.unix_s())
             if fence is None:
                 raise Refused("no_lease", f"lease {leadership.where} was lost before it began")
-            await shared.starts.record(key, request)
+            await shared.pauses.started(key, request)
             async with open_workers(target.spec.workers if target.spec is not None else 1) as workers:
                 if self._series.is_closed or target.spec is None:
                     raise Refused("not_configured", "the target was removed")

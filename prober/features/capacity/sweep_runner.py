@@ -8,7 +8,7 @@ from random import Random
 from types import MappingProxyType
 
 from prober.config.sweep import WARM_UP, SweepSpec
-from prober.features.capacity.actions import Action, Estimate, Finished, LimitReason, Run
+from prober.features.capacity.actions import Action, Estimate, Finished, LimitReason, Reason, Run
 from prober.features.capacity.engine_fit import Fit, Prior
 from prober.features.capacity.estimate_process import EstimateFailed, estimate_in_process
 from prober.features.capacity.sweep import PAGE_NEAR_S, PAGE_S, Sweep, used_share
@@ -49,6 +49,7 @@ BUDGET_REASONS: dict[str, LimitReason] = {
     "cost": "cost_budget",
 }  # by daily budget of the target
 DRAWN_LENGTHS = 3_000  # of the workload: the knee rests on the longest requests
+LEASE_LOST = "another prober may sweep now"
 BEFORE_S = 3.0  # how long the page is read before the first request, for the load that is there already
 
 
@@ -118,7 +119,7 @@ class SweepRunner:
         self._prior, self._demand, self._is_allowed = prior, demand, is_allowed
         self._model: Fit | None = None
         self._sweep: Sweep | None = None
-        self._stop_reason: str | None = None  # of a stop before the machine began
+        self._stop_reason: tuple[str, Reason] | None = None  # of a stop before the machine began
         self._quiet_until_s = 0.0
         self._launched: tuple[int, ...] = (0, 0, 0)  # requests, prompt tokens, output tokens
         self._began_s = self._now_s()
@@ -130,12 +131,12 @@ class SweepRunner:
         """Add readings of the engine's page from the minutes before the sweep, for its estimate."""
         self._before = readings
 
-    def stop(self, why: str) -> None:
-        """End the sweep for a reason from outside, and keep what was measured."""
+    def stop(self, why: str, reason: Reason = "guard") -> None:
+        """End the sweep for a reason from outside, cut the requests in flight, and keep what was measured."""
         if self._sweep is None:
-            self._stop_reason = why
+            self._stop_reason = why, reason
         else:
-            self._sweep.stop(why, self._now_s())
+            self._sweep.stop(why, self._now_s(), reason)
             self._cut_unless_sending(self._sweep)
 
     def reconfigured(self, target: Target, needs: Mapping[str, BudgetDemand]) -> None:
@@ -146,21 +147,10 @@ class SweepRunner:
         self._target.spec = self._target.spec.model_copy(update={"budget": target.spec.budget})
         self._target.budgets, self._target.ledger, self._target.protected_demand = target.budgets, target.ledger, needs
 
-    def lease_lost(self) -> None:
-        """Send nothing more, and cut the requests in flight."""
-        if self._sweep is not None:
-            self._sweep.lease_lost(self._now_s())
-            self._cut_unless_sending(self._sweep)
-
     def retry_after(self, pause_s: float) -> None:
-        """The target asks to be left alone: send nothing more, and cut the other requests in flight."""
-        now_s = self._now_s()
-        self._quiet_until_s = max(self._quiet_until_s, now_s + pause_s)
-        if self._sweep is None:
-            self._stop_reason = "the target asks to be left alone (Retry-After)"
-        else:
-            self._sweep.retry_after(now_s, pause_s)
-            self._cut_unless_sending(self._sweep)
+        """End the sweep, as the target asks to be left alone."""
+        self._quiet_until_s = max(self._quiet_until_s, self._now_s() + pause_s)
+        self.stop(f"{pause_s:g} s", "retry_after")
 
     def progress(self) -> SweepProgress:
         """Progress of the sweep: its stage, rate and number of requests so far."""
@@ -204,7 +194,7 @@ class SweepRunner:
             for at_ns, signals in self._session.readings:
                 sweep.page(at_ns / 1e9, signals)
             if self._stop_reason is not None:
-                sweep.stop(self._stop_reason, self._now_s())
+                self.stop(*self._stop_reason)
             finished = await self._carry_out(sweep)
             quiet_s = max(0.0, self._quiet_until_s - self._now_s())
             return SweepRun(finished, self._model, began_ns, tuple(self._probes), quiet_s)
@@ -238,7 +228,7 @@ class SweepRunner:
         while True:
             now_ns = self._clock.now_ns()
             if not self._is_allowed():
-                sweep.lease_lost(now_ns / 1e9)
+                self.stop(LEASE_LOST, "lease_lost")
             if now_ns >= tick_ns:
                 self._tick(sweep, now_ns)
                 tick_ns = now_ns + TICK_NS

@@ -4,15 +4,16 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
+from datetime import datetime
 from random import Random
 from typing import TYPE_CHECKING
 
 from prober.config.sweep import SweepSpec
-from prober.features.capacity import start_checks as checks
 from prober.features.capacity.actions import Refused, StartRequest
 from prober.features.capacity.cron import MAX_LATENESS_S, longest_gap_s
 from prober.features.capacity.engine_fit import Fit
 from prober.features.capacity.headroom import TargetDemand
+from prober.features.capacity.start_checks import check_budget, check_state, probe_needs
 from prober.features.capacity.sweep_result import has_capacity
 from prober.features.capacity.sweep_runner import SweepProgress, SweepRunner
 from prober.features.capacity.sweep_series import SweepSeries
@@ -26,10 +27,12 @@ from prober.probing.target import Target
 from prober.results.result import Result, result_url
 from prober.workload.arrivals import derive_seed
 from prober.workload.budget import BudgetDemand
+from prober.workload.schedule import zone
 
 if TYPE_CHECKING:
     from prober.features.capacity.monitor import Sweeps
 
+CLOCKS_DIFFER_S = 1.0  # a schedule follows the wall clock, and a gap the monotonic one
 RECENT_PROBES = 20  # by which the burn of the SLOs' budgets is judged during a sweep
 MARGIN_S = (
     60.0  # added to `limits.time` of another replica's sweep, which also looks at the target and cuts its requests
@@ -65,10 +68,7 @@ class TargetSweeps(TargetObserver):
         self._is_gone = False
         self._url: str = before._url if before is not None else observed.target.spec.url
         self._deferred_unix_s: float | None = None  # when the schedule was due while another replica had the lease
-        self._future_claim: tuple[float, float] | None = (
-            None  # its Unix seconds, and when it was first seen (monotonic)
-        )
-        self._other_claim: tuple[float, float] | None = None  # of another replica, as above
+        self._seen_claim = 0.0, 0.0  # at the lease: its Unix seconds, and when it was first seen (monotonic)
         self._is_swept_by_other = False
         self._settling: asyncio.TimerHandle | None = None
         self._results: SweepStore | None = None
@@ -173,9 +173,13 @@ class TargetSweeps(TargetObserver):
 
     def check_lease(self, request: StartRequest) -> None:
         """Check the lease and its claims. Raises Refused if another replica sweeps, or started this sweep."""
-        leadership, clock = self.shared.leadership, self.shared.clock
-        checks.check_lease(leadership)
-        checks.check_claim(leadership, self.target.spec.key, request, clock.unix_s())
+        leadership, latest_unix_s = self.shared.leadership, self.shared.clock.unix_s() + MAX_LATENESS_S
+        if leadership.held() is None:
+            holder = leadership.holder or "nobody that is known"
+            raise Refused("no_lease", f"lease {leadership.where} is held by {holder}; only its holder sweeps")
+        # A claim from the far future, of a wrong clock, does not count.
+        if 0 < request.due_unix_s <= leadership.claimed(claimed_as(self.target.spec.key)) <= latest_unix_s:
+            raise Refused("no_lease", "another replica began the one that was due")
 
     def check_start(self, request: StartRequest) -> None:
         """Check that a sweep of the target may start now. Raises Refused."""
@@ -183,19 +187,24 @@ class TargetSweeps(TargetObserver):
         if spec is None:
             raise Refused("not_configured", "the target was removed")
         self.check_pause(request)
-        checks.check_blackout(spec, self.shared.clock.unix_s())
-        checks.check_state(self.target)
-        checks.check_budget(self.target, spec, self.probe_needs())
+        at = datetime.fromtimestamp(self.shared.clock.unix_s(), zone(spec.timezone))
+        if any(span.contains(at) for span in spec.blackout):
+            raise Refused("blackout", f"{at:%a %H:%M} is in sweep.blackout")
+        check_state(self.target)
+        check_budget(self.target, spec, self.probe_needs())
 
     def check_pause(self, request: StartRequest) -> None:
         """Check that `min_gap` and the target's Retry-After have passed. Raises Refused."""
-        if self.spec is not None:
-            checks.check_gap(self.spec, request, self._last_start_s())
-        checks.check_retry_after(self.shared.quiet_times.left_s(self.target.spec.key, result_url(self._url)))
+        age_s = self._last_start_s()
+        if self.spec is not None and request.trigger != "request" and age_s < self.spec.min_gap - CLOCKS_DIFFER_S:
+            raise Refused("min_gap", f"the last one began {age_s:.0f} s ago; min_gap is {self.spec.min_gap:g} s")
+        left_s = self.shared.pauses.quiet_s(self.target.spec.key, result_url(self._url))
+        if left_s > 0:
+            raise Refused("retry_after", f"the target asks to be left alone for {left_s:.0f} s more (Retry-After)")
 
     def retry_after(self, pause_s: float, url: str) -> None:
         """The target at this URL asked to be left alone for so long; no sweep starts meanwhile, also after a restart."""
-        self.shared.quiet_times.record(self.target.spec.key, result_url(url), pause_s)
+        self.shared.pauses.retry_after(self.target.spec.key, result_url(url), pause_s)
 
     def refused(self, request: StartRequest, refusal: Refused) -> None:
         """Log and count a sweep that was not started."""
@@ -205,7 +214,7 @@ class TargetSweeps(TargetObserver):
 
     def probe_needs(self) -> dict[str, BudgetDemand]:
         """Share of each daily budget that the scheduled probes need."""
-        return checks.probe_needs(self.target, self.recent)
+        return probe_needs(self.target, self.recent)
 
     # --- current and earlier sweeps
 
@@ -301,27 +310,25 @@ class TargetSweeps(TargetObserver):
 
         A claim in the future shows a wrong clock: it counts from when it was first seen.
         """
-        shared, key = self.shared, self.target.spec.key
-        age_s, unix_s, now_s = shared.starts.age_s(key), shared.clock.unix_s(), shared.clock.now_ns() / 1e9
-        claim_s = shared.leadership.claimed(claimed_as(key))
-        if not claim_s:
-            return age_s
-        if claim_s <= unix_s:
-            return min(age_s, unix_s - claim_s)
-        if self._future_claim is None or self._future_claim[0] != claim_s:
-            self._future_claim = claim_s, now_s
-        return min(age_s, now_s - self._future_claim[1])
+        age_s, unix_s = self.shared.pauses.start_age_s(self.target.spec.key), self.shared.clock.unix_s()
+        claim_s, seen_s = self._claim()
+        return min(age_s, unix_s - claim_s if claim_s <= unix_s else seen_s) if claim_s else age_s
+
+    def _claim(self) -> tuple[float, float]:
+        """Unix seconds of the last claim at the lease, 0 without one, and seconds since it was first seen."""
+        claim_s = self.shared.leadership.claimed(claimed_as(self.target.spec.key))
+        now_s = self.shared.clock.now_ns() / 1e9
+        if self._seen_claim[0] != claim_s:
+            self._seen_claim = claim_s, now_s
+        return claim_s, now_s - self._seen_claim[1]
 
     def _follow_other_replica(self) -> None:
         """Exclude another replica's sweep from user demand."""
-        leadership, spec, now_s = self.shared.leadership, self.spec, self.shared.clock.now_ns() / 1e9
-        claim_s = leadership.claimed(claimed_as(self.target.spec.key)) if leadership.held() is None else 0.0
-        longest_s = spec.limits.time + MARGIN_S if spec is not None else 0.0
-        if self._other_claim is None or self._other_claim[0] != claim_s:
-            self._other_claim = claim_s, now_s
+        claim_s, seen_s = self._claim()
+        longest_s = self.spec.limits.time + MARGIN_S if self.spec is not None else 0.0
         # The number of a claim is the due time of its sweep.
         is_recent = abs(self.shared.clock.unix_s() - claim_s) < longest_s + MAX_LATENESS_S
-        is_swept = is_recent and now_s - self._other_claim[1] < longest_s
+        is_swept = is_recent and seen_s < longest_s and self.shared.leadership.held() is None
         if is_swept == self._is_swept_by_other:
             return
         self._is_swept_by_other = is_swept

@@ -105,8 +105,8 @@ def test_so_many_good_answers_show_99_percent(mode: str, answers: int, *, holds:
 
 ENDS = {
     "guard": lambda sweep, at_s: sweep.stop("stopped on request", at_s),
-    "lease_lost": lambda sweep, at_s: sweep.lease_lost(at_s),
-    "retry_after": lambda sweep, at_s: sweep.retry_after(at_s, 30.0),
+    "lease_lost": lambda sweep, at_s: sweep.stop("lost", at_s, "lease_lost"),
+    "retry_after": lambda sweep, at_s: sweep.stop("30 s", at_s, "retry_after"),
     "request_budget": lambda sweep, at_s: sweep.limit_reached("request_budget", at_s),
     "token_budget": lambda sweep, at_s: sweep.limit_reached("token_budget", at_s),
     "cost_budget": lambda sweep, at_s: sweep.limit_reached("cost_budget", at_s),

@@ -562,7 +562,7 @@ def test_a_late_prober_and_people_and_the_target_itself_can_end_it() -> None:
     assert isinstance(hand.sweep.action, Estimate)
     assert (hand.reason, hand.sweep.action.detail) == ("guard", "burn rate")
     hand = Hand(plan())
-    hand.sweep.retry_after(1.0, 30.0)
+    hand.sweep.stop("30 s", 1.0, "retry_after")
     assert hand.reason == "retry_after"
 
 
