@@ -132,10 +132,12 @@ class Session:
             description = replace(description, engine=info.engine, engine_version=info.version, flags=dict(info.flags))
         return description
 
-    def result(self, kind: Kind, load: Load, stages: Iterable[Stage], **more: Any) -> Result:
-        """The result of the experiment up to now. more: further fields."""
+    def result(
+        self, kind: Kind, load: Load, stages: Iterable[Stage], identity: str | None = None, **more: Any
+    ) -> Result:
+        """The result of the experiment up to now. identity: its id, None: a random one; more: further fields."""
         result = Result(
-            id=uuid.uuid4().hex[:12],
+            id=identity or uuid.uuid4().hex[:12],
             kind=kind,
             started_unix_s=self.started_unix_s,
             ended_unix_s=self.clock.unix_s(),

@@ -64,10 +64,11 @@ def result_of(
             built = replace(built, ended=f"{built.ended or 'over'}, {cut} cut in flight")
         stages.append(built)
     price = session.spec.budget.price_per_million if session.spec.budget is not None else None
-    result = session.result(
+    return session.result(
         "grid" if sweep.mode == "grid" else "sweep",
         Load.of(sweep.workload, arrivals="poisson", max_in_flight=sweep.max_in_flight),
         stages,
+        identity,
         configuration=json.dumps(_configuration(sweep) | dict(additions), sort_keys=True),
         slos=sweep.slos,
         warm_up=WarmUp(sum(stage.sent for stage in warm), sum(stage.ended_s - stage.began_s for stage in warm))
@@ -84,7 +85,6 @@ def result_of(
         interference=_interference(finished.others, probes_per_s, session.clock.unix_s() - session.started_unix_s),
         retry_after_s=run.quiet_s,
     )
-    return replace(result, id=identity)
 
 
 def has_capacity(result: Result) -> bool:
