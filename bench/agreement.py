@@ -16,25 +16,28 @@ from multiprocessing import Pool
 from random import Random
 from statistics import fmean, median
 from typing import Any
+from unittest.mock import patch
 
 from bench.independent.kinds import KINDS
-from bench.independent.sweeps import SweepDriver
+from bench.independent.sweeps import Lengths, SweepDriver
 from bench.independent.sweeps import plan as plan_of_world
 from bench.independent.worlds import load
 from bench.report import goal, percentile, show
+from prober.config.sweep import FACTORS, WARM_UP, GuardSpec, SweepSpec
+from prober.features.capacity import stop_conditions
 from prober.features.capacity.actions import Estimate, Finished
-from prober.features.capacity.sweep_plan import Plan
 from prober.features.capacity.sweep_record import UNJUDGED, Stage
 from prober.measure.objective import Slo
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
+from prober.measure.warmup import WarmUpLength
 from prober.results.delivery import deliveries
 from prober.results.result import Stage as StageResult
 from prober.results.stage import stage_of
 from prober.simulation.parameters import Parameters
 from prober.workload.shapes import Lognormal
-from tests.features.capacity.simulated_sweep import CLOCK_S, Driver, SimulatedTarget, Workload
+from tests.features.capacity.simulated_sweep import CLOCK_S, Driver, SimulatedTarget, Workload, changed, sweep_spec
 
 RAMP_STEP, GRID_STEP = 1.15, 1.15**2
 MAX_RATE_PER_S = 60.0
@@ -54,8 +57,10 @@ class Swept:
 class _Recorded(Driver):
     """A driver that keeps the results, and cuts as the runner does."""
 
-    def __init__(self, target: SimulatedTarget, plan: Plan, seed: object) -> None:
-        super().__init__(target, plan, "counters", seed)
+    def __init__(
+        self, target: SimulatedTarget, spec: SweepSpec, lengths: Lengths, seed: object, warm_up: WarmUpLength
+    ) -> None:
+        super().__init__(target, spec, "counters", seed, (), lengths, warm_up)
         self.probes: list[ProbeResult] = []
         take = self.sweep.result
 
@@ -96,20 +101,22 @@ class _Independent(SweepDriver):
         super()._cut()
 
 
-def simulated(target: SimulatedTarget, plan: Plan, seed: object) -> Swept:
+def simulated(
+    target: SimulatedTarget, spec: SweepSpec, lengths: Lengths, seed: object, warm_up: WarmUpLength = WARM_UP
+) -> Swept:
     """A sweep of an engine of the project's simulation."""
-    driver = _Recorded(target, plan, seed)
+    driver = _Recorded(target, spec, lengths, seed, warm_up)
     ended = driver.run(estimator=lambda record: ((), True)).orders[-1][1]
     assert isinstance(ended, Finished)
     return Swept(ended.stages, tuple(driver.probes))
 
 
-def independent(world: Any, plan: Plan, seed: int) -> Swept:
+def independent(world: Any, spec: SweepSpec, lengths: Lengths, seed: int, warm_up: WarmUpLength = WARM_UP) -> Swept:
     """A sweep of an engine of `bench.independent`."""
     driver = _Independent(world, "counters", seed)
     driver.probes = []
     stages: tuple[Stage, ...] = ()
-    for action in driver.run(plan):
+    for action in driver.run(spec, lengths, warm_up):
         if isinstance(action, Estimate):
             assert driver.sweep is not None
             driver.sweep.estimated((), CLOCK_S + driver.now_s)
@@ -118,14 +125,14 @@ def independent(world: Any, plan: Plan, seed: int) -> Swept:
     return Swept(stages, tuple(driver.probes))
 
 
-def reported(swept: Swept, plan: Plan) -> dict[float, StageResult]:
+def reported(swept: Swept, slos: tuple[Slo, ...], lengths: Lengths) -> dict[float, StageResult]:
     """Stages of the result by rate."""
-    mean_tokens = fmean(prompt for prompt, _ in plan.lengths), fmean(output for _, output in plan.lengths)
+    mean_tokens = fmean(prompt for prompt, _ in lengths), fmean(output for _, output in lengths)
     spans = [
         (None if stage.phase in UNJUDGED else stage.rate_per_s, round(stage.began_s * 1e9), round(stage.ended_s * 1e9))
         for stage in swept.stages
     ]
-    delivered = deliveries(swept.probes, plan.slos, spans, mean_tokens)
+    delivered = deliveries(swept.probes, slos, spans, mean_tokens)
     results = {}
     for stage, (_, begin_ns, end_ns) in zip(swept.stages, spans, strict=True):
         if stage.phase not in ("ramp", "grid"):
@@ -136,7 +143,7 @@ def reported(swept: Swept, plan: Plan) -> dict[float, StageResult]:
             origin_ns=0,
             begin_ns=begin_ns,
             sending_s=(end_ns - begin_ns) / 1e9,
-            slos=plan.slos,
+            slos=slos,
             delivered=delivered,
         )
     return results
@@ -149,28 +156,32 @@ def figures(stage: StageResult) -> dict[str, float | None]:
     return {"tokens_per_s": tokens_per_s, "goodput_per_s": stage.goodput_per_s, "cost": 1e6 / both if both else None}
 
 
-def rows(name: str, sweep: Any, target: Any, plan: Plan) -> list[dict[str, Any]]:
+def rows(name: str, sweep: Any, target: Any, spec: SweepSpec, lengths: Lengths) -> list[dict[str, Any]]:
     """A row for each rate that grid and ramp visited."""
     rates = tuple(rate for k in range(60) if (rate := RAMP_STEP**k) <= MAX_RATE_PER_S)
-    ramp_plan = replace(plan, mode="adaptive", factor=RAMP_STEP, max_rate=MAX_RATE_PER_S)
-    grid_plan = replace(plan, mode="grid", grid=rates[::2])
-    ramp, grid = (reported(sweep(target, planned, seed), plan) for seed, planned in ((1, ramp_plan), (2, grid_plan)))
+    ramp_spec = changed(spec, mode="adaptive", max_rate=MAX_RATE_PER_S)
+    grid_spec = changed(spec, mode="grid", rates=rates[::2])
+    with patch.dict(FACTORS, adaptive=RAMP_STEP):
+        ramp, grid = (
+            reported(sweep(target, of, lengths, seed), spec.slos, lengths)
+            for seed, of in ((1, ramp_spec), (2, grid_spec))
+        )
     compared = []
     for rate in sorted(set(ramp) & set(grid)):
         of_ramp, of_grid = figures(ramp[rate]), figures(grid[rate])
         row: dict[str, Any] = {"engine": name, "rate_per_s": round(rate, 3), "ramp": of_ramp, "grid": of_grid}
         if of_ramp["tokens_per_s"] is not None or of_grid["tokens_per_s"] is not None:
-            row["true_tokens_per_s"] = true_tokens_per_s(sweep, target, plan, rate)
+            row["true_tokens_per_s"] = true_tokens_per_s(sweep, target, spec, lengths, rate)
         compared.append(row)
     return compared
 
 
-def true_tokens_per_s(sweep: Any, target: Any, plan: Plan, rate_per_s: float) -> float | None:
+def true_tokens_per_s(sweep: Any, target: Any, spec: SweepSpec, lengths: Lengths, rate_per_s: float) -> float | None:
     """Output tokens per second that a long run at a rate delivers, with an objective that nothing breaches."""
-    slo = replace(plan.slos[0], threshold_s=1e6)
-    long = replace(plan, slos=(slo,), mode="grid", grid=(rate_per_s,), stage_s=TRUE_S, warm_up=0)
-    guards = replace(long.guards, waiting=1e9, kv_cache_ratio=2.0, preemptions=1e9, max_in_flight=10**6)
-    swept = sweep(target, replace(long, guards=guards), 3)
+    slo, guard = replace(spec.slos[0], threshold_s=1e6), GuardSpec(waiting=1e9).model_copy(update={"kv_cache": 2.0})
+    long = changed(spec, slos=(slo,), mode="grid", rates=(rate_per_s,), step=TRUE_S, guard=guard, max_in_flight=10**6)
+    with patch.object(stop_conditions, "_MAX_PREEMPTIONS", 1e9):
+        swept = sweep(target, long, lengths, 3, WarmUpLength(0))
     begin_ns = round((swept.stages[-1].began_s + SETTLED_S) * 1e9)
     end_ns = round(swept.stages[-1].ended_s * 1e9)
     asked = sum(
@@ -179,7 +190,7 @@ def true_tokens_per_s(sweep: Any, target: Any, plan: Plan, rate_per_s: float) ->
     delivered = deliveries(swept.probes).between(begin_ns, end_ns).output_tokens
     if not asked or delivered is None:
         return None
-    return float(delivered / asked * rate_per_s) * fmean(output for _, output in plan.lengths)
+    return float(delivered / asked * rate_per_s) * fmean(output for _, output in lengths)
 
 
 def own_engines(seeds: Sequence[int]) -> list[SimulatedTarget]:
@@ -203,11 +214,11 @@ def _of_own(target: SimulatedTarget) -> list[dict[str, Any]]:
     rng = Random(f"lengths {target.seed}")
     lengths = tuple(target.own.draw(rng) for _ in range(30_000))
     slo = Slo("ttft", "ttft", target.threshold_s, Decimal("0.99"), 3_600.0)
-    return rows(f"simulated {target.seed}", simulated, target, Plan((slo,), lengths=lengths))
+    return rows(f"simulated {target.seed}", simulated, target, sweep_spec(slo), lengths)
 
 
 def _of_world(world: Any) -> list[dict[str, Any]]:
-    return rows(world.name, independent, world, plan_of_world(world, None))
+    return rows(world.name, independent, world, *plan_of_world(world, None))
 
 
 def goals(compared: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

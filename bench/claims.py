@@ -27,14 +27,14 @@ from bench.independent.sweeps import plan as plan_of
 from bench.independent.worlds import Simulation, World, load
 from bench.report import goal, show
 from bench.worlds import restored, share
+from prober.config.sweep import LimitsSpec
 from prober.features.capacity.actions import Estimate, Finished
 from prober.features.capacity.estimate import estimate_capacity
-from prober.features.capacity.sweep_plan import Limits, Plan
 from prober.features.capacity.sweep_record import Record
 from prober.measure.engine_signals import EngineSignals
 from prober.measure.objective import Slo
 from prober.results.capacity import Capacity
-from tests.features.capacity.simulated_sweep import Driver, SimulatedTarget
+from tests.features.capacity.simulated_sweep import Driver, SimulatedTarget, changed, sweep_spec
 
 SEED = 23
 SWEEPS = 50  # of each claim
@@ -113,13 +113,13 @@ def unmet(case: Case) -> dict[str, Any]:
             is_missed = share(alone, UNLOADED_PER_S, UNLOADED_REQUESTS) > case.missed
             low_s, high_s = (middle_s, high_s) if is_missed else (low_s, middle_s)
         target = replace(target, threshold_s=low_s)
-        plan = Plan((Slo("ttft", "ttft", low_s, Decimal("0.99"), 3_600.0),))
-        action = Driver(target, plan, telemetry, SEED).run(estimator=estimated).orders[-1][1]
+        spec = sweep_spec(Slo("ttft", "ttft", low_s, Decimal("0.99"), 3_600.0))
+        action = Driver(target, spec, telemetry, SEED).run(estimator=estimated).orders[-1][1]
     else:
         ttft_s = Simulation(case.engine.scene, None).ttft_s(UNLOADED_PER_S, 0.0, UNLOADED_REQUESTS, SEED)
         world = replace(case.engine, threshold_s=float(np.quantile(ttft_s, 1 - case.missed)))
         driver = SweepDriver(world, telemetry, SEED)
-        for action in driver.run(plan_of(world, None)):
+        for action in driver.run(*plan_of(world, None)):
             if isinstance(action, Estimate):
                 assert driver.sweep is not None
                 capacities, is_modelled = estimated(action.record)
@@ -138,12 +138,12 @@ def unmet(case: Case) -> dict[str, Any]:
 
 def others(case: Case) -> dict[str, Any]:
     """Load of others that a short sweep states, beside the true one."""
-    limits = Limits(time_s=SHORT_S)
+    limits = LimitsSpec(time=SHORT_S)
     if isinstance(case.engine, int):
         target = simulated(case.engine)
         target = replace(target, others_per_s=0.0) if case.is_idle else target
         slo = Slo("ttft", "ttft", target.threshold_s, Decimal("0.99"), 3_600.0)
-        simulation = Driver(target, Plan((slo,), limits=limits), "counters", SEED)
+        simulation = Driver(target, sweep_spec(slo, limits=limits), "counters", SEED)
         page = OldPage(simulation.page.signals, lambda: simulation.now, case.page_age_s)
         with patch.object(simulation.page, "signals", page):
             driven = simulation.run(estimator=lambda _: ((), True))
@@ -154,7 +154,8 @@ def others(case: Case) -> dict[str, Any]:
         driver = SweepDriver(world, "counters", SEED)
         page = OldPage(driver.engine.page, lambda: driver.now_s, case.page_age_s)
         with patch.object(driver.engine, "page", page):
-            for action in driver.run(replace(plan_of(world, None), limits=limits)):
+            spec, lengths = plan_of(world, None)
+            for action in driver.run(changed(spec, limits=limits), lengths):
                 if isinstance(action, Estimate) and driver.sweep is not None:
                     driver.sweep.estimated((), CLOCK_S + driver.now_s)
         arrivals_s, until_s = [at_s for at_s, _ in driver.others], driver.ended_s

@@ -30,8 +30,10 @@ from bench.report import goal, percentile, show
 from prober.features.capacity.actions import Estimate, Finished
 from prober.features.capacity.estimate import estimate_capacity
 from prober.measure.engine_signals import EngineInfo, EngineSignals
+from prober.measure.warmup import WarmUpLength
 from prober.results.capacity import Capacity, words
 from prober.workload.workloads import BUILT_IN, sample_lengths
+from tests.features.capacity.simulated_sweep import changed
 
 SEED = 23
 MAX_RATE_PER_S, WARM_UP_S = 50.0, 20.0  # the defaults of the command
@@ -178,9 +180,9 @@ def worlds_of(part: str) -> list[tuple[str, World]]:
 def swept(world: World, telemetry: Telemetry) -> dict[str, Any]:
     """Figures of one sweep."""
     driver = SweepDriver(world, telemetry, SEED)
-    defaults = replace(plan(world, None), max_rate=MAX_RATE_PER_S, warm_up=None, warm_up_s=WARM_UP_S)
+    spec, lengths = plan(world, None)
     finished = None
-    for action in driver.run(defaults):
+    for action in driver.run(changed(spec, max_rate=MAX_RATE_PER_S), lengths, WarmUpLength(None, WARM_UP_S)):
         if isinstance(action, Estimate):
             estimate = estimate_capacity(action.record)
             assert driver.sweep is not None

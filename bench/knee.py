@@ -23,10 +23,10 @@ from typing import Any
 
 from bench.report import goal, percentile, show
 from bench.worlds import SHARE, knees, restored, share_at
+from prober.config.sweep import SweepSpec
 from prober.features.capacity.actions import Estimate, Finished
 from prober.features.capacity.estimate import CapacityEstimate, estimate_capacity
 from prober.features.capacity.sweep import PAGE_S
-from prober.features.capacity.sweep_plan import Plan
 from prober.features.capacity.sweep_record import Record
 from prober.measure.objective import Slo
 from prober.results.capacity import Capacity
@@ -39,6 +39,7 @@ from tests.features.capacity.simulated_sweep import (
     Telemetry,
     breaches,
     longest_run_s,
+    sweep_spec,
     within,
 )
 
@@ -47,12 +48,19 @@ AFTER_S = 60.0
 SHARP, FLAT = 10.0, 5.0  # local slopes
 
 
-def plan(target: SimulatedTarget, mode: str = "adaptive") -> Plan:
-    """Default plan, with a sample of the workload's lengths."""
+def driver_of(target: SimulatedTarget, telemetry: Telemetry, mode: str = "adaptive") -> Driver:
+    """Driver of the default sweep."""
+    return Driver(target, *default_sweep(target, telemetry, mode))
+
+
+def default_sweep(
+    target: SimulatedTarget, telemetry: Telemetry, mode: str = "adaptive", faults: Sequence[Fault] = ()
+) -> tuple[SweepSpec, Telemetry, int, Sequence[Fault], tuple[tuple[int, int], ...]]:
+    """Arguments of a driver, with a sample of the workload's lengths."""
     rng = Random(f"lengths {target.seed}")
     slo = Slo("ttft", "ttft", target.threshold_s, Decimal(1) - Decimal(str(SHARE)), 3_600.0)
     lengths = tuple(target.own.draw(rng) for _ in range(30_000))
-    return Plan((slo,), mode=mode, lengths=lengths)  # type: ignore[arg-type]
+    return sweep_spec(slo, mode=mode), telemetry, SEED, faults, lengths
 
 
 def swept(known: dict[str, Any], telemetry: Telemetry, mode: str = "adaptive") -> dict[str, Any]:
@@ -68,7 +76,7 @@ def swept(known: dict[str, Any], telemetry: Telemetry, mode: str = "adaptive") -
         fitted = estimates[-1].fit
         return estimates[-1].capacities, fitted is not None
 
-    driven = Driver(target, plan(target, mode), telemetry, SEED).run(estimator=estimated)
+    driven = driver_of(target, telemetry, mode).run(estimator=estimated)
     added = target.others_per_s if telemetry == "none" else 0.0
     knee = known["knee"] - added
     order = driven.orders[-1][1]
@@ -118,7 +126,7 @@ def _harm(target: SimulatedTarget, driven: Driven) -> dict[str, Any]:
 
 def unswept(target: SimulatedTarget, until_s: float) -> list[Any]:
     """Background requests without a sweep, up to a little after `until_s`."""
-    driver = Driver(target, plan(target), "none", SEED)
+    driver = driver_of(target, "none")
     driver.advance(until_s + 10 * target.threshold_s)
     return driver.others
 
@@ -126,7 +134,7 @@ def unswept(target: SimulatedTarget, until_s: float) -> list[Any]:
 def grid(known: dict[str, Any]) -> dict[str, Any]:
     """Figures of a grid: steps of 10% for 60 s each, until the empirical p99 breaches."""
     target = restored(known)
-    driver = Driver(target, plan(target), "none", SEED)
+    driver = driver_of(target, "none")
     began_s, rate, held = driver.now, 1.0, None
     rng = Random(f"grid {target.seed}")
     while True:
@@ -158,13 +166,13 @@ def faulty(known: dict[str, Any]) -> dict[str, Any]:
     """Figures of a fault in mid-sweep: time from the first evidence that a stop condition can see to the end of sending."""
     target = restored(known)
     rng = Random(f"fault {target.seed}")
-    clean = Driver(target, plan(target), "counters", SEED).run()
+    clean = driver_of(target, "counters").run()
     at_s = clean.began_s + rng.uniform(0.4, 0.8) * (clean.ended_s - clean.began_s)
     blocks = target.parameters.kv_blocks
     fault: Fault = Slow(6.0, at_s)
     if target.seed % 3:
         fault = Crash(at_s, at_s + 5.0) if target.seed % 3 == 1 else KvLost(round(blocks * 0.9), at_s)
-    watched = Watched(target, plan(target), "counters", SEED, [fault])
+    watched = Watched(target, *default_sweep(target, "counters", faults=[fault]))
     driven = watched.run()
     order = driven.orders[-1][1]
     stopped = isinstance(order, Estimate | Finished)

@@ -38,7 +38,7 @@ def swept(world: World, telemetry: Telemetry, traces: Path | None) -> dict[str, 
     driver = SweepDriver(world, telemetry, SEED, traces)
     figures: dict[str, Any] = {"cpu_s": 0.0}
     capacity = Capacity("ttft", "not_enough_data")
-    for action in driver.run(plan(world, traces)):
+    for action in driver.run(*plan(world, traces)):
         figures["reason"] = getattr(action, "reason", None)
         if isinstance(action, Estimate):
             began_s = process_time()

@@ -28,17 +28,18 @@ from bench.report import goal, percentile, show
 from bench.stage import TICKS, free_port
 from prober.exposition.buckets import Exponential
 from prober.features.capacity.sweep import Sweep
-from prober.features.capacity.sweep_plan import Guards, Plan
 from prober.measure.chat import Usage
 from prober.measure.engine_signals import EngineInfo, EngineSignals
 from prober.measure.objective import Slo
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Connection, Timeline
+from prober.measure.warmup import WarmUpLength
 from prober.probing.channel import LENGTH_BYTES, Ended, packed
 from prober.results.result_file import from_json
 from prober.results.stage import stage_of
 from prober.workload.workloads import BUILT_IN, RequestGenerator
+from tests.features.capacity.simulated_sweep import sweep_spec
 
 SOURCE = Path(__file__).parent / "independent/stream_server.c"
 TTFT_MS, ITL_MS, TOKENS = 50, 10, 64
@@ -224,8 +225,8 @@ def decided(requests: int, in_flight: int) -> dict[str, Any]:
         drawer.draw(number)
     draw_us = (time.process_time() - begin_s) / 2_000 * 1e6
     slo = Slo("ttft", "ttft", 10.0, Decimal("0.99"), 86_400.0)
-    guards = Guards(max_in_flight=10**9)
-    sweep = Sweep(Plan((slo,), mode="grid", grid=(10_000.0,), stage_s=1e6, warm_up=0, guards=guards), 0.0)
+    spec = sweep_spec(slo, mode="grid", rates=(10_000.0,), step=1e6, max_in_flight=10**9)
+    sweep = Sweep(spec, 0.0, WarmUpLength(0))
     result = pickle.loads(_frame(Random(1), 0, MERGED_TOKENS)).result
     begin_s = time.process_time()
     for number in range(requests):

@@ -1,9 +1,10 @@
 """Requests of which some are refused, through everything that judges: for tests, and for the table in docs/methods.md."""
 
 import tempfile
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 from prober.cli import gate as gate_command
 from prober.cli import matrix as matrix_command
@@ -15,7 +16,6 @@ from prober.config.rows import Row
 from prober.features.capacity.actions import Estimate, Finished, Run
 from prober.features.capacity.estimate import estimate_capacity
 from prober.features.capacity.sweep import Sweep
-from prober.features.capacity.sweep_plan import Plan
 from prober.features.capacity.sweep_result import result_of
 from prober.features.capacity.sweep_runner import SweepRun
 from prober.features.experiments import gate, matrix
@@ -24,11 +24,15 @@ from prober.measure.objective import JudgedStream, count_events
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
+from prober.measure.warmup import WarmUpLength
+from prober.net.clock import Clock
+from prober.probing.session import Session
 from prober.results.refused_requests import MAX_REFUSED_RATIO
 from prober.results.result import Result
 from prober.results.result_file import to_json
 from prober.workload.shapes import Fixed
 from tests.commands import prober
+from tests.features.capacity.simulated_sweep import sweep_spec
 
 REQUESTS, RATE_PER_S = 200, 2.0
 AT_MOST = round(MAX_REFUSED_RATIO * REQUESTS)
@@ -81,8 +85,8 @@ def gated(sent: list[ProbeResult]) -> gate.Verdict:
 def swept(sent: list[ProbeResult], rates_per_s: tuple[float, ...] = (RATE_PER_S,)) -> tuple[Finished, Result]:
     """A grid of these rates, for equal parts of the time of the requests."""
     span_s = len(sent) / RATE_PER_S
-    plan = replace(Plan((SUCCESS,), warm_up=0), mode="grid", grid=rates_per_s, stage_s=span_s / len(rates_per_s))
-    sweep, by_stage = Sweep(plan, 0.0), list[tuple[int, ProbeResult]]()
+    spec = sweep_spec(SUCCESS, mode="grid", rates=rates_per_s, step=span_s / len(rates_per_s))
+    sweep, by_stage = Sweep(spec, 0.0, WarmUpLength(0)), list[tuple[int, ProbeResult]]()
     for result in sent:
         if not isinstance(sweep.action, Run):
             break
@@ -95,8 +99,11 @@ def swept(sent: list[ProbeResult], rates_per_s: tuple[float, ...] = (RATE_PER_S,
         sweep.estimated(estimate_capacity(sweep.action.record).capacities, span_s, is_modelled=False)
     finished = sweep.action
     assert isinstance(finished, Finished)
-    run = SweepRun(finished, None, 0, tuple(by_stage), ())
-    return finished, result_of(run, SPEC, SWEEP, identity="s", started_unix_s=1e9, ended_unix_s=1e9 + span_s)
+    run = SweepRun(finished, None, 0, tuple(by_stage))
+    clock = SimpleNamespace(unix_s=lambda: 1e9 + span_s, now_ns=lambda: 0)
+    session = Session(SPEC, cast(Clock, clock), None)
+    session.started_unix_s = 1e9
+    return finished, result_of(run, session, SWEEP, "s", {})
 
 
 def kept(folder: Path, name: str, sent: list[ProbeResult]) -> Path:

@@ -11,8 +11,7 @@ import pytest
 from prober.cli.watch_words import slo_words
 from prober.config.rows import Row
 from prober.features.capacity.estimate import estimate_capacity
-from prober.features.capacity.request_record import RequestRecord
-from prober.features.capacity.sweep_record import Record
+from prober.features.capacity.sweep_record import Record, RequestRecord
 from prober.features.capacity.sweep_record import Stage as SweptStage
 from prober.features.experiments.gate import Gate, slo_question
 from prober.features.experiments.gate import decision as gated

@@ -35,8 +35,7 @@ PURE_MODULES = {
     "features.budget": "series",
     "features.discovery": "series",
     "features.capacity": "actions alerts capacity_model dashboard demand engine_fit estimate fit_objective "
-    "fitting forecast knee load_guard observations refusal replay request_log request_record series "
-    "stage_evidence stop_conditions structures sweep sweep_plan sweep_progress sweep_record tail",
+    "fitting forecast knee observations replay request_log series stop_conditions sweep sweep_record",
     "features.replicas": "lease_machine series",
     "features.grafana": "series",
     "features.experiments": "audit compare gate importers instance_sizing matrix report result_reader",

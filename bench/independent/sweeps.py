@@ -14,17 +14,20 @@ import numpy as np
 from bench.independent.engine import COMPLETE, IN_FLIGHT
 from bench.independent.workloads import generator
 from bench.independent.worlds import ALLOWED, World
+from prober.config.sweep import WARM_UP, SweepSpec
 from prober.features.capacity.actions import Action, Run
 from prober.features.capacity.sweep import PAGE_S, Sweep
-from prober.features.capacity.sweep_plan import Plan
 from prober.measure.chat import Usage
 from prober.measure.engine_signals import EngineSignals
 from prober.measure.objective import Slo
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
+from prober.measure.warmup import WarmUpLength
+from tests.features.capacity.simulated_sweep import sweep_spec
 
 Telemetry = Literal["counters", "none"]
+Lengths = tuple[tuple[int, int], ...]
 LEAD_S, READ_LEAD_S = 90.0, 60.0  # before the sweep: background, page readings
 TICK_S, IDLE_PAGE_S, MAX_STEP_S = 0.25, 5.0, 0.05
 CLOCK_S = 1_000.0  # the prober's clock at time 0 of the engine
@@ -34,11 +37,13 @@ GRID_STEP_S, GRID_FACTOR, GRID_MIN_PER_S = 60.0, 1.1, 1.0
 AFTER_S = 60.0  # harm is counted until so long after the sending
 
 
-def plan(world: World, traces: Path | None, mode: Literal["adaptive", "gentle"] = "adaptive") -> Plan:
-    """The default plan for a TTFT objective that allows the share of the truth."""
+def plan(
+    world: World, traces: Path | None, mode: Literal["adaptive", "gentle"] = "adaptive"
+) -> tuple[SweepSpec, Lengths]:
+    """The default sweep, and lengths of its workload, for a TTFT objective that allows the share of the truth."""
     slo = Slo("ttft", "ttft", world.threshold_s, Decimal(1) - Decimal(str(ALLOWED)), 3_600.0)
     prompts, outputs = world.scene.own.lengths(generator("plan", world.name), LENGTHS, traces)
-    return Plan((slo,), mode=mode, lengths=tuple(zip(prompts.tolist(), outputs.tolist(), strict=True)))
+    return sweep_spec(slo, mode=mode), tuple(zip(prompts.tolist(), outputs.tolist(), strict=True))
 
 
 @dataclass
@@ -84,14 +89,16 @@ class SweepDriver:
             prompts, outputs = self.world.scene.own.lengths(rng, LENGTHS, self.traces)
             yield from zip(prompts.tolist(), outputs.tolist(), strict=True)
 
-    def run(self, plan: Plan, longest_s: float = 3_600.0) -> Iterator[Action]:
+    def run(
+        self, spec: SweepSpec, lengths: Lengths, warm_up: WarmUpLength = WARM_UP, longest_s: float = 3_600.0
+    ) -> Iterator[Action]:
         """Run the sweep; yields each action that is not `Run`. The caller answers `Estimate` by `sweep.estimated`."""
         self.advance(LEAD_S - READ_LEAD_S)
         pages = []
         while self.now_s < LEAD_S:
             self.advance(self.now_s + IDLE_PAGE_S)
             pages.append((self.now_s, self.engine.page()))
-        sweep = self.sweep = Sweep(plan, CLOCK_S + self.now_s)
+        sweep = self.sweep = Sweep(spec, CLOCK_S + self.now_s, warm_up, lengths)
         for at_s, page in pages if self.telemetry != "none" else ():
             sweep.page(CLOCK_S + at_s, page)
         self.began_s = self.now_s

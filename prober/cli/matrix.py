@@ -34,7 +34,7 @@ from prober.config.rows import MAX_CONCURRENCY, Row, load_rows
 from prober.config.target import TargetSpec
 from prober.config.units import positive_duration
 from prober.daemon.target_facts import read_facts, read_gpus
-from prober.features.capacity.load_guard import LoadGuard
+from prober.features.capacity.stop_conditions import LoadGuard
 from prober.features.engines.page_reader import PageReader
 from prober.features.experiments.matrix import State, Verdict, loop, overall, reservations, sentences, wrong_answers
 from prober.features.experiments.matrix_run import UnidentifiedTarget, run_rows

@@ -2,11 +2,9 @@
 
 import asyncio
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
-from math import inf
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Annotated, Any
@@ -41,14 +39,13 @@ from prober.config.target import TargetSpec
 from prober.config.units import duration, positive_duration, rate
 from prober.daemon.target_facts import read_facts, read_gpus
 from prober.features.capacity.actions import Action, Estimate, Finished, Run
-from prober.features.capacity.sweep_plan import Plan, plan_of
 from prober.features.capacity.sweep_result import result_of
 from prober.features.capacity.sweep_runner import SweepRunner, Unmeasurable
 from prober.features.engines.page_reader import PageReader
 from prober.measure.outcome import BAD
+from prober.measure.warmup import WarmUpLength
 from prober.net.clock import Clock
 from prober.net.endpoint import BadEndpoint
-from prober.probing.result_context import completed
 from prober.probing.session import Session
 from prober.probing.workers import WorkersUnavailable, open_workers
 from prober.results import cost
@@ -162,15 +159,10 @@ def sweep(
             **context.fields("sweep"),
         )
         assert spec.sweep is not None
-        plan = replace(
-            plan_of(spec.sweep, spec),
-            warm_up=warm.requests if warm.seconds is None else None,
-            warm_up_s=inf if warm.seconds is None else warm.seconds,
-        )
         ended: list[tuple[Finished, Result]] = []
         try:
             with only_load("sweep", spec.url):
-                asyncio.run(_repeated(spec, spec.sweep, plan, repeat, workers.ray, ended, quiet=as_json))
+                asyncio.run(_repeated(spec, spec.sweep, warm, repeat, workers.ray, ended, quiet=as_json))
         finally:  # a later run that cannot begin loses none before it
             for number, (_, result) in enumerate(ended, 1):
                 text = ""
@@ -209,7 +201,7 @@ def _check_combination(call: typer.Context, concurrency: str, rates: str) -> Non
 async def _repeated(
     spec: TargetSpec,
     sweep_spec: SweepSpec,
-    plan: Plan,
+    warm_up: WarmUpLength,
     times: int,
     ray: str,
     ended: list[tuple[Finished, Result]],
@@ -232,10 +224,7 @@ async def _repeated(
 
                 # Without a reader of the page: the runner reads it, as often as its state needs.
                 async with Session(spec, clock, None, read_facts, read_gpus, workers.launch) as session:
-                    runner = SweepRunner(
-                        *(session.target, sweep_spec.workload, plan, session.rng, PageReader, on_action),
-                        launch=workers.launch,
-                    )
+                    runner = SweepRunner(session, sweep_spec, PageReader, on_action, warm_up)
                     workers.on_loss = runner.stop
 
                     def interrupt(runner: SweepRunner = runner) -> None:
@@ -245,23 +234,15 @@ async def _repeated(
                     on_interrupt(interrupt)
                     run = await runner.run()
                 progress.stop_task(task)
-                result = result_of(
-                    replace(run, gpus=tuple((at_ns / 1e9, devices) for at_ns, devices in session.gpus)),
-                    spec,
-                    sweep_spec,
-                    identity=f"sweep-{int(session.started_unix_s)}",
-                    started_unix_s=session.started_unix_s,
-                    ended_unix_s=time.time(),
-                    additions={
-                        "run": number + 1,
-                        "of": times,
-                        "warm_up": plan.warm_up if plan.warm_up is not None else f"{plan.warm_up_s:g}s",
-                        "stage_s": plan.stage_length_s,
-                        "workers": workers.count or 1,
-                    },
-                )
-                result = replace(result, differs=(*result.differs, *workers.clocks()))
-                ended.append((run.finished, completed(result, spec, session.facts, seed=session.seed)))
+                additions = {
+                    "run": number + 1,
+                    "of": times,
+                    "warm_up": str(warm_up) if warm_up.requests is None else warm_up.requests,
+                    "stage_s": sweep_spec.stage_s,
+                    "workers": workers.count or 1,
+                }
+                result = result_of(run, session, sweep_spec, f"sweep-{int(session.started_unix_s)}", additions)
+                ended.append((run.finished, replace(result, differs=(*result.differs, *workers.clocks()))))
                 if interrupted.is_set() or run.quiet_s or workers.losses:
                     break  # on request, or the target asked to be left alone
 

@@ -5,13 +5,12 @@ from dataclasses import dataclass
 from math import inf
 from typing import Self
 
+from prober.config.sweep import WARM_UP, SweepSpec
 from prober.config.target import DAY_S, BudgetSpec, TargetSpec, estimate_per_day, needs_of
 from prober.config.units import counted
 from prober.features.capacity.cron import max_due_times, shortest_gap_s
-from prober.features.capacity.demand import MIN_COVERED_S, STRAGGLERS_S
+from prober.features.capacity.demand import MIN_COVERED_S, QUERY_INTERVAL_S, STRAGGLERS_S
 from prober.features.capacity.demand import WINDOW_S as DEMAND_WINDOW_S
-from prober.features.capacity.demand_query import INTERVAL_S as QUERY_INTERVAL_S
-from prober.features.capacity.sweep_plan import WARM_UP, plan_of
 from prober.workload.budget import WINDOW_HOURS
 
 WINDOW_S = (WINDOW_HOURS + 1) * 3600  # for as long an amount may count, as a budget is kept in whole hours
@@ -59,7 +58,7 @@ class SweepCost:
         explicit = bool(bounds)
         if not explicit:
             time = f"no limit but its rates and the {sweep.limits.time:g} s of sweep.limits.time"
-            bounds.append((plan_of(sweep, spec, draws=1).max_requests, time))
+            bounds.append((mean_requests(sweep), time))
             bounds += [
                 (max(0.0, left) / amount, "no limit of its own: what the budget leaves beside its probes")
                 for kind, left in _left(spec).items()
@@ -101,7 +100,9 @@ class SweepCost:
             limit, use = _budget(self.spec.budget, kind), estimate_per_day(self.spec)
             probes = use.tokens if kind == "tokens" else use.dollars or 0.0
             in_unit, per_sweep = UNITS[kind].format, self.amount(kind)
-            warm_up = WARM_UP * _amount(self.spec.budget, kind, self.prompt_tokens, self.completion_tokens)
+            warm_up = (WARM_UP.requests or 0) * _amount(
+                self.spec.budget, kind, self.prompt_tokens, self.completion_tokens
+            )
             most = max(1, self.most_in_day)
             if left < warm_up:
                 yield (
@@ -135,6 +136,17 @@ class SweepCost:
                     f"{counted(most, 'sweep')} fall into them and may take {in_unit(left / most)} each, not {in_unit(amount)}, or "
                     f"end by the budget; raise budget.{kind}_per_day to {in_unit(enough)}",
                 )
+
+
+def mean_requests(sweep: SweepSpec) -> float:
+    """Mean number of requests if nothing but its rates and its time ends the sweep: adaptive after the ramp, at the highest rate."""
+    limit_s, number = sweep.limits.time, 0
+    elapsed_s = min(limit_s, WARM_UP.seconds or 0.0)
+    requests = elapsed_s * sweep.lowest_rate
+    while elapsed_s < limit_s and (rate := sweep.rate(number)) is not None:
+        stage_s = min(sweep.stage_s, limit_s - elapsed_s)
+        requests, elapsed_s, number = requests + stage_s * rate, elapsed_s + stage_s, number + 1
+    return requests + (limit_s - elapsed_s) * sweep.max_rate if sweep.mode == "adaptive" else requests
 
 
 def _unmeasured_demand(spec: TargetSpec) -> str | None:

@@ -20,6 +20,7 @@ from prober.config.fields import (
     mistake,
     require,
 )
+from prober.measure.warmup import WarmUpLength
 from prober.workload.schedule import WEEK_MINUTES, WeeklySpan, due_minutes, parse_weekly_span, zone
 from prober.workload.workloads import BUILT_IN
 
@@ -30,6 +31,7 @@ def _span(value: object) -> WeeklySpan:
     return parse_weekly_span(value if isinstance(value, str) else repr(value))
 
 
+WARM_UP = WarmUpLength(3, 20.0)  # of a scheduled sweep
 Span = Annotated[WeeklySpan, PlainValidator(_span), WithJsonSchema({"type": "string"})]
 
 
@@ -56,6 +58,7 @@ class LimitsSpec(Block):
 
 
 MAX_SPREAD_S = 300.0
+FACTORS = {"gentle": 1.15, "adaptive": 1.15, "grid": 1.1}  # ratio of consecutive rates, by mode
 _TOO_LATE = f"{{:g}}s is above {MAX_SPREAD_S:g}s; a sweep that starts so late counts as missed"
 
 
@@ -113,6 +116,27 @@ class SweepSpec(Block):
     limits: LimitsSpec = Field(
         default_factory=LimitsSpec, description="limits of one sweep, beside the target's `budget`"
     )
+
+    @property
+    def lowest_rate(self) -> float:
+        """Rate of the warm-up and of the first stage, per second."""
+        return self.rates[0] if self.rates else self.min_rate
+
+    @property
+    def stage_s(self) -> float:
+        """Planned duration of a stage."""
+        return self.step or (60.0 if self.mode == "grid" else 4.0)
+
+    def rate(self, number: int) -> float | None:
+        """Rate of a stage of the ramp or the grid, per second; None above the highest. number: from 0"""
+        if self.rates:
+            return self.rates[number] if number < len(self.rates) else None
+        factor = FACTORS[self.mode]
+        rate = self.min_rate * factor**number
+        is_above = rate > self.max_rate * (1 + 1e-9)
+        if is_above and number and rate / factor < self.max_rate * (1 - 1e-9):
+            return self.max_rate
+        return None if is_above else rate
 
     @field_validator("max_rate")
     @classmethod

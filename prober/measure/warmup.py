@@ -13,16 +13,15 @@ MAX_WARM_UPS_PER_HOUR = 10
 
 @dataclass(frozen=True, slots=True)
 class WarmUpLength:
-    """Length of the warm-up of a command: so many requests, or for so many seconds; the other one is None."""
+    """Length of a warm-up: so many requests, or for so many seconds, the other one is None; with both, what comes first."""
 
     requests: int | None = None
     seconds: float | None = None
 
     def is_over(self, requests: int, elapsed_s: float) -> bool:
         """True if the warm-up is complete after so many requests and seconds."""
-        if self.requests is not None:
-            return requests >= self.requests
-        return elapsed_s >= (self.seconds or 0.0)
+        is_long = self.seconds is not None and elapsed_s >= self.seconds
+        return is_long or (requests >= self.requests if self.requests is not None else self.seconds is None)
 
     def __str__(self) -> str:
         return f"{self.requests}" if self.requests is not None else f"{self.seconds or 0.0:g}s"

@@ -1,7 +1,6 @@
 """A target while an experiment sends to it: identity, facts, readings of its metrics page and its GPUs, and its requests."""
 
 import asyncio
-import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
@@ -22,7 +21,7 @@ from prober.probing.probe import Launch, LocalRun, calibrate, new_request, run_p
 from prober.probing.result_context import ReadFacts, completed, no_facts
 from prober.probing.target import Target
 from prober.results.facts import Fact
-from prober.results.result import Kind, Load, Result, Stage
+from prober.results.result import Kind, Load, Result, Stage, result_url
 from prober.results.result import Target as Described
 from prober.workload.workloads import RequestGenerator
 
@@ -46,6 +45,7 @@ class Session:
 
     open_page: opens the page of its engine; None: it is not read
     launch: begins its requests, here or in a worker
+    target: one that is probed meanwhile, whose prompts are calibrated by its probes; devices: the GPUs that serve it, None: not known
     seed, rng: of the random draws; origin_ns: start on the clock of the timelines
     failure: why the target was not identified; None if it was. Requests show the same failure
     facts: about the target, read at the start
@@ -61,12 +61,15 @@ class Session:
         read_facts: ReadFacts = no_facts,
         read_gpus: ReadGpus = no_gpus,
         launch: Launch = LocalRun,
+        target: Target | None = None,
+        devices: Sequence[GpuReading] | None = None,
+        seed: int | None = None,
     ) -> None:
-        self.spec, self.clock, self.launch = spec, clock, launch
-        self.target = Target(spec, clock)
-        self.seed = random_seed()
+        self.spec, self.clock, self.launch, self.devices = spec, clock, launch, devices
+        self.target, self._is_own_target = target or Target(spec, clock), target is None
+        self.seed = random_seed() if seed is None else seed
         self.rng = Random(self.seed)
-        self.started_unix_s, self.origin_ns = time.time(), clock.now_ns()
+        self.started_unix_s, self.origin_ns = clock.unix_s(), clock.now_ns()
         self.failure: Verdict | None = None
         self.facts: list[Fact] = []
         self.changes: list[str] = []
@@ -80,7 +83,7 @@ class Session:
         """Identify the target, calibrate the length of prompts, wait for a first reading of the page, and read the facts."""
         try:
             self.failure = await self.target.identify()
-            if self.failure is None:
+            if self.failure is None and self._is_own_target:
                 await calibrate(self.target)
             if self.spec.metrics is not None and self._open_page is not None:
                 source = self._open_page(self.target, self.spec.metrics, self.clock, self, lambda: self.spec.url)
@@ -90,7 +93,8 @@ class Session:
                 await asyncio.wait([first, page], timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
                 first.cancel()
             self._readers.append(asyncio.create_task(self._read_gpus(self.target, self.gpus_read)))
-            self.facts = await self._read_facts(self.target, None)
+            uuids = None if self.devices is None else [device.uuid for device in self.devices]
+            self.facts = await self._read_facts(self.target, uuids)
         except BaseException:
             await self.__aexit__()
             raise
@@ -119,20 +123,24 @@ class Session:
     def described(self) -> Described:
         """The target as results describe it."""
         identity, info = self.target.identity, self.readings[-1][1].info if self.readings else None
-        description = Described(url=self.spec.url, model=self.spec.model, engine=self.spec.engine, api=self.spec.api)
+        description = Described(
+            url=result_url(self.spec.url), model=self.spec.model, engine=self.spec.engine, api=self.spec.api
+        )
         if identity is not None:
             description = replace(description, model=identity.name, engine=identity.dialect.name)
         if info is not None:
             description = replace(description, engine=info.engine, engine_version=info.version, flags=dict(info.flags))
         return description
 
-    def result(self, kind: Kind, load: Load, stages: Iterable[Stage], **more: Any) -> Result:
-        """The result of the experiment up to now. more: further fields."""
+    def result(
+        self, kind: Kind, load: Load, stages: Iterable[Stage], identity: str | None = None, **more: Any
+    ) -> Result:
+        """The result of the experiment up to now. identity: its id, None: a random one; more: further fields."""
         result = Result(
-            id=uuid.uuid4().hex[:12],
+            id=identity or uuid.uuid4().hex[:12],
             kind=kind,
             started_unix_s=self.started_unix_s,
-            ended_unix_s=time.time(),
+            ended_unix_s=self.clock.unix_s(),
             tool=f"llm-slo-prober {__version__}",
             target=self.described(),
             load=load,

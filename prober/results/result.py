@@ -6,6 +6,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
+from urllib.parse import urlsplit
 
 from prober.measure.objective import Slo
 from prober.measure.outcome import ANSWERED
@@ -303,6 +304,13 @@ class Stage:
 
     def _per_s(self, amount: float | None) -> float | None:
         return amount / self.duration_s if amount is not None and self.duration_s else None
+
+
+def result_url(url: str) -> str:
+    """The URL of a target as results have it: without credentials and query."""
+    parts = urlsplit(url)
+    host = f"{parts.hostname}:{parts.port}" if parts.port else parts.hostname
+    return f"{parts.scheme}://{host}{parts.path}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,12 +76,17 @@ def student_effect(differences: Sequence[float], confidence: float = 0.95) -> Ef
     mean = fmean(differences)
     if len(differences) < 2:
         return Effect(mean, None, None)
+    half = student_quantile(confidence, len(differences) - 1) * stdev(differences) / math.sqrt(len(differences))
+    return Effect(mean, mean - half, mean + half)
+
+
+def student_quantile(confidence: float, freedom: int) -> float:
+    """Returns the t within whose ± Student's t is with the probability `confidence`."""
     low, high = 0.0, 1e9
     for _ in range(80):
         middle = (low + high) / 2
-        low, high = (middle, high) if _beyond(middle, len(differences) - 1) > 1 - confidence else (low, middle)
-    half = high * stdev(differences) / math.sqrt(len(differences))
-    return Effect(mean, mean - half, mean + half)
+        low, high = (middle, high) if _beyond(middle, freedom) > 1 - confidence else (low, middle)
+    return high
 
 
 def _beyond(t: float, freedom: int) -> float:

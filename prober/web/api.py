@@ -8,8 +8,8 @@ from aiohttp import web
 
 from prober import __version__
 from prober.config.problems import no_such
+from prober.features.capacity.actions import Refused
 from prober.features.capacity.monitor import Sweeps
-from prober.features.capacity.refusal import Refused
 from prober.measure.result import ProbeResult
 from prober.probing.fleet import Fleet
 from prober.probing.history import TargetHistory

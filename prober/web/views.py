@@ -12,7 +12,7 @@ from prober import __version__
 from prober.config.target import estimate_per_day
 from prober.features.capacity.headroom import TargetDemand
 from prober.features.capacity.monitor import Sweeps
-from prober.features.capacity.sweep_result import has_capacity, result_url
+from prober.features.capacity.sweep_result import has_capacity
 from prober.features.capacity.target_sweeps import TargetSweeps
 from prober.features.diagnosis.monitor import TargetDiagnosis
 from prober.features.drift.monitor import TargetDrift
@@ -29,7 +29,7 @@ from prober.probing.history import LATEST_S, RECENT_S, TargetHistory, latest_fir
 from prober.probing.recorder import TargetBuffering
 from prober.probing.target_runner import TargetRunner
 from prober.results.capacity import words
-from prober.results.result import LATENCIES
+from prober.results.result import LATENCIES, result_url
 from prober.statistics.quantiles import quantiles
 from prober.web.api_types import SweepAnswer
 from prober.web.page.view import ALL, AT_ONCE, RECENT, PageView, ProbeFilter

@@ -17,7 +17,7 @@ from aiohttp import web
 from playwright.sync_api import Browser, Dialog, Page, ViewportSize, expect, sync_playwright
 
 from prober.exposition.families import Registry
-from prober.features.capacity.refusal import Refused
+from prober.features.capacity.actions import Refused
 from prober.features.experiments.report.document import Figure
 from prober.features.experiments.report.plots import curves
 from prober.measure.outcome import Outcome

@@ -15,10 +15,10 @@ from prober.config.target import Timeouts
 from prober.daemon.registry import registry
 from prober.exposition.families import Registry
 from prober.features.capacity import start_checks, sweep_runner
+from prober.features.capacity.actions import Refused
 from prober.features.capacity.cron import MAX_LATENESS_S
 from prober.features.capacity.headroom import Headroom
 from prober.features.capacity.monitor import Sweeps
-from prober.features.capacity.refusal import Refused
 from prober.features.capacity.target_sweeps import TargetSweeps
 from prober.features.engines.page_reader import PageReader
 from prober.features.replicas.leadership import KubernetesLeadership, KubernetesLease

@@ -13,13 +13,13 @@ from unittest.mock import Mock
 import orjson
 import pytest
 
-from prober.features.capacity.sweep_plan import plan_of
 from prober.features.capacity.sweep_runner import SweepRunner
 from prober.features.engines.page_reader import PageReader
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.probing.channel import Beat
 from prober.probing.probe import LocalRun, calibrate, new_request
+from prober.probing.session import Session
 from prober.probing.target import Target
 from prober.probing.target_runner import Names, TargetRunner
 from prober.probing.worker import Worker
@@ -148,8 +148,9 @@ def of_a_sweep(target: Target) -> Target:
     """The target as a sweep sees it."""
     sweep = target_spec("http://h").sweep
     assert sweep is not None
-    plan = plan_of(sweep, target.spec)
-    return SweepRunner(target, sweep.workload, plan, Random(1), PageReader, lambda _: None)._target
+    return SweepRunner(
+        Session(target.spec, target.clock, None, target=target), sweep, PageReader, lambda _: None
+    )._target
 
 
 @pytest.mark.parametrize("view", [Target.beside, of_a_sweep])

@@ -19,7 +19,6 @@ from prober.config.rows import Row
 from prober.config.target import TargetSpec
 from prober.features.capacity import sweep_runner
 from prober.features.capacity.estimate_process import EstimateFailed
-from prober.features.capacity.sweep_plan import plan_of
 from prober.features.capacity.sweep_runner import SweepRunner
 from prober.features.engines.page_reader import PageReader
 from prober.features.experiments.matrix_run import RowRun
@@ -244,11 +243,8 @@ async def sweep(url: str, workload: SessionWorkload, launch: Launch) -> list[Pro
     clock, spec = make_clock(), loaded(url)
     assert spec.sweep is not None
     try:
-        runner = SweepRunner(
-            *(Target(spec, clock), spec.sweep.workload, plan_of(spec.sweep, spec), Random(2), PageReader),
-            lambda _: None,
-            launch=launch,
-        )
+        session = Session(spec, clock, None, launch=launch, target=Target(spec, clock), seed=2)
+        runner = SweepRunner(session, spec.sweep, PageReader, lambda _: None)
         # Fitting a capacity takes longer than all the rest.
         with patch.object(sweep_runner, "estimate_in_process", side_effect=EstimateFailed("not wanted")):
             return [probe for _, probe in (await runner.run()).probes]

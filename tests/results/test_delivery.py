@@ -11,8 +11,9 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
+from prober.config.sweep import FACTORS, GuardSpec, SweepSpec
+from prober.features.capacity import stop_conditions
 from prober.features.capacity.actions import Estimate
-from prober.features.capacity.sweep_plan import Plan
 from prober.measure.chat import Usage
 from prober.measure.objective import Slo
 from prober.measure.outcome import Outcome
@@ -22,7 +23,7 @@ from prober.results.delivery import RatedSpan, deliveries, is_good
 from prober.results.result import Delivered, Throughput
 from prober.simulation.parameters import Parameters
 from prober.workload.shapes import Lognormal
-from tests.features.capacity.simulated_sweep import CLOCK_S, Driver, SimulatedTarget, Workload
+from tests.features.capacity.simulated_sweep import CLOCK_S, Driver, SimulatedTarget, Workload, changed, sweep_spec
 
 S = 1_000_000_000
 E2E = Slo("e2e", "e2e", 12.0, Decimal("0.99"), 3_600.0)
@@ -219,9 +220,9 @@ WORLD = SimulatedTarget(
 )
 
 
-def swept(plan: Plan, rng: Random | None = None) -> tuple[list[ProbeResult], list[tuple[float, float, float]]]:
+def swept(spec: SweepSpec, rng: Random | None = None) -> tuple[list[ProbeResult], list[tuple[float, float, float]]]:
     """All requests of a sweep, those cut at its end with what they had; (begin, end, rate) of each stage."""
-    driver = Driver(WORLD, plan, "counters", 1)
+    driver = Driver(WORLD, spec, "counters", 1)
     driver.rng = rng or driver.rng
     results: list[ProbeResult] = []
     take = driver.sweep.result
@@ -244,14 +245,12 @@ def swept(plan: Plan, rng: Random | None = None) -> tuple[list[ProbeResult], lis
     return results, [(each.began_s, each.ended_s, each.rate_per_s) for each in order.record.stages]
 
 
-PLAN = Plan(
-    (Slo("ttft", "ttft", 2.0, Decimal("0.99"), 3_600.0),), warm_up=3, min_rate=2.0, max_rate=16.0, mode="gentle"
-)
+SPEC = sweep_spec(Slo("ttft", "ttft", 2.0, Decimal("0.99"), 3_600.0), min_rate=2.0, max_rate=16.0, mode="gentle")
 
 
 def test_over_all_spans_every_token_is_reported_once() -> None:
     """Stages with the warm-up and what comes after the last: as many as were stamped, counted here stamp by stamp."""
-    results, stages = swept(PLAN)
+    results, stages = swept(SPEC)
     assert any(each.outcome is Outcome.CANCELLED and each.timeline.content_ns for each in results)
     assert all(before[1] == after[0] for before, after in pairwise(stages)), "stages leave no gap"
     borders = [round(begin * 1e9) for begin, _, _ in stages] + [round(stages[-1][1] * 1e9), round(1e6 * 1e9)]
@@ -265,37 +264,41 @@ def test_over_all_spans_every_token_is_reported_once() -> None:
     assert sum(stamped.values()) == sum(len(each.timeline.content_ns) for each in results) > 5_000
 
 
-def test_a_ramp_and_a_grid_of_one_engine_agree() -> None:
+def test_a_ramp_and_a_grid_of_one_engine_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     """Within 5% at every rate both visited, with the default stages of 4 s and other requests; and with what is asked for."""
-    found = []
-    grid_plan = replace(PLAN, mode="grid", grid=(2.0, 4.0, 8.0), stage_s=60.0)
-    for seed, plan in enumerate((replace(PLAN, factor=2**0.25), grid_plan)):
-        results, stages = swept(plan, Random(seed))
+    found: list[dict[int, Throughput]] = []
+    monkeypatch.setitem(FACTORS, "gentle", 2**0.25)
+    grid = changed(SPEC, mode="grid", rates=(2.0, 4.0, 8.0), step=60.0)
+    for seed, spec in enumerate((SPEC, grid)):
+        results, stages = swept(spec, Random(seed))
         spans = [(rate, round(begin * 1e9), round(end * 1e9)) for begin, end, rate in stages]
-        delivered = deliveries(results, PLAN.slos, spans, (200.0, 100.0))
+        delivered = deliveries(results, SPEC.slos, spans, (200.0, 100.0))
         found.append(
             {round(span[0]): delivered.throughput(*span) for span in spans if round(span[0], 6) in (2.0, 4.0, 8.0)}
         )
-    ramp, grid = found
-    assert list(ramp) == list(grid) == [2, 4, 8]
+    of_ramp, of_grid = found
+    assert list(of_ramp) == list(of_grid) == [2, 4, 8]
     for rate in (2, 4, 8):
         for name in ("requests_per_s", "good_per_s", "prompt_tokens_per_s", "output_tokens_per_s"):
-            assert getattr(ramp[rate], name) == pytest.approx(getattr(grid[rate], name), rel=0.05)
-        assert grid[rate].output_tokens_per_s == pytest.approx(rate * 100, rel=0.05)
+            assert getattr(of_ramp[rate], name) == pytest.approx(getattr(of_grid[rate], name), rel=0.05)
+        assert of_grid[rate].output_tokens_per_s == pytest.approx(rate * 100, rel=0.05)
 
 
 @pytest.mark.parametrize("mode", ["gentle", "grid"])
-def test_every_figure_of_a_stage_is_recomputed_from_the_stamps(mode: Literal["gentle", "grid"]) -> None:
+def test_every_figure_of_a_stage_is_recomputed_from_the_stamps(
+    mode: Literal["gentle", "grid"], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With arrays of all stamps, dues and ends instead of requests; of a ramp to 16/s and of a grid that ends in overload."""
     threshold_s = 0.25 if mode == "gentle" else 100.0
-    slo = replace(PLAN.slos[0], threshold_s=threshold_s)
+    slo = replace(SPEC.slos[0], threshold_s=threshold_s)
     grid = (4.0, 8.0, 20.0) if mode == "grid" else ()
-    guards = replace(PLAN.guards, waiting=1e6, preemptions=1e6, kv_cache_ratio=2.0)
-    plan = replace(PLAN, slos=(slo,), mode=mode, max_rate=40.0, grid=grid, guards=guards)
-    results, stages = swept(plan, Random(3))
+    monkeypatch.setattr(stop_conditions, "_MAX_PREEMPTIONS", 1e6)
+    guard = GuardSpec(waiting=1e6).model_copy(update={"kv_cache": 2.0})
+    spec = changed(SPEC, slos=(slo,), mode=mode, max_rate=40.0, rates=grid, guard=guard)
+    results, stages = swept(spec, Random(3))
     spans: list[RatedSpan] = [(rate, round(begin * 1e9), round(end * 1e9)) for begin, end, rate in stages]
     spans[0] = (None, *spans[0][1:])
-    reported = deliveries(results, plan.slos, spans, (200.0, 100.0))
+    reported = deliveries(results, spec.slos, spans, (200.0, 100.0))
 
     due = np.array([each.timeline.intended_ns for each in results]) / 1e9
     first = np.array([each.timeline.first_ns or np.inf for each in results]) / 1e9

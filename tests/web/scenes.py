@@ -8,7 +8,7 @@ from random import Random
 from typing import Any, TypeVar
 
 from prober.config.target import Estimate
-from prober.features.capacity.sweep_progress import SweepProgress
+from prober.features.capacity.sweep_runner import SweepProgress
 from prober.features.diagnosis.advice import Advice
 from prober.features.diagnosis.diagnosis import Diagnosis
 from prober.features.diagnosis.mechanisms import Finding

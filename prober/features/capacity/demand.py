@@ -8,6 +8,7 @@ from typing import NamedTuple
 from prober.measure.engine_signals import PageReading
 
 WINDOW_S = 300.0
+QUERY_INTERVAL_S = 30.0
 MIN_COVERED_S = 60.0  # a rate over less is not stated
 STRAGGLERS_S = 10.0  # after a sweep: the engine counts its requests that were cut when it notices
 MIN_COVERED_RATIO = 0.9  # of the span of a rate: the rest is where totals must not be subtracted, such as at a restart

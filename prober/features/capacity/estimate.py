@@ -16,9 +16,8 @@ from prober.features.capacity.engine_fit import Fit, Prior
 from prober.features.capacity.fitting import fit
 from prober.features.capacity.knee import Step, knee
 from prober.features.capacity.replay import Background, RequestLengths, background
-from prober.features.capacity.request_record import RequestRecord
 from prober.features.capacity.shape_capacities import by_model, by_sum
-from prober.features.capacity.sweep_record import UNJUDGED, Phase, Record, Stage, observed, settled
+from prober.features.capacity.sweep_record import UNJUDGED, Phase, Record, RequestRecord, Stage, observed, settled
 from prober.measure.objective import Slo
 from prober.results.capacity import Capacity, RateEvents, Verdict, agreed, holds_at, undecided_events
 from prober.statistics.quantiles import probability_of_at_least

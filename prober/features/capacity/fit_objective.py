@@ -12,10 +12,9 @@ from math import exp, log
 
 import numpy as np
 
-from prober.features.capacity.engine_fit import Prior
+from prober.features.capacity.engine_fit import Prior, Structure
 from prober.features.capacity.observations import KINDS, TTFT, Array, Observations, neighbours
 from prober.features.capacity.replay import Scene, beginning
-from prober.features.capacity.structures import Structure
 from prober.features.capacity.sweep_record import Record
 from prober.simulation.serving import NO_LIMIT, Service
 

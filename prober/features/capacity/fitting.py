@@ -17,7 +17,7 @@ from random import Random
 
 import numpy as np
 
-from prober.features.capacity.engine_fit import Fit, Prior, Rival, Tail
+from prober.features.capacity.engine_fit import CHUNKED, STRUCTURES, Fit, Prior, Rival, Tail
 from prober.features.capacity.fit_objective import (
     BUDGET,
     PRIOR_SPREADS,
@@ -33,14 +33,12 @@ from prober.features.capacity.observations import (
     TTFT,
     Array,
     Observations,
+    calibrate,
     observations,
     ttfts_s,
 )
 from prober.features.capacity.replay import Background, Scene, background, build_scene
-from prober.features.capacity.request_record import RequestRecord
-from prober.features.capacity.structures import CHUNKED, STRUCTURES
-from prober.features.capacity.sweep_record import UNJUDGED, Record
-from prober.features.capacity.tail import calibrate
+from prober.features.capacity.sweep_record import UNJUDGED, Record, RequestRecord
 
 MIN_ANSWERS = 20
 MAX_REPLAYED, MAX_REPLAYED_BEFORE = 1_500, 3_000  # requests of the sweep, and of others before it

@@ -15,6 +15,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from prober.statistics.paired_test import student_quantile
+
 DAY_S, HOUR_S = 86_400, 3_600
 MAX_DAYS = 35  # of peaks: five weeks, since growth over longer times is rarely linear
 MIN_HOURS = 20  # with data, for the peak of a day to count: a partly observed day would look like growth
@@ -103,14 +105,14 @@ class Trend:
     @property
     def margin(self) -> float:
         """Half of the slope's interval."""
-        return student(self.level, self.freedom) * self.scatter / math.sqrt(self.spread)
+        return student_quantile(self.level, self.freedom) * self.scatter / math.sqrt(self.spread)
 
     def at(self, day: int) -> tuple[float, float, float]:
         """(lower, line, upper): expected peak of a day with its prediction interval."""
         count, mean_day, mean_peak = self.centres[day % self.cycle]
         line = mean_peak + self.slope * (day - mean_day)
         factor = math.sqrt(1 + 1 / count + (day - mean_day) ** 2 / self.spread)
-        half_width = student(self.level, self.freedom) * self.scatter * factor
+        half_width = student_quantile(self.level, self.freedom) * self.scatter * factor
         return line - half_width, line, line + half_width
 
 
@@ -168,27 +170,3 @@ def forecast(peaks: Mapping[int, float], capacity: tuple[float, float, float], u
         for bound in (bound for bound, reached in is_reached.items() if reached):
             first_s.setdefault(bound, float(day * DAY_S))
     return Forecast(first_s.get("earliest"), first_s.get("estimate"), first_s.get("latest"))
-
-
-def student(level: float, freedom: int) -> float:
-    """Two-sided quantile of Student's distribution: t with P(|T| ≤ t) = `level`, for integer degrees of freedom.
-
-    The finite series for θ = atan(t/√ν) (Abramowitz, Stegun, "Handbook of Mathematical Functions", 26.7.3 and 26.7.4), halved.
-    """
-    low, high = 0.0, math.pi / 2
-    while high - low > 1e-12:
-        angle = (low + high) / 2
-        low, high = (angle, high) if _within(angle, freedom) < level else (low, angle)
-    return math.tan(low) * math.sqrt(freedom)
-
-
-def _within(angle: float, freedom: int) -> float:
-    """P(|T| ≤ √ν·tan(angle))."""
-    odd = freedom % 2
-    cosine, total = math.cos(angle), 0.0
-    term = cosine if odd else 1.0
-    for step in range(2 + odd, freedom + 2, 2):
-        total += term
-        term *= cosine**2 * (step - 1) / step
-    total *= math.sin(angle)
-    return 2 / math.pi * (angle + total) if odd else total

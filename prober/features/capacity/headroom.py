@@ -4,6 +4,7 @@ A request of the traffic takes a share of the engine that depends on its prompt 
 is 1 − requests/s ÷ the capacity in requests of their present shape, and 1 ÷ (1 − free share) is the factor by which they can grow.
 """
 
+import asyncio
 import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -11,10 +12,10 @@ from dataclasses import dataclass, replace
 
 from prober.exposition.families import Registry
 from prober.features.capacity import series
-from prober.features.capacity.demand import WINDOW_S, Demand, DemandMeter, totals_of
-from prober.features.capacity.demand_query import DemandQuery
+from prober.features.capacity.demand import QUERY_INTERVAL_S, WINDOW_S, Demand, DemandMeter, totals_of
 from prober.features.capacity.forecast import Forecast, Load, Peaks, forecast, peaks_of
 from prober.measure.engine_signals import PageReading
+from prober.net.prometheus import QueryFailed, instant
 from prober.probing.observer import ObservedTarget, TargetObserver
 from prober.results.capacity import Capacity, ShapeCapacity, combined, headroom, pooled
 from prober.storage.saved_rows import SavedRows
@@ -90,7 +91,9 @@ class TargetDemand(TargetObserver):
         self.peaks: Peaks = monitor.saved_peaks(self.name) if before is None else before.peaks
         self._capacities: tuple[Capacity, ...] = () if before is None else before._capacities
         self._earlier: tuple[Capacity, ...] = () if before is None else before._earlier
-        self._query: DemandQuery | None = None
+        self._query: str | None = None  # PromQL
+        self._querying: asyncio.Task[None] | None = None
+        self._query_problem = ""  # that was logged
         self._forecast_day = -1
         self.readings: list[PageReading] = []
         self._is_gone = False
@@ -127,11 +130,12 @@ class TargetDemand(TargetObserver):
             return
         spec = self._observed.target.spec
         text = spec.sweep.demand_query if spec.sweep is not None else None
-        if text != (self._query.text if self._query is not None else None):
+        if text != self._query:
             self._stop_query()
             self._meter.change_source(is_queried=text is not None)
+            self._query, self._query_problem = text, ""
             if text is not None:
-                self._query = DemandQuery(self.name, text, lambda: self._monitor.prometheus_url, self.query_answered)
+                self._querying = asyncio.create_task(self._ask_repeatedly())
         if spec.url != self._url:
             self._url = spec.url
             self.show_capacity(())
@@ -170,8 +174,28 @@ class TargetDemand(TargetObserver):
             self._update(unix_s)
 
     async def queried(self) -> float | None:
-        """Requests per second by the last answer of `demand_query`; None without a query or an answer."""
-        return await self._query.ask() if self._query is not None else None
+        """Requests per second by `demand_query`; None without a query or an answer, which is logged."""
+        url, query = self._monitor.prometheus_url, self._query
+        if url is None or query is None:
+            return None
+        per_s, problem = None, ""
+        try:
+            per_s = await instant(url, query)
+            if per_s < 0:
+                per_s, problem = None, f"{query!r} gives {per_s:g}/s; there is no such demand"
+        except QueryFailed as unanswered:
+            problem = str(unanswered)
+        if problem and problem != self._query_problem:
+            log.warning("target=%s sweep.demand_query: the demand is not known: %s", self.name, problem)
+        elif problem != self._query_problem:
+            log.info("target=%s sweep.demand_query: the demand is known again", self.name)
+        self._query_problem = problem
+        return per_s
+
+    async def _ask_repeatedly(self) -> None:
+        while True:
+            self.query_answered(await self.queried())
+            await asyncio.sleep(QUERY_INTERVAL_S)
 
     def sweep_began(self) -> None:
         """A sweep starts: the engine's counters no longer show its users' demand alone."""
@@ -205,9 +229,9 @@ class TargetDemand(TargetObserver):
         self._stop_query()
 
     def _stop_query(self) -> None:
-        if self._query is not None:
-            self._query.stop()
-            self._query = None
+        if self._querying is not None:
+            self._querying.cancel()
+        self._query = self._querying = None
 
     def _update(self, unix_s: float) -> None:
         self._show()

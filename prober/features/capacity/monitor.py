@@ -7,14 +7,14 @@ from contextlib import suppress
 from functools import partial
 
 from prober.exposition.families import Registry
+from prober.features.capacity.actions import Refused, StartRequest, Trigger
 from prober.features.capacity.cron import Cron
 from prober.features.capacity.headroom import Headroom, TargetDemand
-from prober.features.capacity.quiet_times import QuietTimes
-from prober.features.capacity.refusal import Refused, StartRequest, Trigger
 from prober.features.capacity.sweep_job import SweepJob
-from prober.features.capacity.sweep_starts import SweepStarts
+from prober.features.capacity.sweep_pauses import SweepPauses
+from prober.features.capacity.sweep_runner import LEASE_LOST
 from prober.features.capacity.sweep_store import SweepArchive
-from prober.features.capacity.target_sweeps import SweepContext, TargetSweeps
+from prober.features.capacity.target_sweeps import TargetSweeps
 from prober.net.clock import Clock, Trust
 from prober.probing.event_log import EventLog
 from prober.probing.observer import ObservedTarget, OpenPage
@@ -51,33 +51,22 @@ class Sweeps:
         read_facts: ReadFacts = no_facts,
         instance: str = "",
     ) -> None:
-        self._archive = SweepArchive(store, clock.unix_s) if store is not None else None
-        self._context = SweepContext(
-            registry,
-            clock,
-            events,
-            headroom,
-            trust,
-            leadership or Alone(),
-            SweepStarts(store, clock),
-            QuietTimes(store, clock),
-            self._archive,
-            Cron(clock),
-            open_page,
-            read_facts,
-            instance,
-        )
+        self.registry, self.events, self.headroom, self.trust, self.clock = registry, events, headroom, trust, clock
+        self.open_page, self.read_facts, self.instance = open_page, read_facts, instance
+        self.leadership = leadership or Alone()
+        self.pauses, self.cron = SweepPauses(store, clock), Cron(clock)
+        self.archive = SweepArchive(store, clock.unix_s) if store is not None else None
         self._targets: dict[str, TargetSweeps] = {}
         self._running: TargetSweeps | None = None
         self._is_closing = False
         self._waiting: dict[TargetSweeps, StartRequest] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._to_recall: asyncio.Queue[TargetSweeps] = asyncio.Queue()
-        if self._archive is not None:
+        if self.archive is not None:
             supervisor = Supervisor(registry)
-            self._hold(supervisor.start("sweep_results", partial(self._recall_all, self._archive)))
-            self._hold(supervisor.start("sweep_results", partial(self._clean_up, self._archive)))
-        self._context.leadership.listen(self._lease_lost, self._lease_won)
+            self._hold(supervisor.start("sweep_results", partial(self._recall_all, self.archive)))
+            self._hold(supervisor.start("sweep_results", partial(self._clean_up, self.archive)))
+        self.leadership.listen(self._lease_lost, self._lease_won)
 
     def observe(self, observed: ObservedTarget) -> TargetSweeps:
         """Create the sweeps of one target, which `Headroom` must observe before.
@@ -90,7 +79,7 @@ class Sweeps:
         before = self._targets.pop(observed.name, None)
         if before is not None:
             before.leave("another target has its name")
-        target = TargetSweeps(self, self._context, observed, demand, before)
+        target = TargetSweeps(self, observed, demand, before)
         try:
             target.configured()
         except Exception:
@@ -130,7 +119,7 @@ class Sweeps:
             raise
         assert target.series is not None
         identity = uuid.uuid4().hex[:12]
-        job = SweepJob(target, target.series, self._context, identity, request)
+        job = SweepJob(target, target.series, identity, request)
         self._running = target
         self._hold(asyncio.create_task(self._run(job)))
         return identity
@@ -148,14 +137,14 @@ class Sweeps:
     async def close(self) -> None:
         """Cancel schedules and the sweep under way, and save the quiet times."""
         self._is_closing = True
-        self._context.cron.stop()
+        self.cron.stop()
         for target in self._targets.values():
             target.cancel_settling()
         for task in list(self._tasks):
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
-        await self._context.quiet_times.close()
+        await self.pauses.close()
 
     def _check_running(self, target: TargetSweeps, request: StartRequest) -> None:
         """Raises Refused if a sweep is under way; a scheduled one then waits for its end, unless it is of the same target."""
@@ -184,7 +173,7 @@ class Sweeps:
     def _lease_lost(self) -> None:
         """End the sweep under way at once, before another replica may start one."""
         if self._running is not None and self._running.runner is not None:
-            self._running.runner.lease_lost()
+            self._running.runner.stop(LEASE_LOST, "lease_lost")
 
     def _lease_won(self) -> None:
         """Start the sweeps that came due while no replica had the lease."""
@@ -207,8 +196,8 @@ class Sweeps:
 
     async def result(self, identity: str) -> Result | None:
         """The result with this id; None if there is none."""
-        if self._archive is not None:
-            await self._archive.listed.wait()
+        if self.archive is not None:
+            await self.archive.listed.wait()
         for target in self._chosen(None):
             if target.results.has(identity):
                 await target.results.read(lambda result: result.id == identity)
@@ -216,7 +205,7 @@ class Sweeps:
 
     def recall(self, target: TargetSweeps) -> None:
         """Let the target recall its earlier sweeps, one target after another: the disk is also needed by others."""
-        if self._archive is not None:
+        if self.archive is not None:
             self._to_recall.put_nowait(target)
 
     def _chosen(self, name: str | None) -> list[TargetSweeps]:

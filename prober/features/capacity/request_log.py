@@ -1,16 +1,34 @@
-"""Requests and page readings of a running sweep, and the record made from them."""
+"""Requests and page readings of a running sweep, what they show of the SLOs, and the record made from them."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from math import inf
+from itertools import islice
 from typing import Literal
 
 from prober.features.capacity.actions import OtherLoad
-from prober.features.capacity.request_record import RequestRecord
-from prober.features.capacity.sweep_plan import Plan
-from prober.features.capacity.sweep_record import Record, Stage, other_counts, other_load
+from prober.features.capacity.sweep_record import (
+    SETTLED_SHARE,
+    Phase,
+    Record,
+    RequestRecord,
+    Stage,
+    observed,
+    other_counts,
+    other_load,
+    settled,
+)
 from prober.measure.engine_signals import EngineSignals
+from prober.measure.objective import Slo
+from prober.statistics.sequential_test import ERROR, evidence, min_observations
 
+MAX_LOOK_BACK = 500  # requests among which the last judged ones are looked for
+# In-flight grows in any ramp while the first answers are written: it is judged over so long at least.
+MIN_GROWTH_S = 20.0
+MIN_COMPLETED_RATIO = 0.8  # of the arrivals
+MIN_EXCESS_SIGMAS = 4  # of the arrivals over the completions, in standard deviations of a Poisson count
+MAX_RATE_REPEATS = 3  # of the requests that show an objective at best: so long the highest rate is held for evidence
+CLEAR_ANSWERED_RATIO, CLEAR_THRESHOLD_SHARE = 0.8, 0.25
 Reading = tuple[float, EngineSignals]
 
 
@@ -25,6 +43,7 @@ class RequestLog:
     prompt_tokens, output_tokens: totals as requested
     """
 
+    slos: tuple[Slo, ...]
     requests: dict[str, RequestRecord] = field(default_factory=dict)
     open: dict[str, RequestRecord] = field(default_factory=dict)
     readings: list[Reading] = field(default_factory=list)
@@ -45,6 +64,62 @@ class RequestLog:
         """Add a request to the counts of a stage."""
         stage = self.stages[number]
         self.stages[number] = replace(stage, **{kind: getattr(stage, kind) + 1})
+
+    # -- judgement of the last stage
+
+    def latest_breaches(self, phase: Phase, count: int) -> list[bool]:
+        """The last `count` judged requests of this phase, latest first: True for a breach."""
+        latest: list[bool] = []
+        for request in islice(reversed(self.requests.values()), MAX_LOOK_BACK):
+            if self.stages[request.stage].phase != phase or len(latest) == count:
+                break
+            if request.breached or request.counted:
+                latest.append(request.breached)
+        return latest
+
+    def is_clear(self, stage: Stage, max_threshold_share: float) -> bool:
+        """True if nearly all requests of a stage are answered, far below every threshold, and none waits in the engine.
+
+        max_threshold_share: highest ratio of a latency to its threshold
+        """
+        waits = bool(self.readings and self.readings[-1][1].requests_waiting)
+        is_answered = stage.answered >= CLEAR_ANSWERED_RATIO * stage.sent
+        return not waits and is_answered and max_threshold_share < CLEAR_THRESHOLD_SHARE
+
+    def falls_behind(self, stage: Stage, at_s: float) -> bool:
+        """True if arrivals exceed completions by more than chance in the second half of a long stage.
+
+        Until the stage has lasted as long as 90% of its answers so far, its completions are those of a lower rate.
+        """
+        requests = self.requests.values()
+        of_stage = (request for request in requests if request.stage == stage.number)
+        durations_s = sorted((at_s if request.end_s is None else request.end_s) - request.at_s for request in of_stage)
+        settled_s = durations_s[round(SETTLED_SHARE * (len(durations_s) - 1))] if durations_s else 0.0
+        from_s = max((stage.began_s + at_s) / 2, stage.began_s + settled_s)
+        if at_s - from_s < MIN_GROWTH_S:
+            return False
+        arrived = sum(request.at_s >= from_s for request in requests)
+        completed = sum(request.end_s is not None and request.end_s >= from_s for request in requests)
+        is_excess = arrived - completed > MIN_EXCESS_SIGMAS * math.sqrt(arrived)
+        return is_excess and completed < MIN_COMPLETED_RATIO * arrived
+
+    def needs_more_events(self) -> bool:
+        """True until the events of the last stage show every SLO, or are several times as many as that needs at best."""
+        stage, requests = self.stages[-1], list(self.requests.values())
+        at_best = max(min_observations(float(slo.error_budget_ratio), ERROR) for slo in self.slos)
+        sent = settled(stage, requests, [request for request in requests if request.stage == stage.number])
+        if len(sent) >= MAX_RATE_REPEATS * at_best:
+            return False
+        for slo in self.slos:
+            valid = [request for request in sent if request.valid]
+            events = observed(
+                slo, [(*request.events.get(slo.name, (0, 0)), request.output_tokens) for request in valid]
+            )
+            if evidence(events, float(slo.error_budget_ratio)) != "holds":
+                return True
+        return False
+
+    # -- load of others
 
     def others_per_s(self) -> float:
         """Approximate background load, for stop conditions and the begin of a climb."""
@@ -67,10 +142,14 @@ class RequestLog:
             return OtherLoad(*load, "engine") if load is not None else None
         return OtherLoad(self.demand_per_s, self.demand_per_s, "prometheus") if self.demand_per_s is not None else None
 
-    def record(self, plan: Plan, *, reached: bool, cut: bool, until_stage: int | None = None) -> Record:
+    # -- the record
+
+    def record(
+        self, lengths: tuple[tuple[int, int], ...], *, reached: bool, cut: bool, until_stage: int | None = None
+    ) -> Record:
         """Record for an estimate, which later events do not change. until_stage: it and later ones are left out, None: none is"""
         stages = self.settled()[:until_stage]
-        until_s = self.stages[len(stages)].began_s if len(stages) < len(self.stages) else inf
+        until_s = self.stages[len(stages)].began_s if len(stages) < len(self.stages) else math.inf
         requests = tuple(
             replace(request)
             for request in sorted(self.requests.values(), key=lambda request: request.at_s)
@@ -78,7 +157,7 @@ class RequestLog:
         )
         readings = [*self.before, *self.modelled()] if self._continues_before else self.modelled()
         readings = tuple(reading for reading in readings if reading[0] < until_s)
-        return Record(plan.slos, requests, stages, readings, plan.lengths, reached, cut)
+        return Record(self.slos, requests, stages, readings, lengths, reached, cut)
 
     def settled(self) -> tuple[Stage, ...]:
         """The stages with their events and background load."""

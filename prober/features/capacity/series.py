@@ -3,7 +3,7 @@
 from typing import get_args
 
 from prober.exposition.families import counter, gauge
-from prober.features.capacity.refusal import RefusalReason
+from prober.features.capacity.actions import RefusalReason
 from prober.results.capacity import Verdict
 
 CAPACITY = gauge(

@@ -2,60 +2,19 @@
 
 import logging
 from collections.abc import Iterable
-from datetime import datetime
 
-from prober.config.sweep import SweepSpec
+from prober.config.sweep import WARM_UP, SweepSpec
 from prober.config.target import needs_of
-from prober.features.capacity.cron import MAX_LATENESS_S
-from prober.features.capacity.refusal import Refused, StartRequest
-from prober.features.capacity.sweep_plan import WARM_UP
+from prober.features.capacity.actions import Refused
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import TargetState
 from prober.net.prometheus import QueryFailed, firing
-from prober.probing.replicas import Leadership, claimed_as
 from prober.probing.target import Target
 from prober.workload.budget import BudgetDemand
-from prober.workload.schedule import zone
 
 # Alerts that a sweep ends: while they fire a sweep may start.
-CLOCKS_DIFFER_S = 1.0  # a schedule follows the wall clock, and a gap the monotonic one
 CAPACITY_ALERTS = frozenset({"LLMHeadroomLow", "LLMCapacityExhaustionForecast", "LLMSweepStale"})
 log = logging.getLogger(__name__)
-
-
-def check_lease(leadership: Leadership) -> None:
-    """Check that this replica holds the lease."""
-    if leadership.held() is None:
-        holder = leadership.holder or "nobody that is known"
-        raise Refused("no_lease", f"lease {leadership.where} is held by {holder}; only its holder sweeps")
-
-
-def check_claim(leadership: Leadership, key: str, request: StartRequest, unix_s: float) -> None:
-    """Check that no other replica started the due sweep. A claim from the far future, of a wrong clock, does not count.
-
-    key: of the target
-    """
-    if 0 < request.due_unix_s <= leadership.claimed(claimed_as(key)) <= unix_s + MAX_LATENESS_S:
-        raise Refused("no_lease", "another replica began the one that was due")
-
-
-def check_gap(spec: SweepSpec, request: StartRequest, last_start_s: float) -> None:
-    """Check that `min_gap` has passed. last_start_s: seconds since the last sweep started, infinite without one."""
-    if last_start_s < spec.min_gap - CLOCKS_DIFFER_S and request.trigger != "request":
-        raise Refused("min_gap", f"the last one began {last_start_s:.0f} s ago; min_gap is {spec.min_gap:g} s")
-
-
-def check_retry_after(left_s: float) -> None:
-    """Check that the target's Retry-After has passed. left_s: seconds until then."""
-    if left_s > 0:
-        raise Refused("retry_after", f"the target asks to be left alone for {left_s:.0f} s more (Retry-After)")
-
-
-def check_blackout(spec: SweepSpec, unix_s: float) -> None:
-    """Check that the time is in no blackout."""
-    at = datetime.fromtimestamp(unix_s, zone(spec.timezone))
-    if any(span.contains(at) for span in spec.blackout):
-        raise Refused("blackout", f"{at:%a %H:%M} is in sweep.blackout")
 
 
 def check_state(target: Target) -> None:
@@ -69,7 +28,8 @@ def check_state(target: Target) -> None:
 def check_budget(target: Target, spec: SweepSpec, needs: dict[str, BudgetDemand]) -> None:
     """Check that the daily budgets suffice for a warm-up and the scheduled probes. needs: of the probes, by budget."""
     prompt_tokens, output_tokens = spec.workload.mean_tokens()
-    amounts = target.amounts(round(WARM_UP * prompt_tokens), round(WARM_UP * output_tokens))
+    requests = WARM_UP.requests or 0
+    amounts = target.amounts(round(requests * prompt_tokens), round(requests * output_tokens))
     for kind, need in needs.items():
         spare, amount = target.budgets[kind].available(target.clock.now_ns(), need), amounts[kind]
         if spare < amount:

@@ -4,17 +4,25 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from prober.features.capacity.sweep_plan import Guards
+from prober.config.sweep import GuardSpec
 from prober.measure.engine_signals import COUNTER_SIGNALS, EngineHistogram, EngineSignals
 from prober.measure.objective import Slo, count_events
+from prober.measure.outcome import BAD
 from prober.measure.result import ProbeResult
+from prober.measure.timeline import format_duration
 
 EngineCondition = Literal[
     "waiting", "kv_usage", "preemptions", "production_ttft", "restarted", "replicas_changed", "engine_changed"
 ]
 VOID: frozenset[EngineCondition] = frozenset({"restarted", "replicas_changed", "engine_changed"})
 
-_PREEMPTIONS_S, _PRODUCTION_S = 2.0, 5.0
+FAILED_RATIO = 0.1  # of the requests of a stage, two at least
+LATE_RATIO, LATE_RESULTS = 0.1, 20  # of the last results, those that the prober itself made invalid
+TTFT_FACTOR = 3.0  # a TTFT above so many times its threshold ends the load
+WAITING_SHARE = 1.4  # of the TTFT threshold, which the wait in the engine's queue may last
+PAGE_LOST_S = 3.0  # without a reading where there were readings, as nothing is seen then
+_MAX_PREEMPTIONS, _PREEMPTIONS_S = 4.0, 2.0  # in so many seconds, more than before the sweep
+_PRODUCTION_SHARE, _PRODUCTION_S = 0.1, 5.0  # of others' requests in so many seconds, by the engine's own histogram
 _CAPACITY_TOLERANCE = 0.01  # of the KV cache: some engines compute it from a rounded share
 _MIN_BAD = 3  # requests of others, or probes; fewer are not judged
 _MAX_BAD_RATIO = 0.8  # limit for loose objectives, whose burn rate cannot exceed 1 / budget
@@ -26,8 +34,8 @@ class StopConditions:
     ttft_s: lowest TTFT threshold of the SLOs, None without one.
     """
 
-    def __init__(self, guards: Guards, ttft_s: float | None) -> None:
-        self._guards = guards
+    def __init__(self, guard: GuardSpec, ttft_s: float | None) -> None:
+        self._guard = guard
         self._ttft_s = ttft_s
         self._first: tuple[float, EngineSignals] | None = None
         self._recent: deque[tuple[float, EngineSignals]] = deque()
@@ -48,26 +56,23 @@ class StopConditions:
         signals: EngineSignals,
         total_per_s: float,
         own_ttfts: list[tuple[float, float]],
-        queue_factor: float = 1.0,
+        waiting_share: float = WAITING_SHARE,
     ) -> EngineCondition | None:
         """Judge the page read at `at_s`; return the condition that is met, or None.
 
         total_per_s: rate of all requests. own_ttfts: (time of first token, TTFT) of the sweep's requests.
-        queue_factor: on the queue that `waiting_share` allows
+        waiting_share: of the TTFT threshold, which the wait in the queue may last
         """
         self._first = self._first or (at_s, signals)
         self._recent.append((at_s, signals))
         while len(self._recent) > 2 and self._recent[1][0] <= at_s - _PRODUCTION_S:
             self._recent.popleft()
-        if self._waits(signals, queue_factor * total_per_s):
+        if self._waits(signals, total_per_s, waiting_share):
             return "waiting"
-        if (
-            signals.kv_cache_usage_ratio_max is not None
-            and signals.kv_cache_usage_ratio_max > self._guards.kv_cache_ratio
-        ):
+        if signals.kv_cache_usage_ratio_max is not None and signals.kv_cache_usage_ratio_max > self._guard.kv_cache:
             return "kv_usage"
         rate = self._preemptions_per_s(_PREEMPTIONS_S)
-        if rate is not None and (rate - (self._before_per_s or 0.0)) * _PREEMPTIONS_S > self._guards.preemptions:
+        if rate is not None and (rate - (self._before_per_s or 0.0)) * _PREEMPTIONS_S > _MAX_PREEMPTIONS:
             return "preemptions"
         return "production_ttft" if self._others_slow(own_ttfts) else None
 
@@ -90,15 +95,15 @@ class StopConditions:
                 return "restarted", f"{name} was {was:g}, is {value:g}"
         return ("engine_changed", "other flags, model or version") if now.info != before.info else None
 
-    def _waits(self, signals: EngineSignals, total_per_s: float) -> bool:
+    def _waits(self, signals: EngineSignals, total_per_s: float, waiting_share: float) -> bool:
         if signals.requests_waiting is None:
             return False
-        if self._guards.waiting is not None:
-            return signals.requests_waiting > self._guards.waiting
+        if self._guard.waiting is not None:
+            return signals.requests_waiting > self._guard.waiting
         if self._ttft_s is None:
             return False
         # Little's law: a request that joins a queue of W requests served at rate λ waits W / λ.
-        return signals.requests_waiting > max(4.0, self._guards.waiting_share * self._ttft_s * total_per_s)
+        return signals.requests_waiting > max(4.0, waiting_share * self._ttft_s * total_per_s)
 
     def _preemptions_per_s(self, span_s: float | None) -> float | None:
         known = [(at, n) for at, s in self._recent if (n := s.preemptions_total) is not None]
@@ -112,7 +117,7 @@ class StopConditions:
         return gained / (span_s or known[-1][0] - known[0][0])
 
     def _others_slow(self, own_ttfts: list[tuple[float, float]]) -> bool:
-        limit_s = self._guards.production_ttft_s
+        limit_s = self._guard.production_ttft
         known = [(at, s.ttft_seconds) for at, s in self._recent if s.ttft_seconds is not None]
         if limit_s is None or len(known) < 2:
             return False
@@ -123,7 +128,7 @@ class StopConditions:
         own = [ttft for at, ttft in own_ttfts if at > begin]
         came = now.counts[-1] - before.counts[-1] - len(own)
         slow = _above(now, bound) - _above(before, bound) - sum(ttft > bound for ttft in own)
-        return slow >= _MIN_BAD and slow > self._guards.production_share * came
+        return slow >= _MIN_BAD and slow > _PRODUCTION_SHARE * came
 
 
 def _above(histogram: EngineHistogram, bound: float) -> float:
@@ -138,3 +143,66 @@ def burns(probes: Sequence[ProbeResult], slos: Iterable[Slo], rate: float) -> bo
         if bad >= _MIN_BAD and bad > min(rate * float(slo.error_budget_ratio), _MAX_BAD_RATIO) * total:
             return True
     return False
+
+
+class LoadGuard:
+    """Stops a load at once when it harms the requests beside it, by the thresholds of sweeps. Times in seconds of one clock.
+
+    An overload is there to be measured, so it is no harm that requests wait: the queue may be worth as many TTFT thresholds as a
+    request may take at most.
+
+    ttft_s: TTFT threshold of the requests beside the load
+    rate_per_s: of all requests
+    harm: why the load must end, "" if it may go on
+    """
+
+    def __init__(self, ttft_s: float, rate_per_s: float) -> None:
+        self._ttft_s, self._rate_per_s = ttft_s, rate_per_s
+        self._conditions = StopConditions(GuardSpec(), ttft_s)
+        self._late: deque[bool] = deque(maxlen=LATE_RESULTS)
+        self._ended = self._failed = 0
+        self._is_sending = False
+        self.harm = ""
+
+    def began(self) -> None:
+        """Mark the start of the load; pages read earlier are the baseline."""
+        self._is_sending = True
+        self._conditions.began()
+
+    def result(self, result: ProbeResult) -> None:
+        """Judge a request that ended, of the load or beside it."""
+        if not self._is_sending:
+            return
+        failed = result.outcome in BAD
+        self._ended += 1
+        self._failed += failed
+        self._late.append(result.has_prober_fault)
+        late = sum(self._late)
+        if self._failed > 1 and self._failed > FAILED_RATIO * self._ended and failed:
+            self._end(f"{self._failed} of {self._ended} requests failed, the last with {result.outcome.value}")
+        elif late > 2 and late > LATE_RATIO * len(self._late):
+            self._end(f"the prober was late in {late} of the last {len(self._late)} requests")
+
+    def waited(self, ttft_s: float) -> None:
+        """Judge the TTFT of a request beside the load, or its wait so far."""
+        if ttft_s > TTFT_FACTOR * self._ttft_s:
+            self._end(f"a TTFT of {format_duration(ttft_s)} or more, over {TTFT_FACTOR:g} times the threshold")
+
+    def page(self, at_s: float, signals: EngineSignals) -> None:
+        """Judge a reading of the engine's page."""
+        change = self._conditions.change(signals)
+        condition = self._conditions.reading(at_s, signals, self._rate_per_s, [], TTFT_FACTOR)
+        if change is not None:
+            self._end(f"the engine's page shows {change[0].replace('_', ' ')}: {change[1]}")
+        elif condition is not None:
+            self._end(f"the engine's page shows too much {condition.replace('_', ' ')}")
+
+    def tick(self, at_s: float) -> None:
+        """Check that a page that was readable still is."""
+        read_s = self._conditions.last_s
+        if read_s is not None and at_s - read_s > PAGE_LOST_S:
+            self._end(f"no reading of the engine's page for {at_s - read_s:.1f} s")
+
+    def _end(self, harm: str) -> None:
+        if self._is_sending and not self.harm:
+            self.harm = harm

@@ -2,7 +2,7 @@
 
 It is fed with events, and `action` says what to do now; a driver compares it with the previous one after each call:
 
-    sweep = Sweep(plan, at_s=now())
+    sweep = Sweep(spec, at_s=now())
     while not isinstance(action := sweep.action, Finished):
         if isinstance(action, Run): ...     # send at action.rate_per_s, open loop, Poisson, however the answers end
         else:                               # Estimate: send nothing more, cut the requests in flight, then
@@ -20,40 +20,46 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
 
-from prober.features.capacity.actions import UNREACHED, Action, Estimate, Finished, Reason, Run
+from prober.config.sweep import WARM_UP, SweepSpec
+from prober.config.target import BudgetSpec
+from prober.features.capacity.actions import UNREACHED, Action, Estimate, Finished, LimitReason, Reason, Run
 from prober.features.capacity.request_log import RequestLog
-from prober.features.capacity.request_record import RequestRecord
-from prober.features.capacity.stage_evidence import (
-    exceeds_objective,
-    falls_behind,
-    is_clear,
-    latest_breaches,
-    needs_more_events,
+from prober.features.capacity.stop_conditions import (
+    FAILED_RATIO,
+    LATE_RATIO,
+    LATE_RESULTS,
+    PAGE_LOST_S,
+    TTFT_FACTOR,
+    VOID,
+    WAITING_SHARE,
+    StopConditions,
 )
-from prober.features.capacity.stop_conditions import VOID, StopConditions
-from prober.features.capacity.sweep_plan import LimitReason, Plan
-from prober.features.capacity.sweep_record import UNJUDGED, Phase, Record, Stage
+from prober.features.capacity.sweep_record import UNJUDGED, Phase, RequestRecord, Stage
 from prober.measure.engine_signals import EngineSignals
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
+from prober.measure.warmup import WarmUpLength
 from prober.results.capacity import Capacity, binding, words
 from prober.results.refused_requests import MAX_REFUSED_RATIO, RefusedRequests, refused_requests
 from prober.results.stop_reason import BEFORE, ending
+from prober.statistics.quantiles import probability_of_at_least
 from prober.statistics.sequential_test import Observations, evidence
 
 # Sending ends when half of the last judged requests breach. Of a grid more are judged: one burst does not end it.
 JUDGED_REQUESTS, JUDGED_REQUESTS_GRID = 8, 32
 MIN_BREACHES = 2  # of a stage
+# A ramp ends at breaches that chance explains with less than this probability. It is asked at each stage, and each adds evidence.
+MAX_CHANCE, MAX_CHANCE_WITHOUT_PAGE, MAX_CHANCE_GRID = 0.02, 0.05, 1e-3
 # Readings that show another engine, or one of another size, void a sweep. A single one is left out: a page that gathers several
 # engines may lose one for a moment.
 VOID_READINGS = 2
 QUIET_REQUESTS = 2  # in flight that load the engine next to nothing
 PAGE_S, PAGE_NEAR_S = 0.5, 0.1  # between readings of the page; close to the knee
 GENTLE_REQUESTS, GENTLE_BREACHES = 12, 2
+GENTLE_SHARE = 0.7  # of a threshold
 # Gentle: factor on the queue that ends it, and answers that it needs to show anything. Until then it stays at its rate, and a queue
 # that may be of other load does not end it.
 GENTLE_QUEUE, GENTLE_ANSWERS = 0.25, 25
-LATE_RESULTS = 20  # by which the prober's own lateness is judged
 OWN_TTFT_S = 10.0  # how far back the sweep's own first tokens are taken out of the engine's histogram
 # Without a model nothing corrects the knee that short stages show too high: after the ramp, a slower climb from below. Where the
 # fractions of the ramp have shown a knee, it begins nearer to it.
@@ -63,21 +69,47 @@ CLIMB_AFTER: frozenset[Reason] = frozenset({"knee_passed", "breaching", "waiting
 MIN_REST_S, MAX_REST_S = 3.0, 20.0  # between ramp and climb, until next to nothing is in flight
 
 
-class Sweep:
-    """State machine of a sweep, used as the module's docstring shows. `action` is what to do now."""
+def used_share(
+    spec: SweepSpec, budget: BudgetSpec | None, requests: int, prompt_tokens: int, output_tokens: int
+) -> tuple[float, LimitReason]:
+    """The highest share of a limit that so many requests and tokens use, 0 without limits, and the reason it ends a sweep for."""
+    limits, dollars = spec.limits, budget.dollars(prompt_tokens, output_tokens) if budget is not None else 0.0
+    shares: dict[LimitReason, float] = {
+        "request_budget": requests / limits.requests if limits.requests else 0.0,
+        "token_budget": (prompt_tokens + output_tokens) / limits.tokens if limits.tokens else 0.0,
+        "cost_budget": dollars / limits.cost if limits.cost else 0.0,
+    }
+    limit = max(shares, key=lambda reason: shares[reason])
+    return shares[limit], limit
 
-    def __init__(self, plan: Plan, at_s: float) -> None:
-        """A sweep that begins at `at_s` with its warm-up, or with its first stage if the plan has none."""
-        self._plan = plan
-        thresholds = [slo.threshold_s for slo in plan.slos if slo.signal in ("ttft", "ttft_answer") and slo.threshold_s]
+
+class Sweep:
+    """State machine of a sweep, used as the module's docstring shows. `action` is what to do now.
+
+    warm_up: requests answered before the first stage, whose latencies do not count
+    lengths: (prompt, output) tokens of some thousand draws of the workload: the knee rests on the longest, which a short sweep
+        seldom sends; empty: those that were sent
+    budget: of the target, which has the prices for a limit in dollars
+    """
+
+    def __init__(
+        self,
+        spec: SweepSpec,
+        at_s: float,
+        warm_up: WarmUpLength = WARM_UP,
+        lengths: tuple[tuple[int, int], ...] = (),
+        budget: BudgetSpec | None = None,
+    ) -> None:
+        self._spec, self._warm_up, self._lengths, self._budget = spec, warm_up, lengths, budget
+        thresholds = [slo.threshold_s for slo in spec.slos if slo.signal in ("ttft", "ttft_answer") and slo.threshold_s]
         self._ttft_s = min(thresholds, default=None)
-        self._is_judged_by_first_token = all(slo.signal == "ttft" for slo in plan.slos)
-        self._stop_conditions = StopConditions(plan.guards, self._ttft_s)
+        self._is_judged_by_first_token = all(slo.signal == "ttft" for slo in spec.slos)
+        self._stop_conditions = StopConditions(spec.guard, self._ttft_s)
         self._began_s = at_s
-        self._log = RequestLog()
+        self._log = RequestLog(spec.slos)
         self._breached: dict[int, int] = {}  # requests by stage
         self._ended: list[tuple[int, ProbeResult]] = []  # with their stage
-        self._judged_requests = JUDGED_REQUESTS_GRID if plan.mode == "grid" else JUDGED_REQUESTS
+        self._judged_requests = JUDGED_REQUESTS_GRID if spec.mode == "grid" else JUDGED_REQUESTS
         self._changed_readings = 0
         # (stage, whether the prober was late) by process that sends, so that many others do not hide a late one.
         self._late: dict[int, deque[tuple[int, bool]]] = {}
@@ -85,9 +117,8 @@ class Sweep:
         self._threshold_shares: deque[float] = deque(maxlen=GENTLE_REQUESTS)
         self._climb_from_per_s: float | None = None  # where the climb began, or begins after the rest
         self._capacities: tuple[Capacity, ...] = ()
-        phase: Phase = "warm_up" if plan.warm_up != 0 else "grid" if plan.mode == "grid" else "ramp"
-        rate_per_s = plan.min_rate if plan.warm_up != 0 else plan.rate(0) or plan.min_rate
-        self._action: Action = self._begin(phase, rate_per_s, at_s)
+        ramp: Phase = "grid" if spec.mode == "grid" else "ramp"
+        self._action: Action = self._begin(ramp if warm_up.is_over(0, 0.0) else "warm_up", spec.lowest_rate, at_s)
 
     # -- events
 
@@ -98,8 +129,9 @@ class Sweep:
             return
         record = RequestRecord(at_s, prompt_tokens, output_tokens, self._action.stage, known_s=at_s)
         log.sent(request_id, record)
-        share, limit = self._plan.limits.used(len(log.requests), log.prompt_tokens, log.output_tokens)
-        if len(log.open) >= self._plan.guards.max_in_flight:
+        requests = len(log.requests)
+        share, limit = used_share(self._spec, self._budget, requests, log.prompt_tokens, log.output_tokens)
+        if len(log.open) >= self._spec.max_in_flight:
             self._end_sending("saturated", at_s, f"{len(log.open)} requests in flight")
         elif share >= 1:
             self.limit_reached(limit, at_s)
@@ -115,18 +147,18 @@ class Sweep:
         request = self._log.open.get(request_id)
         if request is None or request.first_s is not None:
             return
-        request.first_token(at_s, self._plan.slos)
+        request.first_token(at_s, self._spec.slos)
         self._judge(request, at_s, is_final=self._is_judged_by_first_token)
 
     def result(self, result: ProbeResult, at_s: float) -> None:
         """A request ended; shed requests too, whether or not they were `sent`."""
-        log, guards = self._log, self._plan.guards
+        log = self._log
         if result.request_id not in log.requests and result.outcome is Outcome.SHED:
             self._end_sending("saturated", at_s, "a request was shed at the in-flight cap")
         request = log.open.pop(result.request_id, None)
         if request is None or not isinstance(self._action, Run):
             return  # requests that were cut at the end of the sending are no further evidence
-        request.finished(result, at_s, self._plan.slos)
+        request.finished(result, at_s, self._spec.slos)
         is_refused = result.outcome is Outcome.REJECTED
         if request.valid or is_refused:
             log.count(request.stage, "failed" if request.failed else "refused" if is_refused else "answered")
@@ -135,14 +167,14 @@ class Sweep:
         judged = self._late.setdefault(result.worker, deque(maxlen=LATE_RESULTS))
         judged.append((request.stage, result.has_prober_fault))
         late, stage = [number for number, is_late in judged if is_late], log.stages[request.stage]
-        if len(late) > 2 and len(late) > guards.late_ratio * len(judged):
+        if len(late) > 2 and len(late) > LATE_RATIO * len(judged):
             self._first_late_stage = min(late)
             source = f" of worker {result.worker}" if result.worker else ""
             first = log.stages[self._first_late_stage]
             is_first = all(before.phase in UNJUDGED for before in log.stages[: first.number])
             rest = "" if is_first else f"; what was sent before {first.phase} {first.rate_per_s:.3g}/s counts"
             self._end_sending("prober_late", at_s, f"{len(late)} of the last {len(judged)} results{source}{rest}")
-        elif stage.failed > 1 and stage.failed > guards.failed_ratio * stage.sent:
+        elif stage.failed > 1 and stage.failed > FAILED_RATIO * stage.sent:
             reason: Reason = "smoke_failed" if stage.phase == "warm_up" and not stage.answered else "failed"
             self._end_sending(reason, at_s, f"{stage.failed} of {stage.sent}: {result.outcome.value}: {result.detail}")
         elif is_refused and (self._refuses_too_many() if stage.phase != "warm_up" else not stage.answered):
@@ -167,10 +199,14 @@ class Sweep:
             for request in log.requests.values()
             if request.first_s and request.first_s > at_s - OWN_TTFT_S
         ]
-        factor = GENTLE_QUEUE if self._plan.mode == "gentle" and self._has_answers() else 1.0
-        condition = self._stop_conditions.reading(at_s, signals, rate_per_s + log.others_per_s(), own_ttfts, factor)
-        may_end = condition == "production_ttft" or self._may_harm_others()
-        if condition is not None and isinstance(self._action, Run) and may_end:
+        is_gentle = self._spec.mode == "gentle"
+        share = WAITING_SHARE * GENTLE_QUEUE if is_gentle and self._has_answers() else WAITING_SHARE
+        condition = self._stop_conditions.reading(at_s, signals, rate_per_s + log.others_per_s(), own_ttfts, share)
+        if condition is None or not isinstance(self._action, Run):
+            return
+        # The engine's queue and cache end it if it is gentle, or not known to be the only load.
+        others = log.others() if not is_gentle and condition != "production_ttft" else None
+        if others is None or others.least_per_s > 0:
             self._end_sending(condition, at_s, "the engine's page says so")
 
     def before(self, readings: Iterable[tuple[float, EngineSignals]]) -> None:
@@ -181,29 +217,21 @@ class Sweep:
         """Set the background load before the sweep from another source; used where the page does not count requests."""
         self._log.demand_per_s = per_s
 
-    def stop(self, why: str, at_s: float) -> None:
-        """End the sweep for a reason from outside: an alert, a burn rate, a person."""
-        self._end_sending("guard", at_s, why)
-
-    def lease_lost(self, at_s: float) -> None:
-        """End the sweep, as another prober may hold the lease from now on."""
-        self._end_sending("lease_lost", at_s, "another prober may sweep now")
-
-    def retry_after(self, at_s: float, seconds: float) -> None:
-        """End the sweep: the target asks for a pause of `seconds`."""
-        self._end_sending("retry_after", at_s, f"{seconds:g} s")
+    def stop(self, why: str, at_s: float, reason: Reason = "guard") -> None:
+        """End the sweep for a reason from outside: an alert, a burn rate, a person; `lease_lost`, or `retry_after`."""
+        self._end_sending(reason, at_s, why)
 
     def tick(self, at_s: float) -> None:
         """Advance the time: end stages, and count overdue requests as breaches."""
         if not isinstance(self._action, Run):
             return
         for request in list(self._log.open.values()):
-            if request.check_overdue(at_s, self._plan.slos):
+            if request.check_overdue(at_s, self._spec.slos):
                 self._judge(request, at_s, is_final=False)
-        limit_s, read_s = self._plan.limits.time_s, self._stop_conditions.last_s
-        if limit_s is not None and at_s - self._began_s >= limit_s:
+        limit_s, read_s = self._spec.limits.time, self._stop_conditions.last_s
+        if at_s - self._began_s >= limit_s:
             self._end_sending("time_budget", at_s, f"{limit_s:g} s")
-        elif read_s is not None and at_s - max(read_s, self._log.stages[-1].began_s) > self._plan.guards.page_lost_s:
+        elif read_s is not None and at_s - max(read_s, self._log.stages[-1].began_s) > PAGE_LOST_S:
             self._end_sending("page_lost", at_s, f"no reading for {at_s - read_s:.1f} s")
         if isinstance(self._action, Run):
             self._end_stage(self._action, at_s)
@@ -260,11 +288,6 @@ class Sweep:
 
     # -- requests
 
-    def _may_harm_others(self) -> bool:
-        """True if the engine's queue and cache can end the sweep: if it is gentle, or not known to be the only load."""
-        others = self._log.others() if self._plan.mode != "gentle" else None
-        return others is None or others.least_per_s > 0
-
     def _refuses_too_many(self) -> bool:
         """True if the evidence shows that too many requests are refused."""
         stages = [stage for stage in self._log.stages if stage.phase != "warm_up"]
@@ -284,27 +307,35 @@ class Sweep:
             return
         # Late answers of a ramp do not count against the climb.
         is_current = stage.phase == self._log.stages[-1].phase
-        if not request.breached and (request.failed or any(request.breaches(slo) for slo in self._plan.slos)):
+        if not request.breached and (request.failed or any(request.breaches(slo) for slo in self._spec.slos)):
             request.breached = True
             self._breached[request.stage] = self._breached.get(request.stage, 0) + 1
         if is_final and not request.counted:
-            self._threshold_shares.append(request.max_threshold_share(at_s, self._plan.slos))
+            self._threshold_shares.append(request.max_threshold_share(at_s, self._spec.slos))
             request.counted = True
         ttft_s = request.waited_s(at_s)
-        if self._ttft_s and not request.failed and ttft_s > self._plan.guards.ttft_factor * self._ttft_s:
+        if self._ttft_s and not request.failed and ttft_s > TTFT_FACTOR * self._ttft_s:
             self._end_sending("slow", at_s, f"a TTFT of {ttft_s:.3g} s or more")
         if is_current:
             self._check_breaches(stage, at_s)
 
     def _check_breaches(self, stage: Stage, at_s: float) -> None:
         """End the sending after enough breaches, or the ramp where a climb follows."""
-        latest = latest_breaches(self._log, stage.phase, self._judged_requests)
+        latest = self._log.latest_breaches(stage.phase, self._judged_requests)
         breached = self._breached.get(stage.number, 0)
         if 2 * sum(latest) >= self._judged_requests:
             self._end_sending("breaching", at_s, f"{sum(latest)} of the last {len(latest)} requests")
             return
         is_judged = stage.phase in ("ramp", "climb", "grid") and breached >= MIN_BREACHES
-        if not is_judged or not exceeds_objective(self._plan, self._log, stage, breached):
+        if not is_judged:
+            return
+        # An objective allows a few breaches in hundreds, and some targets breach a little at any rate (prompts of very different
+        # lengths). A gentle sweep stops at any breach.
+        max_chance = MAX_CHANCE if self._log.readings else MAX_CHANCE_WITHOUT_PAGE
+        max_chance = MAX_CHANCE_GRID if stage.phase == "grid" else max_chance
+        budget_ratio = min(float(slo.error_budget_ratio) for slo in self._spec.slos)
+        is_chance = probability_of_at_least(breached, stage.sent, budget_ratio) >= max_chance
+        if is_chance and self._spec.mode != "gentle":
             return
         if isinstance(self._action, Run) and self._may_climb() and not self._log.modelled():
             self._log.stages[-1] = replace(self._log.stages[-1], ended_s=at_s)
@@ -324,82 +355,78 @@ class Sweep:
 
     def _end_stage(self, run: Run, at_s: float) -> None:
         """Begin the next stage, or end the sending, if this one has lasted long enough."""
-        plan, stage = self._plan, self._log.stages[run.stage]
+        spec, stage = self._spec, self._log.stages[run.stage]
         lasted_s = at_s - stage.began_s
         self._log.stages[run.stage] = replace(stage, ended_s=at_s)
         if run.phase == "warm_up":
             self._end_warm_up(lasted_s, at_s)
         elif (is_near := self._is_near_threshold(at_s)) and self._has_answers():
-            self._end_sending("near_threshold", at_s, f"{plan.gentle_share:.0%} of a threshold")
-        elif falls_behind(self._log, stage, at_s):
+            self._end_sending("near_threshold", at_s, f"{GENTLE_SHARE:.0%} of a threshold")
+        elif self._log.falls_behind(stage, at_s):
             self._end_sending("saturated", at_s, "completions fall behind arrivals")
         elif run.phase in ("rest", "climb"):
             self._climb(run, lasted_s, at_s)
-        elif not is_near and (
-            lasted_s >= plan.stage_length_s or self._may_end_early(stage, lasted_s, plan.stage_length_s)
-        ):
+        elif not is_near and (lasted_s >= spec.stage_s or self._may_end_early(stage, lasted_s, spec.stage_s)):
             self._advance(at_s)
 
     def _end_warm_up(self, lasted_s: float, at_s: float) -> None:
-        plan, log = self._plan, self._log
+        warm_up, log = self._warm_up, self._log
         answered = sum(request.is_answered for request in log.requests.values())
         waiting = sum(request.first_s is None for request in log.open.values())
-        if lasted_s >= plan.warm_up_s and not answered:
+        is_over = warm_up.seconds is not None and lasted_s >= warm_up.seconds
+        if is_over and not answered:
             self._end_sending("smoke_failed", at_s, f"no answer within {lasted_s:.0f} s")
-        elif lasted_s >= plan.warm_up_s or (
-            plan.warm_up is not None and answered >= plan.warm_up and waiting <= QUIET_REQUESTS
-        ):
+        elif is_over or (warm_up.requests is not None and answered >= warm_up.requests and waiting <= QUIET_REQUESTS):
             self._advance(at_s)
 
     def _may_climb(self) -> bool:
         """True if an adaptive sweep has only ramped so far."""
         is_ramp = self._log.stages[-1].phase == "ramp" and self._climb_from_per_s is None
-        return is_ramp and self._plan.mode == "adaptive"
+        return is_ramp and self._spec.mode == "adaptive"
 
     def _rest(self, climb_from_per_s: float, at_s: float) -> None:
         """Rest before a climb."""
-        self._climb_from_per_s = max(self._plan.min_rate, climb_from_per_s)
-        self._action = self._begin("rest", self._plan.min_rate, at_s)
+        self._climb_from_per_s = max(self._spec.min_rate, climb_from_per_s)
+        self._action = self._begin("rest", self._spec.min_rate, at_s)
 
     def _climb(self, run: Run, lasted_s: float, at_s: float) -> None:
         """Climb after the ramp, where no model explains it: from below the ramp's end, once the target is quiet."""
-        plan = self._plan
+        spec = self._spec
         if run.phase == "rest":
             if lasted_s >= MIN_REST_S and (lasted_s >= MAX_REST_S or len(self._log.open) <= QUIET_REQUESTS):
-                self._action = self._begin("climb", self._climb_from_per_s or plan.min_rate, at_s)
+                self._action = self._begin("climb", self._climb_from_per_s or spec.min_rate, at_s)
         elif lasted_s >= CLIMB_STAGE_S or self._may_end_early(self._log.stages[run.stage], lasted_s, CLIMB_STAGE_S):
-            if run.rate_per_s < plan.max_rate:
-                self._action = self._begin("climb", min(run.rate_per_s * CLIMB_FACTOR, plan.max_rate), at_s)
+            if run.rate_per_s < spec.max_rate:
+                self._action = self._begin("climb", min(run.rate_per_s * CLIMB_FACTOR, spec.max_rate), at_s)
             else:
                 self._end_at_max_rate(at_s)
 
     def _advance(self, at_s: float) -> None:
         """Begin the next stage of the plan."""
-        rate_per_s = self._plan.rate(sum(stage.phase in ("ramp", "grid") for stage in self._log.stages))
+        rate_per_s = self._spec.rate(sum(stage.phase in ("ramp", "grid") for stage in self._log.stages))
         if rate_per_s is None:
             self._end_at_max_rate(at_s)
         else:
-            self._action = self._begin("grid" if self._plan.mode == "grid" else "ramp", rate_per_s, at_s)
+            self._action = self._begin("grid" if self._spec.mode == "grid" else "ramp", rate_per_s, at_s)
 
     def _end_at_max_rate(self, at_s: float) -> None:
         """End the sending, unless an adaptive sweep may still show an SLO by more events at the highest rate."""
-        if self._plan.mode != "adaptive" or not needs_more_events(self._plan, self._log):
+        if self._spec.mode != "adaptive" or not self._log.needs_more_events():
             self._end_sending("highest_rate", at_s, f"{self._log.stages[-1].rate_per_s:g}/s")
 
     def _may_end_early(self, stage: Stage, lasted_s: float, length_s: float) -> bool:
         """True if half a stage of a ramp or climb is enough."""
         if stage.phase == "grid" or lasted_s < length_s / 2 or stage.sent < JUDGED_REQUESTS:
             return False
-        return is_clear(self._log, stage, max(self._threshold_shares, default=1.0))
+        return self._log.is_clear(stage, max(self._threshold_shares, default=1.0))
 
     def _is_near_threshold(self, at_s: float) -> bool:
         """Gentle: whether two of the last dozen judged requests, or of those that wait, reach the plan's share of a threshold."""
-        plan = self._plan
-        if plan.mode != "gentle":
+        if self._spec.mode != "gentle":
             return False
         waiting = [request for request in self._log.open.values() if not request.counted]
-        shares = [*self._threshold_shares, *(request.max_threshold_share(at_s, plan.slos) for request in waiting)]
-        return sum(share >= plan.gentle_share for share in shares) >= GENTLE_BREACHES
+        shares = [*self._threshold_shares, *(request.max_threshold_share(at_s, self._spec.slos) for request in waiting)]
+        return sum(share >= GENTLE_SHARE for share in shares) >= GENTLE_BREACHES
 
     def _has_answers(self) -> bool:
         """True if there are enough answers for a model of the engine."""
@@ -418,18 +445,15 @@ class Sweep:
             if self._refused().is_too_many:
                 self._finish(reason, detail)
             elif reason == "smoke_failed":
-                self._capacities = tuple(Capacity(slo.name, "not_enough_data") for slo in self._plan.slos)
+                self._capacities = tuple(Capacity(slo.name, "not_enough_data") for slo in self._spec.slos)
                 self._finish(reason, detail)
             elif reason in UNREACHED and self._capacities and self._action.phase in ("rest", "climb"):
                 self._finish(reason, detail)  # the climb was cut short: the ramp's estimate stands
             else:
-                self._action = Estimate(reason, detail, self._record(reason))
-
-    def _record(self, reason: Reason) -> Record:
-        """The input of the estimate. A gentle sweep ends before the binding limit may have shown."""
-        cut = reason in UNREACHED
-        reached = not cut and self._plan.mode != "gentle"
-        return self._log.record(self._plan, reached=reached, cut=cut, until_stage=self._first_late_stage)
+                cut = reason in UNREACHED
+                reached = not cut and self._spec.mode != "gentle"  # which ends before the binding limit may have shown
+                record = self._log.record(self._lengths, reached=reached, cut=cut, until_stage=self._first_late_stage)
+                self._action = Estimate(reason, detail, record)
 
     def _finish(self, reason: Reason, detail: str, sending_ended: Reason | None = None) -> None:
         stages = self._log.settled()

@@ -1,24 +1,20 @@
-"""A sweep of a target: last checks, lock and lease, the run with its guards, and its result."""
+"""A sweep of a target in the daemon: last checks, lock and lease, the run with its guards, and its result."""
 
 import asyncio
 import logging
-from random import Random
 
 from prober.config.sweep import SweepSpec
-from prober.config.target import TargetSpec
-from prober.features.capacity.actions import Action, Run
+from prober.features.capacity.actions import Action, Refused, Run, StartRequest
 from prober.features.capacity.engine_fit import Prior
-from prober.features.capacity.refusal import Refused, StartRequest
 from prober.features.capacity.start_checks import check_alerts, check_state
 from prober.features.capacity.stop_conditions import burns
-from prober.features.capacity.sweep_plan import Plan, plan_of
 from prober.features.capacity.sweep_result import has_capacity, result_of
 from prober.features.capacity.sweep_runner import SweepRun, SweepRunner, Unmeasurable
 from prober.features.capacity.sweep_series import SweepSeries
-from prober.features.capacity.target_sweeps import SweepContext, TargetSweeps
+from prober.features.capacity.target_sweeps import TargetSweeps
 from prober.measure.target_state import TargetEvent, TargetState
 from prober.probing.replicas import claimed_as
-from prober.probing.result_context import completed
+from prober.probing.session import Session
 from prober.probing.workers import Workers, WorkersUnavailable, open_workers
 from prober.results.result import Result
 from prober.results.stop_reason import ending
@@ -33,10 +29,8 @@ log = logging.getLogger(__name__)
 class SweepJob:
     """A sweep that may start. series: of the target; closed once the target is gone."""
 
-    def __init__(
-        self, target: TargetSweeps, series: SweepSeries, context: SweepContext, identity: str, request: StartRequest
-    ) -> None:
-        self._target, self._series, self._context = target, series, context
+    def __init__(self, target: TargetSweeps, series: SweepSeries, identity: str, request: StartRequest) -> None:
+        self._target, self._series, self._shared = target, series, target.shared
         self._id, self._request = identity, request
 
     async def run(self) -> None:
@@ -49,105 +43,84 @@ class SweepJob:
         except LockHeld as holder:
             target.refused(self._request, Refused("locked", f"it is loaded by {holder} on this machine"))
         except (Unmeasurable, WorkersUnavailable) as problem:
-            self._series.failed(self._context.clock.unix_s())
+            self._series.failed(self._shared.clock.unix_s())
             log.warning("target=%s sweep (%s) failed: %s", target.name, trigger, problem)
         except Exception:
             # A fault of the prober must not pass as an answer, and leaves the last capacity with its old time.
-            self._series.failed(self._context.clock.unix_s())
+            self._series.failed(self._shared.clock.unix_s())
             log.exception("target=%s: a sweep failed inside the prober; please report this", target.name)
 
     async def _start(self) -> None:
         """Take lock and lease, check again, and sweep. Raises Refused, LockHeld, Unmeasurable, WorkersUnavailable."""
-        target, context, request = self._target, self._context, self._request
-        key = target.target.spec.key
+        target, shared, request = self._target, self._shared, self._request
+        key, leadership = target.target.spec.key, shared.leadership
         target.check_pause(request)
-        await check_alerts(context.headroom.prometheus_url, target.name)
+        await check_alerts(shared.headroom.prometheus_url, target.name)
         with Lock(target.target.spec.url, f"prober run, a sweep of {target.name}"):
             target.check_lease(request)  # another replica may have taken the lease meanwhile
-            due_unix_s = request.due_unix_s or context.clock.unix_s()
-            fence = await context.leadership.claim(claimed_as(key), due_unix_s)
+            fence = await leadership.claim(claimed_as(key), request.due_unix_s or shared.clock.unix_s())
             if fence is None:
-                raise Refused("no_lease", f"lease {context.leadership.where} was lost before it began")
-            await context.starts.record(key, request)
+                raise Refused("no_lease", f"lease {leadership.where} was lost before it began")
+            await shared.pauses.started(key, request)
             async with open_workers(target.spec.workers if target.spec is not None else 1) as workers:
                 if self._series.is_closed or target.spec is None:
                     raise Refused("not_configured", "the target was removed")
                 check_state(target.target)  # it may have been paused meanwhile, or its pod may be ending
-                await self._sweep(target.target.spec, target.spec, fence, workers)
+                await self._sweep(target.spec, fence, workers)
 
-    async def _sweep(self, target: TargetSpec, spec: SweepSpec, fence: int, workers: Workers) -> None:
-        """Sweep, and keep the result. target, spec: as configured at the start; fence: of the lease. Raises Unmeasurable."""
-        sweeps, context = self._target, self._context
-        started_unix_s = context.clock.unix_s()
-        plan = plan_of(spec, target)
-        runner = self._runner(target, spec, plan, fence, started_unix_s, workers)
-        workers.on_loss = runner.stop
-        name, trigger = sweeps.name, self._request.trigger
-        log.info("target=%s sweep %s (%s) begins: %s up to %g/s", name, self._id, trigger, plan.mode, plan.max_rate)
-        sweeps.runner = runner
-        runner.read_before(sweeps.demand.readings)
-        sweeps.demand.sweep_began()
-        guards = asyncio.create_task(self._guard(runner, spec))
-        try:
-            facts = await context.read_facts(sweeps.target, [device.uuid for device in sweeps.devices])
-            run = await runner.run()
-        finally:
-            guards.cancel()
-            sweeps.runner = None
-            sweeps.demand.sweep_ended()
-            self._series.rate(0.0)
-            if not self._series.is_closed:
-                sweeps.observed.budget_spent()
-        where = context.leadership.where
-        result = await asyncio.to_thread(
-            result_of,
-            run,
-            target,
-            spec,
-            identity=self._id,
-            started_unix_s=started_unix_s,
-            ended_unix_s=context.clock.unix_s(),
-            additions={"why": trigger, "workers": workers.count or 1}
-            | ({"lease": where, "lease_transitions": fence} if where else {}),
-            devices=sweeps.devices,
-            probes_per_s=sum(probe.rate for probe in target.probes),
+    async def _sweep(self, sweep: SweepSpec, fence: int, workers: Workers) -> None:
+        """Sweep, and keep the result. sweep: as configured at the start; fence: of the lease. Raises Unmeasurable."""
+        target, shared, series = self._target, self._shared, self._series
+        spec, trigger, where = target.target.spec, self._request.trigger, shared.leadership.where
+        session = Session(
+            *(spec, shared.clock, None, shared.read_facts),
+            launch=workers.launch,
+            target=target.target,
+            devices=target.devices,
+            seed=derive_seed(self._id, spec.key, "sweep"),
         )
-        result = completed(result, target, facts, seed=self._seed(target))
-        if target.url == sweeps.target.spec.url and run.model is not None:
-            sweeps.model = started_unix_s, run.model
-        await sweeps.results.keep(result)
-        if not self._series.is_closed:
-            self._show(run, result, target.url)
-
-    def _runner(
-        self, target: TargetSpec, spec: SweepSpec, plan: Plan, fence: int, started_unix_s: float, workers: Workers
-    ) -> SweepRunner:
-        sweeps, context = self._target, self._context
         prior = None
-        if sweeps.model is not None:
-            fitted_unix_s, fit = sweeps.model
-            prior = Prior(fit.service, fit.structure, fit.front_s, age_s=started_unix_s - fitted_unix_s)
+        if target.model is not None:
+            fitted_unix_s, fit = target.model
+            prior = Prior(fit.service, fit.structure, fit.front_s, age_s=session.started_unix_s - fitted_unix_s)
 
         def on_action(action: Action) -> None:
-            self._series.rate(action.rate_per_s if isinstance(action, Run) else 0.0)
+            series.rate(action.rate_per_s if isinstance(action, Run) else 0.0)
 
-        return SweepRunner(
-            sweeps.target,
-            spec.workload,
-            plan,
-            Random(self._seed(target)),
-            context.open_page,
-            on_action,
-            prior,
-            sweeps.demand.queried,
-            lambda: context.leadership.held() == fence,
-            sweeps.probe_needs(),
-            lambda pause_s: sweeps.retry_after(pause_s, target.url),
-            workers.launch,
+        runner = target.runner = SweepRunner(
+            *(session, sweep, shared.open_page, on_action),
+            prior=prior,
+            demand=target.demand.queried,
+            is_allowed=lambda: shared.leadership.held() == fence,
+            needs=target.probe_needs(),
+            on_retry_after=lambda pause_s: target.retry_after(pause_s, spec.url),
         )
-
-    def _seed(self, target: TargetSpec) -> int:
-        return derive_seed(self._id, target.key, "sweep")
+        workers.on_loss = runner.stop
+        highest_per_s = sweep.rates[-1] if sweep.rates else sweep.max_rate
+        text = "target=%s sweep %s (%s) begins: %s up to %g/s"
+        log.info(text, target.name, self._id, trigger, sweep.mode, highest_per_s)
+        runner.read_before(target.demand.readings)
+        target.demand.sweep_began()
+        guards = asyncio.create_task(self._guard(runner, sweep))
+        try:
+            async with session:
+                run = await runner.run()
+        finally:
+            guards.cancel()
+            target.runner = None
+            target.demand.sweep_ended()
+            series.rate(0.0)
+            if not series.is_closed:
+                target.observed.budget_spent()
+        additions: dict[str, object] = {"why": trigger, "workers": workers.count or 1}
+        additions |= {"lease": where, "lease_transitions": fence} if where else {}
+        probes_per_s = sum(probe.rate for probe in spec.probes)
+        result = await asyncio.to_thread(result_of, run, session, sweep, self._id, additions, probes_per_s)
+        if spec.url == target.target.spec.url and run.model is not None:
+            target.model = session.started_unix_s, run.model
+        await target.results.keep(result)
+        if not series.is_closed:
+            self._show(run, result, spec.url)
 
     def _show(self, run: SweepRun, result: Result, url: str) -> None:
         """Show the result. Without a capacity, or at a former URL of the target, the last capacity and its load curve stay."""
@@ -158,26 +131,26 @@ class SweepJob:
         self._series.stages(self._target.last_curve())
         text = f"sweep: {finished.verdict}, {result.capacity_words()}; why it ended: {ending(result.stop, result.stop_detail)}"
         log.info("target=%s %s (%s)", name, text, finished.reason)
-        self._context.events.append(TargetEvent(result.ended_unix_s, name, "sweep", text))
+        self._shared.events.append(TargetEvent(result.ended_unix_s, name, "sweep", text))
 
-    async def _guard(self, runner: SweepRunner, spec: SweepSpec) -> None:
+    async def _guard(self, runner: SweepRunner, sweep: SweepSpec) -> None:
         """End the sweep for reasons outside the state machine: scheduled probes, the target's state, the prober, alerts."""
-        sweeps, context = self._target, self._context
-        began_ns = context.clock.now_ns()
-        alerts_s = context.now_s()
+        target, shared = self._target, self._shared
+        began_ns = alerts_ns = shared.clock.now_ns()
         while True:
             await asyncio.sleep(GUARD_INTERVAL_S)
-            sweeps.observed.budget_spent()
-            probes = [probe for probe in sweeps.recent if probe.timeline.intended_ns >= began_ns]
-            if sweeps.target.state is TargetState.FAILING:
+            target.observed.budget_spent()
+            now_ns = shared.clock.now_ns()
+            probes = [probe for probe in target.recent if probe.timeline.intended_ns >= began_ns]
+            if target.target.state is TargetState.FAILING:
                 runner.stop("the target fails")
-            elif burns(probes, spec.slos, spec.guard.burn):
+            elif burns(probes, sweep.slos, sweep.guard.burn):
                 runner.stop("the continuous probes burn their budget")
-            elif not context.trust.trusted(context.clock.now_ns()):
+            elif not shared.trust.trusted(now_ns):
                 runner.stop("the prober does not trust itself")
-            if context.now_s() - alerts_s >= ALERTS_INTERVAL_S:
-                alerts_s = context.now_s()
+            if now_ns - alerts_ns >= ALERTS_INTERVAL_S * 1e9:
+                alerts_ns = now_ns
                 try:
-                    await check_alerts(context.headroom.prometheus_url, sweeps.name)
+                    await check_alerts(shared.headroom.prometheus_url, target.name)
                 except Refused as refusal:
                     runner.stop(str(refusal))

@@ -7,23 +7,40 @@ from operator import add, sub
 from random import Random
 from types import MappingProxyType
 
-from prober.features.capacity.actions import Action, Estimate, Finished, Run
+from prober.config.sweep import WARM_UP, SweepSpec
+from prober.features.capacity.actions import Action, Estimate, Finished, LimitReason, Reason, Run
 from prober.features.capacity.engine_fit import Fit, Prior
 from prober.features.capacity.estimate_process import EstimateFailed, estimate_in_process
-from prober.features.capacity.sweep import PAGE_NEAR_S, PAGE_S, Sweep
-from prober.features.capacity.sweep_plan import LimitReason, Plan
-from prober.features.capacity.sweep_progress import SweepProgress
-from prober.measure.engine_signals import EngineChange, EngineSignals, PageReading
+from prober.features.capacity.sweep import PAGE_NEAR_S, PAGE_S, Sweep, used_share
+from prober.measure.engine_signals import EngineChange, PageReading
 from prober.measure.gpu_reading import GpuReading
 from prober.measure.outcome import Outcome
 from prober.measure.request import Request
 from prober.measure.result import ProbeResult
+from prober.measure.warmup import WarmUpLength
 from prober.probing.observer import OpenPage, PageSource
-from prober.probing.probe import Launch, LocalRun, ProbeRun, in_turn, new_request
+from prober.probing.probe import ProbeRun, in_turn, new_request
+from prober.probing.session import Session
 from prober.probing.target import Target
 from prober.workload.arrivals import poisson
 from prober.workload.budget import BudgetDemand
-from prober.workload.workloads import Mix, RequestGenerator, Workload
+from prober.workload.workloads import RequestGenerator, sample_lengths
+
+
+@dataclass(frozen=True, slots=True)
+class SweepProgress:
+    """Progress of the sweep under way.
+
+    stage: from 0; rate_per_s: what it adds now; both None while it does not send. requests: sent so far
+    """
+
+    phase: str
+    stage: int | None
+    rate_per_s: float | None
+    requests: int
+    in_flight: int
+    elapsed_s: float
+
 
 TICK_NS = 250_000_000
 LEAD_NS = 200_000_000  # from the launch of a request, which connects, until it is due
@@ -31,6 +48,8 @@ BUDGET_REASONS: dict[str, LimitReason] = {
     "tokens": "token_budget",
     "cost": "cost_budget",
 }  # by daily budget of the target
+DRAWN_LENGTHS = 3_000  # of the workload: the knee rests on the longest requests
+LEASE_LOST = "another prober may sweep now"
 BEFORE_S = 3.0  # how long the page is read before the first request, for the load that is there already
 
 
@@ -45,7 +64,6 @@ class SweepRun:
     model: of the engine, fitted to the requests; None where no model fits
     began_ns: of the monotonic clock
     probes: (stage, result) in the order they ended, those of the warm-up and those that were cut included
-    readings, gpus: (seconds of the monotonic clock, page), and GPUs that serve the target
     quiet_s: how long the target still asks to be left alone
     """
 
@@ -53,9 +71,7 @@ class SweepRun:
     model: Fit | None
     began_ns: int
     probes: tuple[tuple[int, ProbeResult], ...]
-    readings: tuple[tuple[float, EngineSignals], ...]
     quiet_s: float = 0.0
-    gpus: tuple[tuple[float, Sequence[GpuReading]], ...] = ()
 
     @property
     def tokens(self) -> int:
@@ -68,7 +84,7 @@ async def unknown_demand() -> None:
 
 
 class SweepRunner:
-    """Runs one sweep of one target.
+    """Runs one sweep of the target of a session, in which it stores the readings of its page.
 
     on_action: called with each action of the machine
     prior: model that earlier sweeps fitted
@@ -77,57 +93,50 @@ class SweepRunner:
     is_allowed: called before each request is sent; once it returns False the sweep ends (`lease_lost`)
     needs: what the scheduled probes need of each daily budget, which no request of the sweep may take
     on_retry_after: called at once with the pause that an answer asks for, in seconds
-    launch: begins each request, here or in a worker
     """
 
     def __init__(
         self,
-        target: Target,
-        workload: Workload | Mix,
-        plan: Plan,
-        rng: Random,
+        session: Session,
+        sweep: SweepSpec,
         open_page: OpenPage,
         on_action: Callable[[Action], None],
+        warm_up: WarmUpLength = WARM_UP,
         prior: Prior | None = None,
         demand: Callable[[], Awaitable[float | None]] = unknown_demand,
         is_allowed: Callable[[], bool] = lambda: True,
         needs: Mapping[str, BudgetDemand] = MappingProxyType({}),
         on_retry_after: Callable[[float], None] = lambda _: None,
-        launch: Launch = LocalRun,
     ) -> None:
-        # A view of the target with a cap and a state of its own, which spends the target's budgets.
-        spec = target.spec.model_copy(update={"max_in_flight": plan.guards.max_in_flight, "warmup": 0})
-        self._target = Target(spec, target.clock)
-        self._target.budgets, self._target.ledger, self._target.protected_demand = target.budgets, target.ledger, needs
-        self._target.identity, self._target.state = target.identity, target.state
-        self._target.connect_lead, self._target.refused_fields = target.connect_lead, target.refused_fields
-        self._target.prompt_calibration = target.settled_calibration
-        self._clock = target.clock
-        self._requests, self._plan, self._rng, self._on_action = RequestGenerator(workload, rng), plan, rng, on_action
-        self._open_page, self._on_retry_after, self._launch_run = open_page, on_retry_after, launch
+        # With a cap and a state of its own; it spends the target's budgets.
+        self._target = session.target.beside()
+        self._target.spec = session.target.spec.model_copy(update={"max_in_flight": sweep.max_in_flight})
+        self._target.protected_demand = needs
+        self._session, self._clock, self._rng = session, session.clock, session.rng
+        self._requests, self._spec = RequestGenerator(sweep.workload, session.rng), sweep
+        self._warm_up, self._on_action = warm_up, on_action
+        self._open_page, self._on_retry_after = open_page, on_retry_after
         self._prior, self._demand, self._is_allowed = prior, demand, is_allowed
         self._model: Fit | None = None
         self._sweep: Sweep | None = None
-        self._stop_reason: str | None = None  # of a stop before the machine began
+        self._stop_reason: tuple[str, Reason] | None = None  # of a stop before the machine began
         self._quiet_until_s = 0.0
         self._launched: tuple[int, ...] = (0, 0, 0)  # requests, prompt tokens, output tokens
         self._began_s = self._now_s()
         self._runs: dict[asyncio.Task[None], ProbeRun | None] = {}  # None: waits for a session
         self._probes: list[tuple[int, ProbeResult]] = []
         self._before: Sequence[PageReading] = ()
-        self._readings: list[tuple[float, EngineSignals]] = []
-        self._gpus: list[tuple[float, Sequence[GpuReading]]] = []
 
     def read_before(self, readings: Sequence[PageReading]) -> None:
         """Add readings of the engine's page from the minutes before the sweep, for its estimate."""
         self._before = readings
 
-    def stop(self, why: str) -> None:
-        """End the sweep for a reason from outside, and keep what was measured."""
+    def stop(self, why: str, reason: Reason = "guard") -> None:
+        """End the sweep for a reason from outside, cut the requests in flight, and keep what was measured."""
         if self._sweep is None:
-            self._stop_reason = why
+            self._stop_reason = why, reason
         else:
-            self._sweep.stop(why, self._now_s())
+            self._sweep.stop(why, self._now_s(), reason)
             self._cut_unless_sending(self._sweep)
 
     def reconfigured(self, target: Target, needs: Mapping[str, BudgetDemand]) -> None:
@@ -138,21 +147,10 @@ class SweepRunner:
         self._target.spec = self._target.spec.model_copy(update={"budget": target.spec.budget})
         self._target.budgets, self._target.ledger, self._target.protected_demand = target.budgets, target.ledger, needs
 
-    def lease_lost(self) -> None:
-        """Send nothing more, and cut the requests in flight."""
-        if self._sweep is not None:
-            self._sweep.lease_lost(self._now_s())
-            self._cut_unless_sending(self._sweep)
-
     def retry_after(self, pause_s: float) -> None:
-        """The target asks to be left alone: send nothing more, and cut the other requests in flight."""
-        now_s = self._now_s()
-        self._quiet_until_s = max(self._quiet_until_s, now_s + pause_s)
-        if self._sweep is None:
-            self._stop_reason = "the target asks to be left alone (Retry-After)"
-        else:
-            self._sweep.retry_after(now_s, pause_s)
-            self._cut_unless_sending(self._sweep)
+        """End the sweep, as the target asks to be left alone."""
+        self._quiet_until_s = max(self._quiet_until_s, self._now_s() + pause_s)
+        self.stop(f"{pause_s:g} s", "retry_after")
 
     def progress(self) -> SweepProgress:
         """Progress of the sweep: its stage, rate and number of requests so far."""
@@ -165,14 +163,14 @@ class SweepRunner:
     def page_read(self, reading: PageReading | None) -> None:
         """Pass a reading of the engine's page to the state machine."""
         if reading is not None:
-            self._readings.append((self._now_s(), reading.signals))
+            self._session.readings.append((self._clock.now_ns(), reading.signals))
             if self._sweep is not None:
                 self._sweep.page(self._now_s(), reading.signals)
                 self._cut_unless_sending(self._sweep)
 
     def gpus_read(self, devices: Sequence[GpuReading]) -> None:
         """Store a reading of the GPUs that serve the target, for the result."""
-        self._gpus.append((self._now_s(), devices))
+        self._session.gpus_read(devices)
 
     def engine_changed(self, change: EngineChange) -> None:
         """Do nothing: the state machine recognises a changed engine on its page."""
@@ -187,21 +185,19 @@ class SweepRunner:
             if page is not None:
                 await asyncio.wait([page], timeout=BEFORE_S)
             began_ns = self._clock.now_ns()
-            sweep = self._sweep = Sweep(self._plan, began_ns / 1e9)
+            lengths = sample_lengths(self._spec.workload, Random(0), DRAWN_LENGTHS)
+            budget = self._target.spec.budget
+            sweep = self._sweep = Sweep(self._spec, began_ns / 1e9, self._warm_up, lengths, budget)
             if demand is not None:
                 sweep.demand(demand)
             sweep.before((reading.at_ns / 1e9, reading.signals) for reading in self._before)
-            for at_s, signals in self._readings:
-                sweep.page(at_s, signals)
+            for at_ns, signals in self._session.readings:
+                sweep.page(at_ns / 1e9, signals)
             if self._stop_reason is not None:
-                sweep.stop(self._stop_reason, self._now_s())
+                self.stop(*self._stop_reason)
             finished = await self._carry_out(sweep)
             quiet_s = max(0.0, self._quiet_until_s - self._now_s())
-            return SweepRun(
-                *(finished, self._model, began_ns, tuple(self._probes), tuple(self._readings)),
-                quiet_s=quiet_s,
-                gpus=tuple(self._gpus),
-            )
+            return SweepRun(finished, self._model, began_ns, tuple(self._probes), quiet_s)
         finally:
             await self._cut()
             if page is not None:
@@ -232,7 +228,7 @@ class SweepRunner:
         while True:
             now_ns = self._clock.now_ns()
             if not self._is_allowed():
-                sweep.lease_lost(now_ns / 1e9)
+                self.stop(LEASE_LOST, "lease_lost")
             if now_ns >= tick_ns:
                 self._tick(sweep, now_ns)
                 tick_ns = now_ns + TICK_NS
@@ -270,7 +266,7 @@ class SweepRunner:
     def _launch(self, sweep: Sweep, due_ns: int) -> None:
         request = new_request(self._target, self._requests, due_ns)
         launched = tuple(map(add, self._launched, (1, *request.tokens)))
-        share, limit = self._plan.limits.used(*launched)
+        share, limit = used_share(self._spec, self._target.spec.budget, *launched)
         if share > 1:
             task = asyncio.create_task(self._end_at_limit(sweep, limit, due_ns))
         else:
@@ -289,7 +285,7 @@ class SweepRunner:
         request = await in_turn(self._target, planned)
         self._launched = tuple(map(add, self._launched, (0, *map(sub, request.tokens, planned.tokens))))
         run, due_ns, task = (
-            self._launch_run(self._target, request, self._is_allowed),
+            self._session.launch(self._target, request, self._is_allowed),
             request.due_ns,
             asyncio.current_task(),
         )

@@ -4,8 +4,7 @@ from typing import get_args
 
 from prober.exposition.families import Registry
 from prober.features.capacity import series
-from prober.features.capacity.actions import Reason
-from prober.features.capacity.refusal import RefusalReason
+from prober.features.capacity.actions import Reason, RefusalReason
 from prober.features.capacity.sweep_runner import SweepRun
 from prober.results.result import Result
 

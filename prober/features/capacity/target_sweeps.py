@@ -4,37 +4,35 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from datetime import datetime
 from random import Random
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from prober.config.sweep import SweepSpec
-from prober.exposition.families import Registry
-from prober.features.capacity import start_checks as checks
-from prober.features.capacity.cron import MAX_LATENESS_S, Cron, longest_gap_s
+from prober.features.capacity.actions import Refused, StartRequest
+from prober.features.capacity.cron import MAX_LATENESS_S, longest_gap_s
 from prober.features.capacity.engine_fit import Fit
-from prober.features.capacity.headroom import Headroom, TargetDemand
-from prober.features.capacity.quiet_times import QuietTimes
-from prober.features.capacity.refusal import Refused, StartRequest
-from prober.features.capacity.sweep_progress import SweepProgress
-from prober.features.capacity.sweep_result import has_capacity, result_url
-from prober.features.capacity.sweep_runner import SweepRunner
+from prober.features.capacity.headroom import TargetDemand
+from prober.features.capacity.start_checks import check_budget, check_state, probe_needs
+from prober.features.capacity.sweep_result import has_capacity
+from prober.features.capacity.sweep_runner import SweepProgress, SweepRunner
 from prober.features.capacity.sweep_series import SweepSeries
-from prober.features.capacity.sweep_starts import SweepStarts
-from prober.features.capacity.sweep_store import SweepArchive, SweepStore
+from prober.features.capacity.sweep_store import SweepStore
 from prober.measure.engine_signals import EngineChange, PageReading
 from prober.measure.gpu_reading import GpuReading
 from prober.measure.result import ProbeResult
-from prober.net.clock import Clock, Trust
-from prober.probing.event_log import EventLog
-from prober.probing.observer import ObservedTarget, OpenPage, TargetObserver
-from prober.probing.replicas import Leadership, claimed_as
-from prober.probing.result_context import ReadFacts
+from prober.probing.observer import ObservedTarget, TargetObserver
+from prober.probing.replicas import claimed_as
 from prober.probing.target import Target
-from prober.results.result import Result
+from prober.results.result import Result, result_url
 from prober.workload.arrivals import derive_seed
 from prober.workload.budget import BudgetDemand
+from prober.workload.schedule import zone
 
+if TYPE_CHECKING:
+    from prober.features.capacity.monitor import Sweeps
+
+CLOCKS_DIFFER_S = 1.0  # a schedule follows the wall clock, and a gap the monotonic one
 RECENT_PROBES = 20  # by which the burn of the SLOs' budgets is judged during a sweep
 MARGIN_S = (
     60.0  # added to `limits.time` of another replica's sweep, which also looks at the target and cuts its requests
@@ -44,49 +42,10 @@ SETTLED_S = 60.0  # after a change of the engine, until it is warm and may be sw
 log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class SweepContext:
-    """Parts that the sweeps of all targets share.
-
-    archive: results in the store, None: they are in memory only
-    instance: makes the delays of two probers different
-    """
-
-    registry: Registry
-    clock: Clock
-    events: EventLog
-    headroom: Headroom
-    trust: Trust
-    leadership: Leadership
-    starts: SweepStarts
-    quiet_times: QuietTimes
-    archive: SweepArchive | None
-    cron: Cron
-    open_page: OpenPage
-    read_facts: ReadFacts
-    instance: str
-
-    def now_s(self) -> float:
-        """Seconds of the monotonic clock."""
-        return self.clock.now_ns() / 1e9
-
-
-class SweepQueue(Protocol):
-    """Starts the sweeps of all targets, one at a time."""
-
-    def start_target(self, target: "TargetSweeps", request: StartRequest) -> str:
-        """Start a sweep and return its id. Raises Refused."""
-
-    def recall(self, target: "TargetSweeps") -> None:
-        """Call `recall` of the target soon."""
-
-    def forget(self, target: "TargetSweeps") -> None:
-        """The target is gone."""
-
-
 class TargetSweeps(TargetObserver):
     """Sweeps of one target. It outlives a configuration without `sweep:`; then nothing is swept, and it has no series.
 
+    shared: what the sweeps of all targets share
     demand: of its users, which a sweep must leave out
     recent: of the last scheduled probes; devices: the GPUs that serve the target
     model: fitted by the last sweep, and when that started in Unix seconds; None if the engine is another one since
@@ -95,14 +54,12 @@ class TargetSweeps(TargetObserver):
 
     def __init__(
         self,
-        queue: SweepQueue,
-        context: SweepContext,
+        shared: "Sweeps",
         observed: ObservedTarget,
         demand: TargetDemand,
         before: "TargetSweeps | None",
     ) -> None:
-        self.name, self.observed, self.demand = observed.name, observed, demand
-        self._queue, self._context = queue, context
+        self.name, self.shared, self.observed, self.demand = observed.name, shared, observed, demand
         self.recent: list[ProbeResult] = []
         self.devices: Sequence[GpuReading] = ()
         self.model: tuple[float, Fit] | None = before.model if before is not None else None
@@ -111,10 +68,7 @@ class TargetSweeps(TargetObserver):
         self._is_gone = False
         self._url: str = before._url if before is not None else observed.target.spec.url
         self._deferred_unix_s: float | None = None  # when the schedule was due while another replica had the lease
-        self._future_claim: tuple[float, float] | None = (
-            None  # its Unix seconds, and when it was first seen (monotonic)
-        )
-        self._other_claim: tuple[float, float] | None = None  # of another replica, as above
+        self._seen_claim = 0.0, 0.0  # at the lease: its Unix seconds, and when it was first seen (monotonic)
         self._is_swept_by_other = False
         self._settling: asyncio.TimerHandle | None = None
         self._results: SweepStore | None = None
@@ -123,7 +77,7 @@ class TargetSweeps(TargetObserver):
     def results(self) -> SweepStore:
         """Results of earlier sweeps. Made on first use: of thousands of targets few are swept."""
         if self._results is None:
-            archive, key = self._context.archive, self.target.spec.key
+            archive, key = self.shared.archive, self.target.spec.key
             self._results = archive.of(key) if archive is not None else SweepStore(None, key)
         return self._results
 
@@ -146,8 +100,8 @@ class TargetSweeps(TargetObserver):
         if spec.sweep is None:
             self.withdraw("target removed")
         elif self.series is None:
-            self.series = SweepSeries(self._context.registry, self.name)
-            self._queue.recall(self)
+            self.series = SweepSeries(self.shared.registry, self.name)
+            self.shared.recall(self)
         if spec.url != self._url:
             self._move(spec.url)
         elif self.runner is not None:
@@ -185,7 +139,7 @@ class TargetSweeps(TargetObserver):
 
     def removed(self) -> None:
         self.leave("target removed")
-        self._queue.forget(self)
+        self.shared.forget(self)
 
     def leave(self, why: str) -> None:
         """Stop sweeping: the target was removed, or another one has taken over its name."""
@@ -198,7 +152,7 @@ class TargetSweeps(TargetObserver):
         self.cancel_settling()
         self._deferred_unix_s = None
         if self.series is not None:
-            self._context.cron.remove(self.name)
+            self.shared.cron.remove(self.name)
             self.series.close()
             self.series = None
             self.results.forget()
@@ -208,20 +162,24 @@ class TargetSweeps(TargetObserver):
     def start_deferred(self) -> None:
         """Start the sweep that came due while another replica had the lease, unless that is too long ago."""
         due_unix_s, self._deferred_unix_s = self._deferred_unix_s, None
-        if due_unix_s is not None and self._context.clock.unix_s() - due_unix_s <= MAX_LATENESS_S:
+        if due_unix_s is not None and self.shared.clock.unix_s() - due_unix_s <= MAX_LATENESS_S:
             self.schedule_due(due_unix_s)
 
     def schedule_due(self, due_unix_s: float) -> None:
         """Start the sweep of the schedule, unless it is refused or another replica has the lease."""
-        if self._context.leadership.held() is None:
+        if self.shared.leadership.held() is None:
             self._deferred_unix_s = due_unix_s
         self._try(StartRequest("schedule", due_unix_s))
 
     def check_lease(self, request: StartRequest) -> None:
         """Check the lease and its claims. Raises Refused if another replica sweeps, or started this sweep."""
-        leadership, clock = self._context.leadership, self._context.clock
-        checks.check_lease(leadership)
-        checks.check_claim(leadership, self.target.spec.key, request, clock.unix_s())
+        leadership, latest_unix_s = self.shared.leadership, self.shared.clock.unix_s() + MAX_LATENESS_S
+        if leadership.held() is None:
+            holder = leadership.holder or "nobody that is known"
+            raise Refused("no_lease", f"lease {leadership.where} is held by {holder}; only its holder sweeps")
+        # A claim from the far future, of a wrong clock, does not count.
+        if 0 < request.due_unix_s <= leadership.claimed(claimed_as(self.target.spec.key)) <= latest_unix_s:
+            raise Refused("no_lease", "another replica began the one that was due")
 
     def check_start(self, request: StartRequest) -> None:
         """Check that a sweep of the target may start now. Raises Refused."""
@@ -229,19 +187,24 @@ class TargetSweeps(TargetObserver):
         if spec is None:
             raise Refused("not_configured", "the target was removed")
         self.check_pause(request)
-        checks.check_blackout(spec, self._context.clock.unix_s())
-        checks.check_state(self.target)
-        checks.check_budget(self.target, spec, self.probe_needs())
+        at = datetime.fromtimestamp(self.shared.clock.unix_s(), zone(spec.timezone))
+        if any(span.contains(at) for span in spec.blackout):
+            raise Refused("blackout", f"{at:%a %H:%M} is in sweep.blackout")
+        check_state(self.target)
+        check_budget(self.target, spec, self.probe_needs())
 
     def check_pause(self, request: StartRequest) -> None:
         """Check that `min_gap` and the target's Retry-After have passed. Raises Refused."""
-        if self.spec is not None:
-            checks.check_gap(self.spec, request, self._last_start_s())
-        checks.check_retry_after(self._context.quiet_times.left_s(self.target.spec.key, result_url(self._url)))
+        age_s = self._last_start_s()
+        if self.spec is not None and request.trigger != "request" and age_s < self.spec.min_gap - CLOCKS_DIFFER_S:
+            raise Refused("min_gap", f"the last one began {age_s:.0f} s ago; min_gap is {self.spec.min_gap:g} s")
+        left_s = self.shared.pauses.quiet_s(self.target.spec.key, result_url(self._url))
+        if left_s > 0:
+            raise Refused("retry_after", f"the target asks to be left alone for {left_s:.0f} s more (Retry-After)")
 
     def retry_after(self, pause_s: float, url: str) -> None:
         """The target at this URL asked to be left alone for so long; no sweep starts meanwhile, also after a restart."""
-        self._context.quiet_times.record(self.target.spec.key, result_url(url), pause_s)
+        self.shared.pauses.retry_after(self.target.spec.key, result_url(url), pause_s)
 
     def refused(self, request: StartRequest, refusal: Refused) -> None:
         """Log and count a sweep that was not started."""
@@ -251,7 +214,7 @@ class TargetSweeps(TargetObserver):
 
     def probe_needs(self) -> dict[str, BudgetDemand]:
         """Share of each daily budget that the scheduled probes need."""
-        return checks.probe_needs(self.target, self.recent)
+        return probe_needs(self.target, self.recent)
 
     # --- current and earlier sweeps
 
@@ -311,24 +274,24 @@ class TargetSweeps(TargetObserver):
 
     def _try(self, request: StartRequest) -> None:
         with suppress(Refused):  # it is counted and logged
-            self._queue.start_target(self, request)
+            self.shared.start_target(self, request)
 
     def _schedule(self, spec: SweepSpec) -> None:
         assert self.series is not None
-        cron, period_s = self._context.cron, None
+        cron, period_s = self.shared.cron, None
         if spec.schedule is None:
             cron.remove(self.name)
         else:
-            gap_s = longest_gap_s(spec.schedule, spec.timezone, spec.blackout, self._context.clock.unix_s())
+            gap_s = longest_gap_s(spec.schedule, spec.timezone, spec.blackout, self.shared.clock.unix_s())
             period_s = None if gap_s is None else max(gap_s, spec.min_gap)
-            rng = Random(derive_seed(self._context.instance, self.target.spec.key, "sweep"))
+            rng = Random(derive_seed(self.shared.instance, self.target.spec.key, "sweep"))
             delay_s = rng.uniform(0.0, spec.spread)
             cron.set(self.name, spec.schedule, spec.timezone, self.schedule_due, self._schedule_missed, delay_s)
         self.series.declare(period_s)
 
     def _schedule_missed(self, due_unix_s: float) -> None:
         """The schedule was due while the prober was stopped, or its clock was set past it."""
-        late_s = self._context.clock.unix_s() - due_unix_s
+        late_s = self.shared.clock.unix_s() - due_unix_s
         text = f"it was due {late_s:.0f} s ago; {MAX_LATENESS_S} s is too late"
         self.refused(StartRequest("schedule", due_unix_s), Refused("missed", text))
 
@@ -340,34 +303,32 @@ class TargetSweeps(TargetObserver):
         if self.series is not None:
             self.series.capacity_time(None)
             self.series.stages(None)
-            self._queue.recall(self)
+            self.shared.recall(self)
 
     def _last_start_s(self) -> float:
         """Seconds since the last sweep started, here or at another replica; infinite if none is known.
 
         A claim in the future shows a wrong clock: it counts from when it was first seen.
         """
-        context, key = self._context, self.target.spec.key
-        age_s, unix_s, now_s = context.starts.age_s(key), context.clock.unix_s(), context.now_s()
-        claim_s = context.leadership.claimed(claimed_as(key))
-        if not claim_s:
-            return age_s
-        if claim_s <= unix_s:
-            return min(age_s, unix_s - claim_s)
-        if self._future_claim is None or self._future_claim[0] != claim_s:
-            self._future_claim = claim_s, now_s
-        return min(age_s, now_s - self._future_claim[1])
+        age_s, unix_s = self.shared.pauses.start_age_s(self.target.spec.key), self.shared.clock.unix_s()
+        claim_s, seen_s = self._claim()
+        return min(age_s, unix_s - claim_s if claim_s <= unix_s else seen_s) if claim_s else age_s
+
+    def _claim(self) -> tuple[float, float]:
+        """Unix seconds of the last claim at the lease, 0 without one, and seconds since it was first seen."""
+        claim_s = self.shared.leadership.claimed(claimed_as(self.target.spec.key))
+        now_s = self.shared.clock.now_ns() / 1e9
+        if self._seen_claim[0] != claim_s:
+            self._seen_claim = claim_s, now_s
+        return claim_s, now_s - self._seen_claim[1]
 
     def _follow_other_replica(self) -> None:
         """Exclude another replica's sweep from user demand."""
-        leadership, spec, now_s = self._context.leadership, self.spec, self._context.now_s()
-        claim_s = leadership.claimed(claimed_as(self.target.spec.key)) if leadership.held() is None else 0.0
-        longest_s = spec.limits.time + MARGIN_S if spec is not None else 0.0
-        if self._other_claim is None or self._other_claim[0] != claim_s:
-            self._other_claim = claim_s, now_s
+        claim_s, seen_s = self._claim()
+        longest_s = self.spec.limits.time + MARGIN_S if self.spec is not None else 0.0
         # The number of a claim is the due time of its sweep.
-        is_recent = abs(self._context.clock.unix_s() - claim_s) < longest_s + MAX_LATENESS_S
-        is_swept = is_recent and now_s - self._other_claim[1] < longest_s
+        is_recent = abs(self.shared.clock.unix_s() - claim_s) < longest_s + MAX_LATENESS_S
+        is_swept = is_recent and seen_s < longest_s and self.shared.leadership.held() is None
         if is_swept == self._is_swept_by_other:
             return
         self._is_swept_by_other = is_swept

@@ -59,7 +59,7 @@ class UnidentifiedTarget(Exception):
 
 
 class Guard(Protocol):
-    """Ends a load that harms, as `features.capacity.load_guard` does. harm: why it must end, "" if it may go on."""
+    """Ends a load that harms, as `features.capacity.stop_conditions` does. harm: why it must end, "" if it may go on."""
 
     harm: str
 

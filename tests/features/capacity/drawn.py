@@ -10,18 +10,21 @@ from dataclasses import dataclass, replace
 from itertools import count
 from random import Random
 
+from prober.config.sweep import SweepSpec
+from prober.config.target import BudgetSpec, PriceSpec
 from prober.features.capacity.actions import Estimate, Finished, Run
 from prober.features.capacity.estimate import estimate_capacity
 from prober.features.capacity.sweep import Sweep
-from prober.features.capacity.sweep_plan import Plan
 from prober.measure.chat import Usage
 from prober.measure.engine_signals import EngineInfo, EngineSignals
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
+from prober.measure.warmup import WarmUpLength
 
 TOKENS = 20
 GAP_S = 0.01
+BUDGET = BudgetSpec(price_per_million=PriceSpec(prompt=1_000, completion=1_000))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,7 @@ class Event:
 
 
 def run(
-    plan: Plan,
+    spec: SweepSpec,
     engine: Engine,
     seed: int,
     *,
@@ -68,7 +71,7 @@ def run(
     longest_s: float = 7_200.0,
 ) -> Finished:
     """A sweep from its begin to its end, with its estimates."""
-    driven = Driven(plan, engine, seed, event)
+    driven = Driven(spec, engine, seed, event)
     driven.push(0.0, driven.tick)
     if page:
         driven.push(0.0, driven.look)
@@ -78,9 +81,9 @@ def run(
 class Driven:
     """A sweep, its requests, and the heap of what is to come. Arrivals of an order that is over are void (`epoch`)."""
 
-    def __init__(self, plan: Plan, engine: Engine, seed: int, event: Event | None) -> None:
+    def __init__(self, spec: SweepSpec, engine: Engine, seed: int, event: Event | None) -> None:
         self.rng = Random(f"{seed} drawn")
-        self.sweep = Sweep(plan, 0.0)
+        self.sweep = Sweep(spec, 0.0, WarmUpLength(0), budget=BUDGET)
         self.engine, self.event = engine, event
         self.heap: list[tuple[float, int, Callable[[float], None]]] = []
         self.numbers = count()

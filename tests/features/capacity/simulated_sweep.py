@@ -7,15 +7,17 @@ from math import inf
 from random import Random
 from typing import Any, Literal
 
+from prober.config.sweep import WARM_UP, LimitsSpec, SweepSpec
 from prober.features.capacity.actions import Action, Estimate, Finished, Run
 from prober.features.capacity.sweep import PAGE_S, Sweep
-from prober.features.capacity.sweep_plan import Plan
 from prober.features.capacity.sweep_record import Record
 from prober.measure.chat import Usage
 from prober.measure.engine_signals import EngineHistogram, EngineInfo, EngineSignals
+from prober.measure.objective import Slo
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
+from prober.measure.warmup import WarmUpLength
 from prober.results.capacity import Capacity
 from prober.simulation.engine import Engine
 from prober.simulation.faults import Fault
@@ -33,6 +35,17 @@ TICK_S, IDLE_PAGE_S, MAX_STEP_S = 0.25, 5.0, 0.05
 CLOCK_S = 1_000.0  # the prober's clock at time 0 of the engine
 VLLM_BOUNDS = tuple(float(digit * 10**power) for power in range(5) for digit in (1, 2, 5))
 FRONT_S, JITTER_S = 0.0002, 0.0002  # network: constant, and mean of the exponential part
+
+
+def sweep_spec(*slos: Slo, **changes: Any) -> SweepSpec:
+    """A sweep that only its target ends."""
+    defaults = {"slos": slos, "mode": "adaptive", "max_rate": 1_000.0, "limits": LimitsSpec(time=1e9)}
+    return SweepSpec.model_validate(defaults | changes)
+
+
+def changed(spec: SweepSpec, **changes: Any) -> SweepSpec:
+    """The sweep with these changes."""
+    return SweepSpec.model_validate(dict(spec) | changes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +170,14 @@ class Driver:
     """Engine, background and sweep, side by side. `run` goes on to the first estimate, or with an estimator to the end."""
 
     def __init__(
-        self, target: SimulatedTarget, plan: Plan, telemetry: Telemetry, seed: object, faults: Iterable[Fault] = ()
+        self,
+        target: SimulatedTarget,
+        spec: SweepSpec,
+        telemetry: Telemetry,
+        seed: object,
+        faults: Iterable[Fault] = (),
+        lengths: tuple[tuple[int, int], ...] = (),
+        warm_up: WarmUpLength = WARM_UP,
     ) -> None:
         self.target, self.telemetry = target, telemetry
         self.engine = Engine(target.parameters, Random(0), faults)
@@ -177,7 +197,7 @@ class Driver:
         while self.now < LEAD_S:
             self.advance(self.now + IDLE_PAGE_S)
             pages.append((self.now, self.page.signals()))
-        self.sweep = Sweep(plan, CLOCK_S + self.now)
+        self.sweep = Sweep(spec, CLOCK_S + self.now, warm_up, lengths)
         self.page_s = self.now + PAGE_S
         for at_s, page in pages if telemetry != "none" else ():
             self.sweep.page(CLOCK_S + at_s, page)

@@ -9,18 +9,20 @@ from decimal import Decimal
 
 import pytest
 
+from prober.config.sweep import LimitsSpec, SweepSpec
 from prober.features.capacity.actions import UNREACHED, Estimate, Finished, Run
 from prober.features.capacity.estimate import estimate_capacity
 from prober.features.capacity.sweep import Sweep
-from prober.features.capacity.sweep_plan import Limits, Plan
 from prober.measure.objective import Slo
 from prober.measure.outcome import Outcome
+from prober.measure.warmup import WarmUpLength
 from prober.results.capacity import Capacity, words
 from tests.features.capacity.drawn import GAP_S, TOKENS, Answer, Engine, Event, cliff, run, share_bad
+from tests.features.capacity.simulated_sweep import changed, sweep_spec
 from tests.seeds import seeds
 
 TTFT = Slo("ttft", "ttft", 0.5, Decimal("0.99"), 3_600.0)
-PLAN = Plan((TTFT,), warm_up=0, max_rate=50.0)
+PLAN = sweep_spec(TTFT, max_rate=50.0)
 
 
 def claims(found: Finished) -> list[str]:
@@ -47,16 +49,16 @@ def test_no_rate_holds_for_an_engine_that_never_meets_its_slo(share: float, seed
     "change",
     [
         {"mode": "gentle"},
-        {"mode": "grid", "stage_s": 10.0, "max_rate": 4.0},
-        {"mode": "grid", "grid": (1.0, 4.7), "stage_s": 4.0},
+        {"mode": "grid", "step": 10.0, "max_rate": 4.0},
+        {"mode": "grid", "rates": (1.0, 4.7), "step": 4.0},
         {"max_rate": 4.7},
         {"min_rate": 8.0, "max_rate": 8.0},
-        {"limits": Limits(requests=1)},
-        {"limits": Limits(requests=20)},
-        {"limits": Limits(requests=300)},
-        {"limits": Limits(tokens=2_000)},
-        {"limits": Limits(cost=1.0, prompt_token_cost=0.001, output_token_cost=0.001)},
-        {"limits": Limits(time_s=20.0)},
+        {"limits": LimitsSpec(requests=1)},
+        {"limits": LimitsSpec(requests=20)},
+        {"limits": LimitsSpec(requests=300)},
+        {"limits": LimitsSpec(tokens=2_000)},
+        {"limits": LimitsSpec(cost=1.0)},
+        {"limits": LimitsSpec(time=20.0)},
     ],
     ids=lambda change: "-".join(f"{key}={value}" for key, value in change.items())[:60],
 )
@@ -65,7 +67,7 @@ def test_no_rate_holds_for_an_engine_that_never_meets_its_slo(share: float, seed
 def test_nor_in_any_mode_nor_with_any_budget(change: dict[str, object], share: float, seeds: range) -> None:
     """However the sweep is made and cut."""
     for seed in seeds:
-        found = run(replace(PLAN, **change), share_bad(share), seed)  # type: ignore[arg-type]
+        found = run(changed(PLAN, **change), share_bad(share), seed)
         assert claims(found) == [], (found.reason, found.capacities)
 
 
@@ -74,7 +76,7 @@ def test_nor_where_the_engine_has_a_page(share: float) -> None:
     """No replay shows such breaches, so no model speaks. (2% and 1% are hard to tell apart: some 4 of 100 sweeps err there.)"""
     for change in ({"max_rate": 4.7}, {"max_rate": 4.7, "mode": "gentle"}):
         for seed in range(2):
-            found = run(replace(PLAN, **change), share_bad(share), seed, page=True)
+            found = run(changed(PLAN, **change), share_bad(share), seed, page=True)
             assert claims(found) == [], (found.reason, found.capacities)
 
 
@@ -84,7 +86,7 @@ def test_nor_where_the_engine_has_a_page(share: float) -> None:
 @pytest.mark.parametrize("mode", ["adaptive", "gentle", "grid"])
 def test_so_many_good_answers_show_99_percent(mode: str, answers: int, *, holds: bool) -> None:
     """346, as many as `prober gate` takes to say `ready`. `lower` is a rate that was sent, or less."""
-    plan = replace(PLAN, mode=mode, min_rate=4.0, max_rate=4.0, stage_s=10_000.0)  # type: ignore[arg-type]
+    plan = changed(PLAN, mode=mode, min_rate=4.0, max_rate=4.0, step=10_000.0)
     found = run(plan, share_bad(0.0), 1, event=Event(lambda sweep, at_s: sweep.stop("a person", at_s), answers + 4))
     (capacity,) = found.capacities
     assert found.reason == "guard"
@@ -103,8 +105,8 @@ def test_so_many_good_answers_show_99_percent(mode: str, answers: int, *, holds:
 
 ENDS = {
     "guard": lambda sweep, at_s: sweep.stop("stopped on request", at_s),
-    "lease_lost": lambda sweep, at_s: sweep.lease_lost(at_s),
-    "retry_after": lambda sweep, at_s: sweep.retry_after(at_s, 30.0),
+    "lease_lost": lambda sweep, at_s: sweep.stop("lost", at_s, "lease_lost"),
+    "retry_after": lambda sweep, at_s: sweep.stop("30 s", at_s, "retry_after"),
     "request_budget": lambda sweep, at_s: sweep.limit_reached("request_budget", at_s),
     "token_budget": lambda sweep, at_s: sweep.limit_reached("token_budget", at_s),
     "cost_budget": lambda sweep, at_s: sweep.limit_reached("cost_budget", at_s),
@@ -126,7 +128,7 @@ def test_who_ends_a_sweep_is_not_the_engines_bound(reason: str, *, page: bool) -
 @pytest.mark.parametrize("reason", list(ENDS))
 def test_a_rate_that_was_kept_long_enough_holds_whoever_ends_the_sweep(reason: str) -> None:
     """The neighbour: 400 good answers at 10/s show 10/s."""
-    plan = replace(PLAN, min_rate=10.0, max_rate=10.0, stage_s=10_000.0)
+    plan = changed(PLAN, min_rate=10.0, max_rate=10.0, step=10_000.0)
     found = run(plan, share_bad(0.0), 2, event=Event(ENDS[reason], 400))
     assert (found.reason, found.verdict) == (reason, "not_reached")
     assert found.capacities[0].lower == 10.0
@@ -134,21 +136,21 @@ def test_a_rate_that_was_kept_long_enough_holds_whoever_ends_the_sweep(reason: s
 
 def test_a_fast_rate_is_kept_until_queues_had_time_to_grow() -> None:
     """500 good answers in five seconds show nothing; in 20 s they do. An adaptive sweep stays at its highest rate for as long."""
-    plan = replace(PLAN, min_rate=100.0, max_rate=100.0, stage_s=10_000.0)
+    plan = changed(PLAN, min_rate=100.0, max_rate=100.0, step=10_000.0)
     for requests, verdict in ((500, "not_enough_data"), (2_100, "not_reached")):
         found = run(plan, share_bad(0.0), 2, event=Event(ENDS["guard"], requests))
         assert found.verdict == verdict
     (evidence,) = [each.evidence for each in run(plan, share_bad(0.0), 2, event=Event(ENDS["guard"], 500)).capacities]
     assert evidence is not None
     assert evidence.needed == 2_000
-    found = run(replace(plan, stage_s=None), share_bad(0.0), 2)
+    found = run(changed(plan, step=None), share_bad(0.0), 2)
     assert (found.reason, found.verdict) == ("highest_rate", "not_reached")
     assert 20.0 <= found.stages[-1].ended_s - found.stages[-1].began_s < 30.0
 
 
 def test_answers_longer_than_a_stage_show_nothing_of_its_rate() -> None:
     """Answers of 12 s: the first 12 s of a rate have the requests in flight of the rates before, and does not count."""
-    plan = replace(PLAN, min_rate=20.0, max_rate=20.0, stage_s=10_000.0)
+    plan = changed(PLAN, min_rate=20.0, max_rate=20.0, step=10_000.0)
 
     def long(rng: object, rate_per_s: float) -> Answer:
         return Answer(0.1, gap_s=12.0 / TOKENS)
@@ -158,8 +160,8 @@ def test_answers_longer_than_a_stage_show_nothing_of_its_rate() -> None:
         assert run(plan, long, 1, event=event).verdict == verdict
 
 
-RAMP = replace(PLAN, max_rate=500.0)
-GRID = replace(PLAN, mode="grid", grid=(10.0, 20.0), stage_s=60.0)
+RAMP = changed(PLAN, max_rate=500.0)
+GRID = changed(PLAN, mode="grid", rates=(10.0, 20.0), step=60.0)
 
 
 def late(healthy: int) -> Engine:
@@ -187,7 +189,7 @@ def late(healthy: int) -> Engine:
     ],
 )
 def test_a_late_prober_shows_only_what_the_stages_before_show(
-    plan: Plan, healthy: int, *, page: bool, shown: list[float]
+    plan: SweepSpec, healthy: int, *, page: bool, shown: list[float]
 ) -> None:
     """The stages of a ramp are too short to show a rate; in a grid of 10/s and 20/s for a minute each, the first one may be."""
     found = run(plan, late(healthy), 1, page=page)
@@ -199,18 +201,18 @@ def test_a_late_prober_shows_only_what_the_stages_before_show(
 def test_an_engine_that_always_meets_its_slo_holds_at_the_highest_rate() -> None:
     """Adaptive stays there until its events show it. A gentle ramp does not, and says that they are too few."""
     for seed in range(5):
-        found = run(replace(PLAN, max_rate=5.0), share_bad(0.0), seed)
+        found = run(changed(PLAN, max_rate=5.0), share_bad(0.0), seed)
         (capacity,) = found.capacities
         assert (found.reason, found.verdict) == ("highest_rate", "not_reached")
         assert capacity.lower == 5.0
-        gentle = run(replace(PLAN, max_rate=5.0, mode="gentle"), share_bad(0.0), seed)
+        gentle = run(changed(PLAN, max_rate=5.0, mode="gentle"), share_bad(0.0), seed)
         assert (gentle.reason, gentle.verdict) == ("highest_rate", "not_enough_data")
 
 
 def test_a_budget_goes_before_evidence() -> None:
     """The time at the highest rate is within all of the plan's limits."""
-    for limits in (Limits(requests=200), Limits(tokens=14_000), Limits(time_s=50.0)):
-        found = run(replace(PLAN, max_rate=5.0, limits=limits), share_bad(0.0), 1)
+    for limits in (LimitsSpec(requests=200), LimitsSpec(tokens=14_000), LimitsSpec(time=50.0)):
+        found = run(changed(PLAN, max_rate=5.0, limits=limits), share_bad(0.0), 1)
         assert found.reason in ("request_budget", "token_budget", "time_budget")
         assert sum(each.sent for each in found.stages) <= 201
         assert found.verdict == "not_enough_data"
@@ -239,34 +241,34 @@ def test_one_bad_answer_condemns_nobody() -> None:
             return Answer(0.8 if bad <= few else 0.1)
 
         event = Event(lambda sweep, at_s: sweep.stop("a person", at_s), 10)
-        plan = replace(PLAN, min_rate=5.0, stage_s=1_000.0)
+        plan = changed(PLAN, min_rate=5.0, step=1_000.0)
         found = run(plan, first_bad, 3, event=event)
         assert found.verdict == ("not_enough_data" if count == 1 else "below")
 
 
 def test_a_loose_objective_takes_fewer_and_a_strict_one_more() -> None:
     """90% is shown by 34 answers, 99.9% by 3,475."""
-    plan = replace(PLAN, min_rate=2.0, max_rate=2.0, stage_s=1_000.0)
+    plan = changed(PLAN, min_rate=2.0, max_rate=2.0, step=1_000.0)
     for objective, holds in (("0.9", True), ("0.99", False), ("0.999", False)):
         slo = replace(TTFT, objective=Decimal(objective))
         event = Event(lambda sweep, at_s: sweep.stop("a person", at_s), 60)
-        found = run(replace(plan, slos=(slo,)), share_bad(0.0), 1, event=event)
+        found = run(changed(plan, slos=(slo,)), share_bad(0.0), 1, event=event)
         assert bool(claims(found)) is holds
 
 
 def test_each_slo_has_its_own_evidence() -> None:
     """The first SLO gives way at 8/s; of the second, always met, nobody saw the knee, so its events speak; together: the second."""
     e2e = Slo("e2e", "e2e", 20.0, Decimal("0.999"), 3_600.0)
-    plan = replace(PLAN, slos=(TTFT, e2e))
+    plan = changed(PLAN, slos=(TTFT, e2e))
     found = run(plan, cliff(8.0), 1)
     assert [each.verdict for each in found.capacities] == ["found", "not_enough_data"]
     assert found.verdict == "not_enough_data"
     loose = replace(e2e, objective=Decimal("0.95"))
-    found = run(replace(plan, slos=(TTFT, loose), mode="grid", grid=(2.0, 4.0, 6.0, 9.0), stage_s=60.0), cliff(8.0), 1)
+    found = run(changed(plan, slos=(TTFT, loose), mode="grid", rates=(2.0, 4.0, 6.0, 9.0), step=60.0), cliff(8.0), 1)
     assert [each.verdict for each in found.capacities] == ["found", "not_reached"]
     assert found.verdict == "found"
     never = replace(e2e, threshold_s=0.01)
-    found = run(replace(plan, slos=(TTFT, never)), share_bad(0.0), 1)
+    found = run(changed(plan, slos=(TTFT, never)), share_bad(0.0), 1)
     assert [each.verdict for each in found.capacities] == ["not_enough_data", "below"]
     assert found.verdict == "below"
 
@@ -275,7 +277,7 @@ def test_gaps_of_one_answer_are_one_observation() -> None:
     """ITL: 19 gaps an answer are not 19 times the evidence."""
     itl = Slo("itl", "itl", 0.05, Decimal("0.99"), 3_600.0)
     event = Event(lambda sweep, at_s: sweep.stop("a person", at_s), 100)
-    plan = replace(PLAN, slos=(itl,), min_rate=10.0, max_rate=10.0, stage_s=10_000.0)
+    plan = changed(PLAN, slos=(itl,), min_rate=10.0, max_rate=10.0, step=10_000.0)
     found = run(plan, share_bad(0.0), 1, event=event)
     (capacity,) = found.capacities
     assert found.verdict == "not_enough_data"
@@ -283,7 +285,7 @@ def test_gaps_of_one_answer_are_one_observation() -> None:
     assert capacity.evidence.events > 1_500
     assert capacity.evidence.needed is not None
     assert capacity.evidence.needed > 346 * 19
-    found = run(replace(PLAN, slos=(itl,), max_rate=20.0), share_bad(0.0), 1)
+    found = run(changed(PLAN, slos=(itl,), max_rate=20.0), share_bad(0.0), 1)
     assert found.verdict == "not_reached"
 
 
@@ -296,7 +298,7 @@ def test_what_was_cut_or_waits_past_its_threshold_is_bad() -> None:
         count += 1
         return Answer(0.1 if count <= 400 else 60.0)
 
-    sweep_plan = replace(PLAN, mode="grid", grid=(10.0,), stage_s=10_000.0)
+    sweep_plan = changed(PLAN, mode="grid", rates=(10.0,), step=10_000.0)
     found = run(sweep_plan, stuck, 1)
     assert found.reason in ("slow", "breaching", "knee_passed")
     assert claims(found) == []
@@ -306,7 +308,7 @@ def test_no_reason_of_the_plans_own_has_an_estimate() -> None:
     """All of them, by hand: 200 good answers, a page or none."""
     assert {"prober_late", "page_lost", "highest_rate", "guard", "production_ttft", "time_budget"} <= UNREACHED
     for reason in sorted(UNREACHED):
-        sweep = Sweep(replace(PLAN, min_rate=10.0), 0.0)
+        sweep = Sweep(changed(PLAN, min_rate=10.0), 0.0, WarmUpLength(0))
         for n in range(200):
             sweep.sent(f"r{n}", n * 0.01, 10, 10)
             sweep.first_token(f"r{n}", n * 0.01 + 0.1)
@@ -321,7 +323,7 @@ def test_no_reason_of_the_plans_own_has_an_estimate() -> None:
 
 def test_the_words_say_how_many_and_how_many_more() -> None:
     """Also where the share of bad ones is too high for any number."""
-    sweep = Sweep(PLAN, 0.0)
+    sweep = Sweep(PLAN, 0.0, WarmUpLength(0))
     for n in range(60):
         sweep.sent(f"r{n}", n * 0.06, 10, 10)
         sweep.first_token(f"r{n}", n * 0.06 + (0.7 if n in (20, 50) else 0.1))

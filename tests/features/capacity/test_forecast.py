@@ -6,7 +6,8 @@ import math
 import numpy as np
 import pytest
 
-from prober.features.capacity.forecast import DAY_S, Forecast, Load, Peaks, forecast, peaks_of, student, trend
+from prober.features.capacity.forecast import DAY_S, Forecast, Load, Peaks, forecast, peaks_of, trend
+from prober.statistics.paired_test import student_quantile
 
 MONDAY = 20_000 // 7 * 7 + 4  # 1970 began on a Thursday
 
@@ -33,7 +34,7 @@ def noon(day: int) -> float:
 )
 def test_student_s_t_is_that_of_the_tables(level: float, freedom: int, t: float) -> None:
     """Two-sided, odd and even degrees of freedom."""
-    assert student(level, freedom) == pytest.approx(t, abs=5e-4)
+    assert student_quantile(level, freedom) == pytest.approx(t, abs=5e-4)
 
 
 def test_a_line_and_its_interval_are_those_worked_out_by_hand() -> None:

@@ -532,7 +532,7 @@ async def test_the_answer_of_another_query_is_not_the_demand(monkeypatch: pytest
             return 4.0
         raise QueryFailed("nobody is there")
 
-    monkeypatch.setattr("prober.features.capacity.demand_query.instant", instant)
+    monkeypatch.setattr("prober.features.capacity.headroom.instant", instant)
     async with running(SLOTS) as url, staged(url, "demand_query: old", prometheus="http://127.0.0.1:1") as stage:
         await until(lambda: stage.value("llmslo_demand_requests_per_second") == 4)
         stage.observed.retarget(stage.target)

@@ -1,6 +1,6 @@
 """Guards of a load beside other requests."""
 
-from prober.features.capacity.load_guard import LoadGuard
+from prober.features.capacity.stop_conditions import LoadGuard
 from prober.measure.engine_signals import EngineInfo, EngineSignals
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult

@@ -2,8 +2,8 @@
 
 import pytest
 
+from prober.features.capacity.actions import Refused
 from prober.features.capacity.cron import Cron
-from prober.features.capacity.refusal import Refused
 from prober.features.capacity.sweep_series import SweepSeries
 from prober.measure.target_state import TargetState
 from prober.probing.observer import ObservedTarget
@@ -62,7 +62,7 @@ async def test_a_target_whose_sweeps_cannot_be_observed_is_not_swept(
         with pytest.raises(Refused, match="no `sweep:`"):
             stage.sweeps.start("t")
         assert stage.sweeps.results("t") == []
-        assert not stage.sweeps._context.cron._jobs
+        assert not stage.sweeps.cron._jobs
         stage.remove()
         stage.observe()
         stage.sweeps.start("t")

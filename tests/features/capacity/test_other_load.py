@@ -5,8 +5,7 @@ from random import Random
 
 import pytest
 
-from prober.features.capacity.request_record import RequestRecord
-from prober.features.capacity.sweep_record import Record, other_load
+from prober.features.capacity.sweep_record import Record, RequestRecord, other_load
 from prober.measure.engine_signals import EngineInfo, EngineSignals
 
 SWEEP_S = 60.0

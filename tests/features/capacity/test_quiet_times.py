@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from prober.features.capacity.quiet_times import QUIET, QuietTimes
-from prober.features.capacity.refusal import Refused
+from prober.features.capacity.actions import Refused
+from prober.features.capacity.sweep_pauses import QUIET, SweepPauses
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
@@ -101,13 +101,13 @@ async def test_a_shorter_pause_does_not_end_a_longer_one() -> None:
     """The latest end counts, and is over when it has passed."""
     now_ns = 0
     clock = Clock(time.time, lambda: now_ns)
-    quiet = QuietTimes(None, clock)
-    quiet.record("t", "u", 100.0)
-    quiet.record("t", "u", 10.0)
-    assert quiet.left_s("t", "u") == 100.0
+    quiet = SweepPauses(None, clock)
+    quiet.retry_after("t", "u", 100.0)
+    quiet.retry_after("t", "u", 10.0)
+    assert quiet.quiet_s("t", "u") == 100.0
     now_ns = 101 * 10**9
-    assert quiet.left_s("t", "u") < 0
-    assert quiet.left_s("t", "other") <= 0
+    assert quiet.quiet_s("t", "u") < 0
+    assert quiet.quiet_s("t", "other") <= 0
     clock.close()
 
 
@@ -119,15 +119,15 @@ async def test_a_clock_that_is_set_does_not_change_a_pause(
     for at_s, left_s in ((1_000_000.0, 60.0), (1_000_030.0, 30.0), (1_000_061.0, -1.0), (500_000.0, 60.0)):
         folder = str(tmp_path / f"{at_s}")
         store, clock = Store(folder), Clock(lambda: 1_000_000.0, lambda: 7 * 10**9)
-        quiet = QuietTimes(store, clock)
-        quiet.record("t", "u", 60.0)
+        quiet = SweepPauses(store, clock)
+        quiet.retry_after("t", "u", 60.0)
         await quiet.close()
         store.close()
         with monkeypatch.context() as patched:
             if is_rebooted:
                 patched.setattr("prober.storage.saved_rows._boot", lambda: "another")
             store, later = Store(folder), Clock(lambda at_s=at_s: at_s, lambda: 9 * 10**9)  # type: ignore[misc]
-            left = QuietTimes(store, later).left_s("t", "u")
+            left = SweepPauses(store, later).quiet_s("t", "u")
         assert left == pytest.approx(left_s if is_rebooted else 58.0)
         store.close()
         clock.close()
@@ -140,10 +140,10 @@ async def test_many_answers_cost_few_writes(tmp_path: Path, monkeypatch: pytest.
     clock = Clock(time.time, lambda: now_ns)
     written: list[object] = []
     monkeypatch.setattr(store, "save", lambda *row: written.append(row))
-    quiet = QuietTimes(store, clock)
+    quiet = SweepPauses(store, clock)
     for _ in range(1000):
         now_ns += 10_000_000
-        quiet.record("t", "u", 60.0)
+        quiet.retry_after("t", "u", 60.0)
     await quiet.close()
     assert 9 <= len(written) <= 10
     clock.close()
@@ -154,12 +154,12 @@ async def test_a_disk_that_takes_nothing_is_logged(tmp_path: Path, caplog: pytes
     """The quiet time holds in memory; a row that cannot be read is left out."""
     store, clock = Store(str(tmp_path)), make_clock()
     store.save(QUIET, [('["t", "u"]', b"{}"), ("no key", b"{}")], clock.unix_s())
-    quiet = QuietTimes(store, clock)
+    quiet = SweepPauses(store, clock)
     assert caplog.text.count("cannot be read") == 2
     store.close()
-    quiet.record("t", "u", 60.0)
+    quiet.retry_after("t", "u", 60.0)
     await quiet.close()
     await asyncio.sleep(0)
     assert "cannot be written" in caplog.text
-    assert quiet.left_s("t", "u") > 50
+    assert quiet.quiet_s("t", "u") > 50
     clock.close()

@@ -13,25 +13,21 @@ import pytest
 from prober.features.capacity import observations as observed
 from prober.features.capacity.actions import Estimate
 from prober.features.capacity.capacity_model import CapacityModel
-from prober.features.capacity.engine_fit import Fit, Prior, Tail
+from prober.features.capacity.engine_fit import CHUNKED, Fit, Prior, Tail
 from prober.features.capacity.estimate import CapacityEstimate, estimate_capacity
 from prober.features.capacity.fit_objective import COSTS, Objective, Point
 from prober.features.capacity.fitting import fit, ttft_error
-from prober.features.capacity.observations import observations, ttfts_s
+from prober.features.capacity.observations import calibrate, observations, ttfts_s
 from prober.features.capacity.replay import Background, RequestLengths, background, build_scene
-from prober.features.capacity.request_record import RequestRecord
 from prober.features.capacity.shape_capacities import by_sum
-from prober.features.capacity.structures import CHUNKED
-from prober.features.capacity.sweep_plan import Plan
-from prober.features.capacity.sweep_record import Record, Stage
-from prober.features.capacity.tail import calibrate
+from prober.features.capacity.sweep_record import Record, RequestRecord, Stage
 from prober.measure.engine_signals import EngineHistogram, EngineInfo, EngineSignals
 from prober.measure.objective import Slo
 from prober.results.capacity import Capacity
 from prober.simulation.parameters import Parameters
 from prober.simulation.serving import Service
 from prober.workload.shapes import Lognormal
-from tests.features.capacity.simulated_sweep import Driver, SimulatedTarget, Telemetry, Workload
+from tests.features.capacity.simulated_sweep import Driver, SimulatedTarget, Telemetry, Workload, sweep_spec
 
 TTFT = Slo("ttft", "ttft", 0.6, Decimal("0.99"), 3_600.0)
 WORLD = SimulatedTarget(
@@ -54,7 +50,7 @@ QUIET = replace(WORLD, others_per_s=0.0)
 def record(target: SimulatedTarget = WORLD, telemetry: Telemetry = "counters") -> Record:
     rng = Random(1)
     lengths = tuple(target.own.draw(rng) for _ in range(3_000))
-    driven = Driver(target, Plan((TTFT,), lengths=lengths), telemetry, 1).run()
+    driven = Driver(target, sweep_spec(TTFT), telemetry, 1, lengths=lengths).run()
     order = driven.orders[-1][1]
     assert isinstance(order, Estimate)
     return order.record
@@ -325,7 +321,7 @@ def test_a_prior_that_is_certain_is_believed() -> None:
 
 def test_the_engine_s_own_latencies_of_others_show_its_capacity() -> None:
     """Minutes of production by the page alone, without a request of the sweep. The truth is that of requests as seen, above."""
-    driver, readings = Driver(replace(WORLD, others_per_s=5.0), Plan((TTFT,)), "none", 1), []
+    driver, readings = Driver(replace(WORLD, others_per_s=5.0), sweep_spec(TTFT), "none", 1), []
     while driver.now < 390.0:
         driver.advance(driver.now + 5.0)
         ttfts_s = [each.ttft_s for each in driver.others if each.ttft_s is not None]

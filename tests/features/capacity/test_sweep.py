@@ -2,13 +2,13 @@
 
 from dataclasses import replace
 from decimal import Decimal
-from math import inf
 
 import pytest
 
+from prober.config.sweep import GuardSpec, LimitsSpec, SweepSpec
+from prober.config.target import BudgetSpec, PriceSpec
 from prober.features.capacity.actions import Estimate, Finished, OtherLoad, Reason, Run
 from prober.features.capacity.sweep import GENTLE_ANSWERS, Sweep
-from prober.features.capacity.sweep_plan import Guards, Limits, Plan
 from prober.features.capacity.sweep_record import other_counts
 from prober.measure.chat import Usage
 from prober.measure.engine_signals import EngineHistogram, EngineInfo, EngineSignals
@@ -16,6 +16,7 @@ from prober.measure.objective import Signal, Slo
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
+from prober.measure.warmup import WarmUpLength
 from prober.results.capacity import Capacity, Verdict
 from prober.results.stop_reason import ending
 from prober.simulation.faults import Crash, Slow
@@ -29,6 +30,7 @@ from tests.features.capacity.simulated_sweep import (
     Workload,
     breaches,
     longest_run_s,
+    sweep_spec,
 )
 
 TTFT = Slo("ttft", "ttft", 0.5, Decimal("0.99"), 3_600.0)
@@ -46,8 +48,12 @@ PAGE = EngineSignals(
 )
 
 
-def plan(mode: str = "adaptive", **changes: object) -> Plan:
-    return replace(Plan((TTFT,), warm_up=0), mode=mode, **changes)  # type: ignore[arg-type]
+NO_WARM_UP = WarmUpLength(0)
+BUDGET = BudgetSpec(price_per_million=PriceSpec(prompt=1_000, completion=1_000))
+
+
+def plan(mode: str = "adaptive", **changes: object) -> SweepSpec:
+    return sweep_spec(TTFT, mode=mode, **changes)
 
 
 def result(
@@ -66,8 +72,8 @@ def result(
 class Hand:
     """Feeds a machine by hand. Time is that of the sweep."""
 
-    def __init__(self, what: Plan) -> None:
-        self.sweep = Sweep(what, 0.0)
+    def __init__(self, spec: SweepSpec, warm_up: WarmUpLength = NO_WARM_UP) -> None:
+        self.sweep = Sweep(spec, 0.0, warm_up, budget=BUDGET)
         self.count = 0
 
     def send(self, at_s: float) -> str:
@@ -161,7 +167,7 @@ def test_pending_requests_are_breaches_as_soon_as_they_are_too_old() -> None:
 def test_a_few_breaches_among_many_are_what_the_objective_allows() -> None:
     """Two of 42 at 1% do not end a ramp, three do; a gentle one ends at two."""
     for mode, breaches_at, ends in (("adaptive", 2, False), ("adaptive", 3, True), ("gentle", 2, True)):
-        hand = Hand(plan(mode, stage_s=100.0, min_rate=20.0, max_rate=30.0))
+        hand = Hand(plan(mode, step=100.0, min_rate=20.0, max_rate=30.0))
         hand.sweep.page(0.0, PAGE)
         for n in range(42):
             hand.answered(n * 0.05, 0.6 if n in (10, 39, 41)[:breaches_at] else 0.3)
@@ -207,9 +213,9 @@ def test_without_a_page_a_climb_follows_the_ramp() -> None:
     assert hand.reason == "knee_passed"
 
 
-def rejected(knee_per_s: float | None, plan_: Plan | None = None, reason: Reason = "knee_passed") -> Hand:
+def rejected(knee_per_s: float | None, plan_: SweepSpec | None = None, reason: Reason = "knee_passed") -> Hand:
     """A ramp up to 1.75/s on a target with a page, ended by `reason`; no model explains it, and the fractions show this knee."""
-    hand = Hand(plan_ or plan(min_rate=0.5, stage_s=1.0))
+    hand = Hand(plan_ or plan(min_rate=0.5, step=1.0))
     hand.sweep.page(0.0, PAGE)
     while hand.sweep.stages[-1].rate_per_s < 1.7:
         at_s = hand.sweep.stages[-1].began_s + 1.0
@@ -277,7 +283,7 @@ def test_a_ramp_that_a_model_explains_ends_the_sweep() -> None:
     hand.sweep._end_sending("knee_passed", 1.0, "by hand")
     hand.sweep.estimated((Capacity("ttft", "found", 1.0, 1.2, 1.4),), 2.0, is_modelled=True)
     assert isinstance(hand.sweep.action, Finished)
-    hand = rejected(1.4, plan("gentle", min_rate=0.5, stage_s=1.0))
+    hand = rejected(1.4, plan("gentle", min_rate=0.5, step=1.0))
     assert isinstance(hand.sweep.action, Finished)
 
 
@@ -299,7 +305,7 @@ def test_a_climb_that_is_cut_short_leaves_the_ramps_estimate() -> None:
     hand.sweep.stop("a person", 40.0)
     assert isinstance(hand.sweep.action, Finished)
     assert (hand.sweep.action.reason, hand.sweep.action.verdict) == ("guard", "found")
-    hand = rejected(1.4, plan(min_rate=0.5, stage_s=1.0, limits=Limits(time_s=30.0)))
+    hand = rejected(1.4, plan(min_rate=0.5, step=1.0, limits=LimitsSpec(time=30.0)))
     climb(hand)
     assert isinstance(hand.sweep.action, Finished)
     assert hand.sweep.action.reason == "time_budget"
@@ -326,7 +332,7 @@ def test_an_estimate_that_shows_nothing_leaves_the_earlier_one(later: Capacity, 
 def test_a_climb_does_not_exceed_the_highest_rate() -> None:
     """It ends there like a ramp: once the requests show the objective, or are several times enough to show it."""
     loose = replace(TTFT, objective=Decimal("0.9"))
-    hand = Hand(replace(plan(max_rate=1.2), slos=(loose,)))
+    hand = Hand(sweep_spec(loose, max_rate=1.2))
     for n in range(4):
         hand.answered(n * 0.2, ttft_s=0.6)
     rates, at_s = set[float](), 1.0
@@ -456,7 +462,7 @@ def test_a_void_sweep_says_in_plain_words_why() -> None:
 
 def test_productions_own_ttft_ends_the_sending() -> None:
     """By the engine's histogram, the sweep's own requests taken off it."""
-    hand = Hand(plan(guards=Guards(production_ttft_s=0.5)))
+    hand = Hand(plan(guard=GuardSpec(production_ttft=0.5)))
 
     def page(fast: float, slow: float) -> EngineSignals:
         return replace(
@@ -472,7 +478,7 @@ def test_productions_own_ttft_ends_the_sending() -> None:
 
 def test_a_page_that_is_lost_ends_the_sending() -> None:
     """Blind guards guard nothing; a target that never had a page is another matter."""
-    hand = Hand(plan(stage_s=100.0))
+    hand = Hand(plan(step=100.0))
     hand.sweep.tick(3.5)
     assert hand.reason is None
     hand.sweep.page(3.6, PAGE)
@@ -485,13 +491,13 @@ def test_a_page_that_is_lost_ends_the_sending() -> None:
 @pytest.mark.parametrize(
     ("limits", "reason"),
     [
-        (Limits(requests=3), "request_budget"),
-        (Limits(tokens=300), "token_budget"),
-        (Limits(cost=0.3, prompt_token_cost=0.001, output_token_cost=0.001), "cost_budget"),
-        (Limits(time_s=0.5), "time_budget"),
+        (LimitsSpec(requests=3), "request_budget"),
+        (LimitsSpec(tokens=300), "token_budget"),
+        (LimitsSpec(cost=0.3), "cost_budget"),
+        (LimitsSpec(time=0.5), "time_budget"),
     ],
 )
-def test_budgets_end_the_sending(limits: Limits, reason: Reason) -> None:
+def test_budgets_end_the_sending(limits: LimitsSpec, reason: Reason) -> None:
     """Requests, tokens, cost, time; none of them says that the knee was reached."""
     hand = Hand(plan(limits=limits))
     for n in range(3):
@@ -503,7 +509,7 @@ def test_budgets_end_the_sending(limits: Limits, reason: Reason) -> None:
 
 def test_the_in_flight_cap_is_saturation() -> None:
     """A stage that reaches the cap, or has a request shed at it, has found its limit."""
-    hand = Hand(plan(guards=Guards(max_in_flight=3)))
+    hand = Hand(plan(max_in_flight=3))
     for n in range(3):
         hand.send(n * 0.1)
     assert hand.reason == "saturated"
@@ -515,7 +521,7 @@ def test_the_in_flight_cap_is_saturation() -> None:
 @pytest.mark.parametrize(("served_share", "longest_s"), [(0.5, 45.0), (0.33, 60.0)])
 def test_completions_behind_arrivals_are_saturation(served_share: float, longest_s: float) -> None:
     """In a long stage whose TTFTs are fine, a queue that only grows ends it."""
-    hand = Hand(plan("grid", grid=(5.0,), stage_s=100.0))
+    hand = Hand(plan("grid", rates=(5.0,), step=100.0))
     due: list[tuple[float, float, str]] = []  # end, due time, name
     at_s = 0.0
     while not hand.reason and at_s < 100.0:
@@ -533,7 +539,7 @@ def test_completions_behind_arrivals_are_saturation(served_share: float, longest
 
 def test_answers_that_never_end_are_saturation() -> None:
     """Two of three requests stay in flight."""
-    hand = Hand(plan("grid", grid=(5.0,), stage_s=200.0))
+    hand = Hand(plan("grid", rates=(5.0,), step=200.0))
     for n in range(1_000):
         name = hand.send(n * 0.2)
         hand.sweep.first_token(name, n * 0.2 + 0.1)
@@ -556,7 +562,7 @@ def test_a_late_prober_and_people_and_the_target_itself_can_end_it() -> None:
     assert isinstance(hand.sweep.action, Estimate)
     assert (hand.reason, hand.sweep.action.detail) == ("guard", "burn rate")
     hand = Hand(plan())
-    hand.sweep.retry_after(1.0, 30.0)
+    hand.sweep.stop("30 s", 1.0, "retry_after")
     assert hand.reason == "retry_after"
 
 
@@ -585,14 +591,14 @@ def test_a_very_late_first_token_ends_the_sending_at_once() -> None:
 
 def test_warm_up_judges_no_latency_but_finds_a_dead_target() -> None:
     """Cold engines are slow; engines that answer nothing are not measured."""
-    hand = Hand(plan(warm_up=2))
+    hand = Hand(plan(), WarmUpLength(2, 20.0))
     hand.answered(0.1, 3.0)
     hand.answered(0.2, 0.1)
     hand.sweep.tick(0.5)
     order = hand.sweep.action
     assert isinstance(order, Run)
     assert (order.stage, order.phase) == (1, "ramp")
-    hand = Hand(plan(warm_up=2))
+    hand = Hand(plan(), WarmUpLength(2, 20.0))
     for n in range(3):
         hand.answered(n * 0.1, outcome=Outcome.CONNECT_REFUSED)
     order = hand.sweep.action
@@ -600,10 +606,10 @@ def test_warm_up_judges_no_latency_but_finds_a_dead_target() -> None:
     assert (order.reason, order.capacities[0].verdict) == ("smoke_failed", "not_enough_data")
 
 
-@pytest.mark.parametrize(("warm_up", "warm_up_s", "sent"), [(20, inf, 20), (None, 7.0, 7)], ids=["a number", "a time"])
-def test_the_warm_up_is_sent_as_it_was_planned(warm_up: int | None, warm_up_s: float, sent: int) -> None:
+@pytest.mark.parametrize(("warm_up", "sent"), [(WarmUpLength(20), 20), (WarmUpLength(None, 7.0), 7)], ids=str)
+def test_the_warm_up_is_sent_as_it_was_planned(warm_up: WarmUpLength, sent: int) -> None:
     """As many answers as planned, however warm the engine is by its own count; or for as long as planned."""
-    hand = Hand(plan(warm_up=warm_up, warm_up_s=warm_up_s))
+    hand = Hand(plan(), warm_up)
     for second in range(sent):
         assert hand.sweep.stages[-1].phase == "warm_up"
         hand.sweep.page(float(second), replace(PAGE, requests_finished_total=1_000.0))
@@ -615,7 +621,7 @@ def test_the_warm_up_is_sent_as_it_was_planned(warm_up: int | None, warm_up_s: f
 
 def test_a_rejected_warm_up_measures_nothing() -> None:
     """A wrong token or a refused request: nothing else is sent, and the reason has the answer of the server."""
-    hand = Hand(plan(warm_up=20))
+    hand = Hand(plan(), WarmUpLength(20, 20.0))
     hand.answered(0.1, outcome=Outcome.REJECTED)
     order = hand.sweep.action
     assert isinstance(order, Finished)
@@ -626,7 +632,7 @@ def test_a_rejected_warm_up_measures_nothing() -> None:
 @pytest.mark.parametrize(("answer_s", "rate_per_s"), [(20.0, 2.0), (60.0, 2.0), (25.0, 9.0)])
 def test_a_target_with_long_answers_is_not_saturated(answer_s: float, rate_per_s: float) -> None:
     """Until the first answers end, none completes; that is no queue."""
-    hand = Hand(plan("grid", grid=(rate_per_s, 2 * rate_per_s), stage_s=150.0))
+    hand = Hand(plan("grid", rates=(rate_per_s, 2 * rate_per_s), step=150.0))
     due: list[tuple[float, str]] = []
     for n in range(round(149 * rate_per_s)):
         at_s = n / rate_per_s
@@ -697,7 +703,7 @@ def test_the_verdict_is_of_all_slos(reason: Reason, verdicts: tuple[Verdict, ...
 
 def test_a_grid_walks_its_steps() -> None:
     """Fixed steps of their full length, for curves; an early end only for what is sure."""
-    hand = Hand(plan("grid", grid=(1.0, 3.0), stage_s=10.0))
+    hand = Hand(plan("grid", rates=(1.0, 3.0), step=10.0))
     for n in range(100):
         if n % 4 == 0:
             hand.answered(n * 0.25)
@@ -715,7 +721,7 @@ def test_a_grid_walks_its_steps() -> None:
 def test_other_slos_are_judged_by_their_own_events(signal: Signal, ttft_s: float, stops: bool) -> None:
     """TPOT and E2E breach by their thresholds; a slow answer is no failure."""
     slo = Slo("x", signal, None if signal == "success" else 0.05, Decimal("0.99"), 3_600.0)
-    hand = Hand(replace(plan(), slos=(slo,)))
+    hand = Hand(sweep_spec(slo))
     hand.sweep.page(0.0, PAGE)
     hand.answered(0.1, ttft_s)
     hand.answered(0.2, ttft_s)
@@ -761,18 +767,6 @@ def test_nothing_moves_a_finished_sweep() -> None:
     assert hand.sweep.action is order
 
 
-def test_a_plan_that_cannot_be_is_refused() -> None:
-    """No SLO, no rising rates, no time."""
-    with pytest.raises(ValueError, match="SLO"):
-        Plan(())
-    with pytest.raises(ValueError, match="ramp"):
-        plan(min_rate=5.0, max_rate=1.0)
-    with pytest.raises(ValueError, match="rise"):
-        plan("grid", grid=(2.0, 1.0))
-    with pytest.raises(ValueError, match="factor"):
-        plan(factor=1.0)
-
-
 def test_others_are_what_the_engine_counted_less_what_the_sweep_sent() -> None:
     """By two readings; a request that is still on its way counts at the next."""
     hand = Hand(plan())
@@ -800,7 +794,7 @@ WORLD = SimulatedTarget(
 
 
 def driven(mode: str = "adaptive", faults: tuple[Slow | Crash, ...] = (), **changes: object) -> Driver:
-    driver = Driver(WORLD, replace(plan(mode, **changes), warm_up=3), "counters", 1, faults)
+    driver = Driver(WORLD, plan(mode, **changes), "counters", 1, faults)
     return driver
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from prober.features.capacity.refusal import Refused, StartRequest
+from prober.features.capacity.actions import Refused, StartRequest
 from prober.measure.chat import Usage
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult

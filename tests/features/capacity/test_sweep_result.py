@@ -1,23 +1,26 @@
 """A run sweep as a stored result."""
 
 from dataclasses import replace
-from decimal import Decimal
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
+from prober.cli.sweep_cost import mean_requests
 from prober.config.load import load
+from prober.config.sweep import SweepSpec
 from prober.config.target import TargetSpec
 from prober.features.capacity.actions import Finished, OtherLoad
-from prober.features.capacity.sweep_plan import Plan, plan_of
 from prober.features.capacity.sweep_record import Stage
 from prober.features.capacity.sweep_result import _interference, result_of
 from prober.features.capacity.sweep_runner import SweepRun
 from prober.measure.chat import Usage
 from prober.measure.gpu_reading import GpuReading, without_parts
-from prober.measure.objective import Slo
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
+from prober.net.clock import Clock
+from prober.probing.session import Session
 from prober.results.capacity import Capacity
 from prober.results.result import Delivered, Result, Use
 from prober.results.result_file import from_json, to_json
@@ -63,10 +66,11 @@ def of(
         *((1, probe(12.0 + i / 10)) for i in range(40)),
         *((2, p) for p in last),
     ]
-    run = SweepRun(ended or finished, None, 10 * 10**9, tuple(probes), (), gpus=gpus)
-    return result_of(
-        run, spec, spec.sweep, identity="id", started_unix_s=1e9, ended_unix_s=1e9 + 8, additions={"why": "request"}
-    )
+    run = SweepRun(ended or finished, None, 10 * 10**9, tuple(probes))
+    clock = SimpleNamespace(unix_s=lambda: 1e9 + 8, now_ns=lambda: 0)
+    session = Session(spec, cast(Clock, clock), None)
+    session.started_unix_s, session.gpus = 1e9, [(round(at_s * 1e9), devices) for at_s, devices in gpus]
+    return result_of(run, session, spec.sweep, "id", {"why": "request"})
 
 
 def test_a_result_has_its_stages_rows_and_contract_and_can_be_stored() -> None:
@@ -157,17 +161,16 @@ def test_a_plan_has_the_chosen_rates_and_step() -> None:
     text = TEXT.replace("sweep: {}", "sweep: {mode: grid, rates: [1/s, 2/s, 300/min], step: 30s}")
     spec: TargetSpec = load(text, source="c", engines=(), environment={}, read=lambda path: path).targets[0]
     assert spec.sweep is not None
-    plan = plan_of(spec.sweep, spec)
-    assert [plan.rate(number) for number in range(4)] == [1.0, 2.0, 5.0, None]
-    assert (plan.min_rate, plan.max_rate, plan.stage_length_s) == (1.0, 5.0, 30.0)
-    assert plan.max_requests == 20 * 1.0 + 30 * (1.0 + 2.0 + 5.0), "with the warm-up"
+    assert [spec.sweep.rate(number) for number in range(4)] == [1.0, 2.0, 5.0, None]
+    assert (spec.sweep.lowest_rate, spec.sweep.stage_s) == (1.0, 30.0)
+    assert mean_requests(spec.sweep) == 20 * 1.0 + 30 * (1.0 + 2.0 + 5.0), "with the warm-up"
 
 
 @pytest.mark.parametrize(("max_rate", "rates"), [(1.2, [1.0, 1.15, 1.2]), (1.15, [1.0, 1.15]), (1.0, [1.0])])
 def test_a_ramp_reaches_its_highest_rate(max_rate: float, rates: list[float]) -> None:
     """The last stage is at `max_rate`, wherever its factor leads, and there is no stage twice."""
-    plan = Plan((Slo("ttft", "ttft", 0.5, Decimal("0.99"), 1e6),), min_rate=1.0, max_rate=max_rate)
-    sent = [plan.rate(number) for number in range(len(rates) + 1)]
+    spec = SweepSpec(mode="adaptive", min_rate=1.0, max_rate=max_rate)
+    sent = [spec.rate(number) for number in range(len(rates) + 1)]
     assert sent == [*(pytest.approx(rate) for rate in rates), None]
 
 

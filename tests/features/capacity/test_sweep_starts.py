@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from prober.features.capacity.refusal import Refused, StartRequest
-from prober.features.capacity.start_checks import check_gap
-from prober.features.capacity.sweep_starts import STARTS, SweepStarts
+from prober.features.capacity.actions import Refused, StartRequest
+from prober.features.capacity.sweep_pauses import STARTS
 from prober.storage.store import Store
-from tests.features.capacity.stage import SLOTS, behind_a_gateway, staged, target_spec, until
-from tests.virtual import make_clock, running
+from tests.features.capacity.stage import SLOTS, behind_a_gateway, staged, until
+from tests.virtual import running
 
 pytestmark = pytest.mark.virtual_time
 
@@ -93,15 +92,11 @@ async def test_a_sweep_whose_start_cannot_be_saved_is_refused(tmp_path: Path, mo
 
 async def test_a_schedule_whose_period_is_min_gap_sweeps_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """The gap counts from when the sweep was due: alerts, the lock and the queue delay its start by some seconds."""
-    clock = make_clock()
-    starts = SweepStarts(None, clock)
-    unix_s, now_ns = clock.unix_s(), clock.now_ns()
-    await starts.record("t", StartRequest("schedule", unix_s - 20))
-    monkeypatch.setattr(clock, "now_ns", lambda: now_ns + 3_580 * 10**9)
-    spec = target_spec("http://127.0.0.1:1", "min_gap: 1h").sweep
-    assert spec is not None
-    check_gap(spec, StartRequest("schedule", unix_s + 3_580), starts.age_s("t"))
-    await starts.record("t", StartRequest("change"))
-    with pytest.raises(Refused, match="min_gap"):
-        check_gap(spec, StartRequest("schedule", unix_s + 3_580), starts.age_s("t"))
-    clock.close()
+    async with staged("http://127.0.0.1:1", "min_gap: 1h") as stage:
+        key, unix_s, now_ns = stage.target.spec.key, stage.clock.unix_s(), stage.clock.now_ns()
+        await stage.sweeps.pauses.started(key, StartRequest("schedule", unix_s - 20))
+        monkeypatch.setattr(stage.clock, "now_ns", lambda: now_ns + 3_580 * 10**9)
+        stage.target_sweeps.check_pause(StartRequest("schedule", unix_s + 3_580))
+        await stage.sweeps.pauses.started(key, StartRequest("change"))
+        with pytest.raises(Refused, match="min_gap"):
+            stage.target_sweeps.check_pause(StartRequest("schedule", unix_s + 3_580))

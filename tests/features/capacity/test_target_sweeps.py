@@ -10,8 +10,8 @@ import pytest
 
 from prober.exposition.families import Value
 from prober.features.capacity import start_checks, target_sweeps
+from prober.features.capacity.actions import Refused, StartRequest, Trigger
 from prober.features.capacity.headroom import Bounds
-from prober.features.capacity.refusal import Refused, StartRequest, Trigger
 from prober.features.capacity.sweep_result import has_capacity
 from prober.features.capacity.target_sweeps import TargetSweeps
 from prober.measure.engine_signals import EngineChange, EngineInfo, EngineSignals, PageReading
@@ -146,7 +146,7 @@ async def test_a_sweep_of_another_replica_is_no_demand_here(ends: str) -> None:
     leadership = Following()
     async with running(SLOTS) as url, staged(url, "limits: {time: 5m}", leadership=leadership) as stage:
         clock = HandClock()
-        stage.target_sweeps._context.clock = cast(Clock, clock)
+        stage.sweeps.clock = cast(Clock, clock)
         leadership.claimed_unix_s = 1e9 - 86_400
         total = 0.0
 
