@@ -30,7 +30,7 @@ from prober.cli.options import (
     warm_up_length,
 )
 from prober.cli.output import echo
-from prober.cli.target import only_load, target
+from prober.cli.target import check_writable, only_load, target
 from prober.cli.target import workload as workload_of
 from prober.config.problems import ConfigError
 from prober.config.slos import parse_objectives
@@ -112,6 +112,8 @@ def sweep(
         exit_on(Unmeasurable, WorkersUnavailable, command="sweep", code=ExitCode.NOT_JUDGED),
     ):
         _check_combination(call, concurrency, rates)
+        if output:
+            check_writable("--output", Path(output))
         slos = parse_objectives(slo or [DEFAULT_SLO])
         warm = warm_up_length(warm_up)
         sent = workload_of(workload_options)
