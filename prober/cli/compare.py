@@ -59,7 +59,6 @@ from prober.results.comparison import Comparison, risk_sentences, to_json
 from prober.results.cost import Gpus, gpus_of
 from prober.results.result import Load
 from prober.statistics.paired_test import min_pairs
-from prober.workload.workloads import Mix, Workload
 
 MAX_IN_FLIGHT = 256
 MIN_WIDTH_COLUMNS = 110  # in a narrower terminal lines wrap, so that no figure is cut
@@ -127,7 +126,7 @@ def compare(
         else:
             chosen = workload(workload_options)
             if b_sampling:
-                chosen = _with_own_lengths(chosen)
+                chosen = chosen.with_parts(lambda part: replace(part, is_length_forced=False))
             of_b = with_sampling(chosen, "--b-sampling", b_sampling) if b_sampling else chosen
             endpoint_b = replace(
                 endpoint,
@@ -244,11 +243,6 @@ def _files(a: str, b: str) -> tuple[Path, Path] | None:
     if len(paths) == 1:
         raise ValueError(f"{a} and {b}: give two addresses, or two files that are there")
     return (Path(a), Path(b)) if paths else None
-
-
-def _with_own_lengths(sent: Workload | Mix) -> Workload | Mix:
-    """The workload without forced lengths: answers end by themselves, at its lengths at the latest."""
-    return sent.with_parts(lambda part: replace(part, is_length_forced=False))
 
 
 def _draw(comparison: Comparison) -> None:

@@ -38,6 +38,7 @@ from prober.exposition.dashboards.style import (
 )
 from prober.measure.outcome import BAD
 from prober.probing import series as probe_series
+from prober.statistics.quantiles import percentile_name
 
 SIGNALS = {
     "ttft": ("TTFT", "Time to the first token"),
@@ -126,7 +127,7 @@ def _quantile_table() -> Panel:
     shares = (0.5, 0.9, 0.95, 0.99)
     queries = [row(quantile(q, f"llmslo_{signal}_seconds")) for signal in ("ttft", "tpot", "e2e") for q in shares]
     queries.append(row(samples(probe_series.TTFT)))
-    names = [f"{SIGNALS[signal][0]} p{q * 100:g}" for signal in ("ttft", "tpot", "e2e") for q in shares]
+    names = [f"{SIGNALS[signal][0]} {percentile_name(q)}" for signal in ("ttft", "tpot", "e2e") for q in shares]
     columns = [Column(source="workload", name="Workload", width=120)]
     columns += [
         Column(source=f"Value #{chr(ord('A') + place)}", name=name, unit="s", width=90)
@@ -208,7 +209,7 @@ def _tool_calls() -> Panel:
         "agent's step. No data: no workload has tools, or no answer calls one.",
         "s",
         *(
-            Query(quantile(q, histogram), f"{{{{workload}}}} {name} p{q * 100:.0f}")
+            Query(quantile(q, histogram), f"{{{{workload}}}} {name} {percentile_name(q)}")
             for name, histogram in times
             for q in (0.5, 0.99)
         ),

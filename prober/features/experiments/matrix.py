@@ -118,9 +118,7 @@ def with_cost(verdict: Verdict, cost: CostFinding) -> Verdict:
 
 def not_begun(row: Row) -> Verdict:
     """Verdict on a row that was not started because of an interruption."""
-    if row.beside is not None:
-        return Verdict(stage_name(row), "load", "not begun", ())
-    return Verdict(stage_name(row), "not_enough_data", "not begun", ())
+    return Verdict(stage_name(row), "not_enough_data" if row.beside is None else "load", "not begun", ())
 
 
 def overall(verdicts: Sequence[Verdict]) -> State:

@@ -200,7 +200,7 @@ class RowRun:
         self._rng: Random = session.rng
         self._clock = session.clock
         self._target = with_headers(session.target, row.headers)
-        self._pending: set[ProbeRun] = set()
+        self.pending: set[ProbeRun] = set()
         self._drawer = RequestGenerator(row.workload, self._rng)
         self._started = 0
         self.begin_ns: int | None = None
@@ -232,11 +232,6 @@ class RowRun:
         finally:
             self.end_ns = self._clock.now_ns()
             self.results.sort(key=lambda result: result.timeline.intended_ns)
-
-    def max_wait_s(self) -> float:
-        """Longest TTFT of the requests in flight, or time waited for it, in seconds; 0 without any."""
-        waited_ns = ((run.first_ns or self._clock.now_ns()) - run.request.due_ns for run in self._pending)
-        return max(waited_ns, default=0) / 1e9
 
     def stage(self) -> Stage:
         """The stage of the row."""
@@ -321,7 +316,7 @@ class RowRun:
 
         def begun(run: ProbeRun) -> None:
             runs.append(run)
-            self._pending.add(run)
+            self.pending.add(run)
 
         try:
             result = await run_probe(self._target, drawer, due_ns, begun, self.session.launch)
@@ -330,7 +325,7 @@ class RowRun:
                 self.results.append(unsent(due_ns, Outcome.CANCELLED, "cut when the row was interrupted"))
             raise
         finally:
-            self._pending.difference_update(runs)
+            self.pending.difference_update(runs)
         if result is None:
             self.loading += 1
         else:
@@ -413,8 +408,10 @@ class Load:
             self._guard.result(result)
         for at_ns, signals in self._host.session.readings[readings:]:
             self._guard.page(at_ns / 1e9, signals)
-        self._guard.waited(self._host.max_wait_s())
-        self._guard.tick(self._host.session.clock.now_ns() / 1e9)
+        now_ns = self._host.session.clock.now_ns()
+        waited_ns = ((run.first_ns or now_ns) - run.request.due_ns for run in self._host.pending)
+        self._guard.waited(max(waited_ns, default=0) / 1e9)
+        self._guard.tick(now_ns / 1e9)
         return len(self._host.results), len(self.run_beside.results), len(self._host.session.readings)
 
 

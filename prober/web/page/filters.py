@@ -12,6 +12,7 @@ from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline, format_duration
 from prober.results.capacity import binding, undecided, words
 from prober.results.stop_reason import ending
+from prober.statistics.quantiles import percentile_name
 from prober.web.page import drawings
 from prober.web.page.view import FAILED, PageView
 from prober.web.targets import SIGNS, SweptCapacity, amount, clock_time, share, signal_name
@@ -151,7 +152,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "overrun_s": drawings.overrun_s,
     "page_link": page_link,
     "percentage": percentage,
-    "percentile_name": lambda q: f"p{q * 100:g}",
+    "percentile_name": percentile_name,
     "probe_anchor": probe_anchor,
     "probe_kind": drawings.probe_kind,
     "probe_notes": probe_notes,
