@@ -294,7 +294,6 @@ _FACTS: Mapping[str, Fact] = {
     "requests in flight at most": lambda r: _text(r.load.max_in_flight),
     "seed": lambda r: _text(r.load.seed),
     "warm-up": lambda r: _text(r.warm_up),
-    "repeats of each rate": lambda r: str(r.repeats),
 }
 
 
