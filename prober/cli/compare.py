@@ -250,10 +250,10 @@ def _draw(comparison: Comparison) -> None:
     for heading, rows in by_rate(comparison.compared):
         console.table((heading, *HEAD), map(cells, rows))
     if comparison.compared:
-        console.print(P_NOTE)
+        echo(P_NOTE)
     for sentence in (*comparison.shares, *risk_sentences(comparison)):
-        console.print(sentence, markup=False)
+        echo(sentence)
     for name, value_a, value_b in comparison.differs:
-        console.print(f"{name}: A {value_a or '–'}, B {value_b or '–'}", markup=False)
+        echo(f"{name}: A {value_a or '–'}, B {value_b or '–'}")
     for sentence in comparison.said:
-        console.print(sentence, markup=False)
+        echo(sentence)

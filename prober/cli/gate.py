@@ -254,7 +254,7 @@ def _draw(verdict: Verdict, result: Result, remarks: Sequence[str]) -> None:
     plural = "" if verdict.requests == 1 else "s"
     requests = f"{verdict.requests} request{plural} of workload {result.load.workload}"
     console.print(f"[bold {EXIT[verdict.state].colour}]{verdict.state}[/]  {requests}")
-    console.print(verdict.why, markup=False)
+    echo(verdict.why)
     if verdict.findings:
         columns = ("question", "evidence", "bad", "of", "share", "allowed", "error at most")
         rows = [
@@ -271,8 +271,8 @@ def _draw(verdict: Verdict, result: Result, remarks: Sequence[str]) -> None:
         ]
         console.table(columns, rows, left=2)
     if verdict.error is not None:
-        console.print(f"The verdict is wrong with a chance of at most {verdict.error:.2g}.")
+        echo(f"The verdict is wrong with a chance of at most {verdict.error:.2g}.")
     if result.warm_up is not None:
-        console.print(f"Warm-up: {result.warm_up}; only its failures count.", markup=False)
+        echo(f"Warm-up: {result.warm_up}; only its failures count.")
     for sentence in remarks:
-        console.print(sentence, markup=False)
+        echo(sentence)

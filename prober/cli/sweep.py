@@ -261,14 +261,14 @@ def _description(action: Action) -> str:
 
 def _draw(result: Result) -> None:
     """Print the workload, the stages and the capacities."""
-    console, load = Terminal(highlight=False, soft_wrap=True), result.load
+    load = result.load
     lengths = f": prompts {load.prompt_tokens} tokens, answers {load.output_tokens}" if load.prompt_tokens else ""
-    console.print(f"workload {load.workload}{lengths}", markup=False)
+    echo(f"workload {load.workload}{lengths}")
     width = 8 if any(stage.quality for stage in result.stages) else 0
     heads = (("failed", 7), ("done/s", 8), ("TTFT p50", 10), ("p99", 10), ("TPOT p50", 10), ("tok/s", 8))
     if result.stages:
         titles = "".join(f"{text:>{columns}}" for text, columns in (*heads, ("wrong" if width else "", width)))
-        console.print(f"{'stage':16}{'sent':>6}{titles}")
+        echo(f"{'stage':16}{'sent':>6}{titles}")
     for stage in result.stages:
         received = stage.delivered or Delivered(0.0, 0, None, None)
         latencies = (stage.quantile(*column) for column in (("ttft", 0.5), ("ttft", 0.99), ("tpot", 0.5)))
@@ -280,11 +280,11 @@ def _draw(result: Result) -> None:
         ]
         figures = "".join(f"{cell:>{columns}}" for cell, (_, columns) in zip(cells, heads, strict=True))
         quality = f"{stage.quality[1]}/{stage.quality[0]}" if stage.quality else ""
-        console.print(f"{stage.name:16}{stage.sent:>6}{figures}{quality:>{width}}", markup=False)
+        echo(f"{stage.name:16}{stage.sent:>6}{figures}{quality:>{width}}")
     if result.stages:
-        console.print("* of too few requests to judge by", markup=False)
+        echo("* of too few requests to judge by")
     for sentence in _sentences(result):
-        console.print(sentence, markup=False)
+        echo(sentence)
 
 
 def _sentences(result: Result) -> Iterator[str]:

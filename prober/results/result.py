@@ -70,6 +70,11 @@ class RequestRow:
         """True if it is answered and its latencies count."""
         return self.is_answered and not self.warm_up and not self.cached
 
+    def latency(self, name: str) -> float | None:
+        """Its "ttft", "tpot" or "e2e" in seconds; None if it is not known or does not count."""
+        value: float | None = getattr(self, f"{name}_s") if self.is_timed else None
+        return value
+
 
 @dataclass(frozen=True, slots=True)
 class Use:

@@ -425,10 +425,9 @@ def reference(baseline: Sequence[RequestRow], latency: Latency, q: float, materi
     """
     values: list[float] = []
     for request in baseline:
-        value = request.ttft_s if latency == "ttft" else request.tpot_s
         if request.outcome in BAD:
             values.append(math.inf)
-        elif request.is_timed and value is not None:
+        elif (value := request.latency(latency)) is not None:
             values.append(value)
     (quantile,) = quantiles(values, (q,)) or (None,)
     if quantile is None or quantile.lower is None or quantile.upper is None or math.isinf(quantile.upper):
