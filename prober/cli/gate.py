@@ -40,9 +40,9 @@ from prober.features.engines.page_reader import PageReader
 from prober.features.experiments.gate import (
     COMPARED,
     Gate,
+    GateVerdict,
     Reference,
     State,
-    Verdict,
     decision,
     reference,
     with_cost,
@@ -171,7 +171,7 @@ def _announce(judge: Gate, rate_per_s: float) -> None:
     echo(f"to be ready takes {least} at least; it ends after at most {judge.most:,} requests ({most_s})", err=True)
 
 
-def _judged(verdict: Verdict, slos: Sequence[Slo], references: Sequence[Reference]) -> str:
+def _judged(verdict: GateVerdict, slos: Sequence[Slo], references: Sequence[Reference]) -> str:
     """Sentence on what the verdict is about."""
     if not verdict.findings:
         return "Judged: that it answers. Latency was not judged, as nothing listens."
@@ -243,13 +243,13 @@ def _comparable(before: Result, load: Load, source: str) -> list[int]:
     )
 
 
-async def _measure(spec: TargetSpec, judge: Gate, length: WarmUpLength) -> tuple[Verdict, Result]:
+async def _measure(spec: TargetSpec, judge: Gate, length: WarmUpLength) -> tuple[GateVerdict, Result]:
     with closing(Clock()) as clock:
         async with Session(spec, clock, PageReader, read_facts) as session:
             return await ask(session, judge, length)
 
 
-def _draw(verdict: Verdict, result: Result, remarks: Sequence[str]) -> None:
+def _draw(verdict: GateVerdict, result: Result, remarks: Sequence[str]) -> None:
     console = Terminal(highlight=False, soft_wrap=True)
     plural = "" if verdict.requests == 1 else "s"
     requests = f"{verdict.requests} request{plural} of workload {result.load.workload}"

@@ -36,7 +36,7 @@ from prober.config.units import positive_duration
 from prober.daemon.target_facts import read_facts, read_gpus
 from prober.features.capacity.stop_conditions import LoadGuard
 from prober.features.engines.page_reader import PageReader
-from prober.features.experiments.matrix import State, Verdict, loop, overall, reservations, sentences, wrong_answers
+from prober.features.experiments.matrix import RowVerdict, State, loop, overall, reservations, sentences, wrong_answers
 from prober.features.experiments.matrix_run import UnidentifiedTarget, run_rows
 from prober.measure.objective import Slo
 from prober.measure.warmup import WarmUpLength
@@ -154,7 +154,7 @@ async def _measure(
     configuration: str,
     worker_processes: int | None,
     ray: str,
-) -> tuple[list[Verdict], Result]:
+) -> tuple[list[RowVerdict], Result]:
     """Send the rows, with workers, until the end or Ctrl-C. Raises as `open_workers` and `run_rows`."""
     interrupted = asyncio.Event()
     on_interrupt(interrupted.set)
@@ -171,7 +171,7 @@ async def _measure(
         return verdicts, replace(result, differs=(*result.differs, *workers.clocks(), *workers.losses))
 
 
-def _object(rows: Sequence[Row], verdicts: Sequence[Verdict], result: Result) -> dict[str, Any]:
+def _object(rows: Sequence[Row], verdicts: Sequence[RowVerdict], result: Result) -> dict[str, Any]:
     """The object that --json prints."""
     state = overall(verdicts)
     not_begun_stage = Stage("", None, None, None, None, sent=0, answered=0)
@@ -196,7 +196,7 @@ def _object(rows: Sequence[Row], verdicts: Sequence[Verdict], result: Result) ->
     }
 
 
-def _draw(rows: Sequence[Row], verdicts: Sequence[Verdict], result: Result) -> None:
+def _draw(rows: Sequence[Row], verdicts: Sequence[RowVerdict], result: Result) -> None:
     """Print a line for each row, then the reason of each verdict."""
     console = Terminal(highlight=False, soft_wrap=True)
     width = max(len(text) for row in rows for text in (row.name, loop(row)))

@@ -54,13 +54,13 @@ def test_a_cost_that_is_not_known_decides_nothing() -> None:
 def test_a_cost_counts_only_where_all_else_is_good(evidence: str, gated: str, accepted: str) -> None:
     """A cheap target that fails is not ready."""
     finding = CostFinding(evidence, "cost")  # type: ignore[arg-type]
-    ready = gate.Verdict("ready", "fine", 50, 0, 0.03, ())
+    ready = gate.GateVerdict("ready", "fine", 50, 0, 0.03, ())
     verdict = gate.with_cost(ready, finding)
     assert verdict.state == gated
     assert verdict.error == (None if evidence == "undecided" else ERROR)
     failing = replace(ready, state="not_ready")
     assert gate.with_cost(failing, finding) == failing
-    row = matrix.Verdict("a", "accepted", "fine", ())
+    row = matrix.RowVerdict("a", "accepted", "fine", ())
     assert matrix.with_cost(row, finding).state == accepted
     assert matrix.with_cost(replace(row, state="rejected"), finding) == replace(row, state="rejected")
 

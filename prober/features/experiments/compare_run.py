@@ -215,7 +215,7 @@ async def _turn(session: Session, half: Half, warm_up: WarmUpLength) -> tuple[li
         last = warm[-1]
         if (refused := refused_requests(result for result in warm if result is not None)).is_too_many:
             raise RefusingSide(f"{half.side.upper()} ({session.spec.url}): {refused}")
-        why = f"{last.outcome.value}: {last.detail}" if last is not None else "it says it is loading or shutting down"
+        why = last.reason if last is not None else "it says it is loading or shutting down"
         raise UnansweredSide(f"{half.side.upper()} ({session.spec.url}) answers nothing: {why}")
     start_ns = session.clock.now_ns() + round(session.spec.connect_lead * 1e9)
     drawer = RequestGenerator(workload, Random(half.seed))

@@ -13,7 +13,7 @@ from rich.progress import Progress
 
 from prober.config.rows import Row
 from prober.features.experiments.matrix import (
-    Verdict,
+    RowVerdict,
     amount,
     as_sent,
     decision,
@@ -85,7 +85,7 @@ async def run_rows(
     progress: Progress,
     make_guard: MakeGuard,
     configuration: str,
-) -> tuple[list[Verdict], Result]:
+) -> tuple[list[RowVerdict], Result]:
     """Send and judge row after row; the first interrupted row is the last. Verdicts on all rows, and the result.
 
     configuration: of the rows, for the result. Raises UnidentifiedTarget.
@@ -107,7 +107,7 @@ async def run_rows(
         run, load = RowRun(session, row, warm_up, partial(progress.advance, bar)), None
         if (load_row := loads.get(row.name)) is not None:
             say(f"beside it after {load_row.start:g} s: {_line(load_row)}")
-            load = Load(run, RowRun(session, load_row, warm_up), make_guard)
+            load = LoadBeside(run, RowRun(session, load_row, warm_up), make_guard)
         is_complete = await _unless(interrupted, run.run() if load is None else load.run())
         progress.remove_task(bar)
         run.ended = "complete" if is_complete else "interrupted"
@@ -147,7 +147,7 @@ async def _unless(interrupted: asyncio.Event, work: Coroutine[Any, Any, None]) -
 
 def _judged(
     session: Session, rows: Sequence[Row], sent: "Sequence[RowRun]", configuration: str
-) -> tuple[list[Verdict], Result]:
+) -> tuple[list[RowVerdict], Result]:
     """The verdicts on all rows with their cost targets, and the result, with a stage for each row that was started."""
     by_name = {run.row.name: run for run in sent}
     stages: list[Stage] = []
@@ -334,7 +334,7 @@ class RowRun:
         return result, runs[0].request.session if runs else None
 
 
-class Load:
+class LoadBeside:
     """Sends a row, `run_beside`, beside another one from its start on, and ends it at once for harm."""
 
     def __init__(self, host: RowRun, run_beside: RowRun, make_guard: MakeGuard) -> None:
