@@ -191,7 +191,7 @@ def known_workloads(config_file: str) -> Mapping[str, Workload | Mix]:
 
 def check_writable(option: str, path: Path) -> None:
     """Check before sending that the result can be written, without leaving an empty file. Raises ValueError."""
-    is_new = not path.exists()
+    is_new = not path.exists() and not path.is_symlink()
     try:
         path.open("ab").close()
     except OSError as problem:

@@ -258,6 +258,9 @@ def test_a_look_whether_a_file_can_be_written_writes_none(tmp_path: Path) -> Non
     check_writable("--save", tmp_path / "new.json")
     assert file.read_text() == "kept"
     assert list(tmp_path.iterdir()) == [file]
+    (link := tmp_path / "link.json").symlink_to(tmp_path / "later.json")
+    check_writable("--save", link)
+    assert link.is_symlink()
     with pytest.raises(ValueError, match=r"--save .*: cannot be written: Is a directory"):
         check_writable("--save", tmp_path)
 
