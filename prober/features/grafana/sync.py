@@ -25,6 +25,14 @@ if TYPE_CHECKING:
 
 TAG = "llm-slo-prober"
 _MAX_TAG_CHARS = 100  # size of the column in Grafana's table of tags
+# Frequent, shown by the dashboards themselves, or of the configuration.
+NOT_MARKED = frozenset(("state", "diagnosis", "slo"))
+CHECK_INTERVAL_S = 5.0
+MARKS_INTERVAL_S = 60.0  # between two synchronisations of annotations only
+MAX_PENDING_MARKS = 200  # while Grafana is unreachable; the oldest are dropped
+MAX_MARKS_PER_HOUR = 100
+RETRY_S, MAX_RETRY_S = 30.0, 3600.0
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +73,6 @@ def annotate(server: "Server", marks: Sequence[Mark]) -> int:
     for mark in new:
         server.annotate(mark.time_ms, mark.end_ms, list(mark.tags), mark.text)
     return len(new)
-
-
-# Frequent, shown by the dashboards themselves, or of the configuration.
-NOT_MARKED = frozenset(("state", "diagnosis", "slo"))
-CHECK_INTERVAL_S = 5.0
-MARKS_INTERVAL_S = 60.0  # between two synchronisations of annotations only
-MAX_PENDING_MARKS = 200  # while Grafana is unreachable; the oldest are dropped
-MAX_MARKS_PER_HOUR = 100
-RETRY_S, MAX_RETRY_S = 30.0, 3600.0
-log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
