@@ -54,9 +54,8 @@ from prober.features.replicas.leadership import LeaseOptions, leadership
 from prober.features.slo.firing import firing_checks
 from prober.features.slo.monitor import SloMonitor
 from prober.net.clock import Clock, Trust
-from prober.probing.event_log import EventLog
 from prober.probing.fleet import Fleet
-from prober.probing.history import ProbeHistory
+from prober.probing.history import EventLog, ProbeHistory
 from prober.probing.recorder import TargetBuffering, TargetProbes
 from prober.probing.replicas import Shard
 from prober.probing.supervisor import Supervisor

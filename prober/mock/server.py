@@ -23,8 +23,7 @@ from prober.mock.drawn import DrawnService
 from prober.mock.faults import SIMULATED, Fault, Schedule, check, parse_fault
 from prober.mock.generation import HEADERS, Generation
 from prober.mock.record import Record, TruthFile
-from prober.mock.service import Service
-from prober.mock.settings import Settings
+from prober.mock.service import Service, Settings
 from prober.mock.simulated import SimulatedService
 from prober.net.clock import Clock
 

@@ -13,7 +13,7 @@ from prober.measure.engine_signals import EngineChange, EngineSignals, PageReadi
 from prober.measure.gpu_reading import GpuReading
 from prober.measure.outcome import ANSWERED, Outcome, Verdict
 from prober.measure.result import ProbeResult, unsent
-from prober.measure.warmup import WarmUpLength
+from prober.measure.target_state import WarmUpLength
 from prober.net.clock import Clock
 from prober.probing.observer import OpenPage
 from prober.probing.pacer import pace

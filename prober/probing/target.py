@@ -18,8 +18,15 @@ from prober.measure.outcome import Outcome, Verdict, classify_status, reader_fai
 from prober.measure.payload import json_object
 from prober.measure.printable import MAX_NAME_CHARS, shown_name
 from prober.measure.result import ProbeResult
-from prober.measure.target_state import NO_DATA_STATES, SILENT_STATES, STATE_OF_OUTCOME, TargetState, WorkloadState
-from prober.measure.warmup import DEFAULT_IDLE_NS, WarmUp
+from prober.measure.target_state import (
+    DEFAULT_IDLE_NS,
+    NO_DATA_STATES,
+    SILENT_STATES,
+    STATE_OF_OUTCOME,
+    TargetState,
+    WarmUp,
+    WorkloadState,
+)
 from prober.net.clock import Clock
 from prober.net.connection import Broken, connect
 from prober.net.endpoint import Endpoint, endpoint

@@ -9,7 +9,7 @@ import pytest
 
 from prober import __version__
 from prober.measure.target_state import TargetEvent
-from prober.probing.event_log import EventLog
+from prober.probing.history import EventLog
 from prober.web.api_types import EndedProbe, ProbeAnswer, dumped
 from prober.web.snapshots import Snapshots
 from prober.web.targets import Problem, Snapshot, TargetAnswer

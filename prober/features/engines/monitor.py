@@ -19,7 +19,7 @@ from prober.measure.engine_signals import FINISH_REASONS, EngineChange, EngineHi
 from prober.measure.gpu_reading import GpuReading
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import TargetEvent
-from prober.probing.event_log import EventLog
+from prober.probing.history import EventLog
 from prober.probing.observer import ObservedTarget, TargetObserver
 from prober.probing.supervisor import Supervisor
 from prober.storage.saved_rows import SavedRows

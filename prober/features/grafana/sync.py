@@ -16,7 +16,7 @@ from prober.features.grafana import series as grafana_series
 from prober.measure.printable import one_line
 from prober.measure.target_state import TargetEvent
 from prober.net.clock import Clock
-from prober.probing.event_log import EventLog
+from prober.probing.history import EventLog
 from prober.results.result import Result
 from prober.storage.watched_file import Secret
 

@@ -16,7 +16,7 @@ from prober.measure.objective import JudgedStream, Slo, count_events, format_per
 from prober.measure.outcome import ANSWERED
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import NO_DATA_STATES, STATE_OF_OUTCOME, TargetEvent
-from prober.probing.event_log import MAX_NAMES, MAX_TOLD_APART, EventLog
+from prober.probing.history import MAX_NAMES, MAX_TOLD_APART, EventLog
 from prober.probing.observer import NamedSpec, TargetObserver
 from prober.storage.saved_rows import Moment, SavedRows, moment_now, moment_of
 
