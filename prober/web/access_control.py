@@ -219,7 +219,9 @@ class AccessControl:
             answer.force_close()  # a retry needs a new connection, and those are rate limited
         for name in HEADERS:
             answer.headers.pop(name, None)
-        answer.headers.update(_headers(loaded))
+        # Those of the web configuration win, an empty value removes a header, and the library's name and version are not told.
+        headers = HEADERS | (loaded.config.http_server_config.headers if loaded.config else {})
+        answer.headers.update({name: value for name, value in headers.items() if value} | {"Server": "llm-slo-prober"})
         try:
             async with asyncio.timeout(WRITE_TIMEOUT_S):
                 await answer.prepare(request)
@@ -370,11 +372,3 @@ def origin_of(url: str) -> tuple[str, str]:
     except ValueError:
         return "", ""
     return parts.scheme, parts.netloc
-
-
-def _headers(loaded: Loaded) -> dict[str, str]:
-    """Headers of every response; those of the web configuration win, and an empty value removes a header."""
-    headers = HEADERS | (loaded.config.http_server_config.headers if loaded.config else {})
-    return {name: value for name, value in headers.items() if value} | {
-        "Server": "llm-slo-prober"
-    }  # instead of the library's name and version

@@ -5,6 +5,7 @@ a line. A field is added without a new version; one that changes its meaning or 
 """
 
 import asyncio
+from itertools import takewhile
 
 from prober import __version__
 from prober.measure.result import ProbeResult
@@ -41,7 +42,10 @@ class Snapshots:
         for probe in sorted(new, key=lambda probe: probe.timeline.intended_ns):
             lists["probes"].append(dumped(EndedProbe.model_validate(probe)))
             await asyncio.sleep(0)
-        lists["events"] = [dumped(EventAnswer.model_validate(event)) for event in self._new_events()]
+        events = self._context.events.latest()
+        new_events = list(takewhile(lambda event: event is not self._last_event, events))
+        self._last_event = events[0] if events else None
+        lists["events"] = [dumped(EventAnswer.model_validate(event)) for event in reversed(new_events)]
         trusted = self._context.trust.trusted(clock.now_ns())
         frame = Snapshot(
             time=round(clock.unix_s(), 3),
@@ -55,13 +59,3 @@ class Snapshots:
         head = dumped(frame, without=lists.keys())
         texts = (b'"%s": [%s]' % (name.encode(), b", ".join(items)) for name, items in lists.items())
         return b"%s, %s}\n" % (head.removesuffix(b"}"), b", ".join(texts))
-
-    def _new_events(self) -> list[TargetEvent]:
-        new = []
-        for event in self._context.events.latest():
-            if event is self._last_event:
-                break
-            new.append(event)
-        if new:
-            self._last_event = new[0]
-        return new[::-1]
