@@ -107,7 +107,7 @@ class Mock:
             try:
                 return await self._answer(request, record)
             except RequestRefused as refusal:
-                return await self._respond(_json(refusal.status, refusal.body), request, record)
+                return await send_response(_json(refusal.status, refusal.body), request, record, self._clock)
         except ConnectionError:
             return web.Response()  # the client left, which aiohttp detects itself
         finally:
@@ -125,7 +125,7 @@ class Mock:
         record.received_bytes = len(body)
         refusal = self._not_serving(fault) or self._not_allowed(request) or await _fault_response(fault)
         if refusal:
-            return await self._respond(refusal, request, record)
+            return await send_response(refusal, request, record, self._clock)
         completion = parse_completion_request(
             body,
             chat=request.path.endswith("/chat/completions"),
@@ -134,10 +134,6 @@ class Mock:
         )
         record.adapter = "" if completion.model == self._settings.model else completion.model
         return await Generation(self._service, self._settings.wire, request, record, fault).serve(completion)
-
-    async def _respond(self, response: web.Response, request: web.Request, record: Record) -> web.Response:
-        await send_response(response, request, record, self._clock)
-        return response
 
     def _requested_fault(self, request: web.Request) -> Fault | None:
         text = request.headers.get("X-Mock-Fault")
