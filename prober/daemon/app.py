@@ -66,8 +66,8 @@ from prober.storage.watched_file import WatchedFile
 from prober.web.access_control import missing_authentication
 from prober.web.server import PageServer
 from prober.web.site import Site
-from prober.web.snapshots import Snapshots
 from prober.web.targets import Problem
+from prober.web.views import Snapshots
 from prober.web.web_config import Loaded, WebFile
 
 WATCH_INTERVAL_S = 2.0

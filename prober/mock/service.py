@@ -12,12 +12,11 @@ from random import Random
 from typing import NamedTuple, Protocol
 
 from prober.mock.adapters import AdapterSettings
-from prober.mock.completion_request import CompletionRequest
+from prober.mock.completion_request import CompletionRequest, Tokenizer
 from prober.mock.delays import Constant, Delay
 from prober.mock.faults import Fault, Schedule, check
 from prober.mock.page import Page
 from prober.mock.record import Record
-from prober.mock.tokenizer import Tokenizer
 from prober.mock.wire import Wire
 from prober.net.clock import Clock
 from prober.simulation.parameters import Parameters

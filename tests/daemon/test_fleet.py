@@ -34,9 +34,9 @@ from prober.measure.outcome import BAD
 from prober.measure.recording import Recording
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import TargetState
+from prober.mock.completion_request import Tokenizer
 from prober.mock.delays import Constant
 from prober.mock.service import Behaviour, Settings
-from prober.mock.tokenizer import Tokenizer
 from prober.net import exchange
 from prober.net.clock import BEAT_NS, Alarm, Clock, Trust
 from prober.net.endpoint import Endpoint

@@ -19,7 +19,7 @@ from prober.net.clock import Clock, Trust
 from prober.probing.history import EventLog
 from prober.probing.observer import ObservedTarget, OpenPage
 from prober.probing.replicas import Alone, Leadership
-from prober.probing.result_context import ReadFacts, no_facts
+from prober.probing.session import ReadFacts, no_facts
 from prober.probing.supervisor import Supervisor
 from prober.results.result import Result
 from prober.storage.store import Store
