@@ -20,7 +20,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 from prober.daemon.app import App, Options
-from prober.mock.settings import Settings
+from prober.mock.service import Settings
 from prober.simulation.parameters import Parameters
 from prober.web import answers
 from tests.commands import prober

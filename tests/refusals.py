@@ -23,8 +23,8 @@ from prober.measure.chat import Usage
 from prober.measure.objective import JudgedStream, count_events
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
+from prober.measure.target_state import WarmUpLength
 from prober.measure.timeline import Timeline
-from prober.measure.warmup import WarmUpLength
 from prober.net.clock import Clock
 from prober.probing.session import Session
 from prober.results.refused_requests import MAX_REFUSED_RATIO

@@ -50,7 +50,7 @@ from prober.features.experiments.compare import (
 from prober.features.experiments.compare_run import RefusingSide, UnansweredSide, compare_stored, compare_targets
 from prober.features.experiments.report.comparison_report import HEAD, P_NOTE, by_rate, cells
 from prober.measure.objective import Slo
-from prober.measure.warmup import WarmUpLength
+from prober.measure.target_state import WarmUpLength
 from prober.net.clock import Clock
 from prober.net.endpoint import BadEndpoint
 from prober.probing.session import Session

@@ -49,7 +49,7 @@ from prober.features.experiments.gate import (
 )
 from prober.features.experiments.gate_run import ask
 from prober.measure.objective import Slo
-from prober.measure.warmup import WarmUpLength
+from prober.measure.target_state import WarmUpLength
 from prober.net.clock import Clock
 from prober.net.endpoint import BadEndpoint
 from prober.probing.session import Session

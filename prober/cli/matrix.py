@@ -39,7 +39,7 @@ from prober.features.engines.page_reader import PageReader
 from prober.features.experiments.matrix import RowVerdict, State, loop, overall, reservations, sentences, wrong_answers
 from prober.features.experiments.matrix_run import UnidentifiedTarget, run_rows
 from prober.measure.objective import Slo
-from prober.measure.warmup import WarmUpLength
+from prober.measure.target_state import WarmUpLength
 from prober.net.clock import Clock
 from prober.net.endpoint import BadEndpoint
 from prober.probing.session import Session

@@ -14,8 +14,7 @@ from prober.features.experiments.result_reader import read_any
 from prober.measure.gpu_reading import GpuReading
 from prober.mock.delays import Constant, Delay, Lognormal
 from prober.mock.faults import Fault
-from prober.mock.service import Behaviour
-from prober.mock.settings import Settings
+from prober.mock.service import Behaviour, Settings
 from prober.results.comparison import Comparison
 from tests.commands import prober as call
 from tests.virtual_commands import beside, mock

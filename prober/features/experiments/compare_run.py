@@ -27,7 +27,7 @@ from prober.measure.gpu_reading import GpuReading
 from prober.measure.objective import Slo
 from prober.measure.outcome import ANSWERED
 from prober.measure.result import ProbeResult
-from prober.measure.warmup import WarmUpLength
+from prober.measure.target_state import WarmUpLength
 from prober.probing.session import Session
 from prober.results.comparison import Comparison, Side, with_refused
 from prober.results.refused_requests import refused_requests

@@ -7,7 +7,7 @@ from itertools import islice
 from prober.features.experiments.gate import Gate, GateVerdict
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
-from prober.measure.warmup import WarmUpLength
+from prober.measure.target_state import WarmUpLength
 from prober.probing.pacer import due_times
 from prober.probing.session import Session
 from prober.results.result import Load, Result, WarmUp

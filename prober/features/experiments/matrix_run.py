@@ -37,7 +37,7 @@ from prober.measure.gpu_reading import without_parts
 from prober.measure.outcome import ANSWERED, Outcome
 from prober.measure.request import Conversation, Drawer
 from prober.measure.result import ProbeResult, unsent
-from prober.measure.warmup import WarmUpLength
+from prober.measure.target_state import WarmUpLength
 from prober.net.endpoint import endpoint
 from prober.probing.pacer import pace
 from prober.probing.probe import ProbeRun, run_probe
