@@ -1,4 +1,4 @@
-"""Checks before a sweep starts, and while it runs. Each raises Refused with one of the reasons of `refusal`."""
+"""Checks before a sweep starts, and while it runs. Each raises Refused with a `RefusalReason`."""
 
 import logging
 from collections.abc import Iterable

@@ -67,7 +67,6 @@ class TargetSweeps(TargetObserver):
         self.series: SweepSeries | None = None
         self._is_gone = False
         self._url: str = before._url if before is not None else observed.target.spec.url
-        self._deferred_unix_s: float | None = None  # when the schedule was due while another replica had the lease
         self._seen_claim = 0.0, 0.0  # at the lease: its Unix seconds, and when it was first seen (monotonic)
         self._is_swept_by_other = False
         self._settling: asyncio.TimerHandle | None = None
@@ -150,7 +149,6 @@ class TargetSweeps(TargetObserver):
         """Stop sweeping the target. A sweep under way ends; its result is stored, but not shown."""
         self.stop(why)
         self.cancel_settling()
-        self._deferred_unix_s = None
         if self.series is not None:
             self.shared.cron.remove(self.name)
             self.series.close()
@@ -158,18 +156,6 @@ class TargetSweeps(TargetObserver):
             self.results.forget()
 
     # --- the start of a sweep
-
-    def start_deferred(self) -> None:
-        """Start the sweep that came due while another replica had the lease, unless that is too long ago."""
-        due_unix_s, self._deferred_unix_s = self._deferred_unix_s, None
-        if due_unix_s is not None and self.shared.clock.unix_s() - due_unix_s <= MAX_LATENESS_S:
-            self.schedule_due(due_unix_s)
-
-    def schedule_due(self, due_unix_s: float) -> None:
-        """Start the sweep of the schedule, unless it is refused or another replica has the lease."""
-        if self.shared.leadership.held() is None:
-            self._deferred_unix_s = due_unix_s
-        self._try(StartRequest("schedule", due_unix_s))
 
     def check_lease(self, request: StartRequest) -> None:
         """Check the lease and its claims. Raises Refused if another replica sweeps, or started this sweep."""
@@ -286,7 +272,11 @@ class TargetSweeps(TargetObserver):
             period_s = None if gap_s is None else max(gap_s, spec.min_gap)
             rng = Random(derive_seed(self.shared.instance, self.target.spec.key, "sweep"))
             delay_s = rng.uniform(0.0, spec.spread)
-            cron.set(self.name, spec.schedule, spec.timezone, self.schedule_due, self._schedule_missed, delay_s)
+
+            def on_due(due_unix_s: float) -> None:
+                self._try(StartRequest("schedule", due_unix_s))
+
+            cron.set(self.name, spec.schedule, spec.timezone, on_due, self._schedule_missed, delay_s)
         self.series.declare(period_s)
 
     def _schedule_missed(self, due_unix_s: float) -> None:
