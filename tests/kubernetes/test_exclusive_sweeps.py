@@ -4,7 +4,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -19,7 +19,6 @@ from prober.features.capacity.actions import Refused
 from prober.features.capacity.cron import MAX_LATENESS_S
 from prober.features.capacity.headroom import Headroom
 from prober.features.capacity.monitor import Sweeps
-from prober.features.capacity.target_sweeps import TargetSweeps
 from prober.features.engines.page_reader import PageReader
 from prober.features.replicas.kubernetes_lease import KubernetesLease
 from prober.features.replicas.leadership import KubernetesLeadership
@@ -143,9 +142,8 @@ class Replica:
 
     def rings(self, due_s: float) -> None:
         """As its schedule does."""
-        sweeps = self.observed.find(TargetSweeps)
-        assert sweeps is not None
-        sweeps.schedule_due(due_s)
+        with suppress(Refused):
+            self.sweeps.start("t", "schedule", due_s)
 
 
 @asynccontextmanager

@@ -17,13 +17,13 @@ and the end, and keeps the record.
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import replace
 
 from prober.config.sweep import WARM_UP, SweepSpec
 from prober.config.target import BudgetSpec
 from prober.features.capacity.actions import UNREACHED, Action, Estimate, Finished, LimitReason, Reason, Run
-from prober.features.capacity.request_log import RequestLog
+from prober.features.capacity.request_log import Reading, RequestLog
 from prober.features.capacity.stop_conditions import (
     FAILED_RATIO,
     LATE_RATIO,
@@ -90,6 +90,8 @@ class Sweep:
     lengths: (prompt, output) tokens of some thousand draws of the workload: the knee rests on the longest, which a short sweep
         seldom sends; empty: those that were sent
     budget: of the target, which has the prices for a limit in dollars
+    demand_per_s: background load before the sweep by another source, for pages that do not count requests; None: unknown
+    before: readings of the page in the minutes before the sweep: evidence for the estimate, never a reason to end
     """
 
     def __init__(
@@ -99,6 +101,8 @@ class Sweep:
         warm_up: WarmUpLength = WARM_UP,
         lengths: tuple[tuple[int, int], ...] = (),
         budget: BudgetSpec | None = None,
+        demand_per_s: float | None = None,
+        before: Sequence[Reading] = (),
     ) -> None:
         self._spec, self._warm_up, self._lengths, self._budget = spec, warm_up, lengths, budget
         thresholds = [slo.threshold_s for slo in spec.slos if slo.signal in ("ttft", "ttft_answer") and slo.threshold_s]
@@ -106,7 +110,7 @@ class Sweep:
         self._is_judged_by_first_token = all(slo.signal == "ttft" for slo in spec.slos)
         self._stop_conditions = StopConditions(spec.guard, self._ttft_s)
         self._began_s = at_s
-        self._log = RequestLog(spec.slos)
+        self._log = RequestLog(spec.slos, before, demand_per_s)
         self._breached: dict[int, int] = {}  # requests by stage
         self._ended: list[tuple[int, ProbeResult]] = []  # with their stage
         self._judged_requests = JUDGED_REQUESTS_GRID if spec.mode == "grid" else JUDGED_REQUESTS
@@ -208,14 +212,6 @@ class Sweep:
         others = log.others() if not is_gentle and condition != "production_ttft" else None
         if others is None or others.least_per_s > 0:
             self._end_sending(condition, at_s, "the engine's page says so")
-
-    def before(self, readings: Iterable[tuple[float, EngineSignals]]) -> None:
-        """Add readings of the minutes before the sweep: evidence for the estimate, never a reason to end."""
-        self._log.before = tuple(readings)
-
-    def demand(self, per_s: float) -> None:
-        """Set the background load before the sweep from another source; used where the page does not count requests."""
-        self._log.demand_per_s = per_s
 
     def stop(self, why: str, at_s: float, reason: Reason = "guard") -> None:
         """End the sweep for a reason from outside: an alert, a burn rate, a person; `lease_lost`, or `retry_after`."""

@@ -91,6 +91,7 @@ class SweepJob:
         runner = target.runner = SweepRunner(
             *(session, sweep, shared.open_page, on_action),
             prior=prior,
+            before=target.demand.readings,
             demand=target.demand.queried,
             is_allowed=lambda: shared.leadership.held() == fence,
             needs=target.probe_needs(),
@@ -100,7 +101,6 @@ class SweepJob:
         highest_per_s = sweep.rates[-1] if sweep.rates else sweep.max_rate
         text = "target=%s sweep %s (%s) begins: %s up to %g/s"
         log.info(text, target.name, self._id, trigger, sweep.mode, highest_per_s)
-        runner.read_before(target.demand.readings)
         target.demand.sweep_began()
         guards = asyncio.create_task(self._guard(runner, sweep))
         try:
