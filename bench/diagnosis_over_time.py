@@ -32,9 +32,8 @@ from prober.config.target import TargetSpec
 from prober.daemon.registry import registry
 from prober.features.diagnosis.monitor import DiagnosisMonitor, TargetDiagnosis
 from prober.measure.engine_signals import PageReading
-from prober.measure.objective import Slo
+from prober.measure.objective import Slo, count_events
 from prober.measure.result import ProbeResult
-from prober.measure.slo_events import count_events
 from prober.net.clock import Clock
 from prober.probing.event_log import EventLog
 from prober.probing.observer import ObservedTarget
@@ -171,7 +170,7 @@ def play(of: Course, rate_per_s: float, view: View) -> tuple[tuple[float, tuple[
     """The names that the product gives at each evaluation."""
     clock = SetClock()
     monitor = DiagnosisMonitor(registry(), EventLog())
-    target = ObservedTarget("t", Target(spec(of, rate_per_s, view), cast(Clock, clock)), (monitor,))
+    target = ObservedTarget("t", Target(spec(of, rate_per_s, view), cast(Clock, clock)), (monitor.observe,))
     diagnosis = target.find(TargetDiagnosis)
     assert diagnosis is not None
     samples = []

@@ -17,19 +17,18 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from bench.report import goal, percentile, show
-from prober.config.configuration import Configuration
-from prober.config.drift import DriftSpec
+from prober.config.configuration import Configuration, DriftSpec
 from prober.config.load import load
 from prober.config.target import TargetSpec
 from prober.daemon.registry import registry
 from prober.exposition.families import Registry
-from prober.features.budget.checkpoints import Ledger
-from prober.features.budget.monitor import BudgetMonitor
+from prober.features.budget.monitor import Ledger, TargetBudgets
 from prober.features.capacity.headroom import Headroom
 from prober.features.capacity.monitor import Sweeps
 from prober.features.diagnosis.monitor import DiagnosisMonitor
@@ -40,14 +39,13 @@ from prober.features.engines.monitor import EngineMonitor
 from prober.features.engines.page_reader import PageReader
 from prober.features.slo.monitor import SloMonitor
 from prober.measure.engines import DIALECTS
-from prober.net.clock import Clock
+from prober.net.clock import Clock, Trust
 from prober.probing.event_log import EventLog
 from prober.probing.fleet import Fleet
 from prober.probing.history import ProbeHistory
-from prober.probing.recorder import ProbeRecorder
+from prober.probing.recorder import TargetProbes
 from prober.probing.supervisor import Supervisor
 from prober.probing.target_runner import Names, RunnerContext
-from prober.probing.trust import Trust
 from prober.storage.saved_rows import SavedRows
 from tests.kubernetes.apiserver import ApiServer
 from tests.kubernetes.pods import pod
@@ -63,15 +61,15 @@ def fleet(clock: Clock) -> tuple[Fleet, Registry]:
     families = registry()
     headroom, trust, events = Headroom(families), Trust(0.01), EventLog()
     features = (
-        ProbeRecorder(families),
-        SloMonitor(families),
-        BudgetMonitor(families),
-        ProbeHistory(100),
-        EngineMonitor(families, events, SavedRows()),
-        DriftMonitor(families, events, DriftSpec(), SavedRows()),
-        DiagnosisMonitor(families, events),
-        headroom,
-        Sweeps(families, events, headroom, trust, clock, None, PageReader),
+        partial(TargetProbes, families),
+        SloMonitor(families).observe,
+        partial(TargetBudgets, families),
+        ProbeHistory(100).observe,
+        EngineMonitor(families, events, SavedRows()).observe,
+        DriftMonitor(families, events, DriftSpec(), SavedRows()).observe,
+        DiagnosisMonitor(families, events).observe,
+        headroom.observe,
+        Sweeps(families, events, headroom, trust, clock, None, PageReader).observe,
     )
     return Fleet(
         RunnerContext(clock, trust, events, features, families.remove, "bench", Names(), Ledger(), Supervisor(families))

@@ -46,8 +46,7 @@ from bench.independent.queues import (
 )
 from bench.report import goal, show
 from prober.features.drift.detector import step
-from prober.features.drift.shift import shifts
-from prober.features.drift.state import Drift, DriftVerdict, Observation, Settings, Shift, new_state
+from prober.features.drift.state import Drift, DriftVerdict, Observation, Settings, Shift, new_state, shifts
 
 SETTINGS = Settings(rate_per_s=PROBES_PER_S)
 VARIATIONS = (0.0, 0.1, 0.2, 0.4)

@@ -22,11 +22,10 @@ from typing import Any
 
 from bench.report import goal, percentile, show
 from prober.daemon.registry import registry
-from prober.features.replicas.kubernetes_lease import KubernetesLease
-from prober.features.replicas.leadership import KubernetesLeadership
+from prober.features.replicas.leadership import KubernetesLeadership, KubernetesLease
 from prober.features.replicas.lease_machine import Timing
 from prober.net.kubernetes import Api
-from prober.probing.shard import shard_of
+from prober.probing.replicas import shard_of
 from tests.features.replicas.simulated_leases import Trouble, World
 from tests.kubernetes.apiserver import ApiServer, threaded_api_server
 from tests.processes import Daemon, Mock, fetch, until

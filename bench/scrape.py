@@ -23,10 +23,9 @@ from prober.config.load import load
 from prober.config.target import TargetSpec
 from prober.daemon.registry import registry
 from prober.exposition import families, protobuf
-from prober.exposition.families import Histogram, Registry
-from prober.exposition.form import Form
+from prober.exposition.families import Form, Histogram, Registry
 from prober.features.slo.monitor import SloMonitor
-from prober.probing.recorder import ProbeRecorder
+from prober.probing.recorder import TargetProbes
 from tests.observed import observed
 
 PERIOD_S = 1.0
@@ -92,7 +91,7 @@ def cost(silent: int) -> dict[str, Any]:
 def filled(made: Registry, targets: int) -> Registry:
     """The registry with the series of that many targets."""
     for i in range(targets):
-        observed(_spec(), ProbeRecorder(made), SloMonitor(made), name=f"silent-{i}")
+        observed(_spec(), partial(TargetProbes, made), SloMonitor(made).observe, name=f"silent-{i}")
     return made
 
 

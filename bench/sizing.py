@@ -28,7 +28,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from bench.report import goal, show
-from prober.exposition.form import Form
+from prober.exposition.families import Form
 from tests.processes import Daemon, Mock
 
 TICKS = os.sysconf("SC_CLK_TCK")

@@ -34,7 +34,7 @@ from urllib.parse import urlsplit
 from prometheus_client.parser import text_string_to_metric_families
 
 from bench.report import goal, show
-from prober.exposition.form import Form
+from prober.exposition.families import Form
 from tests.processes import Daemon, Mock, get
 
 RATE, FAULTY_RATE = 9, 1

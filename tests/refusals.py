@@ -20,10 +20,9 @@ from prober.features.capacity.sweep_result import result_of
 from prober.features.capacity.sweep_runner import SweepRun
 from prober.features.experiments import gate, matrix
 from prober.measure.chat import Usage
-from prober.measure.objective import JudgedStream
+from prober.measure.objective import JudgedStream, count_events
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
-from prober.measure.slo_events import count_events
 from prober.measure.timeline import Timeline
 from prober.measure.warmup import WarmUpLength
 from prober.net.clock import Clock

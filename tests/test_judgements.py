@@ -27,7 +27,7 @@ from prober.results.capacity import words
 from prober.results.result import Load, Result, Target
 from prober.results.stage import stage_of
 from prober.statistics.sequential_test import ERROR, Evidence, Observations, evidence
-from prober.web.page.environment import pieces
+from prober.web.page.layout import pieces
 from prober.web.targets import SloAnswer
 from prober.workload.shapes import Fixed
 from tests.web import scenes

@@ -26,21 +26,21 @@ RANKS = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 # Folders in which every module is pure, and pure modules of other folders.
 PURE_FOLDERS = {"measure", "statistics", "exposition", "workload", "simulation", "results", "config"}
 PURE_MODULES = {
-    "probing": "alerts clock_offset connect_lead dashboard event_log series shard trust",
+    "probing": "dashboard event_log replicas series",
     "features.slo": "compliance dashboard firing rules series",
-    "features.drift": "alerts baseline blocks dashboard detector evidence fitting serialization",
-    "features.engines": "alerts answering_model continuity dashboard page_reading series",
-    "features.gpu": "alerts dashboard series",
-    "features.diagnosis": "advice clues dashboard diagnosis mechanisms phases window",
-    "features.budget": "alerts dashboard series",
-    "features.discovery": "alerts dashboard series",
+    "features.drift": "baseline blocks dashboard detector evidence fitting serialization",
+    "features.engines": "continuity dashboard page_reading series",
+    "features.gpu": "dashboard series",
+    "features.diagnosis": "advice clues diagnosis mechanisms phases window",
+    "features.budget": "series",
+    "features.discovery": "series",
     "features.capacity": "actions alerts capacity_model dashboard demand engine_fit estimate fit_objective "
     "fitting forecast knee observations replay request_log series stop_conditions sweep sweep_record",
-    "features.replicas": "dashboard lease_machine series",
-    "features.grafana": "dashboard series",
+    "features.replicas": "lease_machine series",
+    "features.grafana": "series",
     "features.experiments": "audit compare gate importers instance_sizing matrix report result_reader",
     "web": "api_types openapi page targets token_bucket",
-    "daemon": "alerts dashboards registry rules series",
+    "daemon": "dashboards registry rules series",
 }
 
 # Modules that reach a clock, a socket, a file, a process, a thread or a hidden random generator.

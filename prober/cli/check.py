@@ -16,7 +16,7 @@ from prober.config.document import Problems
 from prober.config.problems import ConfigError
 from prober.config.target import TargetSpec
 from prober.config.units import counted
-from prober.probing.shard import Shard, shard_of
+from prober.probing.replicas import Shard, shard_of
 
 if TYPE_CHECKING:
     from prober.cli.sweep_cost import SweepCost
@@ -322,8 +322,7 @@ def _alerts(specs: Configuration) -> list[tuple[str, str]]:
     """Print the bad probes that fire each burn-rate pair; return path and message of each alert that cannot fire."""
     from prober.features.slo.compliance import percentile_events
     from prober.features.slo.firing import firing_checks, percentile_window
-    from prober.measure.burn_rate_windows import promql
-    from prober.measure.objective import format_percent
+    from prober.measure.objective import format_percent, promql
 
     mistakes = []
     echo("\nBad probes, of those expected, that fire each burn-rate alert (both windows must):")

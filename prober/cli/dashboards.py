@@ -101,7 +101,7 @@ def _destination(
     datasource: str,
 ) -> "tuple[Server, str, str | None]":
     """Grafana, folder and data source from the options, completed by the configuration. Exits if something is missing."""
-    from prober.config.grafana import url_problem
+    from prober.config.configuration import url_problem
     from prober.features.grafana import MISSING, available
 
     if not available():

@@ -36,7 +36,7 @@ from prober.features.diagnosis.window import Hardware, Reading
 from prober.features.engines.page_reader import PageReader
 from prober.measure.outcome import ANSWERED
 from prober.measure.result import ProbeResult
-from prober.measure.timeline_text import format_duration
+from prober.measure.timeline import format_duration
 from prober.net.clock import Clock
 from prober.net.endpoint import BadEndpoint
 from prober.probing.probe import run_probe

@@ -6,9 +6,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from prober.config.configuration import Configuration
+from prober.config.document import texts
+from prober.config.hosts import Forbidden, check
 from prober.config.problems import path_of, shown_path
-from prober.config.variables import texts
-from prober.net.address import Forbidden, check
 
 SECRET_FILES = ("bearer_token_file", "key_file")
 FILES = (*SECRET_FILES, "ca_file", "cert_file")

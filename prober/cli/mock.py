@@ -17,9 +17,9 @@ from prober.cli.output import echo
 from prober.config.units import duration, rate
 from prober.mock.adapters import AdapterSettings
 from prober.mock.delays import parse_delay
-from prober.mock.engine import Behaviour
 from prober.mock.faults import fault_forms, parse_fault
 from prober.mock.server import running
+from prober.mock.service import Behaviour
 from prober.mock.settings import Settings
 from prober.mock.structured_answer import CALL_FORMS
 from prober.mock.tokenizer import BLOCK_TOKENS, TOKENIZERS, Tokenizer

@@ -6,7 +6,7 @@ from prober.cli.console import Terminal
 from prober.measure.buffering import Buffering
 from prober.measure.outcome import ANSWERED, Outcome
 from prober.measure.result import ProbeResult
-from prober.measure.timeline_text import format_duration, render_timeline
+from prober.measure.timeline import format_duration, render_timeline
 
 
 def draw(result: ProbeResult) -> None:

@@ -12,7 +12,7 @@ from prober.cli.options import ConfigFile, RareOption, split_file
 from prober.cli.output import echo
 from prober.config.units import count, duration
 from prober.net.log_lines import Format, Level, log_to_stderr
-from prober.probing.shard import Shard
+from prober.probing.replicas import Shard
 
 T = TypeVar("T")
 
@@ -105,7 +105,7 @@ def run(
     """Probe the configured targets, or those of the URLs, until SIGTERM."""
     urls, config_file = split_file("run", urls_or_file or (), config_file)
     log_to_stderr(log_level, log_format)
-    from prober.config.grafana import url_problem
+    from prober.config.configuration import url_problem
     from prober.daemon.app import App, Options
     from prober.daemon.registry import vantage_name
     from prober.features.replicas.leadership import LeaseOptions

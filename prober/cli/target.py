@@ -12,15 +12,14 @@ from pydantic import ValidationError
 
 from prober.cli.exit_codes import ExitCode, fail
 from prober.cli.options import EndpointOptions, WorkloadOptions, quantity
+from prober.config.document import expand, expand_url
 from prober.config.fields import Block, Document
 from prober.config.problems import ConfigError, explain, no_such
 from prober.config.target import TargetSpec
 from prober.config.units import duration
-from prober.config.variables import expand, expand_url
 from prober.config.workloads import THINK_TIME_REFUSED
 from prober.measure.quality import expectation_problem
-from prober.storage.lock import Lock, LockHeld
-from prober.storage.watched_file import read_text
+from prober.storage.watched_file import Lock, LockHeld, read_text
 from prober.workload.prompts import parse_prompts
 from prober.workload.shapes import Fixed
 from prober.workload.trace import parse_trace

@@ -27,7 +27,7 @@ from prober.cli.watch_words import (
 from prober.config.units import duration_text
 from prober.measure.buffering import CONSEQUENCE
 from prober.measure.printable import one_line
-from prober.measure.timeline_text import format_duration
+from prober.measure.timeline import format_duration
 from prober.web.targets import SIGNALS, SIGNS, ConcernAnswer, Kind, Snapshot, TargetAnswer, clock_time, time_of_day
 
 SPANS_S = (60, 300, 900)  # of the chart: the shortest that has all probes, else the longest

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from prober.config.units import duration_text
 from prober.measure.outcome import BAD, NEUTRAL, Outcome
 from prober.measure.printable import one_line
-from prober.measure.timeline_text import format_duration
+from prober.measure.timeline import format_duration
 from prober.statistics.quantiles import MIN_SAMPLES_BY_QUANTILE
 from prober.web.api_types import EndedProbe
 from prober.web.targets import (

@@ -2,17 +2,73 @@
 
 from typing import TYPE_CHECKING, Annotated, Self
 
-from pydantic import AfterValidator, Field, PrivateAttr
+from pydantic import AfterValidator, Field, PrivateAttr, model_validator
 
 from prober.config.discovery import DiscoverySpec
-from prober.config.drift import DriftSpec
-from prober.config.fields import Block, Items
-from prober.config.grafana import GrafanaSpec
-from prober.config.server import http_url
+from prober.config.fields import Block, Duration, Items, Percent, Rate, at_least, mistake, require
+from prober.config.server import Auth, TlsSpec, http_url, server_auth, server_problem, server_tls
 from prober.config.slos import SloSpec
 from prober.config.target import Overridable, TargetSpec
 from prober.config.workloads import WorkloadSpec
 from prober.measure.objective import JudgedStream, Slo
+
+
+def url_problem(url: str) -> str:
+    """Error in the URL of Grafana, without its secrets; empty if it is valid."""
+    problem = server_problem(url, "https://grafana.example.org")
+    return problem or ("has a query or fragment; give the base address only" if set(url) & set("?#") else "")
+
+
+def _base_url(url: str) -> str:
+    if problem := url_problem(url):
+        raise mistake(problem)
+    return url.rstrip("/")
+
+
+class GrafanaSpec(Block):
+    """Grafana for dashboards and annotations. url: without a slash at its end."""
+
+    url: Annotated[str, AfterValidator(_base_url)] = Field(description="base URL, with its path prefix")
+    auth: Annotated[Auth, AfterValidator(server_auth)] = Field(description="token of a service account")
+    tls: Annotated[TlsSpec, AfterValidator(server_tls)] | None = Field(None, description="settings for https")
+    folder: Annotated[str, Field(min_length=1, max_length=200)] = Field(
+        "LLM SLO prober", description="title or uid of the dashboards' folder; created if it is missing"
+    )
+    datasource: str | None = Field(
+        None, description="name or uid of the default Prometheus of the dashboards; absent: Grafana's default"
+    )
+    dashboards: bool = Field(True, description="keep the dashboards up to date; edited ones are not overwritten")
+    annotations: bool = Field(True, description="annotate sweeps, drift and changes of the engine")
+    interval: Annotated[
+        Duration,
+        at_least(60.0),
+    ] = Field(3600.0, description="time between checks of the dashboards, at least 1m")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not (self.dashboards or self.annotations):
+            raise mistake("neither dashboards nor annotations are wanted; remove the block")
+        return self
+
+
+DAY_S = 86_400.0
+
+
+class DriftSpec(Block):
+    """Drift detection. false_alarms: per second and signal; material: share of the baseline latency."""
+
+    false_alarms: Annotated[
+        Rate, require(lambda per_s: per_s <= 1 / 3600, "is more than one an hour for each signal; use 1/h or less")
+    ] = Field(1 / (30 * DAY_S), description="most false alarms per signal of a workload, at most 1/h")
+    material: Annotated[
+        Percent,
+        require(
+            lambda share: share >= 0.05,
+            "{:.2%} cannot be told from the wander of a healthy engine; use 5% to 100%",
+        ),
+    ] = Field(0.2, description="smallest change of a latency that matters")
+    accept_after: Duration = Field(7 * DAY_S, description="age at which a drift becomes the new baseline")
+
 
 if TYPE_CHECKING:
     from prober.config.document import Problems

@@ -22,6 +22,7 @@ from pydantic import (
     model_validator,
 )
 
+from prober.config.document import expand_url
 from prober.config.fields import (
     Block,
     Duration,
@@ -35,14 +36,12 @@ from prober.config.fields import (
     require,
 )
 from prober.config.hosts import is_loopback, refused_kind
-from prober.config.labels import MAX_VALUE_CHARS
+from prober.config.labels import MAX_VALUE_CHARS, TARGET_LABELS, LabelNames, Labels, Rule, relabel
 from prober.config.problems import no_such
-from prober.config.relabel import TARGET_LABELS, LabelNames, Labels, Rule, relabel
 from prober.config.server import Auth, TlsSpec, environment, server_auth, server_problem, server_tls
 from prober.config.target import TargetSpec, Template
 from prober.config.units import shortened
-from prober.config.variables import expand_url
-from prober.measure.names import name_problem, shown_name
+from prober.measure.printable import name_problem, shown_name
 
 KINDS = ("file", "http", "dns", "kubernetes")
 MAX_TARGETS = 50_000  # of one prober, and in a list: read, each takes some 4 kB

@@ -1,5 +1,6 @@
 """Hosts in URLs: this machine, and addresses that only a person may configure."""
 
+import errno
 import ipaddress
 from collections.abc import Iterator
 from functools import lru_cache
@@ -71,3 +72,18 @@ def _embedded(at: Address) -> Iterator[Address]:
     ):  # the prefix of the network may have 48 to 96 bits; bits 64 to 71 are not used (RFC 6052, 2.2)
         octets = at.packed[:8] + at.packed[9:]
         yield from (ipaddress.IPv4Address(octets[start : start + 4]) for start in (6, 7, 8, 11))
+
+
+class Forbidden(OSError):
+    """A refused address; the message has the address and the remedy."""
+
+
+def check(address: str, *, allow_link_local: bool = False) -> None:
+    """Raise Forbidden for a link-local or metadata service address. Names pass: their addresses are checked later.
+
+    Called when the socket is opened, after name resolution, so that DNS rebinding does not bypass it. With a proxy the proxy
+    resolves names, and only a literal address can be refused here.
+    """
+    if not allow_link_local and (kind := refused_kind(address)):
+        message = f"{address} is {kind}: refused, nothing was sent; to allow it set `allow_link_local: true`"
+        raise Forbidden(errno.EACCES, message)

@@ -1,13 +1,21 @@
-"""Labels that users give their targets: on every series about a target, and on its alerts."""
+"""Labels of targets: those that users give them, and relabelling of discovered ones as in Prometheus.
+
+Labels that users give are on every series about a target, and on its alerts. Relabelling: labels of a target in, new labels or
+nothing out. Its regular expressions are RE2's and have to match the whole text; RE2 takes time linear in the text, so that no
+label of another system can make one run long."""
 
 import re
-from collections.abc import Mapping
-from typing import Annotated
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import md5
+from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 
-from prober.config.fields import Mistakes
-from prober.measure.names import name_problem
+from prober.config.fields import Block, Items, Mistakes, PositiveCount, mistake, require
+from prober.config.problems import no_such
+from prober.measure import quality
+from prober.measure.printable import name_problem
 
 MAX_LABELS = 10
 MAX_VALUE_CHARS = 128
@@ -50,3 +58,169 @@ def _checked(labels: Mapping[str, str]) -> dict[str, str]:
 
 
 UserLabels = Annotated[dict[str, str], AfterValidator(_checked)]
+
+
+TARGET_LABELS = ("__address__", "__scheme__", "__path__", "name", "model")
+Labels = Mapping[str, str]
+MAX_MATCHED_CHARS = 4_096
+_LABEL = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_GROUP = re.compile(r"\$(?:(\$)|(\w+)|\{(\w+)\})")
+
+
+def _set(labels: dict[str, str], name: str | None, value: str) -> None:
+    labels[name or ""] = value
+    if not value:
+        del labels[name or ""]
+
+
+def _replace(rule: "Rule", labels: dict[str, str], text: str) -> bool:
+    match = compiled(rule.regex).fullmatch(text[:MAX_MATCHED_CHARS])
+    if match is not None and _LABEL.fullmatch(name := _expanded(rule.target_label or "", match)):
+        _set(labels, name, _expanded(rule.replacement, match))
+    return True
+
+
+def _keep(rule: "Rule", labels: dict[str, str], text: str) -> bool:
+    return _is_match(rule.regex, text) == (rule.action == "keep")
+
+
+def _keep_equal(rule: "Rule", labels: dict[str, str], text: str) -> bool:
+    return (labels.get(rule.target_label or "", "") == text) == (rule.action == "keepequal")
+
+
+def _hash(rule: "Rule", labels: dict[str, str], text: str) -> bool:
+    number = int.from_bytes(md5(text.encode(), usedforsecurity=False).digest()[8:])
+    _set(labels, rule.target_label, str(number % (rule.modulus or 1)))
+    return True
+
+
+def _change_case(rule: "Rule", labels: dict[str, str], text: str) -> bool:
+    """Change the case of each character by itself, as Go does: ß stays ß."""
+    convert = str.lower if rule.action == "lowercase" else str.upper
+    _set(labels, rule.target_label, "".join(new if len(new := convert(old)) == 1 else old for old in text))
+    return True
+
+
+def _map_names(rule: "Rule", labels: dict[str, str], text: str) -> bool:
+    for name, value in sorted(labels.items()):
+        match = compiled(rule.regex).fullmatch(name[:MAX_MATCHED_CHARS])
+        if match is not None and value:
+            labels[_expanded(rule.replacement, match)] = value
+    return True
+
+
+def _drop_names(rule: "Rule", labels: dict[str, str], text: str) -> bool:
+    for name in [name for name in labels if _is_match(rule.regex, name) == (rule.action == "labeldrop")]:
+        del labels[name]
+    return True
+
+
+# The actions of Prometheus: what each does, which says whether the target stays, and the keys that it uses.
+_ACTIONS: dict[str, tuple[Callable[["Rule", dict[str, str], str], bool], str]] = {
+    "replace": (_replace, "source_labels separator regex target_label replacement"),
+    "keep": (_keep, "source_labels separator regex"),
+    "drop": (_keep, "source_labels separator regex"),
+    "keepequal": (_keep_equal, "source_labels target_label"),
+    "dropequal": (_keep_equal, "source_labels target_label"),
+    "hashmod": (_hash, "source_labels separator target_label modulus"),
+    "lowercase": (_change_case, "source_labels separator target_label"),
+    "uppercase": (_change_case, "source_labels separator target_label"),
+    "labelmap": (_map_names, "regex replacement"),
+    "labeldrop": (_drop_names, "regex"),
+    "labelkeep": (_drop_names, "regex"),
+}
+
+
+def _action(name: str) -> str:
+    if name.lower() not in _ACTIONS:
+        raise mistake(no_such("action", name, _ACTIONS))
+    return name.lower()
+
+
+class Rule(Block):
+    """A relabelling rule."""
+
+    source_labels: Items[Annotated[str, require(_LABEL.fullmatch, "{!r} is no name of a label")]] = Field(
+        (), description="labels whose values are joined and matched"
+    )
+    separator: str = Field(";", description="text between the joined values")
+    regex: Annotated[str, require(lambda regex: compiled(regex), "")] = Field(
+        "(.*)", description="RE2 expression that matches the whole text; a dot matches line breaks too"
+    )
+    modulus: PositiveCount | None = Field(None, description="with hashmod: number of values")
+    target_label: str | None = Field(None, description="label to set, or to compare with")
+    replacement: str = Field("$1", description="new value; $1 and ${name} are groups of the regex")
+    action: Annotated[str, AfterValidator(_action), WithJsonSchema({"type": "string", "enum": [*_ACTIONS]})] = Field(
+        "replace", description=f"as in Prometheus, in any letter case: {', '.join(_ACTIONS)}"
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        with Mistakes() as mistakes:
+            used = _ACTIONS[self.action][1].split()
+            for key, field in type(self).model_fields.items():
+                if key != "action" and key not in used and getattr(self, key) != field.default:
+                    mistakes.add(key, f"has no effect with action {self.action}; remove it")
+            if "modulus" in used and self.modulus is None:
+                mistakes.add("modulus", "needed with action hashmod, such as 4")
+            if self.action in ("keep", "drop") and not self.source_labels:
+                mistakes.add("source_labels", f"needed with action {self.action}")
+            if "target_label" in used and not self.target_label:
+                mistakes.add(
+                    "target_label", f"needed: one of {', '.join(TARGET_LABELS)}, or __tmp_… for rules that follow"
+                )
+        return self
+
+    @property
+    def reads(self) -> dict[str, str]:
+        """The labels whose values it reads, by their place in the rule; labelmap reads all whose names match."""
+        names = {f"source_labels[{index}]": name for index, name in enumerate(self.source_labels)}
+        return names | ({"target_label": self.target_label or ""} if "equal" in self.action else {})
+
+    @property
+    def sets(self) -> tuple[str, str]:
+        """(key, value of the key) that names the label it sets, which may contain groups; the value is empty if it sets none."""
+        if self.action == "labelmap":
+            return "replacement", self.replacement
+        return "target_label", "" if "equal" in self.action else self.target_label or ""
+
+
+@dataclass(frozen=True, slots=True)
+class LabelNames:
+    """The labels of a source that are read. patterns: expressions of names"""
+
+    names: frozenset[str]
+    patterns: tuple[str, ...] = ()
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.names or any(_is_match(pattern, str(name)) for pattern in self.patterns)
+
+
+def relabel(labels: Labels, rules: Sequence[Rule]) -> Labels | None:
+    """Labels after all rules; None if a rule drops the target. Labels set to an empty value are removed."""
+    changed = dict(labels)
+    for rule in rules:
+        text = rule.separator.join(changed.get(name, "") for name in rule.source_labels)
+        if not _ACTIONS[rule.action][0](rule, changed, text):
+            return None
+    return changed
+
+
+def compiled(regex: str) -> Any:
+    """Compile a regular expression; a dot matches line breaks too. Raises ValueError for syntax unknown to RE2."""
+    try:
+        return quality.compiled(regex, dot_nl=True)
+    except ValueError as problem:
+        raise ValueError(f"{regex!r} is no expression of RE2: {problem}") from None
+
+
+def _is_match(regex: str, text: str) -> bool:
+    return compiled(regex).fullmatch(text[:MAX_MATCHED_CHARS]) is not None
+
+
+def _expanded(template: str, match: Any) -> str:
+    """Expand the groups of a match as Go's Regexp.Expand; missing groups are empty."""
+    groups = {str(index): match[index] for index in range(match.re.groups + 1)} | match.groupdict()
+    return _GROUP.sub(
+        lambda reference: "$" if reference[1] else groups.get(reference[2] or reference[3]) or "", template
+    )

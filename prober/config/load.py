@@ -7,17 +7,14 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel
 
-from prober.config.configuration import Configuration, PrometheusSpec, StorageSpec
+from prober.config.configuration import Configuration, DriftSpec, GrafanaSpec, PrometheusSpec, StorageSpec
 from prober.config.discovery import DiscoverySpec
-from prober.config.document import Problems
-from prober.config.drift import DriftSpec
+from prober.config.document import Problems, plain_secrets
 from prober.config.fields import Block, Document
-from prober.config.grafana import GrafanaSpec
 from prober.config.hosts import is_loopback
 from prober.config.problems import REPORTED, below, closest, unknown_key
 from prober.config.slos import SloSpec
 from prober.config.target import Overridable, TargetSpec
-from prober.config.variables import plain_secrets
 from prober.config.workloads import WorkloadSpec, resolve_workloads
 from prober.workload.workloads import Mix, Workload
 

@@ -7,9 +7,9 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
+from prober.config.document import expand, expand_url
 from prober.config.fields import Block, Mistakes, mistake
 from prober.config.problems import mask_secrets
-from prober.config.variables import expand, expand_url
 from prober.measure.api import APIS, Api
 
 OWN_HEADERS = re.compile(

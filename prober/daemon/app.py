@@ -34,12 +34,12 @@ from prober.daemon.state_persistence import (
     ENGINE,
     MAX_STATE_AGE_S,
     SLO,
+    AnsweredTargets,
     StatePersistence,
 )
 from prober.daemon.target_facts import read_facts
 from prober.exposition.buckets import COARSE, FINE
-from prober.features.budget.checkpoints import BUDGET, Ledger
-from prober.features.budget.monitor import BudgetMonitor
+from prober.features.budget.monitor import BUDGET, Ledger, TargetBudgets
 from prober.features.capacity.headroom import Headroom
 from prober.features.capacity.monitor import Sweeps
 from prober.features.diagnosis.monitor import DiagnosisMonitor
@@ -53,19 +53,15 @@ from prober.features.replicas import series as replicas_series
 from prober.features.replicas.leadership import LeaseOptions, leadership
 from prober.features.slo.firing import firing_checks
 from prober.features.slo.monitor import SloMonitor
-from prober.net.clock import Clock
-from prober.probing.answered_targets import AnsweredTargets
-from prober.probing.buffering import BufferingMonitor
+from prober.net.clock import Clock, Trust
 from prober.probing.event_log import EventLog
 from prober.probing.fleet import Fleet
 from prober.probing.history import ProbeHistory
-from prober.probing.recorder import ProbeRecorder
-from prober.probing.shard import Shard
+from prober.probing.recorder import TargetBuffering, TargetProbes
+from prober.probing.replicas import Shard
 from prober.probing.supervisor import Supervisor
 from prober.probing.target_runner import Names, RunnerContext
-from prober.probing.trust import Trust
-from prober.storage.elapsed import moment
-from prober.storage.saved_rows import SavedRows
+from prober.storage.saved_rows import SavedRows, moment
 from prober.storage.store import FILE_NAME, Store, UnusableStore, network_file_system
 from prober.storage.watched_file import WatchedFile
 from prober.web.access_control import missing_authentication
@@ -286,17 +282,17 @@ class App:
         answered = AnsweredTargets(lambda: (runner.target for runner in self._fleet.runners.values()), rows[ANSWERED])
         # Features that observe targets, in the order of their calls: a new feature is one line here.
         features = (
-            ProbeRecorder(families),
-            BufferingMonitor(families, events),
-            slos,
-            BudgetMonitor(families),
-            ProbeHistory(options.history_limit),
-            engines,
-            gpus,
-            self._drift,
-            diagnosis,
-            headroom,
-            self._sweeps,
+            partial(TargetProbes, families),
+            partial(TargetBuffering, families, events),
+            slos.observe,
+            partial(TargetBudgets, families),
+            ProbeHistory(options.history_limit).observe,
+            engines.observe,
+            gpus.observe,
+            self._drift.observe,
+            diagnosis.observe,
+            headroom.observe,
+            self._sweeps.observe,
         )
         self._context = RunnerContext(
             clock,

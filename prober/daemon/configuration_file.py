@@ -4,8 +4,7 @@ import logging
 import os
 from pathlib import Path
 
-from prober.config.configuration import Configuration
-from prober.config.grafana import GrafanaSpec
+from prober.config.configuration import Configuration, GrafanaSpec
 from prober.config.load import load
 from prober.config.problems import ConfigError
 from prober.config.target import TargetSpec

@@ -3,35 +3,35 @@
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 
-from prober.daemon import alerts as own_alerts
+from prober.daemon import series as own
 from prober.exposition.alerting import Rule, RuleOptions, with_group_labels
-from prober.features.budget import alerts as budget_alerts
-from prober.features.capacity import alerts as capacity_alerts
-from prober.features.discovery import alerts as discovery_alerts
-from prober.features.drift import alerts as drift_alerts
-from prober.features.engines import alerts as engine_alerts
-from prober.features.gpu import alerts as gpu_alerts
+from prober.features.budget import series as budget
+from prober.features.capacity import alerts as capacity
+from prober.features.discovery import series as discovery
+from prober.features.drift import series as drift
+from prober.features.engines import series as engines
+from prober.features.gpu import series as gpu
 from prober.features.slo import rules as slo_rules
 from prober.measure.objective import JudgedStream, Slo
-from prober.probing import alerts as probe_alerts
+from prober.probing import series as probes
 
 
 def groups(uses: Mapping[Slo, Sequence[JudgedStream]], options: RuleOptions) -> list[Rule]:
     """All rule groups, in the format of Prometheus rule files: those of each SLO, latencies, and one of everything else."""
     selector = options.selector
     alerts = [
-        *probe_alerts.alerts(selector),
-        *budget_alerts.alerts(selector),
-        *own_alerts.alerts(selector),
-        *discovery_alerts.alerts(selector),
-        *drift_alerts.alerts(selector),
-        *engine_alerts.alerts(selector),
-        *gpu_alerts.alerts(selector),
-        *capacity_alerts.alerts(selector),
+        *probes.alerts(selector),
+        *budget.alerts(selector),
+        *own.alerts(selector),
+        *discovery.alerts(selector),
+        *drift.alerts(selector),
+        *engines.alerts(selector),
+        *gpu.alerts(selector),
+        *capacity.alerts(selector),
         slo_rules.stale_alert(selector),
     ]
-    rules = [*(alert.as_rule(options) for alert in alerts), *gpu_alerts.records(selector)]
-    latency = {"name": "llm-slo-latency", "interval": options.slow, "rules": list(probe_alerts.records(selector))}
+    rules = [*(alert.as_rule(options) for alert in alerts), *gpu.records(selector)]
+    latency = {"name": "llm-slo-latency", "interval": options.slow, "rules": list(probes.records(selector))}
     found = [*slo_rules.groups(uses, options), latency, {"name": "llm-slo-prober", "rules": rules}]
     return [group | {"rules": [with_group_labels(rule, options) for rule in group["rules"]]} for group in found]
 

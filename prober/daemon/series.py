@@ -1,5 +1,6 @@
-"""Series of the prober itself."""
+"""Series and alerts of the prober itself."""
 
+from prober.exposition.alerting import Alert, Link
 from prober.exposition.families import counter, gauge, histogram
 
 BUILD_INFO = gauge("llmslo_build_info", "1; the version is a label.", "version")
@@ -23,3 +24,68 @@ TRUSTED = gauge(
     "llmslo_trusted",
     "0 if the event loop stood still for more than 1% of the last 10 s; a standstill is longer than max_send_lag.",
 )
+
+
+def alerts(selector: str) -> tuple[Alert, ...]:
+    """Alerts on missing and unreliable probers, and on configurations that cannot be loaded."""
+    of_prober = Link("drift", ("instance",))
+    return (
+        Alert(
+            "LLMProberDown",
+            "critical",
+            # A prober that cannot be scraped is named in the alert; only without any of those, a prober is missing.
+            # A last failed scrape of one that was deleted together with its ServiceMonitor stays visible for five minutes.
+            f"(up{{{selector}}} == 0 and count_over_time(up{{{selector}}}[3m]))\nor\n"
+            f"absent(llmslo_build_info{{{selector}}} or up{{{selector}}} == 0)\nor\n"
+            # A deleted pod has no `up` series; the other shards still export how many shards there should be.
+            f"max(llmslo_shards{{{selector}}}) > count(count by (shard) (llmslo_shard_info{{{selector}}})) unless on () "
+            f"(up{{{selector}}} == 0)\n",
+            "5m",
+            "{{ with $labels.instance }}The prober {{ . }} is down{{ else }}A prober is missing{{ end }}",
+            "For 5 minutes Prometheus could not scrape this prober, or found no prober, or found fewer probers than shards. Targets "
+            "that no other prober probes are not measured: their SLOs have no data.",
+        ),
+        Alert(
+            "LLMProberRestarting",
+            "warning",
+            f"changes(process_start_time_seconds{{{selector}}}[30m]) >= 3\nor\nchanges(up{{{selector}}}[30m]) >= 6\n",
+            "",
+            "The prober {{ $labels.instance }} comes and goes",
+            "In 30 minutes it was started at least three times, or its scrapes failed and succeeded again at least three times. If it "
+            "was restarted, nothing was measured between its lives, and what it learns begins again unless it has --storage.path; the "
+            "log of its last life has the reason (on Kubernetes: kubectl logs --previous). Else look at the way from Prometheus to it.",
+            link=of_prober,
+        ),
+        Alert(
+            "LLMProberUntrusted",
+            "warning",
+            f"avg_over_time(llmslo_trusted{{{selector}}}[10m]) < 0.5\n",
+            "5m",
+            "The prober {{ $labels.instance }} is late: its latencies are not judged",
+            "In most of the last 10 minutes its event loop stood still for more than 1% of the time. The usual cause is a lack of CPU "
+            "time. Requests that leave late have no latency, and latency SLOs that only it measures are not shown as met; failures "
+            "count. Answers that are read late keep their times, as the kernel stamps them, unless chunks were read together.",
+            link=of_prober,
+        ),
+        Alert(
+            "LLMProberTaskFailed",
+            "warning",
+            f"increase(llmslo_task_failures_total{{{selector}}}[1h]) > 0\n",
+            "0m",
+            "A task of the prober {{ $labels.instance }} failed: {{ $labels.task }}",
+            "It was started again, and nothing else of the prober is affected; until then what it does was missing. This is a fault of "
+            "the prober: its log has the trace, please report it.",
+            link=of_prober,
+        ),
+        Alert(
+            "LLMProberConfigReloadFailed",
+            "warning",
+            f"llmslo_config_last_reload_successful{{{selector}}} == 0\n",
+            "5m",
+            "The prober {{ $labels.instance }} could not load its configuration",
+            "It keeps its last good configuration; with --keep-running and no good configuration since its start it probes nothing. "
+            "Its log and status page list every error with its place: of the configuration, and with --keep-running also of "
+            "storage and web configuration.",
+            link=of_prober,
+        ),
+    )

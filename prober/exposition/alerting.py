@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import quote
 
-from prober.exposition.dashboards.board import UIDS
-from prober.exposition.dashboards.place import PLACE
+from prober.exposition.dashboards.board import PLACE, UIDS
 
 Rule = dict[str, Any]
 Severity = Literal["critical", "warning"]

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from prober.measure.names import shown_name
 from prober.measure.payload import Malformed, count, error_of, excerpt, json_object, shortened, text_of
+from prober.measure.printable import shown_name
 from prober.measure.request import Request
 from prober.measure.tool_calls import CallPiece
 

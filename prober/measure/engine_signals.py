@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import Any, NamedTuple, TypeVar
 
-from prober.measure.names import shown_name
+from prober.measure.printable import shown_name
 
 S = TypeVar("S", bound="Source")
 

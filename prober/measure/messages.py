@@ -7,8 +7,8 @@ here, and lengths are limits.
 from typing import Any
 
 from prober.measure.chat import USER, Chunk, Dialect, Usage, encoded
-from prober.measure.names import shown_name
 from prober.measure.payload import Malformed, count, error_of, event_type, excerpt, json_object, shortened, text_of
+from prober.measure.printable import shown_name
 from prober.measure.request import Request
 from prober.measure.tool_calls import CallPiece
 

@@ -1,9 +1,25 @@
-"""Declared service level objectives, and the streams of probes that they evaluate."""
+"""Declared service level objectives, the streams of probes that they evaluate, and the events that a probe contributes to one.
+
+`success`, `ttft`, `e2e`: one event per probe; a bad outcome is a bad event.
+`tpot`: one event if it was measured, see `Timeline.tpot_s`.
+`itl`: one event per ITL, of the first tokens up to the number requested, plus one bad event if the stream died after its first token.
+`quality`: one event per answer that is checked.
+
+Neutral outcomes contribute nothing. A success during warm-up, whose cold prompt was in the prefix cache, or for which the prober
+itself was late, contributes to `success` and `quality` only: its latency is not what a user would see.
+
+Window pairs and burn rates are those of the Google SRE workbook, chapter 5, table 5-8,
+https://sre.google/workbook/alerting-on-slos/: an alert fires when a long window and a short one of a twelfth of it both burn the
+budget faster than `burn`. The long window makes sure that the burn matters, the short one ends the alert soon after its cause.
+"""
 
 import math
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Literal, get_args
+
+from prober.measure.outcome import BAD, NEUTRAL, Outcome
+from prober.measure.result import ProbeResult
 
 Signal = Literal["ttft", "ttft_answer", "tpot", "itl", "e2e", "success", "quality"]
 SIGNALS: tuple[Signal, ...] = get_args(Signal)
@@ -62,3 +78,102 @@ def format_rate(per_s: float) -> str:
         if per_s * size >= 0.1 or unit == "h":
             return f"{math.ceil(per_s * size * 100) / 100:g}/{unit}"
     raise AssertionError
+
+
+DAY_S = 86_400
+WORKBOOK_WINDOW_S = 30 * DAY_S
+MIN_RATE_WINDOW_S = 60  # a shorter rate window has too few scrapes
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A window pair. spent: share of the budget that the long window uses at burn rate `burn`."""
+
+    severity: Literal["critical", "warning"]
+    short_s: int
+    long_s: int
+    burn: Decimal
+    spent: Decimal
+
+
+WORKBOOK_PAIRS = (
+    Pair("critical", 300, 3_600, Decimal("14.4"), Decimal("0.02")),
+    Pair("critical", 1_800, 6 * 3_600, Decimal(6), Decimal("0.05")),
+    Pair("warning", 2 * 3_600, DAY_S, Decimal(3), Decimal("0.10")),
+    Pair("warning", 6 * 3_600, 3 * DAY_S, Decimal(1), Decimal("0.10")),
+)
+MIN_SLO_WINDOW_S = MIN_RATE_WINDOW_S * WORKBOOK_WINDOW_S / min(pair.short_s for pair in WORKBOOK_PAIRS)
+
+
+def pairs(slo_window_s: float) -> tuple[Pair, ...]:
+    """Window pairs for an SLO window of `slo_window_s`. The workbook's windows are for 30 days and are scaled; burn rates stay.
+
+    Windows are whole seconds. Below MIN_SLO_WINDOW_S the shortest would be under a minute.
+    """
+    scale = slo_window_s / WORKBOOK_WINDOW_S
+    return tuple(
+        Pair(pair.severity, round(pair.short_s * scale), round(pair.long_s * scale), pair.burn, pair.spent)
+        for pair in WORKBOOK_PAIRS
+    )
+
+
+def promql(seconds: float) -> str:
+    """A duration in PromQL syntax: 1h, 1h24m, 4m40s."""
+    remaining, out = round(seconds), ""
+    for unit, size in (("d", DAY_S), ("h", 3_600), ("m", 60), ("s", 1)):
+        count, remaining = divmod(remaining, size)
+        out += f"{count}{unit}" if count else ""
+    return out or "0s"
+
+
+NO_EVENT = (0, 0)
+GOOD_EVENT = (1, 0)
+BAD_EVENT = (1, 1)
+
+
+def count_events(slo: Slo, result: ProbeResult) -> tuple[int, int]:
+    """Returns (events, bad events) that `result` contributes to `slo`."""
+    if result.outcome in NEUTRAL:
+        return NO_EVENT
+    failed = result.outcome in BAD
+    if slo.signal == "success":
+        return BAD_EVENT if failed else GOOD_EVENT
+    if slo.signal == "quality":
+        if result.check is None:
+            return NO_EVENT
+        return BAD_EVENT if failed or result.outcome is Outcome.WRONG_ANSWER else GOOD_EVENT
+    if not failed and (result.warm_up or result.cached):
+        return NO_EVENT
+    if slo.signal == "itl":
+        return _itl_events(slo, result, failed=failed)
+    if slo.signal == "tpot":
+        return _single_event(slo, result.timeline.tpot_s)
+    if failed:
+        return BAD_EVENT
+    timeline = result.timeline
+    value = {"ttft": timeline.ttft_s, "ttft_answer": timeline.ttft_answer_s, "e2e": timeline.e2e_s}[slo.signal]
+    return _single_event(slo, value)
+
+
+def max_events_per_probe(slo: Slo, output_tokens: int) -> int:
+    """Upper bound of the events, and of the bad events, of one probe that requests `output_tokens`, however long its answer is."""
+    return max(1, output_tokens) if slo.signal == "itl" else 1
+
+
+def mean_events_per_probe(slo: Slo, output_tokens: float) -> float:
+    """Mean number of events of a probe that requests `output_tokens` on average."""
+    return max(1.0, output_tokens - 1) if slo.signal == "itl" else 1.0
+
+
+def _itl_events(slo: Slo, result: ProbeResult, *, failed: bool) -> tuple[int, int]:
+    gaps = result.timeline.itls_s[: max_events_per_probe(slo, result.requested_output_tokens) - 1]
+    died = failed and result.timeline.first_ns is not None
+    assert slo.threshold_s is not None
+    return len(gaps) + died, sum(gap > slo.threshold_s for gap in gaps) + died
+
+
+def _single_event(slo: Slo, value: float | None) -> tuple[int, int]:
+    if value is None:
+        return NO_EVENT
+    assert slo.threshold_s is not None, f"{slo.signal} needs a threshold: it is not in {SIGNALS_WITHOUT_THRESHOLD}"
+    return BAD_EVENT if value > slo.threshold_s else GOOD_EVENT

@@ -7,7 +7,6 @@ from operator import sub
 
 from prober.measure import chat
 from prober.measure.api import CHAT, Api
-from prober.measure.names import shown_name
 from prober.measure.outcome import ObservedEnd, Verdict
 from prober.measure.payload import (
     Malformed,
@@ -18,6 +17,7 @@ from prober.measure.payload import (
     joined_surrogates,
     json_object,
 )
+from prober.measure.printable import shown_name
 from prober.measure.quality import CHECKED_CHARS_PER_TOKEN, MIN_CHECKED_CHARS
 from prober.measure.reasoning_marks import ReasoningMarks
 from prober.measure.sse import STRAY, LineTooLong, SseDecoder, SseEvent, is_done

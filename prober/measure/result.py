@@ -3,8 +3,8 @@
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from prober.measure.names import shown_name
 from prober.measure.outcome import ANSWERED, Outcome
+from prober.measure.printable import shown_name
 from prober.measure.timeline import Timeline
 
 

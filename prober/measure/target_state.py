@@ -1,8 +1,9 @@
-"""States of a target and of its workloads."""
+"""States of a target and of its workloads, and its events other than probes."""
 
 from collections import deque
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Literal
 
 from prober.measure.outcome import ANSWERED, BAD, Outcome
 
@@ -86,3 +87,21 @@ class WorkloadState:
     def doubt(self) -> None:
         """Return to `pending`, as the state may be over: the next one takes as many probes as the first."""
         self.state, self.reason, self._in_a_row = TargetState.PENDING, "", 0
+
+
+EventKind = Literal["state", "engine", "drift", "diagnosis", "slo", "sweep"]
+
+
+@dataclass(frozen=True, slots=True)
+class TargetEvent:
+    """An event of `target` that is shown in its history and as an annotation in its graphs. target: "" if it is of several.
+
+    times: how often the same has happened since `since_unix_s`, None if once
+    """
+
+    unix_s: float
+    target: str
+    kind: EventKind
+    text: str
+    times: int = 1
+    since_unix_s: float | None = None

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from prober.measure.names import MAX_NAME_CHARS
+from prober.measure.printable import MAX_NAME_CHARS
 
 MAX_CALLS = 64
 MAX_ARGUMENT_CHARS = 1 << 16  # of all calls: parsed in one step of about a millisecond

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator
 from enum import Enum, auto
 from typing import NamedTuple
 
-from prober.mock.engine import Emission
 from prober.mock.faults import Fault
+from prober.mock.service import Emission
 from prober.mock.wire import Chunks
 
 ROLE_ONLY = frozenset({"no_first_token", "role_then_keepalive"})

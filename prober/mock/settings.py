@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from prober.mock.adapters import AdapterSettings
-from prober.mock.engine import Behaviour
 from prober.mock.faults import Fault, check
+from prober.mock.service import Behaviour
 from prober.mock.tokenizer import Tokenizer
 from prober.mock.wire import Wire
 from prober.simulation.parameters import Parameters

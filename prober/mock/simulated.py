@@ -11,10 +11,9 @@ from collections.abc import Iterator
 from random import Random
 
 from prober.mock.completion_request import CompletionRequest, bad_request
-from prober.mock.engine import Behaviour, Emission, chunk_tokens
 from prober.mock.faults import Schedule
 from prober.mock.record import Record
-from prober.mock.service import Place, Service
+from prober.mock.service import Behaviour, Emission, Place, Service, chunk_tokens
 from prober.mock.tokenizer import block_ids
 from prober.net.clock import Alarm, Clock
 from prober.simulation.engine import Engine

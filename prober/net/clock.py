@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 from prober.net.stamps import Stamps
 
@@ -199,3 +200,30 @@ def _timerfd_settime(fd: int, due_ns: int) -> None:
     assert _libc is not None
     if _libc.timerfd_settime(fd, _ABSOLUTE, ctypes.byref(spec), None) != 0:
         raise OSError(ctypes.get_errno(), "timerfd_settime")
+
+
+TRUST_WINDOW_S = 10.0
+MAX_STANDSTILL_RATIO = 0.01
+
+
+@dataclass(slots=True)
+class Trust:
+    """Trust in the prober's own timing: its event loop must not stand still for more than MAX_STANDSTILL_RATIO of
+    the last TRUST_WINDOW_S.
+
+    max_send_lag_s: lateness of the event loop that is no standstill
+    """
+
+    max_send_lag_s: float
+    _standstills: deque[tuple[int, float]] = field(default_factory=deque)  # (its end in ns, seconds)
+
+    def lag(self, now_ns: int, lag_s: float) -> None:
+        """Record that the event loop was this late."""
+        if lag_s > self.max_send_lag_s:
+            self._standstills.append((now_ns, lag_s))
+
+    def trusted(self, now_ns: int) -> bool:
+        """True if the event loop stood still for less than the limit, so that latencies are judged."""
+        while self._standstills and (now_ns - self._standstills[0][0]) / 1e9 > TRUST_WINDOW_S:
+            self._standstills.popleft()
+        return sum(seconds for _, seconds in self._standstills) <= MAX_STANDSTILL_RATIO * TRUST_WINDOW_S

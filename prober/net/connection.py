@@ -11,10 +11,9 @@ from typing import Any, TypeVar
 
 import httptools
 
-from prober.config.hosts import ip_address
+from prober.config.hosts import Forbidden, check, ip_address
 from prober.measure.outcome import Outcome, Verdict
 from prober.measure.timeline import Connection
-from prober.net.address import Forbidden, check
 from prober.net.endpoint import Endpoint
 from prober.net.exchange import Exchange
 from prober.net.stamped_socket import StampedSocket

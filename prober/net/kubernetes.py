@@ -22,8 +22,8 @@ from prober import __version__
 from prober.config.hosts import is_loopback
 from prober.config.problems import mask_secrets
 from prober.net.certificates import trusting_context
+from prober.net.exchange import requested_pause_s
 from prober.net.redaction import Redactor
-from prober.net.retry_after import requested_pause_s
 from prober.storage.watched_file import Secret, Stamp, stamp
 
 Json = dict[str, Any]

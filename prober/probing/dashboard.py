@@ -1,5 +1,6 @@
 """Panels of the probes: latencies, failures, tokens and cost."""
 
+from prober.exposition.dashboards.board import TARGET_STATES
 from prober.exposition.dashboards.panels import Column, Panel, Query, heatmap, now, row, series, stat, states, table
 from prober.exposition.dashboards.queries import (
     MIN_P99_SAMPLES,
@@ -35,7 +36,6 @@ from prober.exposition.dashboards.style import (
     override,
     words_mapping,
 )
-from prober.exposition.dashboards.vocabulary import TARGET_STATES
 from prober.measure.outcome import BAD
 from prober.probing import series as probe_series
 

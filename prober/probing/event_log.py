@@ -5,8 +5,7 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from prober.config.units import counted, first_names
-from prober.measure.event import TargetEvent
-from prober.measure.target_state import SILENT_STATES, TargetState
+from prober.measure.target_state import SILENT_STATES, TargetEvent, TargetState
 
 MAX_EVENTS = 500  # of all targets together
 FOLD_S = 600.0

@@ -8,11 +8,11 @@ from random import Random
 from typing import TypeVar
 
 from prober.config.target import TargetSpec
-from prober.measure.event import TargetEvent
+from prober.measure.target_state import TargetEvent
 from prober.net.endpoint import BadEndpoint
 from prober.probing.event_log import MAX_TOLD_APART, FirstAnswers
 from prober.probing.observer import TargetObserver
-from prober.probing.shard import Shard, shard_of
+from prober.probing.replicas import Shard, shard_of
 from prober.probing.target_runner import RunnerContext, TargetRunner
 
 START_GAP_S, START_WITHIN_S = 0.02, 60.0  # many new targets: 50 begin in a second, or all of them within a minute

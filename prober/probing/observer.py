@@ -105,11 +105,8 @@ class PageSource(Protocol):
 OpenPage = Callable[[Target, MetricsSpec, Clock, PageListener, Callable[[], str]], PageSource]
 
 
-class Feature(Protocol):
-    """Makes the observers of one feature."""
-
-    def observe(self, observed: "ObservedTarget") -> TargetObserver | None:
-        """The observer of a target; None if the feature has nothing to do with it."""
+# Makes a feature's observer of a target; None if the feature has nothing to do with it.
+Feature = Callable[["ObservedTarget"], TargetObserver | None]
 
 
 class ObservedTarget(TargetObserver):
@@ -124,9 +121,9 @@ class ObservedTarget(TargetObserver):
         self._observers: list[TargetObserver] = []
         for feature in features:
             try:
-                observer = feature.observe(self)
+                observer = feature(self)
             except Exception:
-                log.exception("target=%s: %s failed; please report this", name, type(feature).__name__)
+                log.exception("target=%s: %s failed; please report this", name, feature)
                 continue
             if observer is not None:
                 self._observers.append(observer)

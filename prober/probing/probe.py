@@ -19,11 +19,9 @@ from prober.measure.target_state import SILENT_STATES
 from prober.measure.timeline import Connection, Timeline
 from prober.net.clock import Alarm
 from prober.net.connection import Broken, cert_expiry, connect
-from prober.net.exchange import Exchange
-from prober.net.retry_after import requested_pause_s
+from prober.net.exchange import Exchange, requested_pause_s
 from prober.probing.answer_checks import CheckUnavailable, answer_checks
-from prober.probing.connect_lead import MIN_IDLE_NS
-from prober.probing.pacer import why_missed
+from prober.probing.pacer import MIN_IDLE_NS, why_missed
 from prober.probing.target import Identity, Target
 from prober.workload.prompt_length import PromptCalibration
 from prober.workload.shapes import Fixed

@@ -18,7 +18,7 @@ import ray
 from ray.exceptions import RayError
 
 from prober import __version__
-from prober.probing.clock_offset import ClockOffset, Offset
+from prober.probing.channel import ClockOffset, Offset
 from prober.probing.worker_host import WorkerHost
 from prober.probing.workers import START_S, WorkerProcess, WorkersUnavailable, automatic_count
 

@@ -1,14 +1,17 @@
 """Series of the probes, and the recorder that fills them."""
 
+import logging
 from collections.abc import Iterable
 
 from prober.exposition.buckets import COARSE, MEDIUM, bounds
 from prober.exposition.families import Histogram, Registry, Series
+from prober.measure.buffering import Buffering
 from prober.measure.outcome import ANSWERED, BAD, NEUTRAL, Outcome
 from prober.measure.result import ProbeResult
-from prober.measure.target_state import NO_DATA_STATES, TargetState, WorkloadState
+from prober.measure.target_state import NO_DATA_STATES, TargetEvent, TargetState, WorkloadState
 from prober.measure.timeline import Timeline
 from prober.probing import series
+from prober.probing.event_log import EventLog
 from prober.probing.observer import NamedSpec, ObservedTarget, TargetObserver
 from prober.workload.requested_format import tool_schemas
 from prober.workload.workloads import Workload
@@ -21,17 +24,6 @@ _REFINED = (
     (series.TPOT, "tpot", "token"),
     (series.ITL, "itl", "token"),
 )
-
-
-class ProbeRecorder:
-    """Fills the series of all probes."""
-
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
-
-    def observe(self, observed: ObservedTarget) -> "TargetProbes":
-        """Create the series of one target's probes."""
-        return TargetProbes(self._registry, observed)
 
 
 class TargetProbes(TargetObserver):
@@ -185,3 +177,25 @@ class TargetProbes(TargetObserver):
 
     def _histogram(self, declared: Series[str, str], workload: str) -> Histogram:
         return self._registry.histogram(declared, self._bounds[workload][declared.name], self._name, workload)
+
+
+log = logging.getLogger(__name__)
+
+
+class TargetBuffering(TargetObserver):
+    """The verdict on one target. All workloads are judged together, since they take the same way."""
+
+    def __init__(self, registry: Registry, events: EventLog, observed: ObservedTarget) -> None:
+        self._registry, self._events, self._observed = registry, events, observed
+        self.buffering = Buffering()
+
+    def probe_ended(self, result: ProbeResult) -> None:
+        if result.outcome not in ANSWERED:
+            return
+        before, self.buffering = self.buffering.is_buffered, self.buffering.after(result.timeline)
+        now, name = self.buffering.is_buffered, self._observed.name
+        self._registry.show(series.BUFFERED, None if now is None else float(now), name)
+        if now != before and (now or before):
+            text = f"buffered: {self.buffering.text}" if now else f"no longer buffered: {self.buffering.text}"
+            log.info("target=%s %s", name, text)
+            self._events.append(TargetEvent(self._observed.target.clock.unix_s(), name, "state", text))

@@ -11,12 +11,12 @@ from typing import Protocol
 
 from prober.config.target import TargetSpec
 from prober.measure.api import CHAT
-from prober.measure.burn_rate_windows import promql
 from prober.measure.chat import OTHER_LIMIT, Dialect
 from prober.measure.engines import DIALECTS, GENERIC, detect
-from prober.measure.names import MAX_NAME_CHARS, shown_name
+from prober.measure.objective import promql
 from prober.measure.outcome import Outcome, Verdict, classify_status, reader_failure_verdict
 from prober.measure.payload import json_object
+from prober.measure.printable import MAX_NAME_CHARS, shown_name
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import NO_DATA_STATES, SILENT_STATES, STATE_OF_OUTCOME, TargetState, WorkloadState
 from prober.measure.warmup import DEFAULT_IDLE_NS, WarmUp
@@ -24,7 +24,7 @@ from prober.net.clock import Clock
 from prober.net.connection import Broken, connect
 from prober.net.endpoint import Endpoint, endpoint
 from prober.net.exchange import Exchange
-from prober.probing.connect_lead import ConnectLead
+from prober.probing.pacer import ConnectLead
 from prober.workload.budget import Budget, BudgetDemand
 from prober.workload.prompt_length import PromptCalibration
 

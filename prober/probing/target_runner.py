@@ -11,19 +11,17 @@ from random import Random
 from typing import TypeVar
 
 from prober.config.target import ProbeSpec, TargetSpec
-from prober.measure.event import TargetEvent
 from prober.measure.gpu_reading import GpuReading
 from prober.measure.outcome import BAD, NEUTRAL, Outcome
 from prober.measure.result import ProbeResult, unsent
-from prober.measure.target_state import NO_DATA_STATES, TargetState
-from prober.net.clock import Clock
+from prober.measure.target_state import NO_DATA_STATES, TargetEvent, TargetState
+from prober.net.clock import Clock, Trust
 from prober.probing.event_log import EventLog, FirstAnswers
 from prober.probing.observer import Feature, ObservedTarget, TargetObserver
 from prober.probing.pacer import due_times, pace
 from prober.probing.probe import run_probe
 from prober.probing.supervisor import Supervisor
 from prober.probing.target import BudgetKeeper, Target
-from prober.probing.trust import Trust
 from prober.workload.arrivals import derive_seed
 from prober.workload.prompt_length import PromptCalibration
 from prober.workload.workloads import RequestGenerator

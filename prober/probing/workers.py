@@ -20,8 +20,7 @@ from prober.measure.outcome import ANSWERED, Outcome, Verdict
 from prober.measure.request import Request
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
-from prober.probing.channel import Beat, Channel, Cut, Ended, NewTarget, Send
-from prober.probing.clock_offset import Offset, checked_clock
+from prober.probing.channel import Beat, Channel, Cut, Ended, NewTarget, Offset, Send, checked_clock
 from prober.probing.probe import LocalRun, ProbeRun, always, begin_ns
 from prober.probing.target import Identity, Target
 from prober.probing.worker_host import WorkerHost

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from prober.measure.outcome import ANSWERED, BAD, NEUTRAL
 from prober.measure.result import ProbeResult
-from prober.measure.timeline_text import format_duration
+from prober.measure.timeline import format_duration
 from prober.results.disturbance import BLOCK_S, QS, Ratio, ratios_text, ttft_blocks, ttft_ratios
 from prober.results.stage_parts import most_often
 from prober.statistics.quantiles import MIN_SAMPLES_BY_QUANTILE, Quantile, percentile_name, quantiles

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from prober.measure.timeline_text import format_duration
+from prober.measure.timeline import format_duration
 from prober.results.context import disagreement_text
 from prober.results.result import Prices, Result, Stage
 from prober.statistics.sequential_test import Evidence

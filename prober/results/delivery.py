@@ -40,10 +40,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from prober.measure.objective import Slo
+from prober.measure.objective import Slo, count_events
 from prober.measure.outcome import ANSWERED, BAD, Outcome
 from prober.measure.result import ProbeResult
-from prober.measure.slo_events import count_events
 from prober.results.refused_requests import NOT_COUNTED, refused_requests
 from prober.results.result import Delivered, Throughput
 

@@ -20,13 +20,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, variance
 
-from prober.measure.objective import Slo
+from prober.measure.objective import Slo, count_events
 from prober.measure.outcome import ANSWERED, BAD, NEUTRAL
 from prober.measure.result import ProbeResult
-from prober.measure.slo_events import count_events
-from prober.measure.timeline_text import format_duration
-from prober.statistics.clustered_quantiles import clustered_quantiles, student_t_975
-from prober.statistics.quantiles import Quantile, percentile_name
+from prober.measure.timeline import format_duration
+from prober.statistics.quantiles import Quantile, clustered_quantiles, percentile_name, student_t_975
 from prober.statistics.sequential_test import Evidence, Observations, evidence
 
 BLOCK_S = 5.0

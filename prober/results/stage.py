@@ -8,17 +8,15 @@ from statistics import fmean, pstdev
 
 from prober.measure.engine_signals import EngineSignals
 from prober.measure.gpu_reading import GpuReading
-from prober.measure.objective import Slo
+from prober.measure.objective import Slo, count_events
 from prober.measure.outcome import ANSWERED, Outcome
 from prober.measure.result import ProbeResult
-from prober.measure.slo_events import count_events
 from prober.results.adapters import adapter_use_of
 from prober.results.delivery import Deliveries, deliveries, is_good
 from prober.results.refused_requests import refused_requests
 from prober.results.result import LATENCIES, RequestRow, Stage, Use
 from prober.results.stage_parts import prompt_tokens_of, reasoning_of, series_of, tool_calls_of
-from prober.statistics.clustered_quantiles import clustered_quantiles
-from prober.statistics.quantiles import REPORTED_QUANTILES, Quantile, quantile_bounds, quantiles
+from prober.statistics.quantiles import REPORTED_QUANTILES, Quantile, clustered_quantiles, quantile_bounds, quantiles
 
 FAR_TAIL, MIN_FAR_TAIL_SAMPLES = 0.999, 1_000  # of fewer samples that quantile is the maximum, so it is not stated
 MAX_CUT_RATIO = 0.05  # of a stage's requests: with more of them cut in flight, TPOT is not known, as those answered were the quick ones

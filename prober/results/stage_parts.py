@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 from prober.measure.outcome import ANSWERED
 from prober.measure.result import ProbeResult
-from prober.measure.timeline import Timeline
-from prober.measure.timeline_text import format_duration
+from prober.measure.timeline import Timeline, format_duration
 from prober.statistics.quantiles import REPORTED_QUANTILES, Quantile, percentile_name, quantiles
 
 

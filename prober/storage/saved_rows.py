@@ -1,11 +1,16 @@
-"""Rows that an earlier process saved. A row that cannot be read is logged and set aside; it stops no start and no other row."""
+"""Rows that an earlier process saved. A row that cannot be read is logged and set aside; it stops no start and no other row.
+
+The moments in them are robust against changes of the wall clock."""
 
 import logging
 import sqlite3
+import time
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from dataclasses import asdict, dataclass
+from functools import cache, partial
+from pathlib import Path
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from prober.storage.store import UNREADABLE_SUFFIX, Store
 
@@ -51,3 +56,54 @@ class SavedRows:
         value = self.get(key, read, consequence)
         self._rows.pop(key, None)
         return value
+
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A moment: boot id of the machine (empty if unknown), monotonic clock and wall clock.
+
+    Within one boot of the machine the monotonic clock gives the time since then. Otherwise only the wall clocks can, and a moment in
+    their future counts as now.
+    """
+
+    boot: str
+    monotonic_ns: int
+    unix_s: float
+
+    def age_ns(self, now: "Moment", clock_error_s: float = 0.0) -> int:
+        """Nanoseconds from this moment to `now`, never below 0. clock_error_s: subtracted if the age is from wall clocks."""
+        if self.boot and self.boot == now.boot and self.monotonic_ns <= now.monotonic_ns:
+            return now.monotonic_ns - self.monotonic_ns
+        return max(0, round((now.unix_s - self.unix_s - clock_error_s) * 1e9))
+
+    def as_json(self) -> dict[str, Any]:
+        """Value for JSON, which `moment_of` reads."""
+        return asdict(self)
+
+
+def moment_of(row: Any) -> Moment:
+    """The moment from the result of `as_json`. Raises ValueError, KeyError, TypeError, OverflowError."""
+    saved = Moment(str(row["boot"]), int(row["monotonic_ns"]), float(row["unix_s"]))
+    round(saved.unix_s * 1e9)  # raises for what is not finite
+    return saved
+
+
+def moment(monotonic_ns: int, unix_s: float) -> Moment:
+    """The moment at these times of this machine's clocks."""
+    return Moment(_boot(), monotonic_ns, unix_s)
+
+
+def moment_now() -> Moment:
+    """The present moment."""
+    return moment(time.monotonic_ns(), time.time())
+
+
+@cache
+def _boot() -> str:
+    try:
+        return _BOOT_ID.read_text().strip()
+    except OSError:
+        return ""

@@ -13,7 +13,7 @@ from typing import Any
 
 from aiohttp import web
 
-from prober.exposition.form import choose_form
+from prober.exposition.families import choose_form
 from prober.web.token_bucket import TooMany
 
 FRESH_S = 1.0  # how long an answer is given again

@@ -14,8 +14,7 @@ from prometheus_client.exposition import generate_latest as text_page
 from prometheus_client.openmetrics.exposition import generate_latest as openmetrics_page
 
 from prober.exposition import protobuf
-from prober.exposition.families import AnySeries, Family, Registry, Series, page
-from prober.exposition.form import Form, choose_form
+from prober.exposition.families import AnySeries, Family, Form, Registry, Series, choose_form, page
 from prober.features.capacity.monitor import Sweeps
 from prober.features.experiments.report.svg_chart import STYLE
 from prober.measure.outcome import Outcome

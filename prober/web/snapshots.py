@@ -7,8 +7,8 @@ a line. A field is added without a new version; one that changes its meaning or 
 import asyncio
 
 from prober import __version__
-from prober.measure.event import TargetEvent
 from prober.measure.result import ProbeResult
+from prober.measure.target_state import TargetEvent
 from prober.probing.target_runner import RunnerContext
 from prober.web.api_types import EndedProbe, EventAnswer, dumped
 from prober.web.targets import Snapshot, headline

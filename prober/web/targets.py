@@ -20,7 +20,7 @@ from prober.features.slo.compliance import Compliance
 from prober.measure.engine_signals import EngineSignals
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import UNANSWERED_STATES, TargetState
-from prober.measure.timeline_text import format_duration
+from prober.measure.timeline import format_duration
 from prober.results.capacity import Capacity
 from prober.results.result import Result
 from prober.web.api_types import Answer, EndedProbe, EventAnswer, SweepAnswer

@@ -21,12 +21,12 @@ from prober.features.experiments.report.document import Figure
 from prober.features.experiments.report.plots import curves
 from prober.features.slo.compliance import slo_status
 from prober.features.slo.monitor import TargetSlos
-from prober.measure.burn_rate_windows import promql
+from prober.measure.objective import promql
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import NO_DATA_STATES
-from prober.probing.buffering import TargetBuffering
 from prober.probing.fleet import Fleet
 from prober.probing.history import LATEST_S, RECENT_S, TargetHistory, latest_first
+from prober.probing.recorder import TargetBuffering
 from prober.probing.target_runner import TargetRunner
 from prober.results.capacity import words
 from prober.results.result import LATENCIES, result_url

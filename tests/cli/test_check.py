@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 from prober.cli.check import check
 from prober.cli.exit_codes import ExitCode
 from prober.config.web import load_web
-from prober.probing.shard import shard_of
+from prober.probing.replicas import shard_of
 from prober.web.web_config import Loaded
 
 NAMES = ("a", "b", "c", "d", "e", "f")

@@ -13,8 +13,8 @@ from prober.features.experiments.report import comparison_report
 from prober.features.experiments.result_reader import read_any
 from prober.measure.gpu_reading import GpuReading
 from prober.mock.delays import Constant, Delay, Lognormal
-from prober.mock.engine import Behaviour
 from prober.mock.faults import Fault
+from prober.mock.service import Behaviour
 from prober.mock.settings import Settings
 from prober.results.comparison import Comparison
 from tests.commands import prober as call

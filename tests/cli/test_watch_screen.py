@@ -10,10 +10,9 @@ from rich.text import Text
 
 from prober.cli.watch_screen import chart, screen
 from prober.cli.watch_words import Point, Watched, plain_lines, summary
-from prober.measure.event import TargetEvent
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
-from prober.measure.target_state import TargetState
+from prober.measure.target_state import TargetEvent, TargetState
 from prober.web.api_types import EndedProbe, EventAnswer
 from prober.web.targets import LATE, Problem, Snapshot, TargetAnswer
 from tests.web import scenes

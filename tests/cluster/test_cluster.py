@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from prober.features.replicas.kubernetes_lease import Conflict, KubernetesLease
+from prober.features.replicas.leadership import Conflict, KubernetesLease
 from prober.features.replicas.lease_machine import Record, Write
 from prober.net.kubernetes import Api, KubernetesApiError
 from tests.cluster.kinds import POLICY, as_of, definitions

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from prober.config.configuration import Configuration
 from prober.config.discovery import DiscoverySpec, Unfit, target_of
+from prober.config.labels import Rule, relabel
 from prober.config.load import load
 from prober.config.problems import ConfigError
-from prober.config.relabel import Rule, relabel
 from prober.config.server import Auth
 from prober.measure.engines import DIALECTS
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from prober.config.grafana import GrafanaSpec
+from prober.config.configuration import GrafanaSpec
 from prober.config.load import load
 from prober.config.problems import ConfigError
 from prober.config.server import Auth, TlsSpec

@@ -9,7 +9,7 @@ import pytest
 
 from prober.config.document import parse
 from prober.config.fields import Document
-from prober.config.relabel import Rule, relabel
+from prober.config.labels import Rule, relabel
 
 LABELS = {
     "a": "x",

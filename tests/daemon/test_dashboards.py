@@ -12,8 +12,7 @@ import yaml
 from prober.daemon.dashboards import files
 from prober.daemon.registry import ALL as ALL_SERIES
 from prober.daemon.rules import example_rules
-from prober.exposition.dashboards.board import UIDS
-from prober.exposition.dashboards.place import in_place
+from prober.exposition.dashboards.board import UIDS, in_place
 from prober.exposition.dashboards.queries import RECORDED, STATES
 from tests.commands import prober
 from tests.daemon.promtool import PROBE, case, check_expressions, run_cases

@@ -12,13 +12,13 @@ from typing import Any, NoReturn
 
 import pytest
 
-from prober.config.drift import DriftSpec
+from prober.config.configuration import DriftSpec
 from prober.config.load import load
 from prober.config.target import TargetSpec
 from prober.daemon.registry import registry
+from prober.daemon.state_persistence import AnsweredTargets
 from prober.exposition.families import Histogram, Registry, Value, page
-from prober.features.budget.checkpoints import Ledger
-from prober.features.budget.monitor import BudgetMonitor, TargetBudgets
+from prober.features.budget.monitor import Ledger, TargetBudgets
 from prober.features.capacity.headroom import Headroom
 from prober.features.capacity.monitor import Sweeps
 from prober.features.capacity.target_sweeps import TargetSweeps
@@ -35,24 +35,22 @@ from prober.measure.recording import Recording
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import TargetState
 from prober.mock.delays import Constant
-from prober.mock.engine import Behaviour
+from prober.mock.service import Behaviour
 from prober.mock.settings import Settings
 from prober.mock.tokenizer import Tokenizer
 from prober.net import exchange
-from prober.net.clock import BEAT_NS, Alarm, Clock
+from prober.net.clock import BEAT_NS, Alarm, Clock, Trust
 from prober.net.endpoint import Endpoint
 from prober.net.exchange import Exchange
-from prober.probing.answered_targets import AnsweredTargets
 from prober.probing.event_log import EventLog
 from prober.probing.fleet import Fleet
 from prober.probing.history import ProbeHistory, TargetHistory
 from prober.probing.observer import Feature, TargetObserver
 from prober.probing.probe import LocalRun
-from prober.probing.recorder import ProbeRecorder, TargetProbes
+from prober.probing.recorder import TargetProbes
 from prober.probing.supervisor import Supervisor
 from prober.probing.target import Target
 from prober.probing.target_runner import UNNAMED, Names, RunnerContext, TargetRunner
-from prober.probing.trust import Trust
 from prober.results.stage_parts import prompt_tokens_of
 from prober.storage.saved_rows import SavedRows
 from tests import virtual
@@ -98,16 +96,16 @@ class Watched:
             lambda: (runner.target for runner in self.fleet.runners.values()), SavedRows(answered or {})
         )
         features: tuple[Feature, ...] = (
-            ProbeRecorder(self.families),
-            SloMonitor(self.families),
-            BudgetMonitor(self.families),
-            ProbeHistory(100),
-            self.engines,
-            self.gpus,
-            DriftMonitor(self.families, self.events, DriftSpec(), SavedRows()),
-            DiagnosisMonitor(self.families, self.events),
-            self.headroom,
-            self.sweeps,
+            partial(TargetProbes, self.families),
+            SloMonitor(self.families).observe,
+            partial(TargetBudgets, self.families),
+            ProbeHistory(100).observe,
+            self.engines.observe,
+            self.gpus.observe,
+            DriftMonitor(self.families, self.events, DriftSpec(), SavedRows()).observe,
+            DiagnosisMonitor(self.families, self.events).observe,
+            self.headroom.observe,
+            self.sweeps.observe,
         )
         context = RunnerContext(
             self.clock,

@@ -10,14 +10,22 @@ import pytest
 from prober.config.load import load
 from prober.daemon.registry import registry
 from prober.daemon.series import STORAGE_FAILURES
-from prober.daemon.state_persistence import ANSWERED, DEMAND, DIAGNOSIS, ENGINE, SLO, Stateful, StatePersistence
+from prober.daemon.state_persistence import (
+    ANSWERED,
+    DEMAND,
+    DIAGNOSIS,
+    ENGINE,
+    SLO,
+    AnsweredTargets,
+    Stateful,
+    StatePersistence,
+)
 from prober.features.capacity.headroom import Headroom
 from prober.features.diagnosis.monitor import DiagnosisMonitor
 from prober.features.drift.monitor import DriftMonitor
 from prober.features.engines.monitor import EngineMonitor
 from prober.features.slo.monitor import SloMonitor
 from prober.measure.engines import DIALECTS
-from prober.probing.answered_targets import AnsweredTargets
 from prober.probing.event_log import EventLog
 from prober.probing.target import Target
 from prober.storage.saved_rows import SavedRows

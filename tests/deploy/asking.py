@@ -8,7 +8,7 @@ from prober.config.discovery import KubernetesSpec
 from prober.config.server import Auth
 from prober.features.discovery.sources.discovered_targets import DiscoveredTargets
 from prober.features.discovery.sources.kubernetes import Kubernetes
-from prober.features.replicas.kubernetes_lease import KubernetesLease
+from prober.features.replicas.leadership import KubernetesLease
 from prober.features.replicas.lease_machine import Record, Write
 from prober.net.kubernetes import Api
 from tests.processes import HANG_S

@@ -10,6 +10,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, cast
@@ -20,15 +21,14 @@ from aiohttp import web
 from prober.config.load import load
 from prober.daemon.registry import registry
 from prober.exposition.buckets import COARSE
-from prober.exposition.families import Histogram, Registry
-from prober.exposition.form import Form
+from prober.exposition.families import Form, Histogram, Registry
 from prober.features.engines import series as engines_series
 from prober.features.slo.monitor import SloMonitor
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
 from prober.probing import series as probe_series
-from prober.probing.recorder import ProbeRecorder
+from prober.probing.recorder import TargetProbes
 from prober.web.site import Site
 from tests import processes
 from tests.conftest import newer
@@ -64,7 +64,7 @@ class Prober:
 def recorded(samples: list[float], wide: list[float]) -> Registry:
     """`samples` as TTFTs, `wide` as chunk gaps, four children of one family, and an engine's own histogram."""
     families = registry()
-    target, now = observed(SPEC, ProbeRecorder(families), SloMonitor(families)), time.time()
+    target, now = observed(SPEC, partial(TargetProbes, families), SloMonitor(families).observe), time.time()
     for i, value in enumerate(samples):
         first = round(value * 1e9)
         timeline = Timeline(0, first_ns=first, first_answer_ns=first, end_ns=2 * first)

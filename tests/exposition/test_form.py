@@ -2,7 +2,7 @@
 
 import pytest
 
-from prober.exposition.form import Form, choose_form
+from prober.exposition.families import Form, choose_form
 
 FAMILY = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily"
 

@@ -20,22 +20,20 @@ from prober.features.capacity.cron import MAX_LATENESS_S
 from prober.features.capacity.headroom import Headroom
 from prober.features.capacity.monitor import Sweeps
 from prober.features.engines.page_reader import PageReader
-from prober.features.replicas.kubernetes_lease import KubernetesLease
-from prober.features.replicas.leadership import KubernetesLeadership
+from prober.features.replicas.leadership import KubernetesLeadership, KubernetesLease
 from prober.features.replicas.lease_machine import Timing
 from prober.measure.engines import DIALECTS
 from prober.measure.target_state import TargetState
 from prober.mock.delays import Constant
-from prober.mock.engine import Behaviour
 from prober.mock.server import create_app
+from prober.mock.service import Behaviour
 from prober.mock.settings import Settings
-from prober.net.clock import Clock
+from prober.net.clock import Clock, Trust
 from prober.net.exchange import Exchange
 from prober.probing.event_log import EventLog
-from prober.probing.leadership import Leadership, Listener, claimed_as
 from prober.probing.observer import ObservedTarget
+from prober.probing.replicas import Leadership, Listener, claimed_as
 from prober.probing.target import Target
-from prober.probing.trust import Trust
 from tests.kubernetes.leases import cluster
 from tests.kubernetes.link import Link
 from tests.serving import serving, until
@@ -128,7 +126,7 @@ class Replica:
         )
         self.target = Target(spec, self.clock)
         self.target.state = TargetState.READY
-        self.observed = ObservedTarget("t", self.target, (self.headroom, self.sweeps))
+        self.observed = ObservedTarget("t", self.target, (self.headroom.observe, self.sweeps.observe))
 
     @property
     def sending(self) -> bool:

@@ -15,12 +15,18 @@ from prober.config.problems import ConfigError
 from prober.daemon.registry import registry
 from prober.exposition.families import Registry
 from prober.features.replicas import series as replicas_series
-from prober.features.replicas.kubernetes_lease import CLAIMS_ANNOTATION, Conflict, KubernetesLease, record_of
-from prober.features.replicas.leadership import KubernetesLeadership, LeaseOptions, leadership
+from prober.features.replicas.leadership import (
+    CLAIMS_ANNOTATION,
+    Conflict,
+    KubernetesLeadership,
+    KubernetesLease,
+    LeaseOptions,
+    leadership,
+    record_of,
+)
 from prober.features.replicas.lease_machine import Record, Timing, Write
 from prober.net.kubernetes import KubernetesApiError, Unreachable
-from prober.probing.leadership import claimed_as
-from prober.probing.shard import Shard
+from prober.probing.replicas import Shard, claimed_as
 from tests.kubernetes.leases import Cluster, cluster
 from tests.kubernetes.link import Link
 from tests.serving import until

@@ -5,10 +5,9 @@ from decimal import Decimal
 import pytest
 
 from prober.measure.chat import Usage
-from prober.measure.objective import Signal, Slo
+from prober.measure.objective import Signal, Slo, count_events, max_events_per_probe
 from prober.measure.outcome import BAD, NEUTRAL, Outcome
 from prober.measure.result import ProbeResult
-from prober.measure.slo_events import count_events, max_events_per_probe
 from prober.measure.timeline import Timeline
 
 MS = 1_000_000

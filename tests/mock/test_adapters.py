@@ -13,8 +13,8 @@ import pytest
 
 from prober.mock.adapters import AdapterPool, AdapterSettings, Lease
 from prober.mock.delays import Constant
-from prober.mock.engine import Behaviour
 from prober.mock.server import running
+from prober.mock.service import Behaviour
 from prober.mock.settings import Settings
 from prober.simulation.parameters import Parameters
 

@@ -16,9 +16,9 @@ from prober.measure.outcome import Outcome
 from prober.measure.quality import Expectation
 from prober.measure.sse import SseDecoder
 from prober.mock.delays import Constant, Lognormal, parse_delay
-from prober.mock.engine import Behaviour, emissions
 from prober.mock.faults import ARGUMENTS, Fault, Schedule, fault_forms, parse_fault
 from prober.mock.server import running
+from prober.mock.service import Behaviour, emissions
 from prober.mock.settings import Settings
 from prober.mock.wire import LINE_ENDS, Wire
 from prober.net.clock import Clock

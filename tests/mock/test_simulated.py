@@ -13,9 +13,9 @@ import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from prober.mock.engine import Behaviour
 from prober.mock.faults import parse_fault
 from prober.mock.server import running
+from prober.mock.service import Behaviour
 from prober.mock.settings import Settings
 from prober.simulation.parameters import Parameters
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from prober.net.retry_after import MAX_PAUSE_S, requested_pause_s
+from prober.net.exchange import MAX_PAUSE_S, requested_pause_s
 
 NOW_S = 784_111_777.0  # Sun, 06 Nov 1994 08:49:37 GMT, the example of RFC 9110, 5.6.7
 VALUES = {

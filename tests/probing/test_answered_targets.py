@@ -5,8 +5,8 @@ import logging
 
 import pytest
 
+from prober.daemon.state_persistence import EXPECTED_SAVES, ROW
 from prober.measure.target_state import TargetState
-from prober.probing.answered_targets import EXPECTED_SAVES, ROW
 from tests.daemon.test_fleet import QUICK, specs, watched
 from tests.probing.test_first_answer import state
 from tests.processes import free_port

@@ -1,5 +1,6 @@
 """Buffering: a mock engine's streams through a relay that holds them back, and the target beside it."""
 
+from functools import partial
 from random import Random
 
 import pytest
@@ -10,12 +11,12 @@ from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
 from prober.mock.delays import Constant
-from prober.mock.engine import Behaviour
+from prober.mock.service import Behaviour
 from prober.mock.settings import Settings
 from prober.probing import series
-from prober.probing.buffering import BufferingMonitor, TargetBuffering
 from prober.probing.event_log import EventLog
 from prober.probing.probe import run_probe
+from prober.probing.recorder import TargetBuffering
 from prober.probing.target import Target
 from prober.workload.shapes import Fixed
 from prober.workload.workloads import RequestGenerator, Workload
@@ -88,7 +89,7 @@ def ended(timeline: Timeline, outcome: Outcome = Outcome.OK) -> ProbeResult:
 def test_each_target_has_its_own_state() -> None:
     """Absent until enough was seen, then 1 or 0; a change to `buffered` and back is an event; failures do not count."""
     families, events = registry(), EventLog()
-    monitor = BufferingMonitor(families, events)
+    monitor = partial(TargetBuffering, families, events)
     one, other = (observed(spec("http://127.0.0.1:1"), monitor, name=name) for name in ("one", "other"))
 
     def shown() -> dict[str, float]:

@@ -10,8 +10,8 @@ from prober.config.target import TargetSpec
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.mock.delays import Constant
-from prober.mock.engine import Behaviour
 from prober.mock.faults import parse_fault
+from prober.mock.service import Behaviour
 from prober.mock.settings import Settings
 from prober.mock.tokenizer import Tokenizer
 from prober.mock.wire import Wire

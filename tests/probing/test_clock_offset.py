@@ -9,7 +9,7 @@ import pytest
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Connection, Timeline
-from prober.probing.clock_offset import ClockOffset, checked_clock
+from prober.probing.channel import ClockOffset, checked_clock
 
 
 @pytest.mark.parametrize("drift", [-1e-3, 0.0, 5e-4])

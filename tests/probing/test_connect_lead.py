@@ -13,7 +13,7 @@ from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.net.connection import connect
 from prober.probing import probe as probe_module
-from prober.probing.connect_lead import REMEMBERED_NS, ConnectLead
+from prober.probing.pacer import REMEMBERED_NS, ConnectLead
 from prober.probing.probe import MAX_RECONNECTIONS
 from prober.probing.target import Target
 from tests.probing.test_probe import (

@@ -6,9 +6,9 @@ from typing import cast
 
 import pytest
 
-from prober.measure.event import TargetEvent
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
+from prober.measure.target_state import TargetEvent
 from prober.measure.timeline import Timeline
 from prober.probing import history
 from prober.probing.event_log import EventLog

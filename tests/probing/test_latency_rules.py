@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from prober.probing.alerts import records
+from prober.probing.series import records
 from tests.daemon.promtool import JOB, case, run_cases
 
 MINUTE = 130

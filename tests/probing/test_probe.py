@@ -27,7 +27,7 @@ from prober.measure.result import ProbeResult
 from prober.measure.target_state import TargetState
 from prober.measure.timeline import Timeline
 from prober.mock.delays import Constant
-from prober.mock.engine import Behaviour
+from prober.mock.service import Behaviour
 from prober.mock.settings import Settings
 from prober.net.clock import Clock
 from prober.net.endpoint import Endpoint

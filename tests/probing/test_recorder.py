@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families as read_text
@@ -18,7 +19,7 @@ from prober.measure.result import ProbeResult
 from prober.measure.target_state import TargetState
 from prober.measure.timeline import Connection, Timeline
 from prober.probing.observer import ObservedTarget
-from prober.probing.recorder import ProbeRecorder
+from prober.probing.recorder import TargetProbes
 from tests.observed import observed, reconfigured
 
 CONFIG = """
@@ -56,7 +57,7 @@ def spec(text: str = CONFIG) -> TargetSpec:
 
 def declared() -> tuple[ObservedTarget, Registry]:
     families = registry()
-    return observed(spec(), ProbeRecorder(families), SloMonitor(families)), families
+    return observed(spec(), partial(TargetProbes, families), SloMonitor(families).observe), families
 
 
 def samples(families: Registry) -> dict[tuple[str, tuple[str, ...]], float]:
@@ -193,7 +194,7 @@ TOOLS = (
 def test_tool_calls_have_series_where_the_workload_has_tools() -> None:
     """The first call's times, and the checks; they go with the tools, and broken arguments have no time."""
     families = registry()
-    recorder = observed(spec(TOOLS), ProbeRecorder(families), SloMonitor(families))
+    recorder = observed(spec(TOOLS), partial(TargetProbes, families), SloMonitor(families).observe)
     key = ("t", "w")
     timeline = replace(GOOD.timeline, calls=2, call_ns=55 * MS, arguments_ns=70 * MS)
     called = replace(GOOD, workload="w", check="tool_call", timeline=timeline)

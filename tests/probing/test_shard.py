@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prober.probing.shard import Shard, shard_of
+from prober.probing.replicas import Shard, shard_of
 
 GOLDEN = [[0, 1, 2, 8, 445], [0, 0, 0, 0, 754], [0, 0, 0, 7, 706], [0, 0, 2, 2, 349]]
 KEYS = [f"http://vllm-{number}.models.svc:8000" for number in range(10_000)]
@@ -41,7 +41,7 @@ def test_it_is_the_same_in_every_process_and_version() -> None:
     keys = ("chat", "embeddings", "http://10.0.0.1:8000", "é")
     found = [[shard_of(key, count) for count in (1, 2, 3, 10, 1000)] for key in keys]
     assert found == GOLDEN
-    code = "import sys; from prober.probing.shard import shard_of; print([shard_of(k, 1000) for k in sys.argv[1:]])"
+    code = "import sys; from prober.probing.replicas import shard_of; print([shard_of(k, 1000) for k in sys.argv[1:]])"
     for seed in ("0", "7"):
         said = subprocess.run(
             [sys.executable, "-c", code, *keys],

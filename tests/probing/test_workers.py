@@ -23,7 +23,7 @@ from prober.measure.engines import DIALECTS
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.net.clock import Clock
-from prober.probing.clock_offset import Offset
+from prober.probing.channel import Offset
 from prober.probing.pacer import pace
 from prober.probing.probe import Launch, LocalRun, always, new_request
 from prober.probing.target import Identity, Target

@@ -11,7 +11,7 @@ from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
 from prober.mock.delays import Constant
-from prober.mock.engine import Behaviour
+from prober.mock.service import Behaviour
 from prober.mock.settings import Settings
 from prober.mock.wire import Wire
 from prober.probing.probe import run_probe

@@ -18,8 +18,8 @@ from prober.features.engines import series as engine_series
 from prober.features.engines.page_reading import facts, recognise
 from prober.measure.engine_signals import EngineInfo
 from prober.measure.engines import DIALECTS, TABLES
-from prober.measure.names import shown_name
 from prober.measure.outcome import Outcome
+from prober.measure.printable import shown_name
 from prober.measure.recording import Recording
 from prober.net.clock import Clock
 from prober.probing.target import Target

@@ -22,8 +22,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from rich.table import Table
 
 from prober.cli.console import Terminal
-from prober.features.grafana.marks import mark_of
-from prober.measure.event import TargetEvent
+from prober.features.grafana.sync import mark_of
+from prober.measure.target_state import TargetEvent
 from prober.net.log_lines import Format, LogLine
 from tests import commands
 from tests.processes import Daemon, get, until

@@ -19,7 +19,7 @@ import pytest
 import trustme
 
 from prober.config.discovery import HttpSpec
-from prober.config.hosts import REFUSED
+from prober.config.hosts import REFUSED, Forbidden, check
 from prober.config.load import load
 from prober.config.problems import ConfigError
 from prober.config.server import Auth, TlsSpec
@@ -27,13 +27,12 @@ from prober.config.serving import MetricsSpec
 from prober.config.target import TargetSpec
 from prober.features.discovery.sources.discovered_targets import DiscoveredTargets
 from prober.features.discovery.sources.lists import Http
-from prober.features.replicas.kubernetes_lease import KubernetesLease
+from prober.features.replicas.leadership import KubernetesLease
 from prober.measure.engines import DIALECTS
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.mock.server import running
 from prober.net import exchange as exchange
-from prober.net.address import Forbidden, check
 from prober.net.certificates import BadCertificate, ClientTls
 from prober.net.endpoint import endpoint
 from prober.net.kubernetes import Api, KubernetesApiError, Unreachable

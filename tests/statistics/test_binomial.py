@@ -2,7 +2,7 @@
 
 import pytest
 
-from prober.statistics.binomial import probability_of_at_least, share_bounds
+from prober.statistics.quantiles import probability_of_at_least, share_bounds
 
 
 def test_the_tail_is_that_of_a_small_example() -> None:

@@ -8,8 +8,7 @@ from statistics import NormalDist
 
 import pytest
 
-from prober.statistics.clustered_quantiles import clustered_quantiles
-from prober.statistics.quantiles import Quantile, quantiles
+from prober.statistics.quantiles import Quantile, clustered_quantiles, quantiles
 
 QS = (0.5, 0.9, 0.99)
 LEVEL, OWN = 0.3, 0.1  # standard deviations of the log: of the pace of an answer, and of its gaps around that pace

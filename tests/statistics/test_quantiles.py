@@ -6,7 +6,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from prober.probing.trust import Trust
+from prober.net.clock import Trust
 from prober.statistics.quantiles import quantile_bounds, quantiles
 
 S = 10**9

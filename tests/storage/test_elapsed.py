@@ -1,6 +1,6 @@
 """Time since an event in another process."""
 
-from prober.storage.elapsed import Moment, moment
+from prober.storage.saved_rows import Moment, moment
 
 HOUR_NS = 3600 * 10**9
 

@@ -5,10 +5,10 @@ import sys
 
 import pytest
 
-from prober.storage.lock import Lock, LockHeld
+from prober.storage.watched_file import Lock, LockHeld
 
 HOLD = (
-    "import sys; from prober.storage.lock import Lock\n"
+    "import sys; from prober.storage.watched_file import Lock\n"
     "with Lock(sys.argv[1], 'prober matrix'): print('held', flush=True); sys.stdin.read()"
 )
 

@@ -22,7 +22,7 @@ from prober.measure.outcome import Outcome
 from prober.mock.server import running
 from prober.mock.settings import Settings
 from prober.probing.history import TargetHistory
-from prober.probing.shard import Shard, shard_of
+from prober.probing.replicas import Shard, shard_of
 from prober.probing.target_runner import TargetRunner
 from prober.web import on_demand
 from prober.web.access_control import HEADERS

@@ -15,18 +15,18 @@ from prober.features.diagnosis.diagnosis import Diagnosis
 from prober.features.drift.state import DriftVerdict
 from prober.features.experiments.report.plots import curves
 from prober.measure.engine_signals import EngineInfo, EngineSignals
-from prober.measure.event import TargetEvent
 from prober.measure.outcome import NEUTRAL, Outcome
 from prober.measure.printable import printable
 from prober.measure.result import ProbeResult
+from prober.measure.target_state import TargetEvent
 from prober.measure.timeline import Connection, Timeline
 from prober.results.capacity import Capacity, UndecidedEvents
 from prober.statistics.quantiles import Quantile
 from prober.storage.watched_file import runbooks
 from prober.web.api_types import Answer
 from prober.web.page import drawings, layout
-from prober.web.page.environment import TEMPLATES, pieces
 from prober.web.page.filters import cut
+from prober.web.page.layout import TEMPLATES, pieces
 from prober.web.page.view import AT_ONCE, RECENT, PageView, ProbeFilter
 from prober.web.targets import DriftAnswer, TargetAnswer, engine_trends
 from prober.web.views import why_no_latency

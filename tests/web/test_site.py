@@ -11,8 +11,7 @@ from aiohttp.test_utils import make_mocked_request
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
-from prober.exposition.families import AnySeries, Registry, Series
-from prober.exposition.form import Form
+from prober.exposition.families import AnySeries, Form, Registry, Series
 from prober.web.site import Site
 
 PROTOBUF = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited"

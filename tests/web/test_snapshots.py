@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from prober import __version__
-from prober.measure.event import TargetEvent
+from prober.measure.target_state import TargetEvent
 from prober.probing.event_log import EventLog
 from prober.web.api_types import EndedProbe, ProbeAnswer, dumped
 from prober.web.snapshots import Snapshots

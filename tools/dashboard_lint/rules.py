@@ -13,10 +13,10 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 
-from prober.exposition.dashboards.place import PLACE
+from prober.exposition.dashboards.board import PLACE
 from prober.exposition.dashboards.queries import NOW, RECENTLY
 from prober.exposition.families import AnySeries
-from prober.features.gpu import dcgm
+from prober.features.gpu import dashboard
 from tools.dashboard_lint.promql import Expression, InvalidExpression, Selector, parse
 from tools.dashboard_lint.schema import DASHBOARD
 
@@ -49,7 +49,7 @@ def labels_of_series(series: Iterable[AnySeries], rules: Iterable[Json]) -> Seri
     """Labels of every series that a query may name: declared in `series`, recorded by `rules`, of Prometheus or the DCGM exporter."""
     of_alerts = ADDED_LABELS | {"target", "workload"} | SCRAPE_LABELS
     labels_of: dict[str, frozenset[str]] = {"ALERTS": of_alerts, "ALERTS_FOR_STATE": of_alerts}
-    labels_of |= dict.fromkeys(dcgm.METRICS, dcgm.LABELS)
+    labels_of |= dict.fromkeys(dashboard.METRICS, dashboard.LABELS)
     for declared in series:
         place = {"vantage"} if "target" in declared.labels else frozenset[str]()
         labels = labels_of[declared.name] = frozenset(declared.labels) | place | SCRAPE_LABELS

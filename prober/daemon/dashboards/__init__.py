@@ -5,15 +5,15 @@ import json
 from prober.daemon.dashboards import overview, prober
 from prober.exposition.dashboards.board import Board, Rows, tagged_annotation
 from prober.exposition.dashboards.style import Json
-from prober.features.budget import dashboard as budget
+from prober.features.budget import series as budget
 from prober.features.capacity import dashboard as capacity
-from prober.features.diagnosis import dashboard as diagnosis
-from prober.features.discovery import dashboard as discovery
+from prober.features.diagnosis import series as diagnosis
+from prober.features.discovery import series as discovery
 from prober.features.drift import dashboard as drift
 from prober.features.engines import dashboard as engines
 from prober.features.gpu import dashboard as gpu
-from prober.features.grafana import dashboard as grafana
-from prober.features.replicas import dashboard as replicas
+from prober.features.grafana import series as grafana
+from prober.features.replicas import series as replicas
 from prober.features.slo import dashboard as slo
 from prober.probing import dashboard as probes
 

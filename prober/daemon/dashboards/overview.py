@@ -1,7 +1,17 @@
 """Overview dashboard: state of all targets; alerts link to it."""
 
 from prober.daemon import series as own_series
-from prober.exposition.dashboards.board import Board
+from prober.exposition.dashboards.board import (
+    BUDGET_STEPS,
+    GOOD_AT_ONE,
+    HEADROOM_STEPS,
+    SEVERITIES,
+    SLO_STATES,
+    TARGET_STATES,
+    YES_NO,
+    Board,
+    target_column,
+)
 from prober.exposition.dashboards.panels import (
     EVENT_INTERVAL,
     Column,
@@ -57,19 +67,9 @@ from prober.exposition.dashboards.style import (
     named,
     text_mapping,
 )
-from prober.exposition.dashboards.vocabulary import (
-    BUDGET_STEPS,
-    GOOD_AT_ONE,
-    HEADROOM_STEPS,
-    SEVERITIES,
-    SLO_STATES,
-    TARGET_STATES,
-    YES_NO,
-    target_column,
-)
 from prober.features.capacity import series as capacity_series
 from prober.features.diagnosis import series as diagnosis_series
-from prober.features.diagnosis.dashboard import CAUSE_WORDS
+from prober.features.diagnosis.series import CAUSE_WORDS
 from prober.features.drift import series as drift_series
 from prober.features.engines import series as engines_series
 from prober.features.slo import series as slo_series

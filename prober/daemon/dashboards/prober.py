@@ -1,10 +1,10 @@
 """Panels of the prober itself."""
 
 from prober.daemon import series as own_series
+from prober.exposition.dashboards.board import GOOD_AT_ONE, YES_NO
 from prober.exposition.dashboards.panels import Panel, Query, now, series, stat
 from prober.exposition.dashboards.queries import INSTANCE, PROBES, STEP, gauge, increase, quantile
 from prober.exposition.dashboards.style import NEUTRAL, RED
-from prober.exposition.dashboards.vocabulary import GOOD_AT_ONE, YES_NO
 from prober.exposition.families import AnySeries
 from prober.probing import series as probe_series
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from prober.exposition.dashboards.board import Board, annotation
+from prober.exposition.dashboards.board import HEADROOM_STEPS, Board, annotation
 from prober.exposition.dashboards.panels import Panel, Query, counts, now, row, series, stat
 from prober.exposition.dashboards.queries import STEP, TARGET, WHOLE_GPUS, gauge, increase, rate
 from prober.exposition.dashboards.style import (
@@ -17,7 +17,6 @@ from prober.exposition.dashboards.style import (
     named,
     on_the_right,
 )
-from prober.exposition.dashboards.vocabulary import HEADROOM_STEPS
 from prober.exposition.families import AnySeries
 from prober.features.capacity import series as capacity_series
 

@@ -20,7 +20,7 @@ from prober.features.capacity.shape_capacities import by_model, by_sum
 from prober.features.capacity.sweep_record import UNJUDGED, Phase, Record, RequestRecord, Stage, observed, settled
 from prober.measure.objective import Slo
 from prober.results.capacity import Capacity, RateEvents, Verdict, agreed, holds_at, undecided_events
-from prober.statistics.binomial import probability_of_at_least
+from prober.statistics.quantiles import probability_of_at_least
 from prober.statistics.sequential_test import Observations, evidence
 
 CONFIDENCE, Z = 0.9, 1.645  # of intervals; Z: their half width in standard errors

@@ -15,13 +15,12 @@ from prober.features.capacity.sweep_pauses import SweepPauses
 from prober.features.capacity.sweep_runner import LEASE_LOST
 from prober.features.capacity.sweep_store import SweepArchive
 from prober.features.capacity.target_sweeps import TargetSweeps
-from prober.net.clock import Clock
+from prober.net.clock import Clock, Trust
 from prober.probing.event_log import EventLog
-from prober.probing.leadership import Alone, Leadership
 from prober.probing.observer import ObservedTarget, OpenPage
+from prober.probing.replicas import Alone, Leadership
 from prober.probing.result_context import ReadFacts, no_facts
 from prober.probing.supervisor import Supervisor
-from prober.probing.trust import Trust
 from prober.results.result import Result
 from prober.storage.store import Store
 

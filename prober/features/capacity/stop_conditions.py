@@ -6,11 +6,10 @@ from typing import Literal
 
 from prober.config.sweep import GuardSpec
 from prober.measure.engine_signals import COUNTER_SIGNALS, EngineHistogram, EngineSignals
-from prober.measure.objective import Slo
+from prober.measure.objective import Slo, count_events
 from prober.measure.outcome import BAD
 from prober.measure.result import ProbeResult
-from prober.measure.slo_events import count_events
-from prober.measure.timeline_text import format_duration
+from prober.measure.timeline import format_duration
 
 EngineCondition = Literal[
     "waiting", "kv_usage", "preemptions", "production_ttft", "restarted", "replicas_changed", "engine_changed"

@@ -42,7 +42,7 @@ from prober.measure.warmup import WarmUpLength
 from prober.results.capacity import Capacity, binding, words
 from prober.results.refused_requests import MAX_REFUSED_RATIO, RefusedRequests, refused_requests
 from prober.results.stop_reason import BEFORE, ending
-from prober.statistics.binomial import probability_of_at_least
+from prober.statistics.quantiles import probability_of_at_least
 from prober.statistics.sequential_test import Observations, evidence
 
 # Sending ends when half of the last judged requests breach. Of a grid more are judged: one burst does not end it.

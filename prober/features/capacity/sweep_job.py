@@ -12,14 +12,13 @@ from prober.features.capacity.sweep_result import has_capacity, result_of
 from prober.features.capacity.sweep_runner import SweepRun, SweepRunner, Unmeasurable
 from prober.features.capacity.sweep_series import SweepSeries
 from prober.features.capacity.target_sweeps import TargetSweeps
-from prober.measure.event import TargetEvent
-from prober.measure.target_state import TargetState
-from prober.probing.leadership import claimed_as
+from prober.measure.target_state import TargetEvent, TargetState
+from prober.probing.replicas import claimed_as
 from prober.probing.session import Session
 from prober.probing.workers import Workers, WorkersUnavailable, open_workers
 from prober.results.result import Result
 from prober.results.stop_reason import ending
-from prober.storage.lock import Lock, LockHeld
+from prober.storage.watched_file import Lock, LockHeld
 from prober.workload.arrivals import derive_seed
 
 GUARD_INTERVAL_S = 1.0

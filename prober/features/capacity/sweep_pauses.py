@@ -12,9 +12,8 @@ from typing import Any
 
 from prober.features.capacity.actions import Refused, StartRequest
 from prober.net.clock import Clock
-from prober.net.retry_after import MAX_PAUSE_S
-from prober.storage.elapsed import Moment, moment, moment_of
-from prober.storage.saved_rows import SavedRows
+from prober.net.exchange import MAX_PAUSE_S
+from prober.storage.saved_rows import Moment, SavedRows, moment, moment_of
 from prober.storage.store import Store
 
 STARTS, QUIET = "swept", "quiet"  # kinds of the rows in the store

@@ -12,10 +12,9 @@ from typing import Literal
 
 from prober.measure.buffering import is_held_back
 from prober.measure.engine_signals import EngineSignals
-from prober.measure.objective import Slo
+from prober.measure.objective import Slo, count_events, max_events_per_probe
 from prober.measure.outcome import BAD, NEUTRAL
 from prober.measure.result import ProbeResult
-from prober.measure.slo_events import count_events, max_events_per_probe
 from prober.results.capacity import MIN_RATE_S
 from prober.results.refused_requests import RefusedRequests
 from prober.statistics.sequential_test import Observations

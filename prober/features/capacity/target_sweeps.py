@@ -21,8 +21,8 @@ from prober.features.capacity.sweep_store import SweepStore
 from prober.measure.engine_signals import EngineChange, PageReading
 from prober.measure.gpu_reading import GpuReading
 from prober.measure.result import ProbeResult
-from prober.probing.leadership import claimed_as
 from prober.probing.observer import ObservedTarget, TargetObserver
+from prober.probing.replicas import claimed_as
 from prober.probing.target import Target
 from prober.results.result import Result, result_url
 from prober.workload.arrivals import derive_seed

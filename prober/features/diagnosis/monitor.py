@@ -17,13 +17,11 @@ from prober.features.diagnosis.mechanisms import MECHANISMS
 from prober.features.diagnosis.window import WARM, Hardware, typical, window_features
 from prober.measure.bandwidth_bound import UnknownFigure, memory_bandwidth
 from prober.measure.engine_signals import EngineSignals, PageReading, without_buckets
-from prober.measure.event import TargetEvent
 from prober.measure.gpu_reading import GpuReading
-from prober.measure.objective import Slo
+from prober.measure.objective import Slo, count_events
 from prober.measure.outcome import ANSWERED, Outcome
 from prober.measure.result import ProbeResult
-from prober.measure.slo_events import count_events
-from prober.measure.target_state import TargetState, WorkloadState
+from prober.measure.target_state import TargetEvent, TargetState, WorkloadState
 from prober.probing.event_log import EventLog
 from prober.probing.observer import ObservedTarget, TargetObserver
 from prober.storage.saved_rows import SavedRows

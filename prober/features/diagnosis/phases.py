@@ -11,7 +11,7 @@ from prober.features.diagnosis.clues import Symptoms
 from prober.features.diagnosis.window import WARM, Hardware, Reading, failure_kinds, window_features
 from prober.measure.outcome import ANSWERED
 from prober.measure.result import ProbeResult
-from prober.measure.timeline_text import format_duration
+from prober.measure.timeline import format_duration
 from prober.workload.shapes import Fixed
 from prober.workload.workloads import Prefix, Workload
 

@@ -1,7 +1,11 @@
-"""Series of the diagnosis."""
+"""Series and panels of the diagnosis."""
 
 from typing import get_args
 
+from prober.exposition.dashboards import queries
+from prober.exposition.dashboards.panels import Panel, Query, now, stat, states
+from prober.exposition.dashboards.queries import TARGET
+from prober.exposition.dashboards.style import GREEN, GREY, ORANGE, RED, YELLOW, index_mapping, words_mapping
 from prober.exposition.families import gauge
 from prober.features.diagnosis.clues import Name
 
@@ -19,3 +23,38 @@ BOUND_RATIO = gauge(
 )
 PROBABLE = 0.5
 REGIMES: tuple[Name, ...] = get_args(Name)
+
+
+NAMES = [*REGIMES, *(f"probably {regime}" for regime in REGIMES)]
+CAUSE_WORDS = words_mapping({name: name.replace("_", " ") for name in NAMES}, ORANGE)
+
+
+def decode_speed() -> Panel:
+    """Decode speed relative to the memory bandwidth."""
+    return stat(
+        "Decode ÷ memory bound",
+        "Speed of a decode step as a share of what memory bandwidth allows. Bad: below 60%; memory bandwidth is not the limit. "
+        "No data: the GPU or the model is unknown.",
+        "percentunit",
+        now(queries.gauge(BOUND_RATIO)),
+        steps=((None, ORANGE), (0.6, GREEN)),
+        decimals=0,
+    )
+
+
+def causes() -> Panel:
+    """Diagnosed causes over time."""
+    return states(
+        "What happens",
+        "What the prober's diagnosis names while an SLO is breached or a latency has drifted. "
+        "Bad: any. Probable: not confirmed yet. Unknown: no mechanism is visible.",
+        index_mapping(("no", GREY), ("probable", YELLOW), ("yes", RED), ("unknown", YELLOW)),
+        Query(
+            f'2 * (max by (regime) ({REGIME}{{{TARGET},regime!="unknown"}}) > 0) or '
+            f'3 * (max by (regime) ({REGIME}{{{TARGET},regime="unknown"}}) > 0)',
+            "{{regime}}",
+        ),
+        width=24,
+        height=5,
+        empty="no diagnosis: nothing is breached, or no data",
+    )

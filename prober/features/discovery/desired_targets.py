@@ -18,7 +18,7 @@ from prober.config.units import counted, first_names
 from prober.exposition.families import AnySeries, Registry
 from prober.features.discovery import series as discovery_series
 from prober.features.discovery.sources.discovered_targets import DiscoveredTargets, Source, TargetLabels
-from prober.measure.names import shown_name
+from prober.measure.printable import shown_name
 from prober.probing.supervisor import Supervisor
 
 DEBOUNCE_S = 0.5  # after the first change; changes meanwhile are included

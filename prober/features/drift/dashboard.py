@@ -1,10 +1,9 @@
 """Panels of drift: latencies against their own baselines."""
 
-from prober.exposition.dashboards.board import annotation
+from prober.exposition.dashboards.board import annotation, target_column
 from prober.exposition.dashboards.panels import Column, Panel, Query, counts, now, row, series, states, table
 from prober.exposition.dashboards.queries import PROBES, increase, judged
 from prober.exposition.dashboards.style import GREEN, GREY, RED, YELLOW, index_mapping, named, text_mapping
-from prober.exposition.dashboards.vocabulary import target_column
 from prober.features.drift import series as drift_series
 
 SIGNAL = "target, workload, signal"

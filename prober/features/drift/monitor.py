@@ -9,21 +9,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
-from prober.config.drift import DriftSpec
+from prober.config.configuration import DriftSpec
 from prober.exposition.families import Registry
 from prober.features.drift import series
 from prober.features.drift.detector import follow_clock, present_verdict, seed, step
 from prober.features.drift.serialization import dump, restore
-from prober.features.drift.shift import shifts
-from prober.features.drift.state import Drift, DriftVerdict, Observation, Settings, Shift, new_state
+from prober.features.drift.state import Drift, DriftVerdict, Observation, Settings, Shift, new_state, shifts
 from prober.measure.engine_signals import PageReading
-from prober.measure.event import TargetEvent
 from prober.measure.outcome import ANSWERED
 from prober.measure.result import ProbeResult
+from prober.measure.target_state import TargetEvent
 from prober.probing.event_log import EventLog
 from prober.probing.observer import ObservedTarget, TargetObserver
-from prober.storage.elapsed import Moment, moment
-from prober.storage.saved_rows import SavedRows
+from prober.storage.saved_rows import Moment, SavedRows, moment
 
 SAVE_TIMEOUT_S = 30.0  # of a disk that hangs: afterwards a verdict is published although its state is not saved
 MAX_LOAD_AGE_INTERVALS = 3  # intervals of the engine's page after which a load is not used

@@ -16,7 +16,7 @@ from prober.features.engines.page_reader import fetch_of, root_of
 from prober.features.engines.page_reading import json_item
 from prober.measure.engine_signals import JsonFact
 from prober.measure.engines import CONTEXT_FACTS
-from prober.measure.names import shown_name
+from prober.measure.printable import shown_name
 from prober.net.scrape import UnreadablePage
 from prober.probing.target import Target
 from prober.results.facts import Fact

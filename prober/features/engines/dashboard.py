@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from prober.exposition.dashboards.board import Collapsed, annotation
+from prober.exposition.dashboards.board import GOOD_AT_ONE, Collapsed, annotation
 from prober.exposition.dashboards.panels import Column, Panel, Query, now, row, series, stat, table
 from prober.exposition.dashboards.queries import STEP, TARGET, gauge, quantile, rate
 from prober.exposition.dashboards.style import (
@@ -16,7 +16,6 @@ from prober.exposition.dashboards.style import (
     index_mapping,
     on_the_right,
 )
-from prober.exposition.dashboards.vocabulary import GOOD_AT_ONE
 from prober.exposition.families import AnySeries
 from prober.features.engines import series as engines_series
 

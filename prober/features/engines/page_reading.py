@@ -23,7 +23,7 @@ from prober.measure.engine_signals import (
     Source,
     SumSource,
 )
-from prober.measure.names import shown_name
+from prober.measure.printable import shown_name
 
 MAX_DIGITS = 18  # of a number in a version or label; int() is slow for longer ones and refuses 4,300
 MAX_VALUE = 1e21  # of a signal: more than all tokens, bytes or nanoseconds that there were

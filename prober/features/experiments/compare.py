@@ -23,7 +23,6 @@ from prober.results.cost import Gpus
 from prober.results.refused_requests import NOT_COUNTED, RefusedRequests
 from prober.results.result import NO_REQUESTS, RequestRow, Result, Stage, Target
 from prober.results.stage import quantiles_of
-from prober.statistics.binomial import share_bounds
 from prober.statistics.paired_test import (
     Effect,
     autocorrelation_time,
@@ -33,7 +32,7 @@ from prober.statistics.paired_test import (
     student_p_value,
     wilcoxon_p_value,
 )
-from prober.statistics.quantiles import Quantile
+from prober.statistics.quantiles import Quantile, share_bounds
 from prober.workload.arrivals import poisson
 
 Requests = Sequence[RequestRow]

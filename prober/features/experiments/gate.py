@@ -27,10 +27,9 @@ from itertools import count
 from statistics import fmean
 from typing import Literal
 
-from prober.measure.objective import JudgedStream, Slo
+from prober.measure.objective import JudgedStream, Slo, count_events, max_events_per_probe, mean_events_per_probe
 from prober.measure.outcome import ANSWERED, BAD, Outcome
 from prober.measure.result import ProbeResult
-from prober.measure.slo_events import count_events, max_events_per_probe, mean_events_per_probe
 from prober.results.cost import CostFinding
 from prober.results.refused_requests import MAX_REFUSED_RATIO, NOT_COUNTED, RefusedRequests, refused_requests
 from prober.results.result import Decision, RequestRow

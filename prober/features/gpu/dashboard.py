@@ -1,4 +1,13 @@
-"""Panels of the GPUs."""
+"""Panels of the GPUs, as the prober reads them, or from the DCGM exporter where it runs elsewhere and cannot.
+
+The exporter knows no targets. Its series belong to a target
+
+- whose name they have as a label `target`, which the scrape job adds, or
+- of whose pod they name pod and namespace. Discovery names a target `NAMESPACE/POD` or `NAMESPACE/SERVICE/POD`. Prometheus renames
+  these two labels to `exported_…` unless the scrape job honours them; without a pod, or renamed, they are those of the exporter.
+
+Names and units are those of default-counters.csv and dcp-metrics-included.csv of the exporter.
+"""
 
 from typing import Any
 
@@ -7,8 +16,51 @@ from prober.exposition.dashboards.panels import Panel, Query, now, series, stat,
 from prober.exposition.dashboards.queries import STEP, TARGET, WHOLE_GPUS, gauge, rate
 from prober.exposition.dashboards.style import GREEN, NEUTRAL, RED, YELLOW, Unit, index_mapping, named
 from prober.exposition.families import AnySeries
-from prober.features.gpu import dcgm
 from prober.features.gpu import series as gpu_series
+from prober.probing import series as probe_series
+
+LABELS = frozenset(
+    (
+        *("target", "cluster", "gpu", "UUID", "GPU_I_ID", "Hostname", "hostname", "err_code", "err_msg"),
+        *("pod", "namespace", "exported_pod", "exported_namespace"),
+    )
+)
+METRICS = (
+    *("DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_FB_FREE", "DCGM_FI_DEV_POWER_USAGE"),
+    *("DCGM_FI_DEV_SM_CLOCK", "DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_XID_ERRORS"),
+    *("DCGM_FI_PROF_GR_ENGINE_ACTIVE", "DCGM_FI_PROF_DRAM_ACTIVE", "DCGM_FI_PROF_SM_OCCUPANCY"),
+    *("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "DCGM_FI_PROF_PCIE_TX_BYTES", "DCGM_FI_PROF_PCIE_RX_BYTES"),
+)
+# The gauge is the last XID, which is also in its labels: 1 while it is another than a step ago, 0 without any.
+NEW_XID = (
+    "(DCGM_FI_DEV_XID_ERRORS{} > bool 0) unless ignoring (err_code, err_msg) (DCGM_FI_DEV_XID_ERRORS{} > 0"
+    f" == ignoring (err_code, err_msg) DCGM_FI_DEV_XID_ERRORS{{}} offset {STEP})"
+)
+_POD_OF_TARGET = (
+    f"label_replace(group by (target) ({probe_series.STATE}{{{TARGET}}}),"
+    ' "pod", "$1/$2", "target", "([^/]+)/(?:[^/]+/)?([^/]+)")'
+)
+
+
+def of_target(expr: str, by: str = "target, gpu") -> str:
+    """Maxima of `expr` for the chosen targets. The label `gpu` becomes HOST/GPU, or HOST/GPU:PARTITION.
+
+    expr: with `{}` in place of the matchers of each selector; its result has the labels of the exporter.
+    """
+
+    def where(matchers: str) -> str:
+        return "(" + expr.replace("{}", f"{{{matchers}}}") + ")"
+
+    exported, own = 'target="",exported_pod!=""', 'target="",exported_pod="",pod!=""'
+    of_pods = (
+        f'(label_join({where(exported)}, "pod", "/", "exported_namespace", "exported_pod")'
+        f' or label_join({where(own)}, "pod", "/", "namespace", "pod"))'
+        f" * on (pod) group_left (target) {_POD_OF_TARGET}"
+    )
+    with_partition = f'label_join({where(TARGET)} or {of_pods}, "gpu", ":", "gpu", "GPU_I_ID")'
+    with_host = f'label_join({with_partition}, "gpu", "/", "Hostname", "hostname", "gpu")'  # of two names, by release
+    return f'max by ({by}) (label_replace({with_host}, "gpu", "$1/$2", "gpu", "/?([^/]*)//?(.+?):?"))'
+
 
 GPU = "target, gpu"
 SIZE: dict[str, Any] = {"width": 12, "height": 7, "empty": "no data: no GPU is read, or it does not report this"}
@@ -23,14 +75,14 @@ def count() -> Panel:
         "Number of GPUs read for this target, without partitions, by the prober, else by the DCGM exporter. "
         "Bad: fewer than the engine uses. No data: no GPUs are read.",
         "none",
-        now(f"count({WHOLE_GPUS}) or count({dcgm.of_target(ANY_METRIC, 'target, UUID')})"),
+        now(f"count({WHOLE_GPUS}) or count({of_target(ANY_METRIC, 'target, UUID')})"),
         steps=NEUTRAL,
     )
 
 
 def _or_dcgm(own: str, exporter: str) -> str:
     """Values that the prober reads itself, else those of the DCGM exporter, never both. exporter: as in `of_target`."""
-    return f"{own} or on (target) {dcgm.of_target(exporter)}"
+    return f"{own} or on (target) {of_target(exporter)}"
 
 
 def _gpu(title: str, text: str, unit: Unit, declared: AnySeries, exporter: str, **more: Any) -> Panel:
@@ -40,7 +92,7 @@ def _gpu(title: str, text: str, unit: Unit, declared: AnySeries, exporter: str, 
 
 def row() -> Collapsed:
     """Use, memory, power, clocks, throttling, temperature, errors and links of each GPU."""
-    sources = {"read by the prober": WHOLE_GPUS, "from the DCGM exporter": dcgm.of_target(ANY_METRIC)}
+    sources = {"read by the prober": WHOLE_GPUS, "from the DCGM exporter": of_target(ANY_METRIC)}
     return Collapsed(_panels(), "gpus", sources)
 
 
@@ -140,7 +192,7 @@ def _panels() -> list[Panel]:
             Query(
                 _or_dcgm(
                     f"max by ({GPU}) (increase({gpu_series.GPU_XID}{{{TARGET}}}[{STEP}]))",
-                    dcgm.NEW_XID,
+                    NEW_XID,
                 ),
                 "GPU {{gpu}} XID",
             ),

@@ -1,5 +1,9 @@
-"""Series of the synchronisation with Grafana."""
+"""Series and panels of the synchronisation with Grafana."""
 
+from prober.exposition.dashboards import queries
+from prober.exposition.dashboards.panels import Panel, Query, counts, now, series, stat
+from prober.exposition.dashboards.queries import INSTANCE
+from prober.exposition.dashboards.style import NEUTRAL
 from prober.exposition.families import counter, gauge
 
 GRAFANA_FAILURES = counter(
@@ -16,3 +20,37 @@ GRAFANA_DASHBOARDS = gauge(
     "state",
 )
 GRAFANA_DASHBOARD_STATES = ("current", "edited", "provisioned", "failed")
+
+
+SIZE = {"width": 8, "height": 6}
+
+
+def panels() -> list[Panel]:
+    """State of the dashboards, last and failed synchronisations."""
+    success = f"max by (what) ({GRAFANA_SUCCESS}{{{INSTANCE}}} > 0)"
+    return [
+        counts(
+            "Dashboards in Grafana",
+            "Dashboards in Grafana by state. Bad: failed; edited ones are not updated by new releases. "
+            "No data: the prober is not configured to write dashboards.",
+            now(f"{queries.gauge(GRAFANA_DASHBOARDS, 'state', select=INSTANCE)} > 0", "{{state}}"),
+            **SIZE,
+        ),
+        stat(
+            "Last synchronisation with Grafana",
+            "Time of the last complete synchronisation of dashboards and annotations. Bad: days ago. "
+            "No data: not configured, or never successful.",
+            "dateTimeFromNow",
+            now(f"1000 * {success}", "{{what}}"),
+            steps=NEUTRAL,
+            **SIZE,
+        ),
+        series(
+            "Failed synchronisations with Grafana",
+            "Failed synchronisations of dashboards and annotations. Bad: any that persist; check address and token.",
+            "short",
+            Query(queries.increase(GRAFANA_FAILURES, "what", select=INSTANCE), "{{what}}"),
+            bars=True,
+            **SIZE,
+        ),
+    ]

@@ -18,8 +18,8 @@ from grafana_client.client import GrafanaException, GrafanaTimeoutError
 from niquests.packages.urllib3.contrib.resolver.system import SystemResolver  # type: ignore[import-not-found]  # an alias made at run time
 
 from prober import __version__
+from prober.config.hosts import check
 from prober.config.server import TlsSpec
-from prober.net.address import check
 
 TIMEOUT_S = 15.0  # of a connection, and of each read
 MAX_BODY_S = 30.0  # of a response that trickles

@@ -1,23 +1,71 @@
 """Synchronisation of dashboards and annotations with one Grafana, in a thread, so that no request is delayed."""
 
 import asyncio
+import html
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from threading import Event
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from prober.config.grafana import GrafanaSpec
+from prober.config.configuration import GrafanaSpec
 from prober.exposition.families import Registry
 from prober.features.grafana import series as grafana_series
-from prober.features.grafana.marks import Mark, annotate, mark_of
-from prober.measure.event import TargetEvent
+from prober.measure.printable import one_line
+from prober.measure.target_state import TargetEvent
 from prober.net.clock import Clock
 from prober.probing.event_log import EventLog
 from prober.results.result import Result
 from prober.storage.watched_file import Secret
+
+if TYPE_CHECKING:
+    from prober.features.grafana.server import Server
+
+TAG = "llm-slo-prober"
+_MAX_TAG_CHARS = 100  # size of the column in Grafana's table of tags
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """An annotation. Times are Unix milliseconds; end_ms: None for a point in time."""
+
+    time_ms: int
+    end_ms: int | None
+    tags: tuple[str, ...]
+    text: str
+
+
+def mark_of(event: TargetEvent, began_unix_s: float | None = None) -> Mark:
+    """Annotation of an event. began_unix_s: start of a span that ends with the event. The text is HTML."""
+    end_ms = round(event.unix_s * 1e3)
+    time_ms = end_ms if began_unix_s is None else round(began_unix_s * 1e3)
+    text = html.escape(one_line(f"{event.target}: {event.text}"), quote=False)
+    return Mark(
+        time_ms,
+        None if began_unix_s is None else end_ms,
+        (TAG, one_line(event.target)[:_MAX_TAG_CHARS], event.kind),
+        text,
+    )
+
+
+def annotate(server: "Server", marks: Sequence[Mark]) -> int:
+    """Create the annotations that do not exist yet, oldest first; return their number. Existing ones are recognised by time and text.
+
+    Raises GrafanaError. Annotations that were created before the error are recognised by the next call.
+    """
+    if not marks:
+        return 0
+    begin = min(mark.time_ms for mark in marks)
+    end = max(mark.end_ms or mark.time_ms for mark in marks)
+    existing = server.annotations(begin - 1, end + 1, TAG)
+    by_key = {(mark.time_ms, mark.text): mark for mark in sorted(marks, key=lambda mark: mark.time_ms)}
+    new = [mark for key, mark in by_key.items() if key not in existing]
+    for mark in new:
+        server.annotate(mark.time_ms, mark.end_ms, list(mark.tags), mark.text)
+    return len(new)
+
 
 # Frequent, shown by the dashboards themselves, or of the configuration.
 NOT_MARKED = frozenset(("state", "diagnosis", "slo"))

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Literal
 
-from prober.measure.objective import JudgedStream, Slo
-from prober.measure.slo_events import mean_events_per_probe
+from prober.measure.objective import JudgedStream, Slo, mean_events_per_probe
 
 Compliance = Literal["met", "missed", "no_data"]
 MIN_PERCENTILE_EVENTS = 1_000

@@ -1,12 +1,11 @@
 """Error budget dashboard: remaining budget, burn rates, and where bad events come from."""
 
-from prober.exposition.dashboards.board import Board
+from prober.exposition.dashboards.board import BUDGET_STEPS, SEVERITIES, SLO_STATES, Board, target_column
 from prober.exposition.dashboards.panels import Column, Panel, Query, now, row, series, stat, states, table
 from prober.exposition.dashboards.queries import BUDGET_LEFT, BURN_RATE, FIRING, PROBES, increase, slo_state
 from prober.exposition.dashboards.style import GREEN, ORANGE, RED, SYMLOG, YELLOW, dashed, text_mapping
-from prober.exposition.dashboards.vocabulary import BUDGET_STEPS, SEVERITIES, SLO_STATES, target_column
 from prober.features.slo import series as slo_series
-from prober.measure.burn_rate_windows import WORKBOOK_PAIRS
+from prober.measure.objective import WORKBOOK_PAIRS
 
 SLOS = f'{PROBES},slo=~"$slo"'
 LEVEL = "target, workload, slo"

@@ -6,9 +6,17 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from prober.features.slo.compliance import min_events, percentile_events
-from prober.measure.burn_rate_windows import Pair, pairs, promql
-from prober.measure.objective import JudgedStream, Slo, format_percent, format_rate
-from prober.measure.slo_events import max_events_per_probe, mean_events_per_probe
+from prober.measure.objective import (
+    JudgedStream,
+    Pair,
+    Slo,
+    format_percent,
+    format_rate,
+    max_events_per_probe,
+    mean_events_per_probe,
+    pairs,
+    promql,
+)
 
 # `increase()` extrapolates to the ends of its window and may return a few more events than occurred.
 EXTRAPOLATION_FACTOR = Decimal("1.1")

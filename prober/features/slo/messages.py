@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 
 from prober.exposition.alerting import escaped
 from prober.exposition.dashboards.queries import BUDGET_LEFT, RECORDED
-from prober.measure.burn_rate_windows import promql
-from prober.measure.objective import Slo
+from prober.measure.objective import Slo, promql
 
 HISTOGRAMS = {"ttft", "ttft_answer", "tpot", "itl", "e2e"}
 OF_STREAM = ("target", "workload")

@@ -1,7 +1,8 @@
-"""Counts the events of every SLO, for series and page alike."""
+"""Counts the events of every SLO, for series and page alike, and over its window."""
 
 import json
 import logging
+from array import array
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -11,17 +12,85 @@ from prober.config.units import counted, duration_text, first_names
 from prober.exposition.families import Registry
 from prober.features.slo import series
 from prober.features.slo.compliance import SloStatus, slo_status
-from prober.features.slo.window import WindowCount
-from prober.measure.event import TargetEvent
-from prober.measure.objective import JudgedStream, Slo, format_percent
+from prober.measure.objective import JudgedStream, Slo, count_events, format_percent
 from prober.measure.outcome import ANSWERED
 from prober.measure.result import ProbeResult
-from prober.measure.slo_events import count_events
-from prober.measure.target_state import NO_DATA_STATES, STATE_OF_OUTCOME
+from prober.measure.target_state import NO_DATA_STATES, STATE_OF_OUTCOME, TargetEvent
 from prober.probing.event_log import MAX_NAMES, MAX_TOLD_APART, EventLog
 from prober.probing.observer import NamedSpec, TargetObserver
-from prober.storage.elapsed import Moment, moment_now, moment_of
-from prober.storage.saved_rows import SavedRows
+from prober.storage.saved_rows import Moment, SavedRows, moment_now, moment_of
+
+SPANS = 60  # of a window: what is counted is up to a 60th shorter than it
+
+
+class WindowCount:
+    """Events and bad events of the last window, in spans of a 60th of it since the begin. All times are of one monotonic clock.
+
+    begun_ns: when counting began; negative if that was before the machine started
+    last_ns: the last event; None if there was none
+    """
+
+    def __init__(self, window_s: float, begun_ns: int) -> None:
+        self.begun_ns = begun_ns
+        self.last_ns: int | None = None
+        self._span_ns = round(window_s * 1e9) // SPANS
+        self._newest = 0
+        self._events, self._bad = array("q", [0]) * SPANS, array("q", [0]) * SPANS
+
+    def add(self, now_ns: int, events: int, bad: int) -> None:
+        """Count events."""
+        self._move(now_ns)
+        place = self._newest % SPANS
+        self._events[place] += events
+        self._bad[place] += bad
+        self.last_ns = now_ns
+
+    def total(self, now_ns: int) -> tuple[int, int]:
+        """(events, bad events) of the window that ends now."""
+        self._move(now_ns)
+        return sum(self._events), sum(self._bad)
+
+    def since_ns(self, now_ns: int) -> int:
+        """Start of the span that `total` counts."""
+        self._move(now_ns)
+        return self.begun_ns + max(0, self._newest - SPANS + 1) * self._span_ns
+
+    def saved(self, now_ns: int) -> dict[str, Any]:
+        """Value for JSON, which `restored` reads; times are ages."""
+        self._move(now_ns)
+        return {
+            "age_ns": now_ns - self.begun_ns,
+            "quiet_ns": None if self.last_ns is None else now_ns - self.last_ns,
+            "events": self._events.tolist(),
+            "bad": self._bad.tolist(),
+        }
+
+    @classmethod
+    def restored(cls, window_s: float, saved_ns: int, saved: Any) -> "WindowCount":
+        """The counts of an earlier process, saved at this time of this process's clock. Raises ValueError."""
+        try:
+            age_ns, quiet_ns = int(saved["age_ns"]), saved["quiet_ns"]
+            count = cls(window_s, saved_ns - age_ns)
+            count.last_ns = None if quiet_ns is None else saved_ns - int(quiet_ns)
+            count._newest = age_ns // count._span_ns
+            count._events, count._bad = array("q", saved["events"]), array("q", saved["bad"])
+        except (KeyError, TypeError, ValueError, OverflowError) as problem:
+            raise ValueError(f"these are no counts of an SLO: {problem!r}") from None
+        if (
+            not count.begun_ns <= (saved_ns if count.last_ns is None else count.last_ns) <= saved_ns
+            or not len(count._events) == len(count._bad) == SPANS
+            or not all(0 <= bad <= events for events, bad in zip(count._events, count._bad, strict=True))
+        ):
+            raise ValueError(f"these are no counts of an SLO over {window_s:g} s: {json.dumps(saved)[:100]}")
+        return count
+
+    def _move(self, now_ns: int) -> None:
+        """Empty the spans that have passed."""
+        now = (now_ns - self.begun_ns) // self._span_ns
+        for span in range(self._newest + 1, min(now, self._newest + SPANS) + 1):
+            self._events[span % SPANS] = self._bad[span % SPANS] = 0
+        self._newest = max(self._newest, now)
+
 
 log = logging.getLogger(__name__)
 

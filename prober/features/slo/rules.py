@@ -1,7 +1,7 @@
 """Recording rules and alerts of the SLOs, from the declaration that also drives the run-time counters.
 
 Events are summed over all replicas of the prober before they are divided: no mean of ratios. Without events there is no ratio, so an
-SLO without data is neither met nor missed. Burn-rate windows: prober.measure.burn_rate_windows.
+SLO without data is neither met nor missed. Burn-rate windows: prober.measure.objective.
 
 One trouble is one alert. The pairs of windows of one severity are alternatives of one alert, whose labels do not say which of them
 it is. A page silences the tickets of its SLO, and LLMTargetFailing all of them, as far back as they count. Every alert is joined with
@@ -26,8 +26,7 @@ from prober.exposition.dashboards.queries import BUDGET_LEFT, BURN_RATE, DECLARE
 from prober.features.slo import messages
 from prober.features.slo.compliance import compliance_queries, percentile_events, silence_s
 from prober.features.slo.firing import chance, guard, percentile_window
-from prober.measure.burn_rate_windows import Pair, pairs, promql
-from prober.measure.objective import JudgedStream, Slo, format_percent
+from prober.measure.objective import JudgedStream, Pair, Slo, format_percent, pairs, promql
 
 BURN = "LLMErrorBudgetBurn"
 FAILING = "LLMTargetFailing"

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from prober.measure.outcome import ANSWERED, NEUTRAL, Outcome
 from prober.measure.result import ProbeResult
-from prober.measure.timeline import Timeline
-from prober.measure.timeline_text import format_duration
+from prober.measure.timeline import Timeline, format_duration
 from prober.web.page.view import RECENT
 from prober.web.targets import Kind
 

@@ -9,8 +9,7 @@ from urllib.parse import quote
 from prober.config.units import duration_text
 from prober.exposition.dashboards.board import UIDS
 from prober.measure.result import ProbeResult
-from prober.measure.timeline import Timeline
-from prober.measure.timeline_text import format_duration
+from prober.measure.timeline import Timeline, format_duration
 from prober.results.capacity import binding, undecided, words
 from prober.results.stop_reason import ending
 from prober.web.page import drawings

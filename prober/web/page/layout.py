@@ -1,14 +1,92 @@
-"""The pages for people, from values to HTML."""
+"""The pages for people, from values to HTML in pieces.
 
+Every value is escaped, and its unprintable characters are replaced, by the environment and not by the templates, so that no value
+can become markup by an omission. `ready_made` is the only place where ready markup passes.
+"""
+
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2.ext import Extension
+from markupsafe import Markup
+
 from prober.features.experiments.report.document import Figure
-from prober.web.page.environment import pieces, ready_made
-from prober.web.page.filters import cut
+from prober.measure.printable import printable
+from prober.web.page.filters import FILTERS, cut
 from prober.web.page.view import PageView
-from prober.web.targets import attention
+from prober.web.targets import LATE, NO_CAPACITY, NO_DRIFT_DATA, attention
+
+CONSTANTS = {
+    "late": LATE,
+    "no_capacity": NO_CAPACITY,
+    "no_drift_data": NO_DRIFT_DATA,
+    "max_mistakes": 20,  # of a configuration, that are listed
+    "max_open_probes": 12,  # the others are folded away
+    "max_sweeps": 6,
+    "shown_quantiles": (0.5, 0.9, 0.95, 0.99),
+    "api_paths": ("metrics", *(f"api/v1/{name}" for name in ("targets", "probes", "events", "sweeps", "openapi.json"))),
+}
+PIECE_CHARS = 500  # takes about as long as drawing one timeline, the largest step
+_LAYOUT = re.compile(r"(?<=[>}])[ \t]*\n\s*|[ \t]*\n\s*(?=[<{])")
+
+
+class LineBreaksAreLayout(Extension):
+    """A line break of a template that touches a tag is no text, with the indentation around it.
+
+    Templates can be indented without blank text nodes on the page. The break moves into a comment, so that errors name the line.
+    """
+
+    def preprocess(self, source: str, name: str | None, filename: str | None = None) -> str:
+        """The source of a template without such line breaks."""
+        return _LAYOUT.sub(lambda match: "{#" + "\n" * match[0].count("\n") + "#}", source)
+
+
+def ready_made(html: str) -> Markup:
+    """HTML or SVG that the prober has made itself from escaped parts."""
+    return Markup(printable(html))
+
+
+def _finalize(value: Any) -> Any:
+    return printable(value) if type(value) is str else value
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("prober.web"),
+        extensions=[LineBreaksAreLayout],
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_finalize,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+        cache_size=-1,
+    )
+    environment.filters.update(FILTERS)
+    environment.globals.update(CONSTANTS)
+    for name in environment.list_templates():
+        environment.get_template(name)  # compiled now, while no probe is due
+    return environment
+
+
+TEMPLATES = _environment()
+
+
+def pieces(template: str, **values: Any) -> Iterator[str]:
+    """The rendered template in pieces of about PIECE_CHARS."""
+    parts: list[str] = []
+    size = 0
+    for part in TEMPLATES.get_template(template).generate(values):
+        parts.append(part)
+        size += len(part)
+        if size >= PIECE_CHARS:
+            yield "".join(parts)
+            parts, size = [], 0
+    yield "".join(parts)
+
 
 REFRESH_S = 5
 NAMED = 8  # concerns that the fleet page lists

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from prober.measure.event import TargetEvent
 from prober.measure.outcome import BAD, Outcome
 from prober.measure.result import ProbeResult
+from prober.measure.target_state import TargetEvent
 from prober.statistics.quantiles import Quantile
 from prober.web.targets import ConcernAnswer, Kind, Problem, TargetAnswer, headline
 

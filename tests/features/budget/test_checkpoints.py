@@ -10,7 +10,7 @@ import pytest
 
 from prober.config.load import load
 from prober.daemon.registry import registry
-from prober.features.budget.checkpoints import BUDGET, Ledger
+from prober.features.budget.monitor import BUDGET, Ledger
 from prober.measure.engines import DIALECTS
 from prober.net.clock import Clock
 from prober.probing.supervisor import Supervisor

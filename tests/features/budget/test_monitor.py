@@ -1,10 +1,12 @@
 """Series of the budgets."""
 
+from functools import partial
+
 from prober.config.load import load
 from prober.config.target import TargetSpec
 from prober.daemon.registry import registry
 from prober.features.budget import series
-from prober.features.budget.monitor import BudgetMonitor
+from prober.features.budget.monitor import TargetBudgets
 from tests.observed import observed, reconfigured
 
 
@@ -18,7 +20,7 @@ def test_a_budget_that_is_no_longer_configured_has_no_series() -> None:
     families = registry()
     target = observed(
         spec("budget: {tokens_per_day: 10000000, cost_per_day: 10, price_per_million: {prompt: 1, completion: 1}}"),
-        BudgetMonitor(families),
+        partial(TargetBudgets, families),
     )
     target.budget_spent()
     children = families[series.BUDGET.name].children

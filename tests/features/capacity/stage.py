@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from prober.config.load import load
 from prober.config.target import TargetSpec
 from prober.daemon.registry import registry
 from prober.exposition.families import Value
-from prober.features.budget.monitor import BudgetMonitor
+from prober.features.budget.monitor import TargetBudgets
 from prober.features.capacity.headroom import Headroom, TargetDemand
 from prober.features.capacity.monitor import Sweeps
 from prober.features.capacity.series import SWEEP_REFUSALS
@@ -20,14 +21,14 @@ from prober.features.engines.page_reader import PageReader
 from prober.measure.engines import DIALECTS
 from prober.measure.target_state import TargetState
 from prober.mock.delays import Constant
-from prober.mock.engine import Behaviour
 from prober.mock.server import create_app
+from prober.mock.service import Behaviour
 from prober.mock.settings import Settings
+from prober.net.clock import Trust
 from prober.probing.event_log import EventLog
-from prober.probing.leadership import Leadership
 from prober.probing.observer import ObservedTarget
+from prober.probing.replicas import Leadership
 from prober.probing.target import Target
-from prober.probing.trust import Trust
 from prober.storage.store import Store
 from tests.serving import serving
 from tests.serving import until as serving_until
@@ -94,7 +95,7 @@ class Stage:
 
     def observe(self) -> None:
         """As the fleet begins a target."""
-        features = (BudgetMonitor(self.families), self.headroom, self.sweeps)
+        features = (partial(TargetBudgets, self.families), self.headroom.observe, self.sweeps.observe)
         self.observed = ObservedTarget("t", self.target, features)
 
     @property

@@ -9,6 +9,7 @@ import json
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -20,21 +21,21 @@ from prober.config.load import load
 from prober.config.target import TargetSpec
 from prober.daemon.registry import registry
 from prober.exposition.families import Value
-from prober.features.budget.checkpoints import Ledger
+from prober.features.budget.monitor import Ledger
 from prober.features.capacity.headroom import Headroom, TargetDemand
 from prober.features.capacity.monitor import Sweeps
 from prober.features.engines.monitor import EngineMonitor
 from prober.features.engines.page_reader import PageReader
 from prober.measure.engines import DIALECTS
 from prober.measure.target_state import TargetState
+from prober.net.clock import Trust
 from prober.net.scrape import Fetched, UnreadablePage
 from prober.probing.event_log import EventLog
 from prober.probing.fleet import Fleet
-from prober.probing.recorder import ProbeRecorder
+from prober.probing.recorder import TargetProbes
 from prober.probing.supervisor import Supervisor
 from prober.probing.target import Identity, Target
 from prober.probing.target_runner import Names, RunnerContext
-from prober.probing.trust import Trust
 from prober.results.capacity import Capacity, ShapeCapacity
 from prober.storage.saved_rows import SavedRows
 from tests.virtual import VirtualClock, VirtualLoop
@@ -157,10 +158,10 @@ class World:
         self.headroom, trust, events, clock = Headroom(self.families), Trust(0.01), EventLog(), VirtualClock(UNIX_S)
         sweeps = Sweeps(self.families, events, self.headroom, trust, clock, None, PageReader)
         features = (
-            ProbeRecorder(self.families),
-            EngineMonitor(self.families, events, SavedRows()),
-            self.headroom,
-            sweeps,
+            partial(TargetProbes, self.families),
+            EngineMonitor(self.families, events, SavedRows()).observe,
+            self.headroom.observe,
+            sweeps.observe,
         )
         self.fleet = Fleet(
             RunnerContext(

@@ -59,7 +59,7 @@ class Shown:
     def observe(self) -> None:
         """As the fleet begins a target."""
         target = cast(Target, SimpleNamespace(spec=self.spec, clock=self.clock))
-        self.observed = ObservedTarget("t", target, (self.headroom,))
+        self.observed = ObservedTarget("t", target, (self.headroom.observe,))
         demand = self.observed.find(TargetDemand)
         assert demand is not None
         self.demand = demand

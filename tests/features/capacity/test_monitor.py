@@ -76,7 +76,7 @@ async def test_a_scheduled_sweep_waits_for_the_end_of_another_target() -> None:
         for name in ("waiting", "removed"):
             target = Target(target_spec(url).model_copy(update={"key": name, "name": name}), stage.clock)
             target.state = TargetState.READY
-            others.append(ObservedTarget(name, target, (stage.headroom, stage.sweeps)))
+            others.append(ObservedTarget(name, target, (stage.headroom.observe, stage.sweeps.observe)))
         stage.sweeps.start("t")
         with pytest.raises(Refused, match="one at a time"):
             stage.sweeps.start("waiting")
@@ -105,7 +105,7 @@ def beside(stage: Stage, url: str, name: str) -> Target:
     """A further target of the stage."""
     target = Target(target_spec(url).model_copy(update={"name": name}), stage.clock)
     target.state = TargetState.READY
-    ObservedTarget(name, target, (stage.headroom, stage.sweeps))
+    ObservedTarget(name, target, (stage.headroom.observe, stage.sweeps.observe))
     return target
 
 

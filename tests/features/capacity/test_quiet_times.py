@@ -125,7 +125,7 @@ async def test_a_clock_that_is_set_does_not_change_a_pause(
         store.close()
         with monkeypatch.context() as patched:
             if is_rebooted:
-                patched.setattr("prober.storage.elapsed._boot", lambda: "another")
+                patched.setattr("prober.storage.saved_rows._boot", lambda: "another")
             store, later = Store(folder), Clock(lambda at_s=at_s: at_s, lambda: 9 * 10**9)  # type: ignore[misc]
             left = SweepPauses(store, later).quiet_s("t", "u")
         assert left == pytest.approx(left_s if is_rebooted else 58.0)

@@ -23,11 +23,11 @@ from prober.measure.result import ProbeResult
 from prober.measure.target_state import TargetState
 from prober.measure.timeline import Timeline
 from prober.mock.delays import Constant
-from prober.mock.engine import Behaviour
 from prober.mock.faults import parse_fault
+from prober.mock.service import Behaviour
 from prober.mock.settings import Settings
 from prober.results.capacity import Capacity
-from prober.storage.lock import Lock
+from prober.storage.watched_file import Lock
 from tests.features.capacity.stage import SLOTS, Stage, behind_a_gateway, staged, until
 from tests.results.samples import sweep
 from tests.serving import serving

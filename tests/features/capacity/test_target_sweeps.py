@@ -17,7 +17,7 @@ from prober.features.capacity.target_sweeps import TargetSweeps
 from prober.measure.engine_signals import EngineChange, EngineInfo, EngineSignals, PageReading
 from prober.measure.gpu_reading import GpuReading
 from prober.net.clock import Clock
-from prober.probing.leadership import Alone
+from prober.probing.replicas import Alone
 from prober.results.capacity import Capacity
 from tests.features.capacity.stage import SLOTS, behind_a_gateway, staged, until
 from tests.features.capacity.test_headroom import FOUND, HandClock

@@ -67,7 +67,7 @@ class Scene:
     def __init__(self, saved: Mapping[str, bytes] | None = None) -> None:
         self.families, self.events, self.clock = registry(), EventLog(), StoppedClock()
         self.monitor = DiagnosisMonitor(self.families, self.events, SavedRows(saved or {}))
-        self.target = observed(spec(), self.monitor, clock=self.clock)
+        self.target = observed(spec(), self.monitor.observe, clock=self.clock)
         self.rng, self.now_s, self.queued = Random(1), 0.0, (0.0, 0.0)
         self.gpus, self.page = [GPU], CALM
 
@@ -307,7 +307,9 @@ def test_a_workload_that_changes_under_its_name_is_learned_again() -> None:
 def test_a_diagnosis_that_flips_does_not_drown_the_event_list(flip_s: int, other: Name | None) -> None:
     """Half an hour of flips adds at most one. A steady neighbour has one entry, and one whose cause changes has two."""
     scene = Scene()
-    neighbours = [observed(spec(), scene.monitor, clock=scene.clock, name=name) for name in ("steady", "changes")]
+    neighbours = [
+        observed(spec(), scene.monitor.observe, clock=scene.clock, name=name) for name in ("steady", "changes")
+    ]
     for elapsed_s in range(0, 1800, 15):
         scene.clock.ns += 15 * 10**9
         flipping: Name | None = "queueing" if elapsed_s // flip_s % 2 == 0 else other
@@ -418,7 +420,7 @@ async def test_an_exception_in_a_diagnosis_is_logged_and_the_rounds_go_on(
 ) -> None:
     """Of the other targets, and of the next rounds."""
     monitor = DiagnosisMonitor(registry(), EventLog())
-    bad, good = (observed(spec(), monitor, name=name).find(TargetDiagnosis) for name in ("bad", "good"))
+    bad, good = (observed(spec(), monitor.observe, name=name).find(TargetDiagnosis) for name in ("bad", "good"))
     evaluated: list[TargetDiagnosis] = []
 
     def evaluate(target: TargetDiagnosis) -> None:

@@ -6,7 +6,7 @@ from sys import getsizeof
 from types import FunctionType, ModuleType
 from typing import Any
 
-from prober.config.drift import DriftSpec
+from prober.config.configuration import DriftSpec
 from prober.features.drift.baseline import scores
 from prober.features.drift.blocks import BLOCK_COUNT, BLOCK_SAMPLES
 from prober.features.drift.detector import PROVISIONAL_THINNING

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from prober.config.drift import DriftSpec
+from prober.config.configuration import DriftSpec
 from prober.config.load import load
 from prober.daemon.registry import registry
 from prober.exposition.families import Value
@@ -40,7 +40,7 @@ class Watched:
         self.families = registry()
         self.monitor = DriftMonitor(self.families, EventLog(), DriftSpec(), SavedRows())
         self.target = observed(
-            load(TEXT, source="c", engines=(), environment={}, read=lambda path: path).targets[0], self.monitor
+            load(TEXT, source="c", engines=(), environment={}, read=lambda path: path).targets[0], self.monitor.observe
         )
         self.causes: dict[str, float] = {}
         self.settled_s: float | None = None

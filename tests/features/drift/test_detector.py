@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from prober.config.drift import DriftSpec
+from prober.config.configuration import DriftSpec
 from prober.features.drift.blocks import (
     BLOCK_COUNT,
     BLOCK_SAMPLES,
@@ -21,7 +21,6 @@ from prober.features.drift.blocks import (
 from prober.features.drift.detector import CAUTION_S, adopt, follow_clock, seed, step
 from prober.features.drift.fitting import learn_baseline
 from prober.features.drift.serialization import dump, restore
-from prober.features.drift.shift import shifts
 from prober.features.drift.state import (
     LOAD_SAMPLES,
     RING_SAMPLES,
@@ -30,6 +29,7 @@ from prober.features.drift.state import (
     Observation,
     Settings,
     new_state,
+    shifts,
 )
 from tests.features.drift.state_size import state_bytes
 

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from prober.config.drift import DriftSpec
+from prober.config.configuration import DriftSpec
 from prober.config.load import load
 from prober.config.target import TargetSpec
 from prober.daemon.registry import registry
@@ -49,7 +49,7 @@ class Stage:
         self.families: Registry = registry()
         self.events = EventLog()
         self.monitor = DriftMonitor(self.families, self.events, SPEC, SavedRows(saved or {}), has_store=keeps)
-        self.target = observed(spec or target(), self.monitor)
+        self.target = observed(spec or target(), self.monitor.observe)
 
     def value(self, name: str, *labels: str) -> float | None:
         child = self.families[name].children.get(("t", "probe", *labels))
@@ -142,7 +142,7 @@ def test_a_target_that_takes_over_a_name_goes_on_with_its_baselines() -> None:
     """A target found as `t` still ends its probes while one that is configured as `t` has begun."""
     stage = Stage()
     stage.feed(6_000)
-    before, stage.target = stage.target, observed(target(), stage.monitor)
+    before, stage.target = stage.target, observed(target(), stage.monitor.observe)
     before.removed()
     assert stage.monitor.without_baseline("ttft") == []
     stage.feed(300, 2.0, start=6_000)
@@ -158,9 +158,6 @@ class Heard(TargetObserver):
     def __init__(self) -> None:
         self.drifted_now: set[tuple[str, str]] = set()
 
-    def observe(self, _: object) -> "Heard":
-        return self
-
     def drifted(self, workload: str, signal: str, *, active: bool) -> None:
         (self.drifted_now.add if active else self.drifted_now.discard)((workload, signal))
 
@@ -168,7 +165,7 @@ class Heard(TargetObserver):
 def test_a_signal_that_is_watched_no_more_has_not_drifted() -> None:
     """Whoever heard of its drift hears that it has ended."""
     stage, heard = Stage(), Heard()
-    stage.target = observed(target(), stage.monitor, heard)
+    stage.target = observed(target(), stage.monitor.observe, lambda _: heard)
     stage.feed(6_000)
     stage.feed(400, 2.0, start=6_000)
     assert heard.drifted_now == {("probe", "ttft")}

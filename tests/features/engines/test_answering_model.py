@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from prober.features.engines.answering_model import ALONE_S, MAX_CHANGES, MAX_NAMES, SETTLING_ANSWERS, AnsweringModel
+from prober.features.engines.monitor import ALONE_S, MAX_CHANGES, MAX_NAMES, SETTLING_ANSWERS, AnsweringModel
 
 STEP_S = 5.0
 

@@ -18,18 +18,18 @@ import pytest
 from prober.config.load import load
 from prober.daemon.registry import registry
 from prober.exposition.families import Histogram, Value
-from prober.features.budget.checkpoints import Ledger
+from prober.features.budget.monitor import Ledger
 from prober.features.capacity.headroom import Headroom
 from prober.features.engines.monitor import EngineMonitor
 from prober.measure.engines import DIALECTS
 from prober.measure.target_state import TargetState
+from prober.net.clock import Trust
 from prober.net.scrape import Fetched, UnreadablePage
 from prober.probing.event_log import EventLog
 from prober.probing.fleet import Fleet
 from prober.probing.supervisor import Supervisor
 from prober.probing.target import Identity, Target
 from prober.probing.target_runner import Names, RunnerContext
-from prober.probing.trust import Trust
 from prober.storage.saved_rows import SavedRows
 from tests.virtual import VirtualClock, VirtualLoop
 
@@ -108,7 +108,7 @@ class Site:
         """A prober that knows what an earlier one saved."""
         self.families, clock, trust, events = registry(), VirtualClock(1.7e9), Trust(0.01), EventLog()
         self.monitor = EngineMonitor(self.families, events, SavedRows(self.saved))
-        features = (self.monitor, Headroom(self.families))
+        features = (self.monitor.observe, Headroom(self.families).observe)
         context = RunnerContext(
             *(clock, trust, events, features, self.families.remove, "i", Names(), Ledger(), Supervisor(self.families))
         )

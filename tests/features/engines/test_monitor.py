@@ -31,7 +31,7 @@ class Gateway:
         self.monitor = EngineMonitor(self.registry, self.events, SavedRows(saved or {}))
 
     def target(self, name: str = "t", spec: TargetSpec = NO_PAGE) -> ObservedTarget:
-        return observed(spec, self.monitor, name=name)
+        return observed(spec, self.monitor.observe, name=name)
 
     def info(self, name: str = "t") -> list[tuple[str, ...]]:
         return [labels[1:] for labels in self.registry.family(series.ENGINE_INFO).of(name)]

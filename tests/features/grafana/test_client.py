@@ -15,7 +15,6 @@ import trustme
 
 from prober.config.server import TlsSpec
 from prober.daemon.dashboards import files
-from prober.features.grafana.marks import Mark, annotate, mark_of
 from prober.features.grafana.push import (
     PushOptions,
     Report,
@@ -29,7 +28,8 @@ from prober.features.grafana.push import (
     same,
 )
 from prober.features.grafana.server import MAX_RESPONSE_BYTES, MAX_VALUES, GrafanaError, Server
-from prober.measure.event import TargetEvent
+from prober.features.grafana.sync import Mark, annotate, mark_of
+from prober.measure.target_state import TargetEvent
 from tests.features.grafana.grafana_server import (
     LOGIN,
     LOKI,

@@ -13,7 +13,7 @@ import typer
 from typer.testing import CliRunner
 
 from prober.cli.dashboards import dashboards
-from prober.config.grafana import GrafanaSpec
+from prober.config.configuration import GrafanaSpec
 from prober.config.problems import ConfigError
 from prober.config.server import Auth
 from prober.daemon.configuration_file import read_config
@@ -28,7 +28,7 @@ from prober.features.grafana.sync import (
     SyncRequest,
     SyncResult,
 )
-from prober.measure.event import TargetEvent
+from prober.measure.target_state import TargetEvent
 from prober.net.clock import Clock
 from prober.probing.event_log import EventLog
 from prober.results.result import Result

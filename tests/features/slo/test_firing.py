@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from prober.features.slo.compliance import percentile_events, silence_s
 from prober.features.slo.firing import firing_checks, guard, percentile_window
-from prober.measure.burn_rate_windows import DAY_S, MIN_SLO_WINDOW_S, pairs, promql
-from prober.measure.objective import JudgedStream, Slo, format_rate
+from prober.measure.objective import DAY_S, MIN_SLO_WINDOW_S, JudgedStream, Slo, format_rate, pairs, promql
 
 
 def slo(objective: str = "0.99", window_s: float = 30 * DAY_S, signal: str = "ttft") -> Slo:

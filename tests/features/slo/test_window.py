@@ -10,14 +10,12 @@ import pytest
 from prober.config.load import load
 from prober.config.target import TargetSpec
 from prober.daemon.registry import registry
-from prober.features.slo.monitor import SloMonitor, TargetSlos
-from prober.features.slo.window import SPANS, WindowCount
+from prober.features.slo.monitor import SPANS, SloMonitor, TargetSlos, WindowCount
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
 from prober.probing.event_log import EventLog
-from prober.storage.elapsed import Moment
-from prober.storage.saved_rows import SavedRows
+from prober.storage.saved_rows import Moment, SavedRows
 from tests.observed import UNIX_S, StoppedClock, observed, reconfigured
 
 DAY_S = 86_400.0
@@ -72,7 +70,7 @@ def monitored(
 ) -> tuple[SloMonitor, TargetSlos]:
     spec = load(text, source="c", engines=(), environment={}, read=lambda path: path).targets[0]
     monitor = SloMonitor(registry(), lambda: Moment(boot, clock.now_ns(), clock.unix_s()), SavedRows(saved))
-    found = observed(spec, monitor).find(TargetSlos)
+    found = observed(spec, monitor.observe).find(TargetSlos)
     assert found is not None
     return monitor, found
 
@@ -189,7 +187,9 @@ def test_a_reload_says_which_counts_begin_anew(caplog: pytest.LogCaptureFixture)
         """The events that `changes` bring, each also a line of the log."""
         events = EventLog()
         monitor = SloMonitor(registry(), events=events)
-        targets = [observed(spec, monitor, name=spec.name or "") for spec in specs("500ms", "99%", "e2e", names)]
+        targets = [
+            observed(spec, monitor.observe, name=spec.name or "") for spec in specs("500ms", "99%", "e2e", names)
+        ]
         for target in targets:
             target.probe_ended(FAILED)
         for values in changes:

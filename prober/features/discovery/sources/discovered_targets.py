@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
-from prober.config.relabel import Labels
+from prober.config.labels import Labels
 
 TargetLabels = tuple[Labels, ...]  # of all targets of one owner
 MAX_OWNERS = 100_000  # of a scope

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from prober.features.experiments.report.document import Figure
 from prober.features.experiments.report.svg_chart import HEIGHT, WIDTH, Canvas, Scale, around, colour, shade
-from prober.measure.timeline_text import format_duration
+from prober.measure.timeline import format_duration
 from prober.results.capacity import Capacity, binding
 from prober.results.conditions import Line, contracted, lines
 from prober.results.result import LATENCIES, Result, Stage

@@ -26,7 +26,7 @@ from prober.features.experiments.report.plots import NamedResults
 from prober.features.experiments.report.stage_tables import Columns, Row, number, table_of
 from prober.features.experiments.report.trade_offs import TRADE_OFFS_NOTE, changes, trade_offs
 from prober.measure.objective import Slo, format_percent
-from prober.measure.timeline_text import format_duration
+from prober.measure.timeline import format_duration
 from prober.results import cost
 from prober.results.capacity import Capacity, binding, undecided, words
 from prober.results.conditions import contracted

@@ -7,7 +7,7 @@ from typing import Any
 
 from prober.features.experiments.report import plots
 from prober.features.experiments.report.document import UNKNOWN, Cell, Note, Table
-from prober.measure.timeline_text import format_duration
+from prober.measure.timeline import format_duration
 from prober.results.capacity import Capacity
 from prober.results.conditions import Line, differing, lines
 from prober.results.cost import Cost, stage_cost, tokens_per_s_per_user

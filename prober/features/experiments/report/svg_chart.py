@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Literal
 
-from prober.measure.timeline_text import format_duration
+from prober.measure.timeline import format_duration
 from prober.statistics.quantiles import percentile_name
 
 Form = Literal["linear", "log", "tail"]

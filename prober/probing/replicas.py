@@ -1,9 +1,10 @@
-"""Assignment of targets to shards, computed from the key alone."""
+"""Several probers that share targets: each target belongs to one shard by its key, and one replica of a shard leads it."""
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Self
+from typing import Protocol, Self
 
 MOST = 10_000
 _TEXT = re.compile(r"(\d{1,5}|ordinal)/(\d{1,5})")
@@ -57,3 +58,62 @@ def shard_of(key: str, count: int) -> int:
         state = (state * 2862933555777941757 + 1) % 2**64
         following = int((shard + 1) * (2**31 / ((state >> 33) + 1)))
     return shard
+
+
+Listener = Callable[[], None]
+
+
+def claimed_as(key: str) -> str:
+    """Short key of a target's claims: all targets of a shard share one annotation."""
+    return blake2b(key.encode(), digest_size=8).hexdigest()
+
+
+class Leadership(Protocol):
+    """Leadership as the daemon sees it. where: name of the lease, "" without one; holder: last known holder."""
+
+    where: str
+
+    @property
+    def holder(self) -> str: ...
+
+    def held(self) -> int | None:
+        """Fencing token while the lease is held, else None; check it before each action."""
+
+    def claimed(self, key: str) -> float:
+        """Last number claimed for `key` by any holder; 0 for none."""
+
+    async def claim(self, key: str, number: float) -> int | None:
+        """Record a claim before acting on it; returns the fencing token, None if the lease is lost."""
+
+    def listen(self, lost: Listener, won: Listener) -> None:
+        """Register callbacks for loss and acquisition of the lease."""
+
+    async def run(self) -> None:
+        """Acquire and renew the lease forever."""
+
+    async def close(self) -> None:
+        """Release the lease."""
+
+
+class Alone:
+    """Leadership of a prober without replicas: always held."""
+
+    where, holder = "", ""
+
+    def held(self) -> int | None:
+        return 0
+
+    def claimed(self, key: str) -> float:
+        return 0.0
+
+    async def claim(self, key: str, number: float) -> int | None:
+        return 0
+
+    def listen(self, lost: Listener, won: Listener) -> None:
+        pass
+
+    async def run(self) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
