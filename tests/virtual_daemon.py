@@ -79,12 +79,14 @@ class Daemon:
     def series(self, rules: Path, times_s: range) -> list[dict[str, str]]:
         """The scraped series that the rules name, as `input_series` of promtool with a value at each of these times."""
         text = rules.read_text()
-        names = {sample for time_s in times_s for sample in self.scrapes[time_s] if sample.partition("{")[0] in text}
+        samples = {sample: sample.partition("{")[0] for time_s in times_s for sample in self.scrapes[time_s]}
+        named = {name for name in set(samples.values()) if name in text}
         values = {
             sample.replace("{", f"{{{JOB},", 1) if "{" in sample else f"{sample}{{{JOB}}}": " ".join(
                 str(self.scrapes[time_s].get(sample, "_")) for time_s in times_s
             )
-            for sample in sorted(names)
+            for sample, name in sorted(samples.items())
+            if name in named
         }
         values[f"up{{{JOB}}}"] = f"1+0x{len(times_s)}"
         return [{"series": name, "values": text} for name, text in values.items()]

@@ -12,5 +12,5 @@ waiting=(tests/e2e tests/faults)
 options=(-m "not slow" --durations 10 --max-worker-restart 0) # a worker that ends stops the run: with a new one it can wait for ever
 failed=0
 "$pytest" --numprocesses 3 --dist worksteal "${options[@]}" "${waiting[@]/#/--ignore=}" || failed=$?
-"$pytest" --numprocesses 6 "${options[@]}" --dist loadgroup --no-loadscope-reorder "${waiting[@]}" || failed=$?
+"$pytest" --numprocesses 6 "${options[@]}" --no-loadscope-reorder "${waiting[@]}" || failed=$?
 exit "$failed"

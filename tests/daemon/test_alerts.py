@@ -12,7 +12,6 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-import yaml
 
 from prober.daemon.configuration_file import read_config
 from prober.daemon.dashboards import documents
@@ -50,6 +49,7 @@ from tests.daemon.promtool import (
     case,
     check_expressions,
     exhausted,
+    groups_of,
     headroom,
     run,
     run_cases,
@@ -60,7 +60,7 @@ from tests.daemon.promtool import (
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "deploy/prometheus/rules.yaml"
-GROUPS: list[Rules] = yaml.safe_load(RULES.read_text())["groups"]
+GROUPS = groups_of(RULES)
 USES = read_config(str(ROOT / "deploy/prober.yaml")).uses()
 ALERTS: list[Rules] = [rule for group in GROUPS for rule in group["rules"] if "alert" in rule]
 both_releases = pytest.mark.parametrize("release", ["promtool", pytest.param("newer_promtool", marks=pytest.mark.slow)])
@@ -670,7 +670,7 @@ def test_an_slo_is_met_missed_or_has_no_data(
     labels = f'{{__name__="{name}",slo="ttft",state="{state}",target="llama",workload="probe"}}'
     expected = {"expr": name, "eval_time": f"{minute}m", "exp_samples": [{"labels": labels, "value": 1}]}
     inputs = {**series, f"llmslo_trusted{{{JOB}}}": trusted}
-    run_cases(promtool, tmp_path, RULES, [case(inputs, promql_expr_test=[expected])], "4m")
+    run_cases(promtool, tmp_path, GROUPS, [case(inputs, promql_expr_test=[expected])], "4m")
 
 
 def test_nothing_is_met_when_the_prober_is_down(promtool: Path, tmp_path: Path) -> None:
@@ -678,7 +678,7 @@ def test_nothing_is_met_when_the_prober_is_down(promtool: Path, tmp_path: Path) 
     inputs = {**slo("ttft", "0+12x60", "0+0x60"), f"llmslo_trusted{{{JOB}}}": "1+0x60"}
     query = 'target_workload_slo:llmslo_slo_state:window{state="met"}'
     expected = {"expr": query, "eval_time": "120m", "exp_samples": []}
-    run_cases(promtool, tmp_path, RULES, [case(inputs, promql_expr_test=[expected])], "4m")
+    run_cases(promtool, tmp_path, GROUPS, [case(inputs, promql_expr_test=[expected])], "4m")
 
 
 def test_runbook_queries_are_valid_promql(promtool: Path, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import yaml
 
 from prober.daemon.rules import example_rules
 from tests.commands import prober
-from tests.daemon.promtool import TARGET, case, run, run_cases, slo
+from tests.daemon.promtool import TARGET, case, groups_of, run, run_cases, slo
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "deploy/prober.yaml"
@@ -109,7 +109,9 @@ def test_the_rules_are_valid_in_prometheus_2_and_3(
         "eval_time": "20m",
         "exp_samples": [{"labels": "{}", "value": 1}],
     }
-    run_cases(promtool, tmp_path, everything, [case(slo("ttft", "0+12x30", "0+6x30"), promql_expr_test=[expected])])
+    run_cases(
+        promtool, tmp_path, groups_of(everything), [case(slo("ttft", "0+12x30", "0+6x30"), promql_expr_test=[expected])]
+    )
 
 
 @pytest.mark.parametrize(
@@ -146,5 +148,5 @@ def test_tokens_and_cost_per_gpu(
             ("target:llmslo_gpu_cost_dollars_per_1k_tokens:rate5m", dollars),
         )
     ]
-    file = ROOT / "deploy/prometheus/rules.yaml"
-    run_cases(promtool, tmp_path, file, [case(series | gpus, name="gpus", promql_expr_test=expected)])
+    groups = groups_of(ROOT / "deploy/prometheus/rules.yaml")
+    run_cases(promtool, tmp_path, groups, [case(series | gpus, name="gpus", promql_expr_test=expected)])

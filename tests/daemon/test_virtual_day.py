@@ -5,8 +5,6 @@ swept, in the day at 03:00. Expectations follow from the scene: from the lengths
 without the prober. The day takes about 45 s of one core, which is 1,900 times as fast.
 """
 
-import json
-import subprocess
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import cache
@@ -24,6 +22,7 @@ from prober.mock.settings import Settings
 from prober.simulation.engine import Engine
 from prober.simulation.parameters import Parameters
 from prober.simulation.request import Request
+from tests.daemon.promtool import groups_of, run_cases
 from tests.serving import serving
 from tests.virtual_daemon import MIDNIGHT, Daemon, virtual_clock
 
@@ -223,7 +222,4 @@ def check_alerts(
         for time_s, alerts in expected.items()
     ]
     case = {"interval": "1m", "input_series": day.series(rules, times_s), "promql_expr_test": queries}
-    document = rules.with_name("test.yaml")
-    document.write_text(json.dumps({"rule_files": [str(rules)], "evaluation_interval": "1m", "tests": [case]}))
-    done = subprocess.run([promtool, "test", "rules", document], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    run_cases(promtool, rules.parent, groups_of(rules), [case])

@@ -20,7 +20,7 @@ from prober.cli.scenes import SCENES, Engine, engines_of
 from prober.mock.settings import Settings
 from prober.web.snapshots import Snapshots
 from tests.commands import prober
-from tests.daemon.promtool import run
+from tests.daemon.promtool import groups_of, run_cases
 from tests.virtual import running
 from tests.virtual_daemon import MIDNIGHT, Daemon, virtual_clock
 
@@ -159,9 +159,7 @@ def check_alerts(promtool: Path, folder: Path, daemon: Daemon, names: list[str],
         queries.append({**query, "exp_samples": samples})
     series = daemon.series(rules, range(SCRAPE_S, until_s + 1, SCRAPE_S))
     case = {"interval": f"{SCRAPE_S}s", "input_series": series, "promql_expr_test": queries}
-    path = folder / "test.yaml"
-    path.write_text(json.dumps({"rule_files": [str(rules)], "evaluation_interval": f"{SCRAPE_S}s", "tests": [case]}))
-    run(promtool, "test", path)
+    run_cases(promtool, folder, groups_of(rules), [case], f"{SCRAPE_S}s")
 
 
 def check_text(shown: Shown, name: str) -> None:
