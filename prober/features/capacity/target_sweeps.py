@@ -118,7 +118,20 @@ class TargetSweeps(TargetObserver):
                 self.runner.retry_after(result.retry_after_s)
 
     def page_read(self, reading: PageReading | None) -> None:
-        self._follow_other_replica()
+        # Another replica's sweep is no demand of users.
+        claim_s, seen_s = self._claim()
+        longest_s = self.spec.limits.time + MARGIN_S if self.spec is not None else 0.0
+        # The number of a claim is the due time of its sweep.
+        is_recent = abs(self.shared.clock.unix_s() - claim_s) < longest_s + MAX_LATENESS_S
+        is_swept = is_recent and seen_s < longest_s and self.shared.leadership.held() is None
+        if is_swept == self._is_swept_by_other:
+            return
+        self._is_swept_by_other = is_swept
+        if self.runner is None:
+            if is_swept:
+                self.demand.sweep_began()
+            else:
+                self.demand.sweep_ended()
 
     def gpus_read(self, devices: Sequence[GpuReading], driver: str) -> None:
         self.devices = devices
@@ -181,7 +194,11 @@ class TargetSweeps(TargetObserver):
 
     def check_pause(self, request: StartRequest) -> None:
         """Check that `min_gap` and the target's Retry-After have passed. Raises Refused."""
-        age_s = self._last_start_s()
+        # A claim in the future shows a wrong clock: it counts from when it was first seen.
+        age_s, (claim_s, seen_s) = self.shared.pauses.start_age_s(self.target.spec.key), self._claim()
+        if claim_s:
+            since_s = self.shared.clock.unix_s() - claim_s
+            age_s = min(age_s, since_s if since_s >= 0 else seen_s)
         if self.spec is not None and request.trigger != "request" and age_s < self.spec.min_gap - CLOCKS_DIFFER_S:
             raise Refused("min_gap", f"the last one began {age_s:.0f} s ago; min_gap is {self.spec.min_gap:g} s")
         left_s = self.shared.pauses.quiet_s(self.target.spec.key, result_url(self._url))
@@ -295,15 +312,6 @@ class TargetSweeps(TargetObserver):
             self.series.stages(None)
             self.shared.recall(self)
 
-    def _last_start_s(self) -> float:
-        """Seconds since the last sweep started, here or at another replica; infinite if none is known.
-
-        A claim in the future shows a wrong clock: it counts from when it was first seen.
-        """
-        age_s, unix_s = self.shared.pauses.start_age_s(self.target.spec.key), self.shared.clock.unix_s()
-        claim_s, seen_s = self._claim()
-        return min(age_s, unix_s - claim_s if claim_s <= unix_s else seen_s) if claim_s else age_s
-
     def _claim(self) -> tuple[float, float]:
         """Unix seconds of the last claim at the lease, 0 without one, and seconds since it was first seen."""
         claim_s = self.shared.leadership.claimed(claimed_as(self.target.spec.key))
@@ -311,22 +319,6 @@ class TargetSweeps(TargetObserver):
         if self._seen_claim[0] != claim_s:
             self._seen_claim = claim_s, now_s
         return claim_s, now_s - self._seen_claim[1]
-
-    def _follow_other_replica(self) -> None:
-        """Exclude another replica's sweep from user demand."""
-        claim_s, seen_s = self._claim()
-        longest_s = self.spec.limits.time + MARGIN_S if self.spec is not None else 0.0
-        # The number of a claim is the due time of its sweep.
-        is_recent = abs(self.shared.clock.unix_s() - claim_s) < longest_s + MAX_LATENESS_S
-        is_swept = is_recent and seen_s < longest_s and self.shared.leadership.held() is None
-        if is_swept == self._is_swept_by_other:
-            return
-        self._is_swept_by_other = is_swept
-        if self.runner is None:
-            if is_swept:
-                self.demand.sweep_began()
-            else:
-                self.demand.sweep_ended()
 
     def _has_capacity(self, result: Result) -> bool:
         return has_capacity(result) and result.target.url == result_url(self._url)
