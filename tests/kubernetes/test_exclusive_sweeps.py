@@ -14,7 +14,7 @@ from prober.config.load import load
 from prober.config.target import Timeouts
 from prober.daemon.registry import registry
 from prober.exposition.families import Registry
-from prober.features.capacity import start_checks, sweep_runner
+from prober.features.capacity import sweep_runner, target_sweeps
 from prober.features.capacity.actions import Refused
 from prober.features.capacity.cron import MAX_LATENESS_S
 from prober.features.capacity.headroom import Headroom
@@ -276,7 +276,7 @@ async def test_a_lease_that_came_back_meanwhile_begins_nothing_twice(monkeypatch
         await answer.wait()
         return []
 
-    monkeypatch.setattr(start_checks, "firing", slow)
+    monkeypatch.setattr(target_sweeps, "firing", slow)
     seat, due = Seat(), time.time()
     async with engine() as there, replica(there.url, seat) as here:
         here.headroom.prometheus_url = "http://127.0.0.1:1"

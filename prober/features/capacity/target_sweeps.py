@@ -8,12 +8,12 @@ from datetime import datetime
 from random import Random
 from typing import TYPE_CHECKING
 
-from prober.config.sweep import SweepSpec
+from prober.config.sweep import WARM_UP, SweepSpec
+from prober.config.target import needs_of
 from prober.features.capacity.actions import Refused, StartRequest
 from prober.features.capacity.cron import MAX_LATENESS_S, longest_gap_s
 from prober.features.capacity.engine_fit import Fit
 from prober.features.capacity.headroom import TargetDemand
-from prober.features.capacity.start_checks import check_budget, check_state, probe_needs
 from prober.features.capacity.sweep_result import has_capacity
 from prober.features.capacity.sweep_runner import SweepProgress, SweepRunner
 from prober.features.capacity.sweep_series import SweepSeries
@@ -21,6 +21,8 @@ from prober.features.capacity.sweep_store import SweepStore
 from prober.measure.engine_signals import EngineChange, PageReading
 from prober.measure.gpu_reading import GpuReading
 from prober.measure.result import ProbeResult
+from prober.measure.target_state import TargetState
+from prober.net.prometheus import QueryFailed, firing
 from prober.probing.observer import ObservedTarget, TargetObserver
 from prober.probing.replicas import claimed_as
 from prober.probing.target import Target
@@ -32,6 +34,8 @@ from prober.workload.schedule import zone
 if TYPE_CHECKING:
     from prober.features.capacity.monitor import Sweeps
 
+# Alerts that a sweep ends: while they fire a sweep may start.
+CAPACITY_ALERTS = frozenset({"LLMHeadroomLow", "LLMCapacityExhaustionForecast", "LLMSweepStale"})
 CLOCKS_DIFFER_S = 1.0  # a schedule follows the wall clock, and a gap the monotonic one
 RECENT_PROBES = 20  # by which the burn of the SLOs' budgets is judged during a sweep
 MARGIN_S = (
@@ -189,8 +193,39 @@ class TargetSweeps(TargetObserver):
         at = datetime.fromtimestamp(self.shared.clock.unix_s(), zone(spec.timezone))
         if any(span.contains(at) for span in spec.blackout):
             raise Refused("blackout", f"{at:%a %H:%M} is in sweep.blackout")
-        check_state(self.target)
-        check_budget(self.target, spec, self.probe_needs())
+        self.check_state()
+        prompt_tokens, output_tokens = (
+            round((WARM_UP.requests or 0) * tokens) for tokens in spec.workload.mean_tokens()
+        )
+        warm_up = self.target.amounts(prompt_tokens, output_tokens)
+        for kind, need in self.probe_needs().items():
+            spare = self.target.budgets[kind].available(self.target.clock.now_ns(), need)
+            if spare < warm_up[kind]:
+                unit = "tokens" if kind == "tokens" else "dollars"
+                raise Refused(
+                    "over_budget",
+                    f"its scheduled probes leave {max(0.0, spare):,.6g} {unit} of budget.{kind}_per_day in these 24 hours, and "
+                    f"a warm-up takes {warm_up[kind]:,.6g}; raise the budget, or lower the probes' rate",
+                )
+
+    def check_state(self) -> None:
+        """Check that the target is healthy and not paused. Raises Refused."""
+        if self.target.paused_unix_s is not None:
+            raise Refused("not_ready", "the target is paused")
+        if self.target.state is not TargetState.READY:
+            raise Refused("not_ready", f"the target is {self.target.state}")
+
+    async def check_alerts(self) -> None:
+        """Check that no alert fires for the target. Raises Refused. A Prometheus that does not answer is logged and refuses nothing."""
+        if (url := self.shared.headroom.prometheus_url) is None:
+            return
+        try:
+            names = await firing(url, self.name, CAPACITY_ALERTS)
+        except QueryFailed as problem:
+            log.warning("prometheus.url: whether alerts fire is not known: %s", problem)
+            return
+        if names:
+            raise Refused("alert_firing", f"an alert fires: {', '.join(names)}")
 
     def check_pause(self, request: StartRequest) -> None:
         """Check that `min_gap` and the target's Retry-After have passed. Raises Refused."""
@@ -216,8 +251,19 @@ class TargetSweeps(TargetObserver):
             self.series.refused(refusal.reason)
 
     def probe_needs(self) -> dict[str, BudgetDemand]:
-        """Share of each daily budget that the scheduled probes need."""
-        return probe_needs(self.target, self.recent)
+        """What the scheduled probes need of each daily budget: by their workloads, more if the server counts more tokens."""
+        target = self.target
+        needs = {kind: need for kind, need in needs_of(target.spec).items() if kind in target.budgets}
+        counted = [(probe, usage) for probe in self.recent if (usage := probe.timeline.usage) is not None]
+        requested = [
+            target.amounts(probe.requested_prompt_tokens, probe.requested_output_tokens) for probe, _ in counted
+        ]
+        used = [target.amounts(usage.prompt_tokens or 0, usage.completion_tokens or 0) for _, usage in counted]
+        for kind in needs:
+            before, after = (sum(amounts[kind] for amounts in rows) for rows in (requested, used))
+            if 0 < before < after:
+                needs[kind] = needs[kind].scaled(after / before)
+        return needs
 
     # --- current and earlier sweeps
 
