@@ -112,8 +112,9 @@ class SweepRunner:
         needs: Mapping[str, BudgetDemand] = MappingProxyType({}),
         on_retry_after: Callable[[float], None] = lambda _: None,
     ) -> None:
-        # With a cap and a state of its own; it spends the target's budgets.
+        # With a cap, a state and a turn of checks of its own; it spends the target's budgets.
         self._target = session.target.beside()
+        self._target.check_turn = asyncio.Lock()
         self._target.spec = session.target.spec.model_copy(update={"max_in_flight": sweep.max_in_flight})
         self._target.protected_demand = needs
         self._session, self._clock, self._rng = session, session.clock, session.rng
