@@ -168,11 +168,6 @@ def test_a_key_without_a_value_is_absent() -> None:
     assert loaded("defaults: {rate: 3/s}\ntargets: [{url: http://h, rate: , stream: }]")[0].rate == 3.0
 
 
-KNOWN_TARGET = (
-    "known: allow_link_local, api, arrivals, auth, budget, connect_lead, context, decode_bound, engine, gpus, headers, labels, "
-    "max_in_flight, max_send_lag, metrics, model, name, probes, proxy_url, rate, starting_timeout, stream, sweep, timeouts, tls, url, "
-    "warmup"
-)
 TTFT = "slos: {a: {signal: ttft, threshold: 500ms, objective: 99%}}\n"
 BAD = [
     (
@@ -195,10 +190,6 @@ BAD = [
     (
         TTFT + "targets: [{url: http://h, sweep: {mode: grid, rates: [2/s, 1/s]}}]",
         "targets[0].sweep.rates: must rise, each of them once",
-    ),
-    (
-        TTFT + "targets: [{url: http://h, sweep: {mode: grid, step: 0s}}]",
-        "targets[0].sweep.step: must be more than 0, is '0s'",
     ),
     (
         TTFT + "targets: [{url: http://h, sweep: {workers: 0}}]",
@@ -241,9 +232,7 @@ BAD = [
         "targets: [{url: http://h, metrics: {url: h/metrics}}]",
         "targets[0].metrics.url: 'h/metrics' is not an http or https URL; write auto, none, or http://host:port/metrics",
     ),
-    ("", "not a mapping; the least that works is `targets: [{url: http://localhost:8000}]`"),
     ("targets: [{url: http://a]", "c:1:25: did not find expected ',' or '}'; mend the YAML there"),
-    ("targets: 5", "targets: needed: a list of targets, such as [{url: http://localhost:8000}]"),
     (
         "loki: {}\n" + ONE_LINE,
         'loki: unknown key "loki"; known: defaults, discovery, drift, grafana, prometheus, slos, storage, targets, workloads',
@@ -260,10 +249,6 @@ BAD = [
         "slos: {a: {signal: success, objective: 99%, window: 1d}}\n" + ONE_LINE,
         "slos.a.window: is too short for its burn-rate windows, which are 5m/1h to 6h/3d of 30d and shrink with it to less than "
         "a scrape or two; use at least 6d",
-    ),
-    (
-        "slos: {a: {signal: success, objective: 99%}}\ntargets: [{url: http://h, probes: [{slos: []}]}]",
-        "slos.a: no probe uses it; list it in the `slos` of one, or remove it",
     ),
     (
         "slos: {a: {signal: quality, objective: 99%}}\n" + ONE_LINE,
@@ -311,8 +296,6 @@ BAD = [
         "workloads.g.prompt_tokens: comes with `golden`; remove it here, or that",
     ),
     ("targets: [5]", "targets[0]: 5 is not a mapping of keys; write it as key: value"),
-    ("targets: [{name: x}]", "targets[0].url: needed, but not given"),
-    ("targets: [{url: http://h, ulr: 1}]", f'targets[0].ulr: unknown key "ulr"; did you mean "url"? {KNOWN_TARGET}'),
     ("targets: [{url: ftp://h}]", "targets[0].url: 'ftp://h' is not an http or https URL; write http://host:port"),
     (
         "targets: [{url: 'http://u:p@h'}]",
@@ -323,20 +306,12 @@ BAD = [
         "targets[0].url: has a query or fragment; give the base address only",
     ),
     (
-        "targets: [{url: http://h, rate: 5}]",
-        "targets[0].rate: 5 is not a rate; write a positive number per time, such as 0.2/s, 12/min or 1/h",
-    ),
-    (
         "targets: [{url: http://h, rate: -1/s}]",
         "targets[0].rate: '-1/s' is not a rate; write a positive number per time, such as 0.2/s, 12/min or 1/h",
     ),
     (
         "targets: [{url: http://h, rate: 0/s}]",
         "targets[0].rate: '0/s' is no rate; it must be above 0 (leave the probe out to send none)",
-    ),
-    (
-        "targets: [{url: http://h, connect_lead: 1}]",
-        "targets[0].connect_lead: 1 is not a duration; write a number and a unit, such as 500ms, 10s, 2m, 6h or 30d",
     ),
     (
         "targets: [{url: http://h, max_in_flight: 0}]",
@@ -396,10 +371,6 @@ BAD = [
         "targets[0].budget.cost_per_day: $1.00 a day, but the schedule needs about $3.06; lower the rate or raise the budget",
     ),
     (
-        "slos: {a: {signal: ttft, objective: 99%}}\n" + ONE_LINE,
-        "slos.a.threshold: needed for signal `ttft`: a duration above 0, such as 500ms",
-    ),
-    (
         "slos: {a: {signal: success, threshold: 1s, objective: 99%}}\n" + ONE_LINE,
         "slos.a.threshold: `success` has no threshold; remove it",
     ),
@@ -418,10 +389,6 @@ BAD = [
     (
         "slos: {a: {signal: latency, objective: 99%}}\n" + ONE_LINE,
         "slos.a.signal: 'latency' is not one of 'ttft', 'ttft_answer', 'tpot', 'itl', 'e2e', 'success' or 'quality'",
-    ),
-    (
-        "workloads: {w: {output_tokens: 5}}\n" + ONE_LINE,
-        "workloads.w.prompt_tokens: needed: a number of tokens or a distribution",
     ),
     (
         "workloads: {w: {output_tokens: 5, prompt_tokens: {normal: {}}}}\n" + ONE_LINE,

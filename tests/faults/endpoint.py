@@ -7,6 +7,7 @@ import socket
 import ssl
 import struct
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -171,13 +172,20 @@ def hostile_page(models: int) -> bytes:
 
 
 class Endpoint:
-    """Serves while its `with` block lasts. act: what it does to a probe. metrics: the body of its own page, None: it has none."""
+    """Serves while its `with` block lasts.
+
+    Args:
+        act: what it does to a probe.
+        metrics: the body of its own page, None: it has none.
+        longest_pause_s: for which its thread got no processor time, on a busy machine.
+    """
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0, tls: ssl.SSLContext | None = None) -> None:
         self.act: Act = well
         self.metrics: bytes | None = None
         self.requests = Counter[int]()  # requests by the tokens they asked for
         self.misbehaving = 0  # connections
+        self.longest_pause_s = 0.0
         self._host, self._tls, self.port = host, tls, port
         self._first_tls = tls
         if tls is not None:
@@ -189,6 +197,7 @@ class Endpoint:
 
     def __enter__(self) -> Self:
         self._thread.start()
+        self._loop.call_soon_threadsafe(self._beat, time.monotonic())
         self.up()
         return self
 
@@ -197,6 +206,11 @@ class Endpoint:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(HANG_S)
         self._loop.close()
+
+    def _beat(self, due_s: float) -> None:
+        now_s = time.monotonic()
+        self.longest_pause_s = max(self.longest_pause_s, now_s - due_s)
+        self._loop.call_later(0.05, self._beat, now_s + 0.05)
 
     def up(self) -> None:
         """Listen, at the same port as before."""

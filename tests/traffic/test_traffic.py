@@ -1,26 +1,25 @@
 """What people send today, and what is said of it: `prober once` and the commands that judge, against a server that knows the truth."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from _pytest.mark import ParameterSet
 
-from tests.traffic import cases, more_cases
 from tests.traffic.answers import Answer, Exchange
+from tests.traffic.cases import BUDGETS, RUNS
 from tests.traffic.play import once, run, spend
-from tests.traffic.verdicts import BudgetCase, ProbeCase, RunCase, Verdict
-
-CASES = [*cases.CASES, *more_cases.CASES]
-
+from tests.traffic.probe_cases import CASES
+from tests.traffic.verdicts import ProbeCase, RunCase, Verdict
 
 TOLERANCE = 0.1  # of the mean pause between two pieces, as the server measured it
 RESERVED = 200  # tokens of at most two probes under way
 
 
-def named(kind: type) -> list[ParameterSet]:
-    return [pytest.param(case, id=case.name) for case in CASES if type(case) is kind]
+def named(cases: Sequence[ProbeCase | RunCase]) -> list[ParameterSet]:
+    return [pytest.param(case, id=case.name) for case in cases]
 
 
 def is_near(value: float | None, truth: float | None, pause_s: float) -> bool:
@@ -67,7 +66,7 @@ def faults_of(verdict: Verdict, result: dict[str, Any], words: str, truth: Excha
     return faults
 
 
-@pytest.mark.parametrize("case", named(ProbeCase))
+@pytest.mark.parametrize("case", named(CASES))
 def test_one_answer_is_told_as_it_was(case: ProbeCase, tmp_path: Path) -> None:
     """Outcome, times, counts and words of a probe are those of the server, whatever is hidden, forced or refused."""
     result, words, truth = once(case, tmp_path)
@@ -78,7 +77,7 @@ def test_one_answer_is_told_as_it_was(case: ProbeCase, tmp_path: Path) -> None:
     assert not faults, "\n".join(faults)
 
 
-@pytest.mark.parametrize("case", named(RunCase))
+@pytest.mark.parametrize("case", named(RUNS))
 def test_many_requests_are_judged_as_they_were(case: RunCase, tmp_path: Path) -> None:
     """A command judges what was answered, says what was refused, and sends turns in their order."""
     done, after, exchanges = run(case, tmp_path)
@@ -100,10 +99,9 @@ def test_many_requests_are_judged_as_they_were(case: RunCase, tmp_path: Path) ->
 @pytest.mark.virtual_time
 async def test_a_budget_is_charged_with_what_was_answered(tmp_path: Path, garbage_collector: None) -> None:
     """An answer without usage and content costs nothing; any other costs its usage, or what was asked for."""
-    cases = [case for case in CASES if isinstance(case, BudgetCase)]
-    spent = await spend(cases, tmp_path)
+    spent = await spend(BUDGETS, tmp_path)
     faults = []
-    for case in cases:
+    for case in BUDGETS:
         tokens, exchanges = spent[case.name]
         lowest, highest = case.spent(exchanges)
         if not lowest <= tokens <= highest + RESERVED:

@@ -101,8 +101,6 @@ class BudgetCase:
     output_tokens: int = 64
 
 
-Case = ProbeCase | RunCase | BudgetCase
-
 # --- words of the tables
 
 REASON = "reason|thinking"

@@ -540,7 +540,7 @@ async def test_all_is_below_the_prefix() -> None:
 
 async def test_the_page_filters_and_finds() -> None:
     """By every word, in name, model, engine and state; a target that there is not is a 404 with those that there are."""
-    async with requesting("name: alpha, url: '{url}'", "name: beta, url: '{url}', rate: 1/h") as site:
+    async with requesting("name: alpha, url: '{url}', rate: 1/h", "name: beta, url: '{url}', rate: 1/h") as site:
         await until(lambda: site.seen.probes("alpha") >= 1 and site.seen.probes("beta") >= 1)
         both = (await site.ask("GET", "/")).text
         assert both.count('<li class="card') == 2
@@ -559,7 +559,7 @@ async def test_labels_are_shown_and_found() -> None:
     """Of its target only, as `name:value`, on the page and in the API; one without a value is none."""
     labels = 'labels: {{team: "R&D <b>search", env: prod, tier: ""}}'
     async with requesting(
-        "name: alpha, url: '{url}', " + labels, "name: beta, url: '{url}', labels: {{env: dev}}"
+        "name: alpha, url: '{url}', rate: 1/h, " + labels, "name: beta, url: '{url}', rate: 1/h, labels: {{env: dev}}"
     ) as site:
         answer = await site.ask("GET", "/api/v1/targets")
         jsonschema.validate(json.loads(answer.text), schema_of("/api/v1/targets", "GET", 200))

@@ -13,8 +13,8 @@ from typing import Any
 from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
 
-from tests.traffic import cases, more_cases
 from tests.traffic.answers import Answer, Piece
+from tests.traffic.probe_cases import CASES
 from tests.traffic.server import Play, Server
 from tests.traffic.verdicts import ProbeCase, always
 from tests.traffic.wire import MODEL
@@ -140,11 +140,7 @@ async def read_by_client(case: ProbeCase, url: str) -> Read:
 
 
 async def main() -> int:
-    answered = [
-        (case, case.reply)
-        for case in (*cases.CASES, *more_cases.CASES)
-        if isinstance(case, ProbeCase) and isinstance(case.reply, Answer)
-    ]
+    answered = [(case, case.reply) for case in CASES if isinstance(case.reply, Answer)]
     plays = {f"case{number}": Play(always(reply), pause_s=0.0) for number, (_, reply) in enumerate(answered)}
     faults = []
     async with Server(plays) as server:
