@@ -49,6 +49,7 @@ from prober.net.endpoint import BadEndpoint
 from prober.probing.session import Session
 from prober.probing.workers import WorkersUnavailable, open_workers
 from prober.results import cost
+from prober.results.capacity import binding
 from prober.results.context import sentences as context_sentences
 from prober.results.result import CONTENT_AT_ONCE, Delivered, Result
 from prober.results.stage_parts import pooled, quantile_text
@@ -180,7 +181,7 @@ def sweep(
                     echo(text)
                 else:
                     _draw(result)
-    bindings = [finished.binding for finished, _ in ended]
+    bindings = [binding(result.capacities) for _, result in ended]
     knees = [least.estimate for least in bindings if least is not None and least.estimate is not None]
     if len(knees) > 1 and not as_json:
         mean, runs = fmean(knees), f"{len(knees)} of {len(ended)} runs"

@@ -4,7 +4,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -14,12 +14,11 @@ from prober.config.load import load
 from prober.config.target import Timeouts
 from prober.daemon.registry import registry
 from prober.exposition.families import Registry
-from prober.features.capacity import start_checks, sweep_runner
+from prober.features.capacity import sweep_runner, target_sweeps
 from prober.features.capacity.actions import Refused
 from prober.features.capacity.cron import MAX_LATENESS_S
 from prober.features.capacity.headroom import Headroom
 from prober.features.capacity.monitor import Sweeps
-from prober.features.capacity.target_sweeps import TargetSweeps
 from prober.features.engines.page_reader import PageReader
 from prober.features.replicas.leadership import KubernetesLeadership, KubernetesLease
 from prober.features.replicas.lease_machine import Timing
@@ -140,9 +139,8 @@ class Replica:
 
     def rings(self, due_s: float) -> None:
         """As its schedule does."""
-        sweeps = self.observed.find(TargetSweeps)
-        assert sweeps is not None
-        sweeps.schedule_due(due_s)
+        with suppress(Refused):
+            self.sweeps.start("t", "schedule", due_s)
 
 
 @asynccontextmanager
@@ -277,7 +275,7 @@ async def test_a_lease_that_came_back_meanwhile_begins_nothing_twice(monkeypatch
         await answer.wait()
         return []
 
-    monkeypatch.setattr(start_checks, "firing", slow)
+    monkeypatch.setattr(target_sweeps, "firing", slow)
     seat, due = Seat(), time.time()
     async with engine() as there, replica(there.url, seat) as here:
         here.headroom.prometheus_url = "http://127.0.0.1:1"

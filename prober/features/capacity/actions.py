@@ -5,7 +5,7 @@ from typing import Literal
 
 from prober.features.capacity.stop_conditions import VOID, EngineCondition
 from prober.features.capacity.sweep_record import Phase, Record, Stage
-from prober.results.capacity import Capacity, Verdict, binding
+from prober.results.capacity import Capacity, Verdict
 from prober.results.refused_requests import RefusedRequests
 
 Trigger = Literal["schedule", "request", "change"]
@@ -123,11 +123,6 @@ class Finished:
     sending_ended: Reason | None = None
     others: OtherLoad | None = None
     refused: RefusedRequests = RefusedRequests()
-
-    @property
-    def binding(self) -> Capacity | None:
-        """The SLO with the lowest capacity."""
-        return binding(self.capacities)
 
     @property
     def verdict(self) -> Verdict | Literal["void", "not_judged", "no_estimate"]:

@@ -171,7 +171,7 @@ def _by_model(
     Where the background alone overloads the model, the knee is for the mix of loads at the lowest rate.
     """
     model = CapacityModel(fitted.service, fitted.front_s, _lengths(record), fitted.background, effort)
-    highest_per_s = _highest_per_s(record)
+    highest_per_s = max((stage.total_per_s for stage in record.stages), default=1.0)
     tail = fitted.tail if slo.signal == "ttft" else None
     slo, exact = _calibrated(slo, tail.log_factor if tail else 0.0), slo
     knee = model.knee(slo, highest_per_s, rng)
@@ -375,11 +375,6 @@ def _below(slo: Slo, levels: Sequence[RateEvents], samples: int) -> Capacity | N
         if evidence(observations, float(slo.error_budget_ratio)) == "fails":
             return Capacity(slo.name, "below", upper=level.rate_per_s, samples=samples)
     return None
-
-
-def _highest_per_s(record: Record) -> float:
-    """Highest total rate that was tried."""
-    return max((stage.total_per_s for stage in record.stages), default=1.0)
 
 
 def _lengths(record: Record) -> list[RequestLengths]:

@@ -372,7 +372,12 @@ def ttft_error(items: Observations, replayed: Sequence[Array]) -> float:
 def _tail(record: Record, replayed: Sequence[Array]) -> Tail | None:
     """The tail beside that of replayed TTFTs; None without an objective for TTFT. One draw of a background says little of a tail."""
     threshold_s = min((slo.threshold_s for slo in record.slos if slo.signal == "ttft" and slo.threshold_s), default=inf)
-    places = [place for place, request in enumerate(record.requests) if _is_judged(record, request)]
+    unjudged = {stage.number for stage in record.stages if stage.phase in UNJUDGED}
+    places = [
+        place
+        for place, request in enumerate(record.requests)
+        if request.valid and not request.failed and request.stage not in unjudged
+    ]
     if threshold_s == inf or not places:
         return None
     ratios = [of[places] / threshold_s for of in replayed]
@@ -382,8 +387,3 @@ def _tail(record: Record, replayed: Sequence[Array]) -> Tail | None:
         np.array([request.first_s is None for request in requests]),
         [np.where(np.isnan(of), inf, of) for of in ratios],
     )
-
-
-def _is_judged(record: Record, request: RequestRecord) -> bool:
-    is_in_rest = bool(record.stages) and record.stages[request.stage].phase in UNJUDGED
-    return request.valid and not request.failed and not is_in_rest

@@ -295,20 +295,17 @@ class TargetDemand(TargetObserver):
         self.headroom = self.addable = Bounds()
         own = combined(self._of_shape(lambda capacity: capacity.own))
         if own is not None and load is not None and (capacity := self._capacity(*load[1:])) is not None:
-            free = {bound: _free(load.requests_per_s, getattr(capacity, bound)) for bound in BOUNDS}
-            self.headroom = Bounds(**free)
-            self.addable = Bounds(**{bound: _times(free[bound], getattr(own, bound)) for bound in BOUNDS})
+            free, addable = dict[str, float](), dict[str, float]()
+            for bound in BOUNDS:
+                per_s, own_per_s = getattr(capacity, bound), getattr(own, bound)
+                if per_s is not None:
+                    free[bound] = headroom(load.requests_per_s, per_s)
+                if per_s is not None and own_per_s is not None:
+                    addable[bound] = max(0.0, free[bound]) * own_per_s
+            self.headroom, self.addable = Bounds(**free), Bounds(**addable)
         elif own is not None and demand.requests_per_s == 0:
             self.headroom = Bounds(*(None if getattr(own, bound) is None else 1.0 for bound in BOUNDS))
             self.addable = Bounds(own.lower, own.estimate, own.upper)
         for bound in BOUNDS:
             self._registry.show(series.HEADROOM, getattr(self.headroom, bound), self.name, bound)
             self._registry.show(series.ADDABLE, getattr(self.addable, bound), self.name, bound)
-
-
-def _free(demand_per_s: float, capacity_per_s: float | None) -> float | None:
-    return None if capacity_per_s is None else headroom(demand_per_s, capacity_per_s)
-
-
-def _times(free: float | None, capacity_per_s: float | None) -> float | None:
-    return None if free is None or capacity_per_s is None else max(0.0, free) * capacity_per_s

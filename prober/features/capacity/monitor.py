@@ -8,7 +8,7 @@ from functools import partial
 
 from prober.exposition.families import Registry
 from prober.features.capacity.actions import Refused, StartRequest, Trigger
-from prober.features.capacity.cron import Cron
+from prober.features.capacity.cron import MAX_LATENESS_S, Cron
 from prober.features.capacity.headroom import Headroom, TargetDemand
 from prober.features.capacity.sweep_job import SweepJob
 from prober.features.capacity.sweep_pauses import SweepPauses
@@ -59,7 +59,7 @@ class Sweeps:
         self._targets: dict[str, TargetSweeps] = {}
         self._running: TargetSweeps | None = None
         self._is_closing = False
-        self._waiting: dict[TargetSweeps, StartRequest] = {}
+        self._waiting: dict[TargetSweeps, StartRequest] = {}  # for the end of another sweep, or for the lease
         self._tasks: set[asyncio.Task[None]] = set()
         self._to_recall: asyncio.Queue[TargetSweeps] = asyncio.Queue()
         if self.archive is not None:
@@ -112,9 +112,16 @@ class Sweeps:
         """Start a sweep, and return its id. Raises Refused, which is counted."""
         try:
             target.check_lease(request)
-            self._check_running(target, request)
+            if self._running is not None:
+                text = f"a sweep of {self._running.name!r} is under way; one at a time"
+                if request.trigger != "request" and target is not self._running:
+                    self._waiting[target] = request
+                    text = f"a sweep of {self._running.name!r} is under way; this one waits for its end"
+                raise Refused("running", text)
             target.check_start(request)
         except Refused as refusal:
+            if request.due_unix_s and self.leadership.held() is None:
+                self._waiting[target] = request
             target.refused(request, refusal)
             raise
         assert target.series is not None
@@ -146,16 +153,6 @@ class Sweeps:
             await asyncio.wait(self._tasks)
         await self.pauses.close()
 
-    def _check_running(self, target: TargetSweeps, request: StartRequest) -> None:
-        """Raises Refused if a sweep is under way; a scheduled one then waits for its end, unless it is of the same target."""
-        if self._running is None:
-            return
-        text = f"a sweep of {self._running.name!r} is under way; one at a time"
-        if request.trigger != "request" and target is not self._running:
-            self._waiting[target] = request
-            text = f"a sweep of {self._running.name!r} is under way; this one waits for its end"
-        raise Refused("running", text)
-
     async def _run(self, job: SweepJob) -> None:
         try:
             await job.run()
@@ -165,10 +162,10 @@ class Sweeps:
 
     def _begin_next(self) -> None:
         """Begin the first sweep that waits and may begin."""
-        while self._waiting and self._running is None and not self._is_closing:
-            target = next(iter(self._waiting))
-            with suppress(Refused):
-                self.start_target(target, self._waiting.pop(target))
+        for target in list(self._waiting):
+            if self._running is None and not self._is_closing:
+                with suppress(Refused):
+                    self.start_target(target, self._waiting.pop(target))
 
     def _lease_lost(self) -> None:
         """End the sweep under way at once, before another replica may start one."""
@@ -176,9 +173,11 @@ class Sweeps:
             self._running.runner.stop(LEASE_LOST, "lease_lost")
 
     def _lease_won(self) -> None:
-        """Start the sweeps that came due while no replica had the lease."""
-        for target in list(self._targets.values()):
-            target.start_deferred()
+        """Start the sweeps that came due while no replica had the lease, unless that is too long ago."""
+        for target, request in list(self._waiting.items()):
+            if request.due_unix_s and self.clock.unix_s() - request.due_unix_s > MAX_LATENESS_S:
+                del self._waiting[target]
+        self._begin_next()
 
     # --- results
 

@@ -36,20 +36,21 @@ Reading = tuple[float, EngineSignals]
 class RequestLog:
     """Log of a running sweep.
 
+    before: readings of the minutes before the sweep
+    demand_per_s: background load before the sweep, as counted by another source
     requests: of the sweep itself, by id, in the order of their due times
     open: those of them that are in flight
-    readings: (seconds, engine signals) in the order of time; before: of the minutes before the sweep
-    demand_per_s: background load before the sweep, as counted by another source
+    readings: (seconds, engine signals) in the order of time
     prompt_tokens, output_tokens: totals as requested
     """
 
     slos: tuple[Slo, ...]
+    before: Sequence[Reading] = ()
+    demand_per_s: float | None = None
     requests: dict[str, RequestRecord] = field(default_factory=dict)
     open: dict[str, RequestRecord] = field(default_factory=dict)
     readings: list[Reading] = field(default_factory=list)
-    before: Sequence[Reading] = ()
     stages: list[Stage] = field(default_factory=list)
-    demand_per_s: float | None = None
     prompt_tokens: int = 0
     output_tokens: int = 0
 

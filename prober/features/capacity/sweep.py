@@ -17,13 +17,13 @@ and the end, and keeps the record.
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import replace
 
 from prober.config.sweep import WARM_UP, SweepSpec
 from prober.config.target import BudgetSpec
 from prober.features.capacity.actions import UNREACHED, Action, Estimate, Finished, LimitReason, Reason, Run
-from prober.features.capacity.request_log import RequestLog
+from prober.features.capacity.request_log import Reading, RequestLog
 from prober.features.capacity.stop_conditions import (
     FAILED_RATIO,
     LATE_RATIO,
@@ -90,6 +90,8 @@ class Sweep:
     lengths: (prompt, output) tokens of some thousand draws of the workload: the knee rests on the longest, which a short sweep
         seldom sends; empty: those that were sent
     budget: of the target, which has the prices for a limit in dollars
+    demand_per_s: background load before the sweep by another source, for pages that do not count requests; None: unknown
+    before: readings of the page in the minutes before the sweep: evidence for the estimate, never a reason to end
     """
 
     def __init__(
@@ -99,6 +101,8 @@ class Sweep:
         warm_up: WarmUpLength = WARM_UP,
         lengths: tuple[tuple[int, int], ...] = (),
         budget: BudgetSpec | None = None,
+        demand_per_s: float | None = None,
+        before: Sequence[Reading] = (),
     ) -> None:
         self._spec, self._warm_up, self._lengths, self._budget = spec, warm_up, lengths, budget
         thresholds = [slo.threshold_s for slo in spec.slos if slo.signal in ("ttft", "ttft_answer") and slo.threshold_s]
@@ -106,7 +110,7 @@ class Sweep:
         self._is_judged_by_first_token = all(slo.signal == "ttft" for slo in spec.slos)
         self._stop_conditions = StopConditions(spec.guard, self._ttft_s)
         self._began_s = at_s
-        self._log = RequestLog(spec.slos)
+        self._log = RequestLog(spec.slos, before, demand_per_s)
         self._breached: dict[int, int] = {}  # requests by stage
         self._ended: list[tuple[int, ProbeResult]] = []  # with their stage
         self._judged_requests = JUDGED_REQUESTS_GRID if spec.mode == "grid" else JUDGED_REQUESTS
@@ -209,14 +213,6 @@ class Sweep:
         if others is None or others.least_per_s > 0:
             self._end_sending(condition, at_s, "the engine's page says so")
 
-    def before(self, readings: Iterable[tuple[float, EngineSignals]]) -> None:
-        """Add readings of the minutes before the sweep: evidence for the estimate, never a reason to end."""
-        self._log.before = tuple(readings)
-
-    def demand(self, per_s: float) -> None:
-        """Set the background load before the sweep from another source; used where the page does not count requests."""
-        self._log.demand_per_s = per_s
-
     def stop(self, why: str, at_s: float, reason: Reason = "guard") -> None:
         """End the sweep for a reason from outside: an alert, a burn rate, a person; `lease_lost`, or `retry_after`."""
         self._end_sending(reason, at_s, why)
@@ -301,7 +297,7 @@ class Sweep:
         return refused_requests(ended or [result for _, result in self._ended])
 
     def _judge(self, request: RequestRecord, at_s: float, *, is_final: bool) -> None:
-        """Count a breach by what is known of a request so far; end the sending for harm, or for enough breaches."""
+        """Count a breach by what is known of a request so far. End the sending for harm or enough breaches, or the ramp for a climb."""
         stage = self._log.stages[request.stage]
         if stage.phase in UNJUDGED or not request.valid:
             return
@@ -316,11 +312,8 @@ class Sweep:
         ttft_s = request.waited_s(at_s)
         if self._ttft_s and not request.failed and ttft_s > TTFT_FACTOR * self._ttft_s:
             self._end_sending("slow", at_s, f"a TTFT of {ttft_s:.3g} s or more")
-        if is_current:
-            self._check_breaches(stage, at_s)
-
-    def _check_breaches(self, stage: Stage, at_s: float) -> None:
-        """End the sending after enough breaches, or the ramp where a climb follows."""
+        if not is_current:
+            return
         latest = self._log.latest_breaches(stage.phase, self._judged_requests)
         breached = self._breached.get(stage.number, 0)
         if 2 * sum(latest) >= self._judged_requests:
@@ -355,29 +348,47 @@ class Sweep:
 
     def _end_stage(self, run: Run, at_s: float) -> None:
         """Begin the next stage, or end the sending, if this one has lasted long enough."""
-        spec, stage = self._spec, self._log.stages[run.stage]
+        spec, log, warm_up, stage = self._spec, self._log, self._warm_up, self._log.stages[run.stage]
         lasted_s = at_s - stage.began_s
-        self._log.stages[run.stage] = replace(stage, ended_s=at_s)
+        log.stages[run.stage] = replace(stage, ended_s=at_s)
         if run.phase == "warm_up":
-            self._end_warm_up(lasted_s, at_s)
+            answered = sum(request.is_answered for request in log.requests.values())
+            waiting = sum(request.first_s is None for request in log.open.values())
+            is_over = warm_up.seconds is not None and lasted_s >= warm_up.seconds
+            is_warm = warm_up.requests is not None and answered >= warm_up.requests and waiting <= QUIET_REQUESTS
+            if is_over and not answered:
+                self._end_sending("smoke_failed", at_s, f"no answer within {lasted_s:.0f} s")
+            elif is_over or is_warm:
+                self._advance(run, at_s)
         elif (is_near := self._is_near_threshold(at_s)) and self._has_answers():
             self._end_sending("near_threshold", at_s, f"{GENTLE_SHARE:.0%} of a threshold")
-        elif self._log.falls_behind(stage, at_s):
+        elif log.falls_behind(stage, at_s):
             self._end_sending("saturated", at_s, "completions fall behind arrivals")
-        elif run.phase in ("rest", "climb"):
-            self._climb(run, lasted_s, at_s)
-        elif not is_near and (lasted_s >= spec.stage_s or self._may_end_early(stage, lasted_s, spec.stage_s)):
-            self._advance(at_s)
+        elif (
+            run.phase == "rest"
+        ):  # after a ramp that no model explains: a climb from below its end, once the target is quiet
+            if lasted_s >= MIN_REST_S and (lasted_s >= MAX_REST_S or len(log.open) <= QUIET_REQUESTS):
+                self._action = self._begin("climb", self._climb_from_per_s or spec.min_rate, at_s)
+        elif not is_near:
+            length_s = CLIMB_STAGE_S if run.phase == "climb" else spec.stage_s
+            # Half a stage of a ramp or climb is enough where all is clear.
+            may_be_short = run.phase != "grid" and lasted_s >= length_s / 2 and stage.sent >= JUDGED_REQUESTS
+            max_share = max(self._threshold_shares, default=1.0)
+            if lasted_s >= length_s or (may_be_short and log.is_clear(stage, max_share)):
+                self._advance(run, at_s)
 
-    def _end_warm_up(self, lasted_s: float, at_s: float) -> None:
-        warm_up, log = self._warm_up, self._log
-        answered = sum(request.is_answered for request in log.requests.values())
-        waiting = sum(request.first_s is None for request in log.open.values())
-        is_over = warm_up.seconds is not None and lasted_s >= warm_up.seconds
-        if is_over and not answered:
-            self._end_sending("smoke_failed", at_s, f"no answer within {lasted_s:.0f} s")
-        elif is_over or (warm_up.requests is not None and answered >= warm_up.requests and waiting <= QUIET_REQUESTS):
-            self._advance(at_s)
+    def _advance(self, run: Run, at_s: float) -> None:
+        """Begin the next stage. An adaptive sweep stays at the highest rate while more events may still show an SLO there."""
+        spec, phase, rate_per_s = self._spec, run.phase, None
+        if phase != "climb":
+            phase = "grid" if spec.mode == "grid" else "ramp"
+            rate_per_s = spec.rate(sum(stage.phase in ("ramp", "grid") for stage in self._log.stages))
+        elif run.rate_per_s < spec.max_rate:
+            rate_per_s = min(run.rate_per_s * CLIMB_FACTOR, spec.max_rate)
+        if rate_per_s is not None:
+            self._action = self._begin(phase, rate_per_s, at_s)
+        elif spec.mode != "adaptive" or not self._log.needs_more_events():
+            self._end_sending("highest_rate", at_s, f"{self._log.stages[-1].rate_per_s:g}/s")
 
     def _may_climb(self) -> bool:
         """True if an adaptive sweep has only ramped so far."""
@@ -388,37 +399,6 @@ class Sweep:
         """Rest before a climb."""
         self._climb_from_per_s = max(self._spec.min_rate, climb_from_per_s)
         self._action = self._begin("rest", self._spec.min_rate, at_s)
-
-    def _climb(self, run: Run, lasted_s: float, at_s: float) -> None:
-        """Climb after the ramp, where no model explains it: from below the ramp's end, once the target is quiet."""
-        spec = self._spec
-        if run.phase == "rest":
-            if lasted_s >= MIN_REST_S and (lasted_s >= MAX_REST_S or len(self._log.open) <= QUIET_REQUESTS):
-                self._action = self._begin("climb", self._climb_from_per_s or spec.min_rate, at_s)
-        elif lasted_s >= CLIMB_STAGE_S or self._may_end_early(self._log.stages[run.stage], lasted_s, CLIMB_STAGE_S):
-            if run.rate_per_s < spec.max_rate:
-                self._action = self._begin("climb", min(run.rate_per_s * CLIMB_FACTOR, spec.max_rate), at_s)
-            else:
-                self._end_at_max_rate(at_s)
-
-    def _advance(self, at_s: float) -> None:
-        """Begin the next stage of the plan."""
-        rate_per_s = self._spec.rate(sum(stage.phase in ("ramp", "grid") for stage in self._log.stages))
-        if rate_per_s is None:
-            self._end_at_max_rate(at_s)
-        else:
-            self._action = self._begin("grid" if self._spec.mode == "grid" else "ramp", rate_per_s, at_s)
-
-    def _end_at_max_rate(self, at_s: float) -> None:
-        """End the sending, unless an adaptive sweep may still show an SLO by more events at the highest rate."""
-        if self._spec.mode != "adaptive" or not self._log.needs_more_events():
-            self._end_sending("highest_rate", at_s, f"{self._log.stages[-1].rate_per_s:g}/s")
-
-    def _may_end_early(self, stage: Stage, lasted_s: float, length_s: float) -> bool:
-        """True if half a stage of a ramp or climb is enough."""
-        if stage.phase == "grid" or lasted_s < length_s / 2 or stage.sent < JUDGED_REQUESTS:
-            return False
-        return self._log.is_clear(stage, max(self._threshold_shares, default=1.0))
 
     def _is_near_threshold(self, at_s: float) -> bool:
         """Gentle: whether two of the last dozen judged requests, or of those that wait, reach the plan's share of a threshold."""

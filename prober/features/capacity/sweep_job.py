@@ -6,7 +6,6 @@ import logging
 from prober.config.sweep import SweepSpec
 from prober.features.capacity.actions import Action, Refused, Run, StartRequest
 from prober.features.capacity.engine_fit import Prior
-from prober.features.capacity.start_checks import check_alerts, check_state
 from prober.features.capacity.stop_conditions import burns
 from prober.features.capacity.sweep_result import has_capacity, result_of
 from prober.features.capacity.sweep_runner import SweepRun, SweepRunner, Unmeasurable
@@ -55,7 +54,7 @@ class SweepJob:
         target, shared, request = self._target, self._shared, self._request
         key, leadership = target.target.spec.key, shared.leadership
         target.check_pause(request)
-        await check_alerts(shared.headroom.prometheus_url, target.name)
+        await target.check_alerts()
         with Lock(target.target.spec.url, f"prober run, a sweep of {target.name}"):
             target.check_lease(request)  # another replica may have taken the lease meanwhile
             fence = await leadership.claim(claimed_as(key), request.due_unix_s or shared.clock.unix_s())
@@ -65,7 +64,7 @@ class SweepJob:
             async with open_workers(target.spec.workers if target.spec is not None else 1) as workers:
                 if self._series.is_closed or target.spec is None:
                     raise Refused("not_configured", "the target was removed")
-                check_state(target.target)  # it may have been paused meanwhile, or its pod may be ending
+                target.check_state()  # it may have been paused meanwhile, or its pod may be ending
                 await self._sweep(target.spec, fence, workers)
 
     async def _sweep(self, sweep: SweepSpec, fence: int, workers: Workers) -> None:
@@ -90,6 +89,7 @@ class SweepJob:
         runner = target.runner = SweepRunner(
             *(session, sweep, shared.open_page, on_action),
             prior=prior,
+            before=target.demand.readings,
             demand=target.demand.queried,
             is_allowed=lambda: shared.leadership.held() == fence,
             needs=target.probe_needs(),
@@ -99,7 +99,6 @@ class SweepJob:
         highest_per_s = sweep.rates[-1] if sweep.rates else sweep.max_rate
         text = "target=%s sweep %s (%s) begins: %s up to %g/s"
         log.info(text, target.name, self._id, trigger, sweep.mode, highest_per_s)
-        runner.read_before(target.demand.readings)
         target.demand.sweep_began()
         guards = asyncio.create_task(self._guard(runner, sweep))
         try:
@@ -151,6 +150,6 @@ class SweepJob:
             if now_ns - alerts_ns >= ALERTS_INTERVAL_S * 1e9:
                 alerts_ns = now_ns
                 try:
-                    await check_alerts(shared.headroom.prometheus_url, target.name)
+                    await target.check_alerts()
                 except Refused as refusal:
                     runner.stop(str(refusal))

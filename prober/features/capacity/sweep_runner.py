@@ -76,11 +76,13 @@ class SweepRun:
     @property
     def tokens(self) -> int:
         """Prompt and output tokens of all requests: as the server counts them, or as requested where an answer was cut."""
-        return sum(_tokens(probe) for _, probe in self.probes)
-
-
-async def unknown_demand() -> None:
-    """Default for `demand`: unknown."""
+        tokens = 0
+        for _, probe in self.probes:
+            if (usage := probe.timeline.usage) is not None:
+                tokens += (usage.prompt_tokens or 0) + (usage.completion_tokens or 0)
+            elif probe.timeline.sent_ns is not None:
+                tokens += probe.requested_prompt_tokens + probe.requested_output_tokens
+        return tokens
 
 
 class SweepRunner:
@@ -88,6 +90,7 @@ class SweepRunner:
 
     on_action: called with each action of the machine
     prior: model that earlier sweeps fitted
+    before: readings of the engine's page in the minutes before the sweep
     demand: returns the demand of the target's users in requests per second, None if it is unknown; called before the first
         request, as later it may count the sweep's own
     is_allowed: called before each request is sent; once it returns False the sweep ends (`lease_lost`)
@@ -103,20 +106,22 @@ class SweepRunner:
         on_action: Callable[[Action], None],
         warm_up: WarmUpLength = WARM_UP,
         prior: Prior | None = None,
-        demand: Callable[[], Awaitable[float | None]] = unknown_demand,
+        before: Sequence[PageReading] = (),
+        demand: Callable[[], Awaitable[float | None]] | None = None,
         is_allowed: Callable[[], bool] = lambda: True,
         needs: Mapping[str, BudgetDemand] = MappingProxyType({}),
         on_retry_after: Callable[[float], None] = lambda _: None,
     ) -> None:
-        # With a cap and a state of its own; it spends the target's budgets.
+        # With a cap, a state and a turn of checks of its own; it spends the target's budgets.
         self._target = session.target.beside()
+        self._target.check_turn = asyncio.Lock()
         self._target.spec = session.target.spec.model_copy(update={"max_in_flight": sweep.max_in_flight})
         self._target.protected_demand = needs
         self._session, self._clock, self._rng = session, session.clock, session.rng
         self._requests, self._spec = RequestGenerator(sweep.workload, session.rng), sweep
         self._warm_up, self._on_action = warm_up, on_action
         self._open_page, self._on_retry_after = open_page, on_retry_after
-        self._prior, self._demand, self._is_allowed = prior, demand, is_allowed
+        self._prior, self._before, self._demand, self._is_allowed = prior, before, demand, is_allowed
         self._model: Fit | None = None
         self._sweep: Sweep | None = None
         self._stop_reason: tuple[str, Reason] | None = None  # of a stop before the machine began
@@ -125,11 +130,6 @@ class SweepRunner:
         self._began_s = self._now_s()
         self._runs: dict[asyncio.Task[None], ProbeRun | None] = {}  # None: waits for a session
         self._probes: list[tuple[int, ProbeResult]] = []
-        self._before: Sequence[PageReading] = ()
-
-    def read_before(self, readings: Sequence[PageReading]) -> None:
-        """Add readings of the engine's page from the minutes before the sweep, for its estimate."""
-        self._before = readings
 
     def stop(self, why: str, reason: Reason = "guard") -> None:
         """End the sweep for a reason from outside, cut the requests in flight, and keep what was measured."""
@@ -179,18 +179,22 @@ class SweepRunner:
         """Sweep to the end. Raises Unmeasurable. Cancelled, it leaves nothing in flight."""
         if (verdict := await self._target.identify()) is not None:
             raise Unmeasurable(f"{self._target.spec.url}: {verdict.detail}")
-        page = self._start_page()
+        page, metrics = None, self._target.spec.metrics
+        if metrics is not None:
+            metrics, name = metrics.model_copy(update={"interval": PAGE_S}), self._target.spec.key
+            source = self._open_page(self._target, metrics, self._clock, self, lambda: name)
+            page = asyncio.create_task(self._read(source))
         try:
-            demand = await self._demand()
+            demand_per_s = await self._demand() if self._demand is not None else None
             if page is not None:
                 await asyncio.wait([page], timeout=BEFORE_S)
             began_ns = self._clock.now_ns()
             lengths = sample_lengths(self._spec.workload, Random(0), DRAWN_LENGTHS)
-            budget = self._target.spec.budget
-            sweep = self._sweep = Sweep(self._spec, began_ns / 1e9, self._warm_up, lengths, budget)
-            if demand is not None:
-                sweep.demand(demand)
-            sweep.before((reading.at_ns / 1e9, reading.signals) for reading in self._before)
+            before = [(reading.at_ns / 1e9, reading.signals) for reading in self._before]
+            sweep = self._sweep = Sweep(
+                *(self._spec, began_ns / 1e9, self._warm_up, lengths),
+                *(self._target.spec.budget, demand_per_s, before),
+            )
             for at_ns, signals in self._session.readings:
                 sweep.page(at_ns / 1e9, signals)
             if self._stop_reason is not None:
@@ -203,14 +207,6 @@ class SweepRunner:
             if page is not None:
                 page.cancel()
                 await asyncio.wait([page])
-
-    def _start_page(self) -> "asyncio.Task[None] | None":
-        metrics = self._target.spec.metrics
-        if metrics is None:
-            return None
-        spec = metrics.model_copy(update={"interval": PAGE_S})
-        name = self._target.spec.key
-        return asyncio.create_task(self._read(self._open_page(self._target, spec, self._clock, self, lambda: name)))
 
     async def _read(self, page: PageSource) -> None:
         """Read the page as often as the machine wants, which may change meanwhile."""
@@ -230,7 +226,10 @@ class SweepRunner:
             if not self._is_allowed():
                 self.stop(LEASE_LOST, "lease_lost")
             if now_ns >= tick_ns:
-                self._tick(sweep, now_ns)
+                for run in list(self._runs.values()):
+                    if run is not None and run.first_ns is not None:
+                        sweep.first_token(run.request.request_id, run.first_ns / 1e9)
+                sweep.tick(now_ns / 1e9)
                 tick_ns = now_ns + TICK_NS
             if sweep.action != action:
                 action = sweep.action
@@ -255,13 +254,6 @@ class SweepRunner:
                 due_ns = next(due_times)
             else:
                 await self._clock.sleep_until(min(tick_ns, due_ns - LEAD_NS))
-
-    def _tick(self, sweep: Sweep, now_ns: int) -> None:
-        """Report first tokens, and the time."""
-        for run in list(self._runs.values()):
-            if run is not None and run.first_ns is not None:
-                sweep.first_token(run.request.request_id, run.first_ns / 1e9)
-        sweep.tick(now_ns / 1e9)
 
     def _launch(self, sweep: Sweep, due_ns: int) -> None:
         request = new_request(self._target, self._requests, due_ns)
@@ -344,12 +336,3 @@ class SweepRunner:
 
     def _now_s(self) -> float:
         return self._clock.now_ns() / 1e9
-
-
-def _tokens(probe: ProbeResult) -> int:
-    """Tokens of a request; 0 if it was not sent."""
-    if (usage := probe.timeline.usage) is not None:
-        return (usage.prompt_tokens or 0) + (usage.completion_tokens or 0)
-    if probe.timeline.sent_ns is None:
-        return 0
-    return probe.requested_prompt_tokens + probe.requested_output_tokens

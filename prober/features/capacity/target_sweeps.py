@@ -8,12 +8,12 @@ from datetime import datetime
 from random import Random
 from typing import TYPE_CHECKING
 
-from prober.config.sweep import SweepSpec
+from prober.config.sweep import WARM_UP, SweepSpec
+from prober.config.target import needs_of
 from prober.features.capacity.actions import Refused, StartRequest
 from prober.features.capacity.cron import MAX_LATENESS_S, longest_gap_s
 from prober.features.capacity.engine_fit import Fit
 from prober.features.capacity.headroom import TargetDemand
-from prober.features.capacity.start_checks import check_budget, check_state, probe_needs
 from prober.features.capacity.sweep_result import has_capacity
 from prober.features.capacity.sweep_runner import SweepProgress, SweepRunner
 from prober.features.capacity.sweep_series import SweepSeries
@@ -21,6 +21,8 @@ from prober.features.capacity.sweep_store import SweepStore
 from prober.measure.engine_signals import EngineChange, PageReading
 from prober.measure.gpu_reading import GpuReading
 from prober.measure.result import ProbeResult
+from prober.measure.target_state import TargetState
+from prober.net.prometheus import QueryFailed, firing
 from prober.probing.observer import ObservedTarget, TargetObserver
 from prober.probing.replicas import claimed_as
 from prober.probing.target import Target
@@ -32,6 +34,8 @@ from prober.workload.schedule import zone
 if TYPE_CHECKING:
     from prober.features.capacity.monitor import Sweeps
 
+# Alerts that a sweep ends: while they fire a sweep may start.
+CAPACITY_ALERTS = frozenset({"LLMHeadroomLow", "LLMCapacityExhaustionForecast", "LLMSweepStale"})
 CLOCKS_DIFFER_S = 1.0  # a schedule follows the wall clock, and a gap the monotonic one
 RECENT_PROBES = 20  # by which the burn of the SLOs' budgets is judged during a sweep
 MARGIN_S = (
@@ -67,7 +71,6 @@ class TargetSweeps(TargetObserver):
         self.series: SweepSeries | None = None
         self._is_gone = False
         self._url: str = before._url if before is not None else observed.target.spec.url
-        self._deferred_unix_s: float | None = None  # when the schedule was due while another replica had the lease
         self._seen_claim = 0.0, 0.0  # at the lease: its Unix seconds, and when it was first seen (monotonic)
         self._is_swept_by_other = False
         self._settling: asyncio.TimerHandle | None = None
@@ -119,7 +122,20 @@ class TargetSweeps(TargetObserver):
                 self.runner.retry_after(result.retry_after_s)
 
     def page_read(self, reading: PageReading | None) -> None:
-        self._follow_other_replica()
+        # Another replica's sweep is no demand of users.
+        claim_s, seen_s = self._claim()
+        longest_s = self.spec.limits.time + MARGIN_S if self.spec is not None else 0.0
+        # The number of a claim is the due time of its sweep.
+        is_recent = abs(self.shared.clock.unix_s() - claim_s) < longest_s + MAX_LATENESS_S
+        is_swept = is_recent and seen_s < longest_s and self.shared.leadership.held() is None
+        if is_swept == self._is_swept_by_other:
+            return
+        self._is_swept_by_other = is_swept
+        if self.runner is None:
+            if is_swept:
+                self.demand.sweep_began()
+            else:
+                self.demand.sweep_ended()
 
     def gpus_read(self, devices: Sequence[GpuReading], driver: str) -> None:
         self.devices = devices
@@ -150,7 +166,6 @@ class TargetSweeps(TargetObserver):
         """Stop sweeping the target. A sweep under way ends; its result is stored, but not shown."""
         self.stop(why)
         self.cancel_settling()
-        self._deferred_unix_s = None
         if self.series is not None:
             self.shared.cron.remove(self.name)
             self.series.close()
@@ -158,18 +173,6 @@ class TargetSweeps(TargetObserver):
             self.results.forget()
 
     # --- the start of a sweep
-
-    def start_deferred(self) -> None:
-        """Start the sweep that came due while another replica had the lease, unless that is too long ago."""
-        due_unix_s, self._deferred_unix_s = self._deferred_unix_s, None
-        if due_unix_s is not None and self.shared.clock.unix_s() - due_unix_s <= MAX_LATENESS_S:
-            self.schedule_due(due_unix_s)
-
-    def schedule_due(self, due_unix_s: float) -> None:
-        """Start the sweep of the schedule, unless it is refused or another replica has the lease."""
-        if self.shared.leadership.held() is None:
-            self._deferred_unix_s = due_unix_s
-        self._try(StartRequest("schedule", due_unix_s))
 
     def check_lease(self, request: StartRequest) -> None:
         """Check the lease and its claims. Raises Refused if another replica sweeps, or started this sweep."""
@@ -190,12 +193,47 @@ class TargetSweeps(TargetObserver):
         at = datetime.fromtimestamp(self.shared.clock.unix_s(), zone(spec.timezone))
         if any(span.contains(at) for span in spec.blackout):
             raise Refused("blackout", f"{at:%a %H:%M} is in sweep.blackout")
-        check_state(self.target)
-        check_budget(self.target, spec, self.probe_needs())
+        self.check_state()
+        prompt_tokens, output_tokens = (
+            round((WARM_UP.requests or 0) * tokens) for tokens in spec.workload.mean_tokens()
+        )
+        warm_up = self.target.amounts(prompt_tokens, output_tokens)
+        for kind, need in self.probe_needs().items():
+            spare = self.target.budgets[kind].available(self.target.clock.now_ns(), need)
+            if spare < warm_up[kind]:
+                unit = "tokens" if kind == "tokens" else "dollars"
+                raise Refused(
+                    "over_budget",
+                    f"its scheduled probes leave {max(0.0, spare):,.6g} {unit} of budget.{kind}_per_day in these 24 hours, and "
+                    f"a warm-up takes {warm_up[kind]:,.6g}; raise the budget, or lower the probes' rate",
+                )
+
+    def check_state(self) -> None:
+        """Check that the target is healthy and not paused. Raises Refused."""
+        if self.target.paused_unix_s is not None:
+            raise Refused("not_ready", "the target is paused")
+        if self.target.state is not TargetState.READY:
+            raise Refused("not_ready", f"the target is {self.target.state}")
+
+    async def check_alerts(self) -> None:
+        """Check that no alert fires for the target. Raises Refused. A Prometheus that does not answer is logged and refuses nothing."""
+        if (url := self.shared.headroom.prometheus_url) is None:
+            return
+        try:
+            names = await firing(url, self.name, CAPACITY_ALERTS)
+        except QueryFailed as problem:
+            log.warning("prometheus.url: whether alerts fire is not known: %s", problem)
+            return
+        if names:
+            raise Refused("alert_firing", f"an alert fires: {', '.join(names)}")
 
     def check_pause(self, request: StartRequest) -> None:
         """Check that `min_gap` and the target's Retry-After have passed. Raises Refused."""
-        age_s = self._last_start_s()
+        # A claim in the future shows a wrong clock: it counts from when it was first seen.
+        age_s, (claim_s, seen_s) = self.shared.pauses.start_age_s(self.target.spec.key), self._claim()
+        if claim_s:
+            since_s = self.shared.clock.unix_s() - claim_s
+            age_s = min(age_s, since_s if since_s >= 0 else seen_s)
         if self.spec is not None and request.trigger != "request" and age_s < self.spec.min_gap - CLOCKS_DIFFER_S:
             raise Refused("min_gap", f"the last one began {age_s:.0f} s ago; min_gap is {self.spec.min_gap:g} s")
         left_s = self.shared.pauses.quiet_s(self.target.spec.key, result_url(self._url))
@@ -213,8 +251,19 @@ class TargetSweeps(TargetObserver):
             self.series.refused(refusal.reason)
 
     def probe_needs(self) -> dict[str, BudgetDemand]:
-        """Share of each daily budget that the scheduled probes need."""
-        return probe_needs(self.target, self.recent)
+        """What the scheduled probes need of each daily budget: by their workloads, more if the server counts more tokens."""
+        target = self.target
+        needs = {kind: need for kind, need in needs_of(target.spec).items() if kind in target.budgets}
+        counted = [(probe, usage) for probe in self.recent if (usage := probe.timeline.usage) is not None]
+        requested = [
+            target.amounts(probe.requested_prompt_tokens, probe.requested_output_tokens) for probe, _ in counted
+        ]
+        used = [target.amounts(usage.prompt_tokens or 0, usage.completion_tokens or 0) for _, usage in counted]
+        for kind in needs:
+            before, after = (sum(amounts[kind] for amounts in rows) for rows in (requested, used))
+            if 0 < before < after:
+                needs[kind] = needs[kind].scaled(after / before)
+        return needs
 
     # --- current and earlier sweeps
 
@@ -286,7 +335,11 @@ class TargetSweeps(TargetObserver):
             period_s = None if gap_s is None else max(gap_s, spec.min_gap)
             rng = Random(derive_seed(self.shared.instance, self.target.spec.key, "sweep"))
             delay_s = rng.uniform(0.0, spec.spread)
-            cron.set(self.name, spec.schedule, spec.timezone, self.schedule_due, self._schedule_missed, delay_s)
+
+            def on_due(due_unix_s: float) -> None:
+                self._try(StartRequest("schedule", due_unix_s))
+
+            cron.set(self.name, spec.schedule, spec.timezone, on_due, self._schedule_missed, delay_s)
         self.series.declare(period_s)
 
     def _schedule_missed(self, due_unix_s: float) -> None:
@@ -305,15 +358,6 @@ class TargetSweeps(TargetObserver):
             self.series.stages(None)
             self.shared.recall(self)
 
-    def _last_start_s(self) -> float:
-        """Seconds since the last sweep started, here or at another replica; infinite if none is known.
-
-        A claim in the future shows a wrong clock: it counts from when it was first seen.
-        """
-        age_s, unix_s = self.shared.pauses.start_age_s(self.target.spec.key), self.shared.clock.unix_s()
-        claim_s, seen_s = self._claim()
-        return min(age_s, unix_s - claim_s if claim_s <= unix_s else seen_s) if claim_s else age_s
-
     def _claim(self) -> tuple[float, float]:
         """Unix seconds of the last claim at the lease, 0 without one, and seconds since it was first seen."""
         claim_s = self.shared.leadership.claimed(claimed_as(self.target.spec.key))
@@ -321,22 +365,6 @@ class TargetSweeps(TargetObserver):
         if self._seen_claim[0] != claim_s:
             self._seen_claim = claim_s, now_s
         return claim_s, now_s - self._seen_claim[1]
-
-    def _follow_other_replica(self) -> None:
-        """Exclude another replica's sweep from user demand."""
-        claim_s, seen_s = self._claim()
-        longest_s = self.spec.limits.time + MARGIN_S if self.spec is not None else 0.0
-        # The number of a claim is the due time of its sweep.
-        is_recent = abs(self.shared.clock.unix_s() - claim_s) < longest_s + MAX_LATENESS_S
-        is_swept = is_recent and seen_s < longest_s and self.shared.leadership.held() is None
-        if is_swept == self._is_swept_by_other:
-            return
-        self._is_swept_by_other = is_swept
-        if self.runner is None:
-            if is_swept:
-                self.demand.sweep_began()
-            else:
-                self.demand.sweep_ended()
 
     def _has_capacity(self, result: Result) -> bool:
         return has_capacity(result) and result.target.url == result_url(self._url)

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from decimal import Decimal
+from typing import Any
 
 import pytest
 
@@ -72,8 +73,8 @@ def result(
 class Hand:
     """Feeds a machine by hand. Time is that of the sweep."""
 
-    def __init__(self, spec: SweepSpec, warm_up: WarmUpLength = NO_WARM_UP) -> None:
-        self.sweep = Sweep(spec, 0.0, warm_up, budget=BUDGET)
+    def __init__(self, spec: SweepSpec, warm_up: WarmUpLength = NO_WARM_UP, **more: Any) -> None:
+        self.sweep = Sweep(spec, 0.0, warm_up, budget=BUDGET, **more)
         self.count = 0
 
     def send(self, at_s: float) -> str:
@@ -177,9 +178,8 @@ def test_a_few_breaches_among_many_are_what_the_objective_allows() -> None:
 @pytest.mark.parametrize(("tokens", "is_evidence"), [(10.0, True), (9e9, False)], ids=["same process", "restarted"])
 def test_the_page_of_minutes_before_is_evidence_and_ends_nothing(tokens: float, is_evidence: bool) -> None:
     """A queue of then is over, and totals above those of the sweep are another process's."""
-    hand = Hand(plan("gentle"))
     before = replace(PAGE, requests_waiting=500.0, kv_cache_usage_ratio_max=1.0, generation_tokens_total=tokens)
-    hand.sweep.before([(-100.0, before), (-95.0, before)])
+    hand = Hand(plan("gentle"), before=[(-100.0, before), (-95.0, before)])
     hand.sweep.page(0.1, replace(PAGE, generation_tokens_total=20.0))
     assert hand.reason is None
     hand.sweep.stop("enough", 0.2)
@@ -647,8 +647,7 @@ def test_a_target_with_long_answers_is_not_saturated(answer_s: float, rate_per_s
 
 def test_a_demand_that_somebody_counts_is_the_load_that_was_there() -> None:
     """Where the page does not count: added to the rate of every stage. Such a page makes no model, as it leaves that load out."""
-    hand = Hand(plan())
-    hand.sweep.demand(4.0)
+    hand = Hand(plan(), demand_per_s=4.0)
     uncounted = replace(PAGE, requests_finished_total=None)
     hand.sweep.page(0.0, uncounted)
     hand.answered(0.1)
@@ -667,9 +666,7 @@ def test_an_engine_that_counts_goes_before_a_demand_that_is_told() -> None:
     """Its page knows what came meanwhile. Where nobody tells, nobody is named."""
     counted = OtherLoad(1.0, 1.0, "engine")
     for demand, page, other, others in ((4.0, PAGE, 1.0, counted), (None, None, None, None)):
-        hand = Hand(plan())
-        if demand is not None:
-            hand.sweep.demand(demand)
+        hand = Hand(plan(), demand_per_s=demand)
         for n in range(3):
             if page is not None:
                 hand.sweep.page(float(n), replace(page, requests_finished_total=float(n)))

@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from prober.exposition.families import Value
-from prober.features.capacity import start_checks, target_sweeps
+from prober.features.capacity import target_sweeps
 from prober.features.capacity.actions import Refused, StartRequest, Trigger
 from prober.features.capacity.headroom import Bounds
 from prober.features.capacity.sweep_result import has_capacity
@@ -190,7 +190,7 @@ async def test_a_target_that_is_removed_before_its_sweep_starts_is_not_swept(mon
         await removed.wait()
         return []
 
-    monkeypatch.setattr(start_checks, "firing", firing)
+    monkeypatch.setattr(target_sweeps, "firing", firing)
     async with behind_a_gateway(0) as (url, received), staged(url, prometheus="http://127.0.0.1:1") as stage:
         stage.sweeps.start("t")
         await asked.wait()
