@@ -146,7 +146,7 @@ class Part:
     name: str
     start: Work | None = None
     work: Work | None = None
-    close: Work | None = None
+    close: Callable[[], Awaitable[None] | None] | None = None
 
 
 class App:
@@ -222,8 +222,8 @@ class App:
         for task in list(self._tasks):
             task.cancel()
         for part in reversed(parts):
-            if part.close is not None:
-                await part.close()
+            if part.close is not None and (ending := part.close()) is not None:
+                await ending
 
     def _web_config(self) -> tuple[WebFile, bool]:
         """The web configuration, and whether actions are allowed. Raises ConfigError."""
@@ -349,13 +349,10 @@ class App:
             await self._desired_targets.configure(specs)
             clock.on_beat = self._beat_recorder(self._site.views.receive_delays)
 
-        async def close_clock() -> None:
-            clock.close()
-
         # In the order in which they start; they end in the opposite order, after all work has been cancelled.
         return [
-            Part("clock", close=close_clock),
-            Part("pages", start=self._listen, close=self._close_pages),
+            Part("clock", close=clock.close),
+            Part("pages", start=self._listen, close=lambda: self._serving.close() if self._serving else None),
             Part("storage", work=partial(self._retry_storage, path), close=self._keep_learnt),
             Part("states", work=self._persistence.save_often, close=self._persistence.close),
             Part("budgets", close=ledger.close),
@@ -547,10 +544,6 @@ class App:
                 self._serving = await self._site.serve(address)
         self._fixed("address")
         log.info("%s", self._pages())
-
-    async def _close_pages(self) -> None:
-        if self._serving is not None:
-            await self._serving.close()
 
     def _pages(self) -> str:
         """Address and protection of the pages, for the log."""

@@ -79,7 +79,14 @@ class ClientTls:
             if stamps != self._stamps:
                 self._stamps = stamps
                 try:
-                    self._renew(stamps)
+                    # The system's CAs are not read again, as that is slow and a probe may be due.
+                    if self.spec.ca_file:
+                        self._context = self._make_context()
+                    elif pair := self._pair():
+                        load_pair(
+                            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), *pair
+                        )  # check before changing the one in use
+                        load_pair(self._context, *pair)
                     self.problem = ""
                 except BadCertificate as problem:
                     self.problem = f"{problem}; the previous certificates stay in use"
@@ -89,14 +96,6 @@ class ClientTls:
     def _current_stamps(self) -> tuple[Stamp | None, ...]:
         files = (self.spec.ca_file, self.spec.cert_file, self.spec.key_file)
         return tuple(stamp(file) if file else None for file in files)
-
-    def _renew(self, stamps: tuple[Stamp | None, ...]) -> None:
-        """Load changed certificates. The system's CAs are not read again, as that is slow and a probe may be due."""
-        if self.spec.ca_file:
-            self._context = self._make_context()
-        elif pair := self._pair():
-            load_pair(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), *pair)  # check before changing the context in use
-            load_pair(self._context, *pair)
 
     def _make_context(self) -> ssl.SSLContext:
         spec = self.spec

@@ -327,19 +327,15 @@ class TargetRunner:
             log.exception("target=%s: a probe failed inside the prober; please report this", self.name or UNNAMED)
             detail = "a fault inside the prober; please report it with the trace in the log"
             result = unsent(due_ns, Outcome.INVALID, detail, probe.workload.series[0])
-        self._take(await self._unless_ended(result))
-
-    async def _unless_ended(self, result: ProbeResult | None) -> ProbeResult | None:
-        """The result; `cancelled` if the probe failed because the server was ended, which may be announced a moment later."""
-        if result is None or result.outcome not in BAD:
-            return result
-        if result.outcome in GONE and self._context.end_notice_s and not self.target.is_ending:
-            with suppress(asyncio.CancelledError):
-                await asyncio.sleep(self._context.end_notice_s)
-        if not self.target.is_ending:
-            return result
-        detail = f"its server was being ended: {result.outcome} {result.detail}".rstrip()
-        return replace(result, outcome=Outcome.CANCELLED, detail=detail)
+        if result is not None and result.outcome in BAD:
+            # Its server may have been ended, which may be announced a moment later.
+            if result.outcome in GONE and self._context.end_notice_s and not self.target.is_ending:
+                with suppress(asyncio.CancelledError):
+                    await asyncio.sleep(self._context.end_notice_s)
+            if self.target.is_ending:
+                detail = f"its server was being ended: {result.outcome} {result.detail}".rstrip()
+                result = replace(result, outcome=Outcome.CANCELLED, detail=detail)
+        self._take(result)
 
     def _take(self, result: ProbeResult | None) -> None:
         """Record a result, None if nothing was sent, and show the state. An exception is logged: the schedule goes on."""
