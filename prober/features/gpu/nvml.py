@@ -9,7 +9,8 @@ All functions block. ctypes releases the interpreter's lock during each call, so
 import ctypes
 import threading
 from collections.abc import Collection, Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any
 
 _EVENT_WAIT_MS = 100  # longest call of the thread that waits for faults, and so the delay of `stop`
 
@@ -37,12 +38,31 @@ class Lost(Exception):
     """The GPU or the entire library no longer answers."""
 
 
-class Device(Protocol):
-    """A GPU or partition. refused: reasons by name of the refused call."""
+@dataclass(slots=True)
+class Card:
+    """A GPU, or a partition of one.
 
+    instance: GPU instance of a partition, in which the hardware counts
+    refused: reasons by name of the refused call
+    links: NVLink counters that answer (all sent, then all received), and bytes per count; None: not determined yet
+    samples: GPM samples, the older one first
+    sampled_at: time of the newer one in seconds; None: it was not taken
+    pcie_bytes: sent and received, counted from GPM's rates since the first sample
+    """
+
+    index: int
     uuid: str
+    name: str
     handle: Any
-    refused: dict[str, str]
+    partition: int | None = None
+    instance: int = 0
+    refused: dict[str, str] = field(default_factory=dict)
+    partitioned: bool | None = None
+    partitions: dict[str, "Card"] = field(default_factory=dict)
+    links: tuple[tuple[Field, ...], int] | None = None
+    samples: list[Any] = field(default_factory=list)
+    sampled_at: float | None = None
+    pcie_bytes: list[float] = field(default_factory=list)
 
 
 class Library:
@@ -81,21 +101,21 @@ class Library:
         except self.nvml.NVMLError:
             return
 
-    def fields(self, card: Device, fields: Sequence[Field], bits: int = 0) -> dict[Field, int]:
+    def fields(self, card: Card, fields: Sequence[Field], bits: int = 0) -> dict[Field, int]:
         """Integer values of the fields in one call, without those narrower than `bits`. Raises Lost."""
-        queried = [field for field in fields if _field_name(field) not in card.refused]
+        queried = [counter for counter in fields if _field_name(counter) not in card.refused]
         answers = self.query(card.refused, "nvmlDeviceGetFieldValues", card.handle, queried) if queried else None
         values = {}
-        for field, answer in zip(queried, answers if answers is not None else (), strict=False):
+        for counter, answer in zip(queried, answers if answers is not None else (), strict=False):
             name, width = _INTEGERS.get(answer.valueType, ("", 0))
             if answer.nvmlReturn in LOST:
                 raise Lost
             if answer.nvmlReturn in UNKNOWN:
-                card.refused[_field_name(field)] = f"return code {answer.nvmlReturn}"
+                card.refused[_field_name(counter)] = f"return code {answer.nvmlReturn}"
             elif answer.nvmlReturn == 0 and width < bits:
-                card.refused[_field_name(field)] = f"narrower than {bits} bits"
+                card.refused[_field_name(counter)] = f"narrower than {bits} bits"
             elif answer.nvmlReturn == 0 and name:
-                values[field] = int(getattr(answer.value, name))
+                values[counter] = int(getattr(answer.value, name))
         return values
 
 
@@ -105,7 +125,7 @@ class Faults:
     cards: UUID of every GPU that was to be watched, by address of its handle
     """
 
-    def __init__(self, library: Library, cards: Collection[Device], totals: dict[str, int]) -> None:
+    def __init__(self, library: Library, cards: Collection[Card], totals: dict[str, int]) -> None:
         self._library, self._totals = library, totals
         self._stop = threading.Event()
         self._uuids: dict[int | None, str] = {}

@@ -23,10 +23,9 @@ import importlib
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
-from prober.features.gpu.nvml import LOST, NO_PERMISSION, UNKNOWN, Faults, Field, Library, Lost, address
+from prober.features.gpu.nvml import LOST, NO_PERMISSION, UNKNOWN, Card, Faults, Field, Library, Lost, address
 from prober.measure.gpu_reading import GpuReading, ThrottleReason
 
 REOPEN_INTERVAL_S = 60.0  # a lost GPU needs a restart of the library, which can take seconds
@@ -50,39 +49,12 @@ _PCIE = ((197, 0), (198, 0))  # bytes sent, received
 _LINK_COUNTERS = ((138, 139, 1024), (202, 204, 1))  # sent, received, bytes of one count; the second pair is NVLink 5's
 
 
-@dataclass(slots=True)
-class _Card:
-    """A GPU, or a partition of one.
-
-    instance: GPU instance of a partition, in which the hardware counts
-    refused: reasons by name of the refused call
-    links: NVLink counters that answer (all sent, then all received), and bytes per count; None: not determined yet
-    samples: GPM samples, the older one first
-    sampled_at: time of the newer one in seconds; None: it was not taken
-    pcie_bytes: sent and received, counted from GPM's rates since the first sample
-    """
-
-    index: int
-    uuid: str
-    name: str
-    handle: Any
-    partition: int | None = None
-    instance: int = 0
-    refused: dict[str, str] = field(default_factory=dict)
-    partitioned: bool | None = None
-    partitions: dict[str, "_Card"] = field(default_factory=dict)
-    links: tuple[tuple[Field, ...], int] | None = None
-    samples: list[Any] = field(default_factory=list)
-    sampled_at: float | None = None
-    pcie_bytes: list[float] = field(default_factory=list)
-
-
 class Reader:
     """The GPUs of this machine. trouble: why the last read failed for all GPUs, or empty."""
 
     def __init__(self, nvml: Any, now: Callable[[], float]) -> None:
         self._library, self._now = Library(nvml), now
-        self._cards: list[_Card] = []
+        self._cards: list[Card] = []
         self._count = -1
         self._incomplete = False  # a GPU did not answer when they were listed
         self._lost = False
@@ -159,7 +131,7 @@ class Reader:
                 self._lost |= error.value in LOST
                 self._incomplete |= error.value != NO_PERMISSION  # such a GPU is another container's
                 continue
-            card = known.pop(uuid, None) or _Card(index, uuid, name, handle)
+            card = known.pop(uuid, None) or Card(index, uuid, name, handle)
             card.index, card.handle = index, handle
             self._cards.append(card)
         for removed in known.values():
@@ -174,7 +146,7 @@ class Reader:
             self._faults.stop()
         self._faults = Faults(self._library, self._cards, self._xids)
 
-    def _free(self, card: _Card) -> None:
+    def _free(self, card: Card) -> None:
         for part in _parts(card):
             for sample in part.samples:
                 self._library.release("nvmlGpmSampleFree", sample)
@@ -189,7 +161,7 @@ class Reader:
 
     # --- readings of a GPU
 
-    def _read(self, card: _Card) -> list[GpuReading]:
+    def _read(self, card: Card) -> list[GpuReading]:
         mode = self._library.query(card.refused, "nvmlDeviceGetMigMode", card.handle)
         partitioned = mode is not None and mode[0] == 1
         if card.partitioned is not None and partitioned != card.partitioned:
@@ -217,7 +189,7 @@ class Reader:
             )
         return devices
 
-    def _partitions(self, card: _Card) -> list[_Card]:
+    def _partitions(self, card: Card) -> list[Card]:
         """The partitions, listed at each read: instances are created and destroyed at run time, and handles with them."""
         partitions = {}
         slots = (
@@ -230,7 +202,7 @@ class Reader:
                 known = card.partitions.pop(uuid, None)
                 if known is None:
                     name = self._library.call("nvmlDeviceGetName", handle)
-                    known = _Card(card.index, uuid, name, handle)
+                    known = Card(card.index, uuid, name, handle)
                 known.instance = self._library.call("nvmlDeviceGetGpuInstanceId", handle)
             except self._library.nvml.NVMLError as error:
                 if error.value in LOST:
@@ -243,7 +215,7 @@ class Reader:
         card.partitions = partitions
         return list(partitions.values())
 
-    def _device(self, card: _Card) -> GpuReading:
+    def _device(self, card: Card) -> GpuReading:
         used, total = self._memory(card)
         link_sent, link_received = self._nvlink(card)
         metrics = self._profile(card, card)
@@ -281,22 +253,22 @@ class Reader:
             nvlink_received_bytes=link_received,
         )
 
-    def _query(self, card: _Card, name: str, *arguments: int) -> Any:
+    def _query(self, card: Card, name: str, *arguments: int) -> Any:
         return self._library.query(card.refused, name, card.handle, *arguments)
 
-    def _query_either(self, card: _Card, name: str, old_name: str, *arguments: int) -> Any:
+    def _query_either(self, card: Card, name: str, old_name: str, *arguments: int) -> Any:
         """The answer to the present call, else to that of older drivers, which is gone in CUDA 14."""
         value = self._query(card, name, *arguments)
         return self._query(card, old_name, *arguments) if value is None else value
 
-    def _memory(self, card: _Card) -> tuple[int | None, int | None]:
+    def _memory(self, card: Card) -> tuple[int | None, int | None]:
         """Used and total bytes. The first call leaves out memory that the driver reserves; the call of older drivers counts it."""
         memory = self._query(card, "nvmlDeviceGetMemoryInfo", self._library.nvml.nvmlMemory_v2)
         if memory is None:
             memory = self._query(card, "nvmlDeviceGetMemoryInfo")
         return (None, None) if memory is None else (memory.used, memory.total)
 
-    def _pcie(self, card: _Card) -> tuple[int | None, int | None]:
+    def _pcie(self, card: Card) -> tuple[int | None, int | None]:
         """Bytes sent and received, with the headers of their packets.
 
         Counters of 32 bits, which driver 580 has on an H200, wrap ten times a second on a busy bus: then GPM's rates are counted.
@@ -306,7 +278,7 @@ class Reader:
             return int(card.pcie_bytes[0]), int(card.pcie_bytes[1])
         return values.get(_PCIE[0]), values.get(_PCIE[1])
 
-    def _nvlink(self, card: _Card) -> tuple[int | None, int | None]:
+    def _nvlink(self, card: Card) -> tuple[int | None, int | None]:
         """Bytes sent and received over all links; None if a link that counted before does not answer."""
         if card.links is None:
             card.links = self._links(card)
@@ -317,7 +289,7 @@ class Reader:
         half = len(counters) // 2
         return sum(values[c] for c in counters[:half]) * unit, sum(values[c] for c in counters[half:]) * unit
 
-    def _links(self, card: _Card) -> tuple[tuple[Field, ...], int] | None:
+    def _links(self, card: Card) -> tuple[tuple[Field, ...], int] | None:
         """Counters that answer, and bytes per count: the sum over all links, else those of every link."""
         count = self._library.fields(card, [_LINK_COUNT]).get(_LINK_COUNT, 0)
         for scopes in ((_ALL_LINKS,), tuple(range(count))) if count else ():
@@ -329,7 +301,7 @@ class Reader:
                     return tuple((counter, scope) for counter in (sent, received) for scope in answering), unit
         return (), 1
 
-    def _countable(self, card: _Card, parent: _Card) -> bool:
+    def _countable(self, card: Card, parent: Card) -> bool:
         """True if the hardware counts (Hopper and later); if so, allocates the two samples of the card."""
         support = self._library.query(card.refused, "nvmlGpmQueryDeviceSupport", parent.handle)
         if support is None:
@@ -343,7 +315,7 @@ class Reader:
             self._free(card)
         return bool(card.samples)
 
-    def _profile(self, card: _Card, parent: _Card) -> dict[int, float]:
+    def _profile(self, card: Card, parent: Card) -> dict[int, float]:
         """Ratios and bytes/s by GPM metric: means since the last read, empty at the first."""
         library, nvml = self._library, self._library.nvml
         if not card.samples and not self._countable(card, parent):
@@ -402,7 +374,7 @@ def open_reader(now: Callable[[], float] = time.monotonic) -> tuple[Reader | Non
     return None, f"no GPU series: {why}"
 
 
-def _parts(card: _Card) -> tuple[_Card, ...]:
+def _parts(card: Card) -> tuple[Card, ...]:
     return (card, *card.partitions.values())
 
 
@@ -410,7 +382,7 @@ def _thousandths(value: Any) -> float | None:
     return None if value is None else value / 1000
 
 
-def _values(card: _Card, metrics: Sequence[Any]) -> dict[int, float]:
+def _values(card: Card, metrics: Sequence[Any]) -> dict[int, float]:
     values = {}
     for metric in metrics:
         if metric.nvmlReturn in UNKNOWN:

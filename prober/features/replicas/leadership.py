@@ -29,6 +29,13 @@ class Conflict(Exception):
     """The record has another version."""
 
 
+TIMER_MARGIN_S = 0.001  # a timer may fire this early
+MIN_DURATION_S = 3.0  # a busy machine would lose a shorter lease
+NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+RELEASE_TRIES = 3  # then others wait until the lease expires
+log = logging.getLogger(__name__)
+
+
 class KubernetesLease:
     """A Lease of coordination.k8s.io/v1. Labels, annotations and fields of other writers are preserved."""
 
@@ -125,13 +132,6 @@ def _body(last: Json, name: str, write: Write, now: datetime) -> Json:
     if write.begins:
         spec["acquireTime"] = at
     return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
-
-
-TIMER_MARGIN_S = 0.001  # a timer may fire this early
-MIN_DURATION_S = 3.0  # a busy machine would lose a shorter lease
-NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
-RELEASE_TRIES = 3  # then others wait until the lease expires
-log = logging.getLogger(__name__)
 
 
 def now_s() -> float:
