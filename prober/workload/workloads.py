@@ -3,6 +3,7 @@
 A kind of workload overrides of `Workload` what differs: the prompts that it composes, their lengths, and its series.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -152,9 +153,9 @@ class Workload:
             f"{self.prompt_tokens.text}, {len(names)} adapters in turn, {turn} request{'' if turn == 1 else 's'} each"
         )
 
-    def opened(self, rng: Random) -> Drawer:
-        """Source of its requests, from the first one on."""
-        return PlainRequests(self, rng)
+    def opened(self, rng: Random) -> Drawer | None:
+        """Source of its requests, from the first one on; None if they are independent of each other's answers."""
+        return None
 
     def compose(self, number: int, due_ns: int, at: int, rng: Random, length: PromptLength) -> Request:
         """Composes a request. at: its number among those of the workload; length: as the server counts tokens"""
@@ -321,24 +322,6 @@ class Mix:
         return sum(w * m[0] for w, m in means), sum(w * m[1] for w, m in means)
 
 
-class PlainRequests:
-    """Requests of a workload that are independent of each other's answers."""
-
-    def __init__(self, part: Workload, rng: Random) -> None:
-        self._part, self._rng, self._count = part, rng, 0
-
-    def draw(self, number: int, due_ns: int, calibration: PromptCalibration | None) -> Request:
-        """Draws the next request, for the adapter whose turn it is."""
-        part, at = self._part, self._count
-        self._count += 1
-        request = part.compose(number, due_ns, at, self._rng, known_length(calibration))
-        if part.adapters is None:
-            return request
-        turn, place = divmod(at, part.adapters.turn)
-        series = part.series[-1] if place == 0 and len(part.series) > 1 else request.workload
-        return replace(request, workload=series, adapter=part.adapters.names[turn % len(part.adapters.names)])
-
-
 class RequestGenerator:
     """Draws requests of one workload or mix. Cold prompts start with a nonce, so that they are in no prefix cache."""
 
@@ -346,6 +329,7 @@ class RequestGenerator:
         self._parts, self._rng = [part for part, _ in workload.parts], rng
         self._weights = [weight for _, weight in workload.parts]
         self._opened = {part.name: part.opened(rng) for part in self._parts}
+        self._counts: Counter[str] = Counter()
 
     def draw(self, number: int, due_ns: int = 0, calibration: PromptCalibration | None = None) -> Request:
         """Draws the next request.
@@ -358,7 +342,16 @@ class RequestGenerator:
             words = calibration.next_sample_words()
             if words is not None:
                 return part.sample(number, due_ns, words)
-        return self._opened[part.name].draw(number, due_ns, calibration)
+        if (opened := self._opened[part.name]) is not None:
+            return opened.draw(number, due_ns, calibration)
+        at = self._counts[part.name]
+        self._counts[part.name] += 1
+        request = part.compose(number, due_ns, at, self._rng, known_length(calibration))
+        if part.adapters is None:
+            return request
+        turn, place = divmod(at, part.adapters.turn)
+        series = part.series[-1] if place == 0 and len(part.series) > 1 else request.workload
+        return replace(request, workload=series, adapter=part.adapters.names[turn % len(part.adapters.names)])
 
 
 def _words(prompt: Prompt) -> int:
