@@ -32,8 +32,8 @@ from prober.features.budget.monitor import Ledger, TargetBudgets
 from prober.features.capacity.headroom import Headroom
 from prober.features.capacity.monitor import Sweeps
 from prober.features.diagnosis.monitor import DiagnosisMonitor
+from prober.features.discovery import kubernetes
 from prober.features.discovery.desired_targets import DEBOUNCE_S, DesiredTargets
-from prober.features.discovery.sources import kubernetes
 from prober.features.drift.monitor import DriftMonitor
 from prober.features.engines.monitor import EngineMonitor
 from prober.features.engines.page_reader import PageReader

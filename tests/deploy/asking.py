@@ -6,8 +6,8 @@ from contextlib import suppress
 
 from prober.config.discovery import KubernetesSpec
 from prober.config.server import Auth
-from prober.features.discovery.sources.discovered_targets import DiscoveredTargets
-from prober.features.discovery.sources.kubernetes import Kubernetes
+from prober.features.discovery.discovered_targets import DiscoveredTargets
+from prober.features.discovery.kubernetes import Kubernetes
 from prober.features.replicas.leadership import KubernetesLease
 from prober.features.replicas.lease_machine import Record, Write
 from prober.net.kubernetes import Api

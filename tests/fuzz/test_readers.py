@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from prober.config.discovery import MAX_TARGETS, FileSpec
 from prober.config.labels import Rule, relabel
 from prober.exposition.parse import Page, Parser
-from prober.features.discovery.sources.lists import BadList, Files, targets_of
+from prober.features.discovery.lists import BadList, Files, targets_of
 from prober.features.experiments.result_reader import read_any
 from prober.results.comparison import Comparison
 from prober.results.result import Result

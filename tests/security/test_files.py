@@ -25,9 +25,9 @@ from prober.config.load import load
 from prober.config.problems import ConfigError
 from prober.config.server import TlsSpec
 from prober.daemon.configuration_file import read_config
-from prober.features.discovery.sources.discovered_targets import DiscoveredTargets
-from prober.features.discovery.sources.kubernetes import Kubernetes
-from prober.features.discovery.sources.lists import BadList, Files, Http, read_targets
+from prober.features.discovery.discovered_targets import DiscoveredTargets
+from prober.features.discovery.kubernetes import Kubernetes
+from prober.features.discovery.lists import BadList, Files, Http, read_targets
 from prober.net.certificates import BadCertificate, client_tls
 from prober.net.kubernetes import Api, Unreachable
 from prober.storage.watched_file import Secret, read_regular
@@ -337,7 +337,7 @@ async def test_an_odd_object_of_a_cluster_hides_no_other(caplog: pytest.LogCaptu
 
 HUNG = """
 import sys, time
-from prober.features.discovery.sources import lists
+from prober.features.discovery import lists
 lists.read_regular = lambda *_: time.sleep(3600)
 from prober.cli.main import main
 sys.argv = ["prober", *sys.argv[1:]]

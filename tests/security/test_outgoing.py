@@ -25,8 +25,8 @@ from prober.config.problems import ConfigError
 from prober.config.server import Auth, TlsSpec
 from prober.config.serving import MetricsSpec
 from prober.config.target import TargetSpec
-from prober.features.discovery.sources.discovered_targets import DiscoveredTargets
-from prober.features.discovery.sources.lists import Http
+from prober.features.discovery.discovered_targets import DiscoveredTargets
+from prober.features.discovery.lists import Http
 from prober.features.replicas.leadership import KubernetesLease
 from prober.measure.engines import DIALECTS
 from prober.measure.outcome import Outcome

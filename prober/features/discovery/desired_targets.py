@@ -17,7 +17,7 @@ from prober.config.target import TargetSpec
 from prober.config.units import counted, first_names
 from prober.exposition.families import AnySeries, Registry
 from prober.features.discovery import series as discovery_series
-from prober.features.discovery.sources.discovered_targets import DiscoveredTargets, Source, TargetLabels
+from prober.features.discovery.discovered_targets import DiscoveredTargets, Source, TargetLabels
 from prober.measure.printable import shown_name
 from prober.probing.supervisor import Supervisor
 
@@ -238,19 +238,19 @@ def _source(spec: DiscoverySpec, discovered: DiscoveredTargets) -> Source:
     """Create the source; imports only the module that is used."""
     match spec.source:
         case FileSpec() as source:
-            from prober.features.discovery.sources.lists import Files
+            from prober.features.discovery.lists import Files
 
             return Files(source, spec.reads, discovered)
         case HttpSpec() as source:
-            from prober.features.discovery.sources.lists import Http
+            from prober.features.discovery.lists import Http
 
             return Http(source, spec.reads, discovered)
         case DnsSpec() as source:
-            from prober.features.discovery.sources.dns import Dns
+            from prober.features.discovery.dns import Dns
 
             return Dns(source, spec.reads, discovered)
         case KubernetesSpec() as source:
-            from prober.features.discovery.sources.kubernetes import Kubernetes
+            from prober.features.discovery.kubernetes import Kubernetes
 
             return Kubernetes(source, spec.reads, discovered)
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from prober.features.discovery.sources import discovered_targets
-from prober.features.discovery.sources.discovered_targets import DiscoveredTargets
+from prober.features.discovery import discovered_targets
+from prober.features.discovery.discovered_targets import DiscoveredTargets
 
 
 def test_a_watch_without_end_finds_no_more_objects_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,11 +18,11 @@ from aiohttp import web
 
 from prober.config.discovery import DnsSpec, FileSpec, HttpSpec, KubernetesSpec
 from prober.config.server import Auth
-from prober.features.discovery.sources.discovered_targets import DiscoveredTargets, Source
-from prober.features.discovery.sources.dns import Dns
-from prober.features.discovery.sources.kubernetes import Kubernetes
-from prober.features.discovery.sources.lists import Files, Http
-from prober.features.discovery.sources.objects import targets_of
+from prober.features.discovery.discovered_targets import DiscoveredTargets, Source
+from prober.features.discovery.dns import Dns
+from prober.features.discovery.kubernetes import Kubernetes
+from prober.features.discovery.lists import Files, Http
+from prober.features.discovery.objects import targets_of
 from prober.net.kubernetes import KubernetesApiError
 from tests.kubernetes.apiserver import ApiServer
 from tests.kubernetes.pods import endpoint_slice, pod
@@ -386,8 +386,8 @@ def test_each_endpoint_of_a_slice_is_a_target() -> None:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("prober.features.discovery.sources.kubernetes.MIN_PAUSE_S", 0.01)
-    monkeypatch.setattr("prober.features.discovery.sources.kubernetes.MAX_PAUSE_S", 0.1)
+    monkeypatch.setattr("prober.features.discovery.kubernetes.MIN_PAUSE_S", 0.01)
+    monkeypatch.setattr("prober.features.discovery.kubernetes.MAX_PAUSE_S", 0.1)
 
 
 @pytest.mark.usefixtures("quick")

@@ -12,8 +12,8 @@ from random import Random
 from typing import Any
 
 from prober.config.discovery import KubernetesSpec
-from prober.features.discovery.sources.discovered_targets import DiscoveredTargets, TargetLabels
-from prober.features.discovery.sources.objects import targets_of
+from prober.features.discovery.discovered_targets import DiscoveredTargets, TargetLabels
+from prober.features.discovery.objects import targets_of
 from prober.net.kubernetes import WATCH_S as WATCH_S
 from prober.net.kubernetes import Api, KubernetesApiError, Unreachable
 

@@ -9,7 +9,7 @@ from dns.exception import DNSException
 from dns.resolver import NXDOMAIN, LifetimeTimeout, NoAnswer
 
 from prober.config.discovery import DnsSpec
-from prober.features.discovery.sources.discovered_targets import DiscoveredTargets, TargetLabels
+from prober.features.discovery.discovered_targets import DiscoveredTargets, TargetLabels
 
 TIMEOUT_S = 5.0
 

@@ -5,7 +5,7 @@ from collections.abc import Collection, Container, Iterator
 from typing import Any
 
 from prober.config.discovery import KubernetesSpec
-from prober.features.discovery.sources.discovered_targets import TargetLabels
+from prober.features.discovery.discovered_targets import TargetLabels
 
 Json = dict[str, Any]
 MAX_VALUE_CHARS = 1_024  # of an annotation or label; longer values are cut
