@@ -32,6 +32,11 @@ MAX_ERROR_BYTES = 64 << 10
 MAX_HEADERS = 200
 LINGER_S = 1.0
 NEVER_NS = 1 << 63
+MAX_PAUSE_S = 366 * 86_400
+_SECONDS = re.compile(r"-?[0-9]{1,15}")
+_FORMATS = ("%a, %d %b %Y %H:%M:%S GMT", "%A, %d-%b-%y %H:%M:%S GMT", "%a %b %d %H:%M:%S %Y")  # RFC 9110, 5.6.7
+_LIMITS = ("requests", "tokens", "input-tokens", "output-tokens")
+_MAX_DATE_CHARS = 40
 
 
 class Exchange:
@@ -341,13 +346,6 @@ class Exchange:
             return
         self._check_ns = min(at, next_ns)
         self._timer = self.ended.get_loop().call_later((self._check_ns - now_ns) / 1e9 + 0.002, self._on_timer)
-
-
-MAX_PAUSE_S = 366 * 86_400
-_SECONDS = re.compile(r"-?[0-9]{1,15}")
-_FORMATS = ("%a, %d %b %Y %H:%M:%S GMT", "%A, %d-%b-%y %H:%M:%S GMT", "%a %b %d %H:%M:%S %Y")  # RFC 9110, 5.6.7
-_LIMITS = ("requests", "tokens", "input-tokens", "output-tokens")
-_MAX_DATE_CHARS = 40
 
 
 def requested_pause_s(headers: Mapping[str, str], unix_s: float) -> float | None:
