@@ -15,10 +15,11 @@ from prober.cli.exit_codes import ExitCode, exit_on, fail
 from prober.cli.options import ConfigFile, split_file
 from prober.cli.output import echo
 from prober.config.configuration import Configuration
-from prober.config.document import Problems, texts
+from prober.config.document import Problems
 from prober.config.hosts import Forbidden
 from prober.config.hosts import check as check_address
 from prober.config.problems import ConfigError, path_of, shown_path
+from prober.config.server import texts
 from prober.config.target import TargetSpec
 from prober.config.units import counted
 from prober.probing.replicas import Shard, shard_of

@@ -12,9 +12,9 @@ from pydantic import ValidationError
 
 from prober.cli.exit_codes import ExitCode, fail
 from prober.cli.options import EndpointOptions, WorkloadOptions, quantity
-from prober.config.document import expand, expand_url
 from prober.config.fields import Block, Document
 from prober.config.problems import ConfigError, explain, no_such
+from prober.config.server import expand, expand_url
 from prober.config.target import TargetSpec
 from prober.config.units import duration
 from prober.config.workloads import THINK_TIME_REFUSED

@@ -22,7 +22,6 @@ from pydantic import (
     model_validator,
 )
 
-from prober.config.document import expand_url
 from prober.config.fields import (
     Block,
     Duration,
@@ -38,7 +37,7 @@ from prober.config.fields import (
 from prober.config.hosts import is_loopback, refused_kind
 from prober.config.labels import MAX_VALUE_CHARS, TARGET_LABELS, LabelNames, Labels, Rule, relabel
 from prober.config.problems import no_such
-from prober.config.server import Auth, TlsSpec, environment, server_auth, server_problem, server_tls
+from prober.config.server import Auth, TlsSpec, environment, expand_url, server_auth, server_problem, server_tls
 from prober.config.target import TargetSpec, Template
 from prober.config.units import shortened
 from prober.measure.printable import name_problem, shown_name

@@ -9,10 +9,11 @@ from pydantic import BaseModel
 
 from prober.config.configuration import Configuration, DriftSpec, GrafanaSpec, PrometheusSpec, StorageSpec
 from prober.config.discovery import DiscoverySpec
-from prober.config.document import Problems, plain_secrets
+from prober.config.document import Problems
 from prober.config.fields import Block, Document
 from prober.config.hosts import is_loopback
 from prober.config.problems import REPORTED, below, closest, unknown_key
+from prober.config.server import plain_secrets
 from prober.config.slos import SloSpec
 from prober.config.target import Overridable, TargetSpec
 from prober.config.workloads import WorkloadSpec, resolve_workloads

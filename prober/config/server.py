@@ -1,15 +1,17 @@
-"""Connection to a server: address, proxy, headers, authentication and certificates."""
+"""Connection to a server: address, proxy, headers, authentication and certificates, without secrets in the configuration.
+
+Environment variables `${NAME}` stand for secrets in values; plain secrets cause a warning.
+"""
 
 import re
-from collections.abc import Mapping
-from typing import Annotated, Literal, Self
-from urllib.parse import urlsplit
+from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated, Any, Literal, Self
+from urllib.parse import quote, urlsplit
 
 from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
-from prober.config.document import expand, expand_url
 from prober.config.fields import Block, Mistakes, mistake
-from prober.config.problems import mask_secrets
+from prober.config.problems import mask_secrets, path_of
 from prober.measure.api import APIS, Api
 
 OWN_HEADERS = re.compile(
@@ -17,6 +19,9 @@ OWN_HEADERS = re.compile(
 )
 
 
+SECRET_HEADERS = frozenset(("authorization", "proxy-authorization", "cookie", "x-api-key", "api-key", "x-auth-token"))
+_NAME = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_REMEDY = "stands in the configuration itself; write ${NAME}, and set NAME in the environment"
 _API_VERSION = re.compile(r"api-version=[A-Za-z0-9._-]+")
 # The URL of an API itself, such as http://host/v1/messages: base URL and path of the API.
 _API_URL = re.compile(rf"([a-zA-Z]+://[^/?#]+[^?#]*?)/({'|'.join(api.path for api in APIS.values())})/*")
@@ -174,3 +179,45 @@ def api_of(url: object) -> Api | None:
     """The API whose path ends a URL; None for a base URL."""
     api_url = _API_URL.fullmatch(url.partition("?")[0]) if isinstance(url, str) else None
     return next((api for api in APIS.values() if api_url and api.path == api_url[2]), None)
+
+
+def expand_url(url: str, environment: Mapping[str, str] | None) -> str:
+    """A URL with its variables expanded; values of those inside it are percent-encoded. Raises ValueError."""
+    return expand(url, environment, str if _NAME.fullmatch(url) else lambda value: quote(value, safe=""))
+
+
+def expand(text: str, environment: Mapping[str, str] | None, write: Callable[[str], str] = str) -> str:
+    """Text with its variables expanded; unchanged without an environment. Raises ValueError for variables that are not set."""
+    if environment is None:
+        return text
+    # The file of a Secret often ends with a newline.
+    values = {name: environment.get(name, "").strip() for name in _NAME.findall(text)}
+    if unset := [name for name, value in values.items() if not value]:
+        raise ValueError(f"the environment has no {' and no '.join(unset)}, or an empty one; set it")
+    return _NAME.sub(lambda match: write(values[match[1]]), text)
+
+
+def texts(written: Any, *keys: Any) -> Iterator[tuple[tuple[Any, ...], str]]:
+    """Texts in a configuration as it is written, with the keys to each."""
+    if isinstance(written, str):
+        yield keys, written
+    items = written.items() if isinstance(written, dict) else enumerate(written) if isinstance(written, list) else ()
+    for key, value in items:
+        yield from texts(value, *keys, key)
+
+
+def plain_secrets(written: Any) -> Iterator[tuple[str, str]]:
+    """Warnings about secrets in a configuration as it is written: path and message."""
+    for keys, text in texts(written):
+        if keys[-2:-1] == ("headers",) and keys[-1].lower() in SECRET_HEADERS and not _NAME.search(text):
+            yield path_of(keys), f"a secret {_REMEDY}"
+        elif keys[-1] in ("url", "proxy_url") and _has_password(text):
+            yield path_of(keys), f"a password {_REMEDY}"
+
+
+def _has_password(text: str) -> bool:
+    try:
+        password = urlsplit(text).password
+    except ValueError:  # reported elsewhere
+        return False
+    return bool(password) and not _NAME.search(password or "")
