@@ -20,9 +20,8 @@ BRACKET_REQUESTS, MEASURE_REQUESTS, COMPARE_REQUESTS = 4_000, 30_000, 12_000
 # Offsets of the measurements in log rate, in units of 1 / slope (at most 1 / MIN_OFFSET_SLOPE).
 OFFSETS, MIN_OFFSET_SLOPE = (0.5, -0.6, 0.9, -0.3, 0.6, 0.1), 2.0
 MAX_EXTRA_MEASUREMENTS = 3  # if too few points are near the knee
-MAX_SIMULATED_RATIO = (
-    5  # simulated requests per request of the sweep, at most: beside more others fewer of its own are simulated
-)
+# Simulated requests per request of the sweep, at most: beside more others fewer of its own are simulated.
+MAX_SIMULATED_RATIO = 5
 SETTLE_RATIO = 0.05  # of the requests are ignored: the service starts empty
 OVERLOAD_RATIO = 0.25  # of the sweep's requests: a queue that only grows
 MAX_DRAIN_S = 600.0  # after the last arrival, for answers that still run

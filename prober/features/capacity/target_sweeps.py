@@ -38,9 +38,8 @@ if TYPE_CHECKING:
 CAPACITY_ALERTS = frozenset({"LLMHeadroomLow", "LLMCapacityExhaustionForecast", "LLMSweepStale"})
 CLOCKS_DIFFER_S = 1.0  # a schedule follows the wall clock, and a gap the monotonic one
 RECENT_PROBES = 20  # by which the burn of the SLOs' budgets is judged during a sweep
-MARGIN_S = (
-    60.0  # added to `limits.time` of another replica's sweep, which also looks at the target and cuts its requests
-)
+# Added to `limits.time` of another replica's sweep, which also looks at the target and cuts its requests.
+MARGIN_S = 60.0
 MAX_POOLED = 4  # sweeps of one engine whose capacities are pooled for the headroom
 SETTLED_S = 60.0  # after a change of the engine, until it is warm and may be swept
 log = logging.getLogger(__name__)
