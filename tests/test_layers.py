@@ -34,7 +34,7 @@ PURE_MODULES = {
     "features.diagnosis": "advice clues diagnosis mechanisms phases window",
     "features.budget": "series",
     "features.discovery": "series",
-    "features.capacity": "actions alerts capacity_model dashboard demand engine_fit estimate fit_objective "
+    "features.capacity": "actions capacity_model dashboard demand engine_fit estimate fit_objective "
     "fitting forecast knee observations replay request_log series stop_conditions sweep sweep_record",
     "features.replicas": "lease_machine series",
     "features.grafana": "series",

@@ -6,7 +6,7 @@ from decimal import Decimal
 from prober.daemon import series as own
 from prober.exposition.alerting import Rule, RuleOptions, with_group_labels
 from prober.features.budget import series as budget
-from prober.features.capacity import alerts as capacity
+from prober.features.capacity import series as capacity
 from prober.features.discovery import series as discovery
 from prober.features.drift import series as drift
 from prober.features.engines import series as engines
