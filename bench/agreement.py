@@ -30,8 +30,8 @@ from prober.features.capacity.sweep_record import UNJUDGED, Stage
 from prober.measure.objective import Slo
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
+from prober.measure.target_state import WarmUpLength
 from prober.measure.timeline import Timeline
-from prober.measure.warmup import WarmUpLength
 from prober.results.delivery import deliveries
 from prober.results.result import Stage as StageResult
 from prober.results.stage import stage_of

@@ -35,7 +35,7 @@ from prober.measure.engine_signals import PageReading
 from prober.measure.objective import Slo, count_events
 from prober.measure.result import ProbeResult
 from prober.net.clock import Clock
-from prober.probing.event_log import EventLog
+from prober.probing.history import EventLog
 from prober.probing.observer import ObservedTarget
 from prober.probing.target import Target
 

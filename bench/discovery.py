@@ -40,9 +40,8 @@ from prober.features.engines.page_reader import PageReader
 from prober.features.slo.monitor import SloMonitor
 from prober.measure.engines import DIALECTS
 from prober.net.clock import Clock, Trust
-from prober.probing.event_log import EventLog
 from prober.probing.fleet import Fleet
-from prober.probing.history import ProbeHistory
+from prober.probing.history import EventLog, ProbeHistory
 from prober.probing.recorder import TargetProbes
 from prober.probing.supervisor import Supervisor
 from prober.probing.target_runner import Names, RunnerContext

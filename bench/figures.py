@@ -30,7 +30,7 @@ from bench.report import goal, percentile, show
 from prober.features.capacity.actions import Estimate, Finished
 from prober.features.capacity.estimate import estimate_capacity
 from prober.measure.engine_signals import EngineInfo, EngineSignals
-from prober.measure.warmup import WarmUpLength
+from prober.measure.target_state import WarmUpLength
 from prober.results.capacity import Capacity, words
 from prober.workload.workloads import BUILT_IN, sample_lengths
 from tests.features.capacity.simulated_sweep import changed

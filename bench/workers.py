@@ -33,8 +33,8 @@ from prober.measure.engine_signals import EngineInfo, EngineSignals
 from prober.measure.objective import Slo
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
+from prober.measure.target_state import WarmUpLength
 from prober.measure.timeline import Connection, Timeline
-from prober.measure.warmup import WarmUpLength
 from prober.probing.channel import LENGTH_BYTES, Ended, packed
 from prober.results.result_file import from_json
 from prober.results.stage import stage_of

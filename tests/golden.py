@@ -20,7 +20,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 from prober.daemon.app import App, Options
-from prober.mock.settings import Settings
+from prober.mock.service import Settings
 from prober.simulation.parameters import Parameters
 from prober.web import answers
 from tests.commands import prober
@@ -84,11 +84,11 @@ READ = {
     "compare-files-json": "compare gate.json gate-b.json --json",
     "plan": "plan --sweep sweep.json --peak 40/s",
     "plan-json": "plan --sweep sweep.json --peak 40/s --json",
-    "report-two": "report sweep.json sweep-grid.json --output report-two.html",
+    "report-two": "report sweep.json sweep-grid.json --format html --output report-two.html",
     **{
-        f"report-{name}-{form}": f"report {name}.json --output report-{name}.{form}"
+        f"report-{name}-{form}": f"report {name}.json --format {form} --output report-{name}.{form}"
         for name in ("sweep", "sweep-grid", "sweep-closed", "matrix", "compare", "gate")
-        for form in ("html", "md", "csv", "json")
+        for form in ("html", "markdown", "csv", "json")
     },
     **{f"help-{command}": f"{command} --help" for command in COMMANDS.split()},
 }

@@ -23,8 +23,8 @@ from prober.measure.chat import Usage
 from prober.measure.objective import JudgedStream, count_events
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
+from prober.measure.target_state import WarmUpLength
 from prober.measure.timeline import Timeline
-from prober.measure.warmup import WarmUpLength
 from prober.net.clock import Clock
 from prober.probing.session import Session
 from prober.results.refused_requests import MAX_REFUSED_RATIO
@@ -68,12 +68,12 @@ def probes(refused: int, outcome: Outcome = Outcome.REJECTED) -> list[ProbeResul
     ]
 
 
-def rowed(sent: list[ProbeResult]) -> matrix.Verdict:
+def rowed(sent: list[ProbeResult]) -> matrix.RowVerdict:
     """The verdict of a matrix on its row."""
     return matrix.judge(ROW, sent, error=matrix.fails_error([ROW]))
 
 
-def gated(sent: list[ProbeResult]) -> gate.Verdict:
+def gated(sent: list[ProbeResult]) -> gate.GateVerdict:
     """The verdict of a gate."""
     judge = gate.Gate(
         ((SUCCESS, JudgedStream("t", "a", RATE_PER_S, 4.0, 4)),), rate_per_s=RATE_PER_S, burst_s=0.0, most=len(sent)

@@ -26,7 +26,7 @@ RANKS = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 # Folders in which every module is pure, and pure modules of other folders.
 PURE_FOLDERS = {"measure", "statistics", "exposition", "workload", "simulation", "results", "config"}
 PURE_MODULES = {
-    "probing": "dashboard event_log replicas series",
+    "probing": "dashboard replicas series",
     "features.slo": "compliance dashboard firing rules series",
     "features.drift": "baseline blocks dashboard detector evidence fitting serialization",
     "features.engines": "continuity dashboard page_reading series",
@@ -39,7 +39,7 @@ PURE_MODULES = {
     "features.replicas": "lease_machine series",
     "features.grafana": "series",
     "features.experiments": "audit compare gate importers instance_sizing matrix report result_reader",
-    "web": "api_types openapi page targets token_bucket",
+    "web": "api_types page targets token_bucket",
     "daemon": "dashboards registry rules series",
 }
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from unittest.mock import patch
 
 import prober.cli
-from prober.mock.settings import Settings
+from prober.mock.service import Settings
 from tests.virtual import FIRST_FREE_PORT, VirtualClock, VirtualLoop, running
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ import pytest
 from prober.daemon.app import App, Options
 from prober.net.clock import Clock
 from prober.web import answers
-from prober.web.snapshots import Snapshots
+from prober.web.views import Snapshots
 from tests.processes import free_port
 from tests.virtual import VirtualClock, VirtualLoop
 

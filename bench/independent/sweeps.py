@@ -22,8 +22,8 @@ from prober.measure.engine_signals import EngineSignals
 from prober.measure.objective import Slo
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
+from prober.measure.target_state import WarmUpLength
 from prober.measure.timeline import Timeline
-from prober.measure.warmup import WarmUpLength
 from tests.features.capacity.simulated_sweep import sweep_spec
 
 Telemetry = Literal["counters", "none"]

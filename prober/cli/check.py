@@ -4,7 +4,10 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from glob import glob, has_magic
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Self
+from urllib.parse import urlsplit
 
 import typer
 
@@ -12,8 +15,10 @@ from prober.cli.exit_codes import ExitCode, exit_on, fail
 from prober.cli.options import ConfigFile, split_file
 from prober.cli.output import echo
 from prober.config.configuration import Configuration
-from prober.config.document import Problems
-from prober.config.problems import ConfigError
+from prober.config.document import Problems, texts
+from prober.config.hosts import Forbidden
+from prober.config.hosts import check as check_address
+from prober.config.problems import ConfigError, path_of, shown_path
 from prober.config.target import TargetSpec
 from prober.config.units import counted
 from prober.probing.replicas import Shard, shard_of
@@ -23,6 +28,9 @@ if TYPE_CHECKING:
 
 DEFAULT_RETENTION_S = 15 * 86_400  # of Prometheus
 MAX_NAMED_SHARDS = 10
+SECRET_FILES = ("bearer_token_file", "key_file")
+FILES = (*SECRET_FILES, "ca_file", "cert_file")
+Located = Iterator[tuple[str, str]]  # path in the configuration, and the message or value at it
 
 
 def check(
@@ -56,7 +64,6 @@ def check(
         echo(json.dumps(json_schema(), indent=2, sort_keys=True))
         return
     config_file = split_file("check", [*filter(None, [path])], config_file)[1] or "prober.yaml"
-    from prober.cli.environment_warnings import missing_files, refused_addresses
     from prober.cli.sweep_cost import SweepCost
     from prober.daemon.configuration_file import read_config
     from prober.web.web_config import read
@@ -78,7 +85,7 @@ def check(
     sweeps = {cost.spec.key: cost for cost in costs if cost is not None}
     warnings = list(specs.warnings) if specs is not None else []
     if file is not None:
-        found = [*missing_files(file.parse()), *(refused_addresses(specs) if specs is not None else ())]
+        found = [*_missing_files(file.parse()), *(_refused_addresses(specs) if specs is not None else ())]
         found += [warning for cost in sweeps.values() for warning in cost.warnings()]
         mistaken = "\n".join(broken)
         warnings += [file.line(path, text) for path, text in found if f": {path.lstrip('.')}: " not in mistaken]
@@ -97,6 +104,29 @@ def check(
     mistakes = [specs.file.line(*mistake) for mistake in (*alerts, *unfit)]
     if mistakes or broken:
         fail("\n".join([*mistakes, *broken]), ExitCode.FAILED)
+
+
+def _missing_files(written: object) -> Located:
+    """Warnings about files that a configuration, as it is written, names and this machine lacks."""
+    for keys, path in texts(written):
+        shown = shown_path(path) if keys[-1] in SECRET_FILES else path
+        if keys[-1] not in FILES and keys[-3:-1] != ("file", "files"):
+            continue
+        if has_magic(path) and not glob(path):
+            yield path_of(keys), f"nothing on this machine fits {shown}; there must be something where the prober runs"
+        elif not has_magic(path) and not Path(path).exists():
+            yield path_of(keys), f"{shown} is not on this machine; it must be there where the prober runs"
+
+
+def _refused_addresses(specs: Configuration) -> Located:
+    """Warnings about addresses that the prober connects to and that must not be link-local."""
+    for place, spec in specs.places.items():
+        urls = {"url": spec.url, "proxy_url": spec.proxy_url, "metrics.url": spec.metrics and spec.metrics.url}
+        for key, url in urls.items():
+            try:
+                check_address(urlsplit(url or "").hostname or "", allow_link_local=spec.allow_link_local)
+            except Forbidden as refusal:
+                yield f"{place}.{key}", str(refusal.strerror)
 
 
 def _headline(specs: Configuration, alerts: int, sweeps: int, warnings: int) -> str:

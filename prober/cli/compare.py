@@ -50,7 +50,7 @@ from prober.features.experiments.compare import (
 from prober.features.experiments.compare_run import RefusingSide, UnansweredSide, compare_stored, compare_targets
 from prober.features.experiments.report.comparison_report import HEAD, P_NOTE, by_rate, cells
 from prober.measure.objective import Slo
-from prober.measure.warmup import WarmUpLength
+from prober.measure.target_state import WarmUpLength
 from prober.net.clock import Clock
 from prober.net.endpoint import BadEndpoint
 from prober.probing.session import Session
@@ -59,7 +59,6 @@ from prober.results.comparison import Comparison, risk_sentences, to_json
 from prober.results.cost import Gpus, gpus_of
 from prober.results.result import Load
 from prober.statistics.paired_test import min_pairs
-from prober.workload.workloads import Mix, Workload
 
 MAX_IN_FLIGHT = 256
 MIN_WIDTH_COLUMNS = 110  # in a narrower terminal lines wrap, so that no figure is cut
@@ -127,7 +126,7 @@ def compare(
         else:
             chosen = workload(workload_options)
             if b_sampling:
-                chosen = _with_own_lengths(chosen)
+                chosen = chosen.with_parts(lambda part: replace(part, is_length_forced=False))
             of_b = with_sampling(chosen, "--b-sampling", b_sampling) if b_sampling else chosen
             endpoint_b = replace(
                 endpoint,
@@ -246,20 +245,15 @@ def _files(a: str, b: str) -> tuple[Path, Path] | None:
     return (Path(a), Path(b)) if paths else None
 
 
-def _with_own_lengths(sent: Workload | Mix) -> Workload | Mix:
-    """The workload without forced lengths: answers end by themselves, at its lengths at the latest."""
-    return sent.with_parts(lambda part: replace(part, is_length_forced=False))
-
-
 def _draw(comparison: Comparison) -> None:
     console = Terminal(highlight=False, soft_wrap=True, width=max(MIN_WIDTH_COLUMNS, Terminal().width))
     for heading, rows in by_rate(comparison.compared):
         console.table((heading, *HEAD), map(cells, rows))
     if comparison.compared:
-        console.print(P_NOTE)
+        echo(P_NOTE)
     for sentence in (*comparison.shares, *risk_sentences(comparison)):
-        console.print(sentence, markup=False)
+        echo(sentence)
     for name, value_a, value_b in comparison.differs:
-        console.print(f"{name}: A {value_a or '–'}, B {value_b or '–'}", markup=False)
+        echo(f"{name}: A {value_a or '–'}, B {value_b or '–'}")
     for sentence in comparison.said:
-        console.print(sentence, markup=False)
+        echo(sentence)

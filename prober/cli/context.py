@@ -6,10 +6,10 @@ from typing import Annotated, Any
 from pydantic import ValidationError
 
 from prober.cli.options import RareOption
-from prober.config.context import ContextSpec
 from prober.config.document import BadYaml, parse
 from prober.config.fields import Document
 from prober.config.problems import ConfigError, below, explain
+from prober.config.serving import ContextSpec
 from prober.storage.watched_file import read_text
 
 GpuCount = Annotated[int, RareOption("--gpus", min=0, help="Number of GPUs that serve the target; 0: as found out.")]

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from prober.cli.exit_codes import ExitCode, fail
 from prober.cli.main import hold_signals
 from prober.config.problems import ConfigError, mask_secrets
-from prober.net.allocator import configure_malloc
+from prober.net.libc import configure_malloc
 
 if TYPE_CHECKING:
     from prober.daemon.app import App

@@ -131,9 +131,9 @@ def _draw(results: Sequence[ProbeResult], readings: list[Reading], diagnosis: st
     )
     console.table(("probes", "answered", "prompt tokens", "TTFT p50", "TPOT p50"), cells)
     if failed := failures(results):
-        console.print("Failed:")
+        echo("Failed:")
     for failure in failed:
-        console.print(f"  {failure.text()}", markup=False)
+        echo(f"  {failure.text()}")
     if not readings and any(row.answered for row in rows(results)):
-        console.print("The engine's own page was not read, so queueing, prefill and cache cannot be told apart.")
-    console.print(diagnosis, markup=False)
+        echo("The engine's own page was not read, so queueing, prefill and cache cannot be told apart.")
+    echo(diagnosis)

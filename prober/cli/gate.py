@@ -40,16 +40,16 @@ from prober.features.engines.page_reader import PageReader
 from prober.features.experiments.gate import (
     COMPARED,
     Gate,
+    GateVerdict,
     Reference,
     State,
-    Verdict,
     decision,
     reference,
     with_cost,
 )
 from prober.features.experiments.gate_run import ask
 from prober.measure.objective import Slo
-from prober.measure.warmup import WarmUpLength
+from prober.measure.target_state import WarmUpLength
 from prober.net.clock import Clock
 from prober.net.endpoint import BadEndpoint
 from prober.probing.session import Session
@@ -171,7 +171,7 @@ def _announce(judge: Gate, rate_per_s: float) -> None:
     echo(f"to be ready takes {least} at least; it ends after at most {judge.most:,} requests ({most_s})", err=True)
 
 
-def _judged(verdict: Verdict, slos: Sequence[Slo], references: Sequence[Reference]) -> str:
+def _judged(verdict: GateVerdict, slos: Sequence[Slo], references: Sequence[Reference]) -> str:
     """Sentence on what the verdict is about."""
     if not verdict.findings:
         return "Judged: that it answers. Latency was not judged, as nothing listens."
@@ -243,18 +243,18 @@ def _comparable(before: Result, load: Load, source: str) -> list[int]:
     )
 
 
-async def _measure(spec: TargetSpec, judge: Gate, length: WarmUpLength) -> tuple[Verdict, Result]:
+async def _measure(spec: TargetSpec, judge: Gate, length: WarmUpLength) -> tuple[GateVerdict, Result]:
     with closing(Clock()) as clock:
         async with Session(spec, clock, PageReader, read_facts) as session:
             return await ask(session, judge, length)
 
 
-def _draw(verdict: Verdict, result: Result, remarks: Sequence[str]) -> None:
+def _draw(verdict: GateVerdict, result: Result, remarks: Sequence[str]) -> None:
     console = Terminal(highlight=False, soft_wrap=True)
     plural = "" if verdict.requests == 1 else "s"
     requests = f"{verdict.requests} request{plural} of workload {result.load.workload}"
     console.print(f"[bold {EXIT[verdict.state].colour}]{verdict.state}[/]  {requests}")
-    console.print(verdict.why, markup=False)
+    echo(verdict.why)
     if verdict.findings:
         columns = ("question", "evidence", "bad", "of", "share", "allowed", "error at most")
         rows = [
@@ -271,8 +271,8 @@ def _draw(verdict: Verdict, result: Result, remarks: Sequence[str]) -> None:
         ]
         console.table(columns, rows, left=2)
     if verdict.error is not None:
-        console.print(f"The verdict is wrong with a chance of at most {verdict.error:.2g}.")
+        echo(f"The verdict is wrong with a chance of at most {verdict.error:.2g}.")
     if result.warm_up is not None:
-        console.print(f"Warm-up: {result.warm_up}; only its failures count.", markup=False)
+        echo(f"Warm-up: {result.warm_up}; only its failures count.")
     for sentence in remarks:
-        console.print(sentence, markup=False)
+        echo(sentence)

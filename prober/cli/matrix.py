@@ -36,10 +36,10 @@ from prober.config.units import positive_duration
 from prober.daemon.target_facts import read_facts, read_gpus
 from prober.features.capacity.stop_conditions import LoadGuard
 from prober.features.engines.page_reader import PageReader
-from prober.features.experiments.matrix import State, Verdict, loop, overall, reservations, sentences, wrong_answers
+from prober.features.experiments.matrix import RowVerdict, State, loop, overall, reservations, sentences, wrong_answers
 from prober.features.experiments.matrix_run import UnidentifiedTarget, run_rows
 from prober.measure.objective import Slo
-from prober.measure.warmup import WarmUpLength
+from prober.measure.target_state import WarmUpLength
 from prober.net.clock import Clock
 from prober.net.endpoint import BadEndpoint
 from prober.probing.session import Session
@@ -154,7 +154,7 @@ async def _measure(
     configuration: str,
     worker_processes: int | None,
     ray: str,
-) -> tuple[list[Verdict], Result]:
+) -> tuple[list[RowVerdict], Result]:
     """Send the rows, with workers, until the end or Ctrl-C. Raises as `open_workers` and `run_rows`."""
     interrupted = asyncio.Event()
     on_interrupt(interrupted.set)
@@ -171,7 +171,7 @@ async def _measure(
         return verdicts, replace(result, differs=(*result.differs, *workers.clocks(), *workers.losses))
 
 
-def _object(rows: Sequence[Row], verdicts: Sequence[Verdict], result: Result) -> dict[str, Any]:
+def _object(rows: Sequence[Row], verdicts: Sequence[RowVerdict], result: Result) -> dict[str, Any]:
     """The object that --json prints."""
     state = overall(verdicts)
     not_begun_stage = Stage("", None, None, None, None, sent=0, answered=0)
@@ -196,12 +196,12 @@ def _object(rows: Sequence[Row], verdicts: Sequence[Verdict], result: Result) ->
     }
 
 
-def _draw(rows: Sequence[Row], verdicts: Sequence[Verdict], result: Result) -> None:
+def _draw(rows: Sequence[Row], verdicts: Sequence[RowVerdict], result: Result) -> None:
     """Print a line for each row, then the reason of each verdict."""
     console = Terminal(highlight=False, soft_wrap=True)
     width = max(len(text) for row in rows for text in (row.name, loop(row)))
     head = f"{'row':{width}}  {'sent as':{width}}  {'verdict':15}"
-    console.print(f"{head}{'ok':>7}{'sent':>7}{'TTFT p50':>11}{'p99':>11}{'TPOT p50':>11}", markup=False)
+    echo(f"{head}{'ok':>7}{'sent':>7}{'TTFT p50':>11}{'p99':>11}{'TPOT p50':>11}")
     for place, (row, verdict) in enumerate(zip(rows, verdicts, strict=True)):
         stage = result.stages[place] if place < len(result.stages) else None
         counts = (stage.answered, stage.sent) if stage else ("–", "–")
@@ -213,21 +213,21 @@ def _draw(rows: Sequence[Row], verdicts: Sequence[Verdict], result: Result) -> N
         latencies = (stage.quantile(*column) if stage else None for column in COLUMNS)
         line.append("".join(f"{quantile_text(latency):>11}" for latency in latencies))
         console.print(line)
-    console.print("* of too few requests to judge by", markup=False)
+    echo("* of too few requests to judge by")
     for row, verdict in zip(rows, verdicts, strict=True):
         expected = f" Expected: {row.hypothesis}" if row.hypothesis else ""
-        console.print(f"{sentences([verdict])}.{expected}", markup=False)
+        echo(f"{sentences([verdict])}.{expected}")
     if result.warm_up is not None:
-        console.print(f"Warm-up before a row: {result.warm_up} or more, which do not count.", markup=False)
+        echo(f"Warm-up before a row: {result.warm_up} or more, which do not count.")
     for stage in result.stages:
         if stage.prompt_lengths:
-            console.print(f"{stage.name}: prompts: {stage.prompt_lengths.text()}.", markup=False)
+            echo(f"{stage.name}: prompts: {stage.prompt_lengths.text()}.")
         for wrong in wrong_answers(stage):
-            console.print(f"{stage.name}: {wrong}.", markup=False)
+            echo(f"{stage.name}: {wrong}.")
         for sentence in (*stage.sentences(), *stage_sentences(result, stage)):
-            console.print(sentence, markup=False)
+            echo(sentence)
     for text in result.differs:
-        console.print(f"{text}.", markup=False)
+        echo(f"{text}.")
 
 
 def _read(file: Path) -> str:

@@ -16,13 +16,12 @@ from prober.cli.options import RareOption
 from prober.cli.output import echo
 from prober.config.units import duration, rate
 from prober.mock.adapters import AdapterSettings
+from prober.mock.completion_request import BLOCK_TOKENS, TOKENIZERS, Tokenizer
 from prober.mock.delays import parse_delay
 from prober.mock.faults import fault_forms, parse_fault
 from prober.mock.server import running
-from prober.mock.service import Behaviour
-from prober.mock.settings import Settings
+from prober.mock.service import Behaviour, Settings
 from prober.mock.structured_answer import CALL_FORMS
-from prober.mock.tokenizer import BLOCK_TOKENS, TOKENIZERS, Tokenizer
 from prober.mock.wire import LINE_ENDS, REASONING_FIELDS, ROLE_CHUNKS, USAGES, Wire
 from prober.simulation.parameters import Parameters
 

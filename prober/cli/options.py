@@ -19,7 +19,7 @@ import typer
 from prober.cli.exit_codes import ExitCode, fail
 from prober.config.units import duration, percent, worker_count
 from prober.measure.engines import DIALECTS
-from prober.measure.warmup import WarmUpLength
+from prober.measure.target_state import WarmUpLength
 from prober.workload.workloads import BUILT_IN
 
 T = TypeVar("T")

@@ -128,7 +128,7 @@ def _draw(demand: Demand, offers: list[_Offer]) -> None:
     if sized:
         console.print(table)
     for note in _notes(demand, offers):
-        console.print(note, markup=False)
+        echo(note)
 
 
 def _notes(demand: Demand, offers: list[_Offer]) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from rich.table import Table
 
 from prober.cli.console import Terminal
+from prober.cli.output import echo
 from prober.measure.buffering import Buffering
 from prober.measure.outcome import ANSWERED, Outcome
 from prober.measure.result import ProbeResult
@@ -17,14 +18,14 @@ def draw(result: ProbeResult) -> None:
     who = f"  {model}" if model else ""
     who += f"  ({result.engine})" if result.engine else ""
     console.print(f"[bold {'green' if good else 'red'}]{result.outcome.value}[/]", end="")
-    console.print(who, markup=False)
+    echo(who)
     is_other = timeline.answered_model not in ("", model)
     named = f"the answer names the model {timeline.answered_model}, and {model} was asked" if is_other else ""
     buffering = Buffering().after(timeline)
     is_buffered = result.outcome in ANSWERED and any(buffering.held_back)
     buffered = f"buffered: {buffering.sentence}" if is_buffered else ""
     for line in filter(None, (named, result.detail, buffered, *render_timeline(timeline))):
-        console.print(line, markup=False)
+        echo(line)
     table = Table(box=None, show_header=False, pad_edge=False)
     connection, usage = timeline.connection, timeline.usage
     phases = [(p, getattr(connection, f"{p}_s")) for p in ("dns", "tcp", "proxy", "tls")] if connection else []
@@ -59,4 +60,4 @@ def draw(result: ProbeResult) -> None:
         console.print(table)
     for index, gap in enumerate(timeline.chunk_gaps_s[:200], 2):
         width = round(gap / gaps[-1] * 40) if gaps[-1] else 0
-        console.print(f"  chunk {index:4} +{format_duration(gap):>9} {'▇' * width}", markup=False)
+        echo(f"  chunk {index:4} +{format_duration(gap):>9} {'▇' * width}")

@@ -13,8 +13,8 @@ from prober.cli.context import ContextOptions
 from prober.cli.exit_codes import ExitCode, exit_on, fail
 from prober.cli.options import expand_options
 from prober.cli.output import echo
-from prober.config.context import ContextSpec
 from prober.config.problems import ConfigError
+from prober.config.serving import ContextSpec
 from prober.features.experiments.report import comparison_report
 from prober.features.experiments.report.csv_export import requests as request_rows
 from prober.features.experiments.report.csv_export import stages as stage_rows

@@ -30,7 +30,7 @@ from prober.cli.options import (
     warm_up_length,
 )
 from prober.cli.output import echo
-from prober.cli.target import only_load, target
+from prober.cli.target import check_writable, only_load, target
 from prober.cli.target import workload as workload_of
 from prober.config.problems import ConfigError
 from prober.config.slos import parse_objectives
@@ -42,7 +42,7 @@ from prober.features.capacity.sweep_result import result_of
 from prober.features.capacity.sweep_runner import SweepRunner, Unmeasurable
 from prober.features.engines.page_reader import PageReader
 from prober.measure.outcome import BAD
-from prober.measure.warmup import WarmUpLength
+from prober.measure.target_state import WarmUpLength
 from prober.net.clock import Clock
 from prober.net.endpoint import BadEndpoint
 from prober.probing.session import Session
@@ -112,6 +112,8 @@ def sweep(
         exit_on(Unmeasurable, WorkersUnavailable, command="sweep", code=ExitCode.NOT_JUDGED),
     ):
         _check_combination(call, concurrency, rates)
+        if output:
+            check_writable("--output", Path(output))
         slos = parse_objectives(slo or [DEFAULT_SLO])
         warm = warm_up_length(warm_up)
         sent = workload_of(workload_options)
@@ -258,14 +260,14 @@ def _description(action: Action) -> str:
 
 def _draw(result: Result) -> None:
     """Print the workload, the stages and the capacities."""
-    console, load = Terminal(highlight=False, soft_wrap=True), result.load
+    load = result.load
     lengths = f": prompts {load.prompt_tokens} tokens, answers {load.output_tokens}" if load.prompt_tokens else ""
-    console.print(f"workload {load.workload}{lengths}", markup=False)
+    echo(f"workload {load.workload}{lengths}")
     width = 8 if any(stage.quality for stage in result.stages) else 0
     heads = (("failed", 7), ("done/s", 8), ("TTFT p50", 10), ("p99", 10), ("TPOT p50", 10), ("tok/s", 8))
     if result.stages:
         titles = "".join(f"{text:>{columns}}" for text, columns in (*heads, ("wrong" if width else "", width)))
-        console.print(f"{'stage':16}{'sent':>6}{titles}")
+        echo(f"{'stage':16}{'sent':>6}{titles}")
     for stage in result.stages:
         received = stage.delivered or Delivered(0.0, 0, None, None)
         latencies = (stage.quantile(*column) for column in (("ttft", 0.5), ("ttft", 0.99), ("tpot", 0.5)))
@@ -277,11 +279,11 @@ def _draw(result: Result) -> None:
         ]
         figures = "".join(f"{cell:>{columns}}" for cell, (_, columns) in zip(cells, heads, strict=True))
         quality = f"{stage.quality[1]}/{stage.quality[0]}" if stage.quality else ""
-        console.print(f"{stage.name:16}{stage.sent:>6}{figures}{quality:>{width}}", markup=False)
+        echo(f"{stage.name:16}{stage.sent:>6}{figures}{quality:>{width}}")
     if result.stages:
-        console.print("* of too few requests to judge by", markup=False)
+        echo("* of too few requests to judge by")
     for sentence in _sentences(result):
-        console.print(sentence, markup=False)
+        echo(sentence)
 
 
 def _sentences(result: Result) -> Iterator[str]:

@@ -190,11 +190,14 @@ def known_workloads(config_file: str) -> Mapping[str, Workload | Mix]:
 
 
 def check_writable(option: str, path: Path) -> None:
-    """Check before sending that the result can be written. Raises ValueError."""
+    """Check before sending that the result can be written, without leaving an empty file. Raises ValueError."""
+    is_new = not path.exists() and not path.is_symlink()
     try:
         path.open("ab").close()
     except OSError as problem:
         raise ValueError(f"{option} {path}: cannot be written: {problem.strerror}") from None
+    if is_new:
+        path.unlink()
 
 
 @contextmanager

@@ -28,7 +28,7 @@ from prober.config.units import duration, rate
 
 if TYPE_CHECKING:
     from prober.cli.watch_words import Watched
-    from prober.web.snapshots import Snapshots
+    from prober.web.views import Snapshots
 
 INTERVAL_S, PLAIN_INTERVAL_S, MIN_INTERVAL_S = 1.0, 10.0, 0.5
 MAX_SHARE = 0.05  # of the time, for taking snapshots

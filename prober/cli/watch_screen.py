@@ -28,6 +28,7 @@ from prober.config.units import duration_text
 from prober.measure.buffering import CONSEQUENCE
 from prober.measure.printable import one_line
 from prober.measure.timeline import format_duration
+from prober.statistics.quantiles import percentile_name
 from prober.web.targets import SIGNALS, SIGNS, ConcernAnswer, Kind, Snapshot, TargetAnswer, clock_time, time_of_day
 
 SPANS_S = (60, 300, 900)  # of the chart: the shortest that has all probes, else the longest
@@ -221,7 +222,7 @@ def _facts(target: TargetAnswer, now_unix_s: float) -> list[Text]:
 def _columns(signal: str = "") -> str:
     """The heads of the columns of a latency."""
     name = f"{SIGNALS[signal]} " if signal else ""
-    heads = [f"{name if q == SHOWN[0] else ''}p{q * 100:g}" for q in SHOWN]
+    heads = [f"{name if q == SHOWN[0] else ''}{percentile_name(q)}" for q in SHOWN]
     return "".join(head.rjust(COLUMN) for head in heads) + "samples".rjust(COUNT)
 
 

@@ -7,7 +7,7 @@ from prober.config.units import duration_text
 from prober.measure.outcome import BAD, NEUTRAL, Outcome
 from prober.measure.printable import one_line
 from prober.measure.timeline import format_duration
-from prober.statistics.quantiles import MIN_SAMPLES_BY_QUANTILE
+from prober.statistics.quantiles import MIN_SAMPLES_BY_QUANTILE, percentile_name
 from prober.web.api_types import EndedProbe
 from prober.web.targets import (
     LATE,
@@ -26,7 +26,9 @@ from prober.web.targets import (
 SHOWN = (0.5, 0.95, 0.99)  # percentiles
 LATENCIES = ("ttft", "itl")
 MAX_POINTS, MAX_NOT_OK = 4_096, 200
-TOO_FEW = "–: too few samples; " + ", ".join(f"p{q * 100:g} needs {MIN_SAMPLES_BY_QUANTILE[q]:,}" for q in SHOWN)
+TOO_FEW = "–: too few samples; " + ", ".join(
+    f"{percentile_name(q)} needs {MIN_SAMPLES_BY_QUANTILE[q]:,}" for q in SHOWN
+)
 # One character for each other one, so that nothing moves. Other characters become question marks.
 ASCII = str.maketrans("✓✗▲•│─┤└…–·×≤→", "+x!*|-|+~--x<>")
 
@@ -140,7 +142,7 @@ def status(target: TargetAnswer, concern: ConcernAnswer) -> str:
         words += f". {target.no_latency}"
     for signal in LATENCIES if target.quantiles else ():
         count, known = percentiles(target, signal)
-        values = ", ".join(f"p{q * 100:g} {format_duration(known.get(q))}" for q in SHOWN)
+        values = ", ".join(f"{percentile_name(q)} {format_duration(known.get(q))}" for q in SHOWN)
         words += f"; {SIGNALS[signal]} {values} of {count:,}"
     return words
 

@@ -1,16 +1,17 @@
 """The configuration as a whole. A file is valid if `load` accepts it; a reload compares its targets with ==."""
 
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, PrivateAttr, model_validator
 
 from prober.config.discovery import DiscoverySpec
+from prober.config.document import Problems
 from prober.config.fields import Block, Duration, Items, Percent, Rate, at_least, mistake, require
 from prober.config.server import Auth, TlsSpec, http_url, server_auth, server_problem, server_tls
 from prober.config.slos import SloSpec
 from prober.config.target import Overridable, TargetSpec
 from prober.config.workloads import WorkloadSpec
-from prober.measure.objective import JudgedStream, Slo
+from prober.measure.objective import DAY_S, JudgedStream, Slo
 
 
 def url_problem(url: str) -> str:
@@ -51,9 +52,6 @@ class GrafanaSpec(Block):
         return self
 
 
-DAY_S = 86_400.0
-
-
 class DriftSpec(Block):
     """Drift detection. false_alarms: per second and signal; material: share of the baseline latency."""
 
@@ -68,10 +66,6 @@ class DriftSpec(Block):
         ),
     ] = Field(0.2, description="smallest change of a latency that matters")
     accept_after: Duration = Field(7 * DAY_S, description="age at which a drift becomes the new baseline")
-
-
-if TYPE_CHECKING:
-    from prober.config.document import Problems
 
 
 class StorageSpec(Block):
@@ -107,7 +101,7 @@ class Configuration(Block):
     targets: Items[TargetSpec] = Field((), description="targets to probe; needed without `discovery`")
     discovery: Items[DiscoverySpec] = Field((), description="sources of further targets")
     _warnings: tuple[str, ...] = PrivateAttr(())
-    _file: "Problems | None" = PrivateAttr(None)
+    _file: Problems | None = PrivateAttr(None)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -115,7 +109,7 @@ class Configuration(Block):
         return self._warnings
 
     @property
-    def file(self) -> "Problems":
+    def file(self) -> Problems:
         """The file, for messages about it."""
         assert self._file is not None, "set by `load`"
         return self._file

@@ -178,8 +178,10 @@ def parse(text: str, as_written: Sequence[str] | None = None) -> Any:
         begin = problem.context_mark
         if problem.problem and problem.context and begin and mark and begin.line != mark.line:  # of what was not ended
             message += f" {problem.context} from line {begin.line + 1}, column {begin.column + 1}"
-        at = None if mark is None else _place(text, mark)
-        is_tab = at is not None and text.split("\n")[at[0] - 1][at[1] - 1 : at[1]] == "\t"
+        lines, at = text.split("\n"), None
+        if mark is not None:  # the parser takes the end of a file for a line of its own
+            at = _position(mark) if mark.line < len(lines) else (len(lines), len(lines[-1]) + 1)
+        is_tab = at is not None and lines[at[0] - 1][at[1] - 1 : at[1]] == "\t"
         raise BadYaml(_advised(message, is_tab=is_tab), at) from None
     except ReaderError as problem:
         before = text[: problem.position]
@@ -189,12 +191,6 @@ def parse(text: str, as_written: Sequence[str] | None = None) -> Any:
         raise BadYaml("nested too deeply; write it flat", None) from None
     except Exception as problem:  # PyYAML's own; the file is wrong, not the prober
         raise BadYaml(f"this is not YAML: {problem!r}; mend the YAML", None) from problem
-
-
-def _place(text: str, mark: Mark) -> tuple[int, int]:
-    """Line and column of a mark, from 1; the parser takes the end of a file for a line of its own."""
-    lines = text.split("\n")
-    return _position(mark) if mark.line < len(lines) else (len(lines), len(lines[-1]) + 1)
 
 
 def _advised(message: str, *, is_tab: bool) -> str:

@@ -1,6 +1,9 @@
-"""Server of a target: the engine's metrics page, GPUs, and the data that a decode step reads."""
+"""Server of a target: the engine's metrics page, GPUs, the data that a decode step reads, and facts for the context of its results that
+the prober cannot find out.
+"""
 
-from typing import Annotated, Self
+import json
+from typing import Annotated, Any, Self
 
 from pydantic import (
     AfterValidator,
@@ -12,11 +15,129 @@ from pydantic import (
     model_validator,
 )
 
-from prober.config.context import read_model_config
-from prober.config.fields import Auto, Block, Duration, NotNegative, Positive, PositiveCount, at_least, mistake
+from prober.config.fields import (
+    Auto,
+    Block,
+    Document,
+    Duration,
+    NotNegative,
+    Positive,
+    PositiveCount,
+    at_least,
+    mistake,
+)
 from prober.config.server import http_url
 from prober.config.units import shortened
 from prober.measure.bandwidth_bound import DecodeModel, ModelOverrides, UnknownFigure, decode_model, memory_bandwidth
+from prober.results.facts import CONTEXT_NAMES, ENGINE_VERSION, Fact
+
+MAX_CHARS = 300
+CONFIG_FILE = "the model's config.json"
+
+
+def _text(value: object) -> object:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    if not isinstance(value, str) or not value.strip() or len(value) > MAX_CHARS:
+        raise mistake(f"{shortened(value)} is not a text of 1 to {MAX_CHARS} characters; write it in quotes")
+    return " ".join(value.split())
+
+
+Text = Annotated[str, BeforeValidator(_text), WithJsonSchema({"type": "string"})]
+
+
+def read_model_config(path: str, info: ValidationInfo) -> dict[str, Any]:
+    """Object of a model's config.json, which the file that is validated names as `config_file`. Raises a mistake."""
+    try:
+        assert isinstance(info.context, Document), "only a file names a file"
+        config = json.loads(info.context.read(path))
+    except (OSError, ValueError) as problem:
+        raise mistake(f"cannot be read: {problem}; name the model's config.json", "config_file") from None
+    if not isinstance(config, dict):
+        raise mistake("is no JSON object; name the model's config.json", "config_file")
+    return config
+
+
+class ContextSpec(Block):
+    """Facts about hardware, engine and model. Where the prober finds another value, results hold both."""
+
+    gpu: Text | None = Field(
+        None, description="name of the GPU, such as NVIDIA H100 80GB HBM3; none for an engine on the CPU"
+    )
+    gpu_memory: Text | None = Field(None, description="memory of one GPU, such as 80 GiB")
+    interconnect: Text | None = Field(None, description="between the GPUs, such as NVLink 4, 18 links")
+    driver: Text | None = Field(None, description="version of the GPU driver")
+    cuda: Text | None = Field(None, description="version of CUDA, or of ROCm, that the engine uses")
+    cpu: Text | None = Field(None, description="processor of the engine's host")
+    host_ram: Text | None = Field(None, description="memory of the engine's host")
+    engine_version: Text | None = Field(None, description="version of the engine")
+    engine_commit: Text | None = Field(None, description="commit or image digest of the engine")
+    flags: dict[str, Text] = Field(default_factory=dict, description="settings of the engine, by its own names")
+    parallelism: Text | None = Field(None, description="such as TP 2, PP 1")
+    attention_backend: Text | None = Field(None, description="such as FLASH_ATTN")
+    scheduling_policy: Text | None = Field(None, description="such as fcfs")
+    max_batch: Text | None = Field(None, description="most sequences in a batch")
+    weights: Text | None = Field(None, description="repository or path of the weights")
+    model_revision: Text | None = Field(None, description="revision of the weights, such as a commit")
+    tokenizer: Text | None = Field(None, description="name or path of the tokenizer")
+    chat_template: Text | None = Field(None, description="name or digest of the chat template")
+    precision: Text | None = Field(None, description="type of weights and activations, such as bfloat16")
+    quantization: Text | None = Field(
+        None, description="method and group size, such as awq, 4 bit, groups of 128; or none"
+    )
+    speculation: Text | None = Field(None, description="method of speculative decoding, or none")
+    rollback: Text | None = Field(
+        None,
+        description="needs and losses of going back to the version before, such as a restart of 3 minutes; reports of decisions "
+        "show it",
+    )
+    config_file: str | None = Field(
+        None, description="config.json of the model, for its precision, quantisation and the bound by memory bandwidth"
+    )
+    _config: dict[str, Any] | None = PrivateAttr(None)
+
+    @model_validator(mode="after")
+    def _read(self, info: ValidationInfo) -> Self:
+        if self.config_file is None or self._config is not None:
+            return self
+        self._config = read_model_config(self.config_file, info)
+        return self
+
+    @property
+    def configured(self) -> dict[str, str]:
+        """The configured facts by name."""
+        names = (name for name in (*CONTEXT_NAMES, ENGINE_VERSION) if name in ContextSpec.model_fields)
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
+
+    @property
+    def checkpoint_facts(self) -> list[Fact]:
+        """Facts of `config_file`. An engine may load the weights as another type than they are stored as."""
+        config = self._config or {}
+        values: dict[str, object] = {
+            "precision": config.get("dtype") or config.get("torch_dtype"),
+            "quantization": _quantization(config.get("quantization_config")),
+            "model_revision": config.get("_commit_hash"),
+            "weights": config.get("_name_or_path"),
+        }
+        return [Fact(name, value, CONFIG_FILE) for name, value in values.items() if isinstance(value, str) and value]
+
+    @property
+    def decode_model(self) -> DecodeModel | None:
+        """Data that a decode step reads; None without `config_file`, or if it does not say."""
+        model = decode_model(self._config) if self._config is not None else None
+        return None if isinstance(model, UnknownFigure) else model
+
+
+def _quantization(block: object) -> str | None:
+    """Method, bits and group size, as far as a quantization_config has them."""
+    if not isinstance(block, dict) or not isinstance(method := block.get("quant_method"), str):
+        return None
+    parts = [method]
+    if isinstance(bits := block.get("bits"), int):
+        parts.append(f"{bits} bit")
+    if isinstance(group := block.get("group_size"), int) and group > 0:
+        parts.append(f"groups of {group}")
+    return ", ".join(parts)
 
 
 def _page_url(text: str | None, info: ValidationInfo) -> str | None:

@@ -20,7 +20,7 @@ from prober.config.fields import (
     mistake,
     require,
 )
-from prober.measure.warmup import WarmUpLength
+from prober.measure.target_state import WarmUpLength
 from prober.workload.schedule import WEEK_MINUTES, WeeklySpan, due_minutes, parse_weekly_span, zone
 from prober.workload.workloads import BUILT_IN
 

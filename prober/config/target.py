@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
 
-from prober.config.context import ContextSpec
 from prober.config.fields import (
     Auto,
     Block,
@@ -28,7 +27,7 @@ from prober.config.fields import (
 from prober.config.labels import UserLabels
 from prober.config.problems import no_such
 from prober.config.server import Auth, Headers, TlsSpec, api_of, base_url, http_url
-from prober.config.serving import DecodeBoundSpec, GpusSpec, MetricsSpec
+from prober.config.serving import ContextSpec, DecodeBoundSpec, GpusSpec, MetricsSpec
 from prober.config.sweep import SweepSpec
 from prober.config.workloads import THINK_TIME_REFUSED
 from prober.measure.engines import DIALECTS

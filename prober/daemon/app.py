@@ -54,9 +54,8 @@ from prober.features.replicas.leadership import LeaseOptions, leadership
 from prober.features.slo.firing import firing_checks
 from prober.features.slo.monitor import SloMonitor
 from prober.net.clock import Clock, Trust
-from prober.probing.event_log import EventLog
 from prober.probing.fleet import Fleet
-from prober.probing.history import ProbeHistory
+from prober.probing.history import EventLog, ProbeHistory
 from prober.probing.recorder import TargetBuffering, TargetProbes
 from prober.probing.replicas import Shard
 from prober.probing.supervisor import Supervisor
@@ -67,8 +66,8 @@ from prober.storage.watched_file import WatchedFile
 from prober.web.access_control import missing_authentication
 from prober.web.server import PageServer
 from prober.web.site import Site
-from prober.web.snapshots import Snapshots
 from prober.web.targets import Problem
+from prober.web.views import Snapshots
 from prober.web.web_config import Loaded, WebFile
 
 WATCH_INTERVAL_S = 2.0

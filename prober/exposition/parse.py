@@ -150,16 +150,8 @@ class Parser:
         if labels is None:
             if len(self._known) >= MAX_CACHED_LABEL_TEXTS:
                 self._known.clear()
-            labels = self._known[text] = _labels(text)
+            labels = self._known[text] = {
+                name: _ESCAPE.sub(lambda escape: "\n" if escape[1] == "n" else escape[1], quoted) or bare
+                for name, quoted, bare in _ONE_LABEL.findall(text)
+            }
         return name, Sample(labels, value)
-
-
-def _labels(text: str) -> dict[str, str]:
-    return {
-        name: _unescaped(quoted) if "\\" in quoted else quoted or bare
-        for name, quoted, bare in _ONE_LABEL.findall(text)
-    }
-
-
-def _unescaped(text: str) -> str:
-    return _ESCAPE.sub(lambda escape: "\n" if escape[1] == "n" else escape[1], text)

@@ -33,7 +33,10 @@ def page(families: list[Family], *, buckets: int = 400) -> Iterator[bytes]:
                 metrics.append(_histogram(family, labels, child))
                 size += len(child.counts) + (len(child.native.counts) if child.native is not None else 0)
             else:
-                metrics.append(_value(family, labels, child))
+                # MetricFamily.metric with its Counter or Gauge.
+                kind = b"\x1a\x09\x09" if family.series.kind == "counter" else b"\x12\x09\x09"
+                value = kind + _DOUBLE(child.value)
+                metrics.append(_message(b"\x22", _packed_labels(family, labels, child) + value))
                 size += 1
             if size >= buckets:
                 yield b""
@@ -53,12 +56,6 @@ def _head(family: Family) -> bytes:
         + _SMALL[_TYPES[series.kind]]
         + (_text(b"\x2a", unit) if unit else b"")
     )
-
-
-def _value(family: Family, labels: Labels, child: Value) -> bytes:
-    """MetricFamily.metric with its Counter or Gauge."""
-    kind = b"\x1a\x09\x09" if family.series.kind == "counter" else b"\x12\x09\x09"
-    return _message(b"\x22", _packed_labels(family, labels, child) + kind + _DOUBLE(child.value))
 
 
 def _histogram(family: Family, labels: Labels, child: Histogram) -> bytes:

@@ -55,6 +55,11 @@ class ProbeResult:
         return self.outcome is Outcome.INVALID or self.timeline.is_late
 
     @property
+    def reason(self) -> str:
+        """The outcome with its detail, such as `http_429: too many requests`."""
+        return f"{self.outcome.value}: {self.detail}" if self.detail else self.outcome.value
+
+    @property
     def requested_tokens(self) -> tuple[int, int]:
         """Prompt and output tokens, as requested."""
         return self.requested_prompt_tokens, self.requested_output_tokens

@@ -97,13 +97,14 @@ def write_at_once(request: web.Request) -> None:
         request.transport.set_write_buffer_limits(high=0)
 
 
-async def send_response(response: web.Response, request: web.Request, record: Record, clock: Clock) -> None:
-    """Send an answer without content."""
+async def send_response(response: web.Response, request: web.Request, record: Record, clock: Clock) -> web.Response:
+    """Send an answer without content, and return it."""
     write_at_once(request)
     await response.prepare(request)
     record.ended = "complete"
     record.first_write_ns = record.end_ns = clock.now_ns()
     await response.write_eof()
+    return response
 
 
 def reset(request: web.Request) -> None:

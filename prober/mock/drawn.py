@@ -7,12 +7,11 @@ from random import Random
 from typing import Any
 
 from prober.mock.adapters import AdapterPool, AdapterSettings, Lease
-from prober.mock.completion_request import CompletionRequest
+from prober.mock.completion_request import BLOCK_TOKENS, CompletionRequest, block_ids
 from prober.mock.faults import Schedule
 from prober.mock.page import KV_BLOCKS
 from prober.mock.record import Record
 from prober.mock.service import Behaviour, Emission, Place, Service, emissions
-from prober.mock.tokenizer import BLOCK_TOKENS, block_ids
 from prober.net.clock import Alarm, Clock
 from prober.simulation.blocks import Blocks
 

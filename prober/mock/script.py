@@ -24,6 +24,7 @@ class Kind(Enum):
 
 
 CUTS = {"truncated": Kind.CUT, "reset": Kind.RESET, "crash": Kind.CRASH, "stall": Kind.SILENCE}  # by fault
+INTERRUPTIONS = frozenset({*CUTS, "error_in_stream", "malformed", "big_line"})
 
 
 class Step(NamedTuple):
@@ -49,15 +50,33 @@ def answer(
 
     They are generated one at a time, so that the usage chunk contains the measurements before it.
     """
-    if fault and fault.name in ROLE_ONLY:
-        return _endless_silence(chunks, fault.argument)
-    steps = _empty(chunks, plan, role) if fault and fault.name == "empty" else _content(chunks, plan, tokens, role)
-    steps = _with_end(chunks, steps, done)
-    return (
-        _with_fault(chunks, steps, fault)
-        if fault and fault.name in {*CUTS, "error_in_stream", "malformed", "big_line"}
-        else steps
-    )
+    name = fault.name if fault else ""
+    due_ns = sent = 0
+    if fault and name in ROLE_ONLY:
+        while fault.argument:
+            due_ns += round(fault.argument * 1e9)
+            yield Step(due_ns, Kind.OTHER, chunks.comment)
+        yield Step(0, Kind.SILENCE)
+        return
+    interruption = fault if name in INTERRUPTIONS else None  # at the first content after its number of tokens
+    for due_ns, size, reasoning in plan:
+        if sent == 0 and role == "with-first":
+            yield Step(due_ns, Kind.OTHER, chunks.role())
+        if name == "empty":
+            yield Step(due_ns, Kind.OTHER, chunks.finish())
+            break
+        data = chunks.content(sent, size, reasoning=reasoning, last=sent + size == tokens)
+        if interruption and sent >= (1 if name == "big_line" else interruption.count):
+            for step in _interruption(chunks, interruption, due_ns):
+                yield step
+                if step.kind is not Kind.OTHER:
+                    return
+            interruption = None
+        yield Step(due_ns, Kind.CONTENT, data, size)
+        sent += size
+    for data in chunks.ending(done):
+        yield Step(due_ns, Kind.OTHER, data)
+    yield Step(due_ns, Kind.END)
 
 
 def whole(body: bytes, tokens: int, fault: str) -> list[Step]:
@@ -65,56 +84,6 @@ def whole(body: bytes, tokens: int, fault: str) -> list[Step]:
     if fault in CUTS:
         return [Step(0, Kind.OTHER, body[: len(body) // 2]), Step(0, CUTS[fault])]
     return [Step(0, Kind.CONTENT if tokens else Kind.OTHER, body, tokens), Step(0, Kind.END)]
-
-
-def _content(chunks: Chunks, plan: Iterable[Emission], tokens: int | None, role: str) -> Iterator[Step]:
-    sent = 0
-    for due_ns, size, reasoning in plan:
-        if sent == 0 and role == "with-first":
-            yield Step(due_ns, Kind.OTHER, chunks.role())
-        data = chunks.content(sent, size, reasoning=reasoning, last=sent + size == tokens)
-        sent += size
-        yield Step(due_ns, Kind.CONTENT, data, size)
-
-
-def _empty(chunks: Chunks, plan: Iterable[Emission], role: str) -> Iterator[Step]:
-    due_ns = next(iter(plan)).due_ns
-    if role == "with-first":
-        yield Step(due_ns, Kind.OTHER, chunks.role())
-    yield Step(due_ns, Kind.OTHER, chunks.finish())
-
-
-def _with_end(chunks: Chunks, steps: Iterator[Step], done: bool) -> Iterator[Step]:
-    due_ns = 0
-    for step in steps:
-        due_ns = step.due_ns
-        yield step
-    for data in chunks.ending(done):
-        yield Step(due_ns, Kind.OTHER, data)
-    yield Step(due_ns, Kind.END)
-
-
-def _endless_silence(chunks: Chunks, comment_every_s: float) -> Iterator[Step]:
-    due_ns = 0
-    while comment_every_s:
-        due_ns += round(comment_every_s * 1e9)
-        yield Step(due_ns, Kind.OTHER, chunks.comment)
-    yield Step(0, Kind.SILENCE)
-
-
-def _with_fault(chunks: Chunks, steps: Iterator[Step], fault: Fault) -> Iterator[Step]:
-    """`steps`, with the fault at the first content after its number of tokens."""
-    sent, is_done = 0, False
-    after = 1 if fault.name == "big_line" else fault.count
-    for step in steps:
-        if step.kind is Kind.CONTENT and sent >= after and not is_done:
-            is_done = True
-            for change in _interruption(chunks, fault, step.due_ns):
-                yield change
-                if change.kind is not Kind.OTHER:
-                    return
-        yield step
-        sent += step.tokens
 
 
 def _interruption(chunks: Chunks, fault: Fault, due_ns: int) -> Iterator[Step]:

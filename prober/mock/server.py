@@ -23,8 +23,7 @@ from prober.mock.drawn import DrawnService
 from prober.mock.faults import SIMULATED, Fault, Schedule, check, parse_fault
 from prober.mock.generation import HEADERS, Generation
 from prober.mock.record import Record, TruthFile
-from prober.mock.service import Service
-from prober.mock.settings import Settings
+from prober.mock.service import Service, Settings
 from prober.mock.simulated import SimulatedService
 from prober.net.clock import Clock
 
@@ -108,7 +107,7 @@ class Mock:
             try:
                 return await self._answer(request, record)
             except RequestRefused as refusal:
-                return await self._respond(_json(refusal.status, refusal.body), request, record)
+                return await send_response(_json(refusal.status, refusal.body), request, record, self._clock)
         except ConnectionError:
             return web.Response()  # the client left, which aiohttp detects itself
         finally:
@@ -126,7 +125,7 @@ class Mock:
         record.received_bytes = len(body)
         refusal = self._not_serving(fault) or self._not_allowed(request) or await _fault_response(fault)
         if refusal:
-            return await self._respond(refusal, request, record)
+            return await send_response(refusal, request, record, self._clock)
         completion = parse_completion_request(
             body,
             chat=request.path.endswith("/chat/completions"),
@@ -135,10 +134,6 @@ class Mock:
         )
         record.adapter = "" if completion.model == self._settings.model else completion.model
         return await Generation(self._service, self._settings.wire, request, record, fault).serve(completion)
-
-    async def _respond(self, response: web.Response, request: web.Request, record: Record) -> web.Response:
-        await send_response(response, request, record, self._clock)
-        return response
 
     def _requested_fault(self, request: web.Request) -> Fault | None:
         text = request.headers.get("X-Mock-Fault")

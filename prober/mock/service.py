@@ -7,15 +7,19 @@ token after its predecessor. All due times count from the start of the service, 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 from typing import NamedTuple, Protocol
 
-from prober.mock.completion_request import CompletionRequest
+from prober.mock.adapters import AdapterSettings
+from prober.mock.completion_request import CompletionRequest, Tokenizer
 from prober.mock.delays import Constant, Delay
-from prober.mock.faults import Schedule
+from prober.mock.faults import Fault, Schedule, check
 from prober.mock.page import Page
 from prober.mock.record import Record
+from prober.mock.wire import Wire
 from prober.net.clock import Clock
+from prober.simulation.parameters import Parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,3 +119,38 @@ class Service(ABC):
     @abstractmethod
     def render(self, now_ns: int) -> str:
         """The metrics page."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Settings of one mock server.
+
+    faults: the schedule, counted from the start
+    truth: file of records; None: no file
+    api_key: bearer token that `/v1` requires
+    seed: of all random draws; None: random
+    start_delay_s: time during which it reports that its model is loading
+    simulation: the simulated engine, instead of the delays and slots of `behaviour`; None: not simulated
+    adapters: LoRA adapters, of the drawn engine only
+    version: that `/version` tells
+
+    Raises ValueError for a fault that the engine does not support.
+    """
+
+    model: str = "mock"
+    behaviour: Behaviour = Behaviour()
+    wire: Wire = Wire()
+    faults: tuple[Fault, ...] = ()
+    truth: Path | None = None
+    api_key: str | None = None
+    seed: int | None = None
+    start_delay_s: float = 0.0
+    simulation: Parameters | None = None
+    tokenizer: Tokenizer = Tokenizer()
+    adapters: AdapterSettings = AdapterSettings()
+    version: str = "0.32.0"
+
+    def __post_init__(self) -> None:
+        check(self.faults, simulated=self.simulation is not None)
+        if self.adapters.names and self.simulation is not None:
+            raise ValueError("adapters are of the drawn engine; the simulated one has none")

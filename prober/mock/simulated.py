@@ -10,11 +10,10 @@ from collections import deque
 from collections.abc import Iterator
 from random import Random
 
-from prober.mock.completion_request import CompletionRequest, bad_request
+from prober.mock.completion_request import CompletionRequest, bad_request, block_ids
 from prober.mock.faults import Schedule
 from prober.mock.record import Record
 from prober.mock.service import Behaviour, Emission, Place, Service, chunk_tokens
-from prober.mock.tokenizer import block_ids
 from prober.net.clock import Alarm, Clock
 from prober.simulation.engine import Engine
 from prober.simulation.faults import Fault, Flush, KvLost, Slow, Tail

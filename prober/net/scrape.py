@@ -15,12 +15,11 @@ from prober.config.problems import mask_secrets
 from prober.config.server import TlsSpec
 from prober.config.target import Timeouts
 from prober.net.certificates import BadCertificate, ClientTls, client_tls
-from prober.net.clock import Clock
+from prober.net.clock import Clock, Stamps
 from prober.net.connection import Broken, connect
 from prober.net.endpoint import Endpoint, proxy_of
 from prober.net.exchange import Exchange
 from prober.net.redaction import basic
-from prober.net.stamps import Stamps
 
 MAX_BODY_BYTES = 8 << 20
 _UNQUOTED = "%/:@!$&'()*+,;=~"

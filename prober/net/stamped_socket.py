@@ -9,8 +9,7 @@ import ssl
 from socket import IPPROTO_TCP, TCP_NODELAY, socket
 from typing import Any, Protocol
 
-from prober.net.clock import Clock
-from prober.net.stamps import ANCILLARY_BYTES
+from prober.net.clock import ANCILLARY_BYTES, Clock
 
 READ_BYTES, PART_BYTES = 64 << 10, 4 << 10
 

@@ -23,7 +23,7 @@ from typing import IO
 
 from prober.measure.quality import Expectation, answer_problem
 from prober.measure.tool_calls import ToolCall
-from prober.net.parent_death import end_with_parent
+from prober.net.libc import end_with_parent
 
 CHECK_CPU_S = 0.5
 MAX_WAIT_S = 20.0  # for the process, its start included; longer only where the machine has no time for it

@@ -164,11 +164,11 @@ class ClockOffset:
 
     def at(self, now_ns: int) -> Offset:
         """The offset with the smallest error at this time. Needs an exchange."""
-        return min((_aged(offset, now_ns - at_ns) for at_ns, offset in self._exchanges), key=lambda aged: aged.error_ns)
-
-
-def _aged(offset: Offset, age_ns: int) -> Offset:
-    return Offset(offset.offset_ns, offset.error_ns + round(max(0, age_ns) * MAX_DRIFT_RATIO))
+        aged = (
+            Offset(offset.offset_ns, offset.error_ns + round(max(0, now_ns - at_ns) * MAX_DRIFT_RATIO))
+            for at_ns, offset in self._exchanges
+        )
+        return min(aged, key=lambda offset: offset.error_ns)
 
 
 def checked_clock(result: ProbeResult, error_s: float, max_send_lag_s: float, node: str) -> ProbeResult:

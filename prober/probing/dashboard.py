@@ -38,6 +38,7 @@ from prober.exposition.dashboards.style import (
 )
 from prober.measure.outcome import BAD
 from prober.probing import series as probe_series
+from prober.statistics.quantiles import percentile_name
 
 SIGNALS = {
     "ttft": ("TTFT", "Time to the first token"),
@@ -116,7 +117,15 @@ def latency() -> list[Panel]:
     return [
         _quantile_table(),
         *(_quantile_lines(signal) for signal in SIGNALS),
-        _sample_counts(),
+        series(
+            "Samples per quantile",
+            "Successful probes of each workload in the selected window. Bad: below the dashed 1,000 that a p99 needs, or falling.",
+            "short",
+            Query(samples(probe_series.TTFT), "{{workload}}"),
+            Query(f"{MIN_P99_SAMPLES} * group({probe_series.STATE}{{{TARGET}}})", "needed for p99"),
+            width=12,
+            overrides=[dashed("needed.*", GREY, in_legend=True)],
+        ),
         _ttft_of_answer(),
         _tool_calls(),
     ]
@@ -126,7 +135,7 @@ def _quantile_table() -> Panel:
     shares = (0.5, 0.9, 0.95, 0.99)
     queries = [row(quantile(q, f"llmslo_{signal}_seconds")) for signal in ("ttft", "tpot", "e2e") for q in shares]
     queries.append(row(samples(probe_series.TTFT)))
-    names = [f"{SIGNALS[signal][0]} p{q * 100:g}" for signal in ("ttft", "tpot", "e2e") for q in shares]
+    names = [f"{SIGNALS[signal][0]} {percentile_name(q)}" for signal in ("ttft", "tpot", "e2e") for q in shares]
     columns = [Column(source="workload", name="Workload", width=120)]
     columns += [
         Column(source=f"Value #{chr(ord('A') + place)}", name=name, unit="s", width=90)
@@ -176,18 +185,6 @@ def _quantile_lines(signal: str) -> Panel:
     )
 
 
-def _sample_counts() -> Panel:
-    return series(
-        "Samples per quantile",
-        "Successful probes of each workload in the selected window. Bad: below the dashed 1,000 that a p99 needs, or falling.",
-        "short",
-        Query(samples(probe_series.TTFT), "{{workload}}"),
-        Query(f"{MIN_P99_SAMPLES} * group({probe_series.STATE}{{{TARGET}}})", "needed for p99"),
-        width=12,
-        overrides=[dashed("needed.*", GREY, in_legend=True)],
-    )
-
-
 def _ttft_of_answer() -> Panel:
     histogram = probe_series.TTFT_ANSWER
     return series(
@@ -208,7 +205,7 @@ def _tool_calls() -> Panel:
         "agent's step. No data: no workload has tools, or no answer calls one.",
         "s",
         *(
-            Query(quantile(q, histogram), f"{{{{workload}}}} {name} p{q * 100:.0f}")
+            Query(quantile(q, histogram), f"{{{{workload}}}} {name} {percentile_name(q)}")
             for name, histogram in times
             for q in (0.5, 0.99)
         ),
@@ -218,18 +215,31 @@ def _tool_calls() -> Panel:
 
 def network() -> list[Panel]:
     """Connect phases, TTFT by client and by engine, and whether answers arrive held back."""
-    return [_connect_phases(), _client_and_engine(), _buffered()]
-
-
-def _connect_phases() -> Panel:
-    return series(
-        "Connect phases, p90",
-        "Time to set up the new connection of each probe, by phase; it counts in TTFT only if it takes longer than connect_lead. "
-        "Bad: a phase that grows; it points to the network or a proxy.",
-        "s",
-        Query(quantile(0.9, probe_series.CONNECT, "phase", TARGET), "{{phase}}"),
-        width=12,
-    )
+    return [
+        series(
+            "Connect phases, p90",
+            "Time to set up the new connection of each probe, by phase; it counts in TTFT only if it takes longer than connect_lead. "
+            "Bad: a phase that grows; it points to the network or a proxy.",
+            "s",
+            Query(quantile(0.9, probe_series.CONNECT, "phase", TARGET), "{{phase}}"),
+            width=12,
+        ),
+        _client_and_engine(),
+        states(
+            "Streams",
+            "Whether tokens arrive one by one. Bad: buffered. Answers arrive all at once, which leaves TPOT and ITL without data, or "
+            "several tokens at a time: something between the engine and the prober, such as a gateway, holds them back. No data: also "
+            "while every probe fails.",
+            index_mapping(("one by one", GREEN), ("buffered", ORANGE)),
+            Query(
+                f"{gauge(probe_series.BUFFERED)} unless on (target) "
+                f'(min by (target) ({probe_series.STATE}{{{TARGET},state="failing"}}) == 1)',
+                "{{target}}",
+            ),
+            height=4,
+            empty="too few answers to tell, or none now",
+        ),
+    ]
 
 
 def _client_and_engine() -> Panel:
@@ -249,23 +259,6 @@ def _client_and_engine() -> Panel:
         Query(mean("llmslo_engine_ttft_seconds", TARGET), "engine"),
         width=12,
         overrides=[fixed_color("client", BLUE), fixed_color("engine", ORANGE)],
-    )
-
-
-def _buffered() -> Panel:
-    return states(
-        "Streams",
-        "Whether tokens arrive one by one. Bad: buffered. Answers arrive all at once, which leaves TPOT and ITL without data, or "
-        "several tokens at a time: something between the engine and the prober, such as a gateway, holds them back. No data: also "
-        "while every probe fails.",
-        index_mapping(("one by one", GREEN), ("buffered", ORANGE)),
-        Query(
-            f"{gauge(probe_series.BUFFERED)} unless on (target) "
-            f'(min by (target) ({probe_series.STATE}{{{TARGET},state="failing"}}) == 1)',
-            "{{target}}",
-        ),
-        height=4,
-        empty="too few answers to tell, or none now",
     )
 
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 from prober.config.target import TargetSpec
 from prober.measure.target_state import TargetEvent
 from prober.net.endpoint import BadEndpoint
-from prober.probing.event_log import MAX_TOLD_APART, FirstAnswers
+from prober.probing.history import MAX_TOLD_APART, FirstAnswers
 from prober.probing.observer import TargetObserver
 from prober.probing.replicas import Shard, shard_of
 from prober.probing.target_runner import RunnerContext, TargetRunner

@@ -11,7 +11,7 @@ from prober.measure.result import ProbeResult
 from prober.measure.target_state import NO_DATA_STATES, TargetEvent, TargetState, WorkloadState
 from prober.measure.timeline import Timeline
 from prober.probing import series
-from prober.probing.event_log import EventLog
+from prober.probing.history import EventLog
 from prober.probing.observer import NamedSpec, ObservedTarget, TargetObserver
 from prober.workload.requested_format import tool_schemas
 from prober.workload.workloads import Workload

@@ -2,7 +2,7 @@
 
 import asyncio
 import uuid
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
 from dataclasses import replace
 from random import Random, SystemRandom
 from typing import Any, Self
@@ -13,13 +13,13 @@ from prober.measure.engine_signals import EngineChange, EngineSignals, PageReadi
 from prober.measure.gpu_reading import GpuReading
 from prober.measure.outcome import ANSWERED, Outcome, Verdict
 from prober.measure.result import ProbeResult, unsent
-from prober.measure.warmup import WarmUpLength
+from prober.measure.target_state import WarmUpLength
 from prober.net.clock import Clock
 from prober.probing.observer import OpenPage
 from prober.probing.pacer import pace
 from prober.probing.probe import Launch, LocalRun, calibrate, new_request, run_probe
-from prober.probing.result_context import ReadFacts, completed, no_facts
 from prober.probing.target import Target
+from prober.results.context import with_context
 from prober.results.facts import Fact
 from prober.results.result import Kind, Load, Result, Stage, result_url
 from prober.results.result import Target as Described
@@ -29,6 +29,13 @@ PAGE_WAIT_S = 2.0
 MAX_WARM_UP_LEAD_NS = 100_000_000
 # Calls with each reading of the GPUs that serve a target, until cancelled.
 ReadGpus = Callable[[Target, Callable[[Sequence[GpuReading]], None]], Coroutine[Any, Any, None]]
+# Facts about a target, read once before a run. Second argument: UUIDs of the GPUs that serve it; None: not known.
+ReadFacts = Callable[[Target, Collection[str] | None], Awaitable[list[Fact]]]
+
+
+async def no_facts(target: Target, gpus: Collection[str] | None) -> list[Fact]:
+    """No facts, where nothing can be read."""
+    return []
 
 
 async def no_gpus(target: Target, on_reading: Callable[[Sequence[GpuReading]], None]) -> None:
@@ -196,3 +203,23 @@ class Session:
             for task in unfinished:
                 task.cancel()
             await asyncio.gather(sending, *unfinished, return_exceptions=True)
+
+
+def completed(result: Result, spec: TargetSpec, facts: Iterable[Fact], *, seed: int | None = None) -> Result:
+    """The result with its context. facts: as they were found; seed: of the run's random draws."""
+    configured, gpus = spec.context.configured, spec.gpus
+    if gpus.count is not None:
+        configured["gpu_count"] = str(gpus.count)
+        if gpus.indices is None:  # GPUs that the prober merely sees need not serve the target
+            result = replace(result, context=replace(result.context, gpu_count=None))
+    streaming = Fact("streaming", "on" if spec.stream else "off", "requests")
+    result = with_context(
+        result,
+        [streaming, *facts],
+        configured,
+        assumed=spec.context.checkpoint_facts,
+        flags=spec.context.flags,
+        gpu_price=gpus.price_per_hour,
+        decode_model=spec.decode_bound.model if spec.decode_bound is not None else spec.context.decode_model,
+    )
+    return result if seed is None else replace(result, load=replace(result.load, seed=seed))

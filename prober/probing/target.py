@@ -18,8 +18,15 @@ from prober.measure.outcome import Outcome, Verdict, classify_status, reader_fai
 from prober.measure.payload import json_object
 from prober.measure.printable import MAX_NAME_CHARS, shown_name
 from prober.measure.result import ProbeResult
-from prober.measure.target_state import NO_DATA_STATES, SILENT_STATES, STATE_OF_OUTCOME, TargetState, WorkloadState
-from prober.measure.warmup import DEFAULT_IDLE_NS, WarmUp
+from prober.measure.target_state import (
+    DEFAULT_IDLE_NS,
+    NO_DATA_STATES,
+    SILENT_STATES,
+    STATE_OF_OUTCOME,
+    TargetState,
+    WarmUp,
+    WorkloadState,
+)
 from prober.net.clock import Clock
 from prober.net.connection import Broken, connect
 from prober.net.endpoint import Endpoint, endpoint
@@ -421,15 +428,38 @@ class Target:
             log.error(text, self.spec.key, exc_info=problem)
 
     async def _ask_health(self) -> None:
+        """Set the state from the health page: starting or draining if the engine reports it; other faults are left to the probes.
+
+        A target that refuses connections and has never answered is starting until `starting_timeout` has passed.
+        """
         now = self.clock.now_ns()
         is_known = self.identity is not None or self.spec.engine in DIALECTS
         health = self._dialect.health if is_known else "/health"
         path = None if health is None else self.endpoint.base_path.removesuffix("/v1") + health
-        if path is None and self.starting_until_ns is None and not self.is_refusing:
+        is_of_use = path is not None or self.starting_until_ns is not None or self.is_refusing
+        if not is_of_use or now - self._health_ns < HEALTH_EVERY_NS:
             return
-        if now - self._health_ns >= HEALTH_EVERY_NS:
-            self._health_ns = now
-            self._heard(await self._get(path, HEALTH_TIMEOUT_S, MAX_HEALTH_BYTES))
+        self._health_ns = now
+        answer = await self._get(path, HEALTH_TIMEOUT_S, MAX_HEALTH_BYTES)
+        if self.is_ending:
+            return
+        body = answer.body[:2000].decode("utf-8", "replace").lower()
+        self.is_refusing = answer.is_refused and self.starting_until_ns is not None
+        if self.is_refusing:
+            limit = promql(self.spec.starting_timeout)
+            reason = f"refuses connections; counted as failures after {limit} (starting_timeout)"
+            self.state, self.reason = TargetState.STARTING, reason
+        elif answer.status == 503 and any(word in body for word in ("draining", "shutting down", "shutdown")):
+            self.state, self.reason = TargetState.DRAINING, "its health page says so"
+        elif (answer.status == 503 and ("loading" in body or "starting" in body)) or (
+            answer.status == 503 and self._dialect.listens_while_loading and not self._was_ready
+        ):
+            self.state, self.reason = TargetState.STARTING, "its health page says so"
+        elif self.state in SILENT_STATES:
+            self.state, self.reason = TargetState.PENDING, ""
+            self.warm_up.restarted()
+        if self.state in SILENT_STATES:
+            self._answers = WorkloadState("")
 
     async def _get(self, path: str | None, timeout_s: float, max_bytes: int) -> Answer:
         """GET a path of the server, with the target's own headers, token, certificates and proxy. None: connect only."""
@@ -457,31 +487,6 @@ class Target:
         return Answer(
             exchange.status or 0, exchange.headers, bytes(exchange.body), exchange.broken, refusal=exchange.refusal
         )
-
-    def _heard(self, answer: Answer) -> None:
-        """Set the state from a health page: starting or draining if the engine reports it; other faults are left to the probes.
-
-        A target that refuses connections and has never answered is starting until `starting_timeout` has passed.
-        """
-        if self.is_ending:
-            return
-        body = answer.body[:2000].decode("utf-8", "replace").lower()
-        self.is_refusing = answer.is_refused and self.starting_until_ns is not None
-        if self.is_refusing:
-            limit = promql(self.spec.starting_timeout)
-            reason = f"refuses connections; counted as failures after {limit} (starting_timeout)"
-            self.state, self.reason = TargetState.STARTING, reason
-        elif answer.status == 503 and any(word in body for word in ("draining", "shutting down", "shutdown")):
-            self.state, self.reason = TargetState.DRAINING, "its health page says so"
-        elif (answer.status == 503 and ("loading" in body or "starting" in body)) or (
-            answer.status == 503 and self._dialect.listens_while_loading and not self._was_ready
-        ):
-            self.state, self.reason = TargetState.STARTING, "its health page says so"
-        elif self.state in SILENT_STATES:
-            self.state, self.reason = TargetState.PENDING, ""
-            self.warm_up.restarted()
-        if self.state in SILENT_STATES:
-            self._answers = WorkloadState("")
 
     async def _identify(self, timeout_s: float) -> Verdict | None:
         """Look the target up; keep the known identity if the answers give none."""

@@ -16,7 +16,7 @@ from prober.measure.outcome import BAD, NEUTRAL, Outcome
 from prober.measure.result import ProbeResult, unsent
 from prober.measure.target_state import NO_DATA_STATES, TargetEvent, TargetState
 from prober.net.clock import Clock, Trust
-from prober.probing.event_log import EventLog, FirstAnswers
+from prober.probing.history import EventLog, FirstAnswers
 from prober.probing.observer import Feature, ObservedTarget, TargetObserver
 from prober.probing.pacer import due_times, pace
 from prober.probing.probe import run_probe

@@ -15,7 +15,7 @@ from prober.measure.result import unsent
 from prober.net.clock import Clock
 from prober.net.connection import Broken, connect
 from prober.net.exchange import Exchange
-from prober.net.parent_death import end_with_parent
+from prober.net.libc import end_with_parent
 from prober.probing.channel import Beat, Channel, Cut, Ended, NewTarget, Send
 from prober.probing.probe import LocalRun, always
 from prober.probing.target import Target

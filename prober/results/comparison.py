@@ -172,12 +172,6 @@ def to_json(comparison: Comparison) -> str:
     return dumps({KEY: {"format": FORMAT, INSIDE: comparison}}).decode()
 
 
-def is_comparison(document: object) -> bool:
-    """True if the parsed JSON is the file of a comparison, in any format."""
-    own = document.get(KEY) if isinstance(document, dict) else None
-    return isinstance(own, dict) and INSIDE in own
-
-
 def from_object(document: Any, source: str) -> Comparison:
     """The comparison that `to_json` wrote. Raises Unreadable, which names `source` and the key."""
     own = document[KEY]

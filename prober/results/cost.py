@@ -87,11 +87,12 @@ def priced_stage(result: Result) -> Stage | None:
     lowers = [capacity.lower for capacity in result.capacities if capacity.lower]
     if len(lowers) < len(result.slos) and result.kind != "gate":
         return None
-    limit = min(lowers, default=None)
+    limit = min(lowers, default=math.inf) * (1 + 1e-9)  # capacities count the load of others too
     stages = [
         stage
         for stage in result.stages
-        if stage.output_tokens_per_s is not None and (limit is None or _total_rate(stage) <= limit * (1 + 1e-9))
+        if stage.output_tokens_per_s is not None
+        and (math.inf if stage.rate_per_s is None else stage.rate_per_s + (stage.demand_per_s or 0.0)) <= limit
     ]
     return max(stages, key=lambda stage: (stage.rate_per_s or 0.0, stage.output_tokens_per_s or 0.0), default=None)
 
@@ -171,11 +172,6 @@ def bound_sentences(result: Result, stage: Stage) -> Iterator[str]:
         f"The memory bandwidth of {gpus} allows one stream at most {bound:,.3g} tokens/s, a TPOT of {format_duration(1 / bound)} or "
         f"more, as every token reads {limit.bytes_per_token / 1e9:,.3g} GB of weights; {relation}."
     )
-
-
-def _total_rate(stage: Stage) -> float:
-    """Rate of the stage with the load of others, as capacities count it; infinite for a stage without a rate."""
-    return math.inf if stage.rate_per_s is None else stage.rate_per_s + (stage.demand_per_s or 0.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -193,9 +193,11 @@ class Deliveries:
         return None if per_chunk is None else round(per_chunk * last) - round(per_chunk * first)
 
     def _prompt(self, probe: ProbeResult, begin_ns: int, end_ns: int) -> int | None:
-        usage, ratio = probe.timeline.usage, self.ratios[0]
+        timeline, usage, ratio = probe.timeline, probe.timeline.usage, self.ratios[0]
         reported = usage.prompt_tokens if usage else None
-        prefilled_ns = _prefilled_ns(probe)
+        prefilled_ns = timeline.content_ns[0] if timeline.content_ns else None
+        if prefilled_ns is None and (probe.outcome in ANSWERED or usage is not None):
+            prefilled_ns = timeline.end_ns
         if prefilled_ns is None or not begin_ns <= prefilled_ns < end_ns:
             return 0
         if reported is not None:
@@ -301,14 +303,6 @@ def _gone_ns(probe: ProbeResult) -> int:
     timeline = probe.timeline
     last_ns = timeline.content_ns[-1] if timeline.content_ns else timeline.intended_ns
     return timeline.end_ns or timeline.cut_ns or last_ns
-
-
-def _prefilled_ns(probe: ProbeResult) -> int | None:
-    """End of prefill, as observed by the client; None if unknown."""
-    timeline = probe.timeline
-    if timeline.content_ns:
-        return timeline.content_ns[0]
-    return timeline.end_ns if probe.outcome in ANSWERED or timeline.usage is not None else None
 
 
 def _total(amounts: Iterable[int | None]) -> int | None:

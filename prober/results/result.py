@@ -70,6 +70,11 @@ class RequestRow:
         """True if it is answered and its latencies count."""
         return self.is_answered and not self.warm_up and not self.cached
 
+    def latency(self, name: str) -> float | None:
+        """Its "ttft", "tpot" or "e2e" in seconds; None if it is not known or does not count."""
+        value: float | None = getattr(self, f"{name}_s") if self.is_timed else None
+        return value
+
 
 @dataclass(frozen=True, slots=True)
 class Use:
@@ -187,7 +192,6 @@ class Stage:
     gpus: number of GPUs of the target
     slos: (events, bad events) by SLO
     good: answered requests that are good by every SLO
-    repeat: 1 for the first stage at this rate
     ended: reason of the end, by name
     load: own load, if stages differ; None: that of the result
     throughput: at the rate of the stage; None: of another tool, whose throughput is that of its requests over its duration
@@ -222,7 +226,6 @@ class Stage:
     use: Use = Use()
     slos: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     good: int | None = None
-    repeat: int = 1
     ended: str = ""
     load: Load | None = None
     throughput: Throughput | None = None
@@ -391,7 +394,6 @@ class Result:
     capacities: of a sweep, one for each SLO
     stop, stop_detail: reason of the end, by name, and its detail
     refused: of a sweep or gate, its refused requests; of a gate with those of the warm-up
-    repeats: number of measurements at every rate
     context_sources: sources of the facts of the context, by name
     disagreements: facts of the context of which two sources give different values
     decode_limit: None if the model, the GPU or their number is not known
@@ -415,7 +417,6 @@ class Result:
     stop: str | None = None
     stop_detail: str = ""
     refused: RefusedRequests = RefusedRequests()
-    repeats: int = 1
     prices: Prices = Prices()
     context: Context = Context()
     context_sources: Mapping[str, str] = field(default_factory=dict)

@@ -52,7 +52,7 @@ def series_of(probes: Iterable[ProbeResult]) -> tuple[Series, ...]:
 
 def most_often(probes: Iterable[ProbeResult]) -> tuple[int, str]:
     """Number of these probes, and the most frequent outcome with its detail; 0 and "" without any."""
-    reasons = Counter(": ".join(filter(None, (probe.outcome.value, probe.detail))) for probe in probes)
+    reasons = Counter(probe.reason for probe in probes)
     return reasons.total(), next((reason for reason, _ in reasons.most_common(1)), "")
 
 

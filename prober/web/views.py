@@ -1,4 +1,4 @@
-"""Views of the fleet for the page and the API. Costly steps yield to the event loop, so that no request waits for a reader."""
+"""Views of the fleet for the page, the API and `prober watch`. Costly steps yield to the event loop: no request waits for a reader."""
 
 import asyncio
 import time
@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from itertools import islice
+from itertools import islice, takewhile
 
 from prober import __version__
 from prober.config.target import estimate_per_day
@@ -23,15 +23,15 @@ from prober.features.slo.compliance import slo_status
 from prober.features.slo.monitor import TargetSlos
 from prober.measure.objective import promql
 from prober.measure.result import ProbeResult
-from prober.measure.target_state import NO_DATA_STATES
+from prober.measure.target_state import NO_DATA_STATES, TargetEvent
 from prober.probing.fleet import Fleet
 from prober.probing.history import LATEST_S, RECENT_S, TargetHistory, latest_first
 from prober.probing.recorder import TargetBuffering
-from prober.probing.target_runner import TargetRunner
+from prober.probing.target_runner import RunnerContext, TargetRunner
 from prober.results.capacity import words
 from prober.results.result import LATENCIES, result_url
 from prober.statistics.quantiles import quantiles
-from prober.web.api_types import SweepAnswer
+from prober.web.api_types import EndedProbe, EventAnswer, SweepAnswer, dumped
 from prober.web.page.view import ALL, AT_ONCE, RECENT, PageView, ProbeFilter
 from prober.web.targets import (
     BudgetAnswer,
@@ -42,11 +42,13 @@ from prober.web.targets import (
     Problem,
     QuantileAnswer,
     SloAnswer,
+    Snapshot,
     StartingAnswer,
     SweepingAnswer,
     SweptCapacity,
     TargetAnswer,
     engine_trends,
+    headline,
     time_of_day,
 )
 
@@ -370,3 +372,51 @@ async def last_probes(
             await asyncio.sleep(0)
         snapshots.append(taken)
     return islice(latest_first(snapshots), most)
+
+
+class Snapshots:
+    """Takes snapshots of all targets with what happened between them: the lines of `prober watch --json`, and of its screen.
+
+    They are taken one after the other, in steps well below a millisecond, between which other tasks run. The values are those of the
+    API: `targets` is the data of `/api/v1/targets`, and a probe has the fields of `/api/v1/probes` that fit a line. A field is added
+    without a new version; one that changes its meaning or goes raises it.
+    """
+
+    def __init__(self, views: Views, context: RunnerContext) -> None:
+        self._views, self._context = views, context
+        self._probes: set[tuple[str, str, int]] = set()  # that the snapshot before had, or could have had
+        self._last_event: TargetEvent | None = None
+
+    async def take(self) -> bytes:
+        """The next snapshot as one line of JSON."""
+        clock, targets = self._context.clock, await self._views.targets()
+        lists: dict[str, list[bytes]] = {"targets": [], "concerns": [], "probes": [], "events": []}
+        concerns, seen, new = [target.concern for target in targets], set[tuple[str, str, int]](), list[ProbeResult]()
+        for target, concern in zip(targets, concerns, strict=True):
+            lists["targets"].append(dumped(target))
+            lists["concerns"].append(dumped(concern))
+            keys = [(probe.target, probe.request_id, probe.timeline.intended_ns) for probe in target.probes]
+            new += [probe for key, probe in zip(keys, target.probes, strict=True) if key not in self._probes]
+            seen.update(keys)
+            await asyncio.sleep(0)
+        self._probes = seen
+        for probe in sorted(new, key=lambda probe: probe.timeline.intended_ns):
+            lists["probes"].append(dumped(EndedProbe.model_validate(probe)))
+            await asyncio.sleep(0)
+        events = self._context.events.latest()
+        new_events = list(takewhile(lambda event: event is not self._last_event, events))
+        self._last_event = events[0] if events else None
+        lists["events"] = [dumped(EventAnswer.model_validate(event)) for event in reversed(new_events)]
+        trusted = self._context.trust.trusted(clock.now_ns())
+        frame = Snapshot(
+            time=round(clock.unix_s(), 3),
+            prober=__version__,
+            trusted=trusted,
+            headline=headline(concerns, trusted=trusted)[1],
+            problems=list(self._views.problems.values()),
+            **{name: [] for name in lists},
+        )
+        await asyncio.sleep(0)
+        head = dumped(frame, without=lists.keys())
+        texts = (b'"%s": [%s]' % (name.encode(), b", ".join(items)) for name, items in lists.items())
+        return b"%s, %s}\n" % (head.removesuffix(b"}"), b", ".join(texts))

@@ -59,7 +59,10 @@ class Loaded:
         allowed = self.config and self.config.tls_server_config.client_allowed_sans
         if allowed is None:
             return True
-        names = {_plain(kind, name) for kind, name in (certificate or {}).get("subjectAltName", ())}
+        names = {  # as Go writes them
+            str(ip_address(name.strip()) or name) if kind == "IP Address" else name
+            for kind, name in (certificate or {}).get("subjectAltName", ())
+        }
         return not names.isdisjoint(allowed)
 
 
@@ -109,7 +112,9 @@ class WebFile:
 
     async def current(self) -> Loaded:
         """Current configuration, reloaded if a file changed; during the reload, the last one. Several event loops may call it."""
-        if self._path is not None and not self._is_reading and self._due():
+        if self._path is None or self._is_reading:
+            return self.now
+        if self._stamped() != self._stamps or time.monotonic() > self._retry_s:
             self._is_reading = True
             try:
                 self._stamps = self._stamped()
@@ -117,9 +122,6 @@ class WebFile:
             finally:
                 self._is_reading = False
         return self.now
-
-    def _due(self) -> bool:
-        return self._stamped() != self._stamps or time.monotonic() > self._retry_s
 
     async def _renew(self, path: str) -> None:
         try:
@@ -186,8 +188,3 @@ def _read_file(key: str, path: Path) -> bytes:
         raise BadCertificate(
             f"{key} {path}: {why}; give a readable PEM file, relative to the folder of this file"
         ) from None
-
-
-def _plain(kind: str, name: str) -> str:
-    """Subject name of a certificate in Go's format."""
-    return str(ip_address(name.strip()) or name) if kind == "IP Address" else name

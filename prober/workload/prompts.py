@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from itertools import accumulate
 from random import Random
 from typing import Any
 
@@ -41,31 +42,24 @@ class GoldenPrompt:
     expectation: Expectation
 
 
-class TextPool:
-    """Deterministic filler text."""
-
-    def __init__(self, rng: Random) -> None:
-        words = [word for _ in range(_POOL_WORDS // CYCLE_WORDS) for word in rng.sample(_WORDS, CYCLE_WORDS)]
-        self._text = " ".join(words)
-        self._starts = [0]
-        for word in words:
-            self._starts.append(self._starts[-1] + len(word) + 1)
-
-    def words(self, count: int, at: int) -> str:
-        """Returns `count` words from position `at` on, wrapping around at the end of the pool."""
-        pieces: list[str] = []
-        at %= _POOL_WORDS
-        while count > 0:
-            taken = min(count, _POOL_WORDS - at)
-            pieces.append(self._text[self._starts[at] : self._starts[at + taken] - 1])
-            count, at = count - taken, 0
-        return " ".join(pieces)
-
-
 @cache
-def filler_pool() -> TextPool:
-    """Returns the text pool shared by all workloads. Its seed is fixed: warm prefixes must be the same after a restart."""
-    return TextPool(Random(0))
+def _pool() -> tuple[str, list[int]]:
+    """Text shared by all workloads, and where its words start. Its seed is fixed: warm prefixes must be the same after a restart."""
+    rng = Random(0)
+    words = [word for _ in range(_POOL_WORDS // CYCLE_WORDS) for word in rng.sample(_WORDS, CYCLE_WORDS)]
+    return " ".join(words), [0, *accumulate(len(word) + 1 for word in words)]
+
+
+def filler_text(words: int, at: int) -> str:
+    """Deterministic filler text of so many words, from position `at` of the pool on; it wraps around at the end of the pool."""
+    pieces: list[str] = []
+    at %= _POOL_WORDS
+    text, starts = _pool()
+    while words > 0:
+        taken = min(words, _POOL_WORDS - at)
+        pieces.append(text[starts[at] : starts[at + taken] - 1])
+        words, at = words - taken, 0
+    return " ".join(pieces)
 
 
 class BadPrompts(ValueError):

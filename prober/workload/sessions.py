@@ -7,7 +7,7 @@ from random import Random
 
 from prober.measure.request import Drawer, Message, Request
 from prober.workload.prompt_length import PromptCalibration
-from prober.workload.prompts import filler_pool
+from prober.workload.prompts import filler_text
 from prober.workload.shapes import LengthDistribution
 from prober.workload.workloads import TEXT_PLACES, Workload, known_length, nonce
 
@@ -83,7 +83,7 @@ class Session:
         part, rng, turn, length = self.pool.part, self.rng, len(self.messages) // 2, known_length(calibration)
         message, self.answer_tokens = max(1, part.prompt_tokens.draw(rng)), max(1, part.output_tokens.draw(rng))
         words = length.words(message if turn else max(1.0, message - length.constant_tokens))
-        text = filler_pool().words(max(1, round(words)), rng.randrange(TEXT_PLACES))
+        text = filler_text(max(1, round(words)), rng.randrange(TEXT_PLACES))
         if part.think_time is not None:
             self.think_s = part.think_time.draw(rng) / 1e3
         self.messages = (*self.messages, ("user", text if turn else f"[{nonce(number)}] {text}"))

@@ -13,7 +13,7 @@ from prober.measure.quality import Check, Expectation
 from prober.measure.request import Drawer, Request
 from prober.workload.arrivals import derive_seed
 from prober.workload.prompt_length import UNCALIBRATED, PromptCalibration, PromptLength
-from prober.workload.prompts import GoldenPrompt, Prompt, filler_pool
+from prober.workload.prompts import GoldenPrompt, Prompt, filler_text
 from prober.workload.requested_format import requested_format
 from prober.workload.shapes import Fixed, LengthDistribution, Lognormal, Uniform
 from prober.workload.trace import BLOCK_TOKENS, Trace
@@ -165,8 +165,8 @@ class Workload:
         if self.prefix is not None and warm:
             shared = min(round(length.words(self.prefix.tokens)), words)
             # The prefix of one workload must not warm up that of another.
-            text = f"{filler_pool().words(shared, derive_seed('prefix', self.name))} {text}"
-        text += filler_pool().words(max(1, words - shared), rng.randrange(TEXT_PLACES))
+            text = f"{filler_text(shared, derive_seed('prefix', self.name))} {text}"
+        text += filler_text(max(1, words - shared), rng.randrange(TEXT_PLACES))
         series = self.series[-1 if warm else 0]
         messages = (("user", text),)
         return self.request(number, due_ns, series, (prompt, output), messages, warm=warm, has_asked_length=True)
@@ -181,7 +181,7 @@ class Workload:
     def sample(self, number: int, due_ns: int, words: int) -> Request:
         """A sample prompt, whose tokens calibrate the length of others. Its answer is not checked."""
         tokens = max(1, words), min(SAMPLE_OUTPUT_TOKENS, self.max_output_tokens)
-        messages = (("user", f"[{nonce(number)}] {filler_pool().words(words, 0)}"),)
+        messages = (("user", f"[{nonce(number)}] {filler_text(words, 0)}"),)
         return self.request(number, due_ns, self.series[0], tokens, messages, expectation=None, sample_words=words)
 
 
@@ -274,11 +274,11 @@ class TraceWorkload(Workload):
             if tokens <= 0:
                 break
             words = round(length.words(min(BLOCK_TOKENS, tokens) - BLOCK_ID_TOKENS))
-            texts.append(f"[{block}] {filler_pool().words(max(1, words), block * 97)}")
+            texts.append(f"[{block}] {filler_text(max(1, words), block * 97)}")
             tokens -= BLOCK_TOKENS
         if tokens > 0 or not texts:  # tokens outside the recorded blocks are not shared
             words = max(1, round(length.words(tokens)))
-            texts.append(f"[{nonce(number)}] {filler_pool().words(words, rng.randrange(TEXT_PLACES))}")
+            texts.append(f"[{nonce(number)}] {filler_text(words, rng.randrange(TEXT_PLACES))}")
         messages, warm = (("user", " ".join(texts)),), bool(blocks)
         return self.request(number, due_ns, self.name, (prompt, output), messages, warm=warm, has_asked_length=True)
 

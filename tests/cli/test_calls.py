@@ -73,6 +73,7 @@ NOBODY = "http://127.0.0.1:1"
         ),
         (("sweep", NOBODY, "--ray", "auto"), 2, "prober sweep: --ray sends with workers of the cluster; add --workers"),
         (("compare", NOBODY, NOBODY, "--workers", "x"), 2, "prober compare: --workers: 'x' is no number of workers"),
+        (("sweep", NOBODY, "--output", "no/where.json"), 2, "--output no/where.json: cannot be written: No such file"),
         (("sweep", NOBODY, "--warm-up", "-1"), 2, "prober sweep: --warm-up '-1': write a number of requests"),
         (("sweep", NOBODY, "--slo", "quality:99%"), 2, "no answer of workload 'probe' is checked"),
         (("sweep", NOBODY, "--slo", "success:99%"), 4, "Connection refused"),
@@ -249,12 +250,17 @@ def test_wrong_request_fields_are_explained(text: str, message: str) -> None:
         workload(WorkloadOptions(sampling=text))
 
 
-def test_a_file_that_was_there_is_left_as_it_is(tmp_path: Path) -> None:
-    """To look whether it can be written is not to write it."""
+def test_a_look_whether_a_file_can_be_written_writes_none(tmp_path: Path) -> None:
+    """A file that was there is left as it is, and no empty one is left of a command that is interrupted."""
     file = tmp_path / "kept.json"
     file.write_text("kept")
     check_writable("--save", file)
+    check_writable("--save", tmp_path / "new.json")
     assert file.read_text() == "kept"
+    assert list(tmp_path.iterdir()) == [file]
+    (link := tmp_path / "link.json").symlink_to(tmp_path / "later.json")
+    check_writable("--save", link)
+    assert link.is_symlink()
     with pytest.raises(ValueError, match=r"--save .*: cannot be written: Is a directory"):
         check_writable("--save", tmp_path)
 

@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 
-from prober.features.experiments.compare_run import Cards
+from prober.features.experiments.compare_run import gpu_text
 from prober.features.experiments.report import comparison_report
 from prober.features.experiments.result_reader import read_any
 from prober.measure.gpu_reading import GpuReading
 from prober.mock.delays import Constant, Delay, Lognormal
 from prober.mock.faults import Fault
-from prober.mock.service import Behaviour
-from prober.mock.settings import Settings
+from prober.mock.service import Behaviour, Settings
 from prober.results.comparison import Comparison
 from tests.commands import prober as call
 from tests.virtual_commands import beside, mock
@@ -271,13 +270,12 @@ def card(warmth_c: float, clock_hertz: float) -> list[GpuReading]:
 
 def test_heat_and_clocks_are_told_beside_the_figures() -> None:
     """Alike, apart, and unknown where no GPU of this machine tells."""
-    cards = Cards()
-    assert "unknown" in cards.text()
-    cards.read("a", card(60.0, 1.9e9))
-    cards.read("b", card(60.0, 1.9e9))
-    assert cards.text() == "GPUs of this machine: A at 60 °C and 1900 MHz, B at 60 °C and 1900 MHz, alike"
-    cards.read("b", card(60.0, 1.5e9))
-    assert "B at 60 °C and 1700 MHz, so the difference may be theirs" in cards.text()
+    fast, slow = card(60.0, 1.9e9), card(60.0, 1.5e9)
+    assert "unknown" in gpu_text({"a": [fast], "b": []})
+    same = gpu_text({"a": [fast], "b": [fast]})
+    assert same == "GPUs of this machine: A at 60 °C and 1900 MHz, B at 60 °C and 1900 MHz, alike"
+    apart = gpu_text({"a": [fast], "b": [fast, slow]})
+    assert "B at 60 °C and 1700 MHz, so the difference may be theirs" in apart
 
 
 def test_two_kept_results_are_compared(tmp_path: Path) -> None:

@@ -3,8 +3,7 @@
 import json
 
 from prober.mock.delays import Constant
-from prober.mock.service import Behaviour
-from prober.mock.settings import Settings
+from prober.mock.service import Behaviour, Settings
 from tests.commands import prober
 from tests.virtual_commands import beside, mock
 

@@ -18,8 +18,7 @@ from prober.cli.target import target
 from prober.features.experiments.report.report import html, markdown
 from prober.features.experiments.result_reader import read
 from prober.mock.delays import Constant
-from prober.mock.service import Behaviour
-from prober.mock.settings import Settings
+from prober.mock.service import Behaviour, Settings
 from prober.storage.watched_file import Lock
 from tests.commands import prober
 from tests.virtual_commands import beside, mock

@@ -8,8 +8,7 @@ import pytest
 
 from prober.cli.sweep import _sentences
 from prober.mock.delays import Constant
-from prober.mock.service import Behaviour
-from prober.mock.settings import Settings
+from prober.mock.service import Behaviour, Settings
 from prober.results.capacity import Capacity
 from tests.commands import prober
 from tests.results.samples import sweep

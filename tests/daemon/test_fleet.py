@@ -34,17 +34,15 @@ from prober.measure.outcome import BAD
 from prober.measure.recording import Recording
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import TargetState
+from prober.mock.completion_request import Tokenizer
 from prober.mock.delays import Constant
-from prober.mock.service import Behaviour
-from prober.mock.settings import Settings
-from prober.mock.tokenizer import Tokenizer
+from prober.mock.service import Behaviour, Settings
 from prober.net import exchange
 from prober.net.clock import BEAT_NS, Alarm, Clock, Trust
 from prober.net.endpoint import Endpoint
 from prober.net.exchange import Exchange
-from prober.probing.event_log import EventLog
 from prober.probing.fleet import Fleet
-from prober.probing.history import ProbeHistory, TargetHistory
+from prober.probing.history import EventLog, ProbeHistory, TargetHistory
 from prober.probing.observer import Feature, TargetObserver
 from prober.probing.probe import LocalRun
 from prober.probing.recorder import TargetProbes

@@ -21,9 +21,8 @@ from prober.measure.outcome import Outcome
 from prober.measure.target_state import MIN_NS, NO_DATA_STATES, TargetState
 from prober.net.clock import Clock
 from prober.probing.target import Target
-from prober.web.snapshots import Snapshots
 from prober.web.targets import Snapshot
-from prober.web.views import Views
+from prober.web.views import Snapshots, Views
 from tests.daemon.test_fleet import Watched, watched
 from tests.observed import StoppedClock
 from tests.probing.test_probe import HEAD, chunked, ended, good_answer, serving

@@ -26,7 +26,7 @@ from prober.features.drift.monitor import DriftMonitor
 from prober.features.engines.monitor import EngineMonitor
 from prober.features.slo.monitor import SloMonitor
 from prober.measure.engines import DIALECTS
-from prober.probing.event_log import EventLog
+from prober.probing.history import EventLog
 from prober.probing.target import Target
 from prober.storage.saved_rows import SavedRows
 from prober.storage.store import Store

@@ -9,7 +9,7 @@ from prober.config.target import TargetSpec
 from prober.daemon import target_facts
 from prober.measure.gpu_reading import GpuReading
 from prober.mock.server import running
-from prober.mock.settings import Settings
+from prober.mock.service import Settings
 from prober.net.clock import Clock
 from prober.probing.target import Target
 from prober.results.facts import Fact

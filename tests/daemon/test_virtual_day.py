@@ -18,7 +18,7 @@ import pytest
 from prober.cli.rules import rules as write_rules
 from prober.mock.faults import parse_fault
 from prober.mock.server import create_app
-from prober.mock.settings import Settings
+from prober.mock.service import Settings
 from prober.simulation.engine import Engine
 from prober.simulation.parameters import Parameters
 from prober.simulation.request import Request

@@ -17,8 +17,8 @@ import pytest
 from prober.cli import demo, simulated_past
 from prober.cli import mock as mock_command
 from prober.cli.scenes import SCENES, Engine, engines_of
-from prober.mock.settings import Settings
-from prober.web.snapshots import Snapshots
+from prober.mock.service import Settings
+from prober.web.views import Snapshots
 from tests.commands import prober
 from tests.daemon.promtool import groups_of, run_cases
 from tests.virtual import running

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from prober.net.clock import BEAT_NS
-from prober.web.snapshots import Snapshots
+from prober.web.views import Snapshots
 from tests.virtual import VirtualClock, VirtualLoop
 from tests.virtual_daemon import MIDNIGHT, Daemon
 

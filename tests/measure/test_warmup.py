@@ -1,6 +1,6 @@
 """Detection of warm-up probes."""
 
-from prober.measure.warmup import WarmUp
+from prober.measure.target_state import WarmUp
 
 MINUTE = 60 * 10**9
 

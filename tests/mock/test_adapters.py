@@ -14,8 +14,7 @@ import pytest
 from prober.mock.adapters import AdapterPool, AdapterSettings, Lease
 from prober.mock.delays import Constant
 from prober.mock.server import running
-from prober.mock.service import Behaviour
-from prober.mock.settings import Settings
+from prober.mock.service import Behaviour, Settings
 from prober.simulation.parameters import Parameters
 
 MS = 1_000_000

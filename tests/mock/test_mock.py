@@ -18,8 +18,7 @@ from prober.measure.sse import SseDecoder
 from prober.mock.delays import Constant, Lognormal, parse_delay
 from prober.mock.faults import ARGUMENTS, Fault, Schedule, fault_forms, parse_fault
 from prober.mock.server import running
-from prober.mock.service import Behaviour, emissions
-from prober.mock.settings import Settings
+from prober.mock.service import Behaviour, Settings, emissions
 from prober.mock.wire import LINE_ENDS, Wire
 from prober.net.clock import Clock
 from prober.probing.probe import run_probe

@@ -15,8 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from prober.mock.faults import parse_fault
 from prober.mock.server import running
-from prober.mock.service import Behaviour
-from prober.mock.settings import Settings
+from prober.mock.service import Behaviour, Settings
 from prober.simulation.parameters import Parameters
 
 ENGINE = Parameters(step_s=0.002, prefill_token_s=20e-6, prefix_block_tokens=16)

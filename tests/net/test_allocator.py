@@ -8,7 +8,7 @@ import pytest
 
 PROGRAM = """
 import os, pathlib
-from prober.net.allocator import configure_malloc
+from prober.net.libc import configure_malloc
 assert configure_malloc()
 def resident():
     return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

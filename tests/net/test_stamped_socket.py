@@ -18,12 +18,11 @@ import trustme
 from prober.config.target import Timeouts
 from prober.measure.outcome import ExpectedAnswer, Outcome, Verdict, classify
 from prober.measure.recording import Recording
-from prober.net.clock import Clock
+from prober.net.clock import Clock, Stamps
 from prober.net.connection import Broken, connect
 from prober.net.endpoint import Endpoint
 from prober.net.exchange import Exchange
 from prober.net.stamped_socket import PART_BYTES, StampedSocket
-from prober.net.stamps import Stamps
 from tests.processes import HANG_S
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"

@@ -5,7 +5,7 @@ import struct
 
 import pytest
 
-from prober.net.stamps import MAX_READING_NS, Stamps
+from prober.net.clock import MAX_READING_NS, Stamps
 
 SECOND, HOUR = 1_000_000_000, 3_600_000_000_000
 WALL_NS = 1_700_000_000 * SECOND

@@ -11,10 +11,9 @@ from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
 from prober.mock.delays import Constant
-from prober.mock.service import Behaviour
-from prober.mock.settings import Settings
+from prober.mock.service import Behaviour, Settings
 from prober.probing import series
-from prober.probing.event_log import EventLog
+from prober.probing.history import EventLog
 from prober.probing.probe import run_probe
 from prober.probing.recorder import TargetBuffering
 from prober.probing.target import Target

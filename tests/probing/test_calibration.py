@@ -9,11 +9,10 @@ import pytest
 from prober.config.target import TargetSpec
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
+from prober.mock.completion_request import Tokenizer
 from prober.mock.delays import Constant
 from prober.mock.faults import parse_fault
-from prober.mock.service import Behaviour
-from prober.mock.settings import Settings
-from prober.mock.tokenizer import Tokenizer
+from prober.mock.service import Behaviour, Settings
 from prober.mock.wire import Wire
 from prober.probing.probe import calibrate, run_probe
 from prober.probing.target import Target

@@ -11,13 +11,13 @@ from prober.measure.result import ProbeResult
 from prober.measure.target_state import TargetEvent
 from prober.measure.timeline import Timeline
 from prober.probing import history
-from prober.probing.event_log import EventLog
 from prober.probing.history import (
     FAILURE_FACTOR,
     MARK_S,
     MIN_SUCCESSES,
     SAMPLES,
     SPARE,
+    EventLog,
     ProbeHistory,
     Samples,
     TargetHistory,

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from prober.config.load import load
 from prober.config.target import TargetSpec
-from prober.probing.result_context import completed
+from prober.probing.session import completed
 from prober.results.facts import Context, Fact
 from prober.results.result import Prices
 from tests.results.samples import sweep

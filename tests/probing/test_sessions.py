@@ -25,7 +25,7 @@ from prober.features.experiments.matrix_run import RowRun
 from prober.measure.engines import DIALECTS
 from prober.measure.outcome import ANSWERED, Outcome
 from prober.measure.result import ProbeResult
-from prober.measure.warmup import WarmUpLength
+from prober.measure.target_state import WarmUpLength
 from prober.probing.probe import Launch, LocalRun
 from prober.probing.session import Session
 from prober.probing.target import Target

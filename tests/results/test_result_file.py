@@ -135,7 +135,11 @@ def broken(path: tuple[str | int, ...], value: object) -> Any:
             "Infinity",
             "llm_slo_prober.result.slos[0].objective: is 'Infinity'; input should be a finite number",
         ),
-        ((*OWN, "repeats"), True, "llm_slo_prober.result.repeats: is True; input should be a valid integer"),
+        (
+            (*OWN, "stages", 0, "answered"),
+            True,
+            "llm_slo_prober.result.stages[0].answered: is True; input should be a valid integer",
+        ),
         (
             (*OWN, "stages", 0, "rate_per_s"),
             "1",

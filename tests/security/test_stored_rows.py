@@ -21,7 +21,7 @@ import pytest
 
 from prober.daemon.app import App, Options
 from prober.mock.server import create_app
-from prober.mock.settings import Settings
+from prober.mock.service import Settings
 from prober.storage.store import UNREADABLE_SUFFIX, Store, UnusableStore
 from tests.processes import free_port
 from tests.seeds import seeds

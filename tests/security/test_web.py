@@ -24,8 +24,14 @@ from prober.config.problems import ConfigError
 from prober.config.web import load_web
 from prober.mock.server import running
 from prober.web import server
-from prober.web.access_control import HEADERS, PAGES_BURST, missing_authentication
-from prober.web.passwords import MAX_REMEMBERED, MAX_WAITING, Passwords
+from prober.web.access_control import (
+    HEADERS,
+    MAX_REMEMBERED,
+    MAX_WAITING,
+    PAGES_BURST,
+    Passwords,
+    missing_authentication,
+)
 from prober.web.server import PageServer
 from prober.web.site import Site
 from prober.web.token_bucket import TooMany

@@ -20,7 +20,7 @@ from prober.features.capacity.target_sweeps import TargetSweeps
 from prober.measure.chat import Usage
 from prober.measure.outcome import Outcome
 from prober.mock.server import running
-from prober.mock.settings import Settings
+from prober.mock.service import Settings
 from prober.probing.history import TargetHistory
 from prober.probing.replicas import Shard, shard_of
 from prober.probing.target_runner import TargetRunner

@@ -24,7 +24,7 @@ from prober.results.capacity import Capacity, UndecidedEvents
 from prober.statistics.quantiles import Quantile
 from prober.storage.watched_file import runbooks
 from prober.web.api_types import Answer
-from prober.web.page import drawings, layout
+from prober.web.page import filters, layout
 from prober.web.page.filters import cut
 from prober.web.page.layout import TEMPLATES, pieces
 from prober.web.page.view import AT_ONCE, RECENT, PageView, ProbeFilter
@@ -468,7 +468,7 @@ def test_more_targets_than_a_page_holds_are_paged() -> None:
 def test_every_outcome_can_be_drawn(outcome: Outcome) -> None:
     """The label has its name; a probe that did not succeed has a cross, which is grey if the target is not to blame."""
     one = probe(1, Random(1), outcome=outcome, detail="why")
-    drawing = drawings.timeline(one, 10**9)
+    drawing = filters.timeline_drawing(one, 10**9)
     assert drawing.label.startswith(f"{outcome.value}: ")
     ends = [kind for kind, _ in drawing.paths if kind.startswith("end")]
     assert ends == ([] if outcome is Outcome.OK else ["end unknown"] if outcome in NEUTRAL else ["end bad"])
@@ -477,10 +477,10 @@ def test_every_outcome_can_be_drawn(outcome: Outcome) -> None:
 def test_a_timeline_is_drawn_to_scale() -> None:
     """Half of the time is half of the width right of the due time; a later stamp stands at the edge."""
     t = Timeline(0, sent_ns=0, first_ns=500, content_ns=(500, 1_000, 99_000), end_ns=99_000)
-    paths = dict(drawings.timeline(replace(probe(1, Random(1)), timeline=t), 1_000).paths)
-    half = drawings.LEFT + (drawings.WIDTH - drawings.LEFT) // 2
+    paths = dict(filters.timeline_drawing(replace(probe(1, Random(1)), timeline=t), 1_000).paths)
+    half = filters.LEFT + (filters.WIDTH - filters.LEFT) // 2
     assert paths["first"] == f"M{half} 1v14"
-    assert paths["token"] == f"M{half} 4v8m{drawings.WIDTH - 2 - half}-8v8"
+    assert paths["token"] == f"M{half} 4v8m{filters.WIDTH - 2 - half}-8v8"
 
 
 def test_a_cut_timeline_shows_its_duration() -> None:
@@ -489,8 +489,8 @@ def test_a_cut_timeline_shows_its_duration() -> None:
     short, long = (
         replace(probe(at, Random(1)), timeline=replace(t, end_ns=end)) for at, end in ((1, 600), (2, 99_000_000))
     )
-    assert "break" in dict(drawings.timeline(long, 1_000).paths)
-    assert "break" not in dict(drawings.timeline(short, 1_000).paths)
+    assert "break" in dict(filters.timeline_drawing(long, 1_000).paths)
+    assert "break" not in dict(filters.timeline_drawing(short, 1_000).paths)
     fits = replace(short, timeline=replace(t, content_ns=(500,), end_ns=40_000_000))
     listed = rows([fits] * 9 + [long])
     assert Read(listed).text.count("→ 99 ms") == 1
@@ -500,11 +500,11 @@ def test_a_cut_timeline_shows_its_duration() -> None:
 def test_the_probers_own_lateness_is_drawn_and_named() -> None:
     """From when a probe was due and its connection ready to when it was sent; nothing if it was sent in time."""
     late = Timeline(0, sent_ns=250, first_ns=500, content_ns=(500,), end_ns=900)
-    quarter = drawings.LEFT + (drawings.WIDTH - drawings.LEFT) // 4
+    quarter = filters.LEFT + (filters.WIDTH - filters.LEFT) // 4
     one = replace(probe(1, Random(1)), timeline=late)
-    assert dict(drawings.timeline(one, 1_000).paths)["unsent"] == f"M{drawings.LEFT} 8H{quarter}"
+    assert dict(filters.timeline_drawing(one, 1_000).paths)["unsent"] == f"M{filters.LEFT} 8H{quarter}"
     connected = replace(late, connection=Connection(0, 250))
-    assert "unsent" not in dict(drawings.timeline(replace(one, timeline=connected), 1_000).paths)
+    assert "unsent" not in dict(filters.timeline_drawing(replace(one, timeline=connected), 1_000).paths)
     assert "prober's own lateness" in Read(rows([one])).text
 
 

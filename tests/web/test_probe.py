@@ -11,8 +11,7 @@ from aiohttp.test_utils import make_mocked_request
 from prometheus_client.parser import text_string_to_metric_families
 
 from prober.mock.delays import Constant
-from prober.mock.service import Behaviour
-from prober.mock.settings import Settings
+from prober.mock.service import Behaviour, Settings
 from prober.web.site import Site
 from tests.daemon.test_fleet import QUICK, SLOW, Watched, specs, watched
 from tests.serving import until

@@ -9,10 +9,10 @@ import pytest
 
 from prober import __version__
 from prober.measure.target_state import TargetEvent
-from prober.probing.event_log import EventLog
+from prober.probing.history import EventLog
 from prober.web.api_types import EndedProbe, ProbeAnswer, dumped
-from prober.web.snapshots import Snapshots
 from prober.web.targets import Problem, Snapshot, TargetAnswer
+from prober.web.views import Snapshots
 from tests.web import scenes
 from tests.web.scenes import replace
 

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from prober.workload.prompts import BadPrompts, filler_pool, parse_prompts
+from prober.workload.prompts import BadPrompts, filler_text, parse_prompts
 from prober.workload.shapes import Fixed
 from prober.workload.workloads import FileWorkload, Prefix, RequestGenerator, Workload
 
@@ -29,7 +29,7 @@ def opening(name: str, seed: int, tokens: int) -> str:
 @pytest.mark.parametrize("count", [1, 2, 8_191, 8_192, 8_193, 20_000])
 def test_a_text_has_the_requested_number_of_words(count: int) -> None:
     """For any count and position, also beyond the end of the pool."""
-    assert all(len(filler_pool().words(count, at).split(" ")) == count for at in (0, 1, 8_191, 8_192, 10**30))
+    assert all(len(filler_text(count, at).split(" ")) == count for at in (0, 1, 8_191, 8_192, 10**30))
 
 
 def test_a_warm_prefix_is_the_same_for_every_request_and_after_a_restart() -> None:

@@ -98,81 +98,122 @@ PROBER = 'ALERTS{alertname=~"LLMProber.+",alertstate="firing"}'
 def board() -> Board:
     """The dashboard `overview`."""
     rows = {
-        "": _counts(),
+        "": [
+            stat(
+                "Targets failing",
+                "Targets whose last probes, at least three, all failed. Bad: any; users probably get no answers either.",
+                "none",
+                now(f'count(max by (target) ({probe_series.STATE}{{{TARGET},state="failing"}}) == 1) or {KNOWN}'),
+                steps=ANY_IS_BAD,
+                fill="background",
+            ),
+            stat(
+                "SLOs",
+                "SLOs over their own windows: met, no data, missed. Bad: any missed. No data means unknown: no events, "
+                "or the prober's measurements are not reliable.",
+                "none",
+                *(
+                    now(f'count({SLO_STATE}{{{PROBES},state="{state}"}} == 1) or {RULES}', name)
+                    for state, name in SLO_NAMES
+                ),
+                overrides=[
+                    named(name, ("thresholds", {"mode": "absolute", "steps": as_steps(steps)}))
+                    for name, steps in (
+                        ("met", ((None, "text"), (1, GREEN))),
+                        ("no data", ANY_IS_ODD),
+                        ("missed", ANY_IS_BAD),
+                    )
+                ],
+                fill="background",
+                width=8,
+            ),
+            stat(
+                "Alerts firing",
+                "Firing alerts of these targets, listed below. Bad: any. "
+                "No data: Prometheus has not loaded the prober's rules.",
+                "none",
+                now(f"count({_alerts('=')}) or {RULES}", "critical"),
+                now(f"count({_alerts('!=')}) or {RULES}", "others"),
+                overrides=[
+                    named(name, ("thresholds", {"mode": "absolute", "steps": as_steps(steps)}))
+                    for name, steps in (("critical", ANY_IS_BAD), ("others", ANY_IS_ODD))
+                ],
+                fill="background",
+            ),
+            stat(
+                "Latencies drifting",
+                "Latencies above their own baseline. Bad: any, even while the SLO is met. "
+                "Learning: no baseline is complete yet.",
+                "none",
+                now(
+                    f"count(max by (target, workload, signal) ({drift_series.DRIFT_ACTIVE}{{{PROBES}}}) == 1) or "
+                    f"0 * group({judged()})"
+                ),
+                steps=ANY_IS_ODD,
+                fill="background",
+                empty="learning",
+            ),
+            stat(
+                "Probers trusted",
+                "Whether every prober was on time in the last 10 s. Bad: no; latencies are not judged.",
+                "none",
+                now(f'min({own_series.TRUSTED}{{instance!=""}})'),
+                mappings=YES_NO,
+                steps=GOOD_AT_ONE,
+                fill="background",
+            ),
+        ],
         "Who is in trouble, why, since when, and who is next": [_targets(), _headroom(), _incidents()],
-        "Alerts and SLOs": [_firing(), _history()],
-        "Latency": [_latencies(), *_latency()],
+        "Alerts and SLOs": [
+            _firing(),
+            states(
+                "SLOs over time",
+                "State of the worst SLO of each target. Bad: red, missed. Grey is no data: unknown.",
+                SLO_STATES,
+                Query(slo_state("target"), "{{target}}"),
+                width=10,
+                height=8,
+                interval=SLOW_STEP,
+            ),
+        ],
+        "Latency": [
+            _latencies(),
+            *[
+                _p99("ttft", "TTFT", "99th percentile of the time to first token"),
+                _p99("itl", "ITL", "99th percentile of the time between tokens"),
+                series(
+                    "Burn rate of the worst SLO",
+                    "Burn rate of each target's worst SLO in its worst workload over the selected window, on a logarithmic axis; from "
+                    "exact counters that the rules add up, not buckets. "
+                    "Bad: above 1, dashed: the budget does not last for the SLO window.",
+                    "none",
+                    Query(f"max by (target) ({_burn()})", "{{target}}"),
+                    steps=((None, "transparent"), (1, RED)),
+                    custom={
+                        "thresholdsStyle": {"mode": "dashed"},
+                        "scaleDistribution": SYMLOG,
+                        "axisSoftMin": 0,
+                        "axisSoftMax": 20,
+                    },
+                    low=None,
+                    decimals=1,
+                    width=12,
+                    interval=SLOW_STEP,
+                    empty="",  # else its axis shows that for ticks without a label
+                ),
+                states(
+                    "State of the targets",
+                    "State of each target, from its probes and the engine's health page. Bad: red, failing.",
+                    TARGET_STATES,
+                    Query(target_state(), "{{target}}"),
+                    width=12,
+                    interval=STATE_STEP,
+                ),
+            ],
+        ],
     }
     text = "Who is in trouble, why, since when, what it costs and who is next: one row per target, headroom, and incidents over time."
     return Board("overview", text, rows)
-
-
-def _counts() -> list[Panel]:
-    return [
-        stat(
-            "Targets failing",
-            "Targets whose last probes, at least three, all failed. Bad: any; users probably get no answers either.",
-            "none",
-            now(f'count(max by (target) ({probe_series.STATE}{{{TARGET},state="failing"}}) == 1) or {KNOWN}'),
-            steps=ANY_IS_BAD,
-            fill="background",
-        ),
-        stat(
-            "SLOs",
-            "SLOs over their own windows: met, no data, missed. Bad: any missed. No data means unknown: no events, "
-            "or the prober's measurements are not reliable.",
-            "none",
-            *(
-                now(f'count({SLO_STATE}{{{PROBES},state="{state}"}} == 1) or {RULES}', name)
-                for state, name in SLO_NAMES
-            ),
-            overrides=[
-                named(name, ("thresholds", {"mode": "absolute", "steps": as_steps(steps)}))
-                for name, steps in (
-                    ("met", ((None, "text"), (1, GREEN))),
-                    ("no data", ANY_IS_ODD),
-                    ("missed", ANY_IS_BAD),
-                )
-            ],
-            fill="background",
-            width=8,
-        ),
-        stat(
-            "Alerts firing",
-            "Firing alerts of these targets, listed below. Bad: any. "
-            "No data: Prometheus has not loaded the prober's rules.",
-            "none",
-            now(f"count({_alerts('=')}) or {RULES}", "critical"),
-            now(f"count({_alerts('!=')}) or {RULES}", "others"),
-            overrides=[
-                named(name, ("thresholds", {"mode": "absolute", "steps": as_steps(steps)}))
-                for name, steps in (("critical", ANY_IS_BAD), ("others", ANY_IS_ODD))
-            ],
-            fill="background",
-        ),
-        stat(
-            "Latencies drifting",
-            "Latencies above their own baseline. Bad: any, even while the SLO is met. "
-            "Learning: no baseline is complete yet.",
-            "none",
-            now(
-                f"count(max by (target, workload, signal) ({drift_series.DRIFT_ACTIVE}{{{PROBES}}}) == 1) or "
-                f"0 * group({judged()})"
-            ),
-            steps=ANY_IS_ODD,
-            fill="background",
-            empty="learning",
-        ),
-        stat(
-            "Probers trusted",
-            "Whether every prober was on time in the last 10 s. Bad: no; latencies are not judged.",
-            "none",
-            now(f'min({own_series.TRUSTED}{{instance!=""}})'),
-            mappings=YES_NO,
-            steps=GOOD_AT_ONE,
-            fill="background",
-        ),
-    ]
 
 
 def _alerts(severity: str) -> str:
@@ -353,27 +394,6 @@ def _firing() -> Panel:
     )
 
 
-def _history() -> Panel:
-    return states(
-        "SLOs over time",
-        "State of the worst SLO of each target. Bad: red, missed. Grey is no data: unknown.",
-        SLO_STATES,
-        Query(slo_state("target"), "{{target}}"),
-        width=10,
-        height=8,
-        interval=SLOW_STEP,
-    )
-
-
-def _latency() -> list[Panel]:
-    return [
-        _p99("ttft", "TTFT", "99th percentile of the time to first token"),
-        _p99("itl", "ITL", "99th percentile of the time between tokens"),
-        _burn_rate(),
-        _states(),
-    ]
-
-
 def _latencies() -> Panel:
     signals = {"ttft": "TTFT", "itl": "ITL"}
     trend: Json = {"unit": "none", "steps": TREND, "width": 120, "decimals": 2, "empty": "–"}
@@ -431,38 +451,4 @@ def _p99(signal: str, name: str, description: str) -> Panel:
         empty="",  # else its axis shows that for ticks without a label
         overrides=[dashed("limit of .*"), dotted("B")],
         interval=SLOW_STEP,
-    )
-
-
-def _burn_rate() -> Panel:
-    return series(
-        "Burn rate of the worst SLO",
-        "Burn rate of each target's worst SLO in its worst workload over the selected window, on a logarithmic axis; from exact "
-        "counters that the rules add up, not buckets. "
-        "Bad: above 1, dashed: the budget does not last for the SLO window.",
-        "none",
-        Query(f"max by (target) ({_burn()})", "{{target}}"),
-        steps=((None, "transparent"), (1, RED)),
-        custom={
-            "thresholdsStyle": {"mode": "dashed"},
-            "scaleDistribution": SYMLOG,
-            "axisSoftMin": 0,
-            "axisSoftMax": 20,
-        },
-        low=None,
-        decimals=1,
-        width=12,
-        interval=SLOW_STEP,
-        empty="",  # else its axis shows that for ticks without a label
-    )
-
-
-def _states() -> Panel:
-    return states(
-        "State of the targets",
-        "State of each target, from its probes and the engine's health page. Bad: red, failing.",
-        TARGET_STATES,
-        Query(target_state(), "{{target}}"),
-        width=12,
-        interval=STATE_STEP,
     )

@@ -7,6 +7,7 @@ from prober.exposition.dashboards.queries import INSTANCE, PROBES, STEP, gauge, 
 from prober.exposition.dashboards.style import NEUTRAL, RED
 from prober.exposition.families import AnySeries
 from prober.probing import series as probe_series
+from prober.statistics.quantiles import percentile_name
 
 MAX_LAG_S = 0.01  # default of max_send_lag
 
@@ -63,7 +64,7 @@ def timestamps() -> list[Panel]:
     by_quantile = [
         Query(
             quantile(q, own_series.RECEIVE_DELAY, "instance", 'instance!=""', STEP),
-            f"p{q * 100:g} at {{{{instance}}}}",
+            f"{percentile_name(q)} at {{{{instance}}}}",
         )
         for q in (0.5, 0.99)
     ]

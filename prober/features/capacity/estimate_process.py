@@ -16,7 +16,7 @@ from signal import SIGKILL
 
 from prober.features.capacity.engine_fit import Fit, Prior
 from prober.features.capacity.sweep_record import Record
-from prober.net.parent_death import end_with_parent
+from prober.net.libc import end_with_parent
 from prober.results.capacity import Capacity
 
 NICENESS = 10

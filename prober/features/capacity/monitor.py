@@ -16,10 +16,10 @@ from prober.features.capacity.sweep_runner import LEASE_LOST
 from prober.features.capacity.sweep_store import SweepArchive
 from prober.features.capacity.target_sweeps import TargetSweeps
 from prober.net.clock import Clock, Trust
-from prober.probing.event_log import EventLog
+from prober.probing.history import EventLog
 from prober.probing.observer import ObservedTarget, OpenPage
 from prober.probing.replicas import Alone, Leadership
-from prober.probing.result_context import ReadFacts, no_facts
+from prober.probing.session import ReadFacts, no_facts
 from prober.probing.supervisor import Supervisor
 from prober.results.result import Result
 from prober.storage.store import Store

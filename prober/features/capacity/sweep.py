@@ -38,7 +38,7 @@ from prober.features.capacity.sweep_record import UNJUDGED, Phase, RequestRecord
 from prober.measure.engine_signals import EngineSignals
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
-from prober.measure.warmup import WarmUpLength
+from prober.measure.target_state import WarmUpLength
 from prober.results.capacity import Capacity, binding, words
 from prober.results.refused_requests import MAX_REFUSED_RATIO, RefusedRequests, refused_requests
 from prober.results.stop_reason import BEFORE, ending

@@ -17,7 +17,7 @@ from prober.measure.gpu_reading import GpuReading
 from prober.measure.outcome import Outcome
 from prober.measure.request import Request
 from prober.measure.result import ProbeResult
-from prober.measure.warmup import WarmUpLength
+from prober.measure.target_state import WarmUpLength
 from prober.probing.observer import OpenPage, PageSource
 from prober.probing.probe import ProbeRun, in_turn, new_request
 from prober.probing.session import Session

@@ -22,7 +22,7 @@ from prober.measure.objective import Slo, count_events
 from prober.measure.outcome import ANSWERED, Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import TargetEvent, TargetState, WorkloadState
-from prober.probing.event_log import EventLog
+from prober.probing.history import EventLog
 from prober.probing.observer import ObservedTarget, TargetObserver
 from prober.storage.saved_rows import SavedRows
 

@@ -22,7 +22,45 @@ ANNOTATION = annotation(
 
 def evidence() -> list[Panel]:
     """Evidence, active drifts, sizes of the shifts, events of the baselines."""
-    return [_evidence(), _active(), _shift(), _events()]
+    return [
+        series(
+            "Evidence",
+            "Evidence that a latency is above its own baseline, on a log scale. Bad: at 1, dashed, an alarm is raised; "
+            "so is a line that climbs steadily. No line while the baseline is learning.",
+            "none",
+            Query(EVIDENCE, LEGEND),
+            steps=((None, GREEN), (1, RED)),
+            custom={"thresholdsStyle": {"mode": "dashed"}, "axisSoftMax": 1.2},
+            width=12,
+            empty="learning, or no data",
+        ),
+        _active(),
+        series(
+            "Size of the shift",
+            "Median and p99 since the alarm relative to the baseline at the same load, with 95% intervals; only with enough samples; "
+            f"{OF_ANSWERS}. Bad: a lower bound well above 1. No data: no drift, or too few samples.",
+            "none",
+            *(
+                Query(
+                    f'max by ({SIGNAL}, percentile) ({drift_series.DRIFT_SHIFT}{{{PROBES},percentile=~"p50|p99",bound="{bound}"}})',
+                    f"{{{{target}}}} {{{{workload}}}} {{{{signal}}}} {{{{percentile}}}} {bound}",
+                )
+                for bound in ("lower", "estimate", "upper")
+            ),
+            low=None,
+            decimals=2,
+            steps=((None, "transparent"), (1, GREY)),
+            custom={"thresholdsStyle": {"mode": "line"}},
+            overrides=[
+                named(
+                    ".*(lower|upper)", ("custom.lineStyle", {"fill": "dot", "dash": [2, 4]}), ("custom.fillOpacity", 0)
+                )
+            ],
+            width=12,
+            empty="no drift with enough samples",
+        ),
+        _events(),
+    ]
 
 
 def _shifted(bound: str) -> str:
@@ -69,20 +107,6 @@ def baselines() -> Panel:
     )
 
 
-def _evidence() -> Panel:
-    return series(
-        "Evidence",
-        "Evidence that a latency is above its own baseline, on a log scale. Bad: at 1, dashed, an alarm is raised; "
-        "so is a line that climbs steadily. No line while the baseline is learning.",
-        "none",
-        Query(EVIDENCE, LEGEND),
-        steps=((None, GREEN), (1, RED)),
-        custom={"thresholdsStyle": {"mode": "dashed"}, "axisSoftMax": 1.2},
-        width=12,
-        empty="learning, or no data",
-    )
-
-
 def _active() -> Panel:
     codes = " or ".join(
         f'{place} * ({drift_series.DRIFT_ACTIVE}{{{PROBES},cause="{cause}"}} == 1)'
@@ -98,31 +122,6 @@ def _active() -> Panel:
         ),
         width=12,
     )  # fmt: skip
-
-
-def _shift() -> Panel:
-    return series(
-        "Size of the shift",
-        "Median and p99 since the alarm relative to the baseline at the same load, with 95% intervals; only with enough samples; "
-        f"{OF_ANSWERS}. Bad: a lower bound well above 1. No data: no drift, or too few samples.",
-        "none",
-        *(
-            Query(
-                f'max by ({SIGNAL}, percentile) ({drift_series.DRIFT_SHIFT}{{{PROBES},percentile=~"p50|p99",bound="{bound}"}})',
-                f"{{{{target}}}} {{{{workload}}}} {{{{signal}}}} {{{{percentile}}}} {bound}",
-            )
-            for bound in ("lower", "estimate", "upper")
-        ),
-        low=None,
-        decimals=2,
-        steps=((None, "transparent"), (1, GREY)),
-        custom={"thresholdsStyle": {"mode": "line"}},
-        overrides=[
-            named(".*(lower|upper)", ("custom.lineStyle", {"fill": "dot", "dash": [2, 4]}), ("custom.fillOpacity", 0))
-        ],
-        width=12,
-        empty="no drift with enough samples",
-    )
 
 
 def _events() -> Panel:

@@ -19,7 +19,7 @@ from prober.measure.engine_signals import PageReading
 from prober.measure.outcome import ANSWERED
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import TargetEvent
-from prober.probing.event_log import EventLog
+from prober.probing.history import EventLog
 from prober.probing.observer import ObservedTarget, TargetObserver
 from prober.storage.saved_rows import Moment, SavedRows, moment
 

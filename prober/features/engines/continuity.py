@@ -137,10 +137,13 @@ class Continuity:
     def take(self, now: EngineSignals) -> ContinuousReading:
         """Process the next reading."""
         before = self._raw
-        self._raw = now if before is None else _with_absent_counters(now, before)
+        self._raw = now
         if before is None:
             self._keep_totals(now)
             return self._continue(now)
+        # The last values of counters that the page does not have now, as after a restart of a lazy engine.
+        present: dict[str, Any] = _counters(before) | _counters(now)
+        self._raw = replace(now, **present)
         step = _step(before, now)
         gap, self._gap = self._gap, False
         is_restored, self._is_restored = self._is_restored, False
@@ -149,10 +152,18 @@ class Continuity:
             self._keep_totals(now)
             return self._continue(now)
         may_be_other = gap and not _is_same_process(before, now)
-        if may_be_other or self._has_fallen or step is not _Step.CONTINUED or _is_regrouped(before, now):
+        # A rank that joins brings all its earlier counts.
+        is_regrouped = (before.ranks, before.info.engine) != (now.ranks, now.info.engine)
+        if may_be_other or self._has_fallen or step is not _Step.CONTINUED or is_regrouped:
             self.epoch += 1
         had_fallen, self._has_fallen = self._has_fallen, step is not _Step.CONTINUED
-        returned = had_fallen and step is _Step.CONTINUED and self._returned(now)
+        # A reading after a fall that continues the one before the fall: two engines, not a restart.
+        returned = (
+            had_fallen
+            and step is _Step.CONTINUED
+            and self._accepted is not None
+            and _step(self._accepted, now) is _Step.CONTINUED
+        )
         self._falls.append(step is not _Step.CONTINUED or returned)
         if step is _Step.WENT_BACK:
             self._refuse("the start time of its process goes back")
@@ -166,11 +177,6 @@ class Continuity:
             self._offsets = dict(self._totals)
             return replace(self._continue(now), restarted=True)
         return self._continue(now)
-
-    def _returned(self, now: EngineSignals) -> bool:
-        """True if a reading after a fall continues the one before the fall: two engines, not a restart."""
-        accepted = self._accepted
-        return accepted is not None and _step(accepted, now) is _Step.CONTINUED
 
     def _refuse(self, sign: str) -> None:
         self._falls.clear()
@@ -198,7 +204,9 @@ class Continuity:
                 self._offsets.pop(name, None)
 
     def _continue(self, now: EngineSignals) -> ContinuousReading:
-        changes = self.identity.update(_facts(now.info))
+        known = {"engine": now.info.engine, "version": now.info.version, "model": now.info.model}
+        facts = {name: text for name, text in known.items() if text is not None} | dict(now.info.flags)
+        changes = self.identity.update(facts)
         self._accepted = self._raw
         totals: dict[str, Any] = {}
         for name, raw in _counters(now).items():
@@ -213,20 +221,9 @@ class Continuity:
         return ContinuousReading(replace(now, **totals), changes=changes)
 
 
-def _facts(info: EngineInfo) -> dict[str, str]:
-    known = {"engine": info.engine, "version": info.version, "model": info.model}
-    return {name: text for name, text in known.items() if text is not None} | dict(info.flags)
-
-
 def _counters(signals: EngineSignals) -> dict[str, Amount]:
     values = {name: getattr(signals, name) for name in (*COUNTER_SIGNALS, *HISTOGRAM_SIGNALS)}
     return {name: value for name, value in values.items() if value is not None}
-
-
-def _with_absent_counters(now: EngineSignals, before: EngineSignals) -> EngineSignals:
-    """A reading with the last raw values of counters that the page does not have now, as after a restart of a lazy engine."""
-    present: dict[str, Any] = _counters(before) | _counters(now)
-    return replace(now, **present)
 
 
 def _level(value: Amount) -> float:
@@ -255,11 +252,6 @@ def _is_same_process(before: EngineSignals, now: EngineSignals) -> bool:
     """True if both readings have the same start time. An uptime does not prove it."""
     old, new = before.start_time_seconds, now.start_time_seconds
     return old is not None and new is not None and abs(new - old) <= START_TOLERANCE_S
-
-
-def _is_regrouped(before: EngineSignals, now: EngineSignals) -> bool:
-    """True if the ranks or the engine differ; a rank that joins brings all its earlier counts."""
-    return (before.ranks, before.info.engine) != (now.ranks, now.info.engine)
 
 
 def _step(before: EngineSignals, now: EngineSignals) -> _Step:

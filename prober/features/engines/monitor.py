@@ -6,20 +6,20 @@ import json
 import logging
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from typing import Any
 
 from prober.config.target import TargetSpec
 from prober.exposition.families import Registry
 from prober.features.engines import series
-from prober.features.engines.continuity import Continuity, CounterState, EngineIdentity, state_of
+from prober.features.engines.continuity import Continuity, EngineIdentity, state_of
 from prober.features.engines.page_reader import PageReader
 from prober.measure.engine_signals import FINISH_REASONS, EngineChange, EngineHistogram, EngineInfo, PageReading
 from prober.measure.gpu_reading import GpuReading
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import TargetEvent
-from prober.probing.event_log import EventLog
+from prober.probing.history import EventLog
 from prober.probing.observer import ObservedTarget, TargetObserver
 from prober.probing.supervisor import Supervisor
 from prober.storage.saved_rows import SavedRows
@@ -28,6 +28,11 @@ SETTLING_ANSWERS = 3  # in a row, after which another model has replaced the one
 ALONE_S = 3600.0  # for so long one of several models must be the only one, to be the only one again
 MAX_CHANGES = 3  # from one model to another within ALONE_S; at the next one they answer in turn
 MAX_NAMES = 4  # of models that answer in turn
+MAX_IDENTITIES = 50  # of one target and process
+OTHER = "other"
+_TOO_MANY = f"its engine has had more than {MAX_IDENTITIES} versions and names of models since the start"
+_ANSWERED_MODEL, _COUNTERS = "answered_model", "counters"  # among the saved facts
+log = logging.getLogger(__name__)
 
 
 class AnsweringModel:
@@ -99,13 +104,6 @@ class AnsweringModel:
         return bool(self._in_turn)
 
 
-MAX_IDENTITIES = 50  # of one target and process
-OTHER = "other"
-_TOO_MANY = f"its engine has had more than {MAX_IDENTITIES} versions and names of models since the start"
-_ANSWERED_MODEL, _COUNTERS = "answered_model", "counters"  # among the saved facts
-log = logging.getLogger(__name__)
-
-
 class EngineMonitor:
     """Engines of all targets. saved: facts of engines by key of the target, from `states` of an earlier process."""
 
@@ -120,11 +118,9 @@ class EngineMonitor:
         before = self._targets.get(key)
         if before is None:
             consequence = f"target={observed.name}: the saved facts of its engine cannot be read"
-            saved = self._saved.pop(key, _saved, consequence) or SavedEngine({})
-            answering = AnsweringModel(saved.answered_model)
-            continuity = Continuity(EngineIdentity(saved.facts), before=saved.counters)
-            if saved.page != _page(observed.target.spec):
-                continuity = continuity.of_other_page()
+            restore = partial(_restored, _page(observed.target.spec))
+            saved = self._saved.pop(key, restore, consequence) or (Continuity().of_other_page(), AnsweringModel())
+            continuity, answering = saved
         else:
             continuity, answering = before.continuity, before.answering
         observer = self._targets[key] = TargetEngine(self, observed, continuity, answering)
@@ -147,28 +143,18 @@ class EngineMonitor:
                 yield key, json.dumps(row).encode()
 
 
-@dataclass(frozen=True, slots=True)
-class SavedEngine:
-    """An engine as an earlier prober saved it. page: whose counters they are."""
-
-    facts: dict[str, str]
-    answered_model: str = ""
-    counters: CounterState | None = None
-    page: str = ""
-
-
-def _saved(data: bytes) -> SavedEngine:
-    """An engine of `states`. Raises ValueError, TypeError, KeyError."""
+def _restored(page: str, data: bytes) -> tuple[Continuity, AnsweringModel]:
+    """An engine of `states`, which continues if its counters are those of this page. Raises ValueError, TypeError, KeyError."""
     row = json.loads(data)
     if not isinstance(row, dict):
         raise ValueError("these are no facts of an engine")
     counters = row.pop(_COUNTERS, None)
     if not all(isinstance(fact, str) for fact in row.values()):
         raise ValueError("these are no facts of an engine")
-    answered_model = row.pop(_ANSWERED_MODEL, "")
-    if counters is None:
-        return SavedEngine(row, answered_model)
-    return SavedEngine(row, answered_model, state_of(counters), counters["page"])
+    answering = AnsweringModel(row.pop(_ANSWERED_MODEL, ""))
+    continuity = Continuity(EngineIdentity(row), before=None if counters is None else state_of(counters))
+    is_same_page = page == ("" if counters is None else counters["page"])
+    return continuity if is_same_page else continuity.of_other_page(), answering
 
 
 class TargetEngine(TargetObserver):

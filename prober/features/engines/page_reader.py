@@ -94,7 +94,10 @@ class PageReader:
         """Read once; False if the engine has no page. Raises UnreadablePage."""
         if self._spec.url is None and self._target.identity is None and self._target.spec.engine is None:
             return True  # the address of the page depends on the engine
-        known = self._candidates()
+        identity = self._target.identity
+        known = tables(
+            identity.dialect.name if identity else self._target.spec.engine or ""
+        )  # empty for an unknown engine
         if known and not any(table.paths for table in known):
             self._log_once(f"{known[0].engine} has no page of its own: {known[0].note or 'nothing is read'}")
             return False
@@ -163,11 +166,6 @@ class PageReader:
             return
         self._read_ns = at_ns
         self._listener.page_read(PageReading(at_ns, self._continuity.epoch, continued.signals))
-
-    def _candidates(self) -> tuple[EngineTable, ...]:
-        """Tables of the engine; empty if it is unknown."""
-        identity = self._target.identity
-        return tables(identity.dialect.name if identity else self._target.spec.engine or "")
 
     def _url(self, known: tuple[EngineTable, ...]) -> str:
         """Configured address, else the next address where this engine may have its page."""

@@ -126,9 +126,11 @@ def in_slices(
     for signal, sources in table.signals.items():
         yield
         # Sources of this release first, then the others, because a build may differ from its number.
-        value = _first(view, sorted(sources, key=lambda source: not _applies(source, release)))
-        if value is not None:
-            values[signal] = value
+        for source in sorted(sources, key=lambda source: not _applies(source, release)):
+            value = _evaluate(view, source)
+            if isinstance(value, EngineHistogram) or _plausible(value) is not None:
+                values[signal] = value
+                break
     if start_time_seconds is not None:
         values.setdefault("start_time_seconds", start_time_seconds)
     missing = tuple(_missing(table, values, release))
@@ -294,16 +296,6 @@ class _View:
 def _rank(text: str) -> tuple[int, str]:
     is_number = text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS
     return (int(text), "") if is_number else (-1, text)
-
-
-def _first(view: _View, sources: Iterable[Source]) -> float | EngineHistogram | None:
-    for source in sources:
-        value = _evaluate(view, source)
-        if not isinstance(value, EngineHistogram):
-            value = _plausible(value)
-        if value is not None:
-            return value
-    return None
 
 
 def _evaluate(view: _View, source: Source) -> float | EngineHistogram | None:

@@ -410,21 +410,16 @@ def _typical(latency: str) -> Callable[[Round], float | None]:
     def log_ratio(row: Round) -> float | None:
         if not row.alike:
             return log_ratio_of_medians(row)
-        pairs = [(_latency(a, latency), _latency(b, latency)) for a, b in zip(row.a, row.b, strict=False)]
+        pairs = [(a.latency(latency), b.latency(latency)) for a, b in zip(row.a, row.b, strict=False)]
         ratios = [math.log(of_b / of_a) for of_a, of_b in pairs if of_a and of_b]
         return median(ratios) if ratios else None
 
     return log_ratio
 
 
-def _latency(request: RequestRow, latency: str) -> float | None:
-    value: float | None = getattr(request, f"{latency}_s") if request.is_timed else None
-    return value
-
-
 def _log(latency: str) -> Callable[[RequestRow], float | None]:
     """ln of a latency of a request."""
-    return lambda request: math.log(value) if (value := _latency(request, latency)) else None
+    return lambda request: math.log(value) if (value := request.latency(latency)) else None
 
 
 def _throughput(row: Round) -> float | None:
@@ -466,7 +461,7 @@ def _breaches(slo: Slo) -> Callable[[RequestRow], bool | None]:
 
     def is_bad(request: RequestRow) -> bool | None:
         if not (failed := _is_failed(request)):
-            latency_s = _latency(request, slo.signal)
+            latency_s = request.latency(slo.signal)
             return None if failed is None or latency_s is None else latency_s > (slo.threshold_s or 0.0)
         return None if slo.signal == "tpot" else True
 

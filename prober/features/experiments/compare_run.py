@@ -5,7 +5,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from random import Random
 from statistics import fmean
@@ -27,7 +27,7 @@ from prober.measure.gpu_reading import GpuReading
 from prober.measure.objective import Slo
 from prober.measure.outcome import ANSWERED
 from prober.measure.result import ProbeResult
-from prober.measure.warmup import WarmUpLength
+from prober.measure.target_state import WarmUpLength
 from prober.probing.session import Session
 from prober.results.comparison import Comparison, Side, with_refused
 from prober.results.refused_requests import refused_requests
@@ -48,42 +48,32 @@ class RefusingSide(Exception):
     """A side refuses the requests of its warm-up. The message names the side and the reason."""
 
 
-@dataclass(slots=True)
-class Cards:
-    """GPU states of this machine during the turns.
-
-    readings: mean temperature (°C) and clock (Hz) of each reading, by side
-    """
-
-    readings: dict[Side, list[tuple[float, float]]] = field(default_factory=lambda: {"a": [], "b": []})
-
-    def read(self, side: Side, devices: Sequence[GpuReading]) -> None:
-        """Add a reading of the GPUs during a turn of `side`."""
+def gpu_text(readings: Mapping[Side, Sequence[Sequence[GpuReading]]]) -> str:
+    """A sentence on whether the GPUs of this machine were in the same state for both sides. readings: during the turns of a side"""
+    states: list[tuple[float, float]] = []  # °C and Hz of A and B, the mean over their readings
+    for side in ("a", "b"):
         known = [
-            (device.temperature_celsius, device.sm_clock_hertz)
-            for device in devices
-            if device.temperature_celsius is not None and device.sm_clock_hertz is not None
+            [
+                (device.temperature_celsius, device.sm_clock_hertz)
+                for device in devices
+                if device.temperature_celsius is not None and device.sm_clock_hertz is not None
+            ]
+            for devices in readings[side]
         ]
-        if known:
-            self.readings[side].append((fmean(warmth for warmth, _ in known), fmean(clock for _, clock in known)))
-
-    def text(self) -> str:
-        """A sentence on whether the GPUs were in the same state for both sides."""
-        if not self.readings["a"] or not self.readings["b"]:
+        means = [(fmean(warmth for warmth, _ in of), fmean(clock for _, clock in of)) for of in known if of]
+        if not means:
             return (
                 "GPU temperature and clocks are unknown: the engine's GPUs are not on this machine, or report neither, or the turns "
                 "are shorter than a second"
             )
-        (warm_a, clock_a), (warm_b, clock_b) = (
-            (fmean(warmth for warmth, _ in self.readings[side]), fmean(clock for _, clock in self.readings[side]))
-            for side in ("a", "b")
-        )
-        apart = abs(warm_a - warm_b) > MAX_WARMER_C or abs(clock_a / clock_b - 1) > MAX_SLOWER_RATIO
-        judged = "so the difference may be theirs: take a longer --cool-down" if apart else "alike"
-        return (
-            f"GPUs of this machine: A at {warm_a:.0f} °C and {clock_a / 1e6:.0f} MHz, B at {warm_b:.0f} °C and "
-            f"{clock_b / 1e6:.0f} MHz, {judged}"
-        )
+        states.append((fmean(warmth for warmth, _ in means), fmean(clock for _, clock in means)))
+    (warm_a, clock_a), (warm_b, clock_b) = states
+    apart = abs(warm_a - warm_b) > MAX_WARMER_C or abs(clock_a / clock_b - 1) > MAX_SLOWER_RATIO
+    judged = "so the difference may be theirs: take a longer --cool-down" if apart else "alike"
+    return (
+        f"GPUs of this machine: A at {warm_a:.0f} °C and {clock_a / 1e6:.0f} MHz, B at {warm_b:.0f} °C and "
+        f"{clock_b / 1e6:.0f} MHz, {judged}"
+    )
 
 
 def compare_stored(
@@ -117,7 +107,7 @@ async def compare_targets(
     slos: Sequence[Slo],
 ) -> tuple[Comparison, list[Round]]:
     """The comparison of two targets by requests in turns, and its rounds. Raises UnansweredSide, RefusingSide."""
-    cards = Cards()
+    gpus: dict[Side, list[Sequence[GpuReading]]] = {"a": [], "b": []}
     pages: dict[Side, list[EngineSignals]] = {"a": [], "b": []}
     measured: dict[Half, Sequence[RequestRow]] = {}
     answers: dict[Side, list[ProbeResult]] = {"a": [], "b": []}
@@ -134,12 +124,11 @@ async def compare_targets(
         warm_ups.add(warmed)
         pages[half.side] += [signals for at_ns, signals in session.readings if at_ns >= begin_ns]
         local = session if session.gpus else sessions["b" if half.side == "a" else "a"]
-        for devices in (devices for at_ns, devices in local.gpus if at_ns >= begin_ns):
-            cards.read(half.side, devices)
+        gpus[half.side] += [devices for at_ns, devices in local.gpus if at_ns >= begin_ns]
     a, b = sessions["a"].described(), sessions["b"].described()
     rounds = rounds_of(measured)
     compared = compare(rounds, error, slos)
-    remarks = [*reservations(a, b, rounds, compared), cards.text(), *_engine_texts(pages)]
+    remarks = [*reservations(a, b, rounds, compared), gpu_text(gpus), *_engine_texts(pages)]
     sent = " to ".join(str(count) for count in sorted({min(warm_ups), max(warm_ups)}))
     remarks.append(f"warm-up before each turn: {sent} request{'' if sent == '1' else 's'}, which do not count")
     remarks += _checked_texts(answers)
@@ -215,7 +204,7 @@ async def _turn(session: Session, half: Half, warm_up: WarmUpLength) -> tuple[li
         last = warm[-1]
         if (refused := refused_requests(result for result in warm if result is not None)).is_too_many:
             raise RefusingSide(f"{half.side.upper()} ({session.spec.url}): {refused}")
-        why = f"{last.outcome.value}: {last.detail}" if last is not None else "it says it is loading or shutting down"
+        why = last.reason if last is not None else "it says it is loading or shutting down"
         raise UnansweredSide(f"{half.side.upper()} ({session.spec.url}) answers nothing: {why}")
     start_ns = session.clock.now_ns() + round(session.spec.connect_lead * 1e9)
     drawer = RequestGenerator(workload, Random(half.seed))

@@ -105,7 +105,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class GateVerdict:
     """Verdict of the gate.
 
     requests: sent so far
@@ -286,7 +286,7 @@ class Gate:
                 f"and {self.most:,} are allowed; allow more, expect shorter bursts, or ask for less"
             )
 
-    def take(self, result: ProbeResult | None, at_s: float) -> Verdict | None:
+    def take(self, result: ProbeResult | None, at_s: float) -> GateVerdict | None:
         """Take the next result by due time; returns the verdict, None without a decision.
 
         result: None if nothing was sent because the engine says that it is loading or shutting down. In the order of answers
@@ -307,7 +307,7 @@ class Gate:
             return self._verdict(state)
         return self.verdict() if len(self._results) >= self.most else None
 
-    def verdict(self) -> Verdict:
+    def verdict(self) -> GateVerdict:
         """Verdict if no more results follow."""
         state = self._state()
         if self._refusals.is_over_budget:
@@ -316,10 +316,10 @@ class Gate:
             state = "degraded"
         return self._verdict(state)
 
-    def nothing_listens(self, result: ProbeResult, at_s: float) -> Verdict:
+    def nothing_listens(self, result: ProbeResult, at_s: float) -> GateVerdict:
         """Verdict where neither the look-up of the model nor this first request found a server, which is no burst."""
         self.take(result, at_s)
-        why = f"nothing listens: {result.outcome.value}: {result.detail}"
+        why = f"nothing listens: {result.reason}"
         return replace(self.verdict(), state="not_ready", why=why, findings=())
 
     def _closed_block(self) -> State:
@@ -351,7 +351,7 @@ class Gate:
             return "degraded"
         return "ready" if {answers, *objectives} == {"holds"} else "not_enough_data"
 
-    def _verdict(self, state: State) -> Verdict:
+    def _verdict(self, state: State) -> GateVerdict:
         findings = tuple(question.finding(self._error, self._fails_error) for question in self._questions)
         error: float | None = None
         if state == "ready":
@@ -364,14 +364,12 @@ class Gate:
         sent = [result for result in self._results if result is not None]
         refused, not_counted = refused_requests(sent), sum(result.outcome in NOT_COUNTED for result in sent)
         why = "; ".join(filter(None, (self._why(state, findings, not_counted), str(refused))))
-        return Verdict(state, why, len(self._results), not_counted, error, findings, refused)
+        return GateVerdict(state, why, len(self._results), not_counted, error, findings, refused)
 
     def _why(self, state: State, findings: Sequence[Finding], not_counted: int) -> str:
         if state == "not_ready":
             failures = Counter(
-                "loading or shutting down"
-                if result is None
-                else ": ".join(filter(None, (result.outcome.value, result.detail)))
+                "loading or shutting down" if result is None else result.reason
                 for result in self._results
                 if result is None or result.outcome in BAD
             )
@@ -395,14 +393,14 @@ class Gate:
         return f"undecided after {len(self._results)} requests: {'; '.join(undecided)}{late}"
 
 
-def decision(verdict: Verdict, rollback_risk: str | None) -> Decision | None:
+def decision(verdict: GateVerdict, rollback_risk: str | None) -> Decision | None:
     """Decision for the stored result; None if nothing is decided."""
     if verdict.state in UNDECIDED:
         return None
     return Decision(verdict.state == "ready", verdict.why, rollback_risk)
 
 
-def with_cost(verdict: Verdict, cost: CostFinding) -> Verdict:
+def with_cost(verdict: GateVerdict, cost: CostFinding) -> GateVerdict:
     """The verdict with a cost target, which counts only where everything else is ready."""
     if verdict.state != "ready":
         return verdict
@@ -425,10 +423,9 @@ def reference(baseline: Sequence[RequestRow], latency: Latency, q: float, materi
     """
     values: list[float] = []
     for request in baseline:
-        value = request.ttft_s if latency == "ttft" else request.tpot_s
         if request.outcome in BAD:
             values.append(math.inf)
-        elif request.is_timed and value is not None:
+        elif (value := request.latency(latency)) is not None:
             values.append(value)
     (quantile,) = quantiles(values, (q,)) or (None,)
     if quantile is None or quantile.lower is None or quantile.upper is None or math.isinf(quantile.upper):

@@ -4,10 +4,10 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from itertools import islice
 
-from prober.features.experiments.gate import Gate, Verdict
+from prober.features.experiments.gate import Gate, GateVerdict
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
-from prober.measure.warmup import WarmUpLength
+from prober.measure.target_state import WarmUpLength
 from prober.probing.pacer import due_times
 from prober.probing.session import Session
 from prober.results.result import Load, Result, WarmUp
@@ -17,7 +17,7 @@ from prober.workload.workloads import RequestGenerator
 NO_LISTENER = frozenset({Outcome.CONNECT_REFUSED, Outcome.DNS})
 
 
-async def ask(session: Session, judge: Gate, length: WarmUpLength) -> tuple[Verdict, Result]:
+async def ask(session: Session, judge: Gate, length: WarmUpLength) -> tuple[GateVerdict, Result]:
     """Warm up, then send the first probe's requests until the gate decides. Returns its verdict, and the result without a decision.
 
     If neither the look-up of the model nor the first request finds a server, that decides.
@@ -28,7 +28,7 @@ async def ask(session: Session, judge: Gate, length: WarmUpLength) -> tuple[Verd
 
     async def fed(
         results: AsyncGenerator[ProbeResult | None, None],
-    ) -> tuple[list[ProbeResult], Verdict | None]:
+    ) -> tuple[list[ProbeResult], GateVerdict | None]:
         """Results up to the deciding one, and its verdict, None if none decides. Requests still in flight are cancelled."""
         nonlocal taken
         sent: list[ProbeResult] = []

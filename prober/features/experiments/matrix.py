@@ -46,7 +46,7 @@ THINK_TIME = (
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RowVerdict:
     """Verdict on a row. name: of its stage; why: the observed figures; findings: one per objective.
 
     state: "load" of a row that is the load beside another
@@ -65,7 +65,7 @@ def fails_error(rows: Sequence[Row]) -> float:
 
 def judge(
     row: Row, results: Sequence[ProbeResult], *, error: float, loading: int = 0, interrupted: bool = False
-) -> Verdict:
+) -> RowVerdict:
     """Verdict on all results of a row.
 
     error: see `fails_error`
@@ -73,7 +73,7 @@ def judge(
     """
     refused = refused_requests(results)
     if row.beside is not None:
-        return Verdict(stage_name(row), "load", _joined(f"load beside {row.beside}", str(refused)), ())
+        return RowVerdict(stage_name(row), "load", _joined(f"load beside {row.beside}", str(refused)), ())
     questions = _questions(row)
     for _, question in questions:
         for result in results:
@@ -81,10 +81,10 @@ def judge(
             question.close_block()
     findings = tuple(question.finding(ERROR, error) for _, question in questions)
     if refused.is_too_many:
-        return Verdict(stage_name(row), "not_judged", str(refused), findings)
+        return RowVerdict(stage_name(row), "not_judged", str(refused), findings)
     if interrupted:
         why = _joined(f"interrupted after {counted(len(results), 'request')}", str(refused))
-        return Verdict(stage_name(row), "not_enough_data", why, findings)
+        return RowVerdict(stage_name(row), "not_enough_data", why, findings)
     texts: dict[Evidence, list[str]] = {"holds": [], "fails": [], "undecided": []}
     for (objective, _), finding in zip(questions, findings, strict=True):
         text = f"{objective}: nothing to judge"
@@ -98,16 +98,16 @@ def judge(
         texts[finding.evidence].append(text)
     if texts["fails"]:
         why = _joined(*texts["fails"], _most_often(results, BAD, "failed"), str(refused))
-        return Verdict(stage_name(row), "rejected", why, findings)
+        return RowVerdict(stage_name(row), "rejected", why, findings)
     if texts["undecided"]:
         uncounted = _most_often(results, NOT_COUNTED, "not counted")
         loading_text = f"{counted(loading, 'request')} not sent: the engine said that it is loading or shutting down"
         why = _joined(*texts["undecided"], uncounted, loading_text if loading else "", str(refused))
-        return Verdict(stage_name(row), "not_enough_data", why, findings)
-    return Verdict(stage_name(row), "accepted", _joined(*texts["holds"], str(refused)), findings)
+        return RowVerdict(stage_name(row), "not_enough_data", why, findings)
+    return RowVerdict(stage_name(row), "accepted", _joined(*texts["holds"], str(refused)), findings)
 
 
-def with_cost(verdict: Verdict, cost: CostFinding) -> Verdict:
+def with_cost(verdict: RowVerdict, cost: CostFinding) -> RowVerdict:
     """The verdict on a row with its cost target, which counts only where the objectives are accepted."""
     if verdict.state != "accepted":
         return verdict
@@ -116,26 +116,24 @@ def with_cost(verdict: Verdict, cost: CostFinding) -> Verdict:
     return replace(verdict, state=state, why=f"{verdict.why}; {cost.why}" if state == "accepted" else cost.why)
 
 
-def not_begun(row: Row) -> Verdict:
+def not_begun(row: Row) -> RowVerdict:
     """Verdict on a row that was not started because of an interruption."""
-    if row.beside is not None:
-        return Verdict(stage_name(row), "load", "not begun", ())
-    return Verdict(stage_name(row), "not_enough_data", "not begun", ())
+    return RowVerdict(stage_name(row), "not_enough_data" if row.beside is None else "load", "not begun", ())
 
 
-def overall(verdicts: Sequence[Verdict]) -> State:
+def overall(verdicts: Sequence[RowVerdict]) -> State:
     """State of all rows: rejected, not_judged or not_enough_data if any row is, in this order; else accepted."""
     states = {verdict.state for verdict in verdicts}
     order: tuple[State, ...] = ("rejected", "not_judged", "not_enough_data")
     return next((state for state in order if state in states), "accepted")
 
 
-def sentences(verdicts: Sequence[Verdict]) -> str:
+def sentences(verdicts: Sequence[RowVerdict]) -> str:
     """A sentence for each verdict."""
     return ". ".join(f"{verdict.name}: {verdict.state.replace('_', ' ')} ({verdict.why})" for verdict in verdicts)
 
 
-def decision(verdicts: Sequence[Verdict]) -> Decision | None:
+def decision(verdicts: Sequence[RowVerdict]) -> Decision | None:
     """Decision for the stored result; None if nothing is decided."""
     state = overall(verdicts)
     return None if state in UNDECIDED else Decision(state == "accepted", sentences(verdicts))

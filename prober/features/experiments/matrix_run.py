@@ -13,7 +13,7 @@ from rich.progress import Progress
 
 from prober.config.rows import Row
 from prober.features.experiments.matrix import (
-    Verdict,
+    RowVerdict,
     amount,
     as_sent,
     decision,
@@ -37,7 +37,7 @@ from prober.measure.gpu_reading import without_parts
 from prober.measure.outcome import ANSWERED, Outcome
 from prober.measure.request import Conversation, Drawer
 from prober.measure.result import ProbeResult, unsent
-from prober.measure.warmup import WarmUpLength
+from prober.measure.target_state import WarmUpLength
 from prober.net.endpoint import endpoint
 from prober.probing.pacer import pace
 from prober.probing.probe import ProbeRun, run_probe
@@ -85,7 +85,7 @@ async def run_rows(
     progress: Progress,
     make_guard: MakeGuard,
     configuration: str,
-) -> tuple[list[Verdict], Result]:
+) -> tuple[list[RowVerdict], Result]:
     """Send and judge row after row; the first interrupted row is the last. Verdicts on all rows, and the result.
 
     configuration: of the rows, for the result. Raises UnidentifiedTarget.
@@ -107,7 +107,7 @@ async def run_rows(
         run, load = RowRun(session, row, warm_up, partial(progress.advance, bar)), None
         if (load_row := loads.get(row.name)) is not None:
             say(f"beside it after {load_row.start:g} s: {_line(load_row)}")
-            load = Load(run, RowRun(session, load_row, warm_up), make_guard)
+            load = LoadBeside(run, RowRun(session, load_row, warm_up), make_guard)
         is_complete = await _unless(interrupted, run.run() if load is None else load.run())
         progress.remove_task(bar)
         run.ended = "complete" if is_complete else "interrupted"
@@ -147,7 +147,7 @@ async def _unless(interrupted: asyncio.Event, work: Coroutine[Any, Any, None]) -
 
 def _judged(
     session: Session, rows: Sequence[Row], sent: "Sequence[RowRun]", configuration: str
-) -> tuple[list[Verdict], Result]:
+) -> tuple[list[RowVerdict], Result]:
     """The verdicts on all rows with their cost targets, and the result, with a stage for each row that was started."""
     by_name = {run.row.name: run for run in sent}
     stages: list[Stage] = []
@@ -200,7 +200,7 @@ class RowRun:
         self._rng: Random = session.rng
         self._clock = session.clock
         self._target = with_headers(session.target, row.headers)
-        self._pending: set[ProbeRun] = set()
+        self.pending: set[ProbeRun] = set()
         self._drawer = RequestGenerator(row.workload, self._rng)
         self._started = 0
         self.begin_ns: int | None = None
@@ -232,11 +232,6 @@ class RowRun:
         finally:
             self.end_ns = self._clock.now_ns()
             self.results.sort(key=lambda result: result.timeline.intended_ns)
-
-    def max_wait_s(self) -> float:
-        """Longest TTFT of the requests in flight, or time waited for it, in seconds; 0 without any."""
-        waited_ns = ((run.first_ns or self._clock.now_ns()) - run.request.due_ns for run in self._pending)
-        return max(waited_ns, default=0) / 1e9
 
     def stage(self) -> Stage:
         """The stage of the row."""
@@ -321,7 +316,7 @@ class RowRun:
 
         def begun(run: ProbeRun) -> None:
             runs.append(run)
-            self._pending.add(run)
+            self.pending.add(run)
 
         try:
             result = await run_probe(self._target, drawer, due_ns, begun, self.session.launch)
@@ -330,7 +325,7 @@ class RowRun:
                 self.results.append(unsent(due_ns, Outcome.CANCELLED, "cut when the row was interrupted"))
             raise
         finally:
-            self._pending.difference_update(runs)
+            self.pending.difference_update(runs)
         if result is None:
             self.loading += 1
         else:
@@ -339,7 +334,7 @@ class RowRun:
         return result, runs[0].request.session if runs else None
 
 
-class Load:
+class LoadBeside:
     """Sends a row, `run_beside`, beside another one from its start on, and ends it at once for harm."""
 
     def __init__(self, host: RowRun, run_beside: RowRun, make_guard: MakeGuard) -> None:
@@ -413,8 +408,10 @@ class Load:
             self._guard.result(result)
         for at_ns, signals in self._host.session.readings[readings:]:
             self._guard.page(at_ns / 1e9, signals)
-        self._guard.waited(self._host.max_wait_s())
-        self._guard.tick(self._host.session.clock.now_ns() / 1e9)
+        now_ns = self._host.session.clock.now_ns()
+        waited_ns = ((run.first_ns or now_ns) - run.request.due_ns for run in self._host.pending)
+        self._guard.waited(max(waited_ns, default=0) / 1e9)
+        self._guard.tick(now_ns / 1e9)
         return len(self._host.results), len(self.run_beside.results), len(self._host.session.readings)
 
 

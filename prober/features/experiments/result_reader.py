@@ -38,10 +38,9 @@ def read_any(text: str, source: str) -> Result | Comparison:
 def _read(text: str, source: str) -> Result | Comparison:
     objects = _objects(text, source)
     first = objects[0]
-    if comparison.is_comparison(first):
-        return comparison.from_object(first, source)
-    if KEY in first:
-        return from_object(first, source)
+    if (own := first.get(KEY)) is not None:
+        is_comparison = isinstance(own, dict) and comparison.INSIDE in own
+        return comparison.from_object(first, source) if is_comparison else from_object(first, source)
     exported_objects = [ExportedObject(source, values) for values in objects]
     if flat.SGLANG.recognises(first):
         return flat.read_sglang(exported_objects)

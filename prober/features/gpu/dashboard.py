@@ -93,127 +93,129 @@ def _gpu(title: str, text: str, unit: Unit, declared: AnySeries, exporter: str, 
 def row() -> Collapsed:
     """Use, memory, power, clocks, throttling, temperature, errors and links of each GPU."""
     sources = {"read by the prober": WHOLE_GPUS, "from the DCGM exporter": of_target(ANY_METRIC)}
-    return Collapsed(_panels(), "gpus", sources)
-
-
-def _panels() -> list[Panel]:
-    return [
-        _gpu(
-            "Utilisation",
-            "Share of time in which a kernel was running. Bad: it falls while requests wait; look at the host CPU.",
-            "percentunit",
-            gpu_series.GPU_UTILIZATION,
-            "DCGM_FI_DEV_GPU_UTIL{} / 100 or DCGM_FI_PROF_GR_ENGINE_ACTIVE{}",  # partitions have the latter only
-            high=1,
-        ),
-        _gpu(
-            "Memory bandwidth in use",
-            "Share of the memory bandwidth in use. Bad: near 1 while latency is too high: decoding is limited by memory bandwidth. "
-            "No data: GPUs before Hopper do not report it.",
-            "percentunit",
-            gpu_series.GPU_BANDWIDTH,
-            "DCGM_FI_PROF_DRAM_ACTIVE{}",
-            high=1,
-        ),
-        series(
-            "SM occupancy and tensor units",
-            "Share of resident warps, and of cycles in which tensor cores were active. Bad: both fall at the same load.",
-            "percentunit",
-            Query(
-                _or_dcgm(gauge(gpu_series.GPU_OCCUPANCY, GPU), "DCGM_FI_PROF_SM_OCCUPANCY{}"),
-                "GPU {{gpu}} warps",
+    return Collapsed(
+        [
+            _gpu(
+                "Utilisation",
+                "Share of time in which a kernel was running. Bad: it falls while requests wait; look at the host CPU.",
+                "percentunit",
+                gpu_series.GPU_UTILIZATION,
+                "DCGM_FI_DEV_GPU_UTIL{} / 100 or DCGM_FI_PROF_GR_ENGINE_ACTIVE{}",  # partitions have the latter only
+                high=1,
             ),
-            Query(
-                _or_dcgm(gauge(gpu_series.GPU_TENSOR, GPU), "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE{}"),
-                "GPU {{gpu}} tensor",
+            _gpu(
+                "Memory bandwidth in use",
+                "Share of the memory bandwidth in use. Bad: near 1 while latency is too high: decoding is limited by memory bandwidth. "
+                "No data: GPUs before Hopper do not report it.",
+                "percentunit",
+                gpu_series.GPU_BANDWIDTH,
+                "DCGM_FI_PROF_DRAM_ACTIVE{}",
+                high=1,
             ),
-            high=1,
-            **SIZE,
-        ),
-        series(
-            "Memory in use",
-            "Share of GPU memory in use. Bad: a rise above the engine's steady share; look for another process.",
-            "percentunit",
-            Query(
-                _or_dcgm(
-                    f"{gauge(gpu_series.GPU_MEMORY_USED, GPU)} / {gauge(gpu_series.GPU_MEMORY_TOTAL, GPU)}",
-                    "DCGM_FI_DEV_FB_USED{} / (DCGM_FI_DEV_FB_USED{} + DCGM_FI_DEV_FB_FREE{})",
+            series(
+                "SM occupancy and tensor units",
+                "Share of resident warps, and of cycles in which tensor cores were active. Bad: both fall at the same load.",
+                "percentunit",
+                Query(
+                    _or_dcgm(gauge(gpu_series.GPU_OCCUPANCY, GPU), "DCGM_FI_PROF_SM_OCCUPANCY{}"),
+                    "GPU {{gpu}} warps",
                 ),
-                "GPU {{gpu}}",
-            ),
-            high=1,
-            **SIZE,
-        ),
-        _gpu(
-            "Power",
-            "Power draw. Bad: one GPU far below the others under the same load.",
-            "watt",
-            gpu_series.GPU_POWER,
-            "DCGM_FI_DEV_POWER_USAGE{}",
-        ),
-        _gpu(
-            "SM clock",
-            "Clock of the SMs. Bad: lower at the same load; see throttling.",
-            "hertz",
-            gpu_series.GPU_CLOCK,
-            "DCGM_FI_DEV_SM_CLOCK{} * 1e6",
-        ),
-        states(
-            "Throttling",
-            "Whether the clock is limited, by GPU and reason; power_cap is normal under load. "
-            "Bad: thermal, hardware or power_brake. No data: also if the GPUs are read by the DCGM exporter.",
-            index_mapping(("no", GREEN), ("throttled", RED)),
-            Query(
-                f'max by (gpu, reason) ({gpu_series.GPU_THROTTLE}{{{TARGET},reason=~"{FAULTS}"}})',
-                "GPU {{gpu}} {{reason}}",
-            ),
-            Query(f'max by (gpu) ({gpu_series.GPU_THROTTLE}{{{TARGET},reason="power_cap"}})', "GPU {{gpu}} power_cap"),
-            overrides=[
-                named(".*power_cap", ("mappings", index_mapping(("no", GREEN), ("at its cap", YELLOW)))),
-            ],
-            **SIZE,
-        ),
-        _gpu(
-            "Temperature",
-            "Temperature of the chip. Bad: near the start of thermal throttling, 85 to 90 °C on most GPUs.",
-            "celsius",
-            gpu_series.GPU_TEMPERATURE,
-            "DCGM_FI_DEV_GPU_TEMP{}",
-        ),
-        series(
-            "Errors",
-            "ECC memory errors and XID errors of the driver. Bad: any uncorrected ECC error, any XID. The DCGM exporter tells the last "
-            "XID, so of those only a new one is counted, and no ECC errors.",
-            "short",
-            Query(
-                f"max by (gpu, kind) (increase({gpu_series.GPU_ECC}{{{TARGET}}}[{STEP}])) > 0",
-                "GPU {{gpu}} ECC {{kind}}",
-            ),
-            Query(
-                _or_dcgm(
-                    f"max by ({GPU}) (increase({gpu_series.GPU_XID}{{{TARGET}}}[{STEP}]))",
-                    NEW_XID,
+                Query(
+                    _or_dcgm(gauge(gpu_series.GPU_TENSOR, GPU), "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE{}"),
+                    "GPU {{gpu}} tensor",
                 ),
-                "GPU {{gpu}} XID",
+                high=1,
+                **SIZE,
             ),
-            bars=True,
-            **SIZE,
-        ),
-        series(
-            "PCIe and NVLink",
-            "Bytes per second over PCIe and NVLink. Bad: on GPUs that share a model, NVLink idle and PCIe busy.",
-            "Bps",
-            *(
+            series(
+                "Memory in use",
+                "Share of GPU memory in use. Bad: a rise above the engine's steady share; look for another process.",
+                "percentunit",
                 Query(
                     _or_dcgm(
-                        rate(gpu_series.GPU_PCIE, GPU, f',direction="{direction}"'),
-                        f"DCGM_FI_PROF_PCIE_{theirs}_BYTES{{}}",
+                        f"{gauge(gpu_series.GPU_MEMORY_USED, GPU)} / {gauge(gpu_series.GPU_MEMORY_TOTAL, GPU)}",
+                        "DCGM_FI_DEV_FB_USED{} / (DCGM_FI_DEV_FB_USED{} + DCGM_FI_DEV_FB_FREE{})",
                     ),
-                    f"GPU {{{{gpu}}}} PCIe {direction}",
-                )
-                for direction, theirs in (("sent", "TX"), ("received", "RX"))
+                    "GPU {{gpu}}",
+                ),
+                high=1,
+                **SIZE,
             ),
-            Query(rate(gpu_series.GPU_NVLINK, "gpu, direction"), "GPU {{gpu}} NVLink {{direction}}"),
-            **SIZE,
-        ),
-    ]
+            _gpu(
+                "Power",
+                "Power draw. Bad: one GPU far below the others under the same load.",
+                "watt",
+                gpu_series.GPU_POWER,
+                "DCGM_FI_DEV_POWER_USAGE{}",
+            ),
+            _gpu(
+                "SM clock",
+                "Clock of the SMs. Bad: lower at the same load; see throttling.",
+                "hertz",
+                gpu_series.GPU_CLOCK,
+                "DCGM_FI_DEV_SM_CLOCK{} * 1e6",
+            ),
+            states(
+                "Throttling",
+                "Whether the clock is limited, by GPU and reason; power_cap is normal under load. "
+                "Bad: thermal, hardware or power_brake. No data: also if the GPUs are read by the DCGM exporter.",
+                index_mapping(("no", GREEN), ("throttled", RED)),
+                Query(
+                    f'max by (gpu, reason) ({gpu_series.GPU_THROTTLE}{{{TARGET},reason=~"{FAULTS}"}})',
+                    "GPU {{gpu}} {{reason}}",
+                ),
+                Query(
+                    f'max by (gpu) ({gpu_series.GPU_THROTTLE}{{{TARGET},reason="power_cap"}})', "GPU {{gpu}} power_cap"
+                ),
+                overrides=[
+                    named(".*power_cap", ("mappings", index_mapping(("no", GREEN), ("at its cap", YELLOW)))),
+                ],
+                **SIZE,
+            ),
+            _gpu(
+                "Temperature",
+                "Temperature of the chip. Bad: near the start of thermal throttling, 85 to 90 °C on most GPUs.",
+                "celsius",
+                gpu_series.GPU_TEMPERATURE,
+                "DCGM_FI_DEV_GPU_TEMP{}",
+            ),
+            series(
+                "Errors",
+                "ECC memory errors and XID errors of the driver. Bad: any uncorrected ECC error, any XID. The DCGM exporter tells the "
+                "last XID, so of those only a new one is counted, and no ECC errors.",
+                "short",
+                Query(
+                    f"max by (gpu, kind) (increase({gpu_series.GPU_ECC}{{{TARGET}}}[{STEP}])) > 0",
+                    "GPU {{gpu}} ECC {{kind}}",
+                ),
+                Query(
+                    _or_dcgm(
+                        f"max by ({GPU}) (increase({gpu_series.GPU_XID}{{{TARGET}}}[{STEP}]))",
+                        NEW_XID,
+                    ),
+                    "GPU {{gpu}} XID",
+                ),
+                bars=True,
+                **SIZE,
+            ),
+            series(
+                "PCIe and NVLink",
+                "Bytes per second over PCIe and NVLink. Bad: on GPUs that share a model, NVLink idle and PCIe busy.",
+                "Bps",
+                *(
+                    Query(
+                        _or_dcgm(
+                            rate(gpu_series.GPU_PCIE, GPU, f',direction="{direction}"'),
+                            f"DCGM_FI_PROF_PCIE_{theirs}_BYTES{{}}",
+                        ),
+                        f"GPU {{{{gpu}}}} PCIe {direction}",
+                    )
+                    for direction, theirs in (("sent", "TX"), ("received", "RX"))
+                ),
+                Query(rate(gpu_series.GPU_NVLINK, "gpu, direction"), "GPU {{gpu}} NVLink {{direction}}"),
+                **SIZE,
+            ),
+        ],
+        "gpus",
+        sources,
+    )

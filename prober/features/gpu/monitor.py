@@ -4,14 +4,13 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol
 
-from prober.config.target import TargetSpec
 from prober.exposition.families import AnySeries, Registry
 from prober.features.gpu import series
 from prober.features.gpu.reader import Reader, open_reader
 from prober.measure.gpu_reading import GpuReading, ThrottleReason, serves
 from prober.probing.observer import ObservedTarget, TargetObserver
+from prober.probing.target_runner import TargetRunner
 
 READ_INTERVAL_S = 5.0
 STALE_S = 3 * READ_INTERVAL_S
@@ -37,25 +36,10 @@ _VALUES: tuple[tuple[AnySeries, str] | tuple[AnySeries, str, str], ...] = (
 log = logging.getLogger(__name__)
 
 
-class GpuServed(Protocol):
-    """A target that GPUs of this machine may serve."""
-
-    @property
-    def name(self) -> str | None:
-        """The label of the target's series; None while the name is unknown."""
-
-    @property
-    def spec(self) -> TargetSpec:
-        """The configuration of the target."""
-
-    def gpus_read(self, devices: Sequence[GpuReading], driver: str) -> None:
-        """The GPUs that serve the target were read; driver: version of the GPU driver."""
-
-
 class GpuMonitor:
     """Reads the GPUs for all targets. A machine without GPUs or driver logs one line."""
 
-    def __init__(self, registry: Registry, targets: Callable[[], Iterable[GpuServed]]) -> None:
+    def __init__(self, registry: Registry, targets: Callable[[], Iterable[TargetRunner]]) -> None:
         self._registry, self._targets = registry, targets
         self._logged: set[str] = set()
 

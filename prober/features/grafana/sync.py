@@ -16,7 +16,7 @@ from prober.features.grafana import series as grafana_series
 from prober.measure.printable import one_line
 from prober.measure.target_state import TargetEvent
 from prober.net.clock import Clock
-from prober.probing.event_log import EventLog
+from prober.probing.history import EventLog
 from prober.results.result import Result
 from prober.storage.watched_file import Secret
 
@@ -25,6 +25,14 @@ if TYPE_CHECKING:
 
 TAG = "llm-slo-prober"
 _MAX_TAG_CHARS = 100  # size of the column in Grafana's table of tags
+# Frequent, shown by the dashboards themselves, or of the configuration.
+NOT_MARKED = frozenset(("state", "diagnosis", "slo"))
+CHECK_INTERVAL_S = 5.0
+MARKS_INTERVAL_S = 60.0  # between two synchronisations of annotations only
+MAX_PENDING_MARKS = 200  # while Grafana is unreachable; the oldest are dropped
+MAX_MARKS_PER_HOUR = 100
+RETRY_S, MAX_RETRY_S = 30.0, 3600.0
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +73,6 @@ def annotate(server: "Server", marks: Sequence[Mark]) -> int:
     for mark in new:
         server.annotate(mark.time_ms, mark.end_ms, list(mark.tags), mark.text)
     return len(new)
-
-
-# Frequent, shown by the dashboards themselves, or of the configuration.
-NOT_MARKED = frozenset(("state", "diagnosis", "slo"))
-CHECK_INTERVAL_S = 5.0
-MARKS_INTERVAL_S = 60.0  # between two synchronisations of annotations only
-MAX_PENDING_MARKS = 200  # while Grafana is unreachable; the oldest are dropped
-MAX_MARKS_PER_HOUR = 100
-RETRY_S, MAX_RETRY_S = 30.0, 3600.0
-log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -217,32 +215,22 @@ class Grafana:
         new = list(takewhile(lambda event: event is not self._last, events))
         self._last = events[0] if events else None
         if spec.annotations:
-            self._marks.extend(
-                mark_of(event, self._began(event)) for event in reversed(new) if event.kind not in NOT_MARKED
-            )
+            for event in reversed(new):
+                if event.kind not in NOT_MARKED:
+                    sweeps = self._results(event.target) if event.kind == "sweep" else ()
+                    began = (sweep.started_unix_s for sweep in sweeps if sweep.ended_unix_s == event.unix_s)
+                    self._marks.append(mark_of(event, next(began, None)))
         dashboards = spec.dashboards and self._first and now_s >= self._dashboards.due_s
-        marks = self._marks_within_limit(now_s) if now_s >= self._annotations.due_s else ()
-        if (dashboards or marks) and self._writes():
-            await self._sync(SyncRequest(spec, dashboards, marks), now_s)
-
-    def _began(self, event: TargetEvent) -> float | None:
-        """Start of the sweep of an event, Unix seconds; None for other events."""
-        if event.kind != "sweep":
-            return None
-        results = self._results(event.target)
-        return next((sweep.started_unix_s for sweep in results if sweep.ended_unix_s == event.unix_s), None)
-
-    def _marks_within_limit(self, now_s: float) -> tuple[Mark, ...]:
-        """Marks that may be created now, at most MAX_MARKS_PER_HOUR."""
         while self._created_s and now_s - self._created_s[0] > 3600:
             self._created_s.popleft()
-        return tuple(self._marks)[: MAX_MARKS_PER_HOUR - len(self._created_s)]
-
-    def _writes(self) -> bool:
+        allowed = MAX_MARKS_PER_HOUR - len(self._created_s) if now_s >= self._annotations.due_s else 0
+        marks = tuple(self._marks)[:allowed]
+        if not dashboards and not marks:
+            return
         if self._exclusive():
-            return True
-        self._marks.clear()  # the replica that writes has the same events
-        return False
+            await self._sync(SyncRequest(spec, dashboards, marks), now_s)
+        else:
+            self._marks.clear()  # the replica that writes has the same events
 
     def stop(self) -> None:
         """Stop a running synchronisation after its current call, and ignore its result: the lease or its configuration is gone."""

@@ -18,8 +18,44 @@ BURNS = (
 def board() -> Board:
     """The dashboard `slo`."""
     rows = {
-        "": [_table(), _history(), _left()],
-        "Burn rates": [_rates(), _fastest(), _firing()],
+        "": [
+            _table(),
+            states(
+                "States over time",
+                "State of each SLO over its own window. Bad: red, missed. Grey is no data: unknown.",
+                SLO_STATES,
+                Query(slo_state(LEVEL, SLOS), "{{target}} {{workload}} {{slo}}"),
+                width=12,
+                height=9,
+            ),
+            _left(),
+        ],
+        "Burn rates": [
+            series(
+                "Burn rate of $slo, by window",
+                "Burn rate of the worst selected target over each window, or over its short one (5m of 1h, 30m of 6h, 2h of 1d, 6h of "
+                "3d) where that is lower; no line: too few events. Bad: 1h above 14.4 or 6h above 6, which page, 1d above 3 or 3d "
+                "above 1 (of an SLO of 30 days).",
+                "none",
+                Query(f"max by (long) ({BURN_RATE}{{{SLOS}}})", "{{long}}"),
+                low=None,
+                decimals=1,
+                steps=BURNS,
+                custom={
+                    "thresholdsStyle": {"mode": "line"},
+                    "scaleDistribution": SYMLOG,
+                    "lineWidth": 2,
+                    "axisSoftMin": 0,
+                    "axisSoftMax": 20,
+                },
+                empty="",  # else its axis shows that for ticks without a label
+                repeat="slo",
+                width=24,
+                height=9,
+            ),
+            _fastest(),
+            _firing(),
+        ],
         "Bad events": [_where(), _shares()],
     }
     text = "Error budgets: remaining budget, burn rates against the alert thresholds, and the sources of bad events."
@@ -74,17 +110,6 @@ def _table() -> Panel:
     )
 
 
-def _history() -> Panel:
-    return states(
-        "States over time",
-        "State of each SLO over its own window. Bad: red, missed. Grey is no data: unknown.",
-        SLO_STATES,
-        Query(slo_state(LEVEL, SLOS), "{{target}} {{workload}} {{slo}}"),
-        width=12,
-        height=9,
-    )
-
-
 def _left() -> Panel:
     def left(at: str = "") -> str:
         return f"min by ({LEVEL}) ({BUDGET_LEFT}{{{SLOS}}}{at})"
@@ -100,31 +125,6 @@ def _left() -> Panel:
         steps=((None, RED), (0, "transparent")),
         custom={"thresholdsStyle": {"mode": "line"}},
         width=12,
-        height=9,
-    )
-
-
-def _rates() -> Panel:
-    return series(
-        "Burn rate of $slo, by window",
-        "Burn rate of the worst selected target over each window, or over its short one (5m of 1h, 30m of 6h, 2h of 1d, 6h of 3d) "
-        "where that is lower; no line: too few events. Bad: 1h above 14.4 or 6h above 6, which page, 1d above 3 or 3d above 1 (of an "
-        "SLO of 30 days).",
-        "none",
-        Query(f"max by (long) ({BURN_RATE}{{{SLOS}}})", "{{long}}"),
-        low=None,
-        decimals=1,
-        steps=BURNS,
-        custom={
-            "thresholdsStyle": {"mode": "line"},
-            "scaleDistribution": SYMLOG,
-            "lineWidth": 2,
-            "axisSoftMin": 0,
-            "axisSoftMax": 20,
-        },
-        empty="",  # else its axis shows that for ticks without a label
-        repeat="slo",
-        width=24,
         height=9,
     )
 

@@ -16,11 +16,12 @@ from prober.measure.objective import JudgedStream, Slo, count_events, format_per
 from prober.measure.outcome import ANSWERED
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import NO_DATA_STATES, STATE_OF_OUTCOME, TargetEvent
-from prober.probing.event_log import MAX_NAMES, MAX_TOLD_APART, EventLog
+from prober.probing.history import MAX_NAMES, MAX_TOLD_APART, EventLog
 from prober.probing.observer import NamedSpec, TargetObserver
 from prober.storage.saved_rows import Moment, SavedRows, moment_now, moment_of
 
 SPANS = 60  # of a window: what is counted is up to a 60th shorter than it
+log = logging.getLogger(__name__)
 
 
 class WindowCount:
@@ -90,9 +91,6 @@ class WindowCount:
         for span in range(self._newest + 1, min(now, self._newest + SPANS) + 1):
             self._events[span % SPANS] = self._bad[span % SPANS] = 0
         self._newest = max(self._newest, now)
-
-
-log = logging.getLogger(__name__)
 
 
 class SloMonitor:

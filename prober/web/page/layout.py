@@ -30,6 +30,8 @@ CONSTANTS = {
     "api_paths": ("metrics", *(f"api/v1/{name}" for name in ("targets", "probes", "events", "sweeps", "openapi.json"))),
 }
 PIECE_CHARS = 500  # takes about as long as drawing one timeline, the largest step
+REFRESH_S = 5
+NAMED = 8  # concerns that the fleet page lists
 _LAYOUT = re.compile(r"(?<=[>}])[ \t]*\n\s*|[ \t]*\n\s*(?=[<{])")
 
 
@@ -86,10 +88,6 @@ def pieces(template: str, **values: Any) -> Iterator[str]:
             yield "".join(parts)
             parts, size = [], 0
     yield "".join(parts)
-
-
-REFRESH_S = 5
-NAMED = 8  # concerns that the fleet page lists
 
 
 def page(view: PageView, stamp: str, charts: Sequence[Figure] = ()) -> Iterator[str]:

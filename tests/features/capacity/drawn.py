@@ -19,8 +19,8 @@ from prober.measure.chat import Usage
 from prober.measure.engine_signals import EngineInfo, EngineSignals
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
+from prober.measure.target_state import WarmUpLength
 from prober.measure.timeline import Timeline
-from prober.measure.warmup import WarmUpLength
 
 TOKENS = 20
 GAP_S = 0.01

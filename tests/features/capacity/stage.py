@@ -22,10 +22,9 @@ from prober.measure.engines import DIALECTS
 from prober.measure.target_state import TargetState
 from prober.mock.delays import Constant
 from prober.mock.server import create_app
-from prober.mock.service import Behaviour
-from prober.mock.settings import Settings
+from prober.mock.service import Behaviour, Settings
 from prober.net.clock import Trust
-from prober.probing.event_log import EventLog
+from prober.probing.history import EventLog
 from prober.probing.observer import ObservedTarget
 from prober.probing.replicas import Leadership
 from prober.probing.target import Target

@@ -30,8 +30,8 @@ from prober.measure.engines import DIALECTS
 from prober.measure.target_state import TargetState
 from prober.net.clock import Trust
 from prober.net.scrape import Fetched, UnreadablePage
-from prober.probing.event_log import EventLog
 from prober.probing.fleet import Fleet
+from prober.probing.history import EventLog
 from prober.probing.recorder import TargetProbes
 from prober.probing.supervisor import Supervisor
 from prober.probing.target import Identity, Target

@@ -24,8 +24,7 @@ from prober.daemon.target_facts import read_facts
 from prober.features.capacity.estimate_process import EstimateFailed, estimate_in_process
 from prober.features.capacity.sweep_record import Record
 from prober.mock.delays import Constant
-from prober.mock.service import Behaviour
-from prober.mock.settings import Settings
+from prober.mock.service import Behaviour, Settings
 from prober.probing.workers import WorkersUnavailable
 from prober.results.capacity import Capacity
 from prober.results.result_file import from_json

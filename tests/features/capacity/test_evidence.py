@@ -15,7 +15,7 @@ from prober.features.capacity.estimate import estimate_capacity
 from prober.features.capacity.sweep import Sweep
 from prober.measure.objective import Slo
 from prober.measure.outcome import Outcome
-from prober.measure.warmup import WarmUpLength
+from prober.measure.target_state import WarmUpLength
 from prober.results.capacity import Capacity, words
 from tests.features.capacity.drawn import GAP_S, TOKENS, Answer, Engine, Event, cliff, run, share_bad
 from tests.features.capacity.simulated_sweep import changed, sweep_spec

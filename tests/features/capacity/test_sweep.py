@@ -16,8 +16,8 @@ from prober.measure.engine_signals import EngineHistogram, EngineInfo, EngineSig
 from prober.measure.objective import Signal, Slo
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
+from prober.measure.target_state import WarmUpLength
 from prober.measure.timeline import Timeline
-from prober.measure.warmup import WarmUpLength
 from prober.results.capacity import Capacity, Verdict
 from prober.results.stop_reason import ending
 from prober.simulation.faults import Crash, Slow

@@ -24,8 +24,7 @@ from prober.measure.target_state import TargetState
 from prober.measure.timeline import Timeline
 from prober.mock.delays import Constant
 from prober.mock.faults import parse_fault
-from prober.mock.service import Behaviour
-from prober.mock.settings import Settings
+from prober.mock.service import Behaviour, Settings
 from prober.results.capacity import Capacity
 from prober.storage.watched_file import Lock
 from tests.features.capacity.stage import SLOTS, Stage, behind_a_gateway, staged, until

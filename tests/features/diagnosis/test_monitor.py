@@ -33,7 +33,7 @@ from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import TargetState
 from prober.measure.timeline import Timeline
-from prober.probing.event_log import EventLog
+from prober.probing.history import EventLog
 from prober.storage.saved_rows import SavedRows
 from tests.observed import StoppedClock, observed, reconfigured
 

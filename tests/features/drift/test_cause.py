@@ -16,7 +16,7 @@ from prober.measure.engine_signals import EngineInfo, EngineSignals, PageReading
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
-from prober.probing.event_log import EventLog
+from prober.probing.history import EventLog
 from prober.simulation.engine import Engine
 from prober.simulation.faults import Fault, Slow
 from prober.simulation.load import AzureConversation

@@ -18,7 +18,7 @@ from prober.features.drift.state import Settings
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
-from prober.probing.event_log import EventLog
+from prober.probing.history import EventLog
 from prober.probing.observer import TargetObserver
 from prober.storage.saved_rows import SavedRows
 from tests.observed import observed, reconfigured

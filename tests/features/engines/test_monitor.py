@@ -12,7 +12,7 @@ from prober.measure.engine_signals import EngineChange, EngineInfo, EngineSignal
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
-from prober.probing.event_log import EventLog
+from prober.probing.history import EventLog
 from prober.probing.observer import ObservedTarget
 from prober.storage.saved_rows import SavedRows
 from prober.workload.shapes import Fixed

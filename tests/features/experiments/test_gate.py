@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from prober.features.experiments.gate import ANSWERS, Gate, Reference, State, Verdict, least_samples, reference
+from prober.features.experiments.gate import ANSWERS, Gate, GateVerdict, Reference, State, least_samples, reference
 from prober.measure.objective import JudgedStream, Slo
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
@@ -38,7 +38,7 @@ def alone(*slos: tuple[Slo, JudgedStream], most: int = 500, baseline: Sequence[R
     return Gate(slos, rate_per_s=2.0, burst_s=0.0, most=most, baseline=baseline)
 
 
-def run(gate: Gate, draw: Callable[[int], ProbeResult | None], rate_per_s: float = 2.0) -> Verdict:
+def run(gate: Gate, draw: Callable[[int], ProbeResult | None], rate_per_s: float = 2.0) -> GateVerdict:
     for number in range(gate.most):
         if (verdict := gate.take(draw(number), 1_000.0 + number / rate_per_s)) is not None:
             return verdict
@@ -299,7 +299,7 @@ def test_slower_than_the_baseline_is_degraded_and_as_fast_is_ready() -> None:
     references = [reference(rows, "ttft", q, 0.2) for q in (0.5, 0.9)]
     rng = Random(4)
 
-    def at(level: float) -> Verdict:
+    def at(level: float) -> GateVerdict:
         gate = alone(most=2_000, baseline=references)
         return run(gate, lambda _: result(level * rng.lognormvariate(0, 0.2)))
 

@@ -10,7 +10,7 @@ from prober.config.workloads import PrefixSpec
 from prober.features.experiments.audit import audit
 from prober.features.experiments.matrix import (
     CLOSED_LOOP,
-    Verdict,
+    RowVerdict,
     as_sent,
     decision,
     due_times,
@@ -55,7 +55,7 @@ def result(ttft_s: float = 0.1, outcome: Outcome = Outcome.OK, *, slow: int = 0,
     return ProbeResult("t", "a", "id", 0.0, outcome, "", timeline, requested_output_tokens=10)
 
 
-def judged(row: Row, results: list[ProbeResult], *, loading: int = 0, interrupted: bool = False) -> Verdict:
+def judged(row: Row, results: list[ProbeResult], *, loading: int = 0, interrupted: bool = False) -> RowVerdict:
     return judge(row, results, error=fails_error([row]), loading=loading, interrupted=interrupted)
 
 
@@ -130,7 +130,7 @@ def test_an_acceptance_is_wrong_as_seldom() -> None:
 def test_the_whole_is_the_worst_that_is_known() -> None:
     """A rejected row rejects, an undecided one leaves it open; an undecided whole is no decision."""
     accepted, rejected, open_ = (
-        Verdict("r", state, "seen", ()) for state in ("accepted", "rejected", "not_enough_data")
+        RowVerdict("r", state, "seen", ()) for state in ("accepted", "rejected", "not_enough_data")
     )
     assert overall([accepted, accepted]) == "accepted"
     assert overall([accepted, open_]) == "not_enough_data"

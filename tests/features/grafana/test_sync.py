@@ -30,7 +30,7 @@ from prober.features.grafana.sync import (
 )
 from prober.measure.target_state import TargetEvent
 from prober.net.clock import Clock
-from prober.probing.event_log import EventLog
+from prober.probing.history import EventLog
 from prober.results.result import Result
 from tests.observed import StoppedClock
 

@@ -14,7 +14,7 @@ from prober.features.slo.monitor import SPANS, SloMonitor, TargetSlos, WindowCou
 from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
-from prober.probing.event_log import EventLog
+from prober.probing.history import EventLog
 from prober.storage.saved_rows import Moment, SavedRows
 from tests.observed import UNIX_S, StoppedClock, observed, reconfigured
 

@@ -31,20 +31,16 @@ class Dns:
     async def refresh(self) -> None:
         """Query every name once."""
         try:
-            resolver = self._resolver()
+            resolver = Resolver(configure=self._spec.server is None)  # /etc/resolv.conf as it is now
         except (DNSException, OSError) as problem:
             for name in self._spec.names:
                 self._discovered.failed(name, f"no DNS server is known: {problem}")
             return
-        await asyncio.gather(*(self._query(resolver, name) for name in self._spec.names))
-
-    def _resolver(self) -> Resolver:
-        resolver = Resolver(configure=self._spec.server is None)  # /etc/resolv.conf as it is now
         resolver.lifetime = TIMEOUT_S
         if self._spec.server is not None:
             address, resolver.port = self._spec.server
             resolver.nameservers = [address]
-        return resolver
+        await asyncio.gather(*(self._query(resolver, name) for name in self._spec.names))
 
     async def _query(self, resolver: Resolver, name: str) -> None:
         try:

@@ -27,7 +27,6 @@ def stages(results: Sequence[Result]) -> str:
             "engine": result.target.engine,
             "stage": stage.name,
             "workload": (stage.load or result.load).workload,
-            "repeat": stage.repeat,
             "demand_rate": stage.demand_per_s,
             **statistics((stage,)),
             **{

@@ -23,7 +23,7 @@ from prober.features.experiments.report.document import (
     as_markdown,
 )
 from prober.features.experiments.report.plots import NamedResults
-from prober.features.experiments.report.stage_tables import Columns, Row, number, table_of
+from prober.features.experiments.report.stage_tables import Facet, Row, number, table_of
 from prober.features.experiments.report.trade_offs import TRADE_OFFS_NOTE, changes, trade_offs
 from prober.measure.objective import Slo, format_percent
 from prober.measure.timeline import format_duration
@@ -77,11 +77,9 @@ def _sections(results: NamedResults) -> list[Section]:
     main = plots.main_curve(results)
     of_decisive = plots.decisive_latency(results)
     is_unread = any(stage.use == Use() for _, result in results for stage in result.stages)
-    names = [name for name, _ in results]
-    parts = zip(*(stage_tables.parts(result) for _, result in results), strict=True)
     differences = dict.fromkeys(f"{result.tool}: {text}" for _, result in results for text in result.differs)
     is_of_replica = any(source.startswith("/") for _, result in results for source in result.context_sources.values())
-    capacities, use = of_all(_capacities), of_all(stage_tables.use)
+    capacities, use = of_all(_CAPACITIES.table), of_all(stage_tables.USE.table)
     sections = [
         Section(
             "Verdict",
@@ -95,14 +93,14 @@ def _sections(results: NamedResults) -> list[Section]:
         Section("Throughput against latency", plots.frontiers(results)),
         Section("Cost", notes(_costs)),
         Section("Comparisons within the run", _comparisons(results)),
-        _section("Parts of the load", *(_joined(list(zip(names, tables, strict=True))) for tables in parts)),
+        _section("Parts of the load", *(of_all(facet.table) for facet in PARTS)),
         _section(
             "Repeats", stage_tables.capacities(results), stage_tables.repeats(results), Note(stage_tables.REPEATS_NOTE)
         ),
         _section(
             "Target and load",
             _by_result(results, _FACTS),
-            of_all(stage_tables.shapes),
+            of_all(stage_tables.SHAPES.table),
             stage_tables.apart(results),
         ),
         Section(
@@ -119,10 +117,10 @@ def _sections(results: NamedResults) -> list[Section]:
         _section("Bad events by stage", of_all(_bad_events)),
         _section("Latency", of_all(stage_tables.latencies), Note(stage_tables.LATENCY_NOTE)),
         Section("Latency over load", plots.curves(results, [name for name in LATENCIES if name != of_decisive])),
-        _section("Throughput", of_all(stage_tables.throughput), Note(stage_tables.THROUGHPUT_NOTE)),
-        _section("Cost by stage", of_all(stage_tables.costs), Note(stage_tables.COST_NOTE)),
-        Section("Engine and GPUs", [*([use] if use else []), *([Note(stage_tables.USE_NOTE)] if is_unread else [])]),
-        _section("Outcomes", of_all(stage_tables.outcomes)),
+        _section("Throughput", of_all(stage_tables.THROUGHPUT.table), Note(stage_tables.THROUGHPUT.note)),
+        _section("Cost by stage", of_all(stage_tables.COSTS.table), Note(stage_tables.COSTS.note)),
+        Section("Engine and GPUs", [*([use] if use else []), *([Note(stage_tables.USE.note)] if is_unread else [])]),
+        _section("Outcomes", of_all(stage_tables.OUTCOMES.table)),
         Section("Distributions", plots.distributions(results)),
         Section("Over time", plots.timelines(results)),
         Section("Configuration", [Code(r.configuration) for _, r in results if r.configuration is not None]),
@@ -195,10 +193,6 @@ def _highest_rate(result: Result) -> float:
     return max((plots.rate_of(stage) or 0.0 for stage in result.stages), default=0.0)
 
 
-def _capacities(result: Result) -> Table | None:
-    return table_of(_CAPACITIES, ((capacity, result) for capacity in result.capacities))
-
-
 def _meaning(capacity: Capacity, result: Result) -> str:
     if capacity.verdict == "not_reached":
         return f"it holds at {capacity.lower or 0:.3g}/s, as its events show; no knee was reached"
@@ -219,17 +213,21 @@ _VERDICTS = {
     "below": Cell("below", "bad"),
     "not_enough_data": Cell("not enough data", "unknown"),
 }
-_CAPACITIES: Columns = {
-    "SLO": lambda capacity, _: capacity.slo,
-    "capacity": lambda capacity, _: _VERDICTS[capacity.verdict],
-    "#lower /s": lambda capacity, _: number(capacity.lower),
-    "#estimate /s": lambda capacity, _: number(capacity.estimate),
-    "#upper /s": lambda capacity, _: number(capacity.upper),
-    "#alone /s": lambda capacity, _: number(capacity.own and capacity.own.per_s),
-    "#interval": lambda capacity, _: f"{capacity.confidence:.0%}",
-    "#requests": lambda capacity, _: f"{capacity.samples:,}",
-    "meaning": _meaning,
-}
+_CAPACITIES = Facet(
+    lambda result: ((capacity, result) for capacity in result.capacities),
+    {
+        "SLO": lambda capacity, _: capacity.slo,
+        "capacity": lambda capacity, _: _VERDICTS[capacity.verdict],
+        "#lower /s": lambda capacity, _: number(capacity.lower),
+        "#estimate /s": lambda capacity, _: number(capacity.estimate),
+        "#upper /s": lambda capacity, _: number(capacity.upper),
+        "#alone /s": lambda capacity, _: number(capacity.own and capacity.own.per_s),
+        "#interval": lambda capacity, _: f"{capacity.confidence:.0%}",
+        "#requests": lambda capacity, _: f"{capacity.samples:,}",
+        "meaning": _meaning,
+    },
+)
+PARTS = (stage_tables.SERIES, stage_tables.REASONING, stage_tables.TOOL_CALLS)
 
 
 def _bad_events(result: Result) -> Table | None:
@@ -294,7 +292,6 @@ _FACTS: Mapping[str, Fact] = {
     "requests in flight at most": lambda r: _text(r.load.max_in_flight),
     "seed": lambda r: _text(r.load.seed),
     "warm-up": lambda r: _text(r.warm_up),
-    "repeats of each rate": lambda r: str(r.repeats),
 }
 
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
 
@@ -23,6 +24,19 @@ def table_of(columns: Columns, rows: Iterable[Iterable[Any]]) -> Table | None:
     """A table whose cells each column makes of the items of a row; None without rows."""
     cells = [[column(*row) for column in columns.values()] for row in map(tuple, rows)]
     return Table(list(columns), cells) if cells else None
+
+
+@dataclass(frozen=True, slots=True)
+class Facet:
+    """A table of a result, as of `table_of`. rows: items of each row, none if the result lacks them; note: how to read it"""
+
+    rows: Callable[[Result], Iterable[Iterable[Any]]]
+    columns: Columns
+    note: str = ""
+
+    def table(self, result: Result) -> Table | None:
+        """The table; None without rows."""
+        return table_of(self.columns, self.rows(result))
 
 
 def latencies(result: Result) -> Table | None:
@@ -124,96 +138,76 @@ def _quantile_columns(name: str, qs: Sequence[float], attribute: str) -> Columns
     return {f"#{name} {percentile_name(q)}": column(q) for q in qs}
 
 
-def throughput(result: Result) -> Table | None:
-    """Rates of requests and tokens of each stage."""
-    return table_of(_THROUGHPUT, ((stage,) for stage in result.stages))
-
-
-_THROUGHPUT: Columns = {
-    "stage": lambda stage: stage.name,
-    "#added /s": lambda stage: number(stage.rate_per_s),
-    "#there already /s": lambda stage: number(stage.demand_per_s),
-    "#s": lambda stage: number(stage.duration_s),
-    "#sent": lambda stage: UNKNOWN if stage.unanswered is None else f"{stage.sent:,}",
-    "#answered /s": lambda stage: number(stage.requests_per_s),
-    "#goodput /s": lambda stage: number(stage.goodput_per_s),
-    "#prompt tokens/s": lambda stage: number(stage.prompt_tokens_per_s),
-    "#output tokens/s": lambda stage: number(stage.output_tokens_per_s),
-    "#tokens/s": lambda stage: number(total((stage.prompt_tokens_per_s, stage.output_tokens_per_s))),
-    "#prompt tokens/s a GPU": lambda stage: number(stage.prompt_tokens_per_s_per_gpu),
-    "#output tokens/s a GPU": lambda stage: number(stage.output_tokens_per_s_per_gpu),
-    "#prompt tokens/s delivered": lambda stage: number(stage.delivered and stage.delivered.prompt_tokens_per_s),
-    "#output tokens/s delivered": lambda stage: number(stage.delivered and stage.delivered.output_tokens_per_s),
-    "#prompt tokens asked": lambda stage: number(
-        stage.prompt_lengths and stage.prompt_lengths.asked / stage.prompt_lengths.requests
-    ),
-    "#prompt tokens a request": lambda stage: number(stage.prompt_tokens_per_request),
-    "#output tokens a request": lambda stage: number(stage.output_tokens_per_request),
-    "#wrong of checked answers": lambda stage: (
-        f"{stage.quality[1]} of {stage.quality[0]}" if stage.quality else UNKNOWN
-    ),
-    "ended by": lambda stage: stage.ended or UNKNOWN,
-}
-THROUGHPUT_NOTE = (
+THROUGHPUT = Facet(
+    lambda result: zip(result.stages),
+    {
+        "stage": lambda stage: stage.name,
+        "#added /s": lambda stage: number(stage.rate_per_s),
+        "#there already /s": lambda stage: number(stage.demand_per_s),
+        "#s": lambda stage: number(stage.duration_s),
+        "#sent": lambda stage: UNKNOWN if stage.unanswered is None else f"{stage.sent:,}",
+        "#answered /s": lambda stage: number(stage.requests_per_s),
+        "#goodput /s": lambda stage: number(stage.goodput_per_s),
+        "#prompt tokens/s": lambda stage: number(stage.prompt_tokens_per_s),
+        "#output tokens/s": lambda stage: number(stage.output_tokens_per_s),
+        "#tokens/s": lambda stage: number(total((stage.prompt_tokens_per_s, stage.output_tokens_per_s))),
+        "#prompt tokens/s a GPU": lambda stage: number(stage.prompt_tokens_per_s_per_gpu),
+        "#output tokens/s a GPU": lambda stage: number(stage.output_tokens_per_s_per_gpu),
+        "#prompt tokens/s delivered": lambda stage: number(stage.delivered and stage.delivered.prompt_tokens_per_s),
+        "#output tokens/s delivered": lambda stage: number(stage.delivered and stage.delivered.output_tokens_per_s),
+        "#prompt tokens asked": lambda stage: number(
+            stage.prompt_lengths and stage.prompt_lengths.asked / stage.prompt_lengths.requests
+        ),
+        "#prompt tokens a request": lambda stage: number(stage.prompt_tokens_per_request),
+        "#output tokens a request": lambda stage: number(stage.output_tokens_per_request),
+        "#wrong of checked answers": lambda stage: (
+            f"{stage.quality[1]} of {stage.quality[0]}" if stage.quality else UNKNOWN
+        ),
+        "ended by": lambda stage: stage.ended or UNKNOWN,
+    },
     "Answers, goodput and tokens per second are those of the target at the stage's rate: the rate, times the share of the stage's "
     "requests that were answered (goodput: and good by every SLO), times the mean tokens of a request. They are unknown where the "
     "stage is too short to show that the target keeps up with the rate; where it falls behind, they are those delivered once it "
     "was full. Delivered: received while the stage was sending, by the times of the chunks, for requests of earlier stages too; "
-    "prompt tokens at the first token. Of another tool: of its requests over its duration. Output tokens are the server's count."
+    "prompt tokens at the first token. Of another tool: of its requests over its duration. Output tokens are the server's count.",
 )
-
-
-def parts(result: Result) -> list[Table | None]:
-    """Parts of each stage that differ in shape (turns, warm and cold prefixes, workloads of a mix), its reasoning, its tool calls."""
-    stages = result.stages
-    return [
-        table_of(_SERIES, ((stage, part) for stage in stages for part in stage.series)),
-        table_of(_REASONING, ((stage, stage.reasoning) for stage in stages if stage.reasoning is not None)),
-        table_of(_TOOL_CALLS, ((stage, stage.tool_calls) for stage in stages if stage.tool_calls is not None)),
-    ]
-
-
-_SERIES: Columns = {
-    "stage": lambda stage, part: stage.name,
-    "part": lambda stage, part: part.name,
-    "#answers": lambda stage, part: f"{part.requests:,}",
-    **_quantile_columns("TTFT", _FEW_QS, "ttft"),
-    "#prompt tokens cached": lambda stage, part: (
-        f"{part.cached_tokens / part.prompt_tokens * 100:.3g}%" if part.prompt_tokens else UNKNOWN
-    ),
-    "not answered": lambda stage, part: f"{part.unanswered:,}: {part.reason}" if part.unanswered else "0",
-}
-_REASONING: Columns = {
-    "stage": lambda stage, part: stage.name,
-    "#answers with reasoning": lambda stage, part: f"{part.requests:,}",
-    "#reasoning tokens, mean": lambda stage, part: number(
-        part.reasoning_tokens / part.counted if part.counted else None
-    ),
-    "#answer tokens, mean": lambda stage, part: number(part.answer_tokens / part.counted if part.counted else None),
-    **_quantile_columns("first answer token", _FEW_QS, "ttft_answer"),
-    "#ended before the answer": lambda stage, part: f"{part.unanswered:,}",
-}
-_TOOL_CALLS: Columns = {
-    "stage": lambda stage, calls: stage.name,
-    "#answers": lambda stage, calls: f"{calls.answers:,}",
-    "#with a call": lambda stage, calls: f"{calls.calling:,}",
-    "#calls": lambda stage, calls: f"{calls.calls:,}",
-    **_quantile_columns("first call", (0.5, 0.99), "ttft_call"),
-    **_quantile_columns("its arguments", (0.5, 0.99), "arguments"),
-}
-
-
-def use(result: Result) -> Table | None:
-    """Values of the engine's page and the GPUs during each stage; None if nothing was read."""
-    if all(stage.use == Use() for stage in result.stages):
-        return None
-    rows = [[stage.name, *(_use_value(name, getattr(stage.use, name)) for name in _USE)] for stage in result.stages]
-    return Table(["stage", *(f"#{label}" for label in _USE.values())], rows)
-
-
-USE_NOTE = "Unknown where it is not shown: neither the engine's page nor its GPUs were read."
-
-
+SERIES = Facet(
+    lambda result: ((stage, part) for stage in result.stages for part in stage.series),
+    {
+        "stage": lambda stage, part: stage.name,
+        "part": lambda stage, part: part.name,
+        "#answers": lambda stage, part: f"{part.requests:,}",
+        **_quantile_columns("TTFT", _FEW_QS, "ttft"),
+        "#prompt tokens cached": lambda stage, part: (
+            f"{part.cached_tokens / part.prompt_tokens * 100:.3g}%" if part.prompt_tokens else UNKNOWN
+        ),
+        "not answered": lambda stage, part: f"{part.unanswered:,}: {part.reason}" if part.unanswered else "0",
+    },
+)
+REASONING = Facet(
+    lambda result: ((stage, stage.reasoning) for stage in result.stages if stage.reasoning is not None),
+    {
+        "stage": lambda stage, part: stage.name,
+        "#answers with reasoning": lambda stage, part: f"{part.requests:,}",
+        "#reasoning tokens, mean": lambda stage, part: number(
+            part.reasoning_tokens / part.counted if part.counted else None
+        ),
+        "#answer tokens, mean": lambda stage, part: number(part.answer_tokens / part.counted if part.counted else None),
+        **_quantile_columns("first answer token", _FEW_QS, "ttft_answer"),
+        "#ended before the answer": lambda stage, part: f"{part.unanswered:,}",
+    },
+)
+TOOL_CALLS = Facet(
+    lambda result: ((stage, stage.tool_calls) for stage in result.stages if stage.tool_calls is not None),
+    {
+        "stage": lambda stage, calls: stage.name,
+        "#answers": lambda stage, calls: f"{calls.answers:,}",
+        "#with a call": lambda stage, calls: f"{calls.calling:,}",
+        "#calls": lambda stage, calls: f"{calls.calls:,}",
+        **_quantile_columns("first call", (0.5, 0.99), "ttft_call"),
+        **_quantile_columns("its arguments", (0.5, 0.99), "arguments"),
+    },
+)
 _USE = {
     "running_mean": "running",
     "waiting_mean": "waiting",
@@ -231,32 +225,38 @@ _USE = {
 }
 
 
-def _use_value(name: str, value: float | None) -> Cell | str:
-    if value is None:
-        return UNKNOWN
-    if name.endswith("_s"):
-        return format_duration(value)
-    return f"{value * 100:.3g}%" if name.endswith("_ratio") else number(value)
+def _use_column(name: str) -> Callable[[Stage], Cell | str]:
+    """Column of a value of the engine's page or the GPUs."""
+
+    def column(stage: Stage) -> Cell | str:
+        value: float | None = getattr(stage.use, name)
+        if value is None:
+            return UNKNOWN
+        if name.endswith("_s"):
+            return format_duration(value)
+        return f"{value * 100:.3g}%" if name.endswith("_ratio") else number(value)
+
+    return column
 
 
-def shapes(result: Result) -> Table | None:
-    """Load of each stage; None if it is the same for all."""
-    loads = [(stage, stage.load or result.load) for stage in result.stages]
-    return table_of(_SHAPES, loads) if any(load != result.load for _, load in loads) else None
-
-
-_SHAPES: Columns = {
-    "stage": lambda stage, load: stage.name,
-    "prompt tokens": lambda stage, load: UNKNOWN if load.prompt_tokens is None else load.prompt_tokens,
-    "output tokens": lambda stage, load: UNKNOWN if load.output_tokens is None else load.output_tokens,
-    "arrivals": lambda stage, load: UNKNOWN if load.arrivals is None else load.arrivals,
-}
-
-
-def outcomes(result: Result) -> Table | None:
-    """Number of requests by outcome, the refused ones with their reason, and share of unanswered ones."""
-    stages = result.stages if any(stage.outcomes or stage.sent for stage in result.stages) else ()
-    return table_of(_OUTCOMES, ((stage,) for stage in stages))
+USE = Facet(
+    lambda result: zip(result.stages if any(stage.use != Use() for stage in result.stages) else ()),
+    {"stage": lambda stage: stage.name, **{f"#{label}": _use_column(name) for name, label in _USE.items()}},
+    "Unknown where it is not shown: neither the engine's page nor its GPUs were read.",
+)
+SHAPES = Facet(
+    lambda result: (
+        (stage, stage.load or result.load)
+        for stage in result.stages
+        if any((other.load or result.load) != result.load for other in result.stages)
+    ),
+    {
+        "stage": lambda stage, load: stage.name,
+        "prompt tokens": lambda stage, load: UNKNOWN if load.prompt_tokens is None else load.prompt_tokens,
+        "output tokens": lambda stage, load: UNKNOWN if load.output_tokens is None else load.output_tokens,
+        "arrivals": lambda stage, load: UNKNOWN if load.arrivals is None else load.arrivals,
+    },
+)
 
 
 def _outcome_text(stage: Stage) -> str:
@@ -264,35 +264,33 @@ def _outcome_text(stage: Stage) -> str:
     return "; ".join(filter(None, (by_outcome or f"{stage.answered:,} ok", str(stage.refused))))
 
 
-_OUTCOMES: Columns = {
-    "stage": lambda stage: stage.name,
-    "requests by outcome": _outcome_text,
-    "#not answered": lambda stage: (
-        f"{stage.unanswered / stage.sent * 100:.3g}%" if stage.sent and stage.unanswered is not None else UNKNOWN
+OUTCOMES = Facet(
+    lambda result: zip(result.stages if any(stage.outcomes or stage.sent for stage in result.stages) else ()),
+    {
+        "stage": lambda stage: stage.name,
+        "requests by outcome": _outcome_text,
+        "#not answered": lambda stage: (
+            f"{stage.unanswered / stage.sent * 100:.3g}%" if stage.sent and stage.unanswered is not None else UNKNOWN
+        ),
+    },
+)
+COSTS = Facet(
+    lambda result: (
+        (stage, stage_cost(stage, result.prices) or Cost(None, None, None))
+        for stage in result.stages
+        if result.prices.gpu_per_hour is not None
     ),
-}
-
-
-def costs(result: Result) -> Table | None:
-    """Price per million tokens, and speed per GPU and per user, of each stage; None without a price."""
-    if result.prices.gpu_per_hour is None:
-        return None
-    unknown = Cost(None, None, None)
-    return table_of(_COSTS, ((stage, stage_cost(stage, result.prices) or unknown) for stage in result.stages))
-
-
-_COSTS: Columns = {
-    "stage": lambda stage, cost: stage.name,
-    "#$ a million prompt tokens": lambda stage, cost: number(cost.prompt),
-    "#$ a million output tokens": lambda stage, cost: number(cost.output),
-    "#$ a million tokens": lambda stage, cost: number(cost.total),
-    "#output tokens/s a GPU": lambda stage, cost: number(stage.output_tokens_per_s_per_gpu),
-    "#tokens/s a user": lambda stage, cost: number(tokens_per_s_per_user(stage)),
-}
-COST_NOTE = (
+    {
+        "stage": lambda stage, cost: stage.name,
+        "#$ a million prompt tokens": lambda stage, cost: number(cost.prompt),
+        "#$ a million output tokens": lambda stage, cost: number(cost.output),
+        "#$ a million tokens": lambda stage, cost: number(cost.total),
+        "#output tokens/s a GPU": lambda stage, cost: number(stage.output_tokens_per_s_per_gpu),
+        "#tokens/s a user": lambda stage, cost: number(tokens_per_s_per_user(stage)),
+    },
     "Dollars per million tokens = GPUs × dollars per GPU and hour ÷ 3600 ÷ tokens per second at the stage's rate × 1,000,000; unknown "
     "with them. Each column bears the whole price of the GPUs: they are three ways to say it, not parts of one sum. Only the prober's "
-    "own tokens count, so that the price is lower where the GPUs serve others too. Tokens/s a user are 1 ÷ the median TPOT."
+    "own tokens count, so that the price is lower where the GPUs serve others too. Tokens/s a user are 1 ÷ the median TPOT.",
 )
 
 

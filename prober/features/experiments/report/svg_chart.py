@@ -119,7 +119,7 @@ class Canvas:
         """Draw a line through (x, y)."""
         if len(points) > 1:
             path = "L".join(f"{self._x(x):.1f} {self._y(y):.1f}" for x, y in points)
-            self._parts.append(f'<path class="data {kind}" style="--colour:{colour}" d="M{path}"/>')
+            self._path(f"data {kind}", f"M{path}", colour)
 
     def dot(self, x: float, y: float, colour: str, title: str, *, hollow: bool = False, link: str = "") -> None:
         """Draw a point; hollow if it is uncertain. link: id of the element of the page that it leads to."""
@@ -132,30 +132,21 @@ class Canvas:
 
     def specks(self, points: Sequence[tuple[float, float]], colour: str) -> None:
         """Draw many small points."""
-        path = "".join(f"M{self._x(x) - 1.5:.1f} {self._y(y):.1f}h3" for x, y in points)
-        if path:
-            self._parts.append(f'<path class="data specks" style="--colour:{colour}" d="{path}"/>')
+        self._path("data specks", "".join(f"M{self._x(x) - 1.5:.1f} {self._y(y):.1f}h3" for x, y in points), colour)
 
     def crosses(self, xs: Sequence[float]) -> None:
         """Draw crosses at the upper edge, for failures."""
-        path = "".join(f"M{self._x(x) - 3:.1f} {TOP + 3}l6 6m0 -6l-6 6" for x in xs)
-        if path:
-            self._parts.append(f'<path class="cross" d="{path}"/>')
+        self._path("cross", "".join(f"M{self._x(x) - 3:.1f} {TOP + 3}l6 6m0 -6l-6 6" for x in xs))
 
     def whisker(self, x: float, low: float, high: float, colour: str) -> None:
         """Draw an interval of y."""
-        place = self._x(x)
-        self._parts.append(
-            f'<path class="whisker" style="--colour:{colour}" d="M{place:.1f} {self._y(low):.1f}V{self._y(high):.1f}"/>'
-        )
+        self._path("whisker", f"M{self._x(x):.1f} {self._y(low):.1f}V{self._y(high):.1f}", colour)
 
     def rule(self, y: float, label: str) -> None:
         """Draw a threshold of y with its label."""
         place = self._y(y)
-        self._parts.append(
-            f'<path class="rule" d="M{LEFT} {place:.1f}H{self.width - RIGHT}"/>'
-            f'<text class="rule-label" x="{LEFT + 6}" y="{place - 5:.1f}">{escape(label)}</text>'
-        )
+        self._path("rule", f"M{LEFT} {place:.1f}H{self.width - RIGHT}")
+        self._parts.append(f'<text class="rule-label" x="{LEFT + 6}" y="{place - 5:.1f}">{escape(label)}</text>')
 
     def band(self, low: float, high: float, at: float | None, colour: str, title: str, label: str = "") -> None:
         """Draw an interval of x with its estimate, and a label above it."""
@@ -166,7 +157,7 @@ class Canvas:
             f'width="{max(1.0, right - left):.1f}" height="{height}"><title>{escape(title)}</title></rect>'
         )
         if at is not None:
-            self._parts.append(f'<path class="knee" style="--colour:{colour}" d="M{self._x(at):.1f} {TOP}v{height}"/>')
+            self._path("knee", f"M{self._x(at):.1f} {TOP}v{height}", colour)
         middle = min(max((left + right) / 2, LEFT + 3.5 * len(label)), self.width - 3.5 * len(label))
         if label:
             self._parts.append(
@@ -216,6 +207,11 @@ class Canvas:
             f'<svg class="chart" viewBox="0 0 {self.width} {self.height}" role="{role}" '
             f'aria-label="{escape(f"{y_label} over {x_label}")}">{"".join(grid)}{frame}{"".join(self._parts)}{labels}</svg>'
         )
+
+    def _path(self, kind: str, path: str, colour: str = "") -> None:
+        """Draw a path, unless it is empty."""
+        style = f' style="--colour:{colour}"' if colour else ""
+        self._parts += [f'<path class="{kind}"{style} d="{path}"/>'] if path else []
 
     def _x(self, value: float) -> float:
         return LEFT + self.x.at(value) * (self.width - LEFT - RIGHT)

@@ -121,7 +121,7 @@ def test_results_stand_side_by_side() -> None:
 def test_repeats_show_their_spread() -> None:
     """Stages of one rate, from the least to the most."""
     first = sweep()
-    twice = replace(first, stages=(*first.stages, replace(sweep(seed=5).stages[1], repeat=2)), repeats=2)
+    twice = replace(first, stages=(*first.stages, sweep(seed=5).stages[1]))
     found = row(section(markdown([twice]), "Repeats"), "4/s", "4")
     assert found[2:4] == ["2", "1"]
     assert " to " in found[4]

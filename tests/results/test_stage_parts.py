@@ -1,4 +1,4 @@
-"""Reasoning of answers: tokens apart, and the first token of the answer."""
+"""Parts of a stage: its series, its reasoning, its tool calls."""
 
 from dataclasses import replace
 from random import Random
@@ -11,12 +11,11 @@ from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import Timeline
 from prober.mock.delays import Constant
-from prober.mock.service import Behaviour
-from prober.mock.settings import Settings
+from prober.mock.service import Behaviour, Settings
 from prober.mock.wire import Wire
 from prober.probing.probe import run_probe
 from prober.probing.target import Target
-from prober.results.stage_parts import reasoning_of
+from prober.results.stage_parts import reasoning_of, series_of, tool_calls_of
 from prober.workload.shapes import Fixed
 from prober.workload.workloads import RequestGenerator, Workload
 from tests.virtual import make_clock, running
@@ -99,3 +98,69 @@ async def test_an_engine_that_reasons(field: str) -> None:
     assert (found.requests, found.counted, found.unanswered) == (4, 4, 0)
     assert (found.reasoning_tokens, found.answer_tokens) == (120, 40)
     assert found.ttft_answer[0].estimate == pytest.approx(0.02 + 30 * 0.005, abs=0.001)
+
+
+def of_series(series: str, ttft_ms: int, usage: Usage | None) -> ProbeResult:
+    return ProbeResult("t", series, "id", 0.0, Outcome.OK, "", Timeline(0, first_ns=ttft_ms * MS, usage=usage))
+
+
+def test_turns_have_their_own_ttft_and_cached_share() -> None:
+    """Answers that count nowhere else do not count here; without cached tokens of the server there is no share.
+
+    What was not answered stands beside them with the most frequent reason, also where nothing was.
+    """
+    probes = [
+        of_series("chat_turn2", 40, Usage(200, 5, 100)),
+        of_series("chat_turn2", 60, Usage(200, 5, 60)),
+        of_series("chat_turn2", 60, Usage(900, 5)),
+        of_series("chat_turn1", 100, Usage(100, 5)),
+        replace(of_series("chat_turn1", 9_000, None), warm_up=True),
+        replace(of_series("chat_turn1", 9_000, None), cached=True),
+        replace(of_series("chat_turn1", 9_000, None), outcome=Outcome.RESET),
+        *[replace(of_series("chat_turn3", 1, None), outcome=Outcome.REJECTED, detail="HTTP 400: too long")] * 2,
+        replace(of_series("chat_turn3", 1, None), outcome=Outcome.SHED, detail="no session"),
+        replace(of_series("", 1, None), outcome=Outcome.CANCELLED),
+    ]
+    first, second, third = series_of(probes)
+    assert third.text() == "chat_turn3 no TTFT of 0, 3 not answered, most often rejected: HTTP 400: too long"
+    assert (first.name, first.requests, first.prompt_tokens) == ("chat_turn1", 1, 0)
+    assert first.text() == "chat_turn1 TTFT p50 100 ms*, p99 100 ms* of 1, 1 not answered, most often reset"
+    assert (second.requests, second.prompt_tokens, second.cached_tokens) == (3, 400, 160)
+    assert second.text() == "chat_turn2 TTFT p50 60 ms*, p99 60 ms* of 3, 40% of the prompt cached"
+
+
+def test_a_single_series_is_not_repeated() -> None:
+    """The figures are those of the stage."""
+    assert series_of([of_series("chat", 40, None)] * 3) == ()
+
+
+def calling(calls: int = 1, first_ms: int | None = 50, arguments_ms: int | None = 70, **fields: object) -> ProbeResult:
+    times = [None if at_ms is None else at_ms * MS for at_ms in (first_ms, arguments_ms)]
+    timeline = Timeline(10 * MS, calls=calls, call_ns=times[0], arguments_ns=times[1])
+    values = {"outcome": Outcome.OK, "check": "tool_call"} | fields
+    return ProbeResult("t", "w", "id", 0.0, detail="", timeline=timeline, **values)  # type: ignore[arg-type]
+
+
+def test_answers_calls_and_times_are_counted() -> None:
+    """Failures, warm-ups and cached prompts do not count; an answer without a call and one with broken arguments do."""
+    broken = calling(arguments_ms=None, outcome=Outcome.WRONG_ANSWER)
+    ignored = (calling(outcome=Outcome.RESET), calling(warm_up=True), calling(cached=True))
+    calls = tool_calls_of([calling(), calling(2, 90, 110), calling(0, None, None), broken, *ignored])
+    assert calls is not None
+    assert (calls.answers, calls.calling, calls.calls) == (4, 3, 4)
+    assert [(values[0].count, values[-1].estimate) for values in (calls.ttft_call, calls.arguments)] == [
+        (3, 0.08),
+        (2, 0.1),
+    ]
+    assert calls.text() == (
+        "3 of 4 answers call tools (4 calls); first call after p50 40 ms, p99 80 ms*; its complete arguments after p50 60 ms, "
+        "p99 100 ms*; 1 of them without complete arguments"
+    )
+
+
+def test_without_tools_there_is_nothing() -> None:
+    """Answers to requests without tools are not counted; of answers that are not streamed there are no times."""
+    assert tool_calls_of([calling(0, None, None, check=None)]) is None
+    plain = tool_calls_of([calling(1, None, None)])
+    assert plain is not None
+    assert plain.text() == "1 of 1 answers call tools (1 calls)"
