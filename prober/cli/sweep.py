@@ -34,7 +34,6 @@ from prober.cli.target import check_writable, only_load, target
 from prober.cli.target import workload as workload_of
 from prober.config.problems import ConfigError
 from prober.config.slos import parse_objectives
-from prober.config.sweep import SweepSpec
 from prober.config.target import TargetSpec
 from prober.config.units import duration, positive_duration, rate
 from prober.daemon.target_facts import read_facts, read_gpus
@@ -161,11 +160,10 @@ def sweep(
             sweep=block,
             **context.fields("sweep"),
         )
-        assert spec.sweep is not None
         ended: list[tuple[Finished, Result]] = []
         try:
             with only_load("sweep", spec.url):
-                asyncio.run(_repeated(spec, spec.sweep, warm, repeat, workers.ray, ended, quiet=as_json))
+                asyncio.run(_repeated(spec, warm, repeat, workers.ray, ended, quiet=as_json))
         finally:  # a later run that cannot begin loses none before it
             for number, (_, result) in enumerate(ended, 1):
                 text = ""
@@ -203,7 +201,6 @@ def _check_combination(call: typer.Context, concurrency: str, rates: str) -> Non
 
 async def _repeated(
     spec: TargetSpec,
-    sweep_spec: SweepSpec,
     warm_up: WarmUpLength,
     times: int,
     ray: str,
@@ -215,10 +212,11 @@ async def _repeated(
 
     Raises WorkersUnavailable.
     """
+    assert spec.sweep is not None
     interrupted = asyncio.Event()
     columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
     with closing(Clock()) as clock, Progress(*columns, console=Terminal(stderr=True), disable=quiet) as progress:
-        async with open_workers(sweep_spec.workers, ray=ray) as workers:
+        async with open_workers(spec.sweep.workers, ray=ray) as workers:
             for number in range(times):
                 task = progress.add_task("measuring the load of others", total=None)
 
@@ -227,7 +225,7 @@ async def _repeated(
 
                 # Without a reader of the page: the runner reads it, as often as its state needs.
                 async with Session(spec, clock, None, read_facts, read_gpus, workers.launch) as session:
-                    runner = SweepRunner(session, sweep_spec, PageReader, on_action, warm_up)
+                    runner = SweepRunner(session, spec.sweep, PageReader, on_action, warm_up)
                     workers.on_loss = runner.stop
 
                     def interrupt(runner: SweepRunner = runner) -> None:
@@ -241,10 +239,10 @@ async def _repeated(
                     "run": number + 1,
                     "of": times,
                     "warm_up": str(warm_up) if warm_up.requests is None else warm_up.requests,
-                    "stage_s": sweep_spec.stage_s,
+                    "stage_s": spec.sweep.stage_s,
                     "workers": workers.count or 1,
                 }
-                result = result_of(run, session, sweep_spec, f"sweep-{int(session.started_unix_s)}", additions)
+                result = result_of(run, session, spec.sweep, f"sweep-{int(session.started_unix_s)}", additions)
                 ended.append((run.finished, replace(result, differs=(*result.differs, *workers.clocks()))))
                 if interrupted.is_set() or run.quiet_s or workers.losses:
                     break  # on request, or the target asked to be left alone

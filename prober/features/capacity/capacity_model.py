@@ -20,9 +20,8 @@ BRACKET_REQUESTS, MEASURE_REQUESTS, COMPARE_REQUESTS = 4_000, 30_000, 12_000
 # Offsets of the measurements in log rate, in units of 1 / slope (at most 1 / MIN_OFFSET_SLOPE).
 OFFSETS, MIN_OFFSET_SLOPE = (0.5, -0.6, 0.9, -0.3, 0.6, 0.1), 2.0
 MAX_EXTRA_MEASUREMENTS = 3  # if too few points are near the knee
-MAX_SIMULATED_RATIO = (
-    5  # simulated requests per request of the sweep, at most: beside more others fewer of its own are simulated
-)
+# Simulated requests per request of the sweep, at most: beside more others fewer of its own are simulated.
+MAX_SIMULATED_RATIO = 5
 SETTLE_RATIO = 0.05  # of the requests are ignored: the service starts empty
 OVERLOAD_RATIO = 0.25  # of the sweep's requests: a queue that only grows
 MAX_DRAIN_S = 600.0  # after the last arrival, for answers that still run
@@ -86,28 +85,23 @@ class CapacityModel:
     effort: float = 1.0
     own_ratio: float | None = None
 
-    def shares(self, slos: Sequence[Slo], total_per_s: float, requests: int, rng: Random) -> list[float]:
-        """Share of bad events of each SLO (at least half an event) over `requests` requests of the sweep.
+    def share(self, slo: Slo, total_per_s: float, requests: int, rng: Random) -> float:
+        """Share of bad events (at least half an event) over `requests` requests of the sweep.
 
         With the same generator state the requests differ only in their times.
         """
         stream, is_own = self._requests(total_per_s, requests, rng)
-        limits_s = {slo.threshold_s or 0.0 for slo in slos if slo.signal == "itl"} or {NO_LIMIT}
-        shares: dict[Slo, float] = {}
-        for limit_s in limits_s:
-            longest_s = max((slo.threshold_s or 0.0) for slo in slos)
-            until_s = stream.at_s[-1] + longest_s
-            course = serve(
-                self.service, stream, until_s, array("d"), limit_s=limit_s, max_waiting=OVERLOAD_RATIO * requests
-            )
-            judged = np.flatnonzero(is_own[: course.served])
-            judged = judged[judged >= round(SETTLE_RATIO * len(is_own))]
-            now_s = until_s if course.served == len(is_own) else stream.at_s[course.served - 1]
-            for slo in slos:
-                if slo.signal != "itl" or slo.threshold_s == limit_s:
-                    events, bad = self._events(slo, stream, course, judged, now_s)
-                    shares[slo] = max(0.5, bad) / max(1.0, events)
-        return [shares[slo] for slo in slos]
+        threshold_s = slo.threshold_s or 0.0
+        until_s = stream.at_s[-1] + threshold_s
+        limit_s = threshold_s if slo.signal == "itl" else NO_LIMIT
+        course = serve(
+            self.service, stream, until_s, array("d"), limit_s=limit_s, max_waiting=OVERLOAD_RATIO * requests
+        )
+        judged = np.flatnonzero(is_own[: course.served])
+        judged = judged[judged >= round(SETTLE_RATIO * len(is_own))]
+        now_s = until_s if course.served == len(is_own) else stream.at_s[course.served - 1]
+        events, bad = self._events(slo, stream, course, judged, now_s)
+        return max(0.5, bad) / max(1.0, events)
 
     def latency_s(self, slo: Slo, total_per_s: float, requests: int, rng: Random) -> float | None:
         """The quantile of the objective (of 99%: the p99) over `requests` requests of the sweep at a rate.
@@ -197,7 +191,7 @@ class CapacityModel:
         measure_requests = round(MEASURE_REQUESTS * self.effort)
 
         def excess(rate_per_s: float, requests: int) -> float:
-            value = log(self.shares([slo], rate_per_s, requests, rng)[0]) - log_allowed
+            value = log(self.share(slo, rate_per_s, requests, rng)) - log_allowed
             points.append(SharePoint(log(rate_per_s), value, requests))
             return value
 
@@ -227,7 +221,7 @@ class CapacityModel:
         """Log shift of the knee of each case, from shares at this model's knee with common random numbers."""
         seed, requests = rng.getrandbits(64), round(COMPARE_REQUESTS * self.effort)
         share, *shares = (
-            model.shares([of], knee.rate_per_s, requests, Random(seed))[0] for model, of in ((self, slo), *cases)
+            model.share(of, knee.rate_per_s, requests, Random(seed)) for model, of in ((self, slo), *cases)
         )
         return [log(share / other_share) / knee.slope for other_share in shares]
 

@@ -80,9 +80,8 @@ def estimate_capacity(
     if model is not None and model.quality == "unusable" and record.reached:
         model = None  # the fractions tell more
     results = [_capacity(record, slo, model, rng, effort) for slo in record.slos]
-    if any(
-        capacity.fit == "model" for capacity, _ in results
-    ):  # an SLO that another one precedes by far is known to hold longer
+    if any(capacity.fit == "model" for capacity, _ in results):
+        # An SLO that another one precedes by far is known to hold longer.
         results = [
             _capacity(record, slo, model, rng, effort, is_bounded=False)
             if knee and capacity.verdict == "not_enough_data"
@@ -105,16 +104,11 @@ def _with_shapes(record: Record, capacity: Capacity, load: Background) -> Capaci
 
 def _by_stage(record: Record, slo: Slo) -> dict[int, list[RequestRecord]]:
     """Requests whose events count, by stage."""
-    judged = [
-        request
-        for request in record.requests
-        if request.valid
-        and slo.name in request.events
-        and (not record.stages or record.stages[request.stage].is_judged)
-    ]
     by_stage: dict[int, list[RequestRecord]] = {stage.number: [] for stage in record.stages}
-    for request in judged:
-        by_stage.setdefault(request.stage, []).append(request)
+    for request in record.requests:
+        is_judged = not record.stages or record.stages[request.stage].is_judged
+        if request.valid and slo.name in request.events and is_judged:
+            by_stage.setdefault(request.stage, []).append(request)
     return by_stage
 
 

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 class Sweeps:
-    """Sweeps of all targets. Two at a time would spoil each other's timestamps.
+    """Sweeps of all targets, and the parts that they share. Two at a time would spoil each other's timestamps.
 
     headroom: observes the demand of the targets; its Prometheus is asked for firing alerts too
     store: keeps results and starts, None: they are in memory only

@@ -55,14 +55,12 @@ class Scene:
     own: for each request of the record its place in the stream; those of a partial replay that are not in it have none
     readings_s: times of the page readings
     until_s: end of the replay
-    from_s: begin of the replay on the record's clock
     """
 
     stream: Stream
     own: tuple[int, ...]
     readings_s: Doubles
     until_s: float
-    from_s: float
 
     def replayed(self, service: Service) -> Course:
         """Replay the stream with a service, and return its course."""
@@ -204,7 +202,6 @@ def build_scene(record: Record, load: Background, rng: Random) -> Scene:
         tuple(places),
         array("d", [at_s - from_s + LEAD_S for at_s, _ in record.readings]),
         record.until_s - from_s + LEAD_S,
-        from_s - LEAD_S,
     )
 
 

@@ -276,11 +276,8 @@ class SweepRunner:
         """Send one request, and report how it ended."""
         request = await in_turn(self._target, planned)
         self._launched = tuple(map(add, self._launched, (0, *map(sub, request.tokens, planned.tokens))))
-        run, due_ns, task = (
-            self._session.launch(self._target, request, self._is_allowed),
-            request.due_ns,
-            asyncio.current_task(),
-        )
+        run = self._session.launch(self._target, request, self._is_allowed)
+        due_ns, task = request.due_ns, asyncio.current_task()
         assert task is not None
         self._runs[task] = run
         sending, stage = asyncio.create_task(run.send()), None

@@ -38,9 +38,8 @@ if TYPE_CHECKING:
 CAPACITY_ALERTS = frozenset({"LLMHeadroomLow", "LLMCapacityExhaustionForecast", "LLMSweepStale"})
 CLOCKS_DIFFER_S = 1.0  # a schedule follows the wall clock, and a gap the monotonic one
 RECENT_PROBES = 20  # by which the burn of the SLOs' budgets is judged during a sweep
-MARGIN_S = (
-    60.0  # added to `limits.time` of another replica's sweep, which also looks at the target and cuts its requests
-)
+# Added to `limits.time` of another replica's sweep, which also looks at the target and cuts its requests.
+MARGIN_S = 60.0
 MAX_POOLED = 4  # sweeps of one engine whose capacities are pooled for the headroom
 SETTLED_S = 60.0  # after a change of the engine, until it is warm and may be swept
 log = logging.getLogger(__name__)
@@ -295,7 +294,6 @@ class TargetSweeps(TargetObserver):
     async def recall(self) -> None:
         """Read results until enough have a capacity, and show it, the last load curve and the last end."""
         series = self.series
-        await self.results.read(self._has_capacity)
         await self.results.read(lambda _: len(self._comparable()) >= MAX_POOLED)
         if series is None or series is not self.series:
             return
@@ -314,12 +312,8 @@ class TargetSweeps(TargetObserver):
     def _comparable(self) -> list[Result]:
         """The last result with a capacity, and those before it of the same engine, load and SLOs; the last MAX_POOLED of them."""
         results = [result for result in self.latest() if self._has_capacity(result)]
-        alike = [
-            of
-            for of in results
-            if (of.target, of.load, of.slos) == (results[0].target, results[0].load, results[0].slos)
-        ]
-        return alike[:MAX_POOLED]
+        alike = [(of.target, of.load, of.slos) for of in results]
+        return [of for of, kind in zip(results, alike, strict=True) if kind == alike[0]][:MAX_POOLED]
 
     def _try(self, request: StartRequest) -> None:
         with suppress(Refused):  # it is counted and logged
