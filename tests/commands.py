@@ -12,6 +12,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 from prober.cli import main
+from tests.processes import HANG_S
 
 
 def prober(
@@ -25,7 +26,7 @@ def prober(
     if arguments[:1] == ["run"]:
         command, environment = [sys.executable, "-m", "prober", *arguments], os.environ | dict(env or {})
         return subprocess.run(
-            command, capture_output=True, text=True, timeout=60, check=False, cwd=cwd, env=environment
+            command, capture_output=True, text=True, timeout=HANG_S, check=False, cwd=cwd, env=environment
         )
     out, err = io.TextIOWrapper(io.BytesIO()), io.TextIOWrapper(io.BytesIO())
     code: object = 0

@@ -32,6 +32,7 @@ class RealLoop(asyncio.SelectorEventLoop):
 
     def close(self) -> None:
         if not self.is_closed():
+            self.run_until_complete(asyncio.sleep(0))  # a connection that was just accepted gets its transport
             for transport in list(self._transports.values()):  # type: ignore[attr-defined]
                 protocol = transport.get_protocol()
                 protocol = getattr(protocol, "_app_protocol", protocol)  # of TLS
@@ -55,6 +56,16 @@ def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], a
     """The event loop of a test."""
     is_virtual = item.get_closest_marker("virtual_time") and not item.get_closest_marker("real_time")
     return {"loop": VirtualLoop if is_virtual else RealLoop}
+
+
+def pytest_collection() -> None:
+    """Thousands of tests are made at once, and all of them stay: the garbage collector would read them again and again."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -161,3 +172,5 @@ def garbage_collector() -> Iterator[None]:
     yield
     gc.set_threshold(*threshold)
     gc.unfreeze()
+    gc.collect()
+    gc.freeze()

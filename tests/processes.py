@@ -11,7 +11,8 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,11 +22,23 @@ HANG_S = 180.0
 """Wait of real time that only guards against a hang: far longer than anything takes on a busy machine, shorter than a test may."""
 
 
+def _ports() -> Iterator[int]:
+    """Ports of this process of the tests, below those that the kernel gives to connections, which come and go all the time."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 16
+    while True:
+        yield from (12_000 + worker * 1_250 + (os.getpid() + number) % 1_250 for number in range(1_250))
+
+
+_PORTS = _ports()
+
+
 def free_port() -> int:
-    """A port of loopback that nobody listens at."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+    """A port of loopback that nobody listens at, nor will until it is used."""
+    while True:
+        port = next(_PORTS)
+        with socket.socket() as listener, suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port
 
 
 def get(url: str, method: str = "GET", **headers: str) -> str:

@@ -10,6 +10,8 @@ import termios
 import threading
 from typing import Self
 
+from tests.processes import HANG_S
+
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 HOME, NORMAL_SCREEN = "\x1b[H", "\x1b[?1049l"
 
@@ -40,7 +42,7 @@ class Terminal:
     def __exit__(self, *_: object) -> None:
         if self.process.poll() is None:
             self.process.kill()
-        self.process.wait(10)
+        self.process.wait(HANG_S)
         self._reading.join()
         os.close(self._master)
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from prober.daemon.dashboards import files
 from prober.daemon.registry import ALL as ALL_SERIES
@@ -105,18 +104,6 @@ def test_a_dashboard_of_one_target_accepts_a_link_with_all_targets(name: str) ->
     assert (one["multi"], one["includeAll"]) == (False, False)
     assert 'target=~"$target"' in one["query"]["query"]
     assert not [place for place, text in expressions(document) if "$target" in text and place != "variable 'one'"]
-
-
-def test_links_of_alerts_lead_to_dashboards() -> None:
-    """Every path is a dashboard, and every variable one of its variables."""
-    uids = {document["uid"]: document for document in map(json.loads, FILES.values())}
-    for group in yaml.safe_load((ROOT / "deploy/prometheus/rules.yaml").read_text())["groups"]:
-        for rule in group["rules"]:
-            if "alert" in rule:
-                link = re.search(r"/d/([\w-]+)(?:\?var-(\w+)=)?", rule["annotations"]["dashboard_url"])
-                assert link is not None
-                names = {variable["name"] for variable in uids[link[1]]["templating"]["list"]}
-                assert link[2] is None or link[2] in names
 
 
 def test_every_series_is_shown() -> None:

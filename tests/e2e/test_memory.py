@@ -17,7 +17,7 @@ import pytest
 from prober.exposition.buckets import bounds
 from prober.net.prometheus import QueryFailed, hourly_histograms
 from tests.conftest import absent
-from tests.processes import Daemon, Mock, Prometheus, free_port, until
+from tests.processes import HANG_S, Daemon, Mock, Prometheus, free_port, until
 
 HOUR = 3600
 CONFIG = """
@@ -96,7 +96,7 @@ def test_a_new_pod_compares_with_what_was_before_it(daemon: Callable[..., Daemon
     request = urllib.request.Request(
         f"http://127.0.0.1:{mock_port}/mock/fault", json.dumps({"faults": ["latency:5"]}).encode(), method="POST"
     )
-    urllib.request.urlopen(request, timeout=10).close()
+    urllib.request.urlopen(request, timeout=HANG_S).close()
     until(lambda: first.value("llmslo_drift_active", **signal_of) == 1, "the drift", seconds=540)
     assert first.stop() == 0
     again = daemon()
@@ -111,7 +111,7 @@ def test_a_store_that_cannot_be_used_stops_the_start(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     command = [sys.executable, "-m", "prober", "run", "--config.file", str(tmp_path / "prober.yaml")]
     options = ["--web.listen-address", "127.0.0.1:0", "--storage.path", str(tmp_path / "file")]
-    done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=HANG_S, check=False)
     assert done.returncode == 1
     assert f"--storage.path {tmp_path / 'file'}: cannot be used" in done.stderr
     assert "mount a writable volume" in done.stderr
@@ -128,7 +128,7 @@ def test_a_read_only_disk_is_told(tmp_path: Path) -> None:
     run = f"{sys.executable} -m prober run --config.file {tmp_path}/prober.yaml --web.listen-address 127.0.0.1:0"
     script = f"mount -t tmpfs -o ro none {disk} && exec {run} --storage.path {disk}"
     done = subprocess.run(
-        ["unshare", "-m", "sh", "-c", script], capture_output=True, text=True, timeout=60, check=False
+        ["unshare", "-m", "sh", "-c", script], capture_output=True, text=True, timeout=HANG_S, check=False
     )
     if "unshare" in done.stderr or "mount:" in done.stderr:
         absent(f"no mount namespace here: {done.stderr.strip()}")

@@ -14,7 +14,7 @@ import pytest
 
 from prober.cli.watch import shows_utf8
 from prober.web.targets import Snapshot
-from tests.processes import Mock, free_port, get, until
+from tests.processes import HANG_S, Mock, free_port, get, until
 from tests.pseudo_terminal import CONTROL, NORMAL_SCREEN, Terminal
 
 WATCH = (sys.executable, "-m", "prober", "watch")
@@ -38,7 +38,7 @@ def test_the_screen_follows_its_terminal_and_leaves_a_summary(mock: Mock, tmp_pa
         terminal.resize(60, 30)
         until(lambda: (len(frame := terminal.frame()), max(map(len, frame), default=0)) == (30, 60), "the new size")
         terminal.type(b"\x03")
-        assert terminal.process.wait(30) == 130
+        assert terminal.process.wait(HANG_S) == 130
     after = CONTROL.sub("", terminal.written.decode().partition(NORMAL_SCREEN)[2])
     assert re.search(r"prober watch, \w+ until \d\d:\d\d:\d\d UTC: ", after)
     assert re.search(r"probes: \d+ ended: \d+ ok", after)
@@ -51,7 +51,7 @@ def test_a_plain_terminal_gets_plain_characters_and_no_colour(mock: Mock) -> Non
     with Terminal(80, 24, *WATCH, mock.url, *FAST, LC_ALL="C", NO_COLOR="1") as terminal:
         until(lambda: b"TTFT of each probe: * answered" in terminal.written, "the chart")
         terminal.type(b"\x03")
-        assert terminal.process.wait(30) == 130
+        assert terminal.process.wait(HANG_S) == 130
     assert terminal.written.isascii()
     assert not re.search(rb"\x1b\[[0-9;]*3[0-9]m", terminal.written)
 
@@ -85,7 +85,7 @@ class Lines:
     def __exit__(self, *_: object) -> None:
         if self.process.poll() is None:
             self.process.kill()
-        self.process.communicate(timeout=10)
+        self.process.communicate(timeout=HANG_S)
 
     def next(self) -> dict[str, Any]:
         """The next line, which the documented type reads."""
@@ -117,7 +117,7 @@ def test_lines_have_what_the_api_of_the_same_process_has(mock: Mock) -> None:
         assert len({probe["request_id"] for probe in written}) == len(written)
         assert any(event["text"].startswith("ready") for line in lines.read for event in line["events"])
         lines.process.send_signal(signal.SIGINT)
-        assert lines.process.wait(30) == 130
+        assert lines.process.wait(HANG_S) == 130
 
 
 def test_the_prober_ends_with_its_reader(mock: Mock) -> None:
@@ -126,7 +126,7 @@ def test_the_prober_ends_with_its_reader(mock: Mock) -> None:
         lines.next()
         assert lines.process.stdout is not None
         lines.process.stdout.close()
-        assert lines.process.wait(30) == 0
+        assert lines.process.wait(HANG_S) == 0
         lines.process.stdout = None
 
 
@@ -166,7 +166,7 @@ def test_without_a_terminal_lines_are_plain_and_of_all_targets(mock: Mock, tmp_p
 def test_it_ends_after_its_duration(mock: Mock) -> None:
     """With 0, and at least the line of its end."""
     words = (*WATCH, mock.url, *FAST, "--json", "--duration", "1s")
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=HANG_S, check=False)
     assert done.returncode == 0
     assert all(Snapshot.model_validate_json(line).version == 1 for line in done.stdout.splitlines())
     assert done.stdout

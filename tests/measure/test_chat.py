@@ -103,37 +103,6 @@ def test_llama_cpp_cached_tokens_are_added_to_the_prompt() -> None:
 
 
 @pytest.mark.parametrize(
-    ("delta", "has_content", "is_answer"),
-    [
-        ({"role": "assistant"}, False, False),
-        ({"role": "assistant", "content": ""}, False, False),
-        ({"role": "assistant", "content": None, "reasoning_content": None, "tool_calls": None}, False, False),
-        ({"content": "", "reasoning_content": ""}, False, False),
-        ({"content": " "}, True, True),
-        ({"role": "assistant", "content": "a", "reasoning_content": None}, True, True),
-        ({"content": None, "reasoning_content": "hm"}, True, False),
-        ({"reasoning": "hm"}, True, False),
-        ({"refusal": "no"}, True, True),
-        ({"tool_calls": [{"index": 0, "function": {"arguments": ""}}]}, False, False),
-        ({"tool_calls": [{"index": 0, "id": "c1", "function": {"name": "f", "arguments": ""}}]}, True, True),
-        ({"tool_calls": [{"index": 0, "function": {"arguments": "{"}}]}, True, True),
-        ({"function_call": {"name": "f", "arguments": ""}}, True, True),
-        ({"function_call": {"arguments": ""}}, False, False),
-        ({"content": []}, False, False),
-        ({"content": [{"type": "text", "text": ""}]}, False, False),
-        ({"content": [{"type": "text", "text": "a"}]}, True, True),
-        ({"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}]}, True, False),
-        ({"audio": {"id": "a1", "transcript": ""}}, False, False),
-        ({"audio": {"id": "a1", "data": "AAA="}}, True, True),
-    ],
-)
-def test_content_and_answer_are_recognised(delta: dict[str, Any], has_content: bool, is_answer: bool) -> None:
-    """Roles and empty or null fields are not content; reasoning is content but not answer."""
-    parsed = chunk({"choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
-    assert (parsed.has_content, parsed.is_answer, parsed.finish_reason) == (has_content, is_answer, None)
-
-
-@pytest.mark.parametrize(
     ("error", "kinds"),
     [
         ({"error": {"message": "died", "code": "500"}}, "500"),
@@ -162,11 +131,6 @@ def test_an_error_object_is_recognised_in_every_form(error: dict[str, Any], kind
     """An error is an object, a string or the document itself, in a stream, an answer or a refusal; its type and code are shown."""
     payload, words = json.dumps(error).encode(), f"died ({kinds})" if kinds else "died"
     assert parse_event(b"", payload).error == parse_answer(payload).error == error_message(payload) == words
-
-
-def test_a_null_error_is_no_error() -> None:
-    """Some servers always send the field `error`."""
-    assert parse_event(b"", b'{"error":null,"choices":[{"text":"a"}]}').text == "a"
 
 
 @pytest.mark.parametrize(

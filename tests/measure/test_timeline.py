@@ -1,13 +1,10 @@
 """Timelines: from timestamped bytes to TTFT, TPOT, ITL and E2E."""
 
-import itertools
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from prober.measure import recording as module
 from prober.measure.api import APIS, CHAT
@@ -148,53 +145,3 @@ def test_an_impossible_token_count_is_ignored() -> None:
     )
     assert recording.content_chunks == 2
     assert timeline.content_tokens is None
-
-
-PARTS = (
-    chunk({"content": "a"}),
-    chunk({"content": "[DONE]"}),
-    chunk({"content": "}"}).replace(b"\n", b"\r\n"),
-    chunk({"content": "b"}).replace(b"\n", b"\r"),
-    chunk({"role": "assistant"}),
-    chunk({}, "stop"),
-    b'data: {"choices":\ndata: []}\n\n',
-    b"data:[DONE]\r\n\r\n",
-    b"data: [DONE]\n\n",
-    b"data: [DONE]x}\n\n",
-    b": }\n\n",
-    b"event: x\n\n",
-    b"}\n\n",
-    b"\xef\xbb\xbf",
-    b"\r",
-    b"\n",
-)
-
-
-@given(st.lists(st.sampled_from(PARTS), max_size=10), st.lists(st.integers(0, 400), max_size=10))
-def test_the_recording_does_not_depend_on_the_split(parts: list[bytes], cuts: list[int]) -> None:
-    """Pieces parsed later and pieces split immediately give the same content, end and error."""
-    body = b"".join(parts)
-    edges = [0, *sorted(min(cut, len(body)) for cut in cuts), len(body)]
-    pieces = [body[a:b] for a, b in itertools.pairwise(edges)]
-    results = []
-    for split in ([body], pieces, parts, [body[i : i + 1] for i in range(len(body))]):
-        recording, timeline = record(*((1, piece) for piece in split or [b""]))
-        results.append(
-            (recording.done, recording.malformed, recording.finish_reason, recording.text, len(timeline.content_ns))
-        )
-    assert len(set(results)) == 1
-
-
-@given(st.lists(st.sampled_from(PARTS), max_size=6), st.lists(st.integers(0, 200), max_size=6))
-def test_done_is_detected_at_the_end_of_its_line(parts: list[bytes], cuts: list[int]) -> None:
-    """`[DONE]` is detected for any split, and never before its line has ended."""
-    body = b"".join(parts) + b"\n\n"
-    edges = [0, *sorted(min(cut, len(body)) for cut in cuts), len(body)]
-    recording, complete = Recording(), Recording()
-    complete.feed(1, body)
-    for a, b in itertools.pairwise(edges):
-        recording.feed(1, body[a:b])
-    assert recording.done == complete.done
-    if not recording.is_over:
-        assert recording.feed(2, b"data: [DONE]") is False
-        assert recording.feed(3, b"\n") is True

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from prober.net.clock import BEAT_NS, Clock
+from tests.processes import HANG_S
 from tests.virtual import VirtualClock
 
 MS = 1_000_000
@@ -39,7 +40,7 @@ async def test_an_alarm_set_by_an_alarm_does_not_delay_an_earlier_one() -> None:
 
     clock.call_at(start + 1 * MS, late)
     clock.call_at(start + 3 * MS, first.set)
-    await asyncio.wait_for(first.wait(), 5)
+    await asyncio.wait_for(first.wait(), HANG_S)
     clock.close()
     assert rung == []
 
@@ -75,7 +76,7 @@ async def test_an_alarm_that_fails_is_logged_and_the_others_still_ring(caplog: p
 
     clock.call_at(clock.now_ns() + MS, fail)
     clock.call_at(clock.now_ns() + 5 * MS, rung.set)
-    await asyncio.wait_for(rung.wait(), 5)
+    await asyncio.wait_for(rung.wait(), HANG_S)
     clock.close()
     assert "ZeroDivisionError" in caplog.text
 
@@ -96,7 +97,7 @@ async def test_a_cancelled_alarm_stays_silent() -> None:
 async def test_sleeping_until_a_past_time_returns_at_once() -> None:
     """A sleeper whose time has passed is not put to sleep, so a backlog is worked off."""
     clock = Clock()
-    await asyncio.wait_for(clock.sleep_until(clock.now_ns() - MS), 5)
+    await asyncio.wait_for(clock.sleep_until(clock.now_ns() - MS), HANG_S)
     before = clock.now_ns()
     await clock.sleep_until(before + 2 * MS)
     assert clock.now_ns() >= before + 2 * MS
@@ -113,7 +114,7 @@ async def test_a_loop_that_was_held_up_is_known_to_have_been() -> None:
         await asyncio.sleep(0.01)
         time.sleep(0.5)  # the loop is held up, which is what is tested  # noqa: ASYNC251
         assert clock.late_s(before) >= 0.2, "though no alarm has rung yet"
-        await asyncio.wait_for(heard, 5)
+        await asyncio.wait_for(heard, HANG_S)
     assert clock.late_s(before) >= 0.2
     after = clock.now_ns()
     assert clock.late_s(after) < clock.late_s(before)

@@ -19,7 +19,7 @@ import trustme
 import yaml
 
 from tests.commands import prober
-from tests.processes import free_port, until
+from tests.processes import HANG_S, free_port, until
 from tests.security.echo import MODES, Echo
 
 FORMS = ("text/plain", "application/openmetrics-text; version=1.0.0",
@@ -267,7 +267,7 @@ def test_no_secret_is_said_anywhere(tmp_path: Path, canaries: Canaries) -> None:
         finally:
             client.connection.close()
             process.terminate()
-            process.wait(40)
+            process.wait(HANG_S)
         commands(echo, secrets, results, leaks, environment)
         heard = "\n".join(echo.heard)
     for folder in (store, results):
@@ -284,7 +284,7 @@ def run_through(client: Client, echo: Echo, secrets: Path, of: dict[str, str], l
     """Every state a target can be in, then a token that rotates, then files with mistakes."""
     seen: set[str] = set()
     until(lambda: b'"id"' in client.ask("/api/v1/sweeps?target=token", "POST"), "a sweep to begin")
-    until(lambda: json.loads(client.ask("/api/v1/sweeps"))["data"], "the sweep's result", 60)
+    until(lambda: json.loads(client.ask("/api/v1/sweeps"))["data"], "the sweep's result")
     until(lambda: b'"from http' in client.ask("/api/v1/targets"), "a target of the list")
     until(lambda: b"default/pod" in client.ask("/api/v1/targets"), "a target of the cluster")
     for mode in MODES:

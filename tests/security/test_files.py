@@ -33,7 +33,7 @@ from prober.net.kubernetes import Api, Unreachable
 from prober.storage.watched_file import Secret, read_regular
 from prober.web.web_config import WebFile
 from tests.kubernetes.pods import pod
-from tests.processes import free_port
+from tests.processes import HANG_S, free_port
 from tests.serving import serving
 
 DEEP = 100_000
@@ -359,5 +359,5 @@ def test_sigterm_ends_a_prober_that_still_reads_a_file(tmp_path: Path) -> None:
         time.sleep(0.5)
         process.send_signal(signal.SIGTERM)
         lines = process.stderr.read()
-        assert process.wait(20) == 0
+        assert process.wait(HANG_S) == 0
     assert "a file is still being read" in lines

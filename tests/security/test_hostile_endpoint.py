@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import Daemon, Mock, get, until
+from tests.processes import HANG_S, Daemon, Mock, get, until
 from tests.security.attacking_endpoint import ATTACKS, Server
 
 ROOT = Path(__file__).parent.parent.parent
@@ -68,7 +68,7 @@ def attacking() -> Iterator[dict[str, int]]:
 
     thread = threading.Thread(target=asyncio.run, args=(serve(),))
     thread.start()
-    ports, end = started.result(30)
+    ports, end = started.result(HANG_S)
     try:
         yield ports
     finally:
@@ -113,7 +113,7 @@ def test_each_attack_is_its_own_fault_and_the_good_target_is_measured(tmp_path: 
                     outcomes.setdefault(probe["target"], set()).add(probe["outcome"])
             return all(counts.get(short(name), 0) >= MIN_PROBES for name in ATTACKS) and counts.get("good", 0) >= 30
 
-        until(are_all_probed, "probes of every attack", 120)
+        until(are_all_probed, "probes of every attack")
         assert outcomes.pop("good") == {"ok"}
         assert outcomes == OUTCOMES
         assert daemon.value("llmslo_task_failures_total") == 0

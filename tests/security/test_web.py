@@ -364,7 +364,7 @@ def test_the_daemon_does_not_start_with_actions_for_everybody(tmp_path: Path) ->
     """It says what to do, and exits with 1."""
     (tmp_path / "prober.yaml").write_text("targets: [{name: a, url: 'http://127.0.0.1:1', rate: 1/s, model: m}]")
     command = [sys.executable, "-m", "prober", "run", f"--config.file={tmp_path}/prober.yaml", "--web.enable-admin-api"]
-    ended = subprocess.run([*command, "--web.listen-address=:0"], capture_output=True, text=True, timeout=30)
+    ended = subprocess.run([*command, "--web.listen-address=:0"], capture_output=True, text=True, timeout=HANG_S)
     assert ended.returncode == 1
     assert "--web.config.file" in ended.stderr
 

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from prober.storage.watched_file import Lock, LockHeld
+from tests.processes import HANG_S
 
 HOLD = (
     "import sys; from prober.storage.watched_file import Lock\n"
@@ -24,7 +25,7 @@ def test_one_process_has_it_and_its_death_gives_it_back() -> None:
     with Lock("http://two"):
         pass
     other.kill()
-    other.wait(10)
+    other.wait(HANG_S)
     with Lock("http://one"):
         pass
     other.stdin.close()

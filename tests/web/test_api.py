@@ -197,36 +197,41 @@ def on_request(site: Requester, now_s: float = 0.0) -> on_demand.OnRequest:
     return probes_on_request
 
 
-async def test_a_flood_of_requests_for_probes_takes_nothing_from_the_schedule() -> None:
-    """Targets that use half their in-flight cap: none of their probes is shed or late, and every SLO stays met, of neighbours too."""
-    victim = "url: '{url}', rate: 5/s, max_in_flight: 3"
-    async with requesting(
-        f"name: a, {victim}",
-        f"name: b, {victim}",
-        slos="{all: {signal: success, objective: 99%}}",
-        mock=SLOW,
-        admin=False,
-    ) as site:
+async def flooded() -> tuple[float, Counter[int], list[dict[str, Any]], float]:
+    """Request 60 probes of one of two targets; the longest pause of the loop, statuses, the targets at the end, and failures."""
+    victim, now_s = "url: '{url}', rate: 5/s, max_in_flight: 3", asyncio.get_running_loop().time
+    slos = "{all: {signal: success, objective: 99%}}"
+    async with requesting(f"name: a, {victim}", f"name: b, {victim}", slos=slos, mock=SLOW, admin=False) as site:
         await until(lambda: site.seen.probes("a") >= 1 and site.seen.probes("b") >= 1)
-        site.site.access.now = iter(
-            range(10**6)
-        ).__next__  # a second passes with each request: only the limits of probes on request hold
+        # A second passes with each request: only the limits of probes on request hold.
+        site.site.access.now = iter(range(10**6)).__next__
+        pauses_s, flood = [0.0], list[asyncio.Task[Answer]]()
         async with asyncio.TaskGroup() as group:
-            flood = []
             for _ in range(60):
                 flood.append(group.create_task(site.ask("GET", "/probe?target=a")))
+                begin_s = now_s()
                 await asyncio.sleep(0.04)
-        statuses = Counter(task.result().status for task in flood)
+                pauses_s.append(now_s() - begin_s - 0.04)
         await until(lambda: site.seen.probes("a") >= 10 and site.seen.probes("b") >= 10)
-        for target in (await site.ask("GET", "/api/v1/targets")).data:
-            assert set(target["outcomes"]) == {"ok"}
-            assert target["state"] == "ready"
-            assert [(slo["slo"], slo["bad_events"]) for slo in target["slos"]] == [("all", 0)]
-            assert target["slos"][0]["state"] != "missed"
-        for name in ("a", "b"):
-            assert site.seen.count("llmslo_probe_failures_total", name) == 0
-        assert set(statuses) == {200, 429}
-        assert statuses[429] >= 40, statuses
+        targets = (await site.ask("GET", "/api/v1/targets")).data
+        failures = sum(site.seen.count("llmslo_probe_failures_total", name) for name in ("a", "b"))
+        return max(pauses_s), Counter(task.result().status for task in flood), targets, failures
+
+
+async def test_a_flood_of_requests_for_probes_takes_nothing_from_the_schedule() -> None:
+    """Targets that use half their in-flight cap: none of their probes is shed or late, and every SLO stays met, of neighbours too."""
+    for _ in range(5):  # again where the machine stood still, which takes the rest of the cap
+        pause_s, statuses, targets, failures = await flooded()
+        if pause_s < 0.1:
+            break
+    for target in targets:
+        assert set(target["outcomes"]) == {"ok"}, pause_s
+        assert target["state"] == "ready"
+        assert [(slo["slo"], slo["bad_events"]) for slo in target["slos"]] == [("all", 0)]
+        assert target["slos"][0]["state"] != "missed"
+    assert failures == 0
+    assert set(statuses) == {200, 429}
+    assert statuses[429] >= 40, statuses
 
 
 async def test_probes_on_request_have_a_rate_for_the_whole_prober() -> None:

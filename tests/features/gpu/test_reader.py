@@ -13,6 +13,7 @@ import pytest
 
 from prober.measure.gpu_reading import GpuReading, ThrottleReason
 from tests.conftest import absent
+from tests.processes import HANG_S
 
 HERE = Path(__file__).parent
 GPM = {"sm_occupancy_ratio": 0.15, "tensor_active_ratio": 0.25, "memory_bandwidth_ratio": 0.5}
@@ -65,7 +66,7 @@ def process(steps: tuple[list[Any], ...], environment: dict[str, str]) -> list[A
         env=inherited | {"PYTHONPATH": str(HERE.parents[2])} | environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=HANG_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -33,6 +33,7 @@ from prober.net.clock import Clock
 from prober.probing.history import EventLog
 from prober.results.result import Result
 from tests.observed import StoppedClock
+from tests.processes import HANG_S
 
 SPEC = GrafanaSpec(url="http://grafana", auth=Auth(bearer_token_file="/token"))
 PUSHED = [("LLM SLO / Overview", "unchanged", ""), ("LLM SLO / Target", "created", "")]
@@ -209,7 +210,7 @@ async def test_a_running_synchronisation_is_stopped(how: str) -> None:
     def until_stopped(request: SyncRequest) -> SyncResult:
         scene.requests.append(request)
         loop.call_soon_threadsafe(scene.part.stop if "lease" in how else partial(scene.part.configure, spec))
-        assert request.stopping.wait(60)
+        assert request.stopping.wait(HANG_S)
         return SyncResult(failures={"dashboards": "stopped"})
 
     scene.part._run_sync = until_stopped
@@ -227,7 +228,7 @@ async def test_the_end_of_the_prober_stops_a_running_synchronisation() -> None:
     def until_stopped(request: SyncRequest) -> SyncResult:
         scene.requests.append(request)
         loop.call_soon_threadsafe(called.set)
-        assert request.stopping.wait(60)
+        assert request.stopping.wait(HANG_S)
         return SyncResult()
 
     scene.part._run_sync = until_stopped
