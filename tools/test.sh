@@ -6,7 +6,7 @@ pytest=$1
 shift
 [ $# -eq 0 ] || exec "$pytest" "$@"
 
-echo "Running the tests: about 10 minutes on two idle processors. \`make test-slow\` runs those that take longer."
+echo "Running the tests: about 8 minutes on two idle processors. \`make test-slow\` runs those that take longer."
 unset PYTHONDONTWRITEBYTECODE # each prober that a test starts would compile itself for a second
 waiting=(tests/e2e tests/faults)
 options=(-m "not slow" --durations 10 --max-worker-restart 0) # a worker that ends stops the run: with a new one it can wait for ever

@@ -434,7 +434,7 @@ def test_process_1_is_ended_at_any_moment_of_its_start(tmp_path: Path) -> None:
         until(lambda: signal.SIGTERM in signals(Path(f"/proc/{first}/status"), "SigBlk"), "the first moment")
         os.kill(first, signal.SIGTERM)
         try:
-            assert outer.wait(25) == 0
+            assert outer.wait(HANG_S) == 0
         finally:
             with suppress(ProcessLookupError):
                 os.kill(first, signal.SIGKILL)
