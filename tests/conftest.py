@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
-from aiohttp import web
 from hypothesis import settings
 
 from tests.virtual import VirtualLoop
@@ -28,16 +27,13 @@ collect_ignore += [] if os.environ.get("NODE_IMAGE") else ["node/test_node.py"] 
 
 
 class RealLoop(asyncio.SelectorEventLoop):
-    """An event loop in real time. Its end is that of its servers' connections too, which `Server.close` leaves open (Python 3.11)."""
+    """An event loop in real time, whose end is that of its connections: those of a server outlive `Server.close` (Python 3.11)."""
 
     def close(self) -> None:
         if not self.is_closed():
             self.run_until_complete(asyncio.sleep(0))  # a connection that was just accepted gets its transport
             for transport in list(self._transports.values()):  # type: ignore[attr-defined]
-                protocol = transport.get_protocol()
-                protocol = getattr(protocol, "_app_protocol", protocol)  # of TLS
-                is_streams = isinstance(protocol, asyncio.StreamReaderProtocol)
-                if isinstance(protocol, web.RequestHandler) or (is_streams and protocol._client_connected_cb):
+                if transport._loop is not None:  # it has not ended
                     transport.abort()
             self.run_until_complete(asyncio.sleep(0))
         super().close()
@@ -76,6 +72,13 @@ def own_locks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("TMPDIR", folder)
         patch.setattr(tempfile, "tempdir", folder)
         yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def leaks_at_home() -> Iterator[None]:
+    """What a test leaves open is told beside it, and not in another module, during which it happens to be collected."""
+    yield
+    gc.collect()
 
 
 def absent(program: str) -> NoReturn:

@@ -80,6 +80,9 @@ class Connection(web.RequestHandler):
         )
         self.client_key = client_key
         self.is_busy = self.is_beyond = False
+        self.wire: asyncio.Transport | None = (
+            None  # `transport` is none already where the client does not read the rest
+        )
         self.silent_since_s = time.monotonic()
         self._accepted, self._open, self._loaded = accepted, open_connections, loaded
         self._request_bytes = 0
@@ -97,8 +100,8 @@ class Connection(web.RequestHandler):
     def abort(self) -> None:
         """End the connection, or its handshake."""
         self._open.pop(self, None)
-        if self.transport is not None:
-            self.transport.abort()
+        if self.wire is not None:
+            self.wire.abort()
         else:
             with contextlib.suppress(OSError):  # it has ended
                 self._accepted.shutdown(socket.SHUT_RDWR)
@@ -116,10 +119,11 @@ class Connection(web.RequestHandler):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         assert self.transport is not None
+        self.wire = self.transport
         # A piece is taken by the kernel before the next is made (`answers`). TLS of asyncio takes a limit of 0 for always full.
-        self.transport.set_write_buffer_limits(high=1, low=0)
+        self.wire.set_write_buffer_limits(high=1, low=0)
         if not self._loaded.admits(transport.get_extra_info("peercert")):
-            self.transport.abort()
+            self.wire.abort()
 
     def data_received(self, data: bytes) -> None:
         if not self.is_busy:
@@ -182,11 +186,9 @@ class PageServer:
         for connection in handshaking:
             connection.abort()
         await asyncio.gather(*(connection.connecting for connection in handshaking))
-        transports = [connection.transport for connection in self.open_connections]
         await runner.cleanup()
-        for transport in transports:  # of clients that do not read the rest
-            if transport is not None:
-                transport.abort()
+        for connection in list(self.open_connections):  # of clients that do not read the rest
+            connection.abort()
 
     async def _accept(self, listening: socket.socket, server: web.Server) -> None:
         loop = asyncio.get_running_loop()
