@@ -324,6 +324,7 @@ class LocalRun(ProbeRun):
 
     async def _work(self) -> Verdict:
         target = self._target
+        target.clock.run_due()  # many may begin in one turn of the loop
         identity = self._identity = target.probed_identity
         if identity is None:
             assert target.unidentified is not None, "the target was not looked up"
@@ -385,6 +386,7 @@ class LocalRun(ProbeRun):
 
     async def _judge(self, identity: Identity) -> Verdict:
         exchange, recording, request, target = self._exchange, self._recording, self.request, self._target
+        target.clock.run_due()  # many may end in one turn of the loop
         impossible, dialect = recording.refuse_impossible_usage(len(self._sent)), identity.dialect
         ending = recording.observed_end(
             transport_verdict=exchange.broken, status=exchange.status, status_detail=exchange.refusal

@@ -184,7 +184,8 @@ class TargetRunner:
         self._log_changes(None)
 
     def record(self, result: ProbeResult) -> None:
-        """Hand the result of a scheduled probe to all observers."""
+        """Hand the result of a scheduled probe to all observers. Many may end in one turn of the loop."""
+        self._context.clock.run_due()
         identity = self.target.identity
         name = (
             self.target.spec.name or self._bounded(identity.name if identity else result.model) or self.name or UNNAMED

@@ -22,6 +22,8 @@ class Virtual:
     async def sleep_until(self, due_ns: int) -> None:
         self.now = max(self.now, due_ns)
 
+    def run_due(self) -> None: ...
+
 
 async def run(clock: Virtual, due: list[int]) -> tuple[list[tuple[int, int]], list[int]]:
     launched: list[tuple[int, int]] = []
