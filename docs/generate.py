@@ -65,6 +65,7 @@ SHOWN = (
     ("TTFT", "ttft_seconds"),
     ("ITL", "itl_seconds"),
     ("queue", "queue_seconds"),
+    ("KV transfer", "kv_transfer_seconds"),
     ("start", "start_time_seconds"),
 )
 

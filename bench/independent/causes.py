@@ -128,6 +128,7 @@ def joint_wishes(wishes: Sequence[Wishes]) -> Wishes:
         has_prefix_cache=any(wish.has_prefix_cache for wish in wishes),
         has_drafts=any(wish.has_drafts for wish in wishes),
         has_front=any(wish.has_front for wish in wishes),
+        has_pools=any(wish.has_pools for wish in wishes),
         reads_much_memory=any(wish.reads_much_memory for wish in wishes),
         max_batch=min(batches),
         utilization=min((wish.utilization for wish in wishes), key=lambda ends: ends[1]),

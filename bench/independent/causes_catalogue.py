@@ -19,7 +19,7 @@ UNANSWERED = frozenset({Outcome.TIMEOUT_FIRST_TOKEN, Outcome.TIMEOUT_TOTAL})
 NAMES = frozenset(
     {
         *("prober_late", "refusing", "failing", "loading", "cache_pressure", "queueing", "long_prompts"),
-        *("slow_prefill", "prefix_miss", "slow_decode", "stalls", "network", "unknown"),
+        *("slow_prefill", "prefix_miss", "slow_decode", "stalls", "network", "kv_transfer", "unknown"),
     }
 )
 
@@ -269,6 +269,19 @@ def _lossy_path(situation: Situation, severity: float, case: Case) -> Situation:
     return replace(situation, route=replace(situation.route, loss=0.01 * 10**severity, jitter=0.5))
 
 
+def _slow_link(situation: Situation, severity: float, case: Case) -> Situation:
+    """The link between the pools falls back to a slow transport: it is busy for 20 to 90% of the time."""
+    structure, users = situation.structures[0], situation.users
+    tokens = users.prompt_tokens + users.document_tokens
+    usual_s = structure.transfer_s + structure.transfer_token_s * tokens
+    factor = max(3.0, (0.2 + 0.7 * severity) * len(situation.structures) / users.rate_per_s / usual_s)
+    return replace_structure(
+        situation,
+        transfer_s=structure.transfer_s * factor,
+        transfer_token_s=structure.transfer_token_s * factor,
+    )
+
+
 def _front_backlog(situation: Situation, severity: float, case: Case) -> Situation:
     """A serial tokenizer before the scheduler is busy for 60 to 100% of the time."""
     per_replica_per_s = situation.users.rate_per_s / len(situation.structures)
@@ -298,6 +311,14 @@ def _increase(window: Window, signal: str) -> float:
 def _queue_s(window: Window) -> float:
     """Mean wait in the engine's queue."""
     first, last = (window.readings[index][1].queue_seconds for index in (0, -1))
+    assert first is not None
+    assert last is not None
+    return ((last.sum or 0.0) - (first.sum or 0.0)) / max(1.0, last.counts[-1] - first.counts[-1])
+
+
+def _transfer_s(window: Window) -> float:
+    """Mean time on the link between the pools."""
+    first, last = (window.readings[index][1].kv_transfer_seconds for index in (0, -1))
     assert first is not None
     assert last is not None
     return ((last.sum or 0.0) - (first.sum or 0.0)) / max(1.0, last.counts[-1] - first.counts[-1])
@@ -358,6 +379,12 @@ def _computes_alone(record: Record, _: Situation) -> bool:
         signal_values(record.healthy.probes, "ttft")
     )
     return bool(_queue_s(record.trouble) - _queue_s(record.healthy) < 0.25 * added_s)
+
+
+def _transfers_slowly(record: Record, _: Situation) -> bool:
+    """Nobody waits longer for the engines, so that the longer way is all that is added to the TTFT."""
+    no_longer = _queue_s(record.trouble) < 1.3 * _queue_s(record.healthy) + 0.005
+    return no_longer and _transfer_s(record.trouble) > 2 * _transfer_s(record.healthy)
 
 
 def _always(_: Record, __: Situation) -> bool:
@@ -507,6 +534,35 @@ CAUSES: dict[str, Cause] = {
         Wishes(has_front=True),
         is_visible=_shown_by("ttft_seconds"),
     ),
+    # Prefill and decode on different machines: the link, and what else can be slow there.
+    "slow_link": Cause(
+        _names("kv_transfer"),
+        ("ttft",),
+        _slow_link,
+        _transfers_slowly,
+        Wishes(has_pools=True),
+        is_visible=_shown_by("kv_transfer_seconds"),
+    ),
+    "more_users_of_pools": Cause(
+        _names("queueing"),
+        ("ttft",),
+        _more_users,
+        _waits,
+        Wishes(max_batch=(12, 48), has_pools=True),
+        true=_names("slow_decode"),
+        is_visible=_shown_by("requests_waiting"),
+    ),
+    # Their caches are long as well, and those of others wait for the link.
+    "long_prompts_of_pools": Cause(
+        _names("long_prompts"),
+        ("ttft",),
+        _long_prompts,
+        _waits,
+        Wishes(kv_room=(4.0, 8.0), utilization=(0.15, 0.4), has_pools=True),
+        true=_names("queueing", "stalls", "kv_transfer"),
+        is_visible=_shown_by("prompt_tokens_total"),
+    ),
+    "slow_path_to_pools": Cause(_names("network"), ("ttft",), _slow_path, _always, Wishes(has_pools=True)),
     "busy_prober": Cause(_names("prober_late"), ("ttft", "itl"), _busy_prober, _always),
 }
 

@@ -21,6 +21,7 @@ Half = Literal["tuning", "held_out"]
 class Wishes:
     """Properties of a healthy service without which a cause could not act, or would act by another one.
 
+    has_pools: prefill and decode on different machines, with a link between them
     reads_much_memory: decode steps are near the bandwidth bound, and long answers fill the KV cache
     max_batch, utilization, kv_room: ranges; utilization is the rate ÷ the rate that the service completes under a backlog,
         kv_room the tokens of the KV cache ÷ those of a full batch
@@ -30,6 +31,7 @@ class Wishes:
     has_prefix_cache: bool = False
     has_drafts: bool = False
     has_front: bool = False
+    has_pools: bool = False
     reads_much_memory: bool = False
     max_batch: tuple[int, int] = (48, 160)
     utilization: tuple[float, float] = (0.25, 0.5)
@@ -144,6 +146,9 @@ def healthy_service(kind: EngineKind, wishes: Wishes, rng: Generator) -> tuple[S
         drafts = int(rng.integers(2, 5))
         settings |= {"draft_tokens": drafts, "draft_s": 0.08 * parameters * weight_bytes / read_per_s}
         settings |= {"acceptance": rng.uniform(0.65, 0.85), "acceptance_spread": 0.08}
+    if wishes.has_pools:
+        settings |= {"workers": 2, "prefill_workers": 1, "lockstep": 0, "first_after_transfer": 1}
+        settings |= {"transfer_s": rng.uniform(0.001, 0.01), "transfer_token_s": rng.uniform(1e-6, 1e-5)}
     structure = Structure(**settings)  # type: ignore[arg-type]
     page = None if rng.random() < 0.06 else kind.page
     short = int(rng.choice([192, 256, 384, 512]))

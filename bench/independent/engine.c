@@ -37,7 +37,7 @@ enum { NO_PADDING, POWER_OF_TWO, LONGEST };
 enum { IN_FLIGHT, COMPLETE, CANCELLED, FAILED };
 enum { OFF, STARTING, LIVE, DRAINING };
 enum { AT_FRONT, IN_HEAP, RUNNING, IN_TRANSFER };
-enum { TTFT, QUEUE_TIME, E2E, PROMPT, OUTPUT, HISTOGRAMS };
+enum { TTFT, QUEUE_TIME, E2E, PROMPT, OUTPUT, TRANSFER, HISTOGRAMS };
 
 typedef struct {
     long number;
@@ -502,6 +502,7 @@ static void transfer(Engine *e, Worker *w, int slot) {
     r->has_transferred = 1;
     r->target = r->computed; r->place = IN_TRANSFER;
     e->link_free = fmax(e->link_free, e->now) + e->s.transfer_s + e->s.transfer_token_s * r->computed;
+    observe(e->histograms + TRANSFER, e->link_free - e->now);
     enqueue(&e->transfers, e->link_free, slot);
 }
 

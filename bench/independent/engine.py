@@ -24,7 +24,7 @@ from prober.measure.engine_signals import EngineHistogram, EngineInfo, EngineSig
 SOURCE = Path(__file__).with_name("engine.c")
 IN_FLIGHT, COMPLETE, CANCELLED, FAILED = range(4)
 
-# Buckets of vLLM 0.32: time to first token; queue time and end-to-end latency; lengths.
+# Buckets of vLLM 0.32: time to first token; queue time and end-to-end latency; lengths; KV transfers by NIXL.
 TTFT_BOUNDS_S = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75),
     *(1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
@@ -34,7 +34,11 @@ LATENCY_BOUNDS_S = (
     *(120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
 )
 LENGTH_BOUNDS = tuple(float(digit * 10**power) for power in range(6) for digit in (1, 2, 5))
-HISTOGRAM_BOUNDS = (TTFT_BOUNDS_S, LATENCY_BOUNDS_S, LATENCY_BOUNDS_S, LENGTH_BOUNDS, LENGTH_BOUNDS)
+TRANSFER_BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 5.0)
+HISTOGRAM_BOUNDS = (
+    *(TTFT_BOUNDS_S, LATENCY_BOUNDS_S, LATENCY_BOUNDS_S, LENGTH_BOUNDS, LENGTH_BOUNDS),
+    TRANSFER_BOUNDS_S,
+)
 PAGE_VALUES = 15
 
 Times = NDArray[np.float64]
@@ -321,7 +325,7 @@ class Engine:
             float(value) for value in values[:12]
         )
         has_cache = bool(self.structure.prefix_block)
-        ttft, queue, e2e, prompt, output = (
+        ttft, queue, e2e, prompt, output, transfer = (
             EngineHistogram(bounds, tuple(np.cumsum(count).tolist()), float(total))
             for bounds, count, total in zip(HISTOGRAM_BOUNDS, counts, sums, strict=True)
         )
@@ -343,6 +347,7 @@ class Engine:
             "e2e_seconds": e2e,
             "prompt_tokens": prompt,
             "output_tokens": output,
+            "kv_transfer_seconds": transfer if self.structure.prefill_workers else None,
         }
         absent = PAGES[self.page_name]
         return EngineSignals(
@@ -366,10 +371,12 @@ def _addresses(arrays: list[Times]) -> ctypes.Array[ctypes.c_void_p]:
 # Signals that the page of an engine lacks, of those above.
 _PREFIX = frozenset({"prefix_cache_queries_tokens_total", "prefix_cache_hits_tokens_total"})
 _LENGTHS = frozenset({"prompt_tokens", "output_tokens"})
+_TRANSFERS = frozenset({"kv_transfer_seconds"})
 PAGES = {
     "vllm": frozenset[str](),
     "sglang": _PREFIX | _LENGTHS | {"preemptions_total"},
     "tgi": _PREFIX
+    | _TRANSFERS
     | {
         "kv_cache_usage_ratio_max",
         "kv_cache_usage_ratio_mean",
@@ -377,8 +384,12 @@ PAGES = {
         "preemptions_total",
         "ranks",
     },
-    "tensorrt_llm": _PREFIX | _LENGTHS | {"preemptions_total", "prompt_tokens_total", "generation_tokens_total"},
+    "tensorrt_llm": _PREFIX
+    | _LENGTHS
+    | _TRANSFERS
+    | {"preemptions_total", "prompt_tokens_total", "generation_tokens_total"},
     "llama.cpp": _PREFIX
+    | _TRANSFERS
     | _LENGTHS
     | {
         "kv_cache_usage_ratio_max",

@@ -287,6 +287,10 @@ def test_pools_transfer_a_request_once() -> None:
         assert engine.request(number).first_token_s == pytest.approx(ttft)
         assert engine.token_times_s(number)[0] == pytest.approx(ttft)
         assert np.diff(engine.token_times_s(number))[1:].max() == pytest.approx(0.0101)
+        transfers = engine.page().kv_transfer_seconds
+        assert transfers is not None
+        assert transfers.counts[-1] == 1
+        assert transfers.sum == pytest.approx(0.2)
 
 
 def test_replicas_come_and_go_with_the_load() -> None:

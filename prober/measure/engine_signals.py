@@ -82,6 +82,9 @@ class EngineSignals:
         share of the draft tokens, and tokens that a draft yields together with the one that the model adds
     ttft_seconds … e2e_seconds: the engine's own histograms; itl has one observation per step or token, tpot one per request
     prompt_tokens, output_tokens: histograms of the lengths of finished requests
+    kv_transfer_seconds: times of KV caches on their way from the engine that prefills to the one that decodes; one observation per
+        transfer, of which ranks make several for a request
+    kv_transfer_failures_total: transfers that failed
     start_time_seconds: of the process, Unix time
     uptime_seconds: set only if the engine reports no start time
     """
@@ -118,6 +121,8 @@ class EngineSignals:
     e2e_seconds: EngineHistogram | None = None
     prompt_tokens: EngineHistogram | None = None
     output_tokens: EngineHistogram | None = None
+    kv_transfer_seconds: EngineHistogram | None = None
+    kv_transfer_failures_total: float | None = None
     start_time_seconds: float | None = None
     uptime_seconds: float | None = None
 

@@ -235,6 +235,7 @@ SPEC = "llmslo_engine_speculation"
 CLOSED = {
     "Finish reasons": "finish_reasons",
     "Speculative decoding": "speculation",
+    "KV transfer": "kv_transfer",
     "Engine pages": "pages",
     "GPUs": "gpus",
 }

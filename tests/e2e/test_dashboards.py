@@ -97,6 +97,7 @@ REAL: dict[str, dict[str, str]] = {
         "SM clock": NO_GPU, "Throttling": NO_GPU, "Temperature": NO_GPU, "Errors": NO_GPU, "PCIe and NVLink": NO_GPU,
         "What happens": "nothing is wrong",
         "Requests finished, by reason B": "no errors", "Requests finished, by reason C": "the mock counts every reason",
+        "KV transfer, and failed ones": "the mock does not disaggregate",
         "Drafted tokens accepted": NO_DRAFT, "Tokens per draft": NO_DRAFT, "Tokens drafted and accepted A": NO_DRAFT,
         "Tokens drafted and accepted B": NO_DRAFT,
     },

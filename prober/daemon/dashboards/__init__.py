@@ -66,12 +66,13 @@ def _engine() -> Board:
         "Engine": engines.panels(),
         "Finish reasons": engines.finish_reasons(),
         "Speculative decoding": engines.speculation(),
+        "KV transfer": engines.kv_transfer(),
         "Engine pages": engines.by_prober(),
         "GPUs": gpu.row(),
     }
     text = (
         "One target: queue, KV cache, preemptions and prefix cache hits below the latency of the probes. Closed rows say in their "
-        "title whether the target has their data: finish reasons, speculative decoding, each engine's page, GPUs."
+        "title whether the target has their data: finish reasons, speculative decoding, KV transfer, each engine's page, GPUs."
     )
     return Board("engine", text, rows, one_target=True, variables=("target", "workload"))
 

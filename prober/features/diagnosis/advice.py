@@ -53,6 +53,12 @@ ROUTING = Advice("route requests with equal prefixes to the same replica", "unev
 CHUNKED_PREFILL = Advice("split long prompts (chunked prefill)", "their own first token is later", "chunked_prefill")
 LARGER_STEPS = Advice("process more prompt tokens per step", "decoding of others stalls longer", "batched_tokens")
 DISAGGREGATE = Advice("disaggregate: prefill on separate GPUs", "more GPUs, and transfer of the cache")
+TRANSPORT = Advice(
+    "check that the KV transfer uses RDMA or NVLink, not TCP, and that its links are not shared", "nothing"
+)
+TOGETHER = Advice(
+    "prefill short prompts where they are decoded, and place both engines close together", "less isolation"
+)
 POOLS = Advice("separate pools: long and short, interactive and batch", "each pool is less used")
 SHAPING = Advice("shape the load: limit or delay requests that can wait", "some requests are refused or later")
 COOLING = Advice("cool and power the GPU sufficiently, and remove other processes from it", "nothing")
@@ -70,6 +76,7 @@ ADVICE: Mapping[Name, tuple[Advice, ...]] = {
     "cache_pressure": (CACHE_MEMORY, CACHE_TYPE, FEWER_SEQUENCES, SHORT_CONTEXT, QUANTISE, MORE_GPUS),
     "prefix_miss": (PREFIX_CACHE, STABLE_PREFIX, ROUTING, CACHE_MEMORY),
     "long_prompts": (CHUNKED_PREFILL, POOLS, SHORT_CONTEXT),
+    "kv_transfer": (TRANSPORT, TOGETHER, CACHE_TYPE),
     "slow_decode": (COOLING, ENGINE_CPU, OLD_VERSION, FEWER_SEQUENCES, QUANTISE, SPECULATE),
     "network": (GATEWAY, NEARER),
     "slow_prefill": (SHORT_PROMPTS, LARGER_STEPS, MORE_GPUS, DISAGGREGATE),

@@ -12,6 +12,7 @@ Name = Literal[
     "cache_pressure",
     "prefix_miss",
     "long_prompts",
+    "kv_transfer",
     "slow_decode",
     "slow_prefill",
     "stalls",
@@ -48,7 +49,7 @@ class WindowFeatures:
     preemptions_per_s, generated_tokens_per_s: from increments of the counters.
     computed_prompt_tokens_per_s: without tokens from the prefix cache.
     prefix_hit_tokens_per_s, prefix_hit_ratio: tokens found in the cache, and their share of those looked up.
-    engine_*_s: means of the engine's histograms.
+    engine_*_s: means of the engine's histograms. kv_transfer_s: the same, of transfers from the engine that prefills.
 
     From GPUs: clock and memory in use are means; gpu_throttled_ratio: share of readings with a throttle reason.
     over_bound: speed of `step_s` as a share of what memory bandwidth allows.
@@ -91,6 +92,8 @@ class WindowFeatures:
     engine_ttft_s: float | None = None
     engine_itl_s: float | None = None
     engine_queue_s: float | None = None
+    kv_transfer_s: float | None = None
+    kv_transfer_failures_per_s: float | None = None
     gpu_clock_hertz: float | None = None
     gpu_throttled_ratio: float | None = None
     gpu_memory_ratio: float | None = None

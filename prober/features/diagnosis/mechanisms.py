@@ -261,6 +261,19 @@ def _long_prompts(c: Comparison) -> tuple[Finding, ...]:
     )
 
 
+def _kv_transfer(c: Comparison) -> tuple[Finding, ...]:
+    # Without a usual time nothing is said: a transfer always takes some of the TTFT.
+    share = c.share(lambda w: w.kv_transfer_s, c.added_s)
+    is_longer = is_at_least(c.growth(lambda w: w.kv_transfer_s), GROWN)
+    if not c.is_about_ttft or not c.has_usual or not is_longer or not is_at_least(share, MOST):
+        return ()
+    return _known(
+        c.grown("KV transfer", lambda w: w.kv_transfer_s),
+        c.shared("KV transfer", share, c.added_s),
+        c.measured("failed KV transfers per second", lambda w: w.kv_transfer_failures_per_s),
+    )
+
+
 def _slow_decode(c: Comparison) -> tuple[Finding, ...]:
     is_slow = is_at_least(c.step_growth, STEP_GROWN if c.breached and c.is_about_decode else GROWN)
     ttft_growth = c.growth(lambda w: w.ttft_mean_s) or 0.0
@@ -466,15 +479,22 @@ MECHANISMS: tuple[Mechanism, ...] = (
         "prefix_miss",
         "prompts that used to be in the prefix cache are computed again",
         _prefix_miss,
-        frozenset({"queueing", "slow_prefill", "slow_decode", "stalls", "long_prompts"}),
+        frozenset({"queueing", "slow_prefill", "slow_decode", "stalls", "long_prompts", "kv_transfer"}),
         "warm and cold probes of equal length; what changed at the beginning of the prompts",
     ),
     Mechanism(
         "long_prompts",
         "the engine computes longer prompts of other requests first",
         _long_prompts,
-        frozenset({"queueing", "slow_prefill", "slow_decode", "stalls"}),
+        frozenset({"queueing", "slow_prefill", "slow_decode", "stalls", "kv_transfer"}),
         "the lengths of all prompts, and TTFT by prompt length at this load",
+    ),
+    Mechanism(
+        "kv_transfer",
+        "the KV cache takes longer from the engine that prefills to the one that decodes",
+        _kv_transfer,
+        frozenset({"queueing", "slow_prefill", "stalls", "network"}),
+        "bytes per transfer on the engines' pages, and load and errors of the links between the two machines",
     ),
     Mechanism(
         "slow_decode",

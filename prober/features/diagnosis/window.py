@@ -135,6 +135,8 @@ def window_features(
         engine_ttft_s=_observed_mean(readings, lambda s: s.ttft_seconds),
         engine_itl_s=_observed_mean(readings, lambda s: s.itl_seconds or s.tpot_seconds),
         engine_queue_s=_observed_mean(readings, lambda s: s.queue_seconds),
+        kv_transfer_s=_observed_mean(readings, lambda s: s.kv_transfer_seconds),
+        kv_transfer_failures_per_s=_rate(readings, lambda s: s.kv_transfer_failures_total),
         gpu_clock_hertz=_mean(d.sm_clock_hertz for reading in devices for d in reading),
         gpu_throttled_ratio=_mean(
             float(bool(d.throttled)) for reading in devices for d in reading if d.throttled is not None

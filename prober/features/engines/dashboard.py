@@ -225,6 +225,27 @@ def speculation() -> Collapsed:
     )
 
 
+def kv_transfer() -> Collapsed:
+    """KV caches on their way from the engine that prefills to the one that decodes."""
+    times = engines_series.ENGINE_KV_TRANSFER
+    panel = series(
+        "KV transfer, and failed ones",
+        "Time of a KV cache from the engine that prefills to the one that decodes, and failed transfers per second. Bad: it rises "
+        "together with the TTFT: look at the links between the two machines; any that fail: the prompt is computed again, or the "
+        "request fails. No failed ones: none failed, or the engine does not count them.",
+        "s",
+        Query(quantile(0.5, times, "target", TARGET, STEP), "p50"),
+        Query(quantile(0.95, times, "target", TARGET, STEP), "p95"),
+        Query(quantile(0.99, times, "target", TARGET, STEP), "p99"),
+        Query(f"{rate(engines_series.ENGINE_KV_TRANSFER_FAILURES)} > 0", "failed"),
+        overrides=[on_the_right("failed", "ops"), fixed_color("failed", RED)],
+        width=24,
+        height=7,
+        empty="no transfers, or the engine does not measure them",
+    )
+    return Collapsed([panel], "kv_transfer", {"measured by the engine": f"{times}_count{{{TARGET}}}"})
+
+
 def by_prober() -> Collapsed:
     """Panels of each page by itself. Sidecars of one workload have one target, and each reads the page of its own engine."""
     up = engines_series.ENGINE_UP

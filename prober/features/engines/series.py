@@ -91,6 +91,18 @@ ENGINE_ITL = _signal("itl_seconds", histogram, "itl_seconds", "ITL as measured b
 ENGINE_QUEUE = _signal(
     "queue_seconds", histogram, "queue_seconds", "Queue time as measured by the engine, in its own buckets."
 )
+ENGINE_KV_TRANSFER = _signal(
+    "kv_transfer_seconds",
+    histogram,
+    "kv_transfer_seconds",
+    "Time of a KV cache from the engine that prefills to the one that decodes, as either of them measures it, in its own buckets.",
+)
+ENGINE_KV_TRANSFER_FAILURES = _signal(
+    "kv_transfer_failures_total",
+    counter,
+    "kv_transfer_failures_total",
+    "KV transfers between the engine that prefills and the one that decodes that failed.",
+)
 ENGINE_CHANGES = counter(
     "llmslo_engine_changes_total",
     "Changes of the engine: restarts, and changes of engine, version, model or flags, or of the GPU driver.",

@@ -84,6 +84,13 @@ SIGNALS = signals(
         HistogramSource("sglang:queue_time_s", since="0.5.2", until="0.5.3"),
     ),
     e2e_seconds="sglang:e2e_request_latency_seconds",
+    # On the page of the engine that prefills. A gauge of the latest transfer in 0.5.6, which is no histogram, so not read.
+    kv_transfer_seconds=HistogramSource("sglang:kv_transfer_latency_ms", scale=0.001, expected=False),
+    kv_transfer_failures_total=SumSource(
+        SampleSource("sglang:num_transfer_failed_reqs_total"),
+        (SampleSource("sglang:num_bootstrap_failed_reqs_total"),),
+        expected=False,
+    ),
 )
 TABLES = (
     EngineTable(

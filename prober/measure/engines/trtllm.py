@@ -58,6 +58,8 @@ TABLES = (
             tpot_seconds="trtllm_time_per_output_token_seconds",
             queue_seconds="trtllm_request_queue_time_seconds",
             e2e_seconds="trtllm_e2e_request_latency_seconds",
+            # Of Dynamo's workers, which count no failures.
+            kv_transfer_seconds=Extra("trtllm_kv_transfer_latency_seconds"),
         ),
         paths=("/prometheus/metrics",),
         lazy=True,

@@ -13,6 +13,7 @@ from prober.measure.engine_signals import (
     OfModel,
     PageShape,
     SampleSource,
+    SumSource,
     signals,
 )
 
@@ -81,7 +82,18 @@ _SIGNALS = signals(
         HistogramSource("vllm:time_per_output_token_seconds", until="0.15.0"),
     ),
     tpot_seconds=HistogramSource("vllm:request_time_per_output_token_seconds", since="0.11.0"),
-    queue_seconds="vllm:request_queue_time_seconds",
+    queue_seconds="vllm:request_queue_time_seconds",  # of a decoding engine with the time of the KV transfer
+    # NIXL since 0.11.1, Mooncake since 0.33. On the page of the engine that pulls the cache, or of the one that pushes it. What is
+    # stored elsewhere (offloading, Mooncake's store, LMCache) is no transfer between the two.
+    kv_transfer_seconds=(Extra("vllm:nixl_xfer_time_seconds"), Extra("vllm:mooncake_xfer_time_seconds")),
+    kv_transfer_failures_total=(
+        Extra("vllm:nixl_num_failed_transfers_total"),
+        SumSource(
+            SampleSource("vllm:mooncake_num_failed_transfers_total"),
+            (SampleSource("vllm:mooncake_num_failed_recvs_total"),),
+            expected=False,
+        ),
+    ),
 )
 _FACTS = (
     JsonFact("version", "/version", ("version",)),

@@ -47,6 +47,8 @@ HEALTHY = WindowFeatures(
     engine_ttft_s=0.070,
     engine_itl_s=0.011,
     engine_queue_s=0.005,
+    kv_transfer_s=0.020,
+    kv_transfer_failures_per_s=0.0,
     gpu_clock_hertz=1.9e9,
     gpu_throttled_ratio=0.0,
     gpu_memory_ratio=0.9,
@@ -56,6 +58,7 @@ PAGE = (
     *("running", "waiting", "kv_usage_ratio", "requests_per_s", "prompt_tokens_per_request"),
     *("preemptions_per_s", "generated_tokens_per_s", "computed_prompt_tokens_per_s", "prefix_hit_tokens_per_s"),
     *("prefix_hit_ratio", "engine_ttft_s", "engine_itl_s", "engine_queue_s", "over_bound", "kv_cache_tokens"),
+    *("kv_transfer_s", "kv_transfer_failures_per_s"),
 )
 GPU = ("gpu_clock_hertz", "gpu_throttled_ratio", "gpu_memory_ratio")
 
@@ -71,6 +74,7 @@ OUTSIDE = {**SLOWER, "engine_ttft_s": 0.071}
 STEPS = {"step_s": 0.016, "slow_step_s": 0.017, "engine_itl_s": 0.017}
 PAUSES = {"still_ratio": 0.06, "longest_still_s": 1.2, "ttft_mean_s": 0.100, "engine_ttft_s": 0.090}
 SLOW_TAIL = {"ttft_mean_s": 0.33, "engine_ttft_s": 0.31, "waiting_at_most_running_ratio": 0.0}
+TRANSFERS = {**IN_ENGINE, "kv_transfer_s": 0.240}
 LONG = {**QUEUEING, "prompt_tokens_per_request": 2_400.0}
 # What changed, and the breached SLOs, by the name that is right.
 FEWER_HITS = {**QUEUEING, "prefix_hit_ratio": 0.1, "prefix_hit_tokens_per_s": 200.0}
@@ -85,6 +89,7 @@ BREACHES: dict[Name, tuple[dict[str, Any], tuple[str, ...]]] = {
         ("ttft",),
     ),
     "long_prompts": (LONG, ("ttft",)),
+    "kv_transfer": (TRANSFERS, ("ttft",)),
     "slow_decode": (STEPS, ("tpot",)),
     "slow_prefill": (PREFILL, ("ttft",)),
     "stalls": (PAUSES, ("itl",)),
@@ -172,6 +177,17 @@ CASES: dict[str, list[tuple[tuple[Name, ...], dict[str, Any], tuple[str, ...], t
         (("slow_prefill",), PREFILL, ("ttft",), PAGE),
         (("unknown",), {**PREFILL, "long_ttft_spread_s": 0.15}, ("ttft",), PAGE),
         (("unknown",), {**PREFILL, "ttft_per_prompt_token_s": 0.0002}, ("ttft",), PAGE),
+    ],
+    "a KV transfer is named where it carries half of the growth of the TTFT, on the page of either engine; not for longer prompts": [
+        (("kv_transfer",), {**QUEUEING, "kv_transfer_s": 0.240}, ("ttft",), ()),  # vLLM counts it as queue time
+        (("queueing",), {**QUEUEING, "kv_transfer_s": 0.030}, ("ttft",), ()),
+        (("queueing",), QUEUEING, ("ttft",), ("kv_transfer_s",)),
+        (("kv_transfer",), {**OUTSIDE, "kv_transfer_s": 0.240}, ("ttft",), ()),
+        (("network",), {**OUTSIDE, "kv_transfer_s": 0.100}, ("ttft",), ()),
+        (("long_prompts",), {**LONG, "kv_transfer_s": 0.240}, ("ttft",), ()),
+        (("unknown",), {"kv_transfer_s": 0.240}, ("ttft",), ()),
+        (("unknown",), {"kv_transfer_failures_per_s": 5.0}, ("ttft",), ()),
+        (("slow_decode",), {**STEPS, "kv_transfer_s": 0.240}, ("tpot",), ()),
     ],
     "pauses of all streams need a page, or streams that were open at the same time; prefills of others make pauses too": [
         (("stalls",), {**PAUSES, "still_together_ratio": 1.0}, ("itl",), PAGE),
@@ -305,6 +321,8 @@ def test_without_a_usual_window_parts_are_compared_with_the_threshold() -> None:
     assert diagnosed(PREFILL, "ttft", before=nothing).regimes == ("slow_prefill",)
     assert diagnosed(STEPS, "tpot", before=nothing).regimes == ("slow_decode",)
     assert diagnosed({}, "ttft", "tpot", before=nothing).regimes == ("unknown",)
+    assert diagnosed(TRANSFERS, "ttft", before=nothing).regimes == ("unknown",)  # a transfer always takes some time
+    assert diagnosed(TRANSFERS, "ttft", before=replace(HEALTHY, kv_transfer_s=None)).regimes == ("unknown",)
 
 
 def test_advice_has_the_engines_own_flags() -> None:

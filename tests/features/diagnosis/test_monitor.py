@@ -68,7 +68,7 @@ class Scene:
         self.families, self.events, self.clock = registry(), EventLog(), StoppedClock()
         self.monitor = DiagnosisMonitor(self.families, self.events, SavedRows(saved or {}))
         self.target = observed(spec(), self.monitor.observe, clock=self.clock)
-        self.rng, self.now_s, self.queued = Random(1), 0.0, (0.0, 0.0)
+        self.rng, self.now_s, self.queued, self.moved = Random(1), 0.0, (0.0, 0.0), 0.0
         self.gpus, self.page = [GPU], CALM
 
     def run_for(
@@ -78,21 +78,26 @@ class Scene:
         itl_s: float = 0.008,
         outcome: Outcome = Outcome.OK,
         detail: str = "",
+        transfer_s: float = 0.0,
     ) -> None:
-        """TTFT is 100 ms and the time in the queue; as many requests wait as that time says."""
+        """TTFT is 100 ms, the time in the queue and that of the KV transfer; as many requests wait as both times say."""
         for _ in range(round(seconds / 5)):
             self.now_s += 5
             self.clock.ns = round(self.now_s * 1e9)
-            probe = self.probe(0.1 + queue_s, itl_s)
+            wait_s = queue_s + transfer_s
+            probe = self.probe(0.1 + wait_s, itl_s)
             if outcome is not Outcome.OK:
                 line = Timeline(probe.timeline.intended_ns)
                 probe = replace(probe, outcome=outcome, detail=detail, timeline=line)
             self.target.probe_ended(probe)
-            count, total = self.queued[0] + 5, self.queued[1] + 5 * queue_s
+            count, total = self.queued[0] + 5, self.queued[1] + 5 * wait_s
+            self.moved += 5 * transfer_s
             self.queued = count, total
             queue = EngineHistogram((1.0,), (count, count), total)
             first = EngineHistogram((1.0,), (count, count), total + 0.1 * count)
-            page = replace(self.page, requests_waiting=queue_s, queue_seconds=queue, ttft_seconds=first)
+            page = replace(self.page, requests_waiting=wait_s, queue_seconds=queue, ttft_seconds=first)
+            if self.page.kv_transfer_seconds:
+                page = replace(page, kv_transfer_seconds=EngineHistogram((5.0,), (count, count), self.moved))
             self.target.page_read(PageReading(round(self.now_s * 1e9), 0, page))
             self.target.gpus_read(self.gpus, "")
             if self.now_s % EVALUATE_EVERY_S == 0:
@@ -147,6 +152,25 @@ def test_a_breach_is_diagnosed_while_it_lasts() -> None:
     scene.run_for(300)
     assert scene.regimes() == set()
     assert scene.diagnosis is None
+
+
+@pytest.mark.parametrize(
+    ("queue_s", "transfer_s", "measures_transfers", "name"),
+    [(0.0, 0.6, True, "kv_transfer"), (0.6, 0.02, True, "queueing"), (0.0, 0.6, False, "queueing")],
+)
+def test_a_slow_kv_transfer_is_told_from_a_queue(
+    queue_s: float, transfer_s: float, measures_transfers: bool, name: str
+) -> None:
+    """A decoding engine counts both as queue time; what its page does not measure is not named, and nothing after the trouble."""
+    scene = Scene()
+    if measures_transfers:
+        scene.page = replace(CALM, kv_transfer_seconds=EngineHistogram((5.0,), (0.0, 0.0), 0.0))
+    scene.run_for(CALM_S, transfer_s=0.02)
+    assert scene.regimes() == set()
+    scene.run_for(TROUBLE_S, queue_s=queue_s, transfer_s=transfer_s)
+    assert scene.regimes() == {name}
+    scene.run_for(300, transfer_s=0.02)
+    assert scene.regimes() == set()
 
 
 def test_slower_steps_are_named_within_minutes_of_the_start() -> None:

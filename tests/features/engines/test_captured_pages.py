@@ -70,8 +70,8 @@ def test_without_the_version_the_signals_are_the_same(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in MORE.glob("*.prom")))
-def test_speculation_and_finish_reasons_are_read_where_the_page_has_them(name: str) -> None:
-    """Beside all that the page has without them."""
+def test_what_only_some_servers_have_is_read_where_the_page_has_it(name: str) -> None:
+    """Speculation, finish reasons and KV transfers, beside all that the page has without them."""
     expected = json.loads((PAGES / f"{name}.json").read_text())
     more = json.loads((MORE / f"{name}.json").read_text())
     table = recognise(page_of(name), TABLES)
