@@ -8,6 +8,7 @@ from prober.measure.engine_signals import EngineTable, JsonFact
 from prober.measure.engines import (
     aphrodite,
     dynamo,
+    genai,
     kserve,
     litellm,
     llamacpp,
@@ -31,7 +32,7 @@ from prober.measure.engines import (
 # Dynamo worker's page has its engine's too), and names without a prefix come last.
 _MODULES = (
     triton, vllm, sglang, trtllm, tgi, llamacpp, lmdeploy, aphrodite, ray, dynamo, llmd, ollama, transformers, litellm, tabbyapi, mlc,
-    nim, kserve, openai,
+    nim, kserve, genai, openai,
 )  # fmt: skip
 GENERIC = openai.DIALECT
 _WITH_DIALECT = [module for module in _MODULES if hasattr(module, "DIALECT")]

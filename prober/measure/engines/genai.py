@@ -1,0 +1,31 @@
+"""Gateways with OpenTelemetry's names for generative AI on their Prometheus page, such as Envoy AI Gateway. Metrics page only."""
+
+from prober.measure.engine_signals import EngineTable, Extra, HistogramSource, PageShape, SampleSource, Source, signals
+
+
+# The unit is in the name as Envoy AI Gateway's exporter writes it, and not with other exporters. Histograms only, of answers that have
+# ended. Tokens of the cache are counted beside the prompt's, under no agreed name, and not read.
+def _tokens(kind: str) -> tuple[Source, ...]:
+    names = ("gen_ai_client_token_usage_token_sum", "gen_ai_client_token_usage_sum")
+    return tuple(SampleSource(name, where={"gen_ai_token_type": (kind,)}) for name in names)
+
+
+_REQUESTS = "gen_ai_server_request_duration_seconds"
+TABLES = (
+    EngineTable(
+        engine="genai",
+        shape=PageShape(names=(f"{_REQUESTS}_count",)),
+        signals=signals(
+            prompt_tokens_total=_tokens("input"),
+            generation_tokens_total=_tokens("output"),
+            requests_finished_total=f"{_REQUESTS}_count",
+            # Of streams only.
+            ttft_seconds=Extra("gen_ai_server_time_to_first_token_seconds"),
+            tpot_seconds=Extra("gen_ai_server_time_per_output_token_seconds"),
+            e2e_seconds=HistogramSource(_REQUESTS),
+        ),
+        model_labels=("gen_ai_request_model",),
+        lazy=True,
+        note="a gateway knows neither queue nor KV cache: scrape the engine's own page for those",
+    ),
+)
