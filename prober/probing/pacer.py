@@ -31,23 +31,15 @@ def why_missed(due_ns: int, now_ns: int, max_send_lag_s: float) -> str:
     return f"the prober woke {late_s:.1f} s after the due time and did not send" if is_missed else ""
 
 
-async def pace(
-    schedule: Iterable[int],
-    clock: Clock,
-    spec: TargetSpec,
-    launch: Callable[[int], None],
-    missed: Callable[[int, str], None],
-) -> None:
-    """Call `launch(due)` a `connect_lead` before each due time, or `missed(due, why)` if it is past. Ends with the schedule."""
+async def pace(schedule: Iterable[int], clock: Clock, spec: TargetSpec, launch: Callable[[int], None]) -> None:
+    """Call `launch(due)` a `connect_lead` before each due time, or as soon as the prober wakes. Ends with the schedule."""
     lead_ns = round(spec.connect_lead * 1e9)
     for due_ns in schedule:
         await clock.sleep_until(due_ns - lead_ns)
         clock.run_due()  # the sends of others, where this one is late and has not slept
-        if why := why_missed(due_ns, clock.now_ns(), spec.max_send_lag):
-            missed(due_ns, why)
+        launch(due_ns)
+        if due_ns < clock.now_ns():
             await asyncio.sleep(0)  # a long backlog must not hold the loop
-        else:
-            launch(due_ns)
 
 
 MIN_IDLE_NS = 10_000_000  # a connection that was closed sooner was not idle: it is the same for every client

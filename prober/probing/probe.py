@@ -57,13 +57,7 @@ def always() -> bool:
     return True
 
 
-async def run_probe(
-    target: Target,
-    drawer: Drawer,
-    due_ns: int,
-    begun: Callable[["ProbeRun"], None] = lambda _: None,
-    launch: "Launch | None" = None,
-) -> ProbeResult | None:
+async def run_probe(target: Target, drawer: Drawer, due_ns: int) -> ProbeResult | None:
     """Send one probe, due at `due_ns`, and return its result. None while the engine says it is loading or draining.
 
     The connection is begun at once; the request leaves at the due time, or as soon as the connection is ready if that is
@@ -72,20 +66,12 @@ async def run_probe(
 
     The prober's own look-ups are in no latency: what must be known before the first probe is asked first and moves the due time,
     everything else is asked beside the probes.
-
-    begun: called with the probe when its connection is begun
-    launch: begins the probe; None: here
     """
     due_ns = await target.prepare(due_ns)
     if target.state in SILENT_STATES:
         return None
-    run = (launch or LocalRun)(target, await in_turn(target, new_request(target, drawer, due_ns)), always)
-    begun(run)
-    result = await run.send()
-    if result.timeline.headers_ns is not None:
-        target.has_answered = True
-    target.ended(result)
-    target.refresh_identity()
+    result = await LocalRun(target, await in_turn(target, new_request(target, drawer, due_ns))).send()
+    target.probed(result)
     return result
 
 
@@ -153,6 +139,8 @@ class ProbeRun(ABC):
         try:
             if request.busy is not None:
                 return self._completed(Verdict(Outcome.SHED, request.busy.busy_text))
+            if why := why_missed(request.due_ns, self._began_ns, target.spec.max_send_lag):
+                return self._result(Verdict(Outcome.INVALID, why), Timeline(request.due_ns, is_late=True))
             reserved = target.reserve(*request.tokens)
             if reserved is None:
                 return self._completed(Verdict(Outcome.OVER_BUDGET, "the budget of the last 24 hours is used up"))

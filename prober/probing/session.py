@@ -11,13 +11,13 @@ from prober import __version__
 from prober.config.target import TargetSpec
 from prober.measure.engine_signals import EngineChange, EngineSignals, PageReading
 from prober.measure.gpu_reading import GpuReading
-from prober.measure.outcome import ANSWERED, Outcome, Verdict
-from prober.measure.result import ProbeResult, unsent
+from prober.measure.outcome import ANSWERED, Verdict
+from prober.measure.result import ProbeResult
 from prober.measure.target_state import WarmUpLength
 from prober.net.clock import Clock
 from prober.probing.observer import OpenPage
-from prober.probing.pacer import pace
-from prober.probing.probe import Launch, LocalRun, calibrate, new_request, run_probe
+from prober.probing.probe import Launch, LocalRun, calibrate, new_request
+from prober.probing.sender import Sender
 from prober.probing.target import Target
 from prober.results.context import with_context
 from prober.results.facts import Fact
@@ -163,46 +163,13 @@ class Session:
 
         target: with headers of its own; None: that of the session
         """
-        begin_ns, sent = self.clock.now_ns(), 0
-        while not length.is_over(sent, (self.clock.now_ns() - begin_ns) / 1e9):
-            lead_ns = min(round(self.spec.connect_lead * 1e9), MAX_WARM_UP_LEAD_NS)
-            result = await run_probe(target or self.target, drawer, self.clock.now_ns() + lead_ns, launch=self.launch)
-            sent += 1
-            yield None if result is None else replace(result, warm_up=result.outcome in ANSWERED)
-
-    async def ordered(
-        self, drawer: RequestGenerator, due_times: Iterable[int]
-    ) -> AsyncGenerator[ProbeResult | None, None]:
-        """Send at the due times in an open loop and yield results in that order. Closing it cancels requests in flight."""
-        started: asyncio.Queue[asyncio.Task[ProbeResult | None] | None] = asyncio.Queue()
-
-        def launch(due_ns: int) -> None:
-            started.put_nowait(asyncio.create_task(run_probe(self.target, drawer, due_ns, launch=self.launch)))
-
-        def missed(due_ns: int, why: str) -> None:
-            request = new_request(self.target, drawer, due_ns)  # keeps the next request the same
-            if request.session is not None:
-                request.session.end_turn(None, None)
-            result = unsent(due_ns, Outcome.INVALID, why, is_late=True)
-            started.put_nowait(asyncio.create_task(asyncio.sleep(0, result)))
-
-        async def send() -> None:
-            await pace(due_times, self.clock, self.spec, launch, missed)
-            started.put_nowait(None)
-
-        sending = asyncio.create_task(send())
-        probe: asyncio.Task[ProbeResult | None] | None = None
-        try:
-            while (probe := await started.get()) is not None:
-                yield await probe
-        finally:
-            sending.cancel()
-            unfinished = [
-                task for task in (probe, *(started.get_nowait() for _ in range(started.qsize()))) if task is not None
-            ]
-            for task in unfinished:
-                task.cancel()
-            await asyncio.gather(sending, *unfinished, return_exceptions=True)
+        target, began_ns, sent = target or self.target, self.clock.now_ns(), 0
+        lead_ns = min(round(self.spec.connect_lead * 1e9), MAX_WARM_UP_LEAD_NS)
+        async with Sender(target, self.launch) as sender:
+            while not length.is_over(sent, (self.clock.now_ns() - began_ns) / 1e9):
+                result = await sender.begin(new_request(target, drawer, self.clock.now_ns() + lead_ns))
+                sent += 1
+                yield None if result is None else replace(result, warm_up=result.outcome in ANSWERED)
 
 
 def completed(result: Result, spec: TargetSpec, facts: Iterable[Fact], *, seed: int | None = None) -> Result:

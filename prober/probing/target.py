@@ -262,6 +262,12 @@ class Target:
             await asyncio.shield(self._asking)
         return self.state not in SILENT_STATES
 
+    def probed(self, result: ProbeResult) -> None:
+        """A scheduled probe ended: the state follows, and the target is looked up again beside the probes where that is due."""
+        self.has_answered = self.has_answered or result.timeline.headers_ns is not None
+        self.ended(result)
+        self.refresh_identity()
+
     def ended(self, result: ProbeResult) -> None:
         """A scheduled probe ended; the state follows, unless the server is being ended.
 

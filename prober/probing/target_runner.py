@@ -18,7 +18,7 @@ from prober.measure.target_state import NO_DATA_STATES, TargetEvent, TargetState
 from prober.net.clock import Clock, Trust
 from prober.probing.history import EventLog, FirstAnswers
 from prober.probing.observer import Feature, ObservedTarget, TargetObserver
-from prober.probing.pacer import due_times, pace
+from prober.probing.pacer import due_times, pace, why_missed
 from prober.probing.probe import run_probe
 from prober.probing.supervisor import Supervisor
 from prober.probing.target import BudgetKeeper, Target
@@ -308,16 +308,15 @@ class TargetRunner:
         def launch(due_ns: int) -> None:
             if self.target.paused_unix_s is not None:
                 return
+            if why := why_missed(due_ns, clock.now_ns(), self.target.spec.max_send_lag):  # nothing is drawn for it
+                self._take(unsent(due_ns, Outcome.INVALID, why, probe.workload.series[0], is_late=True))
+                return
             task = asyncio.create_task(self._probe(probe, drawer, due_ns))
             self._probes.add(task)
             task.add_done_callback(self._probes.discard)
 
-        def missed(due_ns: int, why: str) -> None:
-            if self.target.paused_unix_s is None:
-                self._take(unsent(due_ns, Outcome.INVALID, why, probe.workload.series[0], is_late=True))
-
         self._launches[probe.workload.name] = launch
-        await pace(schedule, clock, self.target.spec, launch, missed)
+        await pace(schedule, clock, self.target.spec, launch)
 
     async def _probe(self, probe: ProbeSpec, drawer: RequestGenerator, due_ns: int) -> None:
         try:

@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import replace
+from itertools import islice
 from random import Random
 from typing import Any
 from unittest.mock import patch
@@ -27,6 +28,7 @@ from prober.measure.outcome import ANSWERED, Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import WarmUpLength
 from prober.probing.probe import Launch, LocalRun
+from prober.probing.sender import Sender
 from prober.probing.session import Session
 from prober.probing.target import Target
 from prober.probing.worker import Worker
@@ -233,8 +235,8 @@ async def gate(url: str, workload: SessionWorkload, launch: Launch) -> list[Prob
         session = Session(loaded(url), clock, None, launch=launch)
         drawer = RequestGenerator(workload, Random(5))
         times = poisson(3.0, Random(5), clock.now_ns() + 10**9)
-        async with aclosing(session.ordered(drawer, (next(times) for _ in range(70)))) as ordered:
-            return [result async for result in ordered if result is not None]
+        async with aclosing(Sender(session.target, launch).results(drawer, islice(times, 70))) as results:
+            return [result async for result in results if result is not None]
     finally:
         clock.close()
 

@@ -442,7 +442,7 @@ async def test_a_stop_with_two_workers_is_blamed_on_no_target(stopped: str) -> N
 async def _send_paced(url: str) -> None:
     """Send 50 requests a second for 5 s, as a sweep does; print outcome and TTFT of each."""
     async with targeted(url, max_send_lag=0.05) as target, open_workers(2) as workers:
-        drawer, flights, missed = RequestGenerator(WORKLOAD, Random(7)), list[asyncio.Task[ProbeResult]](), list[str]()
+        drawer, flights = RequestGenerator(WORKLOAD, Random(7)), list[asyncio.Task[ProbeResult]]()
         first_ns = target.clock.now_ns() + LEAD_NS
         due_ns = [first_ns + round(number * 1e9 / PACE_PER_S) for number in range(5 * PACE_PER_S)]
 
@@ -450,9 +450,9 @@ async def _send_paced(url: str) -> None:
             request = new_request(target, drawer, due)
             flights.append(asyncio.create_task(workers.launch(target, request).send()))
 
-        await pace(due_ns, target.clock, target.spec, launch, lambda _, why: missed.append(why))
+        await pace(due_ns, target.clock, target.spec, launch)
         results = await asyncio.gather(*flights)
-    print(json.dumps([("invalid", None) for _ in missed] + [(str(r.outcome), r.timeline.ttft_s) for r in results]))
+    print(json.dumps([(str(result.outcome), result.timeline.ttft_s) for result in results]))
 
 
 async def _send_long(url: str) -> None:

@@ -12,14 +12,15 @@ from prober.features.capacity.actions import Action, Estimate, Finished, LimitRe
 from prober.features.capacity.engine_fit import Fit, Prior
 from prober.features.capacity.estimate_process import EstimateFailed, estimate_in_process
 from prober.features.capacity.sweep import PAGE_NEAR_S, PAGE_S, Sweep, used_share
+from prober.features.capacity.sweep_record import Record
 from prober.measure.engine_signals import EngineChange, PageReading
 from prober.measure.gpu_reading import GpuReading
 from prober.measure.outcome import Outcome
-from prober.measure.request import Request
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import WarmUpLength
 from prober.probing.observer import OpenPage, PageSource
-from prober.probing.probe import ProbeRun, in_turn, new_request
+from prober.probing.probe import new_request
+from prober.probing.sender import Sender, Sending
 from prober.probing.session import Session
 from prober.probing.target import Target
 from prober.workload.arrivals import poisson
@@ -128,7 +129,16 @@ class SweepRunner:
         self._quiet_until_s = 0.0
         self._launched: tuple[int, ...] = (0, 0, 0)  # requests, prompt tokens, output tokens
         self._began_s = self._now_s()
-        self._runs: dict[asyncio.Task[None], ProbeRun | None] = {}  # None: waits for a session
+        self._stages: dict[str, int] = {}  # in which requests under way were sent, by request id
+        self._sender = Sender(
+            self._target,
+            session.launch,
+            on_due=self._due,
+            on_end=self._ended,
+            cut_text="cut when the sweep ended",
+            may=is_allowed,
+            looks_up=False,
+        )
         self._probes: list[tuple[int, ProbeResult]] = []
 
     def stop(self, why: str, reason: Reason = "guard") -> None:
@@ -137,7 +147,7 @@ class SweepRunner:
             self._stop_reason = why, reason
         else:
             self._sweep.stop(why, self._now_s(), reason)
-            self._cut_unless_sending(self._sweep)
+            self._cut_unless_sending()
 
     def reconfigured(self, target: Target, needs: Mapping[str, BudgetDemand]) -> None:
         """Use the target's changed configuration: requests spend its present budgets."""
@@ -157,8 +167,9 @@ class SweepRunner:
         action = self._sweep.action if self._sweep is not None else None
         phase = action.phase if isinstance(action, Run) else "looking at the target" if action is None else "estimate"
         stage, rate_per_s = (action.stage, action.rate_per_s) if isinstance(action, Run) else (None, None)
-        requests = len(self._probes) + len(self._runs)
-        return SweepProgress(phase, stage, rate_per_s, requests, len(self._runs), self._now_s() - self._began_s)
+        in_flight = len(self._sender.under_way)
+        requests = len(self._probes) + in_flight
+        return SweepProgress(phase, stage, rate_per_s, requests, in_flight, self._now_s() - self._began_s)
 
     def page_read(self, reading: PageReading | None) -> None:
         """Pass a reading of the engine's page to the state machine."""
@@ -166,7 +177,7 @@ class SweepRunner:
             self._session.readings.append((self._clock.now_ns(), reading.signals))
             if self._sweep is not None:
                 self._sweep.page(self._now_s(), reading.signals)
-                self._cut_unless_sending(self._sweep)
+                self._cut_unless_sending()
 
     def gpus_read(self, devices: Sequence[GpuReading]) -> None:
         """Store a reading of the GPUs that serve the target, for the result."""
@@ -199,11 +210,11 @@ class SweepRunner:
                 sweep.page(at_ns / 1e9, signals)
             if self._stop_reason is not None:
                 self.stop(*self._stop_reason)
-            finished = await self._carry_out(sweep)
+            async with self._sender:
+                finished = await self._carry_out(sweep)
             quiet_s = max(0.0, self._quiet_until_s - self._now_s())
             return SweepRun(finished, self._model, began_ns, tuple(self._probes), quiet_s)
         finally:
-            await self._cut()
             if page is not None:
                 page.cancel()
                 await asyncio.wait([page])
@@ -226,110 +237,81 @@ class SweepRunner:
             if not self._is_allowed():
                 self.stop(LEASE_LOST, "lease_lost")
             if now_ns >= tick_ns:
-                for run in list(self._runs.values()):
-                    if run is not None and run.first_ns is not None:
+                for sending in self._sender.under_way.values():
+                    if (run := sending.run) is not None and run.first_ns is not None:
                         sweep.first_token(run.request.request_id, run.first_ns / 1e9)
                 sweep.tick(now_ns / 1e9)
                 tick_ns = now_ns + TICK_NS
             if sweep.action != action:
                 action = sweep.action
                 self._on_action(action)
+                if not isinstance(action, Run):
+                    await self._sender.cut()
                 if isinstance(action, Finished):
                     return action
                 if isinstance(action, Estimate):
-                    await self._cut()
-                    try:  # in another process: it takes seconds of a processor that timestamps need
-                        capacities, self._model = await estimate_in_process(
-                            action.record, self._rng.getrandbits(32), self._prior
-                        )
-                    except EstimateFailed as problem:
-                        sweep.not_estimated(str(problem))
-                    else:
-                        sweep.estimated(capacities, self._now_s(), is_modelled=self._model is not None)
+                    await self._estimate(sweep, action.record)
                     continue
                 due_times = poisson(action.rate_per_s, self._rng, now_ns + LEAD_NS)
                 due_ns = next(due_times)
-            if now_ns >= due_ns - LEAD_NS:
-                self._launch(sweep, due_ns)
-                due_ns = next(due_times)
-            else:
+            if now_ns < due_ns - LEAD_NS:
                 await self._clock.sleep_until(min(tick_ns, due_ns - LEAD_NS))
+                continue
+            request = new_request(self._target, self._requests, due_ns)
+            launched = tuple(map(add, self._launched, (1, *request.tokens)))
+            share, limit = used_share(self._spec, self._target.spec.budget, *launched)
+            if share > 1:  # it is not sent, but those that were launched earlier are
+                await self._clock.sleep_until(due_ns)
+                sweep.limit_reached(limit, self._now_s())
+            else:
+                self._launched = launched
+                self._sender.begin(request)
+                due_ns = next(due_times)
 
-    def _launch(self, sweep: Sweep, due_ns: int) -> None:
-        request = new_request(self._target, self._requests, due_ns)
-        launched = tuple(map(add, self._launched, (1, *request.tokens)))
-        share, limit = used_share(self._spec, self._target.spec.budget, *launched)
-        if share > 1:
-            task = asyncio.create_task(self._end_at_limit(sweep, limit, due_ns))
-        else:
-            self._launched = launched
-            task = asyncio.create_task(self._send(sweep, request))
-        self._runs[task] = None
-        task.add_done_callback(lambda done: self._runs.pop(done, None))
-
-    async def _end_at_limit(self, sweep: Sweep, limit: LimitReason, due_ns: int) -> None:
-        """End the sweep when the first request is due that the limit excludes. Requests launched earlier are still sent."""
-        await self._clock.sleep_until(due_ns)
-        sweep.limit_reached(limit, self._now_s())
-
-    async def _send(self, sweep: Sweep, planned: Request) -> None:
-        """Send one request, and report how it ended."""
-        request = await in_turn(self._target, planned)
-        self._launched = tuple(map(add, self._launched, (0, *map(sub, request.tokens, planned.tokens))))
-        run = self._session.launch(self._target, request, self._is_allowed)
-        due_ns, task = request.due_ns, asyncio.current_task()
-        assert task is not None
-        self._runs[task] = run
-        sending, stage = asyncio.create_task(run.send()), None
+    async def _estimate(self, sweep: Sweep, record: Record) -> None:
+        """Estimate the capacities in another process, as it takes seconds of a processor that timestamps need."""
         try:
-            await self._clock.sleep_until(due_ns)
-            if sending.done() and sending.result().outcome is Outcome.OVER_BUDGET:
-                budget = self._target.lacking(*request.tokens) or next(iter(self._target.budgets), "tokens")
-                detail = "; the rest of the target's daily budget is for its probes"
-                sweep.limit_reached(BUDGET_REASONS[budget], self._now_s(), detail)
-                self._cut_unless_sending(sweep)
-                return
-            if request.busy is not None:
-                sweep.limit_reached("session_count", self._now_s(), f"; {request.busy.busy_text}")
-                self._cut_unless_sending(sweep)
-                return
+            capacities, self._model = await estimate_in_process(record, self._rng.getrandbits(32), self._prior)
+        except EstimateFailed as problem:
+            sweep.not_estimated(str(problem))
+        else:
+            sweep.estimated(capacities, self._now_s(), is_modelled=self._model is not None)
+
+    def _due(self, sending: Sending, result: ProbeResult | None) -> None:
+        """Tell the machine that a request is sent, or which limit keeps it from being sent."""
+        sweep, run = self._sweep, sending.run
+        assert sweep is not None
+        assert run is not None
+        request, at_s = run.request, sending.request.due_ns / 1e9
+        self._launched = tuple(map(add, self._launched, (0, *map(sub, request.tokens, sending.request.tokens))))
+        if result is not None and result.outcome is Outcome.OVER_BUDGET:
+            budget = self._target.lacking(*request.tokens) or next(iter(self._target.budgets), "tokens")
+            detail = "; the rest of the target's daily budget is for its probes"
+            sweep.limit_reached(BUDGET_REASONS[budget], self._now_s(), detail)
+        elif request.busy is not None:
+            sweep.limit_reached("session_count", self._now_s(), f"; {request.busy.busy_text}")
+        else:
             if isinstance(sweep.action, Run):
-                stage = sweep.action.stage  # at its due time, as the machine counts it
-            sweep.sent(request.request_id, due_ns / 1e9, *request.tokens)
-            self._cut_unless_sending(sweep)
-            result = await sending
-        except asyncio.CancelledError:
-            cut_ns = self._clock.now_ns()
-            sending.cancel()
-            await asyncio.wait([sending])
-            if stage is not None:
-                result = run.cut(Outcome.CANCELLED, "cut when the sweep ended", cut_ns)
-                self._probes.append((stage, result))
-                sweep.result(result, self._now_s())  # otherwise the machine would wait for it in the next stages
-            raise
-        if stage is not None:
-            self._probes.append((stage, result))
-        sweep.result(result, self._now_s())  # first: whatever its headers are, a refusal counts
+                self._stages[request.request_id] = sweep.action.stage
+            sweep.sent(request.request_id, at_s, *request.tokens)
+        self._cut_unless_sending()
+
+    def _ended(self, sending: Sending, result: ProbeResult | None) -> None:
+        """Keep the result of a request that the machine knows, and tell the machine."""
+        assert self._sweep is not None
+        assert result is not None, "nothing is looked up beside a sweep"
+        if result.request_id in self._stages:
+            self._probes.append((self._stages.pop(result.request_id), result))
+        self._sweep.result(result, self._now_s())  # first: whatever its headers are, a refusal counts
         if result.retry_after_s is not None:
             self._on_retry_after(result.retry_after_s)
             self.retry_after(result.retry_after_s)
-        self._cut_unless_sending(sweep)
+        self._cut_unless_sending()
 
-    def _cut_unless_sending(self, sweep: Sweep) -> None:
-        """Cancel all other requests once the machine sends nothing more: those that are not due yet are never sent."""
-        if not isinstance(sweep.action, Run):
-            for task in self._runs:
-                if task is not asyncio.current_task() and not task.cancelling():
-                    task.cancel()
-
-    async def _cut(self) -> None:
-        """Cut all requests; on return none is in flight."""
-        tasks = list(self._runs)
-        for task in tasks:
-            if not task.cancelling():  # a second cancellation would break off the report of the first one
-                task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+    def _cut_unless_sending(self) -> None:
+        """Cut all other requests once the machine sends nothing more: those that are not due yet are never sent."""
+        if self._sweep is not None and not isinstance(self._sweep.action, Run):
+            self._sender.cancel()
 
     def _now_s(self) -> float:
         return self._clock.now_ns() / 1e9

@@ -28,6 +28,7 @@ from prober.measure.objective import Slo
 from prober.measure.outcome import ANSWERED
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import WarmUpLength
+from prober.probing.sender import Sender
 from prober.probing.session import Session
 from prober.results.comparison import Comparison, Side, with_refused
 from prober.results.refused_requests import refused_requests
@@ -208,7 +209,9 @@ async def _turn(session: Session, half: Half, warm_up: WarmUpLength) -> tuple[li
         raise UnansweredSide(f"{half.side.upper()} ({session.spec.url}) answers nothing: {why}")
     start_ns = session.clock.now_ns() + round(session.spec.connect_lead * 1e9)
     drawer = RequestGenerator(workload, Random(half.seed))
-    async with aclosing(session.ordered(drawer, (start_ns + offset for offset in half.offsets_ns))) as results:
+    async with aclosing(
+        Sender(session.target, session.launch).results(drawer, (start_ns + offset for offset in half.offsets_ns))
+    ) as results:
         ended = [result async for result in results]
     loading = RequestRow(start_s=0.0, outcome="http_5xx", error="it says it is loading or shutting down")
     rows = [request_of(result, start_ns) if result is not None else loading for result in ended]

@@ -9,6 +9,7 @@ from prober.measure.outcome import Outcome
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import WarmUpLength
 from prober.probing.pacer import due_times
+from prober.probing.sender import Sender
 from prober.probing.session import Session
 from prober.results.result import Load, Result, WarmUp
 from prober.results.stage import stage_of
@@ -48,7 +49,9 @@ async def ask(session: Session, judge: Gate, length: WarmUpLength) -> tuple[Gate
     begin_ns, results = clock.now_ns(), list[ProbeResult]()
     if verdict is None:
         times = due_times(probe, session.rng, begin_ns + round(session.spec.connect_lead * 1e9))
-        results, verdict = await fed(session.ordered(drawer, islice(times, max(0, judge.most - taken))))
+        results, verdict = await fed(
+            Sender(session.target, session.launch).results(drawer, islice(times, max(0, judge.most - taken)))
+        )
     stage = stage_of(
         f"{probe.rate:g}/s",
         probe.rate,

@@ -35,12 +35,12 @@ from prober.features.experiments.matrix import (
 from prober.measure.engine_signals import EngineSignals
 from prober.measure.gpu_reading import without_parts
 from prober.measure.outcome import ANSWERED, Outcome
-from prober.measure.request import Conversation, Drawer
-from prober.measure.result import ProbeResult, unsent
+from prober.measure.request import Drawer
+from prober.measure.result import ProbeResult
 from prober.measure.target_state import WarmUpLength
 from prober.net.endpoint import endpoint
-from prober.probing.pacer import pace
-from prober.probing.probe import ProbeRun, run_probe
+from prober.probing.probe import new_request
+from prober.probing.sender import Sender, Sending
 from prober.probing.session import Session
 from prober.probing.target import Target
 from prober.results.cost import judge_cost
@@ -51,7 +51,7 @@ from prober.results.stage import stage_of
 from prober.workload.workloads import RequestGenerator
 
 GUARD_INTERVAL_S = 0.25  # between judgements of a load by the requests in flight
-RETRY_PAUSE_S = 0.1  # of a closed loop after an unanswered request, to spare a target that is down
+RETRY_PAUSE_NS = 100_000_000  # of a closed loop after an unanswered request, to spare a target that is down
 
 
 class UnidentifiedTarget(Exception):
@@ -200,10 +200,15 @@ class RowRun:
         self._rng: Random = session.rng
         self._clock = session.clock
         self._target = with_headers(session.target, row.headers)
-        self.pending: set[ProbeRun] = set()
+        self._lead_ns = round(session.spec.connect_lead * 1e9)
+        self.sender = Sender(
+            self._target, session.launch, on_end=self._ended, cut_text="cut when the row was interrupted"
+        )
         self._drawer = RequestGenerator(row.workload, self._rng)
-        self._started = 0
+        self._started = 0  # of a closed loop
+        self._latest_ns: dict[str, float] = {}  # by request id; see `as_sent`
         self.begin_ns: int | None = None
+        self._end_due_ns = math.inf  # later turns and requests of a closed loop are due before it
         self.end_ns = 0
         self.warmed = WarmUp(0)
         self.results: list[ProbeResult] = []
@@ -227,8 +232,15 @@ class RowRun:
 
     async def send(self) -> None:
         """Send the requests that count. If cancelled, it keeps the results so far and leaves no request in flight."""
+        row = self.row
+        self.begin_ns = self._clock.now_ns() + (0 if row.closed else self._lead_ns)
+        self._end_due_ns = math.inf if row.duration is None else self.begin_ns + row.duration * 1e9
         try:
-            await (self._closed_loop() if self.row.closed else self._open_loop())
+            async with self.sender:
+                for _ in range(row.concurrency or 0):
+                    self._begin_next(self.begin_ns)
+                if not row.closed:
+                    await self.sender.pace(self._drawer, due_times(row, self._rng, self.begin_ns))
         finally:
             self.end_ns = self._clock.now_ns()
             self.results.sort(key=lambda result: result.timeline.intended_ns)
@@ -258,80 +270,39 @@ class RowRun:
         load = shape_of(row, session.spec.max_in_flight)
         return replace(stage, load=load, disturbance=self.disturbance)
 
-    async def _open_loop(self) -> None:
-        lead_ns = round(self.session.spec.connect_lead * 1e9)
-        self.begin_ns = self._clock.now_ns() + lead_ns
-        async with asyncio.TaskGroup() as in_flight:
-
-            def launch(due_ns: int) -> None:
-                in_flight.create_task(self._converse(due_ns))
-
-            def missed(due_ns: int, why: str) -> None:
-                self.results.append(unsent(due_ns, Outcome.INVALID, why, is_late=True))
-
-            await pace(due_times(self.row, self._rng, self.begin_ns), self._clock, self.session.spec, launch, missed)
-
-    async def _closed_loop(self) -> None:
-        self.begin_ns = self._clock.now_ns()
-        async with asyncio.TaskGroup() as in_flight:
-            for _ in range(self.row.concurrency or 0):
-                in_flight.create_task(self._send_serially(self.begin_ns))
-
-    async def _send_serially(self, begin_ns: int) -> None:
-        row, end_ns = self.row, begin_ns + (self.row.duration or 0.0) * 1e9
-        while self._started < row.requests if row.requests is not None else self._clock.now_ns() < end_ns:
+    def _begin_next(self, due_ns: int) -> None:
+        """Send the next request of the closed loop, unless that has ended."""
+        row = self.row
+        if self._started < row.requests if row.requests is not None else due_ns < self._end_due_ns:
             self._started += 1
-            result, _ = await self._send(self._clock.now_ns(), self._drawer, math.inf)
-            if result is None or result.outcome not in ANSWERED:
-                await asyncio.sleep(RETRY_PAUSE_S)
+            self._begin(self._drawer, due_ns, math.inf)
 
-    async def _converse(self, due_ns: int) -> None:
-        """Send one request, and the turns that follow their answers after a think time until the row ends.
+    def _begin(self, drawer: Drawer, due_ns: int, latest_ns: float) -> None:
+        """Send a request. latest_ns: until then, waiting for the connection moves the due time."""
+        request = new_request(self._target, drawer, due_ns)
+        self._latest_ns[request.request_id] = latest_ns
+        self.sender.begin(request)
+
+    def _ended(self, sending: Sending, result: ProbeResult | None) -> None:
+        """Keep the result, and send what follows it: in a closed loop another request, in a session with think time its next turn.
 
         If the think time is shorter than `connect_lead`, the rest of that lead counts in no latency: every request gets all of it.
         """
-        lead_ns = round(self.session.spec.connect_lead * 1e9)
-        end_ns = math.inf if self.row.duration is None else (self.begin_ns or 0) + self.row.duration * 1e9
-        drawer: Drawer = self._drawer
-        latest_ns = due_ns
-        while True:
-            result, session = await self._send(due_ns, drawer, latest_ns)
-            if result is None or session is None or session.think_s is None or not session.turns_left:
-                return
-            now_ns = self._clock.now_ns()
-            due_ns = max((result.timeline.end_ns or now_ns) + round(session.think_s * 1e9), now_ns)
-            if due_ns >= end_ns:
-                return
-            drawer, latest_ns = session, max(due_ns, now_ns + lead_ns)
-            await self._clock.sleep_until(due_ns - lead_ns)
-
-    async def _send(
-        self, due_ns: int, drawer: Drawer, latest_ns: float
-    ) -> tuple[ProbeResult | None, Conversation | None]:
-        """Send one request; its result, None while the engine is loading, and its session.
-
-        latest_ns: until then, waiting for the connection moves the due time
-        """
-        runs: list[ProbeRun] = []
-
-        def begun(run: ProbeRun) -> None:
-            runs.append(run)
-            self.pending.add(run)
-
-        try:
-            result = await run_probe(self._target, drawer, due_ns, begun, self.session.launch)
-        except asyncio.CancelledError:
-            if due_ns <= self._clock.now_ns():
-                self.results.append(unsent(due_ns, Outcome.CANCELLED, "cut when the row was interrupted"))
-            raise
-        finally:
-            self.pending.difference_update(runs)
+        now_ns, session = self._clock.now_ns(), sending.request.session
         if result is None:
             self.loading += 1
         else:
-            self.results.append(as_sent(result, latest_ns))
+            self.results.append(as_sent(result, self._latest_ns.pop(sending.request.request_id, 0)))
         self._on_request()
-        return result, runs[0].request.session if runs else None
+        if result is not None and result.outcome is Outcome.CANCELLED:
+            return
+        if self.row.closed:
+            is_answered = result is not None and result.outcome in ANSWERED
+            self._begin_next(now_ns if is_answered else now_ns + RETRY_PAUSE_NS)
+        elif result is not None and session is not None and session.think_s is not None and session.turns_left:
+            due_ns = max((result.timeline.end_ns or now_ns) + round(session.think_s * 1e9), now_ns)
+            if due_ns < self._end_due_ns:
+                self._begin(session, due_ns, max(due_ns, now_ns + self._lead_ns))
 
 
 class LoadBeside:
@@ -409,7 +380,8 @@ class LoadBeside:
         for at_ns, signals in self._host.session.readings[readings:]:
             self._guard.page(at_ns / 1e9, signals)
         now_ns = self._host.session.clock.now_ns()
-        waited_ns = ((run.first_ns or now_ns) - run.request.due_ns for run in self._host.pending)
+        runs = [sending.run for sending in self._host.sender.under_way.values() if sending.run is not None]
+        waited_ns = ((run.first_ns or now_ns) - run.request.due_ns for run in runs)
         self._guard.waited(max(waited_ns, default=0) / 1e9)
         self._guard.tick(now_ns / 1e9)
         return len(self._host.results), len(self.run_beside.results), len(self._host.session.readings)

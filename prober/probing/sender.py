@@ -1,0 +1,151 @@
+"""Sends the requests of an experiment: the one way of sweep, matrix, comparison and gate, in this process or in workers."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from prober.measure.outcome import Outcome
+from prober.measure.request import Drawer, Request
+from prober.measure.result import ProbeResult
+from prober.measure.target_state import SILENT_STATES
+from prober.probing.pacer import pace
+from prober.probing.probe import Launch, ProbeRun, always, in_turn, new_request
+from prober.probing.target import Target
+
+
+@dataclass(slots=True, eq=False)
+class Sending:
+    """A request under way.
+
+    request: as drawn; that of the run may be another one, which took the place of busy sessions
+    run: None before its connection is begun
+    is_due: its due time has come
+    """
+
+    request: Request
+    run: ProbeRun | None = None
+    is_due: bool = False
+
+
+class Sender:
+    """Sends requests to a target; none waits for another. A context manager: its end waits for all, and an exception cuts them.
+
+    A request is drawn when its connection is to be begun, so in the order of the due times, and also if it cannot be sent because
+    the prober woke too late or the engine is loading. So a seed gives the same request for a due time, whatever happened before it.
+
+    on_due: called at the due time, with the result if there is one already: shed, over budget, or without a connection
+    on_end: called with the result, not before the due time; with None if the engine says that it is loading or draining. A request
+        that is cut has a result, with what it delivered, if its due time has come
+    cut_text: detail of the result of a request that is cut
+    may: called when a request is to be sent; if it returns False, the request is never sent
+    looks_up: True: health and identity of the target are looked up as for scheduled probes, and its state follows the results
+    under_way: requests that have not ended, by task
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        launch: Launch,
+        *,
+        on_due: Callable[[Sending, ProbeResult | None], None] = lambda sending, result: None,
+        on_end: Callable[[Sending, ProbeResult | None], None] = lambda sending, result: None,
+        cut_text: str = "",
+        may: Callable[[], bool] = always,
+        looks_up: bool = True,
+    ) -> None:
+        self._target, self._clock, self._launch, self._may = target, target.clock, launch, may
+        self._on_due, self._on_end, self._cut_text, self._looks_up = on_due, on_end, cut_text, looks_up
+        self.under_way: dict[asyncio.Task[ProbeResult | None], Sending] = {}
+        self._tasks = asyncio.TaskGroup()
+
+    async def __aenter__(self) -> Self:
+        await self._tasks.__aenter__()
+        return self
+
+    async def __aexit__(self, *problem: Any) -> None:
+        if problem[0] is GeneratorExit:  # a generator that sends is closed: to a TaskGroup that is a fault
+            await self.cut()
+            problem = None, None, None
+        await self._tasks.__aexit__(*problem)
+
+    def begin(self, request: Request) -> asyncio.Task[ProbeResult | None]:
+        """Send a request, which connects a `connect_lead` before its due time. Returns the task, whose value is its result."""
+        sending = Sending(request)
+        task = self._tasks.create_task(self._send(sending))
+        self.under_way[task] = sending
+        task.add_done_callback(lambda done: self.under_way.pop(done, None))
+        return task
+
+    async def pace(
+        self,
+        drawer: Drawer,
+        due_times: Iterable[int],
+        begun: Callable[[asyncio.Task[ProbeResult | None]], None] = lambda task: None,
+    ) -> None:
+        """Draw and begin a request for each due time; returns when the last one has begun. begun: called with each task"""
+
+        def launch(due_ns: int) -> None:
+            begun(self.begin(new_request(self._target, drawer, due_ns)))
+
+        await pace(due_times, self._clock, self._target.spec, launch)
+
+    async def results(self, drawer: Drawer, due_times: Iterable[int]) -> AsyncGenerator[ProbeResult | None, None]:
+        """Send at the due times and yield the results in that order. Closing it cuts the requests under way."""
+        begun: asyncio.Queue[asyncio.Task[ProbeResult | None] | None] = asyncio.Queue()
+
+        async def send() -> None:
+            await self.pace(drawer, due_times, begun.put_nowait)
+            begun.put_nowait(None)
+
+        async with self:
+            pacing = self._tasks.create_task(send())
+            try:
+                while (task := await begun.get()) is not None:
+                    yield await task
+            finally:
+                pacing.cancel()
+
+    def cancel(self) -> None:
+        """Cancel the requests under way, but not the one from whose callback this is called."""
+        for task in self.under_way:
+            if (
+                task is not asyncio.current_task() and not task.cancelling()
+            ):  # a second one would break the report of the first
+                task.cancel()
+
+    async def cut(self) -> None:
+        """Cut the requests under way; on return there are none."""
+        self.cancel()
+        if self.under_way:
+            await asyncio.wait(list(self.under_way))
+
+    async def _send(self, sending: Sending) -> ProbeResult | None:
+        target, request = self._target, sending.request
+        result: ProbeResult | None = None
+        await self._clock.sleep_until(request.due_ns - round(target.spec.connect_lead * 1e9))
+        if self._looks_up:
+            request = replace(request, due_ns=await target.prepare(request.due_ns))
+            if target.state in SILENT_STATES:
+                if request.session is not None:
+                    request.session.end_turn(None, None)
+                self._on_end(sending, None)
+                return None
+        sending.run = run = self._launch(target, await in_turn(target, request), self._may)
+        running = asyncio.create_task(run.send())
+        try:
+            await self._clock.sleep_until(request.due_ns)
+            sending.is_due = True
+            self._on_due(sending, running.result() if running.done() else None)
+            result = await running
+        except asyncio.CancelledError:
+            cut_ns = self._clock.now_ns()
+            running.cancel()
+            await asyncio.wait([running])
+            if sending.is_due:
+                self._on_end(sending, run.cut(Outcome.CANCELLED, self._cut_text, cut_ns))
+            raise
+        if self._looks_up:
+            target.probed(result)
+        self._on_end(sending, result)
+        return result
