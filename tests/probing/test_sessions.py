@@ -192,8 +192,7 @@ slos: {{good: {{signal: ttft, threshold: 5s, objective: 50%}}}}
 async def row(url: str, workload: SessionWorkload, launch: Launch, **load: Any) -> list[ProbeResult]:
     """A row of `prober matrix`."""
     clock = make_clock()
-    session = Session(loaded(url), clock, None, launch=launch)
-    session.rng = Random(3)
+    session = Session(loaded(url), clock, None, launch=launch, seed=4)
     session.target.prompt_calibration = None
     spec = Row.model_validate(
         {

@@ -48,6 +48,7 @@ from prober.results.disturbance import Disturbance, contrast_of, disturbance_of
 from prober.results.refused_requests import refused_requests
 from prober.results.result import Result, Stage, WarmUp
 from prober.results.stage import stage_of
+from prober.workload.arrivals import derive_seed
 from prober.workload.workloads import RequestGenerator
 
 GUARD_INTERVAL_S = 0.25  # between judgements of a load by the requests in flight
@@ -197,7 +198,8 @@ class RowRun:
         self, session: Session, row: Row, warm_up: WarmUpLength, on_request: Callable[[], None] = lambda: None
     ) -> None:
         self.session, self.row, self._warm_up, self._on_request = session, row, warm_up, on_request
-        self._rng: Random = session.rng
+        # Of its own: how many requests earlier rows or a warm-up sent must not change those of this row.
+        self._rng = Random(derive_seed(str(session.seed), row.name))
         self._clock = session.clock
         self._target = with_headers(session.target, row.headers)
         self._lead_ns = round(session.spec.connect_lead * 1e9)
@@ -224,7 +226,7 @@ class RowRun:
 
     async def warm_up(self) -> None:
         """Send the warm-up, which does not count."""
-        warm = RequestGenerator(warming(self.row.workload), self._rng)
+        warm = RequestGenerator(warming(self.row.workload), Random())
         warm_ns = self._clock.now_ns()
         async with aclosing(self.session.warm_up(warm, self._warm_up, self._target)) as first:
             sent = [result async for result in first if result is not None]

@@ -1,0 +1,115 @@
+"""The sender of all experiments: what it draws, in which order it tells, and how it ends. No request needs a server here."""
+
+import asyncio
+from contextlib import aclosing
+from random import Random
+
+import pytest
+
+from prober.measure.outcome import Outcome, Verdict
+from prober.measure.result import ProbeResult
+from prober.measure.target_state import TargetState
+from prober.measure.timeline import Timeline
+from prober.probing.probe import ProbeRun
+from prober.probing.sender import Sender, Sending
+from prober.workload.shapes import Uniform
+from prober.workload.workloads import RequestGenerator, Workload
+from tests.probing.test_probe import known
+
+pytestmark = pytest.mark.virtual_time
+S = 10**9
+VARIED = Workload("varied", Uniform(10, 900), Uniform(1, 90))
+DUE_S = [2, 3, 4, 9, 10, 11]
+
+
+class Answered(ProbeRun):
+    """A request whose answer ends 3.5 s after its due time; one of more than 80 output tokens 20 s after it."""
+
+    answer, first_ns = None, None
+
+    async def _exchanged(self) -> ProbeResult:
+        seconds = 20 if self.request.output_tokens > 80 else 3.5
+        await self._target.clock.sleep_until(self.request.due_ns + round(seconds * S))
+        return self._completed(Verdict(Outcome.OK, ""))
+
+    def delivered(self) -> Timeline:
+        return Timeline(self.request.due_ns)
+
+    def _charged_tokens(self) -> tuple[int, int]:
+        return 0, 0
+
+
+class Faulty(Answered):
+    """A request whose sending fails inside the prober."""
+
+    async def _exchanged(self) -> ProbeResult:
+        raise RuntimeError("a fault")
+
+
+async def sent(trouble: str = "") -> list[tuple[float, tuple[int, int], Outcome | None]]:
+    """Due time in seconds after the begin, tokens and outcome of each request, None while loading. trouble: in the first 7 s"""
+    clock, target = known("http://127.0.0.1:1", max_send_lag=0.05)
+    begin_ns, ended = clock.now_ns(), list[tuple[float, tuple[int, int], Outcome | None]]()
+
+    def on_end(sending: Sending, result: ProbeResult | None) -> None:
+        request = sending.request
+        ended.append(((request.due_ns - begin_ns) / S, request.tokens, None if result is None else result.outcome))
+
+    drawer, due_times = RequestGenerator(VARIED, Random(4)), (begin_ns + at * S for at in DUE_S)
+    async with Sender(target, Answered, on_end=on_end, cut_text="cut") as sender:
+        if trouble == "woke late":
+            await asyncio.sleep(7)
+        pacing = asyncio.create_task(sender.pace(drawer, due_times))
+        if trouble == "loading":
+            target.end(is_ending=True)
+            await asyncio.sleep(7)
+            target.is_ending, target.state = False, TargetState.READY
+        elif trouble == "cut":
+            await asyncio.sleep(7)
+            await sender.cut()
+        await pacing
+    clock.close()
+    assert sender.under_way == {}
+    return sorted(ended)
+
+
+@pytest.mark.parametrize(
+    ("trouble", "outcomes"),
+    [
+        ("woke late", [Outcome.INVALID] * 3),
+        ("loading", [None] * 3),
+        ("cut", [Outcome.OK, Outcome.OK, Outcome.CANCELLED]),
+    ],
+)
+async def test_a_seed_gives_the_same_request_for_a_due_time(trouble: str, outcomes: list[Outcome | None]) -> None:
+    """Whether the prober missed earlier due times, the engine was loading, or earlier requests were cut."""
+    undisturbed, disturbed = await sent(), await sent(trouble)
+    assert [outcome for _, _, outcome in undisturbed] == [Outcome.OK] * len(DUE_S)
+    assert [(due_s, tokens) for due_s, tokens, _ in disturbed] == [(due_s, tokens) for due_s, tokens, _ in undisturbed]
+    assert len({tokens for _, tokens, _ in disturbed}) == len(DUE_S)
+    assert [outcome for _, _, outcome in disturbed] == [*outcomes, *[Outcome.OK] * 3]
+
+
+async def test_results_come_in_the_order_of_due_times_and_closing_leaves_none_in_flight() -> None:
+    """A request that takes longer than later ones delays none of them."""
+    clock, target = known("http://127.0.0.1:1")
+    begin_ns, sender = clock.now_ns(), Sender(target, Answered)
+    due_ns = [begin_ns + number * S for number in range(1, 60)]
+    async with aclosing(sender.results(RequestGenerator(VARIED, Random(4)), iter(due_ns))) as results:
+        came = [await anext(results) for _ in range(40)]
+    assert [result and result.timeline.intended_ns for result in came] == due_ns[:40]
+    assert any(result and result.requested_output_tokens > 80 for result in came)
+    assert (clock.now_ns() - begin_ns) / S < 40 + 20.1
+    assert sender.under_way == {}
+    clock.close()
+
+
+async def test_a_fault_of_the_prober_ends_the_experiment() -> None:
+    """And is not taken for a request that is never answered."""
+    clock, target = known("http://127.0.0.1:1")
+    with pytest.raises(ExceptionGroup) as problem:
+        async with Sender(target, Faulty) as sender:
+            await sender.pace(RequestGenerator(VARIED, Random(4)), iter([clock.now_ns() + S, clock.now_ns() + 900 * S]))
+    assert problem.group_contains(RuntimeError, match="a fault")
+    assert sender.under_way == {}
+    clock.close()
