@@ -19,6 +19,7 @@ from prober.features.capacity import sweep_job
 from prober.features.capacity.sweep_runner import SweepRunner, Unmeasurable
 from prober.measure.engine_signals import EngineInfo, EngineSignals, PageReading
 from prober.measure.outcome import Outcome
+from prober.measure.quality import Expectation
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import TargetState
 from prober.measure.timeline import Timeline
@@ -27,6 +28,9 @@ from prober.mock.faults import parse_fault
 from prober.mock.service import Behaviour, Settings
 from prober.results.capacity import Capacity
 from prober.storage.watched_file import Lock
+from prober.workload.prompts import GoldenPrompt
+from prober.workload.shapes import Fixed
+from prober.workload.workloads import GoldenWorkload
 from tests.features.capacity.stage import SLOTS, Stage, behind_a_gateway, staged, until
 from tests.results.samples import sweep
 from tests.serving import serving
@@ -363,3 +367,17 @@ async def test_a_demand_from_prometheus_is_the_background_load() -> None:
         assert capacity.verdict == "not_enough_data", "60 requests show no rate"
         assert capacity.evidence is not None
         assert capacity.evidence.rate_per_s > 40
+
+
+async def test_a_sweep_does_not_wait_for_the_checks_of_scheduled_probes() -> None:
+    """Its answers are checked in a turn of their own, while the check of a probe's answer never ends."""
+    golden = GoldenWorkload("g", Fixed(1), Fixed(4), golden=(GoldenPrompt("17 + 25?", Expectation("text", "42")),))
+    async with running(SLOTS) as url, staged(url, "limits: {requests: 40}") as stage, stage.target.check_turn:
+        spec = stage.target.spec
+        assert spec.sweep is not None
+        stage.reconfigure(spec.model_copy(update={"sweep": spec.sweep.model_copy(update={"workload": golden})}))
+        stage.sweeps.start("t")
+        await until(stage.is_swept)
+        (result,) = stage.sweeps.results("t")
+        assert result.warm_up is not None
+        assert sum(swept.quality[0] for swept in result.stages if swept.quality) > 30 - result.warm_up.requests
