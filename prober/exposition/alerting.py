@@ -19,12 +19,12 @@ _LOOKUP = re.compile(r'printf "((?:[^"\\]|\\.)*)"((?: [$.][\w.]+)+)')
 class RuleOptions:
     """Options of `prober rules`.
 
-    selector: label matchers of the prober's series.
-    labels: added to every alert.
-    runbook_url, dashboard_url, prober_url: bases without a trailing slash.
+    selector: label matchers for the prober's series
+    labels: (name, value) of labels added to every alert
+    runbook_url, dashboard_url, prober_url: base URLs without a trailing slash
     slow_s: seconds between evaluations of rules that can wait: under the five minutes for which Prometheus looks back for a value
-    group_labels: labels that tell probers of different places apart, such as cluster; nothing is summed or joined over them
-    target_labels: labels of the targets themselves, which their alerts have too
+    group_labels: labels that distinguish probers of different places, such as cluster; nothing is summed or joined across them
+    target_labels: labels that the configuration gives targets; their alerts have them too
     """
 
     selector: str = 'job="llm-slo-prober"'
@@ -38,17 +38,17 @@ class RuleOptions:
 
     @property
     def slow(self) -> str:
-        """`slow_s` as PromQL writes it."""
+        """`slow_s` as a PromQL duration."""
         return f"{self.slow_s // 60}m" if self.slow_s % 60 == 0 else f"{self.slow_s}s"
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The dashboard that shows what an alert is about.
+    """Link of an alert to the dashboard that shows its subject.
 
     board: key of `prober.exposition.dashboards.board.UIDS`
-    variables: labels of the alert that choose what it shows
-    span: how far back it begins, a PromQL duration
+    variables: labels of the alert that set the dashboard's variables of the same name
+    span: time range of the dashboard before now, a PromQL duration
     """
 
     board: str = "overview"
@@ -56,7 +56,7 @@ class Link:
     span: str = "3h"
 
     def path(self, group_labels: Sequence[str] = ()) -> str:
-        """Path with a template of the alert's labels in its query; of the labels of the place, those by which the rules group."""
+        """URL path of the dashboard, with a query template that sets its variables, and those of the place, from the alert's labels."""
         names = (*self.variables, *(name for name in PLACE if name in group_labels))
         chosen = "".join(f"var-{name}={{{{ $labels.{name} | urlquery }}}}&" for name in names)
         return f"/d/{UIDS[self.board]}?{chosen}from=now-{self.span}&to=now"
@@ -66,9 +66,9 @@ class Link:
 class Alert:
     """An alerting rule.
 
-    wait_for: Prometheus's `for`, a PromQL duration; empty for none.
-    labels: in addition to `severity`.
-    link: the dashboard; it is of the alert's target if the alert has one.
+    wait_for: `for` of the rule, a PromQL duration; empty for none
+    labels: (name, value) of labels in addition to `severity`
+    link: the dashboard; None: that of the alert's target, or that of drift for an alert without a target
     """
 
     name: str
@@ -101,7 +101,7 @@ class Alert:
 
 
 def with_group_labels(rule: Rule, options: RuleOptions) -> Rule:
-    """The rule with the labels of the options wherever it groups and joins, and in the queries of its texts."""
+    """Returns the rule with `group_labels` in each grouping and join of its expression and of the queries in its texts."""
     apart, of_target = options.group_labels, options.target_labels
     if not (apart or of_target):
         return rule
@@ -128,17 +128,17 @@ def with_group_labels(rule: Rule, options: RuleOptions) -> Rule:
 
 
 def escaped(selector: str) -> str:
-    """`selector` inside a quoted string of a template."""
+    """`selector`, escaped for a quoted string in a template."""
     return selector.replace('"', '\\"')
 
 
 def firing(alert: str, more: str = "") -> str:
-    """Selector of alerts that fire. alert: name, or several with `|` between them; more: matchers"""
+    """Selector of firing alerts. alert: name, or several names joined by `|`; more: further label matchers"""
     return f'ALERTS{{alertname{"=~" if "|" in alert else "="}"{alert}",alertstate="firing"{more}}}'
 
 
 def what_happens_template(selector: str) -> str:
-    """Template of a sentence with the names of the present diagnosis, confirmed (1) or probable (less); nothing without one."""
+    """Template of a sentence that names the current diagnosis as confirmed (1) or probable (less); no text without a diagnosis."""
     matchers = escaped(selector)
     active = f'llmslo_regime_active{{{matchers},target=%q,regime!=\\"unknown\\"}}'
     regimes = f'printf "max by (regime) ({active}) > 0" $labels.target'
@@ -148,9 +148,9 @@ def what_happens_template(selector: str) -> str:
 
 
 def top_failure_template(selector: str, *labels: str) -> str:
-    """Template of a sentence with the most frequent failure of the last 15 minutes of the alert's target; nothing without one.
+    """Template of a sentence with the most frequent failure of the alert's target in the last 15 minutes; no text without one.
 
-    labels: of the alert, in addition to `target`, that select the probes
+    labels: labels of the alert that select the probes, in addition to `target`
     """
     chosen = "".join(f",{label}=%q" for label in ("target", *labels))
     failures = f"increase(llmslo_probe_failures_total{{{escaped(selector)}{chosen}}}[15m])"
@@ -162,15 +162,15 @@ def top_failure_template(selector: str, *labels: str) -> str:
 
 
 def probe_increase(counter: str, window: str, selector: str) -> str:
-    """Increase of a counter per target and workload, over all replicas of the prober."""
+    """PromQL: increase of a counter per target and workload, summed over all replicas of the prober."""
     return f"sum by (target, workload) (increase({counter}{{{selector}}}[{window}]))"
 
 
 def no_data(reason: str, selector: str) -> str:
-    """Expression for workloads whose every probe ends for this reason, at any probe rate."""
+    """PromQL: workloads that have no data for this reason, whatever their probe rate."""
     return f'max by (target, workload) (llmslo_no_data{{{selector},reason="{reason}"}}) == 1'
 
 
 def of_present(expr: str, series: str) -> str:
-    """`expr` of targets that have `series` now: a window reaches back to targets that have been removed or renamed."""
+    """PromQL: `expr` of targets that have `series` now. Without it a window includes targets that were removed or renamed."""
     return f"{expr}\nand on (target)\ngroup by (target) ({series})\n"

@@ -37,7 +37,7 @@ class Exponential:
         self.zero = 0
 
     def observe(self, ordered: Sequence[float]) -> None:
-        """Count finite values in ascending order, in a step for each bucket instead of each value."""
+        """Count finite values, given in ascending order. The cost is a step for each bucket, not for each value."""
         counts, lower = self.counts, SCHEMA - self.schema
         start, end = bisect_right(ordered, ZERO_S), len(ordered)
         self.zero += start
@@ -61,7 +61,9 @@ class Exponential:
         self.counts, self.schema = counts, self.schema - 1
 
     def spans(self) -> Iterator[tuple[int, list[int]]]:
-        """Yields (empty buckets since the last span, or the index of the first bucket; counts). A span has gaps of up to two."""
+        """Yields (empty buckets since the last span, or index of the first bucket; counts). One or two empty buckets do not end a
+        span.
+        """
         run: list[int] = []
         start = after = 0
         for index in sorted(self.counts):
@@ -118,11 +120,11 @@ def _bounds(kind: str, thresholds: frozenset[float], limit: int) -> tuple[float,
 def representatives(buckets: Sequence[tuple[float, float]], count: int) -> list[float]:
     """Returns `count` values at evenly spaced quantiles of a histogram, shuffled so that they have no trend.
 
-    buckets: (upper bound, observations up to it), ending with +Inf. Decreasing counts, which rates over scrapes can have, are
-    treated as constant.
+    buckets: (upper bound, number of observations up to it), ending with +Inf. A count below the one before it, which rates over scrapes
+        can give, is raised to it.
 
-    Within a bucket, values are spread evenly on the log scale. Above the last finite bound they equal it; the first bucket starts
-    at half of its bound.
+    Within a bucket, values are spread evenly on the log scale. Values above the last finite bound are set to it; the first bucket
+    starts at half of its bound.
     """
     total = buckets[-1][1]
     values: list[float] = []
@@ -143,10 +145,10 @@ def representatives(buckets: Sequence[tuple[float, float]], count: int) -> list[
 
 
 def _distance(bound: float, thresholds: AbstractSet[float]) -> tuple[float, float]:
-    """Distance to the nearest threshold. Of equal distances the larger bound counts as farther."""
+    """Sort key: distance of a bound to the nearest threshold; of two equal distances, the larger bound counts as farther."""
     return (min((abs(math.log(bound / t)) for t in thresholds), default=abs(math.log(bound))), bound)
 
 
 def _rounded(value: float) -> float:
-    """Three significant digits, so that labels are short and the same everywhere."""
+    """The value with three significant digits, so that labels are short and the same everywhere."""
     return float(f"{value:.3g}")

@@ -23,9 +23,10 @@ Names = TypeVarTuple("Names")
 
 @dataclass(frozen=True, slots=True)
 class Series(Generic[*Names]):
-    """Declaration of one family. `kind` is counter, gauge or histogram; `name` of a counter ends in `_total`.
+    """Declaration of a metric family. Its type parameters are one `str` per label, so a wrong number of label values is a type error.
 
-    Names: a `str` for each label, so that a wrong number of label values is a type error.
+    kind: counter, gauge or histogram
+    name: ends in `_total` for a counter
     """
 
     name: str
@@ -34,7 +35,7 @@ class Series(Generic[*Names]):
     labels: tuple[Any, ...] = ()
 
     def __str__(self) -> str:
-        """The name, as expressions of PromQL have it."""
+        """The name, for use in PromQL expressions."""
         return self.name
 
 
@@ -72,12 +73,12 @@ def number(value: float) -> str:
 
 @lru_cache(maxsize=256)
 def _ends(bounds: tuple[float, ...]) -> tuple[str, ...]:
-    """Text after the labels in each bucket's line; shared by all histograms with these bounds."""
+    """Text behind the labels in each bucket's line; shared by all histograms with these bounds."""
     return tuple(f'le="{number(bound)}"}} ' for bound in (*bounds, math.inf))
 
 
 class Value:
-    """A counter or gauge. packed_labels: labels as protobuf, after that page was first requested."""
+    """A counter or gauge. packed_labels: its labels as protobuf; None until the protobuf format was requested"""
 
     __slots__ = ("_line", "packed_labels", "value")
 
@@ -86,7 +87,7 @@ class Value:
         self.name(series, labels, constant)
 
     def name(self, series: AnySeries, labels: Labels, constant: ConstantLabels) -> None:
-        """Set the labels; the value stays."""
+        """Set the labels in the text; the value stays."""
         self._line = f"{series.name}{label_text(series.labels, labels, *constant)} "
         self.packed_labels: bytes | None = None
 
@@ -95,15 +96,15 @@ class Value:
         self.value += amount
 
     def text(self, exemplars: bool) -> str:
-        """Line of the text format."""
+        """The line in the text format."""
         return f"{self._line}{number(self.value)}\n"
 
 
 class Histogram:
     """Counts per bucket, and the sum of the values.
 
-    native: the same observations in exponential buckets, for the protobuf page; None for a histogram taken over from another program.
-    packed: the histogram as protobuf until it changes. packed_labels: the part that does not change.
+    native: the same observations in exponential buckets, for protobuf; None for a histogram taken over from another program
+    packed: the histogram as protobuf, None after a change; packed_labels: its labels as protobuf
     """
 
     __slots__ = (
@@ -123,7 +124,7 @@ class Histogram:
         self.name(series, labels, constant)
 
     def name(self, series: AnySeries, labels: Labels, constant: ConstantLabels) -> None:
-        """Set the labels; the counts stay."""
+        """Set the labels in the text; the counts stay."""
         name, text = series.name, label_text(series.labels, labels, *constant)
         self._bucket = f"{name}_bucket{text[:-1]}{',' if text else '{'}"
         self._count_line, self._sum_line = f"{name}_count{text} ", f"{name}_sum{text} "
@@ -132,7 +133,7 @@ class Histogram:
         self.packed_labels: bytes | None = None
 
     def observe(self, *values: float) -> None:
-        """Count values. Raises ValueError and counts none if one is NaN or infinite, which would make the sum useless."""
+        """Count values. Raises ValueError and counts none if any is NaN or infinite, which would make the sum useless."""
         total = sum(values)
         if not math.isfinite(total):
             raise ValueError(f"{self._sum_line.strip()}: {values} are not all finite")
@@ -151,20 +152,22 @@ class Histogram:
         self._text.clear()
 
     def take_over(self, upto: Sequence[float], total: float) -> None:
-        """Take over another program's histogram. upto: cumulative counts per bound, then of all; total: sum of the values."""
+        """Replace the contents by another program's histogram. upto: cumulative counts per bound, then of all; total: sum of the
+        values
+        """
         self.counts = [round(b - a) for a, b in pairwise((0.0, *upto))]
         self.sum = total
         self.native = self.packed = None
         self._text.clear()
 
     def exemplar(self, value: float, request_id: str, unix_s: float) -> None:
-        """Store the request id of the latest value in its bucket."""
+        """Store a request id as the exemplar of the bucket that contains `value`."""
         self.exemplars[bisect_left(self.bounds, value)] = (request_id, value, unix_s)
         self.packed = None
         self._text.pop(True, None)
 
     def text(self, exemplars: bool) -> str:
-        """Lines of the text format."""
+        """The lines in the text format."""
         cached = self._text.get(exemplars)
         if cached is None:
             cached = self._text[exemplars] = self._write(exemplars)
@@ -187,8 +190,8 @@ class Histogram:
 class Family:
     """A declared series and its children by label values.
 
-    constant: labels that every child has after its own, by name and value.
-    of_targets: further labels of the children of a target, by its name; shared by all families
+    constant: (name, value) of labels that every child has after its own
+    of_targets: further labels for the children of a target, by name of the target; shared by all families
     """
 
     series: AnySeries
@@ -215,13 +218,13 @@ class Family:
         return child
 
     def more_labels(self, labels: Labels) -> ConstantLabels:
-        """Labels of a child after its own."""
+        """Labels that follow a child's own labels."""
         if not self.of_targets or self.series.labels[:1] != ("target",):
             return self.constant
         return (*self.constant, *self.of_targets.get(labels[0], ()))
 
     def of(self, *first: str) -> list[Labels]:
-        """Labels of the children that begin with these values; does not iterate over the others."""
+        """Label values of the children whose first values are `first`, without iterating over the others."""
         known = tuple(labels for labels in self._by_first.get(first[0], ()) if labels in self.children)
         if known:
             self._by_first[first[0]] = known
@@ -234,7 +237,7 @@ class Family:
             self._by_first[labels[0]] = (*known, labels)
 
     def head(self, openmetrics: bool) -> str:
-        """HELP and TYPE (and UNIT) lines."""
+        """The HELP and TYPE lines, with a UNIT line in OpenMetrics."""
         name = self.series.name
         if openmetrics and self.series.kind == "counter":
             name = name.removesuffix("_total")
@@ -245,13 +248,13 @@ class Family:
         return head
 
     def unit(self) -> str:
-        """Unit at the end of the name for the UNIT line; empty without one."""
+        """Unit for the UNIT line, from the end of the name; empty if the name ends in none."""
         unit = self.series.name.removesuffix("_total").rsplit("_", 1)[-1]
         return unit if unit in ("seconds", "ratio", "dollars") else ""
 
 
 def page(families: list[Family], *, openmetrics: bool, lines: int = 400) -> Iterator[bytes]:
-    """The page in pieces of about `lines` lines, so that other tasks can run between them; without `# EOF`."""
+    """Yields the metrics page in pieces of about `lines` lines, so that other tasks can run between them; without `# EOF`."""
     piece: list[str] = []
     size = 0
     for family in families:
@@ -291,7 +294,7 @@ class Registry(dict[str, Family]):
                     family.children[values].name(family.series, values, family.more_labels(values))
 
     def family(self, declared: AnySeries) -> Family:
-        """The family of a declaration."""
+        """The family that `declared` declares."""
         return self[declared.name]
 
     def value(self, declared: Series[*Names], *labels: *Names) -> Value:
@@ -315,7 +318,7 @@ class Registry(dict[str, Family]):
     def show_one(
         self, declared: Series[*Names, str], chosen: str | None, choices: Iterable[str], *labels: *Names
     ) -> None:
-        """Set the gauge of the chosen state to 1 and those of the other states to 0; the state is the last label."""
+        """Set the gauge of the state `chosen` to 1 and those of the other `choices` to 0. The state is the last label."""
         values: tuple[Any, ...] = labels
         for choice in choices:
             self[declared.name].value(*values, choice).value = float(choice == chosen)
@@ -328,7 +331,7 @@ class Registry(dict[str, Family]):
                 del family.children[labels]
 
     def remove(self, *first: str) -> None:
-        """Remove every child of a target, with its labels, or of a target and workload."""
+        """Remove every child of a target and the target's labels; with two arguments, only the children of a workload of the target."""
         names = ("target", "workload")[: len(first)]
         if len(first) == 1:
             self._of_targets.pop(*first, None)
@@ -351,10 +354,10 @@ class Form(Enum):
 
 
 def choose_form(accept: str) -> Form:
-    """Returns the format with the highest q in an Accept header (RFC 9110, 12.5.1), the first of equals; else text.
+    """Returns the format with the highest q in an Accept header (RFC 9110, 12.5.1), the first of equals; without a match, text.
 
-    A wildcard selects text. Versions are not compared, because each format has only one. Of the protobuf encodings only
-    `delimited` is supported.
+    A wildcard selects text. Versions are not compared, because each format has only one. Of the protobuf encodings only `delimited` is
+    supported.
     """
     best, preferred = 0.0, Form.TEXT
     for entry in accept.split(","):

@@ -33,7 +33,7 @@ _ESCAPE = re.compile(r"\\(.)")
 
 
 class PageTooLarge(ValueError):
-    """A page is beyond a limit; it is not used at all, since a part of its series has not their sum."""
+    """A metrics page exceeds a limit. None of it is used, since sums over a part of its series would be wrong."""
 
 
 class Sample(NamedTuple):
@@ -45,9 +45,9 @@ class Sample(NamedTuple):
 
 @dataclass(slots=True)
 class Page:
-    """A parsed page: samples by name, in the order of the page.
+    """A parsed metrics page. samples: by name, in the order of the page
 
-    lines: number of non-empty lines except comments, including those of other names
+    lines: number of non-empty lines except comments, including those whose names were not requested
     broken: number of invalid lines
     first_broken: the first invalid line, shortened
     eof: the page ended with OpenMetrics' `# EOF`
@@ -63,10 +63,10 @@ class Page:
 
 
 class Parser:
-    """Parses the pages of one server repeatedly.
+    """Parses the metrics pages of one server repeatedly.
 
-    names: sample names to parse (`x_bucket`, `x_sum`, … are separate names); None: all. Lines of other names are not checked, so
-    they do not count as broken.
+    names: sample names to parse (`x_bucket`, `x_sum`, … are separate names); None: all. Lines of other names are not checked, so they
+        do not count as broken.
     """
 
     def __init__(self, names: Container[str] | None = None) -> None:
@@ -126,7 +126,9 @@ class Parser:
                 page.stored += 1
 
     def _cached(self, name: str, rest: str) -> Sample | None:
-        """Returns the sample after `name{` if its label text is cached and only a number follows it."""
+        """Returns the sample on a line if its label text is cached and only a number follows; else None. rest: the line behind
+        `name{`
+        """
         text, _, number = rest.rpartition("} ")
         labels = self._known.get(text)
         if not labels or "_" in number:
@@ -137,7 +139,7 @@ class Parser:
             return None
 
     def _line(self, line: str) -> tuple[str, Sample] | None:
-        """Returns name and sample of a line, None if it is invalid."""
+        """Returns name and sample of a line, None if the line is invalid."""
         match = _LINE.fullmatch(line)
         if match is None:
             return None

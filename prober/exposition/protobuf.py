@@ -1,11 +1,11 @@
-"""Writes the page as length-delimited `io.prometheus.client.MetricFamily` messages, the only format with native histograms.
+"""Writes the metrics page as length-delimited `io.prometheus.client.MetricFamily` messages, the only format with native histograms.
 
 Encoded by hand: it is ten small messages, needs no dependency, and a library would block the event loop for the whole page. Field
-numbers are those of client_model's io/prometheus/client/metrics.proto; each key below is `number << 3 | wire type`. A family
-starts with its length, so it is assembled when its last child is written; a histogram is encoded again only after a change.
+numbers are those of client_model's io/prometheus/client/metrics.proto; each key below is `number << 3 | wire type`. A family starts
+with its length, so it is assembled when its last child is written; a histogram is encoded again only after a change.
 
-Histograms have classic and native buckets. Exemplars are on the classic ones: Prometheus uses them for the native ones too. There
-are no created timestamps, as the text has no `_created`: counters start at 0 when their target appears.
+Histograms have classic and native buckets. Exemplars are on the classic ones; Prometheus uses them for the native ones too. Created
+timestamps are not written, nor `_created` in the text: counters start at 0 when their target appears.
 """
 
 import math
@@ -22,7 +22,7 @@ _SMALL = [bytes([number]) for number in range(128)]
 
 
 def page(families: list[Family], *, buckets: int = 400) -> Iterator[bytes]:
-    """Yields the page in pieces, some of them empty, so that other work can run after about `buckets` buckets or values."""
+    """Yields the metrics page in pieces, some of them empty, so that other work can run after about `buckets` buckets or values."""
     size = 0
     for family in families:
         if not family.children:
@@ -46,7 +46,7 @@ def page(families: list[Family], *, buckets: int = 400) -> Iterator[bytes]:
 
 
 def _head(family: Family) -> bytes:
-    """MetricFamily: name, help, type, unit."""
+    """Encodes the fields name, help, type and unit of a MetricFamily."""
     series = family.series
     unit = family.unit()
     return (
@@ -59,7 +59,7 @@ def _head(family: Family) -> bytes:
 
 
 def _histogram(family: Family, labels: Labels, child: Histogram) -> bytes:
-    """MetricFamily.metric with its Histogram."""
+    """Encodes a Metric with its Histogram, as a field of MetricFamily."""
     if child.packed is None:
         body = _classic(child) + (_native(child.native) if child.native is not None else b"")
         child.packed = _message(b"\x22", _packed_labels(family, labels, child) + _message(b"\x3a", body))
@@ -67,7 +67,7 @@ def _histogram(family: Family, labels: Labels, child: Histogram) -> bytes:
 
 
 def _packed_labels(family: Family, labels: Labels, child: Value | Histogram) -> bytes:
-    """Metric.label, cached in the child."""
+    """Encodes the labels of a Metric; the result is cached in the child."""
     if child.packed_labels is None:
         more = family.more_labels(labels)
         names, values = zip(*more, strict=True) if more else ((), ())
@@ -76,7 +76,7 @@ def _packed_labels(family: Family, labels: Labels, child: Value | Histogram) -> 
 
 
 def _classic(child: Histogram) -> bytes:
-    """Histogram: bucket, each with cumulative_count, upper_bound, exemplar; sample_count, sample_sum."""
+    """Encodes the classic part of a Histogram: sample_count, sample_sum, and the buckets with their exemplars."""
     total, count_field, exemplars = 0, b"\x08\x00", child.exemplars
     begin = _bucket_start(count_field)
     out: list[bytes] = []
@@ -94,12 +94,12 @@ def _classic(child: Histogram) -> bytes:
 
 
 def _bucket_start(count_field: bytes) -> bytes:
-    """Beginning of a Bucket with this count and without exemplar, up to its bound of nine bytes."""
+    """Encodes the beginning of a Bucket without exemplar: its count, up to the nine bytes of its bound."""
     return b"\x1a" + _SMALL[len(count_field) + 9] + count_field
 
 
 def _native(native: Exponential) -> bytes:
-    """Histogram: schema, zero_threshold, zero_count, positive_span (offset, length), positive_delta.
+    """Encodes the native part of a Histogram: schema, zero_threshold, zero_count, positive_span and positive_delta.
 
     The threshold, which is never 0, distinguishes a native histogram without observations from a classic one.
     """
@@ -121,7 +121,7 @@ def _native(native: Exponential) -> bytes:
 
 
 def _exemplar(request_id: str, value: float, unix_s: float) -> bytes:
-    """Bucket.exemplar: label, value, timestamp (seconds, nanos), to the millisecond as in the text."""
+    """Encodes the exemplar of a Bucket. Its timestamp has milliseconds, as in the text format."""
     seconds, ms = divmod(round(unix_s * 1000), 1000)
     moment = b"\x08" + _varint(seconds) + b"\x10" + _varint(ms * 1_000_000)
     label = _labels(("request_id",), (request_id,))
@@ -129,7 +129,7 @@ def _exemplar(request_id: str, value: float, unix_s: float) -> bytes:
 
 
 def _labels(names: tuple[str, ...], values: Labels) -> bytes:
-    """LabelPairs (name, value) of a Metric or Exemplar."""
+    """Encodes the LabelPairs of a Metric or Exemplar."""
     return b"".join(
         _message(b"\x0a", _text(b"\x0a", name) + _text(b"\x12", value))
         for name, value in zip(names, values, strict=True)
@@ -150,7 +150,7 @@ def _message(key: bytes, body: bytes) -> bytes:
 
 
 def _varint(number: int) -> bytes:
-    """Encodes seven bits per byte, the lowest first."""
+    """Encodes an integer in groups of seven bits, the lowest first, one per byte."""
     if number < 128:
         return _SMALL[number]
     out = bytearray()
@@ -162,5 +162,5 @@ def _varint(number: int) -> bytes:
 
 
 def _zigzag(number: int) -> int:
-    """Encodes signed as unsigned: 0, −1, 1, −2 become 0, 1, 2, 3."""
+    """Encodes a signed integer as unsigned: 0, −1, 1, −2 become 0, 1, 2, 3."""
     return number * 2 if number >= 0 else -number * 2 - 1

@@ -13,12 +13,12 @@ from prober.measure.request import Request
 class Api:
     """An API of a target, such as chat completions.
 
-    path: below the base path
-    parse_event: event name and data to a chunk; raises Malformed
-    parse_answer: body of an answer that is not streamed to a chunk; raises Malformed
-    end_event: the event that ends the answer, whether or not the engine sends `[DONE]`; "" without one
-    can_force_length: engines that can force the length of an answer can do so with this API
-    headers: names in small letters and values that every request needs, also the look-up of models
+    path: URL path below the base path
+    parse_event: parses the name and the data of an event; raises Malformed
+    parse_answer: parses the body of an answer that is not streamed; raises Malformed
+    end_event: name of the event that ends the answer, whether or not the engine sends `[DONE]`; "" if the API has none
+    can_force_length: the API can force the length of an answer, where the engine supports that
+    headers: (name in lower case, value) of the headers that every request needs, including the look-up of models
     """
 
     name: str

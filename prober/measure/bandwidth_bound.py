@@ -77,9 +77,9 @@ class UnknownFigure(NamedTuple):
 class DecodeModel:
     """The data that a decode step reads.
 
-    active_parameters: weights read per token; only the experts that a token is routed to; embeddings count as 0 (one row)
+    active_parameters: weights read per token; of a mixture of experts only those that a token is routed to; without embeddings
     kv_bytes_per_token: per token of context, in all layers
-    window_tokens: context beyond this window is not read; None: all context is read
+    window_tokens: context that is read at most; None: all context is read
     """
 
     active_parameters: float
@@ -119,7 +119,7 @@ def memory_bandwidth(name: str, overrides: Mapping[str, float] | None = None) ->
 
 
 def kv_bytes_per_token(layers: int, kv_heads: int, head_size: int, element_bytes: float) -> float:
-    """Returns the size of one key and one value per head and layer. Tensor parallelism divides the heads, not the sum."""
+    """Returns the bytes of KV cache per token of context: one key and one value per layer and KV head, over all GPUs together."""
     return 2 * layers * kv_heads * head_size * element_bytes
 
 
@@ -178,7 +178,7 @@ def measured_to_bound_ratio(tpot_s: float, bound_per_s: float) -> float:
 
 
 def _active_parameters(config: Mapping[str, Any] | None) -> float | UnknownFigure:
-    """Counts attention, the MLP or the routed experts, and the output matrix (the embeddings if tied)."""
+    """Returns the number of weights of attention, of the MLP or the routed experts, and of the output matrix."""
     if config is None:
         return UnknownFigure("no config.json: configure the active parameters")
     kind = config.get("model_type")
@@ -242,7 +242,7 @@ def _kv_bytes_per_token(config: Mapping[str, Any] | None, element_bytes: float |
 
 
 def _window_tokens(config: Mapping[str, Any] | None) -> int | None:
-    """Returns the sliding window. Qwen has a switch for it. If only some layers have one, applying it to all keeps the bound valid."""
+    """Returns the sliding window in tokens, None without one. A window of only some layers is applied to all: the bound stays valid."""
     if config is None or not config.get("use_sliding_window", True):
         return None
     window = config.get("sliding_window")
@@ -250,7 +250,7 @@ def _window_tokens(config: Mapping[str, Any] | None) -> int | None:
 
 
 def _sizes(config: Mapping[str, Any], *names: str) -> tuple[int, ...] | UnknownFigure:
-    """Returns entries that must be integers above 0."""
+    """Returns the entries `names` of the configuration; UnknownFigure unless each is an integer above 0."""
     sizes = [config.get(name) for name in names]
     invalid = [name for name, size in zip(names, sizes, strict=True) if type(size) is not int or size < 1]
     if invalid:

@@ -1,7 +1,7 @@
 """Buffering: whether the answers of a target arrive held back, all at once or several tokens at a time.
 
-One answer proves little, because a busy prober or kernel now and then delivers several chunks in one read. `Buffering.after` judges
-over the last answers, and changes its mind only when most of them say otherwise:
+One answer proves little, because a busy prober or kernel now and then delivers several chunks in one read. `Buffering.after` judges the
+last answers together, and changes its verdict only when most of them contradict it:
 
     buffering = Buffering()
     for timeline in timelines:
@@ -31,9 +31,9 @@ BUFFERED_SHARE, STREAMED_SHARE = 0.8, 0.2  # of the held-back answers in the win
 def is_held_back(timeline: Timeline) -> bool | None:
     """True if an answer was held back: all of its content came at once, or its median flush has at least MIN_CHUNKS chunks.
 
-    The median, since a reader that is late now and then makes a few large flushes among many small ones. Chunks and not tokens are
-    counted: an engine that puts several tokens into a chunk holds nothing back. None if a busy machine may have done it: few tokens
-    at once, or flushes that follow each other faster than MIN_FLUSH_GAP_NS; or if the prober itself was late.
+    The median is used because a reader that is late now and then makes a few large flushes among many small ones. Chunks are counted,
+    not tokens: an engine that puts several tokens into a chunk holds nothing back. None if undecidable: the prober itself was late, or
+    a busy machine can have caused it, as too few tokens came at once or the flushes are less than MIN_FLUSH_GAP_NS apart.
     """
     stamps = timeline.content_ns
     starts = timeline.flush_starts
@@ -50,10 +50,10 @@ def is_held_back(timeline: Timeline) -> bool | None:
 
 @dataclass(frozen=True, slots=True)
 class Buffering:
-    """The verdict on a target.
+    """The verdict on whether a target's answers arrive held back.
 
-    held_back: of its last answers that can be judged, shape (up to WINDOW,)
-    is_buffered: None until MIN_ANSWERS were judged, and while they disagree from the start
+    held_back: result of `is_held_back` for each of the last answers that can be judged, up to WINDOW
+    is_buffered: the verdict; None before MIN_ANSWERS can be judged, or if these disagree
     """
 
     held_back: tuple[bool, ...] = ()
@@ -61,18 +61,18 @@ class Buffering:
 
     @property
     def text(self) -> str:
-        """The evidence in words."""
+        """How many of the last answers were held back, as a clause."""
         answers = len(self.held_back)
         count = f"{sum(self.held_back)} of the last {answers} answers" if answers > 1 else "the answer"
         return f"{count} arrived all at once or in flushes of {MIN_CHUNKS} chunks or more"
 
     @property
     def sentence(self) -> str:
-        """The evidence and its consequence, where something is buffered."""
+        """How many of the last answers were held back, and the consequence. For a target that is buffered."""
         return f"{self.text}; {CONSEQUENCE}"
 
     def after(self, timeline: Timeline) -> "Buffering":
-        """The verdict after one more answer."""
+        """Returns the verdict with one more answer."""
         held_back = is_held_back(timeline)
         if held_back is None:
             return self

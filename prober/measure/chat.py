@@ -59,7 +59,7 @@ class Usage(NamedTuple):
     reasoning_tokens: int | None = None
 
     def over(self, earlier: "Usage") -> "Usage":
-        """The counts, with missing ones from an earlier report of the same answer."""
+        """Returns these counts; those that are missing are taken from an earlier report of the same answer."""
         if earlier[2] is None and earlier[3] is None and self[0] is not None and self[1] is not None:
             return self  # as usual: every report has the same counts
         return Usage(*(old if new is None else new for new, old in zip(self, earlier, strict=True)))
@@ -77,8 +77,8 @@ class Chunk(NamedTuple):
     is_end: the API ends its answers with this event
     calls: pieces of tool calls
     is_whole: the event repeats the whole answer, which the stream has sent in pieces
-    begins_reasoning: a block of reasoning begins here, which may stay without text
-    hides_reasoning: reports reasoning that is encrypted, redacted, a summary, or signed, whose text may be a summary
+    begins_reasoning: a block of reasoning begins, whose text may never be sent
+    hides_reasoning: reports reasoning whose full text is perhaps not sent: it is encrypted, redacted, summarised or signed
     """
 
     has_content: bool = False
@@ -97,7 +97,7 @@ class Chunk(NamedTuple):
 
 
 def request_body(dialect: Dialect, request: Request, model: str, stream: bool, *, is_chat: bool) -> bytes:
-    """Returns the JSON body of a request. Where null in `sampling` removes `max_tokens`, chat has `max_completion_tokens` instead.
+    """Returns the JSON body of a request. If `sampling` sets `max_tokens` to null, a chat request has `max_completion_tokens` instead.
 
     A `seed` is never sent: with a temperature and a long prompt it has crashed a real engine.
     """
@@ -122,7 +122,7 @@ def request_body(dialect: Dialect, request: Request, model: str, stream: bool, *
 
 
 def encoded(request: Request, model: str, needed: Mapping[str, Any], optional: Mapping[str, Any]) -> bytes:
-    """JSON of a request: `optional` fields, which its `sampling` replaces, then `needed` ones, which it cannot replace."""
+    """Returns the JSON of a request. Its `sampling` replaces fields in `optional`, but not those in `needed`."""
     chosen = {name: value for name, value in {**optional, **request.sampling}.items() if value is not None}
     return orjson.dumps({"model": model, **chosen, **needed})
 
@@ -132,10 +132,10 @@ OTHER_LIMIT = re.compile(r"\buse\b.{0,30}\bmax_completion_tokens\b", re.IGNORECA
 
 
 def parse_event(event_name: bytes, payload: bytes) -> Chunk:
-    """Parses one event of a stream, `[DONE]` excepted. Raises Malformed.
+    """Parses one event of a stream, except `[DONE]`. Raises Malformed.
 
-    Events have no name in this API. OpenAI's SDKs read the data of a named event all the same; where those are no chunk, as with
-    SGLang's `sglext_ids`, it is not part of the answer.
+    Events have no name in this API. The data of a named event are read too, as OpenAI's SDKs do; if they are not a chunk, such as
+    SGLang's `sglext_ids`, the event is not part of the answer.
     """
     if event_name in (b"", b"message"):
         return _chunk(json_object(payload))
@@ -150,7 +150,7 @@ def parse_event(event_name: bytes, payload: bytes) -> Chunk:
 
 
 def _chunk(document: dict[str, Any]) -> Chunk:
-    """The chunk of a document. Of several choices it is the one with index 0, else the first; it has content if any of them has."""
+    """Returns the chunk of a JSON document. Of several choices, that with index 0 is read, else the first; `has_content` covers all."""
     choices = document.get("choices")
     if (not choices or "error" in document) and (error := error_of(document)) is not None:
         return Chunk(error=error)
@@ -203,7 +203,7 @@ def parse_answer(payload: bytes) -> Chunk:
 
 
 def _call_pieces(message: dict[str, Any], *, is_complete: bool) -> Iterator[CallPiece]:
-    """Pieces of the tool calls of a delta, or the calls of a complete message."""
+    """Yields the pieces of the tool calls in a delta, or the calls in a complete message."""
     calls = message.get("tool_calls") or [{"function": message.get("function_call")}]
     for number, call in enumerate(calls if isinstance(calls, list) else ()):
         function = call.get("function") if isinstance(call, dict) else None

@@ -1,4 +1,4 @@
-"""Engine metrics in one vocabulary for all engines, and the tables that map an engine's page to it.
+"""Engine metrics in one vocabulary for all engines, and the tables that map the metrics page of an engine to it.
 
 A table is data: for each field of `EngineSignals` the sources to try in order. A missing value is None, never 0.
 """
@@ -41,7 +41,7 @@ class EngineHistogram:
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
-    """Identity of an engine. Texts of the engine are made one printable line, and cut.
+    """Identity of an engine. Each text is one printable line, and shortened.
 
     flags: settings from info series, by the engine's own names; values that differ between ranks are joined by `|`
     """
@@ -57,14 +57,14 @@ class EngineInfo:
         object.__setattr__(self, "flags", {name: shown_name(text) for name, text in self.flags.items()})
 
     def redacted(self, redact: Callable[[str], str]) -> "EngineInfo":
-        """The identity without the secrets that `redact` takes out of a text."""
+        """Returns the identity with each text as `redact` returns it, without secrets."""
         version, model = (None if text is None else redact(text) for text in (self.version, self.model))
         return EngineInfo(self.engine, version, model, {name: redact(text) for name, text in self.flags.items()})
 
 
 @dataclass(frozen=True, slots=True)
 class EngineSignals:
-    """A reading of one engine: all ranks and servers behind one page combined. None: the engine does not report it.
+    """Values of one engine: all ranks and servers on one metrics page combined. None: the engine does not report the value.
 
     ranks: number of series of running requests, that is of ranks or replicas
     context_tokens: maximum length of prompt and answer together
@@ -75,11 +75,11 @@ class EngineSignals:
     prefix_cache_*: prompt tokens looked up, and prompt tokens found
     prompt_tokens_total: includes cached tokens
     requests_finished_total: for any reason
-    finished_*_total: by reason; cut off at a limit of the length, or aborted, by its client or because it took too long
+    finished_*_total: by reason; `length`: a length limit was reached; `abort`: aborted by the client or a timeout
     speculation_drafts_total: drafts that the model verified, each of several tokens
     speculation_draft_tokens_total, speculation_accepted_tokens_total: tokens of these drafts, and those that the model accepted
-    speculation_acceptance_ratio, speculation_length_tokens: of the rank with the most, as the engine itself computes them: accepted
-        share of the draft tokens, and tokens that a draft yields together with the one that the model adds
+    speculation_acceptance_ratio, speculation_length_tokens: accepted share of the draft tokens, and tokens per draft with the one that
+        the model adds; as the engine computes them, the highest of all ranks
     ttft_seconds … e2e_seconds: the engine's own histograms; itl has one observation per step or token, tpot one per request
     prompt_tokens, output_tokens: histograms of the lengths of finished requests
     kv_transfer_seconds: times of KV caches on their way from the engine that prefills to the one that decodes; one observation per
@@ -135,11 +135,11 @@ class EngineSignals:
 
 
 class PageReading(NamedTuple):
-    """A reading of an engine's page as part of a continuous record.
+    """A reading of an engine's metrics page as part of a continuous record.
 
     at_ns: nanoseconds of the monotonic clock
-    epoch: totals of readings of different epochs must not be subtracted: between them counters fell, or ranks came or went
-    signals: with totals that never fall
+    epoch: changes when counters fall or ranks come or go: totals of different epochs must not be subtracted
+    signals: its totals never fall within an epoch
     """
 
     at_ns: int
@@ -174,7 +174,7 @@ class Aggregation(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A place of a signal on a page.
+    """A place on a metrics page from which a signal can be read.
 
     since, until: releases that have it, from `since` on and before `until`
     expected: these releases export it by default, so its absence is reported
@@ -187,7 +187,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class SampleSource(Source):
-    """The samples of a metric. The value is that of the page × scale + offset, at least 0.
+    """The samples of a metric. The signal is value × scale + offset, at least 0.
 
     where: allowed values per label; a series without the label is included
     """
@@ -210,7 +210,7 @@ class LabelProductSource(Source):
 
 @dataclass(frozen=True, slots=True)
 class SumSource(Source):
-    """`required` plus those of `optional` that are present; missing without `required`."""
+    """The sum of `required` and the `optional` samples that are present; missing without `required`."""
 
     required: SampleSource
     optional: tuple[SampleSource, ...]
@@ -257,9 +257,9 @@ AGGREGATIONS = {  # of the signals that are not the sum over all ranks and serve
 
 
 def signals(**places: str | Source | tuple[str | Source, ...]) -> dict[str, tuple[Source, ...]]:
-    """The sources of each signal, to try in order. A name is that of a metric, or of the family of a histogram.
+    """Returns the sources of each signal, to try in order. A text stands for the metric, or the family of a histogram, of that name.
 
-    `kv_cache_usage_ratio` stands for the greatest and the mean of the same samples.
+    `kv_cache_usage_ratio` sets kv_cache_usage_ratio_max and kv_cache_usage_ratio_mean.
     """
     found: dict[str, tuple[Source, ...]] = {}
     for name, value in places.items():
@@ -281,7 +281,7 @@ def signals(**places: str | Source | tuple[str | Source, ...]) -> dict[str, tupl
 
 @dataclass(frozen=True, slots=True)
 class PageShape:
-    """Criteria that identify a page: a metric with one of `prefixes`, or all of `names`.
+    """Criteria that identify a metrics page: a metric with one of `prefixes`, or all of `names`.
 
     with_label, without_label: a label that at least one of the prefixed series has, or that none has
     openmetrics: the page ends with `# EOF`; None: not checked
@@ -305,11 +305,11 @@ class OfModel:
 class JsonFact:
     """A fact that the engine reports as JSON, outside its metrics page.
 
-    name: version, model, context_tokens, capacity_tokens or requests_max; of the context of a result: a field of `Context`,
-        engine_version, or tensor_parallel, pipeline_parallel and data_parallel, of which `parallelism` is made
+    name: version, model, context_tokens, capacity_tokens or requests_max. For the context of a result: a field of `Context`,
+        engine_version, or tensor_parallel, pipeline_parallel and data_parallel, which form `parallelism`
     path: URL path of the JSON document, with its query
     json_path: keys and indexes of the value
-    absent: the fact that a value of null stands for; None: null says nothing
+    absent: the fact where the value is null; None: null is no fact
     is_text: a long text, of which the result holds a digest
     """
 
@@ -324,14 +324,14 @@ class JsonFact:
 class EngineTable:
     """The metrics page of one generation of an engine, as data.
 
-    engine: name of the engine, that of its dialect if it has one
-    paths: URL paths of the page to try in order; empty: the engine has no page, and `note` says so
-    port: port of the page if it is not that of the API
+    engine: name of the engine; equal to the name of its dialect, if it has one
+    paths: URL paths of the metrics page, to try in order; empty: the engine has none, and `note` says so
+    port: port of the metrics page; None: that of the API
     model_labels: labels that contain the model name
     duplicate_labels: series that differ only in these labels are copies of each other
     flags: info series, and which of their labels are settings
     lazy: counters and histograms appear only after the first request
-    needs: how to enable the page
+    needs: how to enable the metrics page
     note: other information for the operator
     """
 

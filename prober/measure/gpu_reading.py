@@ -61,6 +61,6 @@ def serves(device: GpuReading, chosen: tuple[int | str, ...]) -> bool:
 
 
 def without_parts(devices: Sequence[GpuReading]) -> list[GpuReading]:
-    """The devices without partitions of a device that is among them, so that nothing is counted twice."""
+    """Returns the devices without the partitions of a listed device, so that nothing is counted twice."""
     entire = {device.uuid for device in devices if device.partition is None}
     return [device for device in devices if device.parent not in entire]

@@ -1,7 +1,7 @@
 """Anthropic's Messages API: request bodies, and a parser for the events of an answer.
 
-An answer ends with `message_stop`. Source: Anthropic's API reference, "Streaming Messages". Engines offer no field that forces a length
-here, and lengths are limits.
+An answer ends with `message_stop`. Source: Anthropic's API reference, "Streaming Messages". No field forces the length of an answer: a
+requested length is only a limit.
 """
 
 from typing import Any
@@ -28,7 +28,7 @@ def request_body(dialect: Dialect, request: Request, model: str, stream: bool) -
 
 
 def parse_event(event_name: bytes, payload: bytes) -> Chunk:
-    """Parses one event of a stream. Raises Malformed. The type in the data counts, else the event's name."""
+    """Parses one event of a stream. Raises Malformed. Its type is that in the data, else the name of the event."""
     document = json_object(payload)
     kind = event_type(document, event_name)
     match kind:
@@ -76,7 +76,7 @@ def parse_answer(payload: bytes) -> Chunk:
 
 
 def _message(message: dict[str, Any]) -> Chunk:
-    """The blocks of a message; of the one that begins a stream there are none."""
+    """Returns the chunk of a message with all its blocks. The message that begins a stream has no blocks yet."""
     blocks = message["content"] if isinstance(message.get("content"), list) else []
     contents = [_content(block) for block in blocks]
     answer = "".join(content.text for content in contents if content.is_answer)
@@ -97,7 +97,7 @@ def _message(message: dict[str, Any]) -> Chunk:
 
 
 def _is_thinking(block: Any) -> bool:
-    """True if a content block is of thinking; it has no text if it is redacted, or if its display is omitted."""
+    """True if a content block is thinking. It has no text if it is redacted or its display is omitted."""
     return isinstance(block, dict) and block.get("type") in ("thinking", "redacted_thinking")
 
 
@@ -107,7 +107,7 @@ def _index(document: dict[str, Any]) -> int | None:
 
 
 def _calls(block: Any, index: int | None, *, is_complete: bool = False) -> tuple[CallPiece, ...]:
-    """The call in a content block; tools that the server calls itself have another type. An empty input may come with deltas."""
+    """Returns the tool call that a content block begins, if any; deltas may bring its input. Calls by the server have another type."""
     if not isinstance(block, dict) or block.get("type") != "tool_use":
         return ()
     text = text_of(block["input"]) if block.get("input") or (is_complete and "input" in block) else ""
@@ -115,7 +115,7 @@ def _calls(block: Any, index: int | None, *, is_complete: bool = False) -> tuple
 
 
 def _content(block: Any) -> Chunk:
-    """Content of a block or its delta: text, thinking, or a tool's name and input. Signatures and citations are none."""
+    """Returns the content of a block or its delta: text, thinking, or a tool's name and input, but no signatures or citations."""
     if not isinstance(block, dict):
         raise Malformed("a content block is not an object")
     if isinstance(thinking := block.get("thinking"), str) and thinking:
@@ -129,7 +129,7 @@ def _content(block: Any) -> Chunk:
 
 
 def _usage(holder: dict[str, Any]) -> Usage | None:
-    """Tokens of the prompt, those read from and written to the cache included, and of the answer so far."""
+    """Returns the tokens of the prompt, including those read from and written to the cache, and the tokens of the answer so far."""
     usage: Any = holder.get("usage")
     cached, created = count(usage, "cache_read_input_tokens"), count(usage, "cache_creation_input_tokens")
     fresh = count(usage, "input_tokens")

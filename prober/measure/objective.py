@@ -2,15 +2,15 @@
 
 `success`, `ttft`, `e2e`: one event per probe; a bad outcome is a bad event.
 `tpot`: one event if it was measured, see `Timeline.tpot_s`.
-`itl`: one event per ITL, of the first tokens up to the number requested, plus one bad event if the stream died after its first token.
-`quality`: one event per answer that is checked.
+`itl`: one event per ITL, up to the requested number of tokens, plus one bad event if the stream died after its first token.
+`quality`: one event per checked answer.
 
-Neutral outcomes contribute nothing. A success during warm-up, whose cold prompt was in the prefix cache, or for which the prober
-itself was late, contributes to `success` and `quality` only: its latency is not what a user would see.
+Neutral outcomes contribute nothing. Some successes contribute to `success` and `quality` only, as a user would not see their latency:
+those during warm-up, those whose cold prompt was in the prefix cache, and those for which the prober itself was late.
 
-Window pairs and burn rates are those of the Google SRE workbook, chapter 5, table 5-8,
-https://sre.google/workbook/alerting-on-slos/: an alert fires when a long window and a short one of a twelfth of it both burn the
-budget faster than `burn`. The long window makes sure that the burn matters, the short one ends the alert soon after its cause.
+Window pairs and burn rates are those of the Google SRE workbook, chapter 5, table 5-8, https://sre.google/workbook/alerting-on-slos/:
+an alert fires when a long window and a short one of a twelfth of it both burn the budget faster than `burn`. The long window makes sure
+that the burn matters, the short one ends the alert soon after its cause.
 """
 
 import math
@@ -87,7 +87,11 @@ MIN_RATE_WINDOW_S = 60  # a shorter rate window has too few scrapes
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A window pair. spent: share of the budget that the long window uses at burn rate `burn`."""
+    """A long and a short window, and the burn rate in both at which an alert fires.
+
+    burn: burn rate, a multiple of the rate that just uses up the budget
+    spent: share of the budget that burning at this rate uses in the long window
+    """
 
     severity: Literal["critical", "warning"]
     short_s: int
@@ -156,7 +160,7 @@ def count_events(slo: Slo, result: ProbeResult) -> tuple[int, int]:
 
 
 def max_events_per_probe(slo: Slo, output_tokens: int) -> int:
-    """Upper bound of the events, and of the bad events, of one probe that requests `output_tokens`, however long its answer is."""
+    """Upper bound of the events of one probe that requests `output_tokens`, however long its answer is; also of its bad events."""
     return max(1, output_tokens) if slo.signal == "itl" else 1
 
 

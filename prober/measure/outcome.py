@@ -84,7 +84,7 @@ FAILURE_REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """An outcome and, unless it is `ok`, the evidence. It may have words of the server, so it is made one printable line."""
+    """An outcome and, unless it is `ok`, the evidence as one printable line, which may quote the server."""
 
     outcome: Outcome
     detail: str = ""
@@ -105,8 +105,8 @@ class ObservedEnd:
     content_chunks: number of chunks with content
     answer: the text, only if the answer is checked
     calls: the tool calls of the answer
-    stray_text: first words of the server that are no part of an answer
-    hides_reasoning: the model reasoned in tokens that the server did not send
+    stray_text: first text that the server sent outside any event
+    hides_reasoning: the model generated reasoning that the server did not send
     """
 
     transport_verdict: Verdict | None = None
@@ -128,9 +128,10 @@ class ObservedEnd:
 class ExpectedAnswer:
     """Requirements of a complete answer.
 
-    end_mark: what ends the stream: `[DONE]`, or the event that ends answers of its API; "" if nothing does, or none was requested
-    engine: whose finish reasons are expected
-    tokens: requested length, None if unknown; forced: the engine was told to generate exactly that many
+    end_mark: text or event that ends the stream, such as `[DONE]`; "" if the API has none, or if no stream was requested
+    engine: name of the engine, which decides the valid finish reasons
+    tokens: requested length, None if unknown
+    forced: the engine was told to generate exactly that many tokens
     """
 
     end_mark: str = "[DONE]"
@@ -219,7 +220,7 @@ def _content_verdict(end: ObservedEnd, expected: ExpectedAnswer) -> Verdict:
 
 
 def checked(verdict: Verdict, end: ObservedEnd, problem: str) -> Verdict:
-    """The verdict on an answer that ended well, once it is checked. problem: what the check says, "" if the answer is right."""
+    """Returns the verdict on an answer that ended properly and was checked. problem: fault that the check found, "" if none"""
     if not problem:
         return verdict
     is_cut = end.finish_reason in LENGTH_REASONS
@@ -228,9 +229,10 @@ def checked(verdict: Verdict, end: ObservedEnd, problem: str) -> Verdict:
 
 
 def _shortfall(end: ObservedEnd, tokens: int | None) -> str | None:
-    """Text if an answer is shorter than forced, else None. Without usage: only if no limit ended it and it has too few chunks.
+    """Returns a text if an answer is shorter than the forced length, else None.
 
-    A chunk has at least one token, so `tokens` chunks are enough; fewer prove nothing if a limit ended the answer.
+    Without usage, chunks are counted. `tokens` chunks are enough, as a chunk has at least one token; fewer prove nothing if a limit
+    ended the answer.
     """
     if tokens is None:
         return None
@@ -244,5 +246,5 @@ def _shortfall(end: ObservedEnd, tokens: int | None) -> str | None:
 
 
 def _with_stray_text(verdict: Verdict, end: ObservedEnd) -> Verdict:
-    """The verdict with the words that the server wrote outside the event stream."""
+    """Returns the verdict with the text that the server wrote outside the event stream."""
     return Verdict(verdict.outcome, f"{verdict.detail}; it said {end.stray_text!r}") if end.stray_text else verdict

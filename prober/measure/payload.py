@@ -1,4 +1,4 @@
-"""JSON of a server: tolerant reading of values, and the words of its errors in every shape seen in the field."""
+"""Tolerant reading of JSON that a server sent, and of its error messages in every form seen in the field."""
 
 import json
 import re
@@ -43,7 +43,7 @@ class Malformed(ValueError):
 
 
 def json_object(payload: bytes) -> dict[str, Any]:
-    """The JSON object in `payload`, read as Python's and JavaScript's SDKs read it: with NaN and lone surrogates. Raises Malformed."""
+    """Returns the JSON object in `payload`. NaN and lone surrogates are allowed, as in OpenAI's SDKs. Raises Malformed."""
     document = _loaded(payload)
     if not isinstance(document, dict):
         raise Malformed(f"not a JSON object: {excerpt(payload)}")
@@ -78,7 +78,7 @@ def excerpt(payload: bytes) -> str:
 
 
 def first_line(payload: bytes, limit: int = MAX_SERVER_TEXT_CHARS) -> str:
-    """The first line with text, as text; of binary data the first bytes."""
+    """The first line that is not blank, shortened; of binary data the first bytes."""
     if binary := _binary(payload):
         return binary
     lines = payload[: 4 * limit].decode("utf-8", "replace").splitlines()
@@ -107,24 +107,24 @@ def text_of(value: object) -> str:
 
 
 def shortened(text: str, limit: int = MAX_SERVER_TEXT_CHARS) -> str:
-    """The text on one line, fit to be shown, cut to `limit` characters."""
+    """The text as one printable line, cut to `limit` characters."""
     text = one_line(text)
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def event_type(document: Mapping[str, Any], event_name: bytes) -> str:
-    """Type of an event whose data are `document`, else its name."""
+    """The `type` in the data of an event; without one, the name of the event."""
     kind = document.get("type")
     return kind if isinstance(kind, str) else event_name.decode("utf-8", "replace")
 
 
 def joined_surrogates(text: str) -> str:
-    """The text with halves of surrogate pairs joined, and those without the other half replaced."""
+    """The text with surrogate pairs joined, and lone surrogates replaced."""
     return text if text.isascii() else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def count(table: Any, key: str) -> int | None:
-    """A number of tokens, also one written as `12.0`; None if it is absent or impossible."""
+    """The number of tokens under `key`, also if written as `12.0`; None if it is absent or impossible."""
     value = table.get(key) if isinstance(table, dict) else None
     if type(value) is float and value.is_integer():
         value = int(value)
@@ -132,13 +132,13 @@ def count(table: Any, key: str) -> int | None:
 
 
 def error_of(document: Mapping[str, Any]) -> str | None:
-    """The message of an error object, with the names of its type and code; None if `document` is none."""
+    """The message of an error object, with the names of its type and code; None if `document` is no error."""
     error = _error_in(document)
     return None if error is None else _message(error)
 
 
 def error_message(payload: bytes, status: int = 0) -> str:
-    """The message of a response with this HTTP status: that of its error object, else the beginning of the body."""
+    """The error message in the body of a response with this HTTP status; without an error object, the beginning of the body."""
     with suppress(Malformed):
         document = _loaded(payload)
         if isinstance(document, list) and document:
@@ -149,10 +149,10 @@ def error_message(payload: bytes, status: int = 0) -> str:
 
 
 def _error_in(document: Mapping[str, Any]) -> Any:
-    """The part of an object that tells of an error; None if none does.
+    """The part of a JSON object that describes an error; None if it is no error.
 
-    An object is an error if it has an `error`, says by its type that it is one, or has none of the content of an answer and tells of a
-    failure. OpenRouter puts the error into the choice.
+    An object is an error if it has an `error`, if its type says so, or if it has no content of an answer and signs of a failure.
+    OpenRouter puts the error into the choice.
     """
     if error := document.get("error"):
         return error if isinstance(error, dict | list) else document
@@ -165,7 +165,7 @@ def _error_in(document: Mapping[str, Any]) -> Any:
 
 
 def _tells_of_failure(document: Mapping[str, Any]) -> bool:
-    """True if an object without content wraps an error, has an error text beside a sign of failure, or only a text."""
+    """True if an object without content wraps an error, has an error text beside a sign of failure, or has nothing but a text."""
     base = document.get("base_resp")  # MiniMax; its code 0 is a success
     if any(document.get(key) for key in _WRAPPERS if key != "base_resp") or count(base, "status_code"):
         return True
@@ -199,7 +199,7 @@ def _on_one_line(text: str, limit: int = MAX_SERVER_TEXT_CHARS) -> str:
 
 
 def _words(error: Any, depth: int, names: tuple[str, ...] = ()) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Error texts, the most specific first, each with the names of the type and the code beside it."""
+    """Yields (error text, names of its type and code), the most specific text first."""
     if isinstance(error, str):
         if error:
             yield error, names

@@ -1,8 +1,7 @@
-"""Text of servers and files, made fit for people: no character of it can control a terminal, hide, or change the text around it.
+"""Text of servers and files made safe to show: no character can control a terminal, be invisible, or change the text around it.
 
-Names that others choose (models, adapters, versions, tools, discovered targets, values of labels) are compared, shown and used as
-labels as `shown_name` returns them; identifiers that go back to their owner, such as the id of a model in a request, are sent
-unchanged.
+Names from outside (models, adapters, versions, tools, discovered targets, values of labels) are compared, shown and used as labels as
+`shown_name` returns them. Identifiers that go back to where they came from, such as the model in a request, are sent unchanged.
 """
 
 import re
@@ -20,7 +19,7 @@ _HIDDEN = re.compile(
 
 
 def printable(text: str) -> str:
-    """The text with characters that cannot or must not be shown replaced by U+FFFD. Lines and tabs stay."""
+    """The text, with U+FFFD for each character that must not be shown. Line breaks and tabs stay."""
     return text if text.isascii() and text.isprintable() else _HIDDEN.sub(REPLACEMENT, text)
 
 
@@ -35,9 +34,9 @@ MAX_MARKS = 8  # combining marks on one letter; the scripts in use need five
 
 
 def shown_name(value: object, max_chars: int = MAX_NAME_CHARS) -> str:
-    """The name on one line, of at most `max_chars`, without control or invisible characters and piles of marks; "" if it is no text.
+    """The name as one line of at most `max_chars`, without control or invisible characters and piles of marks; "" if it is no text.
 
-    The shown form of a shown name is the same.
+    A shown name is returned unchanged.
     """
     if type(value) is not str:
         return ""
@@ -49,7 +48,7 @@ def shown_name(value: object, max_chars: int = MAX_NAME_CHARS) -> str:
 
 
 def name_problem(text: str, max_chars: int = MAX_NAME_CHARS) -> str:
-    """Why a name is not shown as it is, such as "is longer than 300 characters"; "" if it is."""
+    """Why a name cannot be shown unchanged, such as "is longer than 300 characters"; "" if it can."""
     if len(text) > max_chars:
         return f"is longer than {max_chars} characters"
     if not text.isprintable() or shown_name(text, max_chars) != text:
@@ -58,7 +57,7 @@ def name_problem(text: str, max_chars: int = MAX_NAME_CHARS) -> str:
 
 
 def _with_few_marks(text: str) -> str:
-    """The text with combining marks beyond MAX_MARKS in a row replaced by one sign."""
+    """The text with combining marks beyond MAX_MARKS in a row replaced by one U+FFFD."""
     kept: list[str] = []
     marks = 0
     for sign in text:

@@ -1,4 +1,4 @@
-"""Checks answers against their expectation, of golden prompts, tool calls and formats: a fast wrong answer is a failure.
+"""Checks of answers to golden prompts, of tool calls and of formats: a fast wrong answer is a failure.
 
 A check can take seconds, so `probing.answer_checks` runs it in another process. Regular expressions are RE2's, whose
 time is linear in the answer.
@@ -97,7 +97,7 @@ def _bad_schema(schema: Any) -> str:
 
 
 def answer_problem(expectation: Expectation, answer: str, calls: Sequence[tuple[str, str]] = ()) -> str:
-    """Returns what is wrong with `answer` and its `calls`, each a name and arguments; empty if they meet `expectation`."""
+    """Returns the fault of `answer` and its `calls`; empty if they meet `expectation`. calls: (tool name, arguments as JSON)"""
     expected: Any = expectation.expected
     stripped = answer.strip()
     if expectation.kind == "tool_call":

@@ -34,7 +34,7 @@ _QUOTES = frozenset({'""', "''", "()", "[]", "“”", "‘’", "«»", "„“
 
 
 class ReasoningMarks:
-    """Follows the text of one answer.
+    """Separates reasoning from answer in the text of one answer.
 
     has_reasoning: whether reasoning was found
     """
@@ -48,7 +48,7 @@ class ReasoningMarks:
         self._backticks = 0
 
     def feed(self, text: str) -> tuple[bool, str]:
-        """Take the next text. Returns (whether all text before it was reasoning or a mark, the end of it that is answer)."""
+        """Process the next text. Returns (True if it ends reasoning, so that all earlier text was reasoning; the answer at its end)."""
         window = self._tail + text
         if self._phase == "start":
             window = window.lstrip()
@@ -77,7 +77,7 @@ class ReasoningMarks:
         return False, text
 
     def _close(self, behind: str) -> str:
-        """Take the text behind a closing mark. Returns the answer in it."""
+        """Process the text behind a closing mark. Returns the part of it that is answer."""
         answer = behind.lstrip()
         self._phase, self.has_reasoning = "decided" if answer else "closed", True
         return answer

@@ -45,10 +45,10 @@ class Recording:
 
     Call `feed` with each piece and its arrival time, and `finish` once the body has ended, or `cut` if it broke off.
 
-    tokens: requested length of the answer, which bounds the work that it may cost
-    keep_answer: collect the text without reasoning in `answer`
+    tokens: requested length of the answer, which bounds the work to process it
+    keep_answer: collect the text of the answer, without reasoning, for `answer`
     ended_ns: arrival of the event that ended the answer; None without one
-    stray_text: first words of the server that are no part of an answer: a line that is no event, or an unknown object; "" if none
+    stray_text: first text of the server that is no part of an answer: a line that is no event, or an unknown object; "" if none
     streams_reasoning: reasoning was received, in its own fields or between marks
     """
 
@@ -129,12 +129,12 @@ class Recording:
 
     @property
     def answer(self) -> str:
-        """The text without reasoning, as far as it may be checked, collected only if `keep_answer` is set."""
+        """The text without reasoning, up to the length that is checked; collected only if `keep_answer` is set."""
         return joined_surrogates("".join(self._answers))[: self._max_answer_chars]
 
     @property
     def length_problem(self) -> str:
-        """Why the answer cannot be checked: it is far longer than asked for. "" if it is not."""
+        """Why the answer is not checked: it is far longer than requested. "" if it can be checked."""
         if self._answer_chars <= self._max_answer_chars:
             return ""
         return (
@@ -144,7 +144,7 @@ class Recording:
 
     @property
     def calls(self) -> list[ToolCall]:
-        """The tool calls, in the order of their begin, as far as they are kept."""
+        """The stored tool calls, in the order in which they began."""
         return self._calls.stored
 
     def feed(self, at_ns: int, data: bytes) -> bool:
@@ -176,7 +176,7 @@ class Recording:
         return self.has_failed
 
     def finish(self, content_type: str = "") -> None:
-        """Process the end of the body. content_type: of the response, named where the body is not what was asked for."""
+        """Process the end of the body. content_type: that of the response, for the message on a body that is no answer"""
         if self.is_over:
             return
         body, kind = bytes(self._body), content_type.partition(";")[0].strip() or "no content type"
@@ -198,7 +198,7 @@ class Recording:
                 self.malformed = f"expected {EVENT_STREAM}, got {got}{words or self.stray_text!r}"
 
     def cut(self) -> None:
-        """Process the end of a body that was cut: the event in which it broke off, and words that were no event."""
+        """Process the end of a body that broke off, also inside an event."""
         if not self.is_over and self.streamed:
             with suppress(LineTooLong):
                 self._finish_event()
@@ -252,16 +252,16 @@ class Recording:
 
     @property
     def _hides_reasoning(self) -> bool:
-        """True if the model reasoned in tokens that were not sent, by a block without text, or a usage without streamed reasoning."""
+        """True if the model generated reasoning that was not sent: a block without text, or reasoning that only the usage counts."""
         is_counted = self.usage is not None and bool(self.usage.reasoning_tokens)
         return self._hidden_tokens != "" or (is_counted and not self.streams_reasoning)
 
     def refuse_impossible_usage(self, request_bytes: int) -> str:
-        """Drop a usage that this answer cannot have had. Returns a sentence that says so, "" if there is none.
+        """Discard a usage that is impossible for this answer. Returns a sentence about it, "" if nothing was discarded.
 
-        If it counts more reasoning tokens than answer tokens, which include them, the answer tokens are dropped. A token that a
-        client receives has a byte at least, and the others (special tokens, hidden reasoning) are bounded by the length
-        that was asked for; a prompt has fewer tokens than the request has bytes, but for what a server adds.
+        Only the answer tokens are discarded if they are fewer than the reasoning tokens, which they include. Bounds of the answer: each
+        received token has at least one byte, and others (special tokens, hidden reasoning) are limited by the requested length. Bound
+        of the prompt: the bytes of the request, and a margin for what the server adds.
         """
         usage = self.usage
         if usage is None:
@@ -280,13 +280,13 @@ class Recording:
         return f"the usage was refused as impossible: {claim}"
 
     def _finish_event(self) -> None:
-        """Take the event that the end of the body leaves incomplete. Raises LineTooLong."""
+        """Process the event that is incomplete at the end of the body. Raises LineTooLong."""
         for event in self._sse.finish():
             if not self.has_failed:
                 self._take_event(self._fed_ns, event)
 
     def _take_event(self, at_ns: int, event: SseEvent) -> None:
-        """Take an event of the stream. One inside which the stream was cut counts only if it is an error."""
+        """Process an event of the stream. An incomplete one, at the end of a stream that broke off, counts only if it is an error."""
         name, payload = event.name, event.data.strip()
         if name == STRAY:
             self.stray_text = first_line(payload, MAX_STRAY_CHARS)

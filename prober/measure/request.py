@@ -17,17 +17,20 @@ class Drawer(Protocol):
 
 
 class Conversation(Drawer, Protocol):
-    """A session whose turns are requests; see `workload.sessions.Session`."""
+    """A session whose turns are requests; see `workload.sessions.Session`.
+
+    think_s: pause before the next turn in seconds; None: no pause of its own
+    """
 
     think_s: float | None
     turns_left: int
 
     def end_turn(self, answer: str | None, tokens: int | None) -> None:
-        """Add the end of a turn. answer: its text, None ends the session; tokens: of the answer, None if unknown."""
+        """Record the end of a turn. answer: its text, None ends the session; tokens: length of the answer, None if unknown"""
 
 
 class BusySessions(Drawer, Protocol):
-    """Sessions of which none is ready; see `workload.sessions.SessionPool`."""
+    """A pool of sessions of which none is ready for a turn; see `workload.sessions.SessionPool`."""
 
     waiting: dict[object, Callable[[], None]]
     busy_text: str
@@ -40,18 +43,18 @@ class Request:
     request_id: sent as `X-Request-Id`
     due_ns: intended time, of the monotonic clock
     workload: value of the `workload` label
-    prompt_tokens: length that is asked for; of prompts with texts of their own an estimate
+    prompt_tokens: requested length; an estimate for prompts with a text of their own
     messages: (role, content) of each
-    sampling: fields beside those that the prober needs; it replaces the optional ones of the prober, and null removes one
+    sampling: additional fields of the request; they replace the prober's optional fields, or remove them by null
     warm: the prompt starts with text that was sent before
     expectation: the check of the answer; None if it is not checked
-    is_length_forced: force the answer to exactly `output_tokens` where API and engine support it; otherwise that is a limit
+    is_length_forced: force the answer to exactly `output_tokens` where API and engine support it; else that is a limit
     has_asked_length: the prompt was composed to have `prompt_tokens` tokens
-    sample_words: words of a sample prompt, whose tokens calibrate the length of the others; None for others
-    adapter: name of the model that is asked, in place of the target's; "" for the target's
-    session: the conversation of which it is a turn; None for other requests
+    sample_words: number of words of a sample prompt, which calibrates the length of other prompts; None: no sample prompt
+    adapter: name of the LoRA adapter, or other model, that is requested as the model; "": the target's model
+    session: the conversation that this request is a turn of; None: no conversation
     keeps_answer: the next turn of its session contains the answer
-    busy: no session is ready for it, so it cannot be sent unless a turn ends in time; None: it can be sent
+    busy: the pool, if no session is ready: the request is sent only if a turn ends in time; None: it can be sent
     """
 
     request_id: str
@@ -73,10 +76,10 @@ class Request:
 
     @property
     def tokens(self) -> tuple[int, int]:
-        """Prompt and output tokens, as asked for."""
+        """Prompt and output tokens, as requested."""
         return self.prompt_tokens, self.output_tokens
 
     @property
     def salt(self) -> str | None:
-        """Unique text that keeps the prompt out of the prefix cache; None allows the prefix cache."""
+        """Unique text that keeps the prompt out of the prefix cache; None: the prefix cache may be used."""
         return None if self.warm else self.request_id

@@ -1,7 +1,7 @@
 """OpenAI's Responses API: request bodies, and a parser for the events of an answer.
 
 An answer ends with `response.completed`, `response.incomplete` or `response.failed`. Source: OpenAI's API reference, "Streaming
-events". Engines offer no field that forces a length here, and lengths are limits.
+events". No field forces the length of an answer: a requested length is only a limit.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ ENDS = frozenset({"response.completed", "response.incomplete", "response.failed"
 
 
 def request_body(dialect: Dialect, request: Request, model: str, stream: bool) -> bytes:
-    """Returns the JSON body of a request. Nothing is stored by the server."""
+    """Returns the JSON body of a request, which tells the server to store nothing."""
     needed: dict[str, Any] = {
         "input": [{"role": role, "content": content} for role, content in request.messages],
         "max_output_tokens": request.output_tokens,
@@ -29,7 +29,7 @@ def request_body(dialect: Dialect, request: Request, model: str, stream: bool) -
 
 
 def parse_event(event_name: bytes, payload: bytes) -> Chunk:
-    """Parses one event of a stream. Raises Malformed. The type in the data counts, as in OpenAI's SDKs, else the event's name."""
+    """Parses one event of a stream. Raises Malformed. Its type is that in the data, as in OpenAI's SDKs, else the name of the event."""
     document = json_object(payload)
     kind = event_type(document, event_name)
     if kind.endswith(".delta"):
@@ -80,13 +80,13 @@ def parse_answer(payload: bytes) -> Chunk:
 
 
 def _position(document: dict[str, Any], item_id: object) -> int | str | None:
-    """Place of an item in the output, else its id: llama.cpp numbers no items."""
+    """Position of an item in the output; else its id, as llama.cpp sends no positions."""
     place = document.get("output_index")
     return place if type(place) is int else shown_name(item_id) or None
 
 
 def _call_pieces(item: Any, position: int | str | None) -> Iterator[CallPiece]:
-    """The call in an item that has begun. Tools that the server calls itself, and those that take text, have other types."""
+    """Yields the tool call that an item begins, if any. Calls that the server makes itself, or that take text, have other types."""
     if isinstance(item, dict) and item.get("type") == "function_call":
         arguments = item.get("arguments")
         yield CallPiece(
@@ -98,7 +98,7 @@ def _call_pieces(item: Any, position: int | str | None) -> Iterator[CallPiece]:
 
 
 def _end(response: dict[str, Any], status: str) -> Chunk:
-    """The end of an answer, with all of it: its status, or the reason for which it is incomplete, is the finish reason."""
+    """Returns the last chunk of an answer, with all its content. Finish reason: the status, or why the answer is incomplete."""
     usage, model = _usage(response), shown_name(response.get("model"))
     error = response.get("error")
     if error or status == "failed":

@@ -20,10 +20,10 @@ class ProbeResult:
     check: how the answer is checked (text, regex, json_schema, tool_call), None if it is not
     on_request: the probe was started by a user: it is shown, but not counted
     worker: number of the process that sent it, from 1; 0: the prober itself
-    rate_limit: what the headers of the response say is left, by kind
-    retry_after_s: pause that a failed answer asks for, from its end on
-    cert_expiry_unix_s: when the server's certificate expires
-    adapter: name of the model that was asked in place of the target's `model`; "" for the target's
+    rate_limit: remaining allowance by kind, from the headers of the response
+    retry_after_s: pause that a failed answer asks for, in seconds from its end
+    cert_expiry_unix_s: expiry of the server's certificate, Unix time
+    adapter: name of the LoRA adapter, or other model, that was requested instead of the target's `model`; "" if none
     """
 
     target: str
@@ -65,13 +65,14 @@ class ProbeResult:
         return self.requested_prompt_tokens, self.requested_output_tokens
 
     def named_instead(self, adapters: Collection[str]) -> str:
-        """Model that the answer names in place of `adapter`: the target's, or one of `adapters`; "" for any other name, which may be
-        an alias or a path."""
+        """The wrong model that the answer names instead of `adapter`: the target's, or one of `adapters`. "" for any other name, which
+        may be an alias or a path.
+        """
         named = self.timeline.answered_model
         is_other = named != shown_name(self.adapter) and (named == self.model or named in adapters)
         return named if self.adapter and self.outcome in ANSWERED and is_other else ""
 
 
 def unsent(due_ns: int, outcome: Outcome, detail: str, workload: str = "", *, is_late: bool = False) -> ProbeResult:
-    """The result of a request that was not sent. is_late: because the prober itself was late"""
+    """Returns the result of a request that was not sent. is_late: because the prober itself was late"""
     return ProbeResult("", workload, "", 0.0, outcome, detail, Timeline(due_ns, is_late=is_late))

@@ -1,12 +1,12 @@
 """Sans-I/O decoder of server-sent events (WHATWG HTML, section 9.2), tolerant of deviations.
 
-Lines end with LF, CR or CRLF, also mixed. A leading byte-order mark is dropped. The space after `data:` is optional. Several
-`data:` lines are joined with LF. Comments are dropped. A line or an event is limited to `max_line_bytes`.
+Lines end with LF, CR or CRLF, also mixed. A leading byte-order mark is dropped. The space after `data:` is optional. Several `data:`
+lines are joined with LF. Comments are dropped. A line or an event is limited to `max_line_bytes`.
 
-Three things are not in the standard. `[DONE]` is an event as soon as its line ends, without the blank line: no further data line can
+Three rules are not in the standard. `[DONE]` is an event as soon as its line ends, without the blank line: no further data line can
 turn it into something else, and some servers omit the blank line and keep the connection open. `error: {...}` is an event named
-error: llama.cpp sent its errors so. And the first line that is no field is an event of the name STRAY, because servers write their
-last words into a stream without the syntax of one.
+error: llama.cpp sent its errors so. And the first line that is no field is an event named STRAY, because failing servers write
+plain text into a stream.
 """
 
 from typing import NamedTuple

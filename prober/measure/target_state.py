@@ -40,13 +40,15 @@ STATE_OF_OUTCOME = {
 
 @dataclass(slots=True)
 class WorkloadState:
-    """State of a workload's probes, or of those of all workloads. Single probes do not change it.
+    """State of the probes of one workload, or of all workloads together. A single probe does not change it.
 
-    A state begins with IN_A_ROW equal ends in a row over MIN_NS, and one more for each equal end among the REMEMBERED before them: if
-    half of the probes fail, three failures in a row are no evidence. It is over when IN_A_ROW more probes were answered
-    than were not, over MIN_NS. From `pending`, an answer and a first probe without data are a state at once.
+    A failure state begins after IN_A_ROW equal ends in a row, spread over MIN_NS. Each equal end among the REMEMBERED ends before them
+    adds one to that number: if half of the probes fail, three failures in a row are no evidence. The state returns to `ready` when the
+    probes answered exceed the others by IN_A_ROW, spread over MIN_NS. In `pending`, a single answer is enough, and so is a first probe
+    that ends in one of NO_DATA_STATES.
 
-    reason: of the state, "" if it is `ready`; latest: the end of the latest probe
+    reason: why the state is not `ready`, "" if it is
+    latest: state that the latest probe indicates
     """
 
     workload: str
@@ -61,11 +63,11 @@ class WorkloadState:
 
     @property
     def text(self) -> str:
-        """Sentence that there is no data, and why."""
+        """Sentence that says that there is no data, and why."""
         return f"no data of workload {self.workload}: {self.state}: {self.reason}"
 
     def ended(self, end: TargetState, reason: str, now_ns: int) -> None:
-        """Add the end of a probe. end: the state that its outcome indicates"""
+        """Record the end of a probe. end: the state that its outcome indicates"""
         is_answer, is_first = end is TargetState.READY, self.latest is None
         if end is not self.latest:
             if self.latest is not None and self.state in (TargetState.READY, TargetState.PENDING):
@@ -89,7 +91,7 @@ class WorkloadState:
             self.reason = reason
 
     def doubt(self) -> None:
-        """Return to `pending`, as the state may be over: the next one takes as many probes as the first."""
+        """Return to `pending`, because the state may no longer hold. The next failure state needs a full row of probes again."""
         self.state, self.reason, self._in_a_row = TargetState.PENDING, "", 0
 
 
@@ -98,9 +100,9 @@ EventKind = Literal["state", "engine", "drift", "diagnosis", "slo", "sweep"]
 
 @dataclass(frozen=True, slots=True)
 class TargetEvent:
-    """An event of `target` that is shown in its history and as an annotation in its graphs. target: "" if it is of several.
+    """An event that is shown in the history of `target` and as an annotation in its graphs. target: "" for an event of several targets
 
-    times: how often the same has happened since `since_unix_s`, None if once
+    times: number of occurrences since `since_unix_s`, which is None for a single one
     """
 
     unix_s: float
@@ -118,13 +120,13 @@ MAX_WARM_UPS_PER_HOUR = 10
 
 @dataclass(frozen=True, slots=True)
 class WarmUpLength:
-    """Length of a warm-up: so many requests, or for so many seconds, the other one is None; with both, what comes first."""
+    """Length of a warm-up, as a number of requests or in seconds. With both, the one that is reached first ends it."""
 
     requests: int | None = None
     seconds: float | None = None
 
     def is_over(self, requests: int, elapsed_s: float) -> bool:
-        """True if the warm-up is complete after so many requests and seconds."""
+        """True if the warm-up is complete after `requests` and `elapsed_s`."""
         is_long = self.seconds is not None and elapsed_s >= self.seconds
         return is_long or (requests >= self.requests if self.requests is not None else self.seconds is None)
 
@@ -152,7 +154,7 @@ class WarmUp:
 
     @property
     def done(self) -> int:
-        """Warm-up probes that were answered since the warm-up began."""
+        """Number of successes that count as warm-up since the warm-up began."""
         return self.count - self._remaining if self._last_ns is not None else 0
 
     def record_success(self, now_ns: int) -> bool:

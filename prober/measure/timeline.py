@@ -48,16 +48,16 @@ class Timeline:
         its reasoning ends
     content_ns: arrival of each chunk with content, shape (chunks,); see `merged_chunks`
     cut_ns: when the prober cancelled the request in flight
-    content_tokens: tokens in each of these chunks, shape (chunks,), or None unless the engine reported usage in all of them
+    content_tokens: tokens of each of these chunks, shape (chunks,); None unless the engine reported usage in all of them
     answered_model: id of the model that answered, as the answer itself says; "" if it does not
     streams_reasoning: reasoning was streamed, in its own fields or between marks
-    hidden_tokens: tokens that the server counts and did not stream: reasoning `before` the answer or `within` it (encrypted, redacted,
-        a summary, or only in the usage), or `some`, more than the text has bytes; "": the answer tells of none
-    calls: number of tool calls
-    call_ns: first piece of the first tool call, name or arguments
-    arguments_ns: the piece that completed its arguments; None unless they are a JSON object
-    charged_tokens: prompt and output tokens that a budget is charged
-    is_late: the prober itself was late in sending or stood still meanwhile, so that no duration is the target's: none is known
+    hidden_tokens: place of tokens that the server counted but did not stream. Reasoning (encrypted, redacted, summarised, or only in
+        the usage): `before` the answer or `within` it; `some`: more tokens than the text has bytes; "": no sign of any
+    calls: number of tool calls in the answer
+    call_ns: arrival of the first piece of the first tool call
+    arguments_ns: arrival of the piece that completed its arguments; None unless they are a JSON object
+    charged_tokens: (prompt tokens, output tokens) charged to a budget
+    is_late: the prober sent late or its event loop stood still, so latencies of the target are not known
     """
 
     intended_ns: int
@@ -95,7 +95,7 @@ class Timeline:
 
     @property
     def flush_starts(self) -> Sequence[int]:
-        """Indices of the first chunk of each flush, shape (flushes,). Computed once, since every signal of decoding needs them."""
+        """Indices of the first chunk of each flush, shape (flushes,). Cached, since every decoding signal needs them."""
         if self._flush_starts is None:
             starts = flush_starts(self.content_ns)
             is_every_chunk = len(starts) == len(self.content_ns)  # as usual; a range takes no memory
@@ -123,7 +123,7 @@ class Timeline:
 
     @property
     def why_no_ttft_answer(self) -> str:
-        """Why content has no TTFT of the answer; "" if it has, or if there is no content."""
+        """Why an answer with content has no `ttft_answer_s`; "" if it has one, or if it has no content."""
         if self.first_ns is None or self.ttft_answer_s is not None:
             return ""
         if self.is_late:
@@ -154,14 +154,14 @@ class Timeline:
 
     @property
     def merged_chunks(self) -> int:
-        """Content chunks that were read together with a later one. Their stamp is that of the last of them: they arrived between it
-        and the stamp before it.
+        """Number of content chunks that were read together with a later one. Their timestamp is that of the last chunk of the read, so
+        they may have arrived earlier.
         """
         return len(self.content_ns) - len(set(self.content_ns))
 
     @property
     def flush_sizes(self) -> list[int]:
-        """Content chunks in each flush, shape (flushes,)."""
+        """Number of content chunks in each flush, shape (flushes,)."""
         starts = self.flush_starts
         return [end - start for start, end in pairwise((*starts, len(self.content_ns)))]
 
@@ -175,7 +175,7 @@ class Timeline:
         return Timeline._latest[1][:]
 
     def _itls_s(self) -> list[float]:
-        """Inter-token latencies, shape (flushes − 1,): the gap before a flush ÷ the tokens in it, if known, else the gap."""
+        """Inter-token latencies, shape (flushes − 1,): the gap before a flush, divided by the tokens of the flush if they are known."""
         stamps, tokens, starts = self.content_ns, self.content_tokens, self.flush_starts
         if len(starts) == len(stamps):  # the usual case: every chunk came alone
             if tokens is None:
@@ -189,16 +189,16 @@ class Timeline:
 
     @property
     def has_reasoning(self) -> bool:
-        """True if the answer shows or counts reasoning."""
+        """True if the stream contains reasoning, or the usage counts some."""
         is_counted = self.usage is not None and bool(self.usage.reasoning_tokens)
         return self.streams_reasoning or is_counted or self.hidden_tokens in ("before", "within")
 
     @property
     def streamed_tokens(self) -> int | None:
-        """Tokens of the answer that were streamed: the server's `completion_tokens` without hidden ones. None if that is not known.
+        """Number of answer tokens that were streamed: the server's `completion_tokens` without hidden ones. None if unknown.
 
-        Beside hidden tokens it is known if no reasoning is within the answer, and each chunk is one token by a count of the server:
-        that of all tokens, or that without the reasoning which the stream does not show.
+        With hidden tokens, the number is known only if no reasoning is within the answer and each chunk is one token. The latter is so
+        if the number of chunks agrees with the server's count, with or without the reasoning tokens.
         """
         tokens = self.usage.completion_tokens if self.usage else None
         if tokens is None or not self.hidden_tokens:
@@ -209,9 +209,9 @@ class Timeline:
 
     @property
     def tpot_s(self) -> float | None:
-        """(last content − first content) ÷ (n − tokens of the first flush), where n is the number of streamed tokens.
+        """(last content − first content) ÷ (streamed tokens − tokens of the first flush), in seconds.
 
-        None if either is not known, see `streamed_tokens` and `_first_flush_tokens`.
+        None if one of these numbers is unknown, see `streamed_tokens` and `_first_flush_tokens`.
         """
         starts = self.flush_starts
         # Where each chunk has a count, the tokens before the first one are in its count, and need not be known.
@@ -226,7 +226,7 @@ class Timeline:
 
     @property
     def why_no_tpot(self) -> str:
-        """Why content has no TPOT; "" if it has, or if there is no content. Where all of it came at once, there is no ITL either."""
+        """Why an answer with content has no TPOT; "" if it has one, or if it has no content. No ITL either, if it came at once."""
         n, starts = self.streamed_tokens, self.flush_starts
         if not starts or self.tpot_s is not None:
             return ""
@@ -248,17 +248,17 @@ class Timeline:
         return None if at_ns is None or self.is_late else (at_ns - self.intended_ns) / 1e9
 
     def _is_token_per_chunk(self, n: int) -> bool:
-        """True if each chunk is one of n tokens: there are n chunks, or n − 1, as the stop token has no content."""
+        """True if each chunk is one of n tokens: there are n chunks, or n − 1 and a stop token, which has no content."""
         without_content = n - len(self.content_ns)
         has_stop_token = self.finish_reason is not None and self.finish_reason not in LENGTH_REASONS
         return without_content == 0 or (without_content == 1 and has_stop_token)
 
     def _first_flush_tokens(self, n: int, chunks: int) -> int | None:
-        """Tokens in the first flush, which has this many chunks; n: tokens of the answer. None if they are not known.
+        """Number of tokens in the first flush; None if unknown. n: tokens of the answer; chunks: chunks in the flush
 
-        Without usage in each chunk, a first chunk that came alone is one token, since a prefill makes one; not one of a tool call,
-        before which an engine may have generated tokens that it does not send, such as `<tool_call>`. Several chunks are their
-        number of tokens only if every chunk of the answer is one token.
+        Without usage in each chunk, a first chunk that came alone is one token, since a prefill makes one. That does not hold for a
+        tool call: the engine may have generated tokens before it that are not sent, such as `<tool_call>`. Otherwise the number is
+        known only if every chunk of the answer is one token.
         """
         if self.content_tokens is not None:
             return max(1, sum(self.content_tokens[:chunks]))
@@ -283,7 +283,7 @@ _STAMPS = [part.name for part in fields(Timeline) if part.name.endswith("_ns") a
 
 
 def format_duration(seconds: float | None) -> str:
-    """Formats a duration as ms or s with three significant digits, None as a dash."""
+    """Returns a duration as text in ms or s, with three significant digits; a dash for None."""
     if seconds is None:
         return "–"
     value = seconds * 1e3

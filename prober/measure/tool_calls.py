@@ -12,11 +12,11 @@ _STRUCTURE = re.compile(r'["\\{}\[\]]')
 
 
 class CallPiece(NamedTuple):
-    """A piece of one call.
+    """A piece of a tool call.
 
     place: number or id of the call in the answer; None if the server gives none
-    id: of the call, "" if the piece has none
-    rest: the complete arguments, sent when they have ended: used if no piece brought any; None before the end
+    id: id of the call, "" if the piece has none
+    rest: the complete arguments, sent again at their end and used only if no earlier piece had any; None in earlier pieces
     """
 
     place: int | str | None
@@ -44,7 +44,7 @@ class ToolCall:
     _is_escaped: bool = False
 
     def add(self, at_ns: int, piece: CallPiece) -> None:
-        """Add a piece. A name that comes again is a repetition."""
+        """Add a piece. A repeated name is ignored."""
         if piece.name != self.name and len(self.name) < MAX_NAME_CHARS:
             self.name += piece.name
         if piece.id and piece.id != self.id:
@@ -61,7 +61,7 @@ class ToolCall:
         return "".join(self._texts)
 
     def _closes(self, text: str) -> bool:
-        """True if the arguments' outermost bracket is closed within `text`. Each character is looked at once."""
+        """True if the outermost bracket of the arguments is closed within `text`, which follows the texts before it."""
         escaped_at = 0 if self._is_escaped else -1
         for match in _STRUCTURE.finditer(text):
             mark, at = match[0], match.start()
@@ -81,9 +81,8 @@ class ToolCall:
 
 @dataclass(slots=True)
 class ToolCalls:
-    """The calls of an answer, in bounded memory: all of them are counted, and MAX_CALLS are stored, in the order of their begin.
-
-    A call begins with its name.
+    """The tool calls of an answer, in bounded memory: all are counted, and the first MAX_CALLS are stored. A call begins with its
+    name.
     """
 
     count: int = 0
@@ -108,5 +107,5 @@ class ToolCalls:
 
     @staticmethod
     def _begins_another(call: ToolCall, piece: CallPiece) -> bool:
-        """True if the piece has the place of a complete call, but the id and name of another: some servers number all calls 0."""
+        """True if the piece has the place of a complete call but another id and name, as some servers number all calls 0."""
         return bool(call.closed_ns is not None and call.id and piece.id and piece.id != call.id and piece.name)

@@ -64,7 +64,7 @@ def hodges_lehmann(differences: Sequence[float], confidence: float = 0.95) -> Ef
 
 
 def student_p_value(differences: Sequence[float]) -> float:
-    """Returns the two-sided p-value of Student's t-test, for two differences or more that are means of many values."""
+    """Returns the two-sided p-value of Student's t-test. differences: at least two, each the mean of many values"""
     deviation = stdev(differences) if len(differences) > 1 else 0.0
     if not deviation:
         return 1.0
@@ -72,7 +72,7 @@ def student_p_value(differences: Sequence[float]) -> float:
 
 
 def student_effect(differences: Sequence[float], confidence: float = 0.95) -> Effect:
-    """Returns the mean of the differences with the interval of Student's t; without one for a single difference."""
+    """Returns the mean of the differences with the confidence interval of Student's t; without one for a single difference."""
     mean = fmean(differences)
     if len(differences) < 2:
         return Effect(mean, None, None)
@@ -81,7 +81,7 @@ def student_effect(differences: Sequence[float], confidence: float = 0.95) -> Ef
 
 
 def student_quantile(confidence: float, freedom: int) -> float:
-    """Returns the t within whose ± Student's t is with the probability `confidence`."""
+    """Returns the t for which Student's t is between −t and t with probability `confidence`. freedom: degrees of freedom"""
     low, high = 0.0, 1e9
     for _ in range(80):
         middle = (low + high) / 2
@@ -90,7 +90,7 @@ def student_quantile(confidence: float, freedom: int) -> float:
 
 
 def _beyond(t: float, freedom: int) -> float:
-    """Returns the probability that Student's t is beyond ±t (Abramowitz and Stegun 26.7.3 and 26.7.4)."""
+    """Returns the probability that Student's t is not between −t and t (Abramowitz and Stegun 26.7.3 and 26.7.4)."""
     angle = math.atan(t / math.sqrt(freedom))
     first = 1 if freedom % 2 == 0 else 2
     term = total = 1.0 if freedom % 2 == 0 else math.cos(angle)
@@ -103,11 +103,11 @@ def _beyond(t: float, freedom: int) -> float:
 
 
 def autocorrelation_time(series: Sequence[float]) -> float:
-    """Returns the number of successive values that are worth one independent value: 1 + 2 × the sum of the autocorrelations.
+    """Returns how many successive values carry as much information as one independent value: 1 + 2 × the sum of the autocorrelations.
 
     The sum ends by Geyer's initial monotone sequence (Statistical Science 7, 1992): sums of two neighbouring autocorrelations are
-    positive and do not rise. Each of them is too low by the time ÷ the length of the series, as its mean is estimated too
-    (Priestley, "Spectral Analysis and Time Series", 5.3); that is corrected. Of a series without spread the time is 1.
+    positive and do not rise. As the mean of the series is estimated too, each autocorrelation is too low by the result ÷ the length of
+    the series, which is corrected (Priestley, "Spectral Analysis and Time Series", 5.3). A constant series has the result 1.
     """
     mean = fmean(series) if series else 0.0
     deviations = [value - mean for value in series]
@@ -133,7 +133,7 @@ def holm_adjusted(ps: Sequence[float]) -> list[float]:
 
 
 def min_pairs(tests: int, error: float) -> int:
-    """Returns the fewest pairs with which any difference can be significant: 2 ÷ 2^n · tests ≤ error."""
+    """Returns the smallest number n of pairs with which a difference can be significant: 2 ÷ 2^n · tests ≤ error."""
     return math.ceil(math.log2(2 * tests / error))
 
 
@@ -166,7 +166,7 @@ def _sign_pattern_counts(ranks: Sequence[int]) -> list[int]:
 def _excluded_means(n: int, tail: float) -> int:
     """Returns the rank, from either end, of the mean that bounds the interval: the largest c with P(sum of ranks < c) ≤ tail.
 
-    0: there is no interval.
+    0 if there is no interval.
     """
     if n > MAX_EXACT_PAIRS:
         deviation = math.sqrt(n * (n + 1) * (2 * n + 1) / 24)

@@ -29,31 +29,31 @@ class Quantile:
 
     @property
     def has_enough_samples(self) -> bool:
-        """There are enough samples to compare the estimate with a threshold."""
+        """True if there are enough samples to compare the estimate with a threshold."""
         return self.count >= MIN_SAMPLES_BY_QUANTILE.get(self.q, math.inf)
 
 
 def quantiles(
     samples: Sequence[float], qs: Sequence[float] = tuple(MIN_SAMPLES_BY_QUANTILE), at_least: Sequence[float] = ()
 ) -> list[Quantile]:
-    """Returns the known quantiles of `samples`, empty if there are none.
+    """Returns those of the quantiles `qs` that the samples determine; empty without samples.
 
-    at_least: lower bounds of further samples whose values are not known (right-censored). A quantile is known if it is below
-        all of them, whatever these values are; `quantile_bounds` has the others
+    at_least: lower bounds of further samples whose values are not known (right-censored). A quantile is determined only if it is below
+        all of these; `quantile_bounds` returns the others
     The estimate is the order statistic at ceil(q·n). The interval is (x_l, x_u) with ranks from the binomial distribution
-    of the number of samples below the true quantile (Conover, Practical Nonparametric Statistics, 3.2), by its normal
-    approximation with continuity correction; a bound whose rank is outside 1..n, or not known, is None.
+    of the number of samples below the true quantile (Conover, Practical Nonparametric Statistics, 3.2), by its normal approximation
+    with continuity correction; a bound whose rank is outside 1..n, or whose value is not determined, is None.
     """
     return [quantile for quantile, is_known in _quantiles(samples, qs, at_least) if is_known]
 
 
 def quantile_bounds(samples: Sequence[float], qs: Sequence[float], at_least: Sequence[float]) -> list[Quantile]:
-    """Returns the quantiles that are not known, with a lower bound as estimate; arguments as of `quantiles`."""
+    """Returns the quantiles that `quantiles` leaves out, each with a lower bound as its estimate. Same arguments."""
     return [quantile for quantile, is_known in _quantiles(samples, qs, at_least) if not is_known]
 
 
 def _quantiles(samples: Sequence[float], qs: Sequence[float], at_least: Sequence[float]) -> list[tuple[Quantile, bool]]:
-    """Returns (quantile, is known). A larger value of a censored sample makes no order statistic smaller."""
+    """Returns (quantile, True if it is determined). If censored samples have larger values, no order statistic becomes smaller."""
     ordered = sorted((*samples, *at_least))
     n = len(ordered)
     known = bisect_right(sorted(samples), min(at_least)) if at_least else n  # ranks up to this one
@@ -84,9 +84,9 @@ def probability_of_at_least(count: int, trials: int, share: float) -> float:
 
 
 def share_bounds(count: int, trials: int, error: float) -> tuple[float, float]:
-    """Returns the lower and the upper bound of the share, each wrong with probability `error` at most (Clopper, Pearson, 1934).
+    """Returns a lower and an upper bound of the true share, each wrong with probability `error` at most (Clopper, Pearson, 1934).
 
-    trials: above 0
+    count: observed events; trials: above 0
     """
     lower = _largest_share(lambda share: probability_of_at_least(count, trials, share) <= error) if count else 0.0
     fewest = count + 1
@@ -95,7 +95,7 @@ def share_bounds(count: int, trials: int, error: float) -> tuple[float, float]:
 
 
 def _largest_share(holds: Callable[[float], bool]) -> float:
-    """The largest share for which a condition holds that holds for all smaller ones, to one in 10⁶."""
+    """Returns the largest share for which `holds` is true, to one in 10⁶. `holds` is true for all smaller shares."""
     low, high = 0.0, 1.0
     for _ in range(20):
         middle = (low + high) / 2
@@ -109,13 +109,13 @@ def clustered_quantiles(
     """Returns quantiles of all samples together, empty if there are none.
 
     The values of one cluster, such as the gaps of one answer, are correlated: a stalled answer is one event however many gaps it has,
-    so an interval that assumes independent gaps is too narrow. Here the variance of the share below the quantile is computed between
-    clusters (Taylor's linearisation of a ratio: Woodruff, J. Am. Stat. Assoc. 47, 1952; Francisco and Fuller, Ann. Stat. 19, 1991).
-    It gives the effective sample size, with Student's t for the number of clusters (Korn and Graubard, Survey Methodology 24, 1998),
-    and the interval is that of so many independent samples.
+    so an interval that assumes independent gaps is too narrow. Here the variance of the share of samples below the quantile is computed
+    between clusters (Taylor's linearisation of a ratio: Woodruff, J. Am. Stat. Assoc. 47, 1952; Francisco and Fuller, Ann. Stat. 19,
+    1991). It gives the effective sample size, with Student's t for the number of clusters (Korn and Graubard, Survey Methodology 24,
+    1998), and the interval is that of so many independent samples.
 
-    Clusters must be independent of each other; samples within one need not be. Estimate and count equal those of `quantiles`.
-    The interval is never narrower than there; with one cluster only there is none.
+    Clusters must be independent of each other; samples within one need not be. Estimate and count equal those of `quantiles`. The
+    confidence interval is never narrower than that of `quantiles`; with a single cluster there is none.
     """
     rows = [sorted(cluster) for cluster in clusters if cluster]
     ordered = sorted(chain.from_iterable(rows))

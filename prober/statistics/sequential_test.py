@@ -1,14 +1,14 @@
 """Evidence about a rate: whether a mean is within its budget, by a sequential test with a stated error.
 
-Gate, sweep, matrix and plan judge by `evidence` alone. It may be asked after every observation without raising the error.
+Gate, sweep, matrix and plan judge by `evidence` alone. It may be evaluated after every observation without raising the error.
 
-Observations are bad (1) or good (0), or anything between. A rival with odds ratio r multiplies its evidence against a mean m by
-(1 − x + r·x) ÷ (1 − m + r·m) for an observation x: the likelihood ratio of a Bernoulli observation, and a bet on any other one.
-Its mean is at most 1 for r < 1 if the mean of each observation, whatever came before, is m or more, and for r > 1 if it is m or
-less. So a weighted mean of such products is an e-process: the chance that it ever reaches 1 ÷ error is at most `error` (Ville's
-inequality; Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting", 2024). Wald's test is the case of
-one rival and zeros and ones. It needs no approximation and no independence, but the conditional mean of every observation must
-be on one side of m. Where bad events come together, an observation therefore is the mean of a block of time that is long
+Observations are bad (1) or good (0), or anything between. A rival with odds ratio r multiplies its evidence against a mean m by (1 − x
++ r·x) ÷ (1 − m + r·m) for an observation x: the likelihood ratio of a Bernoulli observation, and a bet on any other one. Its mean is at
+most 1 for r < 1 if the mean of each observation, whatever came before, is m or more, and for r > 1 if it is m or less. So a weighted
+mean of such products is an e-process: the chance that it ever reaches 1 ÷ error is at most `error` (Ville's inequality; Waudby-Smith
+and Ramdas, "Estimating means of bounded random variables by betting", 2024). Wald's test is the case of one rival and zeros and ones.
+It needs no approximation and no independence, but the conditional mean of every observation must be on one side of m. Where bad events
+come together, an observation therefore is the mean of a block of time that is long
 beside what comes together (`features.experiments.gate`).
 """
 
@@ -30,7 +30,7 @@ MIN_BAD = 2  # observations above the budget: a single one proves nothing
 
 
 class Observations:
-    """Observations between 0 and 1, in any order. counts: their number by value, fractional in a scaled pattern"""
+    """Observations between 0 and 1, without their order. counts: number of observations by value; may be fractional"""
 
     __slots__ = ("count", "counts")
 
@@ -44,7 +44,7 @@ class Observations:
         self.count += 1
 
     def __add__(self, other: "Observations") -> "Observations":
-        """The observations of both."""
+        """Returns the observations of both together."""
         return Observations(self.counts + other.counts)
 
     @property
@@ -64,9 +64,9 @@ def evidence(
     holds_error: float = ERROR,
     fails_error: float = ERROR,
 ) -> Evidence:
-    """Returns whether the mean is shown to be below `budget` (holds) or above it (fails), each with its error.
+    """Returns "holds" if the mean is proven to be below `budget`, "fails" if above it, each with its error; else "undecided".
 
-    surely_bad: the observations that count for "fails" where a reference is uncertain; None: `observed`
+    surely_bad: observations for "fails" if the bad ones depend on an uncertain reference; None: `observed`
     """
     against = observed if surely_bad is None else surely_bad
     is_repeated = sum(number for value, number in against.counts.items() if value > budget) >= MIN_BAD
@@ -86,7 +86,7 @@ def log_evidence_above(observed: Observations, share: float) -> float:
 
 
 def confidence_bounds(observed: Observations, error: float) -> tuple[float, float]:
-    """Returns an interval for the mean. Each end is wrong with a chance of at most `error`, however often it is evaluated."""
+    """Returns (lower, upper) bounds of the mean. Each is wrong with a chance of at most `error`, however often they are evaluated."""
     needed = -math.log(error)
     lower = _threshold_share(lambda share: log_evidence_above(observed, share) < needed) if observed.mean > 0 else 0.0
     upper = (
@@ -98,9 +98,9 @@ def confidence_bounds(observed: Observations, error: float) -> tuple[float, floa
 
 
 def min_observations(budget: float, error: float, pattern: Observations = ALL_GOOD) -> int:
-    """Returns the fewest observations, distributed as those of `pattern`, that prove a mean below `budget`.
+    """Returns the smallest number of observations, distributed like those of `pattern`, that proves a mean below `budget`.
 
-    The mean of `pattern` is far enough below `budget` for some number to prove it.
+    The mean of `pattern` must be far enough below `budget` that some number can prove it.
     """
 
     def is_proven(count: int) -> bool:

@@ -28,7 +28,7 @@ _OF_OTHERS = _OF_TARGET[:1]  # of an exporter beside the engine: it has a namesp
 
 
 def in_place(expr: str) -> str:
-    """`expr` of the chosen place only."""
+    """Returns the expression with matchers for the chosen cluster, namespace and job in each selector."""
 
     def selected(match: re.Match[str]) -> str:
         name, matchers = match[1], match[2]
@@ -44,7 +44,7 @@ def in_place(expr: str) -> str:
 
 
 def placed_queries(document: Json) -> Json:
-    """`document`, a part of a dashboard, with every expression of the chosen place."""
+    """Returns a part of a dashboard with `in_place` applied to each of its expressions."""
     return {key: _placed(key, value) for key, value in document.items()}
 
 
@@ -85,13 +85,13 @@ HIDDEN = 2
 
 @dataclass(frozen=True, slots=True)
 class Collapsed:
-    """Panels of a row that is closed until the reader opens it, because many targets have no data for it.
+    """Panels of a row that stays closed until the reader opens it, because many targets have no data for it.
 
     Grafana cannot close or hide a row that has no data: a row that repeats over no values is shown once. It sends
     no queries for a closed row, and expands variables in its title. So the title says whether there are data.
 
-    variable: hidden variable of the title.
-    sources: expression by text of the title; the first expression that has a series gives the text.
+    variable: name of a hidden variable whose value is part of the title
+    sources: expression by text for the title; the text of the first expression that has a series is shown
     """
 
     panels: Sequence[Panel]
@@ -117,7 +117,7 @@ class Collapsed:
 
 
 def _told(expr: str, text: str) -> str:
-    """`expr`, which has a single series, with the text as label `told`."""
+    """Returns PromQL that gives the single series of `expr` a label `told` with the text."""
     return f'label_replace({expr}, "told", "{text}", "", "")'
 
 
@@ -128,11 +128,11 @@ Rows = Mapping[str, Sequence[Panel] | Collapsed]
 class Board:
     """A dashboard.
 
-    name: key of UIDS, and the name of the file.
-    rows: panels by the title of their row; an empty title makes no row. The title of a collapsed row has its variable added.
+    name: key of UIDS, and name of the file
+    rows: panels by title of their row; panels under an empty title are in no row. A collapsed row has its variable in the title
     one_target: its panels show one target at a time. Links pass `target` on, which may be several or all, so such a dashboard has a
         second variable, `one`: the first of these targets until the reader chooses another.
-    variables: keys of `_variables`, in the order of the page.
+    variables: keys of `_variables`, in the order in which they are shown
     """
 
     name: str
@@ -165,7 +165,7 @@ class Board:
         }
 
     def _for_one(self, parts: Sequence[Json]) -> list[Json]:
-        """`parts` of the chosen place, with `$one` instead of `$target` on a dashboard of one target."""
+        """Returns `parts` restricted to the chosen place; on a dashboard of one target, `$one` replaces `$target`."""
         placed_parts = [placed_queries(part) for part in parts]
         if not self.one_target:
             return placed_parts
@@ -204,7 +204,7 @@ class Board:
 
 
 def placed(rows: Rows) -> list[Json]:
-    """JSON of the panels from left to right; a full line ends, and is as high as its highest panel."""
+    """JSON of the panels, placed from left to right. A new line begins when one is full; a line is as high as its highest panel."""
     documents: list[Json] = []
     number, y = 1, 0
     for title, row in rows.items():
@@ -224,7 +224,7 @@ def placed(rows: Rows) -> list[Json]:
 
 
 def _on_grid(panels: Sequence[Panel], first: int, y: int) -> tuple[list[Json], int]:
-    """JSON of the panels from the line `y` on, with ids from `first`, and the line below them."""
+    """Returns (JSON of the panels, placed from line `y` on with ids from `first`, the line below them)."""
     documents: list[Json] = []
     x = height = 0
     for number, panel in enumerate(panels, first):
@@ -236,7 +236,7 @@ def _on_grid(panels: Sequence[Panel], first: int, y: int) -> tuple[list[Json], i
 
 
 def _row(number: int, title: str, y: int, panels: Sequence[Json] = ()) -> Json:
-    """Row; closed if it holds its panels itself."""
+    """JSON of a row. A row that contains its panels is closed."""
     place = {"x": 0, "y": y, "w": COLUMNS, "h": 1}
     return {
         "id": number,
@@ -249,7 +249,7 @@ def _row(number: int, title: str, y: int, panels: Sequence[Json] = ()) -> Json:
 
 
 def _link(name: str) -> Json:
-    """Link that keeps target and time range."""
+    """JSON of a link to another dashboard that keeps target and time range."""
     return {
         "title": TITLES[name].rpartition(" / ")[2],
         "type": "link",
@@ -265,13 +265,16 @@ def _link(name: str) -> Json:
 
 
 def to_target(name: str, value: str = "${__value.text}") -> str:
-    """URL of another dashboard for a link in a table; keeps time range, data source and place."""
+    """URL of another dashboard for a link in a table. It keeps time range, data source and place."""
     kept = "&".join(f"${{{variable}:queryparam}}" for variable in ("datasource", *PLACE))
     return f"/d/{UIDS[name]}?var-target={value}&${{__url_time_range}}&{kept}"
 
 
 def annotation(name: str, color: str, expr: str, text: str) -> Json:
-    """Annotations wherever `expr` has a value; `text` may contain {{label}}. Releases of Grafana read `expr` from different keys."""
+    """JSON of an annotation at each time where `expr` has a value. text: may contain {{label}}
+
+    `expr` is stored under two keys, as releases of Grafana read different ones.
+    """
     return {
         "name": name,
         "datasource": SOURCE,
@@ -288,7 +291,7 @@ def annotation(name: str, color: str, expr: str, text: str) -> Json:
 
 
 def tagged_annotation(name: str, color: str, tag: str) -> Json:
-    """Annotations in Grafana's own store with this tag, made by pipelines or people."""
+    """JSON that shows the annotations in Grafana's own store that have this tag. Pipelines or people make them."""
     return {
         "name": name,
         "datasource": {"type": "grafana", "uid": "-- Grafana --"},
@@ -316,7 +319,7 @@ def _source() -> Json:
 
 
 def _query_variable(name: str, label: str, query: str, regex: str = "", *, kind: int = LABEL_VALUES, one: bool) -> Json:
-    """Variable whose values are the results of a query. one: takes one value, not several or all."""
+    """JSON of a variable whose values are the results of a query. one: the reader chooses a single value"""
     return {
         "name": name,
         "label": label,
@@ -336,12 +339,12 @@ def _query_variable(name: str, label: str, query: str, regex: str = "", *, kind:
 
 
 def _labels(name: str, label: str, selector: str) -> Json:
-    """Variable of the values of the label `name`."""
+    """JSON of a variable whose values are those of the label `name`."""
     return _query_variable(name, label, f"label_values({in_place(selector)}, {name})", one=False)
 
 
 def _places() -> list[Json]:
-    """Variables of the place: one cluster, as targets of two may have one name; any of its namespaces and jobs."""
+    """JSON of the variables of the place: one cluster, as two clusters may have targets of one name; any namespaces and jobs."""
     own, found = 'llmslo_target_state{target!=""', []
     for name in PLACE:
         found.append(_query_variable(name, name.capitalize(), f"label_values({own}}}, {name})", one=name == PLACE[0]))
@@ -350,7 +353,7 @@ def _places() -> list[Json]:
 
 
 def _targets(name: str, label: str, expr: str, *, one: bool) -> Json:
-    """Variable of the targets in the result of an expression."""
+    """JSON of a variable whose values are the targets in the result of an expression."""
     return _query_variable(
         name, label, f"query_result({in_place(expr)})", '/target="([^"]+)"/', kind=QUERY_RESULT, one=one
     )
@@ -367,5 +370,5 @@ HEADROOM_STEPS: Steps = ((None, RED), (0.1, ORANGE), (0.3, GREEN))
 
 
 def target_column(**more: Any) -> Column:
-    """Column of the target's name, with a link to its dashboard."""
+    """Table column with the name of the target, linked to its dashboard."""
     return Column(source="target", name="Target", link=to_target("target"), link_title="The target in detail", **more)

@@ -19,9 +19,9 @@ EVENT_INTERVAL = "1m"  # minimum width of bars and cells, so that neighbours do 
 class Query:
     """A query of a panel.
 
-    legend: may contain {{label}}.
+    legend: name of each series; may contain {{label}}
     instant: evaluated at the end of the range only.
-    exemplars: single observations are drawn too, where Prometheus stores them.
+    exemplars: show exemplars too, where Prometheus stores them
     form: `time_series`, `table` (one row per series) or `heatmap`.
     """
 
@@ -33,12 +33,12 @@ class Query:
 
 
 def now(expr: str, legend: str = "") -> Query:
-    """Query for the value at the end of the range."""
+    """Query that is evaluated only at the end of the time range."""
     return Query(expr, legend, instant=True)
 
 
 def row(expr: str) -> Query:
-    """Query for table rows at the end of the range; labels become columns."""
+    """Query for the rows of a table, evaluated at the end of the time range; labels become columns."""
     return Query(expr, instant=True, form="table")
 
 
@@ -79,7 +79,7 @@ class Panel:
     interval: str = ""
 
     def as_json(self, number: int, x: int, y: int) -> Json:
-        """JSON of the panel with the id `number` at (x, y) of the grid."""
+        """JSON of the panel at column `x` and line `y` of the grid. number: id of the panel"""
         bounds = {"min": self.low, "max": self.high, "decimals": self.decimals}
         defaults: Json = {
             "unit": self.unit,
@@ -122,7 +122,7 @@ def _target(query: Query, index: int) -> Json:
 
 
 def series(title: str, text: str, unit: Unit, *queries: Query, bars: bool = False, **more: Any) -> Panel:
-    """Lines over time, or stacked bars for counts of events."""
+    """Panel of lines over time, or of stacked bars for counts of events."""
     custom: Json = {
         "drawStyle": "bars" if bars else "line",
         "lineWidth": 1,
@@ -144,7 +144,7 @@ def series(title: str, text: str, unit: Unit, *queries: Query, bars: bool = Fals
 
 
 def stat(title: str, text: str, unit: Unit, *queries: Query, **more: Any) -> Panel:
-    """Large figures, coloured by thresholds. fill: what is coloured; text_mode: what is written."""
+    """Panel of large figures, coloured by thresholds. fill: colorMode of Grafana; text_mode: textMode of Grafana"""
     options = {
         "colorMode": more.pop("fill", "value"),
         "graphMode": "none",
@@ -158,13 +158,13 @@ def stat(title: str, text: str, unit: Unit, *queries: Query, **more: Any) -> Pan
 
 
 def counts(title: str, text: str, *queries: Query, **more: Any) -> Panel:
-    """Large figures, one per series, each with its name."""
+    """Panel of large figures, each with the name of its series."""
     defaults = {"steps": NEUTRAL, "decimals": 0, "text_mode": "value_and_name"}
     return stat(title, text, "none", *queries, **{**defaults, **more})
 
 
 def bars(title: str, text: str, unit: Unit, *queries: Query, **more: Any) -> Panel:
-    """A horizontal bar for each series, in their order, coloured by thresholds."""
+    """Panel of one horizontal bar per series, in the order of the queries, coloured by thresholds."""
     options = {
         "displayMode": "basic",
         "orientation": "horizontal",
@@ -184,10 +184,10 @@ def bars(title: str, text: str, unit: Unit, *queries: Query, **more: Any) -> Pan
 def table(
     title: str, text: str, columns: Sequence["Column"], *queries: Query, sort: str | Sequence[str] = "", **more: Any
 ) -> Panel:
-    """Table: a row per label set, a column per entry of `columns`.
+    """Table with a row per label set and a column per entry of `columns`.
 
-    hide: further sources, which are left out.
-    sort: the column, or several in their order; `-` descends.
+    hide: further fields of the result, which are not shown
+    sort: name of the column to sort by, or several names; a `-` before a name sorts in descending order
     """
     by = [sort] if isinstance(sort, str) else sort
     names = {column.source: column.name for column in columns}
@@ -224,9 +224,9 @@ def table(
 class Column:
     """A column of a table.
 
-    source: a label, or `Value #A` for the first query.
-    steps: colours of the cell.
-    link: URL; may contain ${__value.text}.
+    source: name of a label, or `Value #A` for the values of the first query
+    steps: thresholds that colour the cell
+    link: URL; may contain ${__value.text}
     """
 
     source: str
@@ -258,7 +258,7 @@ class Column:
 
 
 def heatmap(title: str, text: str, *queries: Query, **more: Any) -> Panel:
-    """Counts per classic bucket over time."""
+    """Heatmap of the counts per classic bucket over time."""
     options = {
         "calculate": False,
         "cellGap": 1,
@@ -285,7 +285,7 @@ def heatmap(title: str, text: str, *queries: Query, **more: Any) -> Panel:
 
 
 def states(title: str, text: str, mappings: Sequence[Json], *queries: Query, **more: Any) -> Panel:
-    """Timeline: one band per series, coloured by state over time."""
+    """State timeline: one band per series, coloured by its state."""
     options = {
         "alignValue": "left",
         "mergeValues": True,

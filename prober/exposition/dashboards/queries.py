@@ -1,7 +1,7 @@
 """PromQL expressions that several panels use.
 
-Each expression selects the chosen targets. Values of several replicas of the prober are summed where each replica counts its own
-work; otherwise all replicas see the same, and the maximum is used.
+Each expression selects the chosen targets. Over the replicas of a prober, values are summed if each replica counts its own work; if all
+see the same, the maximum is used.
 """
 
 from prober.exposition.families import AnySeries
@@ -34,12 +34,12 @@ FIRING = f"ALERTS{{{ALERTING}}}"
 
 
 def gauge(name: Name, by: str = "target", more: str = "", select: str = TARGET) -> str:
-    """Gauge that every replica exports alike."""
+    """Gauge that has the same value in every replica."""
     return f"max by ({by}) ({name}{{{select}{more}}})"
 
 
 def rate(name: Name, by: str = "target", more: str = "", select: str = TARGET, window: str = STEP) -> str:
-    """Rate of a counter of the engine, which every replica reads alike."""
+    """Rate of an engine's counter, which has the same value in every replica."""
     return f"max by ({by}) (rate({name}{{{select}{more}}}[{window}]))"
 
 
@@ -58,47 +58,48 @@ def quantile(
 
 
 def samples(histogram: Name, by: str = LEVEL, select: str = PROBES, window: str = WINDOW) -> str:
-    """Number of observations, from classic or native buckets."""
+    """Number of observations of a histogram, from classic or native buckets."""
     classic = increase(f"{histogram}_count", by, select=select, window=window)
     return f"({classic} or histogram_count({increase(histogram, by, select=select, window=window)}))"
 
 
 def recorded_quantile(q: float, signal: str) -> str:
-    """Name of the recorded quantile over RECORDED_WINDOW, by target and workload."""
+    """Name of the recording rule for a quantile over RECORDED_WINDOW, by target and workload."""
     return f"target_workload:llmslo_{signal}_seconds:p{q * 100:g}_{RECORDED_WINDOW}"
 
 
 def recorded_samples(signal: str) -> str:
-    """Name of the recorded number of observations behind the recorded quantiles."""
+    """Name of the recording rule for the number of observations behind the recorded quantiles."""
     return f"target_workload:llmslo_{signal}_seconds:samples_{RECORDED_WINDOW}"
 
 
 def tiles(kind: str, by: str) -> str:
-    """Sum of the recorded events, or bad_events, of the SLOs over the selected window, from tiles of minutes."""
+    """Sum of the SLOs' recorded events over the selected time range, from recordings per few minutes. kind: `events` or `bad_events`"""
     return f'sum by ({by}) (sum_over_time({{__name__=~"{RECORDED}_{kind}:tile.+",{PROBES}}}[{WINDOW}]))'
 
 
 def answering(expr: str) -> str:
-    """`expr` without targets that answer no probe: their last latencies describe the past."""
+    """`expr` without the targets that answer no probe, as their last latencies are out of date."""
     states = "over_budget|rejected|failing"
     return f'{expr} unless on (target) max by (target) (llmslo_target_state{{{TARGET},state=~"{states}"}}) == 1'
 
 
 def buckets(histogram: Name, select: str = PROBES) -> str:
-    """Increase per bucket, for a heatmap."""
+    """Increase of each bucket of a histogram, for a heatmap."""
     classic = f"sum by (le) (increase({histogram}_bucket{{{select}}}[{STEP}]))"
     return f"{classic} or on () sum(increase({histogram}{{{select}}}[{STEP}]))"
 
 
 def limit(signal: str, by: str = "target, workload, slo", at: str = "") -> str:
-    """Thresholds of the SLOs on `signal`; the strictest if `by` joins several. at: modifier of time"""
+    """Threshold of the SLOs on `signal`; the strictest if `by` combines several. at: PromQL modifier such as `offset 1d`"""
     return f'min by ({by}) (llmslo_slo_threshold_seconds{{{PROBES},signal="{signal}"}}{at})'
 
 
 def worst(series: Name, codes: tuple[str, ...], label: str, by: str, select: str = TARGET) -> str:
-    """Index in `codes` of the value of `label` whose series is 1; the largest if several are: the first that is found from the end.
+    """Index in `codes` of the state that is set: `series` is 1 for the value of `label` that is the state. Of several, the largest
+    index.
 
-    Each part is aggregated before it is compared, since joins by all labels of a series cost more than reading it.
+    Each part is aggregated before the comparison: a join by all labels of a series costs more than reading it.
     """
     places = [
         f'{place} * (max by ({by}) ({series}{{{select},{label}="{code}"}}) == 1)' for place, code in enumerate(codes)
@@ -107,18 +108,17 @@ def worst(series: Name, codes: tuple[str, ...], label: str, by: str, select: str
 
 
 def judged(select: str = PROBES) -> str:
-    """1 for each latency that is judged by a baseline, so not while the baseline is learning."""
+    """1 for each latency that drift detection judges, that is, whose baseline is not being learned."""
     return f'max by (target, workload, signal) (llmslo_drift_phase{{{select},phase!="learning"}}) == 1'
 
 
 def slo_state(by: str, select: str = TARGET) -> str:
-    """Worst state: 0 met, 1 no data, 2 declared, but no rules that could judge it are loaded, 3 missed; for declared SLOs only,
-    as the rules cover no others."""
+    """Worst state of the declared SLOs: 0 met, 1 no data, 2 no rules loaded that could judge it, 3 missed."""
     states = worst(SLO_STATE, ("met", "no_data", "no_rules", "missed"), "state", f"{LEVEL}, slo", select)
     declared = f"group by ({LEVEL}, slo) (llmslo_slo_objective_ratio{{{select}}})"
     return f"max by ({by}) ({states} or 2 * {declared})"
 
 
 def target_state() -> str:
-    """State of each target as an index in STATES."""
+    """State of each target, as its index in STATES."""
     return worst("llmslo_target_state", STATES, "state", "target")

@@ -19,12 +19,12 @@ NEUTRAL: Steps = ((None, "text"),)
 
 
 def as_steps(steps: Steps) -> list[Json]:
-    """JSON of thresholds."""
+    """JSON of thresholds and their colours."""
     return [{"value": value, "color": color} for value, color in steps]
 
 
 def absent(text: str) -> Json:
-    """Mapping of an absent value; without it the cell has the colour of the first threshold."""
+    """Value mapping that shows `text` for an absent value, which would otherwise get the colour of the first threshold."""
     result = {"text": text, "color": "transparent", "index": 99}
     return {"type": "special", "options": {"match": "null+nan", "result": result}}
 
@@ -40,7 +40,7 @@ def text_mapping(colors: dict[str, str]) -> list[Json]:
 
 
 def words_mapping(words: dict[str, str], color: str) -> list[Json]:
-    """Mapping of texts to words, all of one colour."""
+    """Value mappings that show other words for texts, all in one colour. words: shown words by text"""
     results = {
         text: {"text": shown, "color": color, "index": place} for place, (text, shown) in enumerate(words.items())
     }
@@ -48,13 +48,13 @@ def words_mapping(words: dict[str, str], color: str) -> list[Json]:
 
 
 def index_mapping(*pairs: tuple[str, str]) -> list[Json]:
-    """Mapping of 0, 1, 2 … to texts with their colours."""
+    """Value mappings that show 0, 1, 2 … as texts. pairs: (text, colour)"""
     options = {str(place): {"text": text, "color": color, "index": place} for place, (text, color) in enumerate(pairs)}
     return [{"type": "value", "options": options}]
 
 
 def override(matcher: str, fields: str, properties: Sequence[tuple[str, Any]]) -> Json:
-    """JSON of an override: options for the fields that the matcher selects."""
+    """JSON of an override: properties for the fields that a matcher selects. fields: argument of the matcher"""
     return {
         "matcher": {"id": matcher, "options": fields},
         "properties": [{"id": name, "value": value} for name, value in properties],
@@ -62,12 +62,12 @@ def override(matcher: str, fields: str, properties: Sequence[tuple[str, Any]]) -
 
 
 def named(pattern: str, *properties: tuple[str, Any]) -> Json:
-    """Override for series whose whole legend matches the regular expression."""
+    """Override for the series whose full legend matches the regular expression."""
     return override("byRegexp", pattern, properties)
 
 
 def fixed_color(pattern: str, color: str, *properties: tuple[str, Any]) -> Json:
-    """Override with a fixed colour."""
+    """Override that gives matching series a fixed colour. pattern: regular expression for the full legend"""
     return named(pattern, ("color", {"mode": "fixed", "fixedColor": color}), *properties)
 
 
@@ -83,7 +83,7 @@ def dashed(pattern: str, color: str = RED, *, in_legend: bool = False) -> Json:
 
 
 def dotted(ref: str) -> Json:
-    """Override for the query `ref` of values with too few samples: grey dots over the line that they repeat."""
+    """Override for the query `ref` of values with too few samples: grey dots over the line of all values."""
     properties = (
         ("custom.lineStyle", {"fill": "dot", "dash": [2, 12]}),
         ("custom.lineWidth", 3),
@@ -94,7 +94,7 @@ def dotted(ref: str) -> Json:
 
 
 def band(lower: str, upper: str, color: str = BLUE) -> list[Json]:
-    """Overrides for an interval: the area between two series is filled, with thin edges."""
+    """Overrides that fill the area between two series, such as the ends of a confidence interval. lower, upper: legends"""
     return [
         fixed_color(lower, color, ("custom.lineWidth", 1), ("custom.fillOpacity", 0)),
         fixed_color(upper, color, ("custom.lineWidth", 1), ("custom.fillOpacity", 20), ("custom.fillBelowTo", lower)),
@@ -102,6 +102,6 @@ def band(lower: str, upper: str, color: str = BLUE) -> list[Json]:
 
 
 def on_the_right(pattern: str, unit: Unit) -> Json:
-    """Override for series with an axis of their own, without maximum and thresholds."""
+    """Override that gives matching series an axis on the right, without maximum and thresholds."""
     axis, unmarked = ("custom.axisPlacement", "right"), ("custom.thresholdsStyle", {"mode": "off"})
     return named(pattern, axis, ("unit", unit), ("custom.fillOpacity", 0), ("max", None), unmarked)

@@ -45,12 +45,12 @@ CONTEXT_FACTS: dict[str, tuple[JsonFact, ...]] = {
 
 
 def tables(engine: str) -> tuple[EngineTable, ...]:
-    """The tables of an engine by name, one a generation of its page; none for a name without any (`openai`)."""
+    """Returns the tables of an engine, one for each generation of its metrics page; empty if it has none, such as `openai`."""
     return tuple(table for table in TABLES if table.engine == engine)
 
 
 def detect(owned_by: str | None, headers: dict[str, str]) -> Dialect:
-    """Dialect of a server by `owned_by` and response headers of its `/v1/models`; plain OpenAI if neither identifies it."""
+    """Returns the dialect of a server by `owned_by` and headers of its `/v1/models`; plain OpenAI if neither identifies the engine."""
     for dialect in DIALECTS.values():
         if dialect.header is not None and dialect.header in headers:
             return dialect

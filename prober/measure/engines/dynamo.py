@@ -1,4 +1,4 @@
-"""NVIDIA Dynamo (1.6). Metrics pages only: a frontend's, and a worker's, which has its engine's own names beside Dynamo's."""
+"""NVIDIA Dynamo (1.6). Metrics pages only: that of a frontend, and that of a worker, which also has the names of its engine."""
 
 from prober.measure.engine_signals import (
     Aggregation,

@@ -1,4 +1,4 @@
-"""KServe's predictor. Metrics page only. An LLMInferenceService is vLLM pods behind llm-d: their own tables read those."""
+"""KServe's predictor. Metrics page only. An LLMInferenceService is not covered here: it is vLLM behind llm-d, which have tables."""
 
 from prober.measure.engine_signals import EngineTable, Extra, PageShape, signals
 

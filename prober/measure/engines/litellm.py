@@ -1,4 +1,4 @@
-"""LiteLLM's proxy. The usage chunk has a choice with an empty delta; recognised by its own response header."""
+"""LiteLLM's proxy. A response header of its own identifies it. The chunk with the usage has a choice with an empty delta."""
 
 from prober.measure.chat import Dialect
 from prober.measure.engine_signals import EngineTable, Extra, PageShape, SampleSource, signals

@@ -1,4 +1,4 @@
-"""The llama.cpp server. Says Loading model on /health while it loads; ends an error without [DONE]."""
+"""The llama.cpp server. While it loads, /health answers Loading model. An answer that ends with an error has no [DONE]."""
 
 from prober.measure.chat import Dialect
 from prober.measure.engine_signals import (

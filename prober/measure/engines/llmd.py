@@ -1,4 +1,4 @@
-"""The llm-d inference gateway's endpoint picker, and its older names. Metrics page only, on a port of its own."""
+"""The endpoint picker of the llm-d inference gateway, with its older metric names. Metrics page only, on a port of its own."""
 
 from prober.measure.engine_signals import (
     Aggregation,

@@ -1,4 +1,4 @@
-"""LMDeploy (0.18). Names the lower bound of a length `min_new_tokens`."""
+"""LMDeploy (0.18). Its field for the minimum length is `min_new_tokens`."""
 
 from prober.measure.chat import Dialect
 from prober.measure.engine_signals import EngineTable, Extra, PageShape, SampleSource, SumSource, signals

@@ -1,4 +1,4 @@
-"""NVIDIA NIM for LLMs. Metrics page only. 1.x has names without a prefix; 2.x is vLLM, read by its table."""
+"""NVIDIA NIM for LLMs. Metrics page only. 1.x has names without a prefix; 2.x is vLLM and uses the table of vLLM."""
 
 from dataclasses import replace
 

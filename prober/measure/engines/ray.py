@@ -1,6 +1,7 @@
-"""Ray Serve LLM (2.60). Metrics page only: each node's agent has the engines' names as ray_vllm_… and ray_sglang_….
+"""Ray Serve LLM (2.60). Metrics page only: the agent of each node exports the engines' metrics as ray_vllm_… and ray_sglang_….
 
-Several replicas stand on one page and are added up. Names are those of Ray's own dashboards."""
+Several replicas on one page are added up. Names are those of Ray's own dashboards.
+"""
 
 from dataclasses import replace
 
