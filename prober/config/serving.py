@@ -196,7 +196,7 @@ class DecodeBoundSpec(Block):
     config_file: str | None = Field(None, description="config.json of the model on Hugging Face")
     active_parameters: Positive | None = Field(None, description="weights read per token; absent: from config_file")
     bytes_per_weight: Positive | None = Field(
-        None, description="2 for 16 bit, 1 for 8 bit; absent: from config_file, except for a quantised model"
+        None, description="2 for 16 bit, 1 for 8 bit; absent: from config_file, for 16 bit, AWQ, GPTQ and FP8"
     )
     kv_bytes_per_token: NotNegative | None = Field(
         None, description="KV cache of one token in all layers; absent: from config_file"

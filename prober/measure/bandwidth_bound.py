@@ -57,9 +57,10 @@ DATASHEET_BANDWIDTHS: Mapping[str, tuple[float, str]] = {
     "Tesla T4": (320e9, "T4 data sheet: 320+ GB/s"),
 }
 
-# Models with grouped-query attention and a gated MLP (three matrices). The formula below counts them exactly except norms and
-# biases (less than 0.1%). Other architectures (latent attention, state space, shared experts) must be configured.
+# Models with a gated MLP (three matrices). The formulas below count them exactly except norms and biases (less than 0.1%). Other
+# architectures (state space, attention of several kinds) must be configured.
 DENSE_MODEL_TYPES = frozenset({"llama", "mistral", "qwen2", "qwen3", "phi3"})
+LATENT_MODEL_TYPES = frozenset({"deepseek_v2", "deepseek_v3", "kimi_k2"})  # multi-head latent attention
 EXPERT_SIZE_KEYS = {
     "mixtral": "intermediate_size",
     "qwen3_moe": "moe_intermediate_size",
@@ -128,8 +129,8 @@ def decode_model(
 ) -> DecodeModel | UnknownFigure:
     """Builds the model from a Hugging Face config.json and the configured overrides.
 
-    Returns UnknownFigure if the size of a weight or the architecture would have to be guessed: quantised checkpoints (config.json
-    does not say which layers are quantised), float32 checkpoints (engines load them as 16 bit), unknown model types.
+    Returns UnknownFigure if the size of a weight or the architecture would have to be guessed: checkpoints quantised by another method
+    than AWQ, GPTQ or FP8, float32 checkpoints (engines load them as 16 bit), unknown model types.
     """
     overrides = overrides or ModelOverrides()
     parts = (
@@ -179,30 +180,69 @@ def measured_to_bound_ratio(tpot_s: float, bound_per_s: float) -> float:
 
 def _active_parameters(config: Mapping[str, Any] | None) -> float | UnknownFigure:
     """Returns the number of weights of attention, of the MLP or the routed experts, and of the output matrix."""
+    weights = _active_weights(config)
+    return weights if isinstance(weights, UnknownFigure) else float(sum(weights))
+
+
+def _active_weights(config: Mapping[str, Any] | None) -> tuple[int, int] | UnknownFigure:
+    """Returns the numbers of active weights (that quantisation may shrink, that it leaves alone: output matrix and routers)."""
     if config is None:
         return UnknownFigure("no config.json: configure the active parameters")
     kind = config.get("model_type")
+    if kind in LATENT_MODEL_TYPES:
+        return _latent_weights(config)
     if kind not in DENSE_MODEL_TYPES and kind not in EXPERT_SIZE_KEYS:
         return UnknownFigure(f"the active parameters of model type {kind!r} are unknown: configure them")
     if kind == "qwen3_moe" and (config.get("mlp_only_layers") or config.get("decoder_sparse_step", 1) != 1):
         return UnknownFigure("some layers have no experts: configure the active parameters")
     expert = EXPERT_SIZE_KEYS.get(str(kind))
     names = ["hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", expert or "intermediate_size"]
-    sizes = _sizes(config, *names, *(["num_experts_per_tok"] if expert else []))
+    if expert:
+        names += ["num_experts_per_tok", "num_local_experts" if kind == "mixtral" else "num_experts"]
+    sizes = _sizes(config, *names)
     attention = _attention(config)
     if isinstance(sizes, UnknownFigure):
         return sizes
     if isinstance(attention, UnknownFigure):
         return attention
-    (hidden, layers, heads, vocabulary, inner), active_experts = sizes[:5], (sizes[5] if expert else 1)
+    hidden, layers, heads, vocabulary, inner = sizes[:5]
+    active_experts, experts = sizes[5:] or (1, 0)
     _, kv_heads, head_size = attention
     per_layer = 2 * hidden * head_size * (heads + kv_heads) + active_experts * 3 * hidden * inner
-    if expert:
-        experts = _sizes(config, "num_local_experts" if kind == "mixtral" else "num_experts")
-        if isinstance(experts, UnknownFigure):
-            return experts
-        per_layer += hidden * experts[0]  # the router
-    return float(layers * per_layer + vocabulary * hidden)
+    return layers * per_layer, vocabulary * hidden + layers * hidden * experts
+
+
+def _latent_weights(config: Mapping[str, Any]) -> tuple[int, int] | UnknownFigure:
+    """Returns what `_active_weights` does, for multi-head latent attention with shared and routed experts.
+
+    Source: DeepSeek-V2 (arXiv:2405.04434), section 2.1.2 and appendix C; the first layers have no experts.
+    """
+    if config.get("moe_layer_freq", 1) != 1:
+        return UnknownFigure("some layers between have no experts: configure the active parameters")
+    sizes = _sizes(
+        config,
+        *("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "intermediate_size"),
+        *("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"),
+        *("moe_intermediate_size", "num_experts_per_tok", "n_shared_experts", "n_routed_experts"),
+    )
+    dense_layers, query_rank = config.get("first_k_dense_replace"), config.get("q_lora_rank")
+    if isinstance(sizes, UnknownFigure):
+        return sizes
+    hidden, layers, heads, vocabulary, inner, kv_rank, plain, rotary, value, expert, routed, shared, experts = sizes
+    if type(dense_layers) is not int or not 0 <= dense_layers <= layers:
+        return UnknownFigure("config.json has no valid first_k_dense_replace: configure the model")
+    if query_rank is not None and (type(query_rank) is not int or query_rank < 1):
+        return UnknownFigure("config.json has no valid q_lora_rank: configure the model")
+    queries = heads * (plain + rotary)
+    attention = (
+        (query_rank * (hidden + queries) if query_rank else hidden * queries)
+        + hidden * (kv_rank + rotary)
+        + kv_rank * heads * (plain + value)
+        + heads * value * hidden
+    )
+    expert_layers = layers - dense_layers
+    mlp = 3 * hidden * (dense_layers * inner + expert_layers * (routed + shared) * expert)
+    return layers * attention + mlp, vocabulary * hidden + expert_layers * hidden * experts
 
 
 def _attention(config: Mapping[str, Any]) -> tuple[int, int, int] | UnknownFigure:
@@ -219,26 +259,54 @@ def _attention(config: Mapping[str, Any]) -> tuple[int, int, int] | UnknownFigur
 
 
 def _bytes_per_weight(config: Mapping[str, Any] | None) -> float | UnknownFigure:
+    """Returns the mean over all active weights."""
     if config is None:
         return UnknownFigure("no config.json: configure the bytes per weight")
-    if config.get("quantization_config"):
-        return UnknownFigure("config.json does not say which layers are quantised: configure the bytes per weight")
     dtype = config.get("dtype") or config.get("torch_dtype")
-    if dtype in _DTYPES_16_BIT:
+    if dtype not in _DTYPES_16_BIT:
+        return UnknownFigure(f"an engine may load {dtype!r} weights as another type: configure the bytes per weight")
+    if not config.get("quantization_config"):
         return 2.0
-    return UnknownFigure(f"an engine may load {dtype!r} weights as another type: configure the bytes per weight")
+    quantised, weights = _quantised_bytes(config["quantization_config"]), _active_weights(config)
+    if isinstance(quantised, UnknownFigure):
+        return quantised
+    if isinstance(weights, UnknownFigure):
+        return weights
+    shrunk, plain = weights
+    return (shrunk * quantised + plain * 2.0) / (shrunk + plain)
+
+
+def _quantised_bytes(quantisation: Any) -> float | UnknownFigure:
+    """Returns the bytes of a weight that is quantised, with its share of the scales and zero points of its group."""
+    unknown = UnknownFigure("how this checkpoint is quantised is unknown: configure the bytes per weight")
+    if not isinstance(quantisation, Mapping):
+        return unknown
+    method, bits, group = (quantisation.get(name) for name in ("quant_method", "bits", "group_size"))
+    if quantisation.get("lm_head") or quantisation.get("modules_to_not_convert") or quantisation.get("dynamic"):
+        return UnknownFigure("not the usual layers are quantised: configure the bytes per weight")
+    if method == "fp8":
+        return 1.0
+    if method not in ("awq", "gptq") or type(bits) is not int or not 2 <= bits <= 8 or type(group) is not int:
+        return unknown
+    has_zero_points = quantisation.get("zero_point", True) if method == "awq" else quantisation.get("sym") is False
+    of_group = 2 + (bits / 8 if has_zero_points else 0)
+    return bits / 8 + (of_group / group if group > 0 else 0)
 
 
 def _kv_bytes_per_token(config: Mapping[str, Any] | None, element_bytes: float | None) -> float | UnknownFigure:
     if config is None:
         return UnknownFigure("no config.json: configure the KV bytes per token")
-    if config.get("model_type") not in DENSE_MODEL_TYPES and config.get("model_type") not in EXPERT_SIZE_KEYS:
-        return UnknownFigure(f"the KV cache of model type {config.get('model_type')!r} is unknown: configure its bytes")
-    attention = _attention(config)
-    if isinstance(attention, UnknownFigure):
-        return attention
+    kind = config.get("model_type")
     size = element_bytes or (2.0 if (config.get("dtype") or config.get("torch_dtype")) in _DTYPES_16_BIT else None)
-    return kv_bytes_per_token(*attention, size) if size else UnknownFigure("the KV cache type is unknown: configure it")
+    if not size:
+        return UnknownFigure("the KV cache type is unknown: configure it")
+    if kind in LATENT_MODEL_TYPES:
+        latent = _sizes(config, "num_hidden_layers", "kv_lora_rank", "qk_rope_head_dim")
+        return latent if isinstance(latent, UnknownFigure) else latent[0] * (latent[1] + latent[2]) * size
+    if kind not in DENSE_MODEL_TYPES and kind not in EXPERT_SIZE_KEYS:
+        return UnknownFigure(f"the KV cache of model type {kind!r} is unknown: configure its bytes")
+    attention = _attention(config)
+    return attention if isinstance(attention, UnknownFigure) else kv_bytes_per_token(*attention, size)
 
 
 def _window_tokens(config: Mapping[str, Any] | None) -> int | None:
