@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prober.features.capacity.observations import Array, view
-from prober.features.capacity.replay import BURST_S, Background, RequestLengths
+from prober.features.capacity.replay import BURST_S, Background
 from prober.measure.objective import Slo
 from prober.simulation.serving import NO_LIMIT, Course, Service, Stream, serve
 
@@ -73,14 +73,14 @@ class CapacityModel:
     """Fitted service under the load of a sweep and its background.
 
     front_s: latency in front of it
-    lengths: prompt and output tokens of the sweep's requests
+    lengths: prompt and output tokens of the sweep's requests, shape (n, 2)
     own_ratio: share of the sweep's requests at every rate; None: the background has its own rate
     effort: 1 gives the accuracy of docs/measurements.md; less is faster and less accurate
     """
 
     service: Service
     front_s: float
-    lengths: Sequence[RequestLengths]
+    lengths: Array
     background: Background
     effort: float = 1.0
     own_ratio: float | None = None
@@ -144,7 +144,8 @@ class CapacityModel:
         is_own = generator.permutation(np.arange(background + requests) >= background)
         lengths = np.empty((len(is_own), 2))
         lengths[is_own] = _balanced_sample(self.lengths, requests, generator)
-        lengths[~is_own] = _balanced_sample(self.background.lengths, background, generator)
+        if background:
+            lengths[~is_own] = _balanced_sample(np.array(self.background.lengths), background, generator)
         gaps = generator.exponential(size=len(is_own))
         at_s = np.cumsum(gaps) * (len(gaps) / total_per_s / gaps.sum())
         if self.background.variation and background:
@@ -234,11 +235,11 @@ def _in_bursts(at_s: Array, variation: float, generator: np.random.Generator) ->
     return moved
 
 
-def _balanced_sample(lengths: Sequence[RequestLengths], count: int, generator: np.random.Generator) -> Array:
-    """`count` lengths, each drawn equally often, shape (count, 2)."""
-    rounds = ceil(count / len(lengths)) if lengths else 0
-    places = [generator.permutation(len(lengths)) for _ in range(rounds)]
-    return np.array(lengths, dtype=np.float64)[np.concatenate(places)[:count]] if places else np.empty((0, 2))
+def _balanced_sample(lengths: Array, count: int, generator: np.random.Generator) -> Array:
+    """`count` of the lengths, of shape (n, 2), each drawn equally often, shape (count, 2)."""
+    places = [generator.permutation(len(lengths)) for _ in range(ceil(count / len(lengths)))]
+    sample: Array = lengths[np.concatenate(places)[:count]]
+    return sample
 
 
 def _bracket(

@@ -11,6 +11,8 @@ from math import exp, hypot, log, sqrt
 from operator import mul
 from random import Random
 
+import numpy as np
+
 from prober.features.capacity.capacity_model import CapacityModel, Knee
 from prober.features.capacity.engine_fit import Fit, Prior
 from prober.features.capacity.fitting import fit
@@ -164,7 +166,7 @@ def _by_model(
 
     Where the background alone overloads the model, the knee is for the mix of loads at the lowest rate.
     """
-    model = CapacityModel(fitted.service, fitted.front_s, _lengths(record), fitted.background, effort)
+    model = CapacityModel(fitted.service, fitted.front_s, np.array(_lengths(record)), fitted.background, effort)
     highest_per_s = max((stage.total_per_s for stage in record.stages), default=1.0)
     tail = fitted.tail if slo.signal == "ttft" else None
     slo, exact = _calibrated(slo, tail.log_factor if tail else 0.0), slo

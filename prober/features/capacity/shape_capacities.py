@@ -13,7 +13,7 @@ from random import Random
 from statistics import fmean, pstdev
 
 from prober.features.capacity.capacity_model import CapacityModel, Knee
-from prober.features.capacity.replay import Background, RequestLengths
+from prober.features.capacity.replay import SAMPLE_SIZE, Background, RequestLengths
 from prober.measure.objective import Slo
 from prober.results.capacity import Capacity, ShapeCapacity, Z
 
@@ -35,12 +35,12 @@ def by_model(
     """(capacity in the sweep's shape, capacities on the grid). log_error: returns the error of a knee under another load"""
     model = replace(model, effort=EFFORT * model.effort)
     alone = replace(model, background=Background(0.0, (), known=True))
-    own_prompt, own_output = mean_lengths(model.lengths)
+    own_prompt, own_output = model.lengths.mean(axis=0).tolist()
     own_knee = alone.knee(slo, knee.rate_per_s, rng)
     if own_knee is None:
         return None, ()
     own = ShapeCapacity(own_prompt, own_output, own_knee.rate_per_s, log_error(alone, own_knee))
-    lengths = model.background.lengths or tuple(model.lengths)
+    lengths = model.background.lengths or tuple(RequestLengths(*of) for of in model.lengths[:SAMPLE_SIZE].tolist())
     prompt, output = mean_lengths(lengths)
     shapes: list[ShapeCapacity] = []
     for prompt_ratio in RATIOS:

@@ -184,7 +184,7 @@ def test_bursts_of_others_are_seen_and_cost_capacity() -> None:
         assert load.per_s == pytest.approx(20, rel=0.1)
         assert load.variation == pytest.approx(variation, abs=0.12)
     calm = CapacityModel(
-        SERVICE, 0.0, [RequestLengths(300, 40)], Background(1.0, (RequestLengths(400, 40),), True), 0.1, 0.2
+        SERVICE, 0.0, np.array([(300, 40)]), Background(1.0, (RequestLengths(400, 40),), True), 0.1, 0.2
     )
     bursty = replace(calm, background=replace(calm.background, variation=0.7))
     knees = [model.knee(TTFT, 8.0, Random(1)) for model in (calm, bursty)]
@@ -220,8 +220,7 @@ def test_the_fitted_curve_is_that_of_the_true_engine_and_crosses_the_limit_at_th
     assert rates[-1] > found.estimate
     assert np.interp(0.6, latencies_s, rates) == pytest.approx(found.estimate, rel=0.1)
     others = background(record(), Random(1))
-    lengths = [RequestLengths(*pair) for pair in record().lengths]
-    truth = CapacityModel(SERVICE, 0.0, lengths, others)
+    truth = CapacityModel(SERVICE, 0.0, np.array(record().lengths), others)
     for rate_per_s in (3.0, 6.0, 8.0):
         true_s = truth.latency_s(TTFT, rate_per_s, 60_000, Random(5))
         assert np.interp(rate_per_s, rates, latencies_s) == pytest.approx(true_s, rel=0.25)
@@ -357,7 +356,7 @@ def test_an_slo_that_fails_at_the_lowest_rate_is_said_to() -> None:
 def test_the_forecast_counts_events_by_their_slo() -> None:
     """An idle engine misses no TPOT that is above its step, all that are below; ITL by gaps, E2E by the end."""
     ahead = CapacityModel(
-        Service(0.02, 20e-6, 100e-6, 65e-9), 0.0, [RequestLengths(100, 20)], Background(0.0, (), known=True)
+        Service(0.02, 20e-6, 100e-6, 65e-9), 0.0, np.array([(100, 20)]), Background(0.0, (), known=True)
     )
     limits = {"tpot": 0.02, "itl": 0.02, "e2e": 0.42}
     for signal, limit_s in limits.items():
@@ -372,7 +371,7 @@ def test_a_target_without_a_knee_has_none() -> None:
     ahead = CapacityModel(
         Service(0.02, 20e-6, 100e-6, 65e-9),
         0.0,
-        [RequestLengths(100, 20)],
+        np.array([(100, 20)]),
         Background(0.0, (), known=True),
         effort=0.05,
     )
