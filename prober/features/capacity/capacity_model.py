@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prober.features.capacity.observations import Array, view
-from prober.features.capacity.replay import BURST_S, Background
+from prober.features.capacity.replay import BURST_S, Background, Scene
 from prober.measure.objective import Slo
 from prober.simulation.serving import NO_LIMIT, Course, Service, Stream, serve
 
@@ -103,6 +103,12 @@ class CapacityModel:
         events, bad = self._events(slo, stream, course, judged, now_s)
         return max(0.5, bad) / max(1.0, events)
 
+    def replayed_share(self, slo: Slo, scene: Scene, requests: list[int]) -> float:
+        """Share of bad events of some requests in a replay of a record. requests: their places in the record"""
+        course = serve(self.service, scene.stream, scene.until_s, array("d"), limit_s=slo.threshold_s or NO_LIMIT)
+        events, bad = self._events(slo, scene.stream, course, np.array(scene.own)[requests], scene.until_s)
+        return bad / max(1.0, events)
+
     def latency_s(self, slo: Slo, total_per_s: float, requests: int, rng: Random) -> float | None:
         """The quantile of the objective (of 99%: the p99) over `requests` requests of the sweep at a rate.
 
@@ -166,20 +172,16 @@ class CapacityModel:
     ) -> tuple[float, float]:
         """(events, bad events) of the judged requests, without requests whose outcome is unknown at `now_s`."""
         limit_s = slo.threshold_s or 0.0
-        at_s, first_s, end_s, outputs = (
-            view(values)[judged] for values in (stream.at_s, course.first_s, course.end_s, stream.outputs)
-        )
-        if slo.signal in ("ttft", "e2e"):
-            last_s = first_s if slo.signal == "ttft" else end_s
-            is_known = (last_s >= 0) | (now_s - at_s > limit_s)
-            is_bad = is_known & ((last_s < 0) | (last_s - at_s + self.front_s > limit_s))
-            return float(is_known.sum()), float(is_bad.sum())
-        has_ended = (end_s >= 0) & (outputs >= 2)
-        if slo.signal == "tpot":
-            tpot_s = (end_s - first_s) / np.maximum(1.0, outputs - 1)
-            return float(has_ended.sum()), float((has_ended & (tpot_s > limit_s)).sum())
-        gaps = np.ceil((outputs - 1) / self.service.tokens_per_step)
-        return float(gaps[has_ended].sum()), float(view(course.slow)[judged][has_ended].sum())
+        if slo.signal == "itl":
+            end_s, outputs = view(course.end_s)[judged], view(stream.outputs)[judged]
+            has_ended = (end_s >= 0) & (outputs >= 2)
+            gaps = np.ceil((outputs - 1) / self.service.tokens_per_step)
+            return float(gaps[has_ended].sum()), float(view(course.slow)[judged][has_ended].sum())
+        latencies_s = self._latencies_s(slo, stream, course, judged)
+        is_known = np.isfinite(latencies_s)
+        if slo.signal != "tpot":
+            is_known |= now_s - view(stream.at_s)[judged] > limit_s
+        return float(is_known.sum()), float((is_known & (latencies_s > limit_s)).sum())
 
     def knee(self, slo: Slo, near_per_s: float, rng: Random) -> Knee | None:
         """Bisect from `near_per_s`, then fit a straight line to the logarithms of longer runs around the knee.

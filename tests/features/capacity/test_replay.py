@@ -229,6 +229,40 @@ def test_the_fitted_curve_is_that_of_the_true_engine_and_crosses_the_limit_at_th
     assert truth.latency_s(replace(TTFT, signal="itl"), 3.0, 4_000, Random(5)) is None
 
 
+class SomeLong(Lognormal):
+    """A few prompts at low rates whose own work takes longer than the threshold: 5,600 tokens of 100 µs, in 6 steps of 20 ms."""
+
+    drawn = 0
+
+    def draw(self, rng: Random) -> int:
+        """The next prompt."""
+        SomeLong.drawn += 1
+        usual = super().draw(rng)
+        return 5_600 if SomeLong.drawn in (26, 45, 62, 85) else usual
+
+
+def test_breaches_below_the_knee_contradict_it_only_if_the_model_does_not_show_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Four long prompts breach at a third of the knee. Recorded as usual ones, nothing explains their breaches."""
+    monkeypatch.setattr(SomeLong, "drawn", 0)
+    target = replace(WORLD, own=replace(WORLD.own, prompt=SomeLong(300, 0.4, 16, 1_200)))
+    order = Driver(target, sweep_spec(TTFT), "counters", 1, lengths=record().lengths).run().orders[-1][1]
+    assert isinstance(order, Estimate)
+    usual = tuple(
+        replace(request, prompt_tokens=300) if request.prompt_tokens == 5_600 else request
+        for request in order.record.requests
+    )
+    explained, unexplained = (
+        estimate_capacity(replace(order.record, requests=requests), effort=0.25).capacities[0]
+        for requests in (order.record.requests, usual)
+    )
+    assert explained.fit == "model"
+    assert explained.estimate is not None
+    assert abs(log(explained.estimate / KNEE)) < 0.2
+    assert unexplained.fit == "fractions"
+
+
 def test_without_a_page_the_interval_is_wide() -> None:
     """Of the load added: nobody tells what else was there."""
     (found,) = estimate_capacity(record(telemetry="none")).capacities
