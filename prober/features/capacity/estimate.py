@@ -18,7 +18,7 @@ from prober.features.capacity.engine_fit import Fit, Prior
 from prober.features.capacity.fitting import fit
 from prober.features.capacity.knee import Step, knee
 from prober.features.capacity.replay import RequestLengths, background, build_scene
-from prober.features.capacity.shape_capacities import by_model, by_sum
+from prober.features.capacity.shape_capacities import by_model, with_shapes
 from prober.features.capacity.sweep_record import UNJUDGED, Phase, Record, RequestRecord, Stage, observed, settled
 from prober.measure.objective import Slo
 from prober.results.capacity import Capacity, RateEvents, Verdict, agreed, holds_at, undecided_events
@@ -31,6 +31,7 @@ CONFIDENCE, Z = 0.9, 1.645  # of intervals; Z: their half width in standard erro
 ERROR_COUNTERS, ERROR_UNKNOWN = 0.06, 0.12
 ERROR_POOR = 0.1  # additional, of a replay that agrees poorly with the record
 ERROR_OF_SLOPE = 0.6  # additional, divided by the local slope: an error of the share moves a flat knee far
+ERROR_OF_CALIBRATION = 0.5  # of the tail, as a share of its log factor: the model does not show why it is needed
 MAX_SHIFT = 0.5  # of a bootstrap model's knee, in logs
 # Additional if sending ended before the target's limit, or before a breach: a limit may be near and unseen, more likely for a more
 # distant knee.
@@ -75,8 +76,7 @@ def estimate_capacity(
     effort: as in `CapacityModel`.
     """
     rng = Random(seed)
-    is_needed = bool(record.readings) or record.reached
-    model = fit(record, rng, prior) if is_needed and _can_be_replayed(record) else None
+    model = fit(record, rng, prior) if (record.readings or record.reached) and _can_be_replayed(record) else None
     if model is not None and model.quality == "unusable" and record.reached:
         model = None  # the fractions tell more
     results = [_capacity(record, slo, model, rng, effort) for slo in record.slos]
@@ -90,11 +90,8 @@ def estimate_capacity(
         ]
     load = model.background if model is not None else background(record, rng)
     if load.known and load.has_lengths:
-        by_rates = [by_sum(capacity, _lengths(record), load) for capacity in results]
-        results = [
-            replace(capacity, own=own, shapes=shapes) if capacity.own is None else capacity
-            for capacity, (own, shapes) in zip(results, by_rates, strict=True)
-        ]
+        lengths = _lengths(record)
+        results = [capacity if capacity.own else with_shapes(capacity, lengths, load) for capacity in results]
     return CapacityEstimate(tuple(results), model)
 
 
@@ -147,7 +144,7 @@ def _capacity(
     by_fractions = _by_fractions(record, slo, by_stage)
     if modelled is not None and model is not None:
         # Without breaches, fractions only show that the knee is not far below; on a flat engine they are too few.
-        is_held_against = by_fractions is not None and (slope >= MIN_STEEP_SLOPE or model.quality == "poor")
+        is_held_against = slope >= MIN_STEEP_SLOPE or model.quality == "poor"
         return agreed(modelled, by_fractions) if by_fractions and is_held_against else modelled
     return by_fractions or below or _by_events(slo, kept_levels, levels, samples)
 
@@ -269,7 +266,8 @@ def _model_error(
     services = [*fitted.repeats, *((rival.service, rival.front_s) for rival in fitted.rivals)]
     cases = [(replace(model, service=service, front_s=front_s), slo) for service, front_s in services]
     if (tail := fitted.tail if slo.signal == "ttft" else None) is not None:
-        cases += [(model, _calibrated(exact, tail.log_factor + sign * tail.error)) for sign in (-1, 1)]
+        error = hypot(tail.error, ERROR_OF_CALIBRATION * tail.log_factor)
+        cases += [(model, _calibrated(exact, tail.log_factor + sign * error)) for sign in (-1, 1)]
     shifts = model.knee_shifts(cases, slo, knee, rng)
     of_tail = sum(map(abs, shifts[len(services) :])) / 2
     squares = [min(MAX_SHIFT, abs(shift)) ** 2 for shift in shifts[: len(services)]]
@@ -302,7 +300,13 @@ def _by_fractions(record: Record, slo: Slo, by_stage: Mapping[int, Sequence[Requ
     None if they show no knee: no breach, breaches that do not rise with the rate, or a knee below every rate that was tried, where
     only the prior decides.
     """
-    steps = [_step(slo, stage, by_stage[stage.number]) for stage in record.stages]
+    steps: list[Step] = []
+    for stage in record.stages:
+        judged = by_stage[stage.number]
+        ratios: tuple[float, ...] = ()
+        if slo.signal == "ttft" and slo.threshold_s:
+            ratios = tuple((request.ttft_s or request.known_s - request.at_s) / slo.threshold_s for request in judged)
+        steps.append(Step(_long_run_per_s(stage, slo), *_counts(slo, judged), ratios))
     interval = knee(steps, float(slo.error_budget_ratio))
     bad = sum(step.bad for step in steps)
     if interval is None or not record.reached or not bad:
@@ -338,13 +342,6 @@ def _counts(slo: Slo, judged: Sequence[RequestRecord]) -> tuple[int, int]:
 def _rate_events(slo: Slo, stage: Stage, judged: Sequence[RequestRecord]) -> RateEvents:
     observations = observed(slo, [(*request.events[slo.name], request.output_tokens) for request in judged])
     return RateEvents(stage.total_per_s, observations, *_counts(slo, judged), stage.rate_per_s)
-
-
-def _step(slo: Slo, stage: Stage, judged: Sequence[RequestRecord]) -> Step:
-    ratios: tuple[float, ...] = ()
-    if slo.signal == "ttft" and slo.threshold_s:
-        ratios = tuple((request.ttft_s or request.known_s - request.at_s) / slo.threshold_s for request in judged)
-    return Step(_long_run_per_s(stage, slo), *_counts(slo, judged), ratios)
 
 
 def _long_run_per_s(stage: Stage, slo: Slo) -> float:

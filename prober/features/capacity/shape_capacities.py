@@ -70,13 +70,11 @@ def by_model(
     )
 
 
-def by_sum(
-    capacity: Capacity, lengths: Sequence[RequestLengths], load: Background
-) -> tuple[ShapeCapacity | None, tuple[ShapeCapacity, ...]]:
-    """(capacity in the sweep's shape, capacities on the grid) from rates alone. lengths: of the sweep; load: of others"""
+def with_shapes(capacity: Capacity, lengths: Sequence[RequestLengths], load: Background) -> Capacity:
+    """The capacity with those of single shapes, from rates alone. lengths: of the sweep; load: of others"""
     per_s = capacity.estimate or capacity.lower or capacity.upper
     if per_s is None:
-        return None, ()
+        return capacity
     own, others = mean_lengths(lengths), mean_lengths(load.lengths or lengths)
     sums = [
         load.per_s * of_other + max(0.0, per_s - load.per_s) * of_own
@@ -90,7 +88,8 @@ def by_sum(
         logs = [log(total / part) for total, part in zip(sums, _parts(prompt, output), strict=True)]
         return ShapeCapacity(prompt, output, exp(fmean(logs)), hypot(error, pstdev(logs)))
 
-    return of_shape(*own), tuple(of_shape(x * others[0], y * others[1]) for x in RATIOS for y in RATIOS)
+    shapes = tuple(of_shape(x * others[0], y * others[1]) for x in RATIOS for y in RATIOS)
+    return replace(capacity, own=of_shape(*own), shapes=shapes)
 
 
 def _distance(one: ShapeCapacity, other: ShapeCapacity) -> float:

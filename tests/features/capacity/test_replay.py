@@ -19,7 +19,7 @@ from prober.features.capacity.fit_objective import COSTS, Objective, Point
 from prober.features.capacity.fitting import fit, ttft_error
 from prober.features.capacity.observations import calibrate, observations, ttfts_s
 from prober.features.capacity.replay import Background, RequestLengths, background, build_scene
-from prober.features.capacity.shape_capacities import by_sum
+from prober.features.capacity.shape_capacities import with_shapes
 from prober.features.capacity.sweep_record import Record, RequestRecord, Stage
 from prober.measure.engine_signals import EngineHistogram, EngineInfo, EngineSignals
 from prober.measure.objective import Slo
@@ -200,13 +200,14 @@ def test_without_a_model_only_the_sum_of_what_requests_took_is_known(per_s: floa
     """
     found = Capacity("ttft", "found", 10.0, 10.0, 10.0)
     others = (RequestLengths(200, 40),) if per_s else ()
-    own, shapes = by_sum(found, [RequestLengths(100, 20)], Background(per_s, others, known=True))
+    found = with_shapes(found, [RequestLengths(100, 20)], Background(per_s, others, known=True))
+    own = found.own
     assert own is not None
     known = [10.0, 14.0, 14.0, 22.0] if per_s else [10.0] * 4
     logs = np.log(known)
     assert own.per_s == pytest.approx(np.exp(logs.mean()))
     assert own.log_error == pytest.approx(logs.std())
-    large = next(of for of in shapes if of.prompt_tokens == pytest.approx(2.5 * (200 if per_s else 100)))
+    large = next(of for of in found.shapes if of.prompt_tokens == pytest.approx(2.5 * (200 if per_s else 100)))
     assert large.log_error > 0.1, "how much more a longer prompt takes is not known"
 
 
