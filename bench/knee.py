@@ -87,9 +87,6 @@ def swept(known: dict[str, Any], telemetry: Telemetry, mode: str = "adaptive") -
         estimate = estimates[-1]
         figures["cpu_s"] = round(max(cpu_s), 1)
         figures |= _accuracy(order.capacities[0], known, knee, added)
-        model_knee = estimate.knees[0]
-        figures["slope"] = round(model_knee.slope, 2) if model_knee else None
-        figures["chance"] = round(model_knee.error, 4) if model_knee else None
         figures["fit_error"] = round(estimate.fit.error, 3) if estimate.fit else None
         figures["structure"] = estimate.fit.structure if estimate.fit else None
     return figures | _harm(target, driven)

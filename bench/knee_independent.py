@@ -44,14 +44,13 @@ def swept(world: World, telemetry: Telemetry, traces: Path | None) -> dict[str, 
             began_s = process_time()
             estimate = estimate_capacity(action.record)
             figures["cpu_s"] = round(max(figures["cpu_s"], process_time() - began_s), 1)
-            capacity = estimate.capacities[0]
             if estimate.fit is not None:
                 figures |= {"structure": estimate.fit.structure, "fit_error": round(estimate.fit.error, 3)}
             assert driver.sweep is not None
             is_modelled = estimate.fit is not None
             driver.sweep.estimated(estimate.capacities, CLOCK_S + driver.now_s, is_modelled=is_modelled)
-        elif isinstance(action, Finished) and action.verdict == "void":
-            capacity = Capacity("ttft", "not_enough_data")
+        elif isinstance(action, Finished) and action.capacities:
+            capacity = action.capacities[0]
     figures |= {"verdict": capacity.verdict, "fit": capacity.fit, "requests": driver.sent}
     sizes = {signals.ranks for _, signals in driver.readings}
     figures["changed_size"] = len(sizes) > 1

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prober.features.capacity.observations import Array, view
-from prober.features.capacity.replay import BURST_S, Background, RequestLengths
+from prober.features.capacity.replay import BURST_S, Background, Scene
 from prober.measure.objective import Slo
 from prober.simulation.serving import NO_LIMIT, Course, Service, Stream, serve
 
@@ -73,14 +73,14 @@ class CapacityModel:
     """Fitted service under the load of a sweep and its background.
 
     front_s: latency in front of it
-    lengths: prompt and output tokens of the sweep's requests
+    lengths: prompt and output tokens of the sweep's requests, shape (n, 2)
     own_ratio: share of the sweep's requests at every rate; None: the background has its own rate
     effort: 1 gives the accuracy of docs/measurements.md; less is faster and less accurate
     """
 
     service: Service
     front_s: float
-    lengths: Sequence[RequestLengths]
+    lengths: Array
     background: Background
     effort: float = 1.0
     own_ratio: float | None = None
@@ -102,6 +102,12 @@ class CapacityModel:
         now_s = until_s if course.served == len(is_own) else stream.at_s[course.served - 1]
         events, bad = self._events(slo, stream, course, judged, now_s)
         return max(0.5, bad) / max(1.0, events)
+
+    def replayed_share(self, slo: Slo, scene: Scene, requests: list[int]) -> float:
+        """Share of bad events of some requests in a replay of a record. requests: their places in the record"""
+        course = serve(self.service, scene.stream, scene.until_s, array("d"), limit_s=slo.threshold_s or NO_LIMIT)
+        events, bad = self._events(slo, scene.stream, course, np.array(scene.own)[requests], scene.until_s)
+        return bad / max(1.0, events)
 
     def latency_s(self, slo: Slo, total_per_s: float, requests: int, rng: Random) -> float | None:
         """The quantile of the objective (of 99%: the p99) over `requests` requests of the sweep at a rate.
@@ -144,7 +150,8 @@ class CapacityModel:
         is_own = generator.permutation(np.arange(background + requests) >= background)
         lengths = np.empty((len(is_own), 2))
         lengths[is_own] = _balanced_sample(self.lengths, requests, generator)
-        lengths[~is_own] = _balanced_sample(self.background.lengths, background, generator)
+        if background:
+            lengths[~is_own] = _balanced_sample(np.array(self.background.lengths), background, generator)
         gaps = generator.exponential(size=len(is_own))
         at_s = np.cumsum(gaps) * (len(gaps) / total_per_s / gaps.sum())
         if self.background.variation and background:
@@ -165,20 +172,16 @@ class CapacityModel:
     ) -> tuple[float, float]:
         """(events, bad events) of the judged requests, without requests whose outcome is unknown at `now_s`."""
         limit_s = slo.threshold_s or 0.0
-        at_s, first_s, end_s, outputs = (
-            view(values)[judged] for values in (stream.at_s, course.first_s, course.end_s, stream.outputs)
-        )
-        if slo.signal in ("ttft", "e2e"):
-            last_s = first_s if slo.signal == "ttft" else end_s
-            is_known = (last_s >= 0) | (now_s - at_s > limit_s)
-            is_bad = is_known & ((last_s < 0) | (last_s - at_s + self.front_s > limit_s))
-            return float(is_known.sum()), float(is_bad.sum())
-        has_ended = (end_s >= 0) & (outputs >= 2)
-        if slo.signal == "tpot":
-            tpot_s = (end_s - first_s) / np.maximum(1.0, outputs - 1)
-            return float(has_ended.sum()), float((has_ended & (tpot_s > limit_s)).sum())
-        gaps = np.ceil((outputs - 1) / self.service.tokens_per_step)
-        return float(gaps[has_ended].sum()), float(view(course.slow)[judged][has_ended].sum())
+        if slo.signal == "itl":
+            end_s, outputs = view(course.end_s)[judged], view(stream.outputs)[judged]
+            has_ended = (end_s >= 0) & (outputs >= 2)
+            gaps = np.ceil((outputs - 1) / self.service.tokens_per_step)
+            return float(gaps[has_ended].sum()), float(view(course.slow)[judged][has_ended].sum())
+        latencies_s = self._latencies_s(slo, stream, course, judged)
+        is_known = np.isfinite(latencies_s)
+        if slo.signal != "tpot":
+            is_known |= now_s - view(stream.at_s)[judged] > limit_s
+        return float(is_known.sum()), float((is_known & (latencies_s > limit_s)).sum())
 
     def knee(self, slo: Slo, near_per_s: float, rng: Random) -> Knee | None:
         """Bisect from `near_per_s`, then fit a straight line to the logarithms of longer runs around the knee.
@@ -234,11 +237,11 @@ def _in_bursts(at_s: Array, variation: float, generator: np.random.Generator) ->
     return moved
 
 
-def _balanced_sample(lengths: Sequence[RequestLengths], count: int, generator: np.random.Generator) -> Array:
-    """`count` lengths, each drawn equally often, shape (count, 2)."""
-    rounds = ceil(count / len(lengths)) if lengths else 0
-    places = [generator.permutation(len(lengths)) for _ in range(rounds)]
-    return np.array(lengths, dtype=np.float64)[np.concatenate(places)[:count]] if places else np.empty((0, 2))
+def _balanced_sample(lengths: Array, count: int, generator: np.random.Generator) -> Array:
+    """`count` of the lengths, of shape (n, 2), each drawn equally often, shape (count, 2)."""
+    places = [generator.permutation(len(lengths)) for _ in range(ceil(count / len(lengths)))]
+    sample: Array = lengths[np.concatenate(places)[:count]]
+    return sample
 
 
 def _bracket(

@@ -7,16 +7,18 @@ the highest rate at which they show that the objective holds (`capacity.holds_at
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import exp, hypot, log, sqrt
+from math import exp, hypot, inf, log, sqrt
 from operator import mul
 from random import Random
+
+import numpy as np
 
 from prober.features.capacity.capacity_model import CapacityModel, Knee
 from prober.features.capacity.engine_fit import Fit, Prior
 from prober.features.capacity.fitting import fit
 from prober.features.capacity.knee import Step, knee
-from prober.features.capacity.replay import Background, RequestLengths, background
-from prober.features.capacity.shape_capacities import by_model, by_sum
+from prober.features.capacity.replay import RequestLengths, background, build_scene
+from prober.features.capacity.shape_capacities import by_model, with_shapes
 from prober.features.capacity.sweep_record import UNJUDGED, Phase, Record, RequestRecord, Stage, observed, settled
 from prober.measure.objective import Slo
 from prober.results.capacity import Capacity, RateEvents, Verdict, agreed, holds_at, undecided_events
@@ -29,6 +31,7 @@ CONFIDENCE, Z = 0.9, 1.645  # of intervals; Z: their half width in standard erro
 ERROR_COUNTERS, ERROR_UNKNOWN = 0.06, 0.12
 ERROR_POOR = 0.1  # additional, of a replay that agrees poorly with the record
 ERROR_OF_SLOPE = 0.6  # additional, divided by the local slope: an error of the share moves a flat knee far
+ERROR_OF_CALIBRATION = 0.5  # of the tail, as a share of its log factor: the model does not show why it is needed
 MAX_SHIFT = 0.5  # of a bootstrap model's knee, in logs
 # Additional if sending ended before the target's limit, or before a breach: a limit may be near and unseen, more likely for a more
 # distant knee.
@@ -44,7 +47,7 @@ LONG_STAGE_S = 20.0
 ERROR_OF_FRACTIONS = 0.14
 MIN_BREACHES = 2  # for an estimate by fractions
 # Of an estimate to the rates whose breaches contradict it, where chance explains them with less than this probability.
-CONTRADICTION_RATIO, MAX_CHANCE = 1.25, 0.02
+CONTRADICTION_RATIO, MAX_CHANCE, REPLAYS = 1.25, 0.02, 10
 MIN_STEEP_SLOPE = 3.0  # local slope from which fractions are combined with the model
 MAX_FLAT_PROBABILITY = 0.5  # of a share that does not rise with the rate: above, breaches are no knee
 # Of the fitted curve: points, simulated requests of each, and where it ends, times the knee's upper bound and the threshold.
@@ -58,12 +61,10 @@ class CapacityEstimate:
 
     capacities: one per SLO, in their order
     fit: the engine model; None without one that agrees with the record
-    knees: of the model, one per SLO; None if the model was not used or has none
     """
 
     capacities: tuple[Capacity, ...]
     fit: Fit | None
-    knees: tuple[Knee | None, ...] = ()
 
 
 def estimate_capacity(
@@ -75,31 +76,23 @@ def estimate_capacity(
     effort: as in `CapacityModel`.
     """
     rng = Random(seed)
-    is_needed = bool(record.readings) or record.reached
-    model = fit(record, rng, prior) if is_needed and _can_be_replayed(record) else None
+    model = fit(record, rng, prior) if (record.readings or record.reached) and _can_be_replayed(record) else None
     if model is not None and model.quality == "unusable" and record.reached:
         model = None  # the fractions tell more
     results = [_capacity(record, slo, model, rng, effort) for slo in record.slos]
-    if any(capacity.fit == "model" for capacity, _ in results):
+    if any(capacity.fit == "model" for capacity in results):
         # An SLO that another one precedes by far is known to hold longer.
         results = [
             _capacity(record, slo, model, rng, effort, is_bounded=False)
-            if knee and capacity.verdict == "not_enough_data"
-            else (capacity, knee)
-            for slo, (capacity, knee) in zip(record.slos, results, strict=True)
+            if capacity.verdict == "not_enough_data"
+            else capacity
+            for slo, capacity in zip(record.slos, results, strict=True)
         ]
     load = model.background if model is not None else background(record, rng)
     if load.known and load.has_lengths:
-        results = [(_with_shapes(record, capacity, load), knee) for capacity, knee in results]
-    return CapacityEstimate(tuple(capacity for capacity, _ in results), model, tuple(knee for _, knee in results))
-
-
-def _with_shapes(record: Record, capacity: Capacity, load: Background) -> Capacity:
-    """The capacity with those of single shapes, by the rates alone where no engine model has given them."""
-    if capacity.own is not None:
-        return capacity
-    own, shapes = by_sum(capacity, _lengths(record), load)
-    return replace(capacity, own=own, shapes=shapes)
+        lengths = _lengths(record)
+        results = [capacity if capacity.own else with_shapes(capacity, lengths, load) for capacity in results]
+    return CapacityEstimate(tuple(results), model)
 
 
 def _by_stage(record: Record, slo: Slo) -> dict[int, list[RequestRecord]]:
@@ -126,45 +119,45 @@ def _can_be_replayed(record: Record) -> bool:
 
 def _capacity(
     record: Record, slo: Slo, model: Fit | None, rng: Random, effort: float, *, is_bounded: bool = True
-) -> tuple[Capacity, Knee | None]:
-    """Capacity for an SLO, and the knee of the model. is_bounded: reject a knee far above all rates that were tried"""
+) -> Capacity:
+    """Capacity for an SLO. is_bounded: reject a knee far above all rates that were tried"""
     by_stage = _by_stage(record, slo)
     samples = sum(map(len, by_stage.values()))
     if not samples and (model is None or record.cut):
-        return Capacity(slo.name, "not_enough_data", samples=samples), None
+        return Capacity(slo.name, "not_enough_data", samples=samples)
     stages = [stage for stage in record.stages if stage.is_judged]
     levels = [_rate_events(slo, stage, by_stage[stage.number]) for stage in stages]
     lowest_per_s = min((stage.total_per_s for stage in stages), default=0.0)
     below = _below(slo, levels, samples)
-    modelled, model_knee = None, None
+    modelled, slope = None, 0.0
     if model is not None and slo.signal in MODELLED_SIGNALS and not record.cut:
-        modelled, model_knee = _by_model(record, slo, model, rng, effort, is_bounded=is_bounded)
+        modelled, slope = _by_model(record, slo, model, rng, effort, is_bounded=is_bounded)
     if modelled is not None and (modelled.estimate or 0.0) < lowest_per_s:  # where nothing was sent: only a bound
         upper = below.upper if below is not None else modelled.upper
-        return replace(modelled, verdict="below", lower=None, estimate=None, upper=upper, curve=()), model_knee
+        return replace(modelled, verdict="below", lower=None, estimate=None, upper=upper, curve=())
     if below is not None and below.upper == lowest_per_s:
-        return below, None
+        return below
     kept = [settled(stage, record.requests, by_stage[stage.number]) for stage in stages]
     kept_levels = [_rate_events(slo, stage, requests) for stage, requests in zip(stages, kept, strict=True) if requests]
     if record.cut:
-        return _by_events(slo, kept_levels, levels, samples), None
+        return _by_events(slo, kept_levels, levels, samples)
     by_fractions = _by_fractions(record, slo, by_stage)
-    if modelled is not None and model is not None and not _is_contradicted(modelled, slo, stages, by_stage):
+    if modelled is not None and model is not None:
         # Without breaches, fractions only show that the knee is not far below; on a flat engine they are too few.
-        is_steep = model_knee is not None and model_knee.slope >= MIN_STEEP_SLOPE
-        is_held_against = by_fractions is not None and (is_steep or model.quality == "poor")
-        return agreed(modelled, by_fractions) if by_fractions and is_held_against else modelled, model_knee
-    return by_fractions or below or _by_events(slo, kept_levels, levels, samples), model_knee
+        is_held_against = slope >= MIN_STEEP_SLOPE or model.quality == "poor"
+        return agreed(modelled, by_fractions) if by_fractions and is_held_against else modelled
+    return by_fractions or below or _by_events(slo, kept_levels, levels, samples)
 
 
 def _by_model(
     record: Record, slo: Slo, fitted: Fit, rng: Random, effort: float, *, is_bounded: bool = True
-) -> tuple[Capacity | None, Knee | None]:
-    """(capacity, knee) by the model; both None without a knee, the capacity also if the knee is too far beyond the rates.
+) -> tuple[Capacity | None, float]:
+    """(capacity, local slope) by the model. No capacity: it has no knee, one that is too far beyond the rates, or one that the record
+    contradicts.
 
     Where the background alone overloads the model, the knee is for the mix of loads at the lowest rate.
     """
-    model = CapacityModel(fitted.service, fitted.front_s, _lengths(record), fitted.background, effort)
+    model = CapacityModel(fitted.service, fitted.front_s, np.array(_lengths(record)), fitted.background, effort)
     highest_per_s = max((stage.total_per_s for stage in record.stages), default=1.0)
     tail = fitted.tail if slo.signal == "ttft" else None
     slo, exact = _calibrated(slo, tail.log_factor if tail else 0.0), slo
@@ -175,7 +168,7 @@ def _by_model(
     limit_per_s = highest_per_s * (MAX_BEYOND_REACHED if record.reached else MAX_EXTRAPOLATION)
     is_bounded = is_bounded and (record.reached or not fitted.background.known)
     if knee is None or (is_bounded and knee.rate_per_s > limit_per_s):
-        return None, knee
+        return None, 0.0
     beyond = max(0.0, log(knee.rate_per_s / highest_per_s))
 
     def log_error(of_load: CapacityModel, at: Knee) -> float:
@@ -185,8 +178,8 @@ def _by_model(
     # Load without evidence is not part of the rates: the capacity is what can be added to it.
     unseen_per_s = 0.0 if fitted.background.known else fitted.background.per_s
     per_s = knee.rate_per_s - unseen_per_s
-    if per_s <= 0:
-        return None, knee
+    if per_s <= 0 or _is_contradicted(record, slo, model, per_s, rng):
+        return None, 0.0
     half_width *= knee.rate_per_s / per_s
     capacity = Capacity(
         slo.name,
@@ -200,9 +193,9 @@ def _by_model(
     )
     curve = _curve(record, model, slo, exact, capacity, unseen_per_s)
     if not (fitted.background.known and fitted.background.has_lengths):
-        return replace(capacity, curve=curve), knee
+        return replace(capacity, curve=curve), knee.slope
     own, shapes = by_model(model, slo, knee, log_error, rng)
-    return replace(capacity, curve=curve, own=own, shapes=shapes), knee
+    return replace(capacity, curve=curve, own=own, shapes=shapes), knee.slope
 
 
 def _curve(
@@ -227,17 +220,26 @@ def _curve(
     return tuple(points)
 
 
-def _is_contradicted(
-    modelled: Capacity, slo: Slo, stages: Sequence[Stage], by_stage: Mapping[int, Sequence[RequestRecord]]
-) -> bool:
-    """True if the stages far below the estimate together have more breaches than chance explains on a flat engine with this knee."""
-    estimate = modelled.estimate or 0.0
-    low = [stage for stage in stages if stage.total_per_s < estimate / CONTRADICTION_RATIO]
-    counts = [_counts(slo, by_stage[stage.number]) for stage in low]
-    events, bad = map(sum, zip((0, 0), *counts, strict=True))
-    weights = [(stage.total_per_s / estimate) ** MIN_STEEP_SLOPE for stage in low]
-    expected = float(slo.error_budget_ratio) * sum(map(mul, weights, (count for count, _ in counts)))
-    return bad >= MIN_BREACHES and probability_of_at_least(bad, events, expected / events) < MAX_CHANCE
+def _is_contradicted(record: Record, slo: Slo, model: CapacityModel, estimate: float, rng: Random) -> bool:
+    """True if the requests far below the estimate have more breaches than chance adds to those of their replays, or to those of a
+    flat engine with this knee.
+
+    A long prompt may breach at any rate: that is no contradiction where its replay breaches too.
+    """
+    ratios = {stage.number: stage.total_per_s / estimate for stage in record.stages if stage.is_judged}
+    judged = {
+        place: (request.events[slo.name], ratios[request.stage] ** MIN_STEEP_SLOPE)
+        for place, request in enumerate(record.requests)
+        if ratios.get(request.stage, inf) < 1 / CONTRADICTION_RATIO and request.valid and slo.name in request.events
+    }
+    bad = sum(bad for (_, bad), _ in judged.values())
+    if bad < MIN_BREACHES:
+        return False
+    events = sum(count for (count, _), _ in judged.values())
+    flat = sum(count * share for (count, _), share in judged.values()) * float(slo.error_budget_ratio) / events
+    scenes = [build_scene(record, model.background, rng) for _ in range(REPLAYS)]
+    replayed = sum(model.replayed_share(slo, scene, list(judged)) for scene in scenes) / REPLAYS
+    return probability_of_at_least(bad, events, max(flat, replayed)) < MAX_CHANCE
 
 
 def _calibrated(slo: Slo, log_factor: float) -> Slo:
@@ -264,7 +266,8 @@ def _model_error(
     services = [*fitted.repeats, *((rival.service, rival.front_s) for rival in fitted.rivals)]
     cases = [(replace(model, service=service, front_s=front_s), slo) for service, front_s in services]
     if (tail := fitted.tail if slo.signal == "ttft" else None) is not None:
-        cases += [(model, _calibrated(exact, tail.log_factor + sign * tail.error)) for sign in (-1, 1)]
+        error = hypot(tail.error, ERROR_OF_CALIBRATION * tail.log_factor)
+        cases += [(model, _calibrated(exact, tail.log_factor + sign * error)) for sign in (-1, 1)]
     shifts = model.knee_shifts(cases, slo, knee, rng)
     of_tail = sum(map(abs, shifts[len(services) :])) / 2
     squares = [min(MAX_SHIFT, abs(shift)) ** 2 for shift in shifts[: len(services)]]
@@ -297,7 +300,13 @@ def _by_fractions(record: Record, slo: Slo, by_stage: Mapping[int, Sequence[Requ
     None if they show no knee: no breach, breaches that do not rise with the rate, or a knee below every rate that was tried, where
     only the prior decides.
     """
-    steps = [_step(slo, stage, by_stage[stage.number]) for stage in record.stages]
+    steps: list[Step] = []
+    for stage in record.stages:
+        judged = by_stage[stage.number]
+        ratios: tuple[float, ...] = ()
+        if slo.signal == "ttft" and slo.threshold_s:
+            ratios = tuple((request.ttft_s or request.known_s - request.at_s) / slo.threshold_s for request in judged)
+        steps.append(Step(_long_run_per_s(stage, slo), *_counts(slo, judged), ratios))
     interval = knee(steps, float(slo.error_budget_ratio))
     bad = sum(step.bad for step in steps)
     if interval is None or not record.reached or not bad:
@@ -333,13 +342,6 @@ def _counts(slo: Slo, judged: Sequence[RequestRecord]) -> tuple[int, int]:
 def _rate_events(slo: Slo, stage: Stage, judged: Sequence[RequestRecord]) -> RateEvents:
     observations = observed(slo, [(*request.events[slo.name], request.output_tokens) for request in judged])
     return RateEvents(stage.total_per_s, observations, *_counts(slo, judged), stage.rate_per_s)
-
-
-def _step(slo: Slo, stage: Stage, judged: Sequence[RequestRecord]) -> Step:
-    ratios: tuple[float, ...] = ()
-    if slo.signal == "ttft" and slo.threshold_s:
-        ratios = tuple((request.ttft_s or request.known_s - request.at_s) / slo.threshold_s for request in judged)
-    return Step(_long_run_per_s(stage, slo), *_counts(slo, judged), ratios)
 
 
 def _long_run_per_s(stage: Stage, slo: Slo) -> float:

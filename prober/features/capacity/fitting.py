@@ -82,7 +82,7 @@ def fit(record: Record, rng: Random, prior: Prior | None = None, repeats: int = 
     if answers + MIN_MEAN_COUNT * np.sum(items.kind >= MEAN_TTFT) < MIN_ANSWERS:
         return None
     load = background(record, rng) if record.other_per_s is not None else _unseen_background(recent, items, rng)
-    scenes = _scenes(recent, load, rng)
+    scenes = [build_scene(recent, load, rng) for _ in range(DRAWS if load.per_s > 0 else 1)]
     (objective, point), *others = _fit_structures(recent, items, scenes, prior, rng)
     least = _score(objective, point)
     rivals = tuple(Rival(*other.service(at.vector), exp(least - _score(other, at))) for other, at in others)
@@ -124,10 +124,6 @@ def _fit_structures(
     return _ranked(fitted)
 
 
-def _scenes(record: Record, load: Background, rng: Random) -> list[Scene]:
-    return [build_scene(record, load, rng) for _ in range(DRAWS if load.per_s > 0 else 1)]
-
-
 def _unseen_background(record: Record, items: Observations, rng: Random) -> Background:
     """Background of the rate with which the plainest structure explains the record best."""
     highest_per_s = max((stage.rate_per_s for stage in record.stages), default=1.0)
@@ -135,7 +131,8 @@ def _unseen_background(record: Record, items: Observations, rng: Random) -> Back
     best = inf, background(record, rng)
     for ratio in UNSEEN_RATIOS:
         load = background(record, rng, ratio * highest_per_s)
-        objective = Objective(record, items, _scenes(record, load, rng), CHUNKED, None)
+        scenes = [build_scene(record, load, rng) for _ in range(DRAWS if ratio else 1)]
+        objective = Objective(record, items, scenes, CHUNKED, None)
         point = _search(objective, record) if vector is None else _refine(objective, record, vector)
         vector = point.vector
         objective.reset_scales(0.2)

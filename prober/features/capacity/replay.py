@@ -73,8 +73,9 @@ def background(record: Record, rng: Random, unseen_per_s: float = 0.0) -> Backgr
     unseen_per_s: its rate without a page, with requests like the sweep's
     """
     rate_per_s = record.other_per_s
+    own = tuple(RequestLengths(request.prompt_tokens, request.output_tokens) for request in record.requests)
     if rate_per_s is None:
-        return Background(unseen_per_s, _own_lengths(record) if unseen_per_s else (), known=False)
+        return Background(unseen_per_s, own if unseen_per_s else (), known=False)
     ended = [request for request in record.requests if request.end_s is not None]
     prompts = _histogram_sample(
         [signals.prompt_tokens for _, signals in record.readings], [request.prompt_tokens for request in ended], rng
@@ -86,7 +87,7 @@ def background(record: Record, rng: Random, unseen_per_s: float = 0.0) -> Backgr
     if rate_per_s <= 0:
         return Background(0.0, (), known=True)
     if prompt_mean <= 0 or output_mean <= 0:  # a page without tokens: requests like the sweep's
-        return Background(rate_per_s, _own_lengths(record), True, has_lengths=False, variation=_variation(record))
+        return Background(rate_per_s, own, True, has_lengths=False, variation=_variation(record))
     prompts = prompts or _lognormal_sample(prompt_mean, rng)
     outputs = outputs or _lognormal_sample(output_mean, rng)
     computed = _computed_share(record)
@@ -146,10 +147,6 @@ def _computed_share(record: Record) -> float:
     )
     tokens = prompts - prompts_before - own
     return min(1.0, max(MIN_COMPUTED_SHARE, 1 - (hits - hits_before) / tokens)) if tokens > 0 else 1.0
-
-
-def _own_lengths(record: Record) -> tuple[RequestLengths, ...]:
-    return tuple(RequestLengths(request.prompt_tokens, request.output_tokens) for request in record.requests)
 
 
 def _histogram_sample(histograms: Sequence[EngineHistogram | None], own: Sequence[int], rng: Random) -> list[int]:

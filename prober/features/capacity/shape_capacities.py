@@ -13,7 +13,7 @@ from random import Random
 from statistics import fmean, pstdev
 
 from prober.features.capacity.capacity_model import CapacityModel, Knee
-from prober.features.capacity.replay import Background, RequestLengths
+from prober.features.capacity.replay import SAMPLE_SIZE, Background, RequestLengths
 from prober.measure.objective import Slo
 from prober.results.capacity import Capacity, ShapeCapacity, Z
 
@@ -35,12 +35,12 @@ def by_model(
     """(capacity in the sweep's shape, capacities on the grid). log_error: returns the error of a knee under another load"""
     model = replace(model, effort=EFFORT * model.effort)
     alone = replace(model, background=Background(0.0, (), known=True))
-    own_prompt, own_output = mean_lengths(model.lengths)
+    own_prompt, own_output = model.lengths.mean(axis=0).tolist()
     own_knee = alone.knee(slo, knee.rate_per_s, rng)
     if own_knee is None:
         return None, ()
     own = ShapeCapacity(own_prompt, own_output, own_knee.rate_per_s, log_error(alone, own_knee))
-    lengths = model.background.lengths or tuple(model.lengths)
+    lengths = model.background.lengths or tuple(RequestLengths(*of) for of in model.lengths[:SAMPLE_SIZE].tolist())
     prompt, output = mean_lengths(lengths)
     shapes: list[ShapeCapacity] = []
     for prompt_ratio in RATIOS:
@@ -70,13 +70,11 @@ def by_model(
     )
 
 
-def by_sum(
-    capacity: Capacity, lengths: Sequence[RequestLengths], load: Background
-) -> tuple[ShapeCapacity | None, tuple[ShapeCapacity, ...]]:
-    """(capacity in the sweep's shape, capacities on the grid) from rates alone. lengths: of the sweep; load: of others"""
+def with_shapes(capacity: Capacity, lengths: Sequence[RequestLengths], load: Background) -> Capacity:
+    """The capacity with those of single shapes, from rates alone. lengths: of the sweep; load: of others"""
     per_s = capacity.estimate or capacity.lower or capacity.upper
     if per_s is None:
-        return None, ()
+        return capacity
     own, others = mean_lengths(lengths), mean_lengths(load.lengths or lengths)
     sums = [
         load.per_s * of_other + max(0.0, per_s - load.per_s) * of_own
@@ -90,7 +88,8 @@ def by_sum(
         logs = [log(total / part) for total, part in zip(sums, _parts(prompt, output), strict=True)]
         return ShapeCapacity(prompt, output, exp(fmean(logs)), hypot(error, pstdev(logs)))
 
-    return of_shape(*own), tuple(of_shape(x * others[0], y * others[1]) for x in RATIOS for y in RATIOS)
+    shapes = tuple(of_shape(x * others[0], y * others[1]) for x in RATIOS for y in RATIOS)
+    return replace(capacity, own=of_shape(*own), shapes=shapes)
 
 
 def _distance(one: ShapeCapacity, other: ShapeCapacity) -> float:

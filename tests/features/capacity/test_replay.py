@@ -19,7 +19,7 @@ from prober.features.capacity.fit_objective import COSTS, Objective, Point
 from prober.features.capacity.fitting import fit, ttft_error
 from prober.features.capacity.observations import calibrate, observations, ttfts_s
 from prober.features.capacity.replay import Background, RequestLengths, background, build_scene
-from prober.features.capacity.shape_capacities import by_sum
+from prober.features.capacity.shape_capacities import with_shapes
 from prober.features.capacity.sweep_record import Record, RequestRecord, Stage
 from prober.measure.engine_signals import EngineHistogram, EngineInfo, EngineSignals
 from prober.measure.objective import Slo
@@ -184,7 +184,7 @@ def test_bursts_of_others_are_seen_and_cost_capacity() -> None:
         assert load.per_s == pytest.approx(20, rel=0.1)
         assert load.variation == pytest.approx(variation, abs=0.12)
     calm = CapacityModel(
-        SERVICE, 0.0, [RequestLengths(300, 40)], Background(1.0, (RequestLengths(400, 40),), True), 0.1, 0.2
+        SERVICE, 0.0, np.array([(300, 40)]), Background(1.0, (RequestLengths(400, 40),), True), 0.1, 0.2
     )
     bursty = replace(calm, background=replace(calm.background, variation=0.7))
     knees = [model.knee(TTFT, 8.0, Random(1)) for model in (calm, bursty)]
@@ -200,13 +200,14 @@ def test_without_a_model_only_the_sum_of_what_requests_took_is_known(per_s: floa
     """
     found = Capacity("ttft", "found", 10.0, 10.0, 10.0)
     others = (RequestLengths(200, 40),) if per_s else ()
-    own, shapes = by_sum(found, [RequestLengths(100, 20)], Background(per_s, others, known=True))
+    found = with_shapes(found, [RequestLengths(100, 20)], Background(per_s, others, known=True))
+    own = found.own
     assert own is not None
     known = [10.0, 14.0, 14.0, 22.0] if per_s else [10.0] * 4
     logs = np.log(known)
     assert own.per_s == pytest.approx(np.exp(logs.mean()))
     assert own.log_error == pytest.approx(logs.std())
-    large = next(of for of in shapes if of.prompt_tokens == pytest.approx(2.5 * (200 if per_s else 100)))
+    large = next(of for of in found.shapes if of.prompt_tokens == pytest.approx(2.5 * (200 if per_s else 100)))
     assert large.log_error > 0.1, "how much more a longer prompt takes is not known"
 
 
@@ -220,14 +221,47 @@ def test_the_fitted_curve_is_that_of_the_true_engine_and_crosses_the_limit_at_th
     assert rates[-1] > found.estimate
     assert np.interp(0.6, latencies_s, rates) == pytest.approx(found.estimate, rel=0.1)
     others = background(record(), Random(1))
-    lengths = [RequestLengths(*pair) for pair in record().lengths]
-    truth = CapacityModel(SERVICE, 0.0, lengths, others)
+    truth = CapacityModel(SERVICE, 0.0, np.array(record().lengths), others)
     for rate_per_s in (3.0, 6.0, 8.0):
         true_s = truth.latency_s(TTFT, rate_per_s, 60_000, Random(5))
         assert np.interp(rate_per_s, rates, latencies_s) == pytest.approx(true_s, rel=0.25)
     overload = truth.latency_s(TTFT, 3 * KNEE, 20_000, Random(5))
     assert overload is None, "a queue that only grows has no quantile"
     assert truth.latency_s(replace(TTFT, signal="itl"), 3.0, 4_000, Random(5)) is None
+
+
+class SomeLong(Lognormal):
+    """A few prompts at low rates whose own work takes longer than the threshold: 5,600 tokens of 100 µs, in 6 steps of 20 ms."""
+
+    drawn = 0
+
+    def draw(self, rng: Random) -> int:
+        """The next prompt."""
+        SomeLong.drawn += 1
+        usual = super().draw(rng)
+        return 5_600 if SomeLong.drawn in (26, 45, 62, 85) else usual
+
+
+def test_breaches_below_the_knee_contradict_it_only_if_the_model_does_not_show_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Four long prompts breach at a third of the knee. Recorded as usual ones, nothing explains their breaches."""
+    monkeypatch.setattr(SomeLong, "drawn", 0)
+    target = replace(WORLD, own=replace(WORLD.own, prompt=SomeLong(300, 0.4, 16, 1_200)))
+    order = Driver(target, sweep_spec(TTFT), "counters", 1, lengths=record().lengths).run().orders[-1][1]
+    assert isinstance(order, Estimate)
+    usual = tuple(
+        replace(request, prompt_tokens=300) if request.prompt_tokens == 5_600 else request
+        for request in order.record.requests
+    )
+    explained, unexplained = (
+        estimate_capacity(replace(order.record, requests=requests), effort=0.25).capacities[0]
+        for requests in (order.record.requests, usual)
+    )
+    assert explained.fit == "model"
+    assert explained.estimate is not None
+    assert abs(log(explained.estimate / KNEE)) < 0.2
+    assert unexplained.fit == "fractions"
 
 
 def test_without_a_page_the_interval_is_wide() -> None:
@@ -357,7 +391,7 @@ def test_an_slo_that_fails_at_the_lowest_rate_is_said_to() -> None:
 def test_the_forecast_counts_events_by_their_slo() -> None:
     """An idle engine misses no TPOT that is above its step, all that are below; ITL by gaps, E2E by the end."""
     ahead = CapacityModel(
-        Service(0.02, 20e-6, 100e-6, 65e-9), 0.0, [RequestLengths(100, 20)], Background(0.0, (), known=True)
+        Service(0.02, 20e-6, 100e-6, 65e-9), 0.0, np.array([(100, 20)]), Background(0.0, (), known=True)
     )
     limits = {"tpot": 0.02, "itl": 0.02, "e2e": 0.42}
     for signal, limit_s in limits.items():
@@ -372,7 +406,7 @@ def test_a_target_without_a_knee_has_none() -> None:
     ahead = CapacityModel(
         Service(0.02, 20e-6, 100e-6, 65e-9),
         0.0,
-        [RequestLengths(100, 20)],
+        np.array([(100, 20)]),
         Background(0.0, (), known=True),
         effort=0.05,
     )
