@@ -16,7 +16,6 @@ from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
-from typing import Protocol
 from urllib.parse import urlsplit
 
 from aiohttp import BasicAuth, web
@@ -162,19 +161,12 @@ def missing_authentication(listen_address: str, loaded: Loaded) -> str:
     return NEEDS_AUTH.format(address=listen_address) if open_to_all else ""
 
 
-class TargetHealth(Protocol):
-    """Answers `/health/TARGET`."""
-
-    def __call__(self, name: str, *, has_reason: bool) -> web.Response:
-        """The answer for a target. has_reason: the client may read more than one word"""
-
-
 class AccessControl:
     """Access control of one site; `middleware` runs before its handlers.
 
     origins: (scheme, authority) of additional addresses of the site.
     admin: whether actions are allowed. ready: result of `/-/ready`. silent_s: seconds since the measuring loop last answered.
-    target_health: answer to `/health/TARGET`, for a name and for a client that may read more than one word of it
+    target_health: answer to `/health/TARGET` for a name; what follows a colon is for admitted clients only
     now: clock in seconds. names: host names of the prober.
     """
 
@@ -186,7 +178,7 @@ class AccessControl:
         admin: Callable[[], bool],
         ready: Callable[[], bool],
         silent_s: Callable[[], float],
-        target_health: TargetHealth,
+        target_health: Callable[[str], web.Response],
     ) -> None:
         self.file = file
         self.now: Callable[[], float] = time.monotonic
@@ -249,7 +241,10 @@ class AccessControl:
         """The answer to a health check; None for another path."""
         path = request.path
         if name := path.removeprefix(self._targets) if path.startswith(self._targets) else "":
-            return self._target_health(name, has_reason=await self._is_admitted(request, client_key, loaded))
+            answer = self._target_health(name)
+            if not await self._is_admitted(request, client_key, loaded):
+                answer.text = str(answer.text).partition(":")[0].rstrip() + "\n"
+            return answer
         if path not in (self._healthy, self._ready):
             return None
         if (silent_s := self._silent_s()) > MAX_SILENT_S:

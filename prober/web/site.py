@@ -171,12 +171,10 @@ class Site:
         self._measuring.call_soon_threadsafe(answer)
         return 0.0
 
-    def target_health(self, name: str, *, has_reason: bool) -> web.Response:
+    def target_health(self, name: str) -> web.Response:
         """The health of a target, from its probes so far. Made by the thread that serves: the loop that measures may be late.
 
         The reason phrase is for HAProxy's agent-check: `up`, `down`, or another word, at which it changes nothing.
-
-        has_reason: the client may read more than one word
         """
         runner = self._fleet.find(name)
         health, headers, is_up = runner.find(TargetHealth) if runner is not None else None, dict[str, str](), True
@@ -192,8 +190,8 @@ class Site:
         else:
             return web.Response(status=404, text="no target of this name is configured\n", headers=NOT_STORED)
         phrase = "up" if verdict.state is Health.HEALTHY else "OK" if is_up else "down"
-        text = f"{verdict.state}: {verdict.reason}\n" if has_reason else f"{verdict.state}\n"
         headers |= NOT_STORED | {"Prober-Health": verdict.state.value}
+        text = f"{verdict.state}: {verdict.reason}\n"
         return web.Response(status=200 if is_up else 503, reason=phrase, text=text, headers=headers)
 
     async def metrics(self, request: web.Request) -> web.StreamResponse:
