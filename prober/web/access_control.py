@@ -193,6 +193,7 @@ class AccessControl:
         self._passwords = Passwords()
         self._pages = Rates(PAGES_PER_S, PAGES_BURST)
         self._all_clients = Rates(ALL_CLIENTS_FACTOR * PAGES_PER_S, ALL_CLIENTS_FACTOR * PAGES_BURST)
+        self._target_checks = Rates(PAGES_PER_S, PAGES_BURST)
         self._actions = Rates(ACTIONS_PER_S, ACTIONS_BURST)
         self._wrong = Rates(WRONG_PASSWORDS_PER_S, WRONG_PASSWORDS_BURST)
         self._checks = Rates(PASSWORD_CHECKS_PER_S, PASSWORD_CHECKS_BURST)
@@ -258,7 +259,11 @@ class AccessControl:
     ) -> web.StreamResponse:
         health = await self._health(request, connection.client_key, loaded)
         if health is not None and request.method in ("GET", "HEAD"):
-            if connection.is_beyond or self._rate_limited_s(connection, loaded) or request.content_length:
+            if request.path.startswith(self._targets):  # proxies ask often, which must use up no limit of the pages
+                wait_s = self._target_checks.take(connection.client_key, self.now())
+            else:
+                wait_s = self._rate_limited_s(connection, loaded)
+            if connection.is_beyond or wait_s or request.content_length:
                 health.force_close()  # the next request needs a new connection, and those are accepted at a limited rate
             return health
         if connection.is_beyond:

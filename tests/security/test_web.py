@@ -655,14 +655,18 @@ async def test_where_all_connections_are_busy_only_health_is_answered(
 
 
 async def test_health_checks_have_no_rate_but_need_new_connections_beyond_one() -> None:
-    """A client that used up its requests is refused pages and not health, whose cost the limits of connections bound."""
+    """A client that used up its requests is refused pages and not health, whose cost the limits of connections bound.
+
+    Those of targets, which proxies ask for often, use up no requests of pages.
+    """
     async with served(None) as site, aiohttp.ClientSession() as session:
         site.site.access.now = lambda: 0.0
-        answers = []
-        for _ in range(PAGES_BURST + 20):
-            async with session.get(f"http://127.0.0.1:{site.port}/-/healthy") as answer:
-                answers.append((answer.status, answer.headers.get("Connection")))
-        assert answers == [(200, None)] * PAGES_BURST + [(200, "close")] * 20
+        for path in ("/health/a", "/-/healthy"):
+            answers = []
+            for _ in range(PAGES_BURST + 20):
+                async with session.get(f"http://127.0.0.1:{site.port}{path}") as answer:
+                    answers.append((answer.status, answer.headers.get("Connection")))
+            assert answers == [(200, None)] * PAGES_BURST + [(200, "close")] * 20
         assert await site.status() == 429
         assert await site.status("/-/ready") == 503
 
