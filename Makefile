@@ -28,7 +28,7 @@ $(VENV)/installed: requirements.lock pyproject.toml
 demo: install ## four mock engines, the prober, and Prometheus where there is one; runs until Ctrl-C
 	@$(BIN)/python -m prober demo
 
-test: install ## every test but the slow ones; fetches Prometheus, kubectl and Helm when they are not there
+test: install ## every test but the slow ones; fetches Prometheus, HAProxy, nginx, kubectl and Helm when they are not there
 	@tools/parts.sh $(TOOLS) $(BIN)/python
 	@PATH="$(TOOLS)/usr/bin:$$PATH" tools/test.sh $(BIN)/pytest $(ARGS)
 

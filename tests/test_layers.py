@@ -33,6 +33,7 @@ PURE_MODULES = {
     "features.gpu": "dashboard series",
     "features.diagnosis": "advice clues diagnosis mechanisms phases window",
     "features.budget": "series",
+    "features.health": "health series",
     "features.discovery": "series",
     "features.capacity": "actions capacity_model dashboard demand engine_fit estimate fit_objective "
     "fitting forecast knee observations replay request_log series stop_conditions sweep sweep_record",

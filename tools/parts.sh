@@ -21,6 +21,7 @@ trap 'rm -rf "$logs"' EXIT
 has prometheus promtool amtool && { has prometheus-alertmanager || has alertmanager; } ||
     fetch "Prometheus and Alertmanager (180 MB on disk)" "$tools/prometheus.sh" "$dir"
 [ -x "$dir/newer/usr/bin/promtool" ] || fetch "Prometheus 3 (240 MB)" "$tools/prometheus.sh" "$dir/newer" sid
+has haproxy nginx || fetch "HAProxy and nginx (8 MB)" "$tools/proxies.sh" "$dir"
 [ -d "$dir/helm4" ] || fetch "Helm (250 MB)" env PYTHON="$python" "$tools/helm.sh" "$dir"
 kubectl kustomize deploy/kustomize/overlays/fleet >/dev/null 2>&1 || fetch "kubectl (60 MB)" "$tools/kubectl.sh" "$dir"
 has chromium || fetch "Chromium (only in CI and as root)" "$tools/chromium.sh"

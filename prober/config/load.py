@@ -93,9 +93,9 @@ class _Reader:
         misspelt = {path for path, _ in broken}
         if not raw.get("targets") and not raw.get("discovery") and not misspelt & LISTS.keys():
             self.problems.add("targets", LISTS["targets"])
-        defaults = self._defaults()
         slos = self._named(SloSpec, "slos")
         self.document.slos = {name: slo.named(name) for name, slo in slos.items()}
+        defaults = self._defaults()
         workloads = self.read_workloads()
         singles: dict[str, Any] = {
             key: self._block(model, raw[key], key) for key, model in SINGLE.items() if raw.get(key) is not None

@@ -5,7 +5,17 @@ from dataclasses import dataclass
 from random import Random
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    Discriminator,
+    Field,
+    PlainValidator,
+    Tag,
+    ValidationInfo,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
 
 from prober.config.fields import (
     Auto,
@@ -32,6 +42,7 @@ from prober.config.sweep import SweepSpec
 from prober.config.workloads import THINK_TIME_REFUSED
 from prober.measure.engines import DIALECTS
 from prober.measure.objective import SIGNALS_WITHOUT_STREAM, JudgedStream, Slo
+from prober.measure.outcome import BAD, Outcome
 from prober.workload.budget import BudgetDemand
 from prober.workload.workloads import BUILT_IN, Mix, TraceWorkload, Workload, sample_lengths
 
@@ -67,6 +78,38 @@ class Timeouts(Block):
     total: Duration = Field(120.0, description="until the end of the answer")
 
 
+def _bad_outcome(value: object) -> Outcome:
+    if value not in BAD:
+        raise mistake(no_such("failure", str(value), BAD))
+    return Outcome(str(value))
+
+
+Failure = Annotated[Outcome, PlainValidator(_bad_outcome), WithJsonSchema({"enum": sorted(BAD)})]
+
+
+class HealthSpec(Block):
+    """What `/health/TARGET` answers."""
+
+    failures: PositiveCount = Field(3, description="failed probes among the last `of` that make a target unhealthy")
+    of: PositiveCount = Field(5, description="probes among which failures are counted, at least `failures`")
+    successes: PositiveCount = Field(3, description="answered probes in a row that make it healthy again")
+    ignore: Items[Failure] = Field(
+        (Outcome.HTTP_429, Outcome.SHED),
+        description="outcomes that are neither a failure nor a success; absent: http_429 and shed",
+    )
+    slos: Items[NamedSlo] = Field(
+        (),
+        description="names from `slos`; a burn rate above 14.4 in the last 20 probes makes it unhealthy too; absent: none",
+    )
+    fail_open: bool = Field(True, description="answer 200 while its health is unknown; false: 503")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.failures > self.of:
+            raise mistake(f"is {self.of}, fewer than the {self.failures} failures; raise it or lower `failures`", "of")
+        return self
+
+
 class Overridable(Block):
     """Settings that `defaults` sets for all targets, and each target for itself."""
 
@@ -92,6 +135,7 @@ class Overridable(Block):
     connect_lead: OptionalDuration = Field(1.0, description="how long before its due time a probe connects")
     max_send_lag: Duration = Field(0.010, description="lateness of the prober above which a probe has no latency")
     timeouts: Timeouts = Field(default_factory=Timeouts, description="when a probe is aborted")
+    health: HealthSpec = Field(default_factory=HealthSpec, description="answers of `/health/TARGET`")
     context: ContextSpec = Field(
         default_factory=ContextSpec, description="facts about hardware, engine and model, for the context of results"
     )
@@ -274,6 +318,16 @@ class Template(Overridable):
                 probe.for_target(info.data, known, f"[{index}]", mistakes) for index, probe in enumerate(probes)
             )
         return complete
+
+    @model_validator(mode="after")
+    def _check_health(self, info: ValidationInfo) -> Self:
+        judging = {slo for probe in self.probes for _, _, _, slos in probe.judged() for slo in slos}
+        for index, slo in enumerate(self.health.slos if info.context else ()):
+            if slo not in judging:
+                raise mistake(
+                    f"no probe of the target is judged by {slo.name!r}; list it there", f"health.slos[{index}]"
+                )
+        return self
 
     @field_validator("budget")
     @classmethod

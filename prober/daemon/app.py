@@ -49,6 +49,7 @@ from prober.features.engines.monitor import EngineMonitor
 from prober.features.engines.page_reader import PageReader
 from prober.features.gpu.monitor import GpuMonitor
 from prober.features.grafana.sync import Grafana, synchronise
+from prober.features.health.monitor import TargetHealth
 from prober.features.replicas import series as replicas_series
 from prober.features.replicas.leadership import LeaseOptions, leadership
 from prober.features.slo.firing import firing_checks
@@ -230,7 +231,9 @@ class App:
         options = self._options
         web = WebFile(options.web_config_file, keep_running=options.keep_running)
         if web.problem:
-            headline = "web configuration not applied, only /-/healthy and /-/ready are served until it is fixed"
+            headline = (
+                "web configuration not applied, only /-/healthy, /-/ready and /health/ are served until it is fixed"
+            )
             self._refused("web", headline, web.problem.splitlines())
         elif options.web_config_file and not (web.now.tls or web.now.authenticates):
             log.warning(
@@ -285,6 +288,7 @@ class App:
             partial(TargetBuffering, families, events),
             slos.observe,
             partial(TargetBudgets, families),
+            partial(TargetHealth, families),
             ProbeHistory(options.history_limit).observe,
             engines.observe,
             gpus.observe,
@@ -336,6 +340,7 @@ class App:
             options.route_prefix,
             web,
         )
+        self._site.knows_targets = lambda: self._configured and self._desired_targets.is_applied
         self._site.views.grafana_url = options.grafana_url
         self._site.views.problems = self._problems
         families.value(own_series.BUILD_INFO, __version__).value = 1.0

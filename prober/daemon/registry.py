@@ -12,6 +12,7 @@ from prober.features.drift import series as drift_series
 from prober.features.engines import series as engines_series
 from prober.features.gpu import series as gpu_series
 from prober.features.grafana import series as grafana_series
+from prober.features.health import series as health_series
 from prober.features.replicas import series as replicas_series
 from prober.features.slo import series as slo_series
 from prober.probing import series as probe_series
@@ -19,6 +20,7 @@ from prober.probing import series as probe_series
 MODULES = (
     probe_series,
     slo_series,
+    health_series,
     budget_series,
     engines_series,
     gpu_series,

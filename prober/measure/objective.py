@@ -14,6 +14,7 @@ that the burn matters, the short one ends the alert soon after its cause.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Literal, get_args
@@ -157,6 +158,18 @@ def count_events(slo: Slo, result: ProbeResult) -> tuple[int, int]:
     timeline = result.timeline
     value = {"ttft": timeline.ttft_s, "ttft_answer": timeline.ttft_answer_s, "e2e": timeline.e2e_s}[slo.signal]
     return _single_event(slo, value)
+
+
+BURN_PROBES = 20  # the last ones, by which a burn rate is judged at once
+MIN_BAD_EVENTS = 3  # fewer are not judged
+_MAX_BAD_RATIO = 0.8  # limit for loose objectives, whose burn rate cannot exceed 1 / budget
+
+
+def burns(probes: Sequence[ProbeResult], slo: Slo, rate: float) -> bool:
+    """True if these probes burn the budget of the SLO faster than `rate`, with at least three bad events."""
+    counts = [count_events(slo, probe) for probe in probes]
+    total, bad = (sum(count[place] for count in counts) for place in (0, 1))
+    return bad >= MIN_BAD_EVENTS and bad > min(rate * float(slo.error_budget_ratio), _MAX_BAD_RATIO) * total
 
 
 def max_events_per_probe(slo: Slo, output_tokens: int) -> int:

@@ -97,8 +97,8 @@ class Fleet:
         await asyncio.gather(*(runner.stop(drain_s) for runner in list(self.runners.values())))
 
     def find(self, name: str) -> TargetRunner | None:
-        """The target whose series bear `name`; a target without a name is found by its key."""
-        named = next((self.runners[key] for key in self.context.names.keys(name) if key in self.runners), None)
+        """The target whose series bear `name`; a target without a name is found by its key. Another thread may ask too."""
+        named = next(filter(None, map(self.runners.get, list(self.context.names.keys(name)))), None)
         if named is not None:
             return named
         unnamed = self.runners.get(name)
@@ -115,6 +115,10 @@ class Fleet:
         if name not in self._elsewhere:
             return None
         return Shard(shard_of(name, self.shard.count), self.shard.count)
+
+    def is_awaited(self, name: str) -> bool:
+        """True if a target without a runner may have this name: its runner is not made yet, or has not found out its name."""
+        return name in self._desired or any(runner.name is None for runner in list(self.runners.values()))
 
     @property
     def configured(self) -> int:

@@ -1,7 +1,7 @@
 """Access control of the site: authentication, cross-site checks, rate limits, body size and write timeout.
 
-`/-/healthy` and `/-/ready` need no password, since a kubelet sends none, and reveal only one word. They are never refused:
-clients that share a kubelet's address could otherwise make it kill the prober.
+`/-/healthy`, `/-/ready` and `/health/TARGET` need no password, since kubelets and proxies send none, and reveal only one word without
+one. They are never refused: clients that share a kubelet's address could otherwise make it kill the prober, or an engine.
 """
 
 import asyncio
@@ -137,7 +137,7 @@ NEEDS_AUTH = (
     "authentication; add basic_auth_users or required client certificates to --web.config.file, or listen on 127.0.0.1"
 )
 LOCKED = (
-    "the prober's --web.config.file cannot be used, so only /-/healthy and /-/ready are served; its log has the error, and "
+    "the prober's --web.config.file cannot be used, so only /-/healthy, /-/ready and /health/ are served; its log has the error, and "
     "the file is read again when it changes\n"
 )
 RELOAD_OFF = (
@@ -166,6 +166,7 @@ class AccessControl:
 
     origins: (scheme, authority) of additional addresses of the site.
     admin: whether actions are allowed. ready: result of `/-/ready`. silent_s: seconds since the measuring loop last answered.
+    target_health: answer to `/health/TARGET` for a name; what follows a colon is for admitted clients only
     now: clock in seconds. names: host names of the prober.
     """
 
@@ -177,6 +178,7 @@ class AccessControl:
         admin: Callable[[], bool],
         ready: Callable[[], bool],
         silent_s: Callable[[], float],
+        target_health: Callable[[str], web.Response],
     ) -> None:
         self.file = file
         self.now: Callable[[], float] = time.monotonic
@@ -185,11 +187,13 @@ class AccessControl:
             *(urlsplit(f"//{authority}").hostname or "" for _, authority in origins),
         }
         self._healthy, self._ready = f"{prefix}/-/healthy", f"{prefix}/-/ready"
+        self._targets, self._target_health = f"{prefix}/health/", target_health
         self._probe, self._reload = f"{prefix}/probe", f"{prefix}/-/reload"
         self._origins, self._admin, self._is_ready, self._silent_s = origins, admin, ready, silent_s
         self._passwords = Passwords()
         self._pages = Rates(PAGES_PER_S, PAGES_BURST)
         self._all_clients = Rates(ALL_CLIENTS_FACTOR * PAGES_PER_S, ALL_CLIENTS_FACTOR * PAGES_BURST)
+        self._target_checks = Rates(PAGES_PER_S, PAGES_BURST)
         self._actions = Rates(ACTIONS_PER_S, ACTIONS_BURST)
         self._wrong = Rates(WRONG_PASSWORDS_PER_S, WRONG_PASSWORDS_BURST)
         self._checks = Rates(PASSWORD_CHECKS_PER_S, PASSWORD_CHECKS_BURST)
@@ -234,8 +238,14 @@ class AccessControl:
             connection.response_sent()
         return answer
 
-    def _health(self, path: str) -> web.Response | None:
+    async def _health(self, request: web.Request, client_key: str, loaded: Loaded) -> web.Response | None:
         """The answer to a health check; None for another path."""
+        path = request.path
+        if name := path.removeprefix(self._targets) if path.startswith(self._targets) else "":
+            answer = self._target_health(name)
+            if not await self._is_admitted(request, client_key, loaded):
+                answer.text = str(answer.text).partition(":")[0].rstrip() + "\n"
+            return answer
         if path not in (self._healthy, self._ready):
             return None
         if (silent_s := self._silent_s()) > MAX_SILENT_S:
@@ -247,9 +257,13 @@ class AccessControl:
     async def _answer(
         self, request: web.Request, connection: Connection, loaded: Loaded, handler: Handler
     ) -> web.StreamResponse:
-        health = self._health(request.path)
+        health = await self._health(request, connection.client_key, loaded)
         if health is not None and request.method in ("GET", "HEAD"):
-            if connection.is_beyond or self._rate_limited_s(connection, loaded) or request.content_length:
+            if request.path.startswith(self._targets):  # proxies ask often, which must use up no limit of the pages
+                wait_s = self._target_checks.take(connection.client_key, self.now())
+            else:
+                wait_s = self._rate_limited_s(connection, loaded)
+            if connection.is_beyond or wait_s or request.content_length:
                 health.force_close()  # the next request needs a new connection, and those are accepted at a limited rate
             return health
         if connection.is_beyond:
@@ -323,6 +337,16 @@ class AccessControl:
         if self._all is None or (self._all.per_s, self._all.burst) != (1 / limit.interval, limit.burst):
             self._all = Rates(1 / limit.interval, limit.burst)
         return self._all.take("", now_s)
+
+    async def _is_admitted(self, request: web.Request, client_key: str, loaded: Loaded) -> bool:
+        """True if the client may read the pages; TLS has checked its certificate."""
+        users = loaded.config.basic_auth_users if loaded.config is not None else {}
+        try:
+            if users:
+                await self._check_credentials(request, users, client_key, self.now())
+        except (web.HTTPUnauthorized, TooMany):
+            return False
+        return not loaded.is_locked
 
     async def _check_credentials(
         self, request: web.Request, users: dict[str, str], client_key: str, now_s: float

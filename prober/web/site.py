@@ -1,11 +1,11 @@
 """The HTTP site of the daemon: metrics, health checks, pages and API."""
 
 import asyncio
+import math
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from hashlib import sha256
-from math import inf
 from typing import Any
 
 from aiohttp import web
@@ -17,6 +17,8 @@ from prober.exposition import protobuf
 from prober.exposition.families import AnySeries, Family, Form, Registry, Series, choose_form, page
 from prober.features.capacity.monitor import Sweeps
 from prober.features.experiments.report.svg_chart import STYLE
+from prober.features.health.health import Health, HealthVerdict
+from prober.features.health.monitor import TargetHealth
 from prober.measure.outcome import Outcome
 from prober.measure.timeline import Timeline
 from prober.probing.fleet import Fleet
@@ -36,6 +38,7 @@ MAX_PORT = 65_535
 MAX_FILTER_CHARS = 200
 _PAGE_NUMBER = re.compile(r"[0-9]{1,9}")
 _SECONDS = re.compile(r"[0-9]*\.?[0-9]+([eE][+-]?[0-9]+)?")
+NOT_STORED = {"Cache-Control": "no-store"}
 ASSETS = {"page.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
 
 
@@ -46,6 +49,7 @@ class Site:
     by the loop that serves.
 
     ready: whether probing has begun and is not being stopped
+    knows_targets: whether a configuration is in effect, and every source of targets has answered
     admin: whether actions are allowed
     external_url: address for users, if it differs from the listen address
     file: web configuration
@@ -62,6 +66,7 @@ class Site:
         file: WebFile | None = None,
     ) -> None:
         self.ready = False
+        self.knows_targets: Callable[[], bool] = lambda: True
         self.external_url = external_url
         self.prefix = "/" + route_prefix.strip("/") if route_prefix.strip("/") else ""
         self.views = Views(fleet, sweeps)
@@ -71,7 +76,13 @@ class Site:
         self._asked_s: float | None = None  # when the measuring loop was asked whether it runs; None: it has answered
         origins = {origin_of(external_url)} if external_url else set()
         self.access = AccessControl(
-            file or WebFile(None), self.prefix, origins, lambda: self.admin, lambda: self.ready, self._silent_s
+            file or WebFile(None),
+            self.prefix,
+            origins,
+            lambda: self.admin,
+            lambda: self.ready,
+            self._silent_s,
+            self.target_health,
         )
         self._assets = {name: asset(name) for name in ASSETS}
         self._assets["page.css"] += STYLE.encode()
@@ -160,6 +171,29 @@ class Site:
         self._measuring.call_soon_threadsafe(answer)
         return 0.0
 
+    def target_health(self, name: str) -> web.Response:
+        """The health of a target, from its probes so far. Made by the thread that serves: the loop that measures may be late.
+
+        The reason phrase is for HAProxy's agent-check: `up`, `down`, or another word, at which it changes nothing.
+        """
+        runner = self._fleet.find(name)
+        health, headers, is_up = runner.find(TargetHealth) if runner is not None else None, dict[str, str](), True
+        if runner is not None and health is not None:
+            verdict = health.verdict
+            is_open = verdict.state is Health.UNKNOWN and runner.spec.health.fail_open
+            is_up = verdict.state is Health.HEALTHY or is_open
+            headers = {} if is_up else {"Retry-After": str(math.ceil(health.gap_s))}
+        elif shard := self._fleet.elsewhere(name):
+            verdict = HealthVerdict(Health.UNKNOWN, f"shard {shard} probes it, and this is {self._fleet.shard}")
+        elif not self.ready or not self.knows_targets() or self._fleet.is_awaited(name):
+            verdict = HealthVerdict(Health.UNKNOWN, "the prober does not know all of its targets yet")
+        else:
+            return web.Response(status=404, text="no target of this name is configured\n", headers=NOT_STORED)
+        phrase = "up" if verdict.state is Health.HEALTHY else "OK" if is_up else "down"
+        headers |= NOT_STORED | {"Prober-Health": verdict.state.value}
+        text = f"{verdict.state}: {verdict.reason}\n"
+        return web.Response(status=200 if is_up else 503, reason=phrase, text=text, headers=headers)
+
     async def metrics(self, request: web.Request) -> web.StreamResponse:
         """The metrics page, written and compressed in pieces here, as its series change, so that no probe is delayed."""
         form = choose_form(",".join(request.headers.getall("Accept", ())))
@@ -180,7 +214,7 @@ class Site:
         header, timeout_s = request.headers.get(SCRAPE_TIMEOUT), None
         if header is not None:
             timeout_s = float(header) if _SECONDS.fullmatch(header) else 0.0
-            if not 0 < timeout_s < inf:
+            if not 0 < timeout_s < math.inf:
                 remedy = "send a number of seconds above 0, or leave the header out"
                 raise web.HTTPBadRequest(text=f"{SCRAPE_TIMEOUT}: {header!r} is no timeout; {remedy}\n")
             timeout_s -= min(PROBE_MARGIN_S, timeout_s / 2)
@@ -229,7 +263,7 @@ class Site:
             text = layout.no_such(target, self.views.known()[: layout.NAMED], self._stamp)
             return web.Response(status=404, text=text, content_type="text/html")
         pieces = map(str.encode, layout.page(view, self._stamp, await self.views.charts(view)))
-        return Pieces(pieces, {"Content-Type": "text/html; charset=utf-8", "Cache-Control": "no-store"})
+        return Pieces(pieces, {"Content-Type": "text/html; charset=utf-8"} | NOT_STORED)
 
     async def static(self, request: web.Request) -> web.Response:
         """Style, script and icon of the pages; their URLs change with their content."""

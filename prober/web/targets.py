@@ -16,6 +16,7 @@ from prober.config.target import Estimate
 from prober.config.units import counted
 from prober.features.diagnosis.diagnosis import Diagnosis
 from prober.features.drift.state import DriftVerdict, Shift
+from prober.features.health.health import Health
 from prober.features.slo.compliance import Compliance
 from prober.measure.engine_signals import EngineSignals
 from prober.measure.result import ProbeResult
@@ -34,6 +35,10 @@ SLO_STATES: dict[Compliance, tuple[Kind, str]] = {
     "no_data": ("unknown", "no data"),
 }
 RUNBOOKS = {"rejected": "LLMProbeRejected", "over_budget": "LLMProbeBudgetExhausted"}
+WORST_STATES: dict[str, tuple[str, str]] = {
+    TargetState.FAILING: ("failing", "LLMTargetFailing"),
+    TargetState.REJECTED: ("rejects the probes", RUNBOOKS["rejected"]),
+}
 DRIFT_RUNBOOKS = {"ttft": "LLMTTFTP99Drift", "itl": "LLMITLP99Drift"}
 LOW_RATIO = 0.2  # of a budget or a capacity: a smaller rest is a warning
 LATE = "the prober itself is late: latencies are not judged, failures are"
@@ -234,6 +239,13 @@ class NoDataAnswer(Answer):
     detail: str = Field(validation_alias=AliasPath("text"))
 
 
+class HealthAnswer(Answer):
+    """What `/health/TARGET` says: healthy, unhealthy or unknown, and why."""
+
+    state: str
+    reason: str
+
+
 class StartingAnswer(Answer):
     """A target that refuses connections and has never answered. since: first probe; until: from then on this is a failure."""
 
@@ -337,6 +349,7 @@ class TargetAnswer(Answer):
     earlier: of all samples that are kept, the last 4,096
     no_latency: why `quantiles` is empty, else empty
     reason: of the state; empty if it is `ready`
+    health: as `/health/TARGET` answers
     no_data: workloads without data; all of them while the state is `rejected` or `over_budget`
     starting: null unless the state is `starting` because it refuses connections
     labels: those that all its series have, by name, from the configuration or its discovery
@@ -350,6 +363,7 @@ class TargetAnswer(Answer):
     engine: str
     state: str
     reason: str
+    health: HealthAnswer
     no_data: list[NoDataAnswer] = Field(default_factory=list)
     starting: StartingAnswer | None
     buffered: bool | None
@@ -442,10 +456,11 @@ class TargetAnswer(Answer):
         cause = self.diagnosis.headline if self.diagnosis else ""
         if self.paused is not None:
             return self._concern(5, "unknown", "paused", "no probes and no sweeps start until it is resumed")
-        if self.state == TargetState.FAILING:
-            return self._concern(0, "bad", "failing", self.reason, "LLMTargetFailing")
-        if self.state == TargetState.REJECTED:
-            return self._concern(0, "bad", "rejects the probes", self.reason, RUNBOOKS[self.state])
+        if self.state in WORST_STATES:
+            text, runbook = WORST_STATES[self.state]
+            return self._concern(0, "bad", text, self.reason, runbook)
+        if self.health.state == Health.UNHEALTHY and self.state == TargetState.READY:
+            return self._concern(1, "bad", "unhealthy", self.health.reason)
         if missed:
             worst = max(missed, key=lambda slo: slo.bad_ratio)
             detail = f"{worst.bad_ratio:.2%} bad, {(1 - worst.objective) * 100:.4g}% allowed"

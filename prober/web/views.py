@@ -19,6 +19,8 @@ from prober.features.drift.monitor import TargetDrift
 from prober.features.engines.monitor import TargetEngine
 from prober.features.experiments.report.document import Figure
 from prober.features.experiments.report.plots import curves
+from prober.features.health.health import NO_VERDICT
+from prober.features.health.monitor import TargetHealth
 from prober.features.slo.compliance import slo_status
 from prober.features.slo.monitor import TargetSlos
 from prober.measure.objective import promql
@@ -38,6 +40,7 @@ from prober.web.targets import (
     ConcernAnswer,
     DriftAnswer,
     HeadroomAnswer,
+    HealthAnswer,
     NoDataAnswer,
     Problem,
     QuantileAnswer,
@@ -255,6 +258,7 @@ class Views:
         history, drift, diagnosis = runner.find(TargetHistory), runner.find(TargetDrift), runner.find(TargetDiagnosis)
         sweeps, demand, slos = runner.find(TargetSweeps), runner.find(TargetDemand), runner.find(TargetSlos)
         engine, buffering = runner.find(TargetEngine), runner.find(TargetBuffering)
+        health = runner.find(TargetHealth)
         progress = sweeps.progress() if sweeps else None
         results = sweeps.latest() if sweeps else []
         capacity = sweeps.last_capacity() if sweeps and demand else None
@@ -290,6 +294,7 @@ class Views:
             engine=identity.dialect.name if identity else spec.engine or "",
             state=target.state,
             reason=starting.detail if starting else target.reason,
+            health=HealthAnswer.model_validate(health.verdict if health is not None else NO_VERDICT),
             no_data=[
                 NoDataAnswer.model_validate(workload)
                 for workload in target.workloads.values()

@@ -27,6 +27,7 @@ from prober.features.drift.monitor import DriftMonitor, TargetDrift
 from prober.features.engines.monitor import EngineMonitor, TargetEngine
 from prober.features.engines.page_reader import PageReader
 from prober.features.gpu.monitor import GpuMonitor
+from prober.features.health.monitor import TargetHealth
 from prober.features.slo.monitor import SloMonitor, TargetSlos
 from prober.measure.engines import DIALECTS
 from prober.measure.gpu_reading import GpuReading, ThrottleReason
@@ -97,6 +98,7 @@ class Watched:
             partial(TargetProbes, self.families),
             SloMonitor(self.families).observe,
             partial(TargetBudgets, self.families),
+            partial(TargetHealth, self.families),
             ProbeHistory(100).observe,
             self.engines.observe,
             self.gpus.observe,

@@ -125,6 +125,7 @@ def test_a_config_map_that_appears_late_is_taken(tmp_path: Path, mock: Mock) -> 
     with KeepRunning(tmp_path, config=mount / "prober.yaml") as prober:
         until(prober.is_well, "the pages")
         until(lambda: prober.logged("cannot be read: [Errno 2]"), "the mistake")
+        assert fetch(prober.url + "/health/one") == (200, "unknown: the prober does not know all of its targets yet\n")
         publish("..1", "targets: 5")
         until(lambda: prober.logged("targets: needed"), "the next mistake")
         publish("..2", TARGET.format(port=mock.port))
@@ -289,6 +290,7 @@ def test_pages_whose_protection_cannot_be_read_are_not_served(
         for path, method in (("/metrics", "GET"), ("/", "GET"), ("/api/v1/targets", "GET"), ("/-/reload", "POST")):
             assert fetch(prober.url + path, method)[0] == 503, path
         assert str(tmp_path) not in fetch(prober.url + "/")[1]
+        until(lambda: fetch(prober.url + "/health/one") == (200, "healthy\n"), "the health of the target")
         assert prober.logged(str(web)) == 1
         hashed = bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()
         text(f"basic_auth_users: {{me: '{hashed}'}}".encode())(web)

@@ -212,7 +212,9 @@ def test_promtool_takes_the_same_file_and_prober_check_too(tmp_path: Path, promt
 
 
 async def test_without_a_password_only_health_is_told(tmp_path: Path) -> None:
-    """All else is 401, an unknown page too; `/-/healthy` and `/-/ready` are for kubelets, which have no password."""
+    """All else is 401, an unknown page too; `/-/healthy`, `/-/ready` and `/health/TARGET` are for kubelets and proxies, which have no
+    password.
+    """
     async with served(write(tmp_path, basic_auth_users={"prometheus": HASH})) as site:
         for path in ("/", "/metrics", "/probe?target=a", "/api/v1/targets", "/static/page.css", "/nothing"):
             status, headers, body = await site.answer(path)
@@ -227,6 +229,12 @@ async def test_without_a_password_only_health_is_told(tmp_path: Path) -> None:
         assert await site.status(headers=basic()) == 200
         assert await site.status("/-/healthy") == 200
         assert await site.status("/-/ready") == 503  # not yet
+        for headers in ({}, basic(password="wrong")):  # as for proxies: not why, and not which targets there are
+            status, received, body = await site.answer("/health/a", headers=headers)
+            assert (status, body) == (200, received["Prober-Health"] + "\n")
+        site.site.ready = True
+        assert (await site.answer("/health/b"))[2] == "no target of this name is configured\n"
+        assert ": " in (await site.answer("/health/a", headers=basic()))[2]
         assert await site.status("/-/reload", "POST", headers={}) == 401
 
 
@@ -637,7 +645,9 @@ async def test_where_all_connections_are_busy_only_health_is_answered(
         assert (status, headers["Retry-After"], "try again" in text) == (429, "1", True)
         for other in ("/-/healthy/x", "/-/healthyx", "/x?/-/healthy", "//-/healthy"):
             assert await site.status(other) == 429
+        assert await site.status("/health/a") == 200
         assert await site.status("/-/healthy", "POST") == 429
+        assert await site.status("/health/a", "POST") == 429
         assert await site.status("/-/healthy", "HEAD") == 200
         assert await site.status("/-/healthy?a=b") == 200
         go_on.set()
@@ -645,14 +655,18 @@ async def test_where_all_connections_are_busy_only_health_is_answered(
 
 
 async def test_health_checks_have_no_rate_but_need_new_connections_beyond_one() -> None:
-    """A client that used up its requests is refused pages and not health, whose cost the limits of connections bound."""
+    """A client that used up its requests is refused pages and not health, whose cost the limits of connections bound.
+
+    Those of targets, which proxies ask for often, use up no requests of pages.
+    """
     async with served(None) as site, aiohttp.ClientSession() as session:
         site.site.access.now = lambda: 0.0
-        answers = []
-        for _ in range(PAGES_BURST + 20):
-            async with session.get(f"http://127.0.0.1:{site.port}/-/healthy") as answer:
-                answers.append((answer.status, answer.headers.get("Connection")))
-        assert answers == [(200, None)] * PAGES_BURST + [(200, "close")] * 20
+        for path in ("/health/a", "/-/healthy"):
+            answers = []
+            for _ in range(PAGES_BURST + 20):
+                async with session.get(f"http://127.0.0.1:{site.port}{path}") as answer:
+                    answers.append((answer.status, answer.headers.get("Connection")))
+            assert answers == [(200, None)] * PAGES_BURST + [(200, "close")] * 20
         assert await site.status() == 429
         assert await site.status("/-/ready") == 503
 

@@ -13,6 +13,7 @@ from prober.features.drift import dashboard as drift
 from prober.features.engines import dashboard as engines
 from prober.features.gpu import dashboard as gpu
 from prober.features.grafana import series as grafana
+from prober.features.health import series as health
 from prober.features.replicas import series as replicas
 from prober.features.slo import dashboard as slo
 from prober.probing import dashboard as probes
@@ -47,7 +48,7 @@ def _target() -> Board:
         ("budget",),
     )
     rows = {
-        "": [probes.state(), *slo.stats(), *probes.outcomes(), *probes.failures()],
+        "": [probes.state(), *slo.stats(), *probes.outcomes(), *probes.failures(), health.over_time()],
         "Latency: every probe": probes.heatmaps(),
         "Latency: quantiles": [*probes.latency(), *prober.timestamps()],
         "On the way": probes.network(),

@@ -1,12 +1,11 @@
 """Conditions that stop a sweep: harm to other requests, or a changed engine."""
 
 from collections import deque
-from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from prober.config.sweep import GuardSpec
 from prober.measure.engine_signals import COUNTER_SIGNALS, EngineHistogram, EngineSignals
-from prober.measure.objective import Slo, count_events
+from prober.measure.objective import MIN_BAD_EVENTS
 from prober.measure.outcome import BAD
 from prober.measure.result import ProbeResult
 from prober.measure.timeline import format_duration
@@ -24,8 +23,6 @@ PAGE_LOST_S = 3.0  # without a reading where there were readings, as nothing is 
 _MAX_PREEMPTIONS, _PREEMPTIONS_S = 4.0, 2.0  # in so many seconds, more than before the sweep
 _PRODUCTION_SHARE, _PRODUCTION_S = 0.1, 5.0  # of others' requests in so many seconds, by the engine's own histogram
 _CAPACITY_TOLERANCE = 0.01  # of the KV cache: some engines compute it from a rounded share
-_MIN_BAD = 3  # requests of others, or probes; fewer are not judged
-_MAX_BAD_RATIO = 0.8  # limit for loose objectives, whose burn rate cannot exceed 1 / budget
 
 
 class StopConditions:
@@ -128,21 +125,11 @@ class StopConditions:
         own = [ttft for at, ttft in own_ttfts if at > begin]
         came = now.counts[-1] - before.counts[-1] - len(own)
         slow = _above(now, bound) - _above(before, bound) - sum(ttft > bound for ttft in own)
-        return slow >= _MIN_BAD and slow > _PRODUCTION_SHARE * came
+        return slow >= MIN_BAD_EVENTS and slow > _PRODUCTION_SHARE * came
 
 
 def _above(histogram: EngineHistogram, bound: float) -> float:
     return histogram.counts[-1] - histogram.counts[histogram.bounds.index(bound)]
-
-
-def burns(probes: Sequence[ProbeResult], slos: Iterable[Slo], rate: float) -> bool:
-    """True if the probes during a sweep burn an SLO's budget faster than `rate`, with at least three bad events."""
-    for slo in slos:
-        counts = [count_events(slo, probe) for probe in probes]
-        total, bad = (sum(count[place] for count in counts) for place in (0, 1))
-        if bad >= _MIN_BAD and bad > min(rate * float(slo.error_budget_ratio), _MAX_BAD_RATIO) * total:
-            return True
-    return False
 
 
 class LoadGuard:

@@ -6,11 +6,11 @@ import logging
 from prober.config.sweep import SweepSpec
 from prober.features.capacity.actions import Action, Refused, Run, StartRequest
 from prober.features.capacity.engine_fit import Prior
-from prober.features.capacity.stop_conditions import burns
 from prober.features.capacity.sweep_result import has_capacity, result_of
 from prober.features.capacity.sweep_runner import SweepRun, SweepRunner, Unmeasurable
 from prober.features.capacity.sweep_series import SweepSeries
 from prober.features.capacity.target_sweeps import TargetSweeps
+from prober.measure.objective import burns
 from prober.measure.target_state import TargetEvent, TargetState
 from prober.probing.replicas import claimed_as
 from prober.probing.session import Session
@@ -143,7 +143,7 @@ class SweepJob:
             probes = [probe for probe in target.recent if probe.timeline.intended_ns >= began_ns]
             if target.target.state is TargetState.FAILING:
                 runner.stop("the target fails")
-            elif burns(probes, sweep.slos, sweep.guard.burn):
+            elif any(burns(probes, slo, sweep.guard.burn) for slo in sweep.slos):
                 runner.stop("the continuous probes burn their budget")
             elif not shared.trust.trusted(now_ns):
                 runner.stop("the prober does not trust itself")

@@ -20,6 +20,7 @@ from prober.features.capacity.sweep_series import SweepSeries
 from prober.features.capacity.sweep_store import SweepStore
 from prober.measure.engine_signals import EngineChange, PageReading
 from prober.measure.gpu_reading import GpuReading
+from prober.measure.objective import BURN_PROBES
 from prober.measure.result import ProbeResult
 from prober.measure.target_state import TargetState
 from prober.net.prometheus import QueryFailed, firing
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 # Alerts that a sweep ends: while they fire a sweep may start.
 CAPACITY_ALERTS = frozenset({"LLMHeadroomLow", "LLMCapacityExhaustionForecast", "LLMSweepStale"})
 CLOCKS_DIFFER_S = 1.0  # a schedule follows the wall clock, and a gap the monotonic one
-RECENT_PROBES = 20  # by which the burn of the SLOs' budgets is judged during a sweep
 # Added to `limits.time` of another replica's sweep, which also looks at the target and cuts its requests.
 MARGIN_S = 60.0
 MAX_POOLED = 4  # sweeps of one engine whose capacities are pooled for the headroom
@@ -114,7 +114,7 @@ class TargetSweeps(TargetObserver):
     def probe_ended(self, result: ProbeResult) -> None:
         if self.series is None:
             return
-        self.recent = [*self.recent[1 - RECENT_PROBES :], result]
+        self.recent = [*self.recent[1 - BURN_PROBES :], result]
         if result.retry_after_s is not None:
             self.retry_after(result.retry_after_s, self._url)
             if self.runner is not None:

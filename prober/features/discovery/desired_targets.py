@@ -118,6 +118,12 @@ class DesiredTargets:
             self._groups = {spec.name: await self._group(spec, self._groups.get(spec.name)) for spec in specs.discovery}
             await self.apply()
 
+    @property
+    def is_applied(self) -> bool:
+        """True if every source has answered, and the fleet has its targets. Another thread may ask."""
+        has_answered = all(group.before or group.discovered.complete for group in list(self._groups.values()))
+        return has_answered and not (self._changed.is_set() or self._changing.locked())
+
     async def run(self) -> None:
         """Apply changes forever."""
         while True:

@@ -1,0 +1,58 @@
+"""Feeds the health of a target, and shows it as a series."""
+
+from collections.abc import Iterable
+
+from prober.exposition.families import Registry
+from prober.features.health import series
+from prober.features.health.health import Health, HealthState, HealthVerdict
+from prober.measure.result import ProbeResult
+from prober.measure.target_state import TargetState, WorkloadState
+from prober.probing.observer import ObservedTarget, TargetObserver
+
+MAX_AGE_GAPS = 10  # of a Poisson schedule: none is as long with probability 1 - e^-10
+
+
+class TargetHealth(TargetObserver):
+    """The health of one target."""
+
+    def __init__(self, registry: Registry, observed: ObservedTarget) -> None:
+        self._registry, self._observed, self._url = registry, observed, observed.spec.url
+        self._state = HealthState(observed.spec.health, 0.0)
+        self.configured()
+
+    def configured(self) -> None:
+        """Begin anew if the rules or the address have changed."""
+        spec = self._observed.spec
+        if (self._url, self._state.spec) != (spec.url, spec.health):
+            self._url, self._state = spec.url, HealthState(spec.health, 0.0)
+        self._state.max_age_s = MAX_AGE_GAPS * self.gap_s + spec.timeouts.total
+        self._show()
+
+    @property
+    def gap_s(self) -> float:
+        """Mean time between two probes of the target."""
+        return 1 / sum(probe.rate for probe in self._observed.spec.probes)
+
+    @property
+    def verdict(self) -> HealthVerdict:
+        """The verdict of this moment; another thread may ask for it."""
+        target = self._observed.target
+        is_paused = target.paused_unix_s is not None
+        return self._state.at(target.clock.now_ns(), target.state, target.reason, is_paused=is_paused)
+
+    def probe_ended(self, result: ProbeResult) -> None:
+        self._state.probe_ended(result, self._observed.target.clock.now_ns())
+        self._show()
+
+    def state_seen(
+        self, state: TargetState, starting_until_unix_s: float | None, workloads: Iterable[WorkloadState]
+    ) -> None:
+        self._state.state_seen(state, self._observed.target.reason, self._observed.target.clock.now_ns())
+        self._show()
+
+    def paused(self) -> None:
+        self._show()
+
+    def _show(self) -> None:
+        value = {Health.HEALTHY: 1.0, Health.UNHEALTHY: 0.0, Health.UNKNOWN: None}[self.verdict.state]
+        self._registry.show(series.HEALTHY, value, self._observed.name)
