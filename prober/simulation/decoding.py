@@ -1,4 +1,4 @@
-"""The decoding sequences. All gain one token per round, so the round and one number per sequence give the state of each."""
+"""The decoding sequences of a batch. Each gains one token per round, so the round number and one number per sequence give its state."""
 
 from heapq import heappop, heappush
 from itertools import count
@@ -52,7 +52,7 @@ class Decoding:
         return self.rounds + truth.offset - truth.request.prompt_tokens
 
     def blocks(self, truth: Truth) -> int:
-        """Blocks of one sequence. Its latest token is not in the cache before the next round."""
+        """Number of blocks of one sequence. Its latest token enters the cache only in the next round."""
         return -(-(self.rounds + truth.offset - 1) // self._size)
 
     def join(self, truth: Truth) -> None:
@@ -105,7 +105,7 @@ class Decoding:
         return laps * self._size + ahead
 
     def run(self, rounds: int, first_s: float, slope_s: float) -> list[Truth]:
-        """Run `rounds` rounds of first_s, first_s + slope_s, …; returns the sequences that now have all their tokens."""
+        """Run `rounds` rounds, of first_s, first_s + slope_s, … seconds. Returns the sequences that now have all their tokens."""
         self.rounds += rounds
         self.tokens_out += self.count * rounds
         self._log.append((rounds, first_s, slope_s))

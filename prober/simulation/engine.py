@@ -22,7 +22,7 @@ from prober.simulation.request import End, Request, Truth
 
 
 class State(NamedTuple):
-    """Values of a metrics page at the end of the latest begun step.
+    """Values that an engine's metrics page would show at the end of the latest begun step.
 
     Counters of prompts, answers and prefix cache are in tokens; a preempted request counts once.
     """
@@ -41,7 +41,7 @@ class State(NamedTuple):
 
 
 class Engine:
-    """An engine, from time 0. `submit` requests in the order of time and `advance`.
+    """A simulated engine that starts at time 0. Call `submit` in the order of arrival, and `advance`.
 
         engine = Engine(Parameters(), Random(1))
         truth = engine.submit(Request(arrival_s=0.5, prompt_tokens=1000, output_tokens=100))
@@ -50,7 +50,7 @@ class Engine:
 
     A step is fixed when it begins: arrivals, cancellations and faults during a step take effect with the next one.
 
-    rng: draws only the steps that a `Tail` slows down
+    rng: chooses the steps that a `Tail` slows down, and nothing else
     at_s: end of the latest begun step, or the time up to which an idle engine was advanced
 
     Raises ValueError for an invalid fault.
@@ -144,7 +144,7 @@ class Engine:
         return ended
 
     def step(self, to_s: float) -> bool:
-        """Run at most one step that begins before `to_s`; returns whether there was one. Its tokens are generated at `at_s`."""
+        """Run at most one step that begins before `to_s`, whose tokens are generated at `at_s`. Returns True if there was one."""
         while (steps := self._jump(to_s, 1)) == 0:
             pass
         return steps > 0
@@ -156,7 +156,7 @@ class Engine:
             self.at_s = to_s
 
     def _jump(self, to_s: float, max_steps: float) -> int:
-        """Run the next step and its equal successors; returns their number, 0 if only the state changed, -1 if `to_s` is reached."""
+        """Run the next step and all equal ones after it. Returns their number, 0 if only the state changed, -1 if `to_s` is reached."""
         change_s = self._timetable.next_s
         start_s = self.at_s
         if not self._running:
@@ -192,7 +192,7 @@ class Engine:
         return steps
 
     def _wait_for_change(self, preempted: bool, to_s: float) -> int:
-        """Wait for a change if the first waiting request needs more blocks than are available."""
+        """Advance to the next fault, as the first waiting request needs more blocks than are available. Returns like `_jump`."""
         if preempted:
             return 0
         if self._timetable.next_s >= to_s:
@@ -201,7 +201,7 @@ class Engine:
         return 0
 
     def _step_s(self, spent: int) -> tuple[float, float]:
-        """Duration of a step with `spent` prompt tokens, and the increase of each further step, in seconds."""
+        """Returns (duration of a step with `spent` prompt tokens, increase for each further step), in seconds."""
         parameters, decoding, factor = self.parameters, self._decoding, self._effect.factor
         if self._until_tail == 0 and not spent:
             factor *= self._effect.tail_factor
@@ -232,14 +232,14 @@ class Engine:
         return steps
 
     def _draw_tail(self) -> float:
-        """Number of steps that only decode before the next slow one: geometric, infinite without a tail."""
+        """Returns a random number of decode-only steps before the next slow one: geometric, infinite without a `Tail`."""
         share = self._effect.tail_share
         if not 0 < share < 1:
             return 0 if share else inf
         return int(log(1.0 - self._rng.random()) / log(1.0 - share))
 
     def _preempt(self) -> int:
-        """Preempt requests, the last one first, until there are blocks for the next round; returns the number it needs."""
+        """Preempt requests, the last one first, until the next round has enough blocks. Returns the number of blocks it needs."""
         blocks = self._blocks
         while self._running and blocks.used + self._decoding.next_growth() > blocks.capacity:
             truth = next(reversed(self._running))
@@ -250,7 +250,9 @@ class Engine:
         return self._decoding.next_growth()
 
     def _prefill(self, start_s: float, preempted: bool) -> tuple[list[Truth], int]:
-        """Admit requests and compute prompts with the rest of the token budget; returns those complete now, and tokens spent."""
+        """Admit requests and compute prompts with the rest of the token budget. Returns (requests with complete prompts, tokens
+        spent).
+        """
         if self._partial is None and (preempted or not self._waiting):
             return [], 0
         budget = self.parameters.max_batched_tokens - self._decoding.count
@@ -303,7 +305,7 @@ class Engine:
         return True
 
     def _first_token(self, truth: Truth) -> None:
-        """Start to decode a request whose prompt is computed and whose first token is generated at `at_s`."""
+        """Begin to decode a request whose prompt is computed. Its first token is generated at `at_s`."""
         request = truth.request
         if request.prefix:
             complete_blocks = request.prompt_tokens // self.parameters.prefix_block_tokens
@@ -321,7 +323,7 @@ class Engine:
             self._decoding.join(truth)
 
     def _leave(self, truth: Truth) -> None:
-        """Remove a request from the batch before its end. If it does not decode, it is the one in pieces."""
+        """Remove a request that has not ended from the batch. If it is not decoding, it is the one whose prompt is in pieces."""
         del self._running[truth]
         if truth.finish >= 0:
             self._decoding.leave(truth)

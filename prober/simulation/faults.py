@@ -17,7 +17,7 @@ class Slow:
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """A `share` of the steps that only decode, drawn at random, take `factor` times as long: ITL suffers, prefill does not."""
+    """A random `share` of the decode-only steps takes `factor` times as long: ITL suffers, prefill does not."""
 
     share: float
     factor: float
@@ -36,7 +36,7 @@ class KvLost:
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """The prefix cache drops all blocks that no running request holds."""
+    """The prefix cache drops all blocks that no running request holds, at `start_s`."""
 
     start_s: float
 
@@ -63,7 +63,7 @@ class Effect(NamedTuple):
 
 
 class Timetable:
-    """Faults ordered by time. next_s: time of the next begin or end. Raises ValueError for an invalid fault."""
+    """The faults in order of time. next_s: time of the next begin or end of a fault. Raises ValueError for an invalid fault."""
 
     def __init__(self, faults: Iterable[Fault], since_s: float = 0.0) -> None:
         self._faults = tuple(faults)
@@ -75,7 +75,7 @@ class Timetable:
         self.next_s = self._times[0]
 
     def pass_next(self) -> tuple[Effect, bool, bool]:
-        """Advance past `next_s`. Returns (effect from then on, whether the prefix cache is flushed, whether the engine crashes)."""
+        """Advance past `next_s`. Returns (effect from then on, True if the prefix cache is flushed, True if the engine crashes)."""
         at = self._times.pop(0)
         self.next_s = self._times[0] if self._times else inf
         effect, starting = Effect(), {type(fault) for fault in self._faults if fault.start_s == at}

@@ -56,8 +56,8 @@ class Load(Protocol):
 class AzureConversation:
     """Requests like those of the trace, at the mean rate of one replica.
 
-    daily_amplitude: daily variation of the mean rate, relative to it. An assumption, as the trace is shorter than an hour.
-    peak_hour: of UTC
+    daily_amplitude: amplitude of the daily variation ÷ mean rate. An assumption, as the trace is shorter than an hour
+    peak_hour: hour of the highest rate, UTC
     """
 
     rate_per_s: float = 1.0
@@ -71,7 +71,7 @@ class AzureConversation:
             raise ValueError(f"daily_amplitude is {self.daily_amplitude}; it must be at least 0 and below 1")
 
     def requests(self, rng: Random, start_unix_s: float, duration_s: float) -> Iterator[Request]:
-        """Requests with gamma-distributed gaps, scaled by a rate that changes every minute."""
+        """Yields requests with gamma-distributed gaps, scaled to a rate that changes every minute."""
         shape = 1 / (1 + GAP_EXCESS * self.rate_per_s / TRACE_RATE_PER_S)
         keep = math.exp(-_PIECE_S / RATE_CORRELATION_S)
         noise = RATE_SIGMA * math.sqrt(1 - keep * keep)
@@ -93,7 +93,7 @@ class AzureConversation:
 
 
 def lengths(rng: Random) -> tuple[int, int]:
-    """Prompt and output tokens of one request like those of the trace."""
+    """Returns random (prompt tokens, output tokens) of a request, distributed as in the trace."""
     u = rng.random()
     outputs = OUTPUT_TOKENS[int(u * len(OUTPUT_TOKENS))]
     return _between(PROMPT_TOKENS, u), _between(outputs, rng.random())

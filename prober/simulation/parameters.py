@@ -5,16 +5,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """An engine. A step costs `step_s + sequence_s × decodes + prefill_token_s × prompt tokens + kv_token_s × context`.
+    """Costs and limits of an engine. A step takes `step_s + sequence_s × decodes + prefill_token_s × prompt tokens + kv_token_s ×
+    context`.
 
-    step_s: reading the weights, launching kernels
-    sequence_s: sampling and detokenizing of one decoding sequence
-    prefill_token_s: computing one token of a prompt
-    kv_token_s: reading one token of context of a decoding sequence
-    max_batched_tokens: per step, one for each decode, the rest for (pieces of) prompts
-    max_sequences: running at a time
-    kv_blocks, block_tokens: the KV cache
-    prefix_block_tokens: tokens of one id of a request's prefix
+    step_s: seconds to read the weights and launch kernels
+    sequence_s: seconds to sample and detokenize, per decoding sequence
+    prefill_token_s: seconds to compute one token of a prompt
+    kv_token_s: seconds to read one token of context of a decoding sequence
+    max_batched_tokens: token budget of a step: one for each decoding sequence, the rest for (pieces of) prompts
+    max_sequences: number of requests that can run at a time
+    kv_blocks, block_tokens: number of blocks of the KV cache, and tokens per block
+    prefix_block_tokens: number of tokens that one id in `Request.prefix` stands for
 
     The defaults are plausible, not measured: a model of 8 billion weights in bfloat16 on a GPU of 80 GB, 2.0 TB/s
     and 312 TFLOP/s (the data sheet of an A100 SXM). step_s: 16 GB of weights ÷ 2.0 TB/s and half a millisecond of launches.

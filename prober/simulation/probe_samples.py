@@ -20,10 +20,10 @@ LOAD_WINDOW_S = 60.0  # in which arrivals are counted
 
 
 class ProbeSample(NamedTuple):
-    """A probe. Times are seconds.
+    """Latencies of one probe, in seconds.
 
     itl_p99_s: ITL of the probe at rank ceil(0.99·n)
-    load: requests per second that arrived in the minute before it was sent
+    load: background requests per second in the minute before the probe was sent
     """
 
     unix_s: float
@@ -44,10 +44,10 @@ def simulate_probes(
     prompt_tokens: LengthDistribution = PROMPT,
     output_tokens: LengthDistribution = OUTPUT,
 ) -> Iterator[ProbeSample]:
-    """Yields the probes of `duration_s` of virtual time in sending order, each when it has ended.
+    """Yields the probes of `duration_s` of virtual time, in the order of sending.
 
-    Probes arrive as a Poisson process in addition to `load`. Times of `faults` are seconds from the start. A probe that is lost in
-    a crash or does not end in time yields no sample. The draws of the load do not depend on those of the probes.
+    Probes arrive as a Poisson process in addition to `load`. Times of `faults` are seconds from the start. A probe that is lost in a
+    crash or does not end in time yields no sample. The random load does not depend on the probes.
     """
     loads, probes, engine_rng = (Random(rng.getrandbits(64)) for _ in range(3))
     engine = Engine(parameters, engine_rng, faults)

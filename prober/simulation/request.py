@@ -1,4 +1,4 @@
-"""Requests to the simulated engine, and their true course."""
+"""Requests to the simulated engine, and the exact times at which they were served."""
 
 from collections.abc import Iterator
 from enum import Enum
@@ -32,9 +32,9 @@ class End(Enum):
 
 
 class Truth:
-    """The true course of one request. It is updated while the request is in the engine and final once `end` is not None.
+    """Exact times and counts of one request. They are updated while it is in the engine, and final once `end` is not None.
 
-    admitted_s: begin of its first step; None while it waits
+    admitted_s: begin of its first step; None while it waits; all times are seconds of virtual time
     first_token_s: time of its first token
     end_s: time of its last token, or of its cancellation or loss
     tokens: generated tokens, current once it has ended (see `Engine.tokens`)
@@ -68,7 +68,7 @@ class Truth:
 
     @property
     def ttft_s(self) -> float | None:
-        """Arrival to first token, if there was one."""
+        """Time from arrival to the first token; None without a token."""
         return None if self.first_token_s is None else self.first_token_s - self.request.arrival_s
 
     @property
@@ -79,14 +79,14 @@ class Truth:
         return sum(n * first + slope * (n * (n - 1) / 2) for n, first, slope in self.runs) / (self.tokens - 1)
 
     def itls_s(self) -> list[float]:
-        """Inter-token latencies in order."""
+        """Inter-token latencies in seconds, in order."""
         return [first + slope * i for n, first, slope in self.runs for i in range(n)]
 
     def itl_quantile_s(self, q: float) -> float | None:
-        """The ITL at rank ceil(q·n), or None without any."""
+        """The ITL at rank ceil(q·n); None without ITLs."""
         itls = sorted(self.itls_s())
         return itls[max(1, ceil(q * len(itls))) - 1] if itls else None
 
     def token_times_s(self) -> Iterator[float]:
-        """Times of the tokens."""
+        """Yields the time of each token."""
         return iter(()) if self.first_token_s is None else accumulate(self.itls_s(), initial=self.first_token_s)

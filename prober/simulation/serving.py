@@ -1,8 +1,8 @@
-"""A service of one or several engines under a known stream of requests: the model that a sweep's record is fitted with.
+"""Simulation of one or several engines under a known stream of requests: the model that is fitted to the record of a sweep.
 
-Continuous batching in virtual time, reduced to what latencies show: a step generates tokens of all decoding sequences and computes
-prompts within a budget; while only the context grows, equal steps run at once. `Service` says what differs between engines:
-how prompts and decodes share steps, how many engines there are and who chooses among them, what stands in front.
+Continuous batching in virtual time, reduced to what affects latencies: a step generates tokens of all decoding sequences and computes
+prompts within a budget; while only the context grows, equal steps run at once. `Service` describes the differences between engines: how
+prompts and decodes share steps, how many engines there are, how one of them is chosen, and the front before them.
 
 The loop is serving.c, which `hatch_build.py` compiles with the package.
 """
@@ -19,20 +19,20 @@ NO_LIMIT = math.inf
 
 
 class Service(NamedTuple):
-    """Structure and costs of a service. The flags are 0 or 1.
+    """Structure and costs of a service. Costs are in seconds; the flags are 0 or 1.
 
-    step_s, sequence_s, prefill_token_s, kv_token_s: cost of a step, per decoding sequence, prompt token and token of context
-    attention_s: per prompt token and token before it
-    budget: tokens of a step; slots: running sequences; kv_tokens: KV cache; each of one engine
-    tokens_per_step: tokens of a sequence that a step generates (speculative decoding)
-    mixed: prompts are computed in steps that also decode; else decodes wait while there are prompts
-    split: prompts are computed in pieces of the budget; else whole
+    step_s, sequence_s, prefill_token_s, kv_token_s: cost per step, per decoding sequence, per prompt token, per token of context
+    attention_s: cost per pair of a prompt token and a token before it
+    budget, slots, kv_tokens: of one engine: most tokens in a step, most running sequences, tokens in the KV cache
+    tokens_per_step: tokens that a step generates per sequence (speculative decoding)
+    mixed: prompts are computed in steps that also decode; else decoding waits while there are prompts
+    split: prompts are computed in pieces that fit the budget; else each at once
     padded: the batch is padded to a power of two
-    overlapped: a step is planned while the one before runs, so a new request waits for one more
+    overlapped: a step is planned while the one before it runs, so a new request waits for one step more
     overlaid: reading (step, context) and computing (prompts, sequences) take place at the same time; else one after the other
-    shortest_first: the shortest prompt that waits is served first; else the first
-    replicas: number of engines behind one address; least_busy: the one with the fewest requests is chosen, else one after the other
-    front_base_s, front_token_s: of one request and prompt token in a front that takes one request at a time
+    shortest_first: the shortest waiting prompt is served first; else the first to arrive
+    replicas: number of engines behind one address; least_busy: the engine with the fewest requests is chosen, else in rotation
+    front_base_s, front_token_s: cost per request and per prompt token in a front, which takes one request at a time
     """
 
     step_s: float
@@ -57,7 +57,9 @@ class Service(NamedTuple):
 
 
 class Stream(NamedTuple):
-    """Requests by arrival, each of shape (n,). with_gaps: 1 for requests whose gaps are wanted, which costs time"""
+    """Requests in the order of arrival, each field of shape (n,). prompts, outputs: tokens; with_gaps: 1: compute gaps between
+    tokens
+    """
 
     at_s: Doubles
     prompts: Doubles
@@ -66,13 +68,13 @@ class Stream(NamedTuple):
 
 
 class Course(NamedTuple):
-    """Course of the requests of a stream, each of shape (n,), and of the page at given times. −1: not until the end.
+    """Result of `serve`: times of each request, shape (n,), and values of the metrics page. −1: did not happen before the end.
 
     served: number of requests that arrived before the queue grew beyond its limit
     first_s, end_s: times of first and last token
-    gap_s, max_gap_s: median and largest gap between tokens, of requests with gaps
-    slow: gaps above the limit
-    running, waiting: requests of all engines at the times of the readings
+    gap_s, max_gap_s: median and largest gap between tokens in seconds, of requests with gaps
+    slow: number of gaps above the limit
+    running, waiting: number of requests in all engines at the times of the readings
     """
 
     served: int
@@ -94,9 +96,10 @@ def serve(
     limit_s: float = NO_LIMIT,
     max_waiting: float = NO_LIMIT,
 ) -> Course:
-    """The course of a stream up to `until_s`, or until more than `max_waiting` requests wait at one engine.
+    """Simulates a stream up to `until_s`, or until more than `max_waiting` requests wait at one engine.
 
-    limit_s: gaps above it are counted
+    readings_s: times at which `running` and `waiting` are read
+    limit_s: gaps between tokens above it are counted
     """
     count = len(stream.at_s)
     course = Course(count, *(array("d", bytes(8 * size)) for size in (*(count,) * 5, len(readings_s), len(readings_s))))
@@ -121,7 +124,7 @@ def serve(
 
 @cache
 def _library() -> ctypes.CDLL:
-    """The compiled loop. Raises OSError with the remedy if the package was installed without it."""
+    """The compiled loop. Raises OSError with the remedy if the package has no compiled loop."""
     path = __file__.removesuffix("serving.py") + "_serving.so"
     try:
         library = ctypes.CDLL(path)

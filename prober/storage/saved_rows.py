@@ -1,6 +1,7 @@
-"""Rows that an earlier process saved. A row that cannot be read is logged and set aside; it stops no start and no other row.
+"""Rows that an earlier process saved. A row that cannot be read is logged and set aside; it prevents neither the start nor other rows.
 
-The moments in them are robust against changes of the wall clock."""
+Times in the rows are robust against changes of the wall clock.
+"""
 
 import logging
 import sqlite3
@@ -19,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class SavedRows:
-    """Rows of one kind, by key. set_aside: keeps a row that cannot be read where nothing overwrites it."""
+    """Rows of one kind, by key. set_aside: called with the key of an unreadable row, to move it where nothing overwrites it"""
 
     def __init__(
         self, rows: Mapping[str, bytes] = MappingProxyType({}), set_aside: Callable[[str], None] = lambda _: None
@@ -28,7 +29,7 @@ class SavedRows:
 
     @classmethod
     def of(cls, store: Store, kind: str, since_unix_s: float) -> "SavedRows":
-        """The rows of a store; older ones are deleted, and so are older ones that were set aside. Raises sqlite3.Error."""
+        """Load the rows of a kind. Rows saved before `since_unix_s` are deleted, also those set aside. Raises sqlite3.Error."""
         store.load(kind + UNREADABLE_SUFFIX, since_unix_s)
         return cls(store.load(kind, since_unix_s), partial(store.set_aside, kind))
 
@@ -36,7 +37,7 @@ class SavedRows:
         return iter(list(self._rows))
 
     def get(self, key: str, read: Callable[[bytes], T], consequence: str) -> T | None:
-        """The row as `read` returns it; None if there is none, or if `read` raises: then `consequence` is logged with the reason."""
+        """Return `read(row)`; None if there is no row, or if `read` raises. The latter is logged with its reason and `consequence`."""
         data = self._rows.get(key)
         if data is None:
             return None
@@ -52,7 +53,7 @@ class SavedRows:
         return None
 
     def pop(self, key: str, read: Callable[[bytes], T], consequence: str) -> T | None:
-        """As `get`, and forget the row."""
+        """Like `get`, and forget the row."""
         value = self.get(key, read, consequence)
         self._rows.pop(key, None)
         return value
@@ -63,10 +64,10 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A moment: boot id of the machine (empty if unknown), monotonic clock and wall clock.
+    """A point in time: boot id of the machine (empty if unknown), monotonic clock and wall clock.
 
-    Within one boot of the machine the monotonic clock gives the time since then. Otherwise only the wall clocks can, and a moment in
-    their future counts as now.
+    Within one boot of the machine, ages are differences of the monotonic clock; otherwise of the wall clock, and a moment in the future
+    counts as now.
     """
 
     boot: str
@@ -74,13 +75,13 @@ class Moment:
     unix_s: float
 
     def age_ns(self, now: "Moment", clock_error_s: float = 0.0) -> int:
-        """Nanoseconds from this moment to `now`, never below 0. clock_error_s: subtracted if the age is from wall clocks."""
+        """Nanoseconds from this moment to `now`, at least 0. clock_error_s: subtracted from an age by the wall clock"""
         if self.boot and self.boot == now.boot and self.monotonic_ns <= now.monotonic_ns:
             return now.monotonic_ns - self.monotonic_ns
         return max(0, round((now.unix_s - self.unix_s - clock_error_s) * 1e9))
 
     def as_json(self) -> dict[str, Any]:
-        """Value for JSON, which `moment_of` reads."""
+        """A value for JSON that `moment_of` reads."""
         return asdict(self)
 
 
@@ -92,7 +93,7 @@ def moment_of(row: Any) -> Moment:
 
 
 def moment(monotonic_ns: int, unix_s: float) -> Moment:
-    """The moment at these times of this machine's clocks."""
+    """The moment with these clock readings, in the present boot of this machine."""
     return Moment(_boot(), monotonic_ns, unix_s)
 
 

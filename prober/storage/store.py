@@ -59,9 +59,9 @@ class Store:
     """
 
     def __init__(self, folder: str, max_bytes: int | None = None) -> None:
-        """Open or create the store in `folder`. A damaged file, or one that no prober of this version wrote, is renamed and kept.
+        """Open or create the store in `folder`. A file that is damaged or of another format is renamed and kept.
 
-        max_bytes: limit of the folder's files; writes beyond it fail as on a full disk, and files that were renamed go first
+        max_bytes: limit of the folder; writes beyond it fail as on a full disk, and renamed files are deleted first
 
         Raises UnusableStore if the folder is not writable, not a folder, or held by another prober.
         """
@@ -89,7 +89,7 @@ class Store:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        """A transaction, if the open file still has its name: writes to a removed file would be lost."""
+        """Context of a transaction. Raises if the open file was removed or replaced, as writes to it would be lost."""
         with self._lock:
             if _identity(self._path) != self._file:
                 text = f"{self._path} was removed or replaced: put it back, or restart the prober, which makes it anew"
@@ -126,7 +126,7 @@ class Store:
         return last or 0.0
 
     def _limit(self, path: Path, max_bytes: int) -> None:
-        """Bound the file, its log and the files that were renamed, of which the oldest are deleted if they take over half."""
+        """Limit the size of the file and its log. If renamed files take over half of `max_bytes`, the oldest of them are deleted."""
         renamed = sorted(path.parent.glob(f"{FILE_NAME}.damaged-*"))
         while (taken := sum(part.stat().st_size for part in renamed)) > max_bytes / 2:
             oldest = renamed.pop(0)
@@ -137,15 +137,14 @@ class Store:
         self._connection.execute(f"PRAGMA max_page_count = {pages}").fetchone()
 
     def since(self, max_age_s: float, now_unix_s: float) -> float:
-        """Wall time before which rows are too old: `max_age_s` before the last save that the file had when it was opened.
+        """Wall time before which rows are too old: `max_age_s` before the last save that preceded opening.
 
-        So neither a stopped prober nor a clock that is set forward meanwhile makes rows old. If the last save is in the future, by
-        this clock, it counts as now.
+        A stopped prober, or a clock set forward meanwhile, therefore makes no row old. A last save in the future counts as now.
         """
         return min(self.last_unix_s, now_unix_s) - max_age_s
 
     def load(self, kind: str, since_unix_s: float = 0.0) -> dict[str, bytes]:
-        """Data of a kind by key, without rows saved before `since_unix_s`; those are deleted, unless the disk takes no write."""
+        """Data of a kind by key. Rows saved before `since_unix_s` are left out, and deleted unless the disk is full."""
         try:
             try:
                 with self._transaction():
@@ -169,13 +168,13 @@ class Store:
             return {}
 
     def entries(self, kind: str) -> list[Entry]:
-        """Metadata of the rows of a kind, in the order of their first save."""
+        """Metadata of the rows of a kind, in the order in which they were first saved."""
         with self._transaction():
             self._set_odd_aside(kind)
             return self._entries(kind)
 
     def get(self, kind: str, key: str) -> bytes | None:
-        """Data of one row; None if it does not exist. Raises sqlite3.DatabaseError if its page is damaged."""
+        """Data of one row; None if there is no such row. Raises sqlite3.DatabaseError if it is damaged."""
         with self._lock:
             row = self._connection.execute(
                 "SELECT CAST(data AS BLOB) FROM state WHERE kind = ? AND key = ?", (kind, key)
@@ -239,7 +238,7 @@ class Store:
             self._connection.executemany("DELETE FROM state WHERE kind = ? AND key = ?", removed)
 
     def _set_odd_aside(self, kind: str) -> None:
-        """Set aside the rows whose values have types that no prober writes."""
+        """Set aside the rows that have values of types that no prober writes."""
         if odd := self._connection.execute(_SET_ODD_ROWS_ASIDE, (kind,)).rowcount:
             log.error("%s: %d rows of kind %s have values of other types, and are set aside", self._path, odd, kind)
 
@@ -261,7 +260,7 @@ class Store:
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Device and number of the file; None if there is none."""
+    """(device, inode) of the file; None if it does not exist."""
     try:
         status = path.stat()
     except OSError:
@@ -275,7 +274,7 @@ def _is_small(path: Path) -> bool:
 
 
 def _checked(path: Path) -> sqlite3.Connection:
-    """Open the file, and create its table if it is empty. Raises sqlite3.DatabaseError if it is damaged or not a prober's."""
+    """Open the file and, if it is empty, create its table. Raises sqlite3.DatabaseError if it is damaged or not a prober's."""
     connection = sqlite3.connect(path, timeout=2.0, check_same_thread=False)
     connection.text_factory = partial(str, encoding="utf-8", errors="replace")
     try:

@@ -18,7 +18,7 @@ MAX_TEXT_BYTES = 64 << 20  # of a configuration or a file of rows, and of what t
 
 
 def stamp(path: str) -> Stamp | None:
-    """Stamp that changes with the file or its content, also on a symlink swap; None if there is no file."""
+    """A value that changes with the file or its content, also when a symlink is replaced; None if there is no file."""
     try:
         status = os.stat(path)
     except OSError:
@@ -27,7 +27,7 @@ def stamp(path: str) -> Stamp | None:
 
 
 def read_regular(path: str | Path, max_bytes: int) -> bytes:
-    """Content of a regular file. Raises OSError, also for a pipe or device, which could block for ever, and for more bytes."""
+    """Content of a regular file. Raises OSError for more than `max_bytes`, and for a pipe or device, which could block for ever."""
     with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "is not a regular file")
@@ -38,7 +38,7 @@ def read_regular(path: str | Path, max_bytes: int) -> bytes:
 
 
 def read_text(path: str | Path) -> str:
-    """Text of a file or a pipe. Raises OSError, also for more than MAX_TEXT_BYTES characters, and UnicodeDecodeError."""
+    """Text of a file or a pipe. Raises OSError, also if it is longer than MAX_TEXT_BYTES, and UnicodeDecodeError."""
     with open(path, encoding="utf-8") as file:
         text = file.read(MAX_TEXT_BYTES + 1)
     if len(text) > MAX_TEXT_BYTES:
@@ -48,7 +48,7 @@ def read_text(path: str | Path) -> str:
 
 @dataclass(slots=True)
 class WatchedFile:
-    """A polled file. patience: polls without the file until it counts as gone, since an editor may be replacing it."""
+    """A file that is polled for changes. patience: polls without the file before it counts as gone, as an editor may be replacing it"""
 
     path: str
     patience: int = 3
@@ -60,7 +60,7 @@ class WatchedFile:
         self._stamp = stamp(self.path)
 
     def poll(self) -> Literal["changed", "gone", ""]:
-        """Change since the last poll. "gone" is reported once; any file after that is "changed"."""
+        """The change since the last poll. "gone" is returned once; a file that appears after that is "changed"."""
         now = stamp(self.path)
         if now is not None:
             self._misses = 0
@@ -73,7 +73,7 @@ class WatchedFile:
 
 
 def runbooks() -> dict[str, Path]:
-    """Markdown file of each alert's runbook by the name of the alert, from the installed package or a checkout."""
+    """Path of each alert's runbook in Markdown by name of the alert, from the installed package or a checkout."""
     here = Path(__file__).parents[1]
     folders = (here / "runbooks", here.parent / "deploy" / "runbooks")
     return {path.stem: path for folder in folders for path in sorted(folder.glob("LLM*.md"))}
@@ -86,7 +86,7 @@ def asset(name: str) -> bytes:
 
 @dataclass(slots=True)
 class Secret:
-    """A token in a file, read again when the file changes. While the file is missing the last token stays in use."""
+    """A token in a file, read again when the file changes. While the file is missing, the last token stays in use."""
 
     path: str
     problem: str = ""
@@ -95,7 +95,7 @@ class Secret:
     _value: str | None = field(default=None, repr=False)
 
     def read(self) -> str | None:
-        """Current token; None if there never was one, with the reason in `problem`."""
+        """The current token; None if none was ever read, and then `problem` has the reason."""
         now = stamp(self.path)
         if now is None or now != self._stamp or self.problem:
             try:
@@ -122,9 +122,9 @@ class LockHeld(Exception):
 
 
 class Lock:
-    """Held within `with Lock(name, owner):`; `name` is any text, such as an address. Raises LockHeld.
+    """A lock between processes of one machine, held within `with Lock(name, owner):`. Raises LockHeld.
 
-    Between processes of one machine; the kernel releases it when the process ends.
+    name: any text, such as an address. The kernel releases the lock when the process ends.
     """
 
     def __init__(self, name: str, owner: str = "another prober") -> None:

@@ -1,4 +1,4 @@
-"""Due times of an open loop: absolute, in nanoseconds, independent of how requests end.
+"""Due times of an open loop: absolute, in nanoseconds, independent of when requests end.
 
 Times are accumulated as floats of nanoseconds since `start_ns` and rounded individually, so rounding errors do not add up.
 """
@@ -25,7 +25,7 @@ def poisson(rate_per_s: float, rng: Random, start_ns: int) -> Iterator[int]:
 
 
 def constant(rate_per_s: float, start_ns: int) -> Iterator[int]:
-    """Due times with equal gaps of 1/rate."""
+    """Yields due times with equal gaps of 1/rate."""
     return (start_ns + round(number * 1e9 / rate_per_s) for number in count(1))
 
 
@@ -41,7 +41,7 @@ def gamma(rate_per_s: float, shape: float, rng: Random, start_ns: int) -> Iterat
 
 
 def replay(offsets_ns: Sequence[int], start_ns: int, speed: float = 1.0) -> Iterator[int]:
-    """Yields recorded times in an endless loop. Laps are one mean gap apart; all gaps are divided by `speed`."""
+    """Repeats recorded times endlessly. One mean gap separates two repetitions; all gaps are divided by `speed`."""
     first, last = offsets_ns[0], offsets_ns[-1]
     lap_ns = (last - first) + max(1, (last - first) // max(1, len(offsets_ns) - 1))
     lap = 0

@@ -17,7 +17,7 @@ CHECKPOINT_MARGIN_RATIO = (
 
 @dataclass(frozen=True, slots=True)
 class BudgetDemand:
-    """Spending of requests at random times: mean and variance per second."""
+    """Spending of requests at random times: mean and variance of the amount per second."""
 
     per_s: float = 0.0
     variance_per_s: float = 0.0
@@ -27,18 +27,18 @@ class BudgetDemand:
         return self.per_s * seconds + DEMAND_SIGMAS * math.sqrt(self.variance_per_s * seconds)
 
     def scaled(self, factor: float) -> "BudgetDemand":
-        """Returns the demand if each request takes `factor` times as much."""
+        """Returns the demand if each request costs `factor` times as much."""
         return BudgetDemand(self.per_s * factor, self.variance_per_s * factor**2)
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """State to save: amounts that a later process must count as spent.
+    """State of a budget to save: amounts that a later process must count as spent.
 
-    at_ns: monotonic clock at the checkpoint
+    at_ns: time of the checkpoint on the monotonic clock
     hours: amounts by hour of that clock
     margin: amount that may be spent after this checkpoint before the next one is needed
-    reserved_total: total reserved amount up to this checkpoint
+    reserved_total: sum of all reservations up to this checkpoint
     """
 
     at_ns: int
@@ -52,7 +52,7 @@ class Budget:
     """A limit over a sliding day, in whole hours: the current one and the 24 before it, so that no 24 hours exceed the limit.
 
     limit: tokens or dollars, the unit of all amounts
-    typical: the largest amount of a request so far
+    typical: the largest amount that a request has reserved so far
     """
 
     limit: float
@@ -84,9 +84,10 @@ class Budget:
         return sum(self._hours.values())
 
     def available(self, now_ns: int, other_demand: BudgetDemand) -> float:
-        """Amount that can be spent now so that `other_demand` fits until that amount leaves the window. Negative: it does not fit.
+        """Amount that can be spent now so that `other_demand` still fits until that amount leaves the window. Negative: it does not
+        fit.
 
-        Earlier spending leaves the window hour by hour meanwhile and makes room for the other demand.
+        Until then, earlier spending leaves the window hour by hour and makes room for the other demand.
         """
         left, most = self.spent(now_ns), 0.0
         present = now_ns // HOUR_NS
@@ -97,7 +98,7 @@ class Budget:
         return self.limit - most
 
     def remaining_ratio(self, now_ns: int) -> float:
-        """1 if nothing is spent, 0 if the budget is exhausted."""
+        """Unspent share of the limit, 0 to 1."""
         return max(0.0, 1.0 - self.spent(now_ns) / self.limit)
 
     def with_limit(self, limit: float) -> "Budget":
@@ -106,17 +107,17 @@ class Budget:
 
     @property
     def margin(self) -> float:
-        """Margin of a checkpoint and so the most that a kill costs: two requests, or CHECKPOINT_MARGIN_RATIO of the limit."""
+        """Margin of a checkpoint: the larger of two requests and CHECKPOINT_MARGIN_RATIO of the limit. A kill wastes at most this."""
         return max(CHECKPOINT_MARGIN_RATIO * self.limit, 2 * self.typical)
 
     @property
     def needs_checkpoint(self) -> bool:
-        """Half of the margin of the last checkpoint is spent."""
+        """True if half of the last checkpoint's margin is spent."""
         return self._reserved_total + self.margin / 2 > self._durable_total
 
     @property
     def is_durable(self) -> bool:
-        """All spending is contained in a saved checkpoint."""
+        """True if a saved checkpoint covers all spending."""
         return self._reserved_total <= self._durable_total
 
     def checkpoint(self, now_ns: int, *, final: bool = False) -> Checkpoint:
@@ -131,8 +132,8 @@ class Budget:
     def restore(self, checkpoint: Checkpoint, now_ns: int, age_ns: int) -> None:
         """Add the spending of an earlier process, whose checkpoint is `age_ns` old.
 
-        The margin may have been spent at any time since, so it counts as spent now. If the monotonic clock differs, the hours do
-        not align: an amount is placed at the end of its hour, so that it counts up to an hour longer but never shorter.
+        The margin may have been spent at any time since, so it counts as spent now. After a reboot the hours of the monotonic clock
+        differ: an amount is placed at the end of its hour, so that it counts up to an hour longer but never shorter.
         """
         shift, present = now_ns - age_ns - checkpoint.at_ns, now_ns // HOUR_NS
         for hour, amount in checkpoint.hours.items():

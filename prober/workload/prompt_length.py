@@ -1,8 +1,9 @@
 """Calibration of prompt lengths: how many tokens a server counts for filler text.
 
 A server counts `constant_tokens + tokens_per_word × words`: the constant part is its chat template and the prompt's nonce, the slope
-depends on its tokenizer. Two prompts without words give the constant, as their nonces may differ; one with every word of the pool
-equally often gives the slope. The result never changes afterwards: prompts whose length changes would look like drift.
+depends on its tokenizer. Two sample prompts without words give the constant (two, as their nonces may differ); one that has every word
+of the pool equally often gives the slope. The result never changes afterwards, since prompts whose length changes would look like
+drift.
 """
 
 from collections import Counter
@@ -24,16 +25,16 @@ class PromptLength:
     tokens_per_word: float = 1.0
 
     def words(self, tokens: float) -> float:
-        """Words that have so many tokens, without the constant part."""
+        """Number of words that have `tokens` tokens, without the constant part."""
         return tokens / self.tokens_per_word
 
     def prompt_words(self, tokens: int, rng: Random) -> int:
-        """Words of a prompt of `tokens` tokens, at least 1. Rounded at random, so that the mean length is not biased."""
+        """Number of words of a prompt of `tokens` tokens, at least 1. Rounded at random, so that the mean length is not biased."""
         exact = self.words(tokens - self.constant_tokens)
         return max(1, int(exact + rng.random()) if exact > 0 else 1)
 
     def tokens(self, words: int) -> int:
-        """Tokens of a prompt of so many words."""
+        """Number of tokens of a prompt of `words` words."""
         return round(self.constant_tokens + self.tokens_per_word * words)
 
 
@@ -45,7 +46,7 @@ class PromptCalibration:
     """Learns the `PromptLength` of one server from the usage that it reports for sample prompts.
 
     length: None until it is known
-    problem: why it cannot be known; "" otherwise
+    problem: why it cannot be determined; "" if it can
     """
 
     length: PromptLength | None = None
@@ -59,7 +60,7 @@ class PromptCalibration:
         return self.length is None and not self.problem
 
     def next_sample_words(self) -> int | None:
-        """Words of the next sample prompt; None if no more are needed."""
+        """Number of words of the next sample prompt; None if no more are needed."""
         if not self.is_due:
             return None
         missing = list(self._missing())
@@ -67,7 +68,7 @@ class PromptCalibration:
         return missing[(self._drawn - 1) % len(missing)]
 
     def answered(self, words: int, prompt_tokens: int | None) -> None:
-        """A sample prompt was answered. prompt_tokens: of the server's usage."""
+        """Record the answer to a sample prompt of `words` words. prompt_tokens: as in the server's usage, None without one"""
         if not self.is_due:
             return
         if not prompt_tokens:
@@ -86,10 +87,10 @@ class PromptCalibration:
             self.stop(f"the server counts {constant:g} tokens for no words and {long:g} for {CYCLE_WORDS}")
 
     def stop(self, problem: str) -> None:
-        """Send no more sample prompts; lengths stay counted in words."""
+        """Send no more sample prompts. A word then counts as a token."""
         if self.is_due:
             self.problem = problem
 
     def _missing(self) -> tuple[int, ...]:
-        """Words of the sample prompts that are not counted yet."""
+        """Numbers of words of the sample prompts that have no answer yet."""
         return tuple((SAMPLES - Counter(words for words, _ in self._counted)).elements())

@@ -1,8 +1,8 @@
 """Filler text of about a given number of tokens, and prompts from a file.
 
-How many tokens a word has depends on the server's tokenizer (see `prompt_length`). The pool repeats a list of words in random order, so
-that every text of the length of the list has the same words and so the same tokens. Slices of one prepared text keep composing a prompt
-far below a millisecond.
+The number of tokens per word depends on the server's tokenizer (see `prompt_length`). The pool repeats a list of words in random order.
+A text as long as the list has each word once, so all such texts have the same number of tokens. A prompt is a slice of one prepared
+text, which takes far less than a millisecond.
 """
 
 import json
@@ -44,14 +44,14 @@ class GoldenPrompt:
 
 @cache
 def _pool() -> tuple[str, list[int]]:
-    """Text shared by all workloads, and where its words start. Its seed is fixed: warm prefixes must be the same after a restart."""
+    """Returns (text shared by all workloads, where its words start). The seed is fixed: warm prefixes stay the same after a restart."""
     rng = Random(0)
     words = [word for _ in range(_POOL_WORDS // CYCLE_WORDS) for word in rng.sample(_WORDS, CYCLE_WORDS)]
     return " ".join(words), [0, *accumulate(len(word) + 1 for word in words)]
 
 
 def filler_text(words: int, at: int) -> str:
-    """Deterministic filler text of so many words, from position `at` of the pool on; it wraps around at the end of the pool."""
+    """Returns `words` words of filler text from position `at` of the pool, which repeats at its end. Deterministic."""
     pieces: list[str] = []
     at %= _POOL_WORDS
     text, starts = _pool()

@@ -1,4 +1,4 @@
-"""The check of an answer that follows from the fields of its request: tools to call, or a format."""
+"""The check of an answer that follows from the fields of its request: against the schemas of tools, or a format."""
 
 import json
 import re
@@ -18,10 +18,10 @@ _WORD = r"\pL\pM\p{Nd}\p{Pc}"
 
 
 def requested_format(sampling: Mapping[str, Any]) -> tuple[Expectation | None, str]:
-    """The check of answers to requests with these fields, None without one, and why their format is not checked, else "".
+    """Returns (the check of answers to requests with these fields, None without one; why their format cannot be checked, else "").
 
-    With either, answers end where they are complete, and no length can be forced. Fields are those of the four APIs and of engines,
-    at the top or in `extra_body` or `nvext`. Tools that the server runs itself have no calls to check.
+    With a tool or a format, answers end when they are complete, so their length cannot be forced. The fields of the four APIs and of
+    engines are known, at the top or in `extra_body` or `nvext`. Tools that the server runs itself have no calls to check.
     """
     fields = {**sampling, **_mapping(sampling.get("extra_body")), **_mapping(sampling.get("nvext"))}
     asked = next(_formats(fields), None)
@@ -42,7 +42,7 @@ def requested_format(sampling: Mapping[str, Any]) -> tuple[Expectation | None, s
 
 
 def tool_schemas(sampling: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON Schema of the arguments of each tool, by name; {} for a tool without one."""
+    """JSON Schema of the arguments of each tool, by name of the tool; {} for a tool without a schema."""
     schemas: dict[str, Any] = {}
     tools = sampling.get("tools")
     for tool in tools if isinstance(tools, list) else ():
@@ -53,7 +53,7 @@ def tool_schemas(sampling: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _formats(fields: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
-    """(place, constraint, value) of each format that is asked for."""
+    """Yields (place, constraint, value) of each requested format."""
     for place in ("response_format", "output_format", "text.format", "output_config.format"):
         holder, _, key = place.rpartition(".")
         form = _mapping((_mapping(fields.get(holder)) if holder else fields).get(key))
@@ -90,7 +90,7 @@ def _format_check(place: str, kind: str, value: Any, fields: Mapping[str, Any]) 
 
 
 def _of_all_scripts(match: re.Match[str]) -> str:
-    r"""The matched class, with `\w` and `\d` for all scripts, as some engines read them; RE2 reads them as ASCII."""
+    r"""The matched class of characters, with `\w` and `\d` for all scripts as some engines read them; RE2 reads them as ASCII."""
     if match[0].startswith("[^"):
         return match[0]
     classes = {"d": r"\p{Nd}", "w": _WORD if match[0][0] == "[" else f"[{_WORD}]"}

@@ -37,7 +37,7 @@ class WeeklySpan:
 
     @property
     def minutes(self) -> set[int]:
-        """Minutes of the week that are inside."""
+        """Minutes of the week, from Monday 00:00, that are inside the span."""
         span = range(self.begin, self.end if self.begin < self.end else self.end + 24 * 60)
         return {(24 * 60 * day + minute) % len(WEEK_MINUTES) for day in self.days for minute in span}
 
@@ -63,7 +63,7 @@ def parse_weekly_span(text: str) -> WeeklySpan:
 
 
 def zone(name: str) -> ZoneInfo:
-    """The time zone of that name. Raises ValueError."""
+    """The time zone with an IANA name. Raises ValueError."""
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
@@ -90,7 +90,7 @@ def due_minutes(schedule: str) -> frozenset[int]:
     fields = {field.name: field for field in trigger(schedule, "UTC").fields}
 
     def fitting(key: str, step: timedelta, count: int) -> set[int]:
-        """Numbers of the steps since Monday, 1 January that fit a field."""
+        """Numbers of the steps, counted from Monday 1 January, whose time matches a field of the schedule."""
         times = [_MONDAY + step * index for index in range(count)]
         return {i for i, at in enumerate(times) if fields[key].get_next_value(at) == fields[key].get_value(at)}
 

@@ -1,4 +1,4 @@
-"""Sessions: conversations of several turns, whose prompts contain the turns before them and their answers."""
+"""Sessions: conversations of several turns. The prompt of a turn contains all earlier turns and their answers."""
 
 from collections import deque
 from collections.abc import Callable
@@ -14,14 +14,14 @@ from prober.workload.workloads import TEXT_PLACES, Workload, known_length, nonce
 
 @dataclass(frozen=True, slots=True)
 class SessionWorkload(Workload):
-    """Sends turns of conversations: the prompt of a turn is all earlier ones, their answers, and a new message.
+    """Sends turns of conversations. The prompt of a turn is all earlier prompts, their answers, and a new message.
 
-    prompt_tokens, output_tokens: of one message and of one answer
-    turns: of each session; then a new one begins
-    count: sessions at a time. Requests continue those that are ready in rotation, so the time between two turns of a session is about
-        count ÷ rate
-    think_time: in ms, from the end of an answer until the next turn is due. Then the schedule begins sessions, at its rate ÷ turns,
-        and `count` is 0. None: requests continue the sessions in rotation
+    prompt_tokens, output_tokens: lengths of one message and of one answer
+    turns: number of turns of a session, after which a new session begins
+    count: number of sessions at a time; 0 with think time. Requests continue the sessions in rotation, so the time between two turns of
+        a session is about count ÷ rate
+    think_time: in ms, from the end of an answer until the next turn is due. Sessions then begin at the rate of the schedule ÷ turns.
+        None: requests continue the sessions in rotation
     """
 
     turns: int = field(kw_only=True)
@@ -62,12 +62,12 @@ class SessionWorkload(Workload):
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """A conversation: each turn is drawn after the end of the one before it, and contains its answer.
+    """A conversation. A turn is composed after the answer to the one before it has ended, because its prompt contains that answer.
 
-    rng: of its own, so that the order of answers changes no session
-    turns_left: turns that are not drawn yet
-    prompt_tokens: of `messages`, as asked for; those of answers as the server counts them, where it tells
-    think_s: think time after the answer to the turn that was drawn last; None: the session is continued in rotation
+    rng: own random generator, so that the order in which answers end changes no session
+    turns_left: number of turns that are not composed yet
+    prompt_tokens: number of tokens in `messages`: prompts as requested, answers as the server's usage counts them, else as requested
+    think_s: seconds from the answer to the latest turn until the next turn is due; None: the pool continues the sessions in rotation
     """
 
     pool: "SessionPool"
@@ -79,7 +79,7 @@ class Session:
     think_s: float | None = None
 
     def draw(self, number: int, due_ns: int, calibration: PromptCalibration | None) -> Request:
-        """Draws the next turn. It may hit the prefix cache, so it has no salt; the nonce keeps sessions apart."""
+        """Returns the next turn. It may hit the prefix cache, so it has no salt; the nonce distinguishes sessions."""
         part, rng, turn, length = self.pool.part, self.rng, len(self.messages) // 2, known_length(calibration)
         message, self.answer_tokens = max(1, part.prompt_tokens.draw(rng)), max(1, part.output_tokens.draw(rng))
         words = length.words(message if turn else max(1.0, message - length.constant_tokens))
@@ -99,7 +99,7 @@ class Session:
         )
 
     def end_turn(self, answer: str | None, tokens: int | None) -> None:
-        """Add the end of a turn. answer: its text; None ends the session; tokens: of the answer, None if they are not known."""
+        """Record the end of a turn. answer: its text, None ends the session; tokens: length of the answer, None if unknown"""
         if answer is None:
             self.turns_left = 0
         else:
@@ -109,11 +109,11 @@ class Session:
 
 
 class SessionPool:
-    """The sessions of a workload. Requests continue those that are ready, the one that waits longest first.
+    """The sessions of a workload. A request continues the ready session that has waited longest.
 
-    With think time each request begins a session, and its later turns are drawn from the session itself.
+    With think time, a request begins a new session instead, and the session itself provides its later turns.
 
-    waiting: callbacks of requests for which no session is ready; the first one is called, once, when a turn ends
+    waiting: callbacks of requests for which no session is ready; when a turn ends, the first one is removed and called
     """
 
     def __init__(self, part: SessionWorkload, rng: Random) -> None:
@@ -125,7 +125,7 @@ class SessionPool:
         self.busy_text = f"all {count} sessions of {part.name} waited for an answer (sessions.count)"
 
     def draw(self, number: int, due_ns: int, calibration: PromptCalibration | None) -> Request:
-        """Draws the next turn of a session that is ready. If none is, the request is a first turn marked `busy`."""
+        """Returns the next turn of a ready session. If none is ready, returns a first turn with `busy` set."""
         part = self.part
         if part.think_time is None and not self._ready:
             prompt, output = map(round, part.mean_tokens())
@@ -136,7 +136,7 @@ class SessionPool:
         return session.draw(number, due_ns, calibration)
 
     def turn_ended(self, session: Session) -> None:
-        """Continue after a turn of this session: the session, or its successor, is ready for the next request."""
+        """Make the session, or its successor after its last turn, ready for the next request."""
         if self.part.think_time is None:
             self._ready.append(session if session.turns_left else self.part.turns)
         if self.waiting:

@@ -1,4 +1,4 @@
-"""Distributions of lengths in tokens, or of times in ms: fixed, uniform, exponential, lognormal and empirical. All draw integers."""
+"""Distributions of lengths in tokens, or of times in ms: fixed, uniform, exponential, lognormal and empirical. Values are integers."""
 
 import math
 from dataclasses import dataclass
@@ -10,23 +10,23 @@ class LengthDistribution(Protocol):
     """A distribution of lengths."""
 
     def draw(self, rng: Random) -> int:
-        """Draws one length in tokens."""
+        """Returns a random length in tokens."""
 
     def mean(self) -> float:
-        """Mean of the clipped distribution, exact to half a token because draws are rounded."""
+        """Mean of the clipped distribution, exact to half a token because values are rounded."""
 
     @property
     def maximum(self) -> int:
-        """The longest length that can be drawn."""
+        """The largest possible length."""
 
     @property
     def text(self) -> str:
-        """The distribution as reports show it; part of the identity of a result, so it does not change."""
+        """The distribution as text for reports. It is part of the identity of a result, so it must not change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """Always `tokens`, for a workload that isolates one phase."""
+    """Always the same length of `tokens`."""
 
     tokens: int
 
@@ -83,7 +83,7 @@ class Exponential:
 
 @dataclass(frozen=True, slots=True)
 class Lognormal:
-    """exp(N(ln median, sigma²)), clipped to [low, maximum]."""
+    """Lognormal with median `median` and log standard deviation `sigma`, clipped to [low, maximum]."""
 
     median: float
     sigma: float
@@ -94,7 +94,9 @@ class Lognormal:
         return min(self.maximum, max(self.low, round(self.median * math.exp(self.sigma * rng.gauss(0.0, 1.0)))))
 
     def mean(self) -> float:
-        """low·P(X≤low) + high·P(X≥high) + the partial expectation between them (Johnson, Kotz, Balakrishnan, ch. 14)."""
+        """Mean after clipping (Johnson, Kotz, Balakrishnan, ch. 14): low·P(X≤low) + high·P(X≥high) + the partial expectation
+        between.
+        """
         if self.sigma == 0:
             return min(self.maximum, max(self.low, self.median))
         a, b = ((math.log(bound / self.median)) / self.sigma for bound in (self.low, self.maximum))

@@ -26,7 +26,7 @@ class Trace:
 
     @property
     def rate_per_s(self) -> float:
-        """Mean rate at speed 1."""
+        """Mean rate of requests at the recorded speed."""
         return (len(self.offsets_ns) - 1) * 1e9 / max(1, self.offsets_ns[-1] - self.offsets_ns[0])
 
 

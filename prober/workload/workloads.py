@@ -1,6 +1,6 @@
-"""Workloads: named distributions of requests, each kind a class, and the generator of concrete requests.
+"""Workloads: named distributions of requests, one class for each kind, and the generator of requests.
 
-A kind of workload overrides of `Workload` what differs: the prompts that it composes, their lengths, and its series.
+A subclass of `Workload` overrides how prompts are composed, their lengths, and the series.
 """
 
 from collections import Counter
@@ -39,7 +39,7 @@ class Prefix:
 class Adapters:
     """Names under which a server serves LoRA adapters, or other models. Requests use them in rotation.
 
-    turn: requests in a row for one of them
+    turn: number of successive requests to the same adapter
     """
 
     names: tuple[str, ...]
@@ -48,12 +48,12 @@ class Adapters:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A named distribution of requests, whose prompts are filler text. Subclasses compose other prompts.
+    """A named distribution of requests whose prompts are filler text. Subclasses compose other prompts.
 
-    adapters: the models of the requests; None: the model of the target
-    is_length_forced: answers have exactly `output_tokens`, where the engine can be told so; never where a format or a check ends them
-    expectation: the check that `sampling` asks for, of the answers to all prompts but golden ones
-    unchecked: why the format that `sampling` asks for is not checked, "" if it is or there is none
+    adapters: the models that requests name; None: the model of the target
+    is_length_forced: force answers to exactly `output_tokens` where the engine supports it; False if a format is requested or checked
+    expectation: the check that follows from `sampling`, for answers to all prompts but golden ones
+    unchecked: why the format requested in `sampling` is not checked; "" if it is checked or none is requested
     """
 
     name: str
@@ -77,23 +77,23 @@ class Workload:
 
     @property
     def parts(self) -> tuple[tuple["Workload", float], ...]:
-        """(workload, weight) of each part; a workload has one part, itself."""
+        """(workload, weight) of each part of a mix; a single workload is its own only part."""
         return ((self, 1.0),)
 
     def with_parts(self, change: Callable[["Workload"], "Workload"]) -> "Workload":
-        """The result of `change` on this workload; a mix applies it to each part."""
+        """Returns `change(self)`; a mix applies `change` to each of its parts."""
         return change(self)
 
     @property
     def checks(self) -> frozenset[Check]:
-        """Kinds of checks of the answers."""
+        """The kinds of checks that are made of answers."""
         return frozenset((self.expectation.kind,)) if self.expectation is not None else frozenset()
 
     @property
     def series(self) -> tuple[str, ...]:
-        """The values of the `workload` label, one for each kind of request.
+        """Values of the `workload` label, one for each kind of request.
 
-        Cold and warm requests have different ones, and so has each turn of sessions, and the first request of an adapter's turn.
+        These kinds are cold and warm requests, each turn of a session, and the first request of each turn of an adapter.
         """
         return tuple(name for name, _, _ in self.shares())
 
@@ -108,17 +108,17 @@ class Workload:
 
     @property
     def turns(self) -> int:
-        """Turns of a session, each with a series of its own; 1 without sessions."""
+        """Number of turns of a session, each with a series of its own; 1 without sessions."""
         return 1
 
     @property
     def think_time(self) -> LengthDistribution | None:
-        """Time in ms from an answer until the next turn is due; None if turns do not follow their answers."""
+        """Time in ms from the end of an answer until the next turn is due; None without think time."""
         return None
 
     @property
     def max_concurrency(self) -> int | None:
-        """Number of requests that can be in flight at a time; None without a limit."""
+        """Number of requests that can be in flight at the same time; None without a limit."""
         return None
 
     @property
@@ -127,23 +127,23 @@ class Workload:
         return self.output_tokens.maximum
 
     def mean_tokens(self) -> tuple[float, float]:
-        """Mean prompt and output tokens of a request; for golden prompts the limit of the output tokens."""
+        """Mean (prompt tokens, output tokens) of a request; for golden prompts the limit of the output tokens."""
         return self.prompt_tokens.mean(), self.output_tokens.mean()
 
     def draw_lengths(self, series: str, at: int, rng: Random) -> tuple[int, int]:
-        """Draws (prompt, output) tokens of a request of this series without its text. at: its number"""
+        """Returns random (prompt, output) tokens of a request of this series, without composing its text. at: number of the request"""
         output = max(1, self.output_tokens.draw(rng))
         return max(1, self.prompt_tokens.draw(rng)), output
 
     @property
     def prompt_lengths(self) -> frozenset[object]:
-        """Identifiers of its prompt lengths: one if all prompts have the same length, else two or more."""
+        """Identifiers of the prompt lengths: a single one if all prompts have the same length, else two or more."""
         shape = self.prompt_tokens
         return frozenset([shape.tokens] if isinstance(shape, Fixed) else [shape.text, "varied"])
 
     @property
     def prompt_text(self) -> str:
-        """The lengths of its prompts and their models, as text."""
+        """The distribution of the prompt lengths and the models of the requests, as text."""
         if self.adapters is None:
             return self.prompt_tokens.text
         names, turn = self.adapters.names, self.adapters.turn
@@ -154,11 +154,11 @@ class Workload:
         )
 
     def opened(self, rng: Random) -> Drawer | None:
-        """Source of its requests, from the first one on; None if they are independent of each other's answers."""
+        """Returns a stateful source of the requests, such as sessions; None if requests do not depend on earlier answers."""
         return None
 
     def compose(self, number: int, due_ns: int, at: int, rng: Random, length: PromptLength) -> Request:
-        """Composes a request. at: its number among those of the workload; length: as the server counts tokens"""
+        """Composes a request. at: its number among the requests of this workload; length: relates words to the server's tokens"""
         output, prompt = max(1, self.output_tokens.draw(rng)), max(1, self.prompt_tokens.draw(rng))
         warm = self.prefix is not None and rng.random() < self.prefix.reuse
         words = prompt if length is UNCALIBRATED else length.prompt_words(prompt, rng)
@@ -175,12 +175,12 @@ class Workload:
     def request(
         self, number: int, due_ns: int, series: str, tokens: tuple[int, int], messages: Prompt, **fields: Any
     ) -> Request:
-        """A request with the fields and the check of the workload. fields: further ones of `Request`"""
+        """Returns a request with the fields and the check of the workload. fields: further fields of `Request`"""
         fields = {"expectation": self.expectation, "is_length_forced": self.is_length_forced, **fields}
         return Request(f"slo-probe-{number:016x}", due_ns, series, *tokens, messages, self.sampling, **fields)
 
     def sample(self, number: int, due_ns: int, words: int) -> Request:
-        """A sample prompt, whose tokens calibrate the length of others. Its answer is not checked."""
+        """Returns a sample prompt, whose tokens calibrate the length of other prompts. Its answer is not checked."""
         tokens = max(1, words), min(SAMPLE_OUTPUT_TOKENS, self.max_output_tokens)
         messages = (("user", f"[{nonce(number)}] {filler_text(words, 0)}"),)
         return self.request(number, due_ns, self.series[0], tokens, messages, expectation=None, sample_words=words)
@@ -214,7 +214,7 @@ class FileWorkload(Workload):
 
 @dataclass(frozen=True, slots=True)
 class GoldenWorkload(FileWorkload):
-    """Sends golden prompts unchanged and in turn, and checks the answers; `output_tokens` limits them, their length is not forced."""
+    """Sends golden prompts unchanged, in rotation, and checks the answers. `output_tokens` limits their length without forcing it."""
 
     prompts: tuple[Prompt, ...] = field(init=False)
     golden: tuple[GoldenPrompt, ...] = field(kw_only=True)
@@ -237,7 +237,7 @@ class GoldenWorkload(FileWorkload):
 
 @dataclass(frozen=True, slots=True)
 class TraceWorkload(Workload):
-    """Replays lengths and prefixes of recorded traffic, `speed` times as fast."""
+    """Replays lengths and prefixes of recorded traffic. speed: factor on the recorded rate"""
 
     trace: Trace = field(kw_only=True)
     speed: float = field(default=1.0, kw_only=True)
@@ -286,7 +286,7 @@ class TraceWorkload(Workload):
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """A weighted mix of workloads. Parts keep their names: percentiles of different workloads are never pooled."""
+    """A weighted mix of workloads. Parts keep their names, as percentiles of different workloads must not be pooled."""
 
     name: str
     parts: tuple[tuple[Workload, float], ...]
@@ -312,18 +312,18 @@ class Mix:
 
     @property
     def checks(self) -> frozenset[Check]:
-        """Kinds of checks of the answers."""
+        """The kinds of checks that are made of answers."""
         return frozenset(kind for part, _ in self.parts for kind in part.checks)
 
     def mean_tokens(self) -> tuple[float, float]:
-        """Mean prompt and output tokens of a request."""
+        """Mean (prompt tokens, output tokens) of a request."""
         total_weight = sum(weight for _, weight in self.parts)
         means = [(weight / total_weight, part.mean_tokens()) for part, weight in self.parts]
         return sum(w * m[0] for w, m in means), sum(w * m[1] for w, m in means)
 
 
 class RequestGenerator:
-    """Draws requests of one workload or mix. Cold prompts start with a nonce, so that they are in no prefix cache."""
+    """Generates random requests of a workload or mix. Cold prompts start with a nonce, so that they are in no prefix cache."""
 
     def __init__(self, workload: Workload | Mix, rng: Random) -> None:
         self._parts, self._rng = [part for part, _ in workload.parts], rng
@@ -332,10 +332,10 @@ class RequestGenerator:
         self._counts: Counter[str] = Counter()
 
     def draw(self, number: int, due_ns: int = 0, calibration: PromptCalibration | None = None) -> Request:
-        """Draws the next request.
+        """Returns the next request.
 
-        number: of 64 bits, never used before
-        calibration: of the server's tokenizer; None: a word counts as a token
+        number: 64 bits, different in each request
+        calibration: of the prompt lengths of the server; None: a word counts as a token
         """
         part = self._parts[0] if len(self._parts) == 1 else self._rng.choices(self._parts, self._weights)[0]
         if calibration is not None and part.has_sized_prompts:
@@ -359,22 +359,22 @@ def _words(prompt: Prompt) -> int:
 
 
 def nonce(number: int) -> str:
-    """Text in front of a prompt, in digits: nearly all tokenizers count the same tokens for all of them."""
+    """Unique text in front of a prompt. It has only digits, so that nearly all tokenizers count equally many tokens for each."""
     return f"{number:020d}"
 
 
 def known_length(calibration: PromptCalibration | None) -> PromptLength:
-    """Length of prompts as the server counts them, as far as it is known."""
+    """The calibrated prompt length; until it is known, one that counts a word as a token."""
     return UNCALIBRATED if calibration is None or calibration.length is None else calibration.length
 
 
 def unchecked_formats(workload: Workload | Mix) -> tuple[str, ...]:
-    """Phrases on formats that requests ask for and that are not checked."""
+    """Phrases about requested formats that are not checked."""
     return tuple(dict.fromkeys(part.unchecked for _, part, _ in workload.shares() if part.unchecked))
 
 
 def sample_lengths(workload: Workload | Mix, rng: Random, count: int) -> tuple[tuple[int, int], ...]:
-    """Draws (prompt, output) tokens of about `count` requests, without composing texts."""
+    """Returns random (prompt tokens, output tokens) of about `count` requests, without composing texts."""
     return tuple(
         part.draw_lengths(series, at, rng)
         for series, part, share in workload.shares()
