@@ -61,14 +61,14 @@ class Buffering:
 
     @property
     def text(self) -> str:
-        """How many of the last answers were held back, as a clause."""
+        """Clause with the number of the last answers that were held back."""
         answers = len(self.held_back)
         count = f"{sum(self.held_back)} of the last {answers} answers" if answers > 1 else "the answer"
         return f"{count} arrived all at once or in flushes of {MIN_CHUNKS} chunks or more"
 
     @property
     def sentence(self) -> str:
-        """How many of the last answers were held back, and the consequence. For a target that is buffered."""
+        """Sentence with the number of held-back answers and the consequence, for a target that is buffered."""
         return f"{self.text}; {CONSEQUENCE}"
 
     def after(self, timeline: Timeline) -> "Buffering":

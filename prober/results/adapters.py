@@ -1,9 +1,9 @@
-"""First uses of LoRA adapters beside requests to loaded ones, as far as the requests of a stage tell.
+"""Latency of first uses of LoRA adapters compared with requests to loaded adapters, as far as the requests of a stage show them.
 
-An engine that keeps the adapters that were used last has unloaded an adapter at its *first use*: the first request to it in the
-stage, or one before which all other adapters of the stage were used since, and its own requests had ended. A request to the adapter
-that was used last, due after a first token from it, finds it *loaded*. Any other request is neither. An engine with room for all
-adapters loads each one only once, so that later first uses cost nothing there.
+An engine that keeps the most recently used adapters has unloaded an adapter at its *first use*. That is the first request to the
+adapter in the stage, or one before which all other adapters of the stage were used after its own last requests had ended. A request to
+the adapter that was used last, due after a first token from it, finds it *loaded*. Any other request is neither. An engine with room
+for all adapters loads each one only once, so its later first uses cost nothing.
 """
 
 import math
@@ -21,13 +21,14 @@ from prober.statistics.quantiles import MIN_SAMPLES_BY_QUANTILE, Quantile, perce
 
 @dataclass(frozen=True, slots=True)
 class AdapterUse:
-    """TTFT of first uses and of loaded adapters.
+    """TTFT of first uses of LoRA adapters, compared with that of requests to loaded adapters.
 
-    first_uses, loaded, unclear: counted requests of both kinds, and of neither
-    failed_first_uses, failed_loaded: of them; they count as slower than all others
-    first_ttft, loaded_ttft: quantiles in seconds with enough samples
-    ratios: first uses ÷ loaded, of the quantiles with enough samples of both
-    unanswered: (adapter, requests, those that were not answered, their most frequent outcome and why) of each that has some
+    adapters: number of adapters
+    first_uses, loaded, unclear: numbers of requests: first uses, to loaded adapters, and neither
+    failed_first_uses, failed_loaded: numbers of these that failed; they count as slower than all others
+    first_ttft, loaded_ttft: quantiles in seconds, where there are enough samples
+    ratios: first uses ÷ loaded, for the quantiles with enough samples on both sides
+    unanswered: (adapter, requests sent, requests not answered, most frequent reason) of each adapter with unanswered requests
     """
 
     adapters: int
@@ -60,7 +61,7 @@ class AdapterUse:
 
 
 def kinds_of_use(probes: Iterable[ProbeResult]) -> tuple[list[ProbeResult], list[ProbeResult], list[ProbeResult]]:
-    """The counted requests to adapters (first uses, loaded, neither), each in the order of their due times."""
+    """Returns requests to adapters as (first uses, to loaded adapters, neither), each in the order of due times."""
     counted = [probe for probe in probes if probe.adapter and not (probe.outcome in NEUTRAL or probe.warm_up)]
     ordered = sorted(counted, key=lambda probe: probe.timeline.intended_ns)
     first, loaded, neither = list[ProbeResult](), list[ProbeResult](), list[ProbeResult]()
@@ -87,7 +88,7 @@ def kinds_of_use(probes: Iterable[ProbeResult]) -> tuple[list[ProbeResult], list
 
 
 def adapter_use_of(probes: Iterable[ProbeResult]) -> AdapterUse | None:
-    """First uses and loaded adapters of a stage; None if it has fewer than two adapters."""
+    """Latency of first uses and of loaded adapters in a stage; None if its requests use fewer than two adapters."""
     sent = [probe for probe in probes if probe.adapter and not probe.warm_up]
     counts = Counter(probe.adapter for probe in sent)
     if len(counts) < 2:
@@ -112,7 +113,7 @@ def adapter_use_of(probes: Iterable[ProbeResult]) -> AdapterUse | None:
 
 
 def _quantiles(probes: Sequence[ProbeResult]) -> tuple[Quantile, ...]:
-    """Quantiles of TTFT with enough samples, up to those that failed requests leave unknown."""
+    """Quantiles of TTFT that have enough samples and do not depend on the unknown TTFT of failed requests."""
     ttfts_s = [ttft_s for block in ttft_blocks(probes) for ttft_s in block]
     known = (quantile for quantile in quantiles(ttfts_s, QS) if quantile.has_enough_samples)
     return tuple(quantile for quantile in known if math.isfinite(max(quantile.estimate, quantile.upper or 0.0)))

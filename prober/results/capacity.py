@@ -24,9 +24,9 @@ MAX_BUDGET_SHARE = 0.7  # with a higher share of bad events, more events would n
 class RateEvents:
     """The events of one SLO at one rate.
 
-    observed: one observation per request, for `sequential_test`
+    observed: one observation per request, for `statistics.sequential_test`
     events, bad: numbers of events and of bad events
-    sent_per_s: rate of the observed requests, without the load of others
+    sent_per_s: rate of the observed requests, without background load
     """
 
     rate_per_s: float
@@ -36,7 +36,7 @@ class RateEvents:
     sent_per_s: float = 0.0
 
     def plus(self, other: "RateEvents") -> "RateEvents":
-        """The events of both, which are of one rate."""
+        """Returns the events of both, which must have the same rate."""
         return RateEvents(
             self.rate_per_s,
             self.observed + other.observed,
@@ -48,9 +48,9 @@ class RateEvents:
 
 @dataclass(frozen=True, slots=True)
 class UndecidedEvents:
-    """Events that leave an SLO undecided: their number at `rate_per_s`, and the number of bad events.
+    """Numbers of events and bad events at `rate_per_s`, which do not decide whether the SLO holds.
 
-    needed: number of events that would show the objective with the same share of bad events; None if that share is too high
+    needed: number of events that would prove that the SLO holds at the same share of bad events; None if that share is too high
     """
 
     rate_per_s: float
@@ -61,11 +61,12 @@ class UndecidedEvents:
 
 @dataclass(frozen=True, slots=True)
 class ShapeCapacity:
-    """The rate of requests of one shape up to which an SLO holds, on an engine that serves nothing else.
+    """The rate of requests of one shape up to which an SLO holds, on an engine without other load.
 
-    The SLO is judged on requests of the sweep's shape, a few of which are sent among them.
-    prompt_tokens, output_tokens: means of a request; of the prompt those that are computed, without cached ones
-    per_s: an estimate, or the bound that `Capacity` has alone; log_error: standard error of its logarithm
+    The SLO is judged on requests of the sweep's shape, a few of which are sent too.
+    prompt_tokens, output_tokens: mean tokens of a request; without prompt tokens that are cached
+    per_s: an estimate, or the only bound that `Capacity` has
+    log_error: standard error of ln(per_s)
     """
 
     prompt_tokens: float
@@ -78,17 +79,17 @@ class ShapeCapacity:
 class Capacity:
     """The total rate up to which an SLO holds: background load during the sweep plus the sweep's own requests.
 
-    found: an estimate of the knee with its interval; no test shows that the SLO holds at any of the three rates
-    not_reached: the SLO holds at `lower`, the highest rate whose own events show it; there is no estimate
-    between: the events are too few for an estimate; `estimate` is the middle of a wide interval
-    below: the SLO fails at `upper`, by the events there and at all lower rates or by the engine model; no lower rate is shown to hold
-    not_enough_data: the events show neither; `evidence` has their number
-    confidence: of the interval
+    found: `estimate` of the knee with its confidence interval; that the SLO holds at one of the three rates is not proven
+    not_reached: the SLO holds at `lower`, the highest rate whose own events prove it; there is no estimate
+    between: too few events for an estimate; `estimate` is the middle of a wide interval
+    below: the SLO fails at `upper`, by the events there and at all lower rates or by the engine model; no lower rate is proven to hold
+    not_enough_data: the events prove neither; `evidence` has their number
+    confidence: confidence level of the interval, such as 0.9
     samples: number of requests whose events count
-    fit: by the engine model, or by breach fractions alone
-    curve: (requests per second, seconds) of the quantile that the objective is about, by the engine model; empty without one
-    own: the capacity in requests of the sweep's shape, without background load; None if that load is unknown
-    shapes: the same for other shapes, each pair of some prompts and outputs, in rising order; empty if it is not known
+    fit: source of the estimate: the engine model, or shares of bad events alone
+    curve: (requests per second, seconds): the latency quantile of the SLO by rate, by the engine model; empty without a model
+    own: capacity in requests of the sweep's shape, without background load; None if that load is unknown
+    shapes: the same for a grid of other shapes, in rising order of prompt and output tokens; empty if unknown
     """
 
     slo: str
@@ -105,7 +106,7 @@ class Capacity:
     shapes: tuple[ShapeCapacity, ...] = ()
 
     def of_shape(self, shape: ShapeCapacity) -> "Capacity":
-        """The capacity in requests of this shape, on an engine that serves nothing else."""
+        """Returns the capacity in requests of this shape, on an engine without other load."""
         factor = math.exp(Z[self.confidence] * shape.log_error)
         is_modelled = self.fit == "model"
         return replace(
@@ -117,10 +118,10 @@ class Capacity:
         )
 
     def at(self, prompt_tokens: float, output_tokens: float) -> ShapeCapacity | None:
-        """The capacity in requests of these mean tokens; None if it is not known.
+        """Returns the capacity in requests of these mean tokens; None if unknown.
 
-        Logarithms are interpolated, since what a request takes of an engine is about a power of its tokens. Beyond the largest of
-        `shapes` it is proportional to them; smaller requests count as the smallest. The error grows with the distance beyond.
+        Logarithms are interpolated, since the cost of a request is about a power of its tokens. Beyond the largest of `shapes` the cost
+        is proportional to the tokens; smaller requests count as the smallest. The error grows with the distance beyond the largest.
         """
         if not self.shapes:
             return None
@@ -140,7 +141,7 @@ _AXES = ("prompt_tokens", "output_tokens")
 
 
 def _place(axis: Sequence[float], value: float) -> tuple[int, float, float]:
-    """(index, share of the way to the next point, ratio to the end of the axis if it is beyond) of a value on a logarithmic axis."""
+    """Place of a value on a logarithmic axis: (index, share of the way to the next point, ratio to the end of the axis if beyond)."""
     inside = min(max(value, axis[0]), axis[-1])
     index = min(bisect_right(axis, inside) - 1, len(axis) - 2)
     share = math.log(inside / axis[index]) / math.log(axis[index + 1] / axis[index])
@@ -150,8 +151,8 @@ def _place(axis: Sequence[float], value: float) -> tuple[int, float, float]:
 def pooled(capacities: Sequence[ShapeCapacity]) -> ShapeCapacity:
     """Pooled capacity of several sweeps of the same engine, for the same shape.
 
-    The mean of their logarithms with random effects (DerSimonian, Laird, "Meta-analysis in clinical trials", 1986). COMMON_ERROR of
-    the variance of the best is common to all, as the sweeps and the model are alike: it does not shrink.
+    The mean of their logarithms with random effects (DerSimonian, Laird, "Meta-analysis in clinical trials", 1986). A share
+    COMMON_ERROR of the smallest variance is common to all sweeps, since they use the same model, and does not shrink.
     """
     if len(capacities) == 1:
         return capacities[0]
@@ -169,11 +170,11 @@ def pooled(capacities: Sequence[ShapeCapacity]) -> ShapeCapacity:
 
 
 def holds_at(levels: Sequence[RateEvents], budget: float) -> float | None:
-    """The highest rate whose own events show that at most a share `budget` is bad; None: no rate.
+    """The highest rate whose own events prove that at most a share `budget` of events is bad; None if there is none.
 
-    Rates with too few events for an answer are left out. The others are tested from the lowest up, until one does not hold: a fixed
-    sequence, so that the probability that any of the claims is wrong is at most `ERROR`, however many rates there are. An objective
-    of 99% needs 346 events without a bad one.
+    Rates with too few events are left out. The others are tested from the lowest up, until one does not hold. With this fixed sequence
+    the probability that any claim is wrong is at most `ERROR`, however many rates there are. An objective of 99% needs 346 events
+    without a bad one.
     """
     least, held_per_s = min_observations(budget, ERROR), None
     for level in _by_rate(levels):
@@ -186,7 +187,7 @@ def holds_at(levels: Sequence[RateEvents], budget: float) -> float | None:
 
 
 def undecided_events(levels: Sequence[RateEvents], budget: float) -> UndecidedEvents | None:
-    """The events at the rate where they are nearest to a decision; None without events."""
+    """The events at the rate that is nearest to a decision; None without events."""
     judged = [level for level in _by_rate(levels) if level.events]
     if not judged:
         return None
@@ -199,7 +200,7 @@ def undecided_events(levels: Sequence[RateEvents], budget: float) -> UndecidedEv
 
 
 def _by_rate(levels: Sequence[RateEvents]) -> Iterator[RateEvents]:
-    """All events of each rate, from the lowest rate up."""
+    """Yields the combined events of each rate, from the lowest rate up."""
     by_rate = attrgetter("rate_per_s")
     for _, same_rate in groupby(sorted(levels, key=by_rate), key=by_rate):
         yield reduce(RateEvents.plus, same_rate)
@@ -209,7 +210,7 @@ Z = {0.9: 1.645, 0.95: 1.960}  # of a normal interval
 
 
 def agreed(one: Capacity, other: Capacity) -> Capacity:
-    """Combine two estimates: `one` unchanged if they agree, else a mean whose interval covers their difference.
+    """Combines two estimates: returns `one` unchanged if they agree, else a mean whose confidence interval covers their difference.
 
     Random effects of two studies on log rates (DerSimonian, Laird, "Meta-analysis in clinical trials", 1986): their difference
     beyond their own errors, τ² = ((a − b)² − s_a² − s_b²) ÷ 2, is added to both, and the mean weighs them by 1 ÷ (s² + τ²). If
@@ -242,7 +243,7 @@ def agreed(one: Capacity, other: Capacity) -> Capacity:
 
 
 def _log(capacity: Capacity) -> tuple[float, float] | None:
-    """Log of the estimate and its standard error; None without an interval."""
+    """(ln of the estimate, its standard error); None without a confidence interval."""
     match capacity:
         case Capacity(lower=float() as lower, estimate=float() as estimate, upper=float() as upper) if lower > 0:
             return math.log(estimate), math.log(upper / lower) / 2 / Z[capacity.confidence]
@@ -250,7 +251,7 @@ def _log(capacity: Capacity) -> tuple[float, float] | None:
 
 
 def binding(capacities: tuple[Capacity, ...]) -> Capacity | None:
-    """The SLO that fails first: the lowest estimate, or rate below which its knee is; None if unknown."""
+    """The capacity of the SLO that fails first: the one with the lowest estimate, else upper bound, of the knee; None if unknown."""
     failing = [capacity for capacity in capacities if capacity.upper is not None]
     return min(failing, key=lambda capacity: capacity.estimate or capacity.upper or 0.0, default=None)
 
@@ -258,7 +259,7 @@ def binding(capacities: tuple[Capacity, ...]) -> Capacity | None:
 def combined(capacities: Sequence[Capacity]) -> Capacity | None:
     """The capacity at all SLOs together: that of the binding SLO, with the lowest of all lower bounds; None if unknown.
 
-    An SLO without enough data may fail at any lower rate: beside one, only the upper bound is known.
+    If any SLO lacks data, only the upper bound is known, as that SLO may fail at any lower rate.
     """
     first = binding(tuple(capacities))
     if first is None or first.verdict == "below":
@@ -274,7 +275,7 @@ def undecided(capacities: Sequence[Capacity]) -> list[str]:
 
 
 def headroom(demand_per_s: float, capacity_per_s: float) -> float:
-    """Free share of the capacity, 1 − demand ÷ capacity; negative under overload. Raises ValueError."""
+    """Unused share of the capacity, 1 − demand ÷ capacity; negative under overload. Raises ValueError."""
     if capacity_per_s <= 0 or demand_per_s < 0:
         raise ValueError(
             f"a demand of {demand_per_s}/s and a capacity of {capacity_per_s}/s: need a demand of 0 or more and a capacity above 0"
@@ -283,7 +284,7 @@ def headroom(demand_per_s: float, capacity_per_s: float) -> float:
 
 
 def words(capacities: Sequence[Capacity]) -> str:
-    """The capacities in a sentence."""
+    """The capacities as one sentence."""
     texts = []
     for capacity in capacities:
         match capacity:
@@ -303,7 +304,7 @@ def words(capacities: Sequence[Capacity]) -> str:
 
 
 def _lacking(evidence: UndecidedEvents | None) -> str:
-    """Text such as `: 127 events at 1/s, about 390 needed`."""
+    """Text on the events so far and those needed, such as `: 127 events at 1/s, about 390 needed`."""
     if evidence is None:
         return ""
     bad = f", {evidence.bad:,} of them bad" if evidence.bad else ""

@@ -1,4 +1,4 @@
-"""The stored comparison of two targets: differences, and limits of the figures."""
+"""The stored comparison of two targets: differences of their figures, and limitations of the comparison."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,11 +18,11 @@ FORMAT = 4
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """Result for an axis at a rate, and of a workload if there are several.
+    """Difference of B from A on one axis (a figure such as ttft_p50) at one rate, for one workload if there are several.
 
-    rounds: those with a figure; fewer where rounds are not independent of each other
+    rounds: number of rounds with a figure; fewer if rounds are pooled because they are not independent
     effect, lower, upper: B ÷ A − 1 (`ratio`) or B − A, with the 95% interval for this axis alone; None with too few rounds
-    p: of Wilcoxon's test; p_adjusted: adjusted for all axes and rates
+    p: p-value of Wilcoxon's test; p_adjusted: the same, adjusted for all axes and rates
     better: the better side; None if the adjusted p is above the error
     a, b: the quantile of each side over all rounds (latencies only)
     """
@@ -43,19 +43,19 @@ class Compared:
 
     @property
     def place(self) -> str:
-        """Text such as `chat ttft_p50 at 4/s`."""
+        """Workload, axis and rate as text, such as `chat ttft_p50 at 4/s`."""
         return f"{self.workload} {self.axis} at {self.rate_per_s:g}/s".lstrip()
 
 
 @dataclass(frozen=True, slots=True)
 class Risk:
-    """Worsening of an axis if one side takes the place of the other.
+    """Worsening of an axis if one side replaces the other.
 
-    move: "adopt": B in place of A; "go_back": A in place of B, which is the risk of a rollback
-    margin: worsening that does not matter, as a ratio, or as a share for axes that are shares (`ratio` is False)
+    move: "adopt": B replaces A; "go_back": A replaces B, which is the risk of a rollback
+    margin: largest acceptable worsening, as a ratio; as a difference of shares if `ratio` is False
     least, most: bounds of the worsening, negative for an improvement; None with too few rounds. All bounds of a comparison hold
         together with its error
-    evidence: that the worsening is within the margin: `most` is within it (holds), `least` is beyond it (fails)
+    evidence: on "the worsening is within the margin": holds if `most` is within it, fails if `least` is beyond it
     """
 
     move: Literal["adopt", "go_back"]
@@ -69,11 +69,11 @@ class Risk:
 
     @property
     def place(self) -> str:
-        """Text such as `chat ttft_p50 at 4/s`."""
+        """Workload, axis and rate as text, such as `chat ttft_p50 at 4/s`."""
         return f"{self.workload} {self.axis} at {self.rate_per_s:g}/s".lstrip()
 
     def interval(self) -> str:
-        """Text such as `-3.2% to 8%`."""
+        """Bounds of the worsening as text, such as `-3.2% to 8%`."""
         if self.least is None or self.most is None:
             return "too few rounds for a bound"
         return f"{_amount(self.least, ratio=self.ratio)} to {_amount(self.most, ratio=self.ratio)}"
@@ -90,14 +90,14 @@ class Risk:
 class Comparison:
     """A comparison of two targets.
 
-    load: of both sides; None if they cannot be compared
+    load: requests sent to both sides; None if the sides cannot be compared
     error: largest probability that any claim is wrong
-    differs: (property, value of A, value of B) of engine and model
-    said: limits of the figures, in sentences
-    refused: refused requests, by side with rate or stage; if too many are, nothing is compared
-    shares: output tokens/s of B against A per GPU and per dollar, in sentences
-    risks: of both moves, for each axis; rollback: needs and losses of going back to A, as stated by a person
-    configuration: of the command, as JSON
+    differs: (property, value of A, value of B) of each property of engine and model that differs
+    said: limitations of the figures, as sentences
+    refused: refused requests by side with rate or stage; if they are too many, nothing is compared
+    shares: output tokens/s per GPU and per dollar of B relative to A, as sentences
+    risks: one for each axis and move; rollback: what going back to A needs and loses, as stated by a person
+    configuration: configuration of the command, as JSON
     """
 
     id: str
@@ -124,14 +124,14 @@ class Comparison:
 
 
 def with_refused(comparison: Comparison, refused: Mapping[str, RefusedRequests]) -> Comparison:
-    """The comparison with its refused requests, which leave no figure if they are too many."""
+    """Returns the comparison with its refused requests. If they are too many, its figures are removed."""
     said = (*comparison.said, *(f"{place}: {part}" for place, part in refused.items()))
     comparison = replace(comparison, refused=refused, said=said)
     return replace(comparison, compared=()) if comparison.not_judged else comparison
 
 
 def risk_sentences(comparison: Comparison) -> Iterator[str]:
-    """The measured risk of adopting B and of going back to A, and what going back needs; none without risks."""
+    """Yields sentences on the measured risk of adopting B and of going back to A, and on what going back needs; none without risks."""
     for move, heading in _MOVES.items():
         parts = [
             f"{words} {', '.join(f'{risk.place} ({risk.interval()})' for risk in of_move)}"
@@ -146,12 +146,12 @@ def risk_sentences(comparison: Comparison) -> Iterator[str]:
 
 
 def margins(risks: Sequence[Risk]) -> str:
-    """Text such as `10% or 1 point`."""
+    """The margins of the risks as text, such as `10% or 1 point`."""
     return " or ".join(dict.fromkeys(_amount(risk.margin, ratio=risk.ratio) for risk in risks))
 
 
 def rollback_sentence(comparison: Comparison) -> str:
-    """Needs and losses of going back to A, as a person stated them."""
+    """Sentence on what going back to A needs and loses, as a person stated it."""
     return f"Going back to A needs: {(comparison.rollback or 'not stated (--rollback)').rstrip('.')}."
 
 
@@ -168,7 +168,7 @@ _READER = Reader(Comparison)
 
 
 def to_json(comparison: Comparison) -> str:
-    """The file's text."""
+    """The text of the file."""
     return dumps({KEY: {"format": FORMAT, INSIDE: comparison}}).decode()
 
 

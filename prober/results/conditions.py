@@ -1,8 +1,8 @@
-"""The conditions under which a stage was measured. Figures are pooled, or joined by a line, only under equal conditions.
+"""The conditions under which a stage was measured. Only figures with equal conditions are pooled, or joined by a curve in a chart.
 
     for line in lines(results): draw(line.stages)
 
-Percentiles over different lengths, models, engines or SLOs mean nothing: their p99 is that of the slowest.
+Percentiles over different lengths, models, engines or SLOs are meaningless: their p99 is that of the slowest.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,10 @@ MUST_BE_KNOWN = ("model", "prompt tokens", "output tokens")  # before two result
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Stages of one result under one set of conditions. name: unique among the lines; place: of the result in the list."""
+    """Stages of one result that have the same conditions, which form one curve of a chart.
+
+    name: unique among the curves; place: index of the result in the list of results
+    """
 
     name: str
     place: int
@@ -30,12 +33,14 @@ class Line:
 
     @property
     def unknown(self) -> list[str]:
-        """Unknown conditions that must be known before it is pooled with another result."""
+        """Names of unknown conditions that must be known before the curve is pooled with another result."""
         return [name for name in MUST_BE_KNOWN if self.conditions[name] is None]
 
 
 def conditions(result: Result, stage: Stage) -> Conditions:
-    """All conditions that must be equal, as text; None: not known. Rate and concurrency are the x-axis, so not among them."""
+    """Conditions of a stage that must be equal, as text by name; None: unknown. Rate and concurrency are the x-axis, so not
+    included.
+    """
     target, load = result.target, stage.load or result.load
     return {
         "tool": result.tool,
@@ -56,12 +61,12 @@ def conditions(result: Result, stage: Stage) -> Conditions:
 
 
 def contracted(result: Result, stage: Stage) -> list[Slo]:
-    """The SLOs of a stage: those of the result, or those that the stage counted if it has its own load."""
+    """The SLOs that a stage is judged by: those of the result, or, if it has its own load, those for which it has events."""
     return [slo for slo in result.slos if stage.load is None or slo.name in stage.slos]
 
 
 def lines(results: Sequence[tuple[str, Result]]) -> list[Line]:
-    """All stages, in as few lines as possible. results: (name, result)."""
+    """Groups all stages into as few curves as possible. results: (name, result)"""
     drawn: list[Line] = []
     for place, (name, result) in enumerate(results):
         groups: dict[tuple[str | None, ...], list[Stage]] = {}
@@ -75,7 +80,7 @@ def lines(results: Sequence[tuple[str, Result]]) -> list[Line]:
 
 
 def differing(drawn: Sequence[Line]) -> list[str]:
-    """The conditions that differ between the lines."""
+    """Names of the conditions that differ between the curves."""
     names = drawn[0].conditions if drawn else ()
     return [name for name in names if len({line.conditions[name] for line in drawn}) > 1]
 

@@ -1,7 +1,7 @@
-"""The context of a result, from facts that were read and facts that were configured.
+"""The context of a result (facts about engine and hardware), from facts that were read and facts that were configured.
 
-A fact that the server or the driver reports comes before a configured one, so that a stale configuration hides no change; where
-they disagree, the result holds both.
+A fact that the server or the driver reports takes precedence over a configured one, so that a stale configuration hides no change. If
+they disagree, the result has both.
 """
 
 import re
@@ -44,13 +44,14 @@ def with_context(
     source: str = "GPU readings",
     configured_by: str = CONFIGURED,
 ) -> Result:
-    """The result with its context completed.
+    """Returns the result with its context completed: from facts that were read, else configured, else assumed.
 
-    read: facts in the order of trust; configured: values by name, which come after them
-    assumed: facts that come after the configured ones, such as those of the files of a model
+    read: the most trusted facts first
+    configured: configured values by name of the fact
+    assumed: facts of last resort, such as those from the files of a model
     flags: configured settings of the engine
-    gpu_price: dollars per GPU and hour; None: that of the result
-    source: of the facts that the result has already, if it does not name it; configured_by: of the configured ones
+    gpu_price: dollars per GPU and hour; None: keep that of the result
+    source: source of facts that the result already has without a source; configured_by: source of the configured facts
     """
     known = [
         Fact(name, value, result.context_sources.get(name, THE_ENGINE if name == ENGINE_VERSION else source))
@@ -99,7 +100,7 @@ def with_context(
 
 
 def agree(name: str, one: str, other: str) -> bool:
-    """True if two texts may be the same fact: equal, or one contains the other. Memory may differ by a tenth."""
+    """True if two texts may be the same fact: they are equal, or one contains the other. Amounts of memory may differ by a tenth."""
     words = [
         [_SAME.get(word, word) for word in _WORD.findall(text.lower().replace("torch.", ""))] for text in (one, other)
     ]
@@ -114,7 +115,7 @@ def agree(name: str, one: str, other: str) -> bool:
 
 
 def _holds(text: Sequence[str], phrase: Sequence[str]) -> bool:
-    """True if the words of the phrase follow each other in the text; `0.32` stands for `0.32.0` too."""
+    """True if the words of `phrase` occur in `text` in a row. `0.32` stands for `0.32.0` too."""
 
     def stands_for(word: str, fuller: str) -> bool:
         return word == fuller or fuller.startswith((f"{word}.", f"{word}+", f"{word}-"))
@@ -131,7 +132,7 @@ def unknown(result: Result) -> list[str]:
 
 
 def sentences(result: Result) -> Iterator[str]:
-    """The disagreements, and in one sentence what is not known."""
+    """Yields sentences on facts whose sources disagree, and one that names the unknown facts."""
     for disagreement in result.disagreements:
         yield f"Sources disagree on {label(disagreement.name)}: {disagreement_text(disagreement)}."
     if missing := unknown(result):
@@ -139,17 +140,17 @@ def sentences(result: Result) -> Iterator[str]:
 
 
 def label(name: str) -> str:
-    """Name of a fact as reports show it."""
+    """Name of a fact for reports."""
     return LABELS.get(name, name.replace("_", " "))
 
 
 def disagreement_text(disagreement: Disagreement) -> str:
-    """A phrase with all values and their sources."""
+    """All values of a disagreement with their sources, as a phrase."""
     return " but ".join(f"{value} ({source})" for value, source in disagreement.values)
 
 
 def _settle(facts: list[Fact]) -> list[Fact]:
-    """The fullest form of the facts that agree with the first one, then one fact for each value that disagrees."""
+    """Returns the most detailed of the facts that agree with the first one, followed by one fact for each value that disagrees."""
     first, *rest = facts
     same = [first, *(fact for fact in rest if agree(first.name, first.value, fact.value))]
     fullest = max(same, key=lambda fact: len(_WORD.findall(fact.value.lower())))

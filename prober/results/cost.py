@@ -2,9 +2,9 @@
 
     dollars per million tokens = GPUs × dollars per GPU and hour ÷ 3600 ÷ tokens per second × 1,000,000
 
-It is stated for prompt tokens, for output tokens and for both together, and each of the three bears the whole price of the GPUs:
-nothing splits the price of a GPU between prompt and output. The tokens are those that the prober received: with other load on the
-same GPUs the cost is lower. Without a throughput there is no cost.
+The cost is stated for prompt tokens, for output tokens and for both together. Each of the three includes the full price of the GPUs,
+which cannot be divided between prompt and output. Only the prober's own tokens count: with other load on the same GPUs the true cost is
+lower. Without a throughput there is no cost.
 """
 
 import math
@@ -24,7 +24,7 @@ Z = 1.645  # one-sided 95%
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Dollars per million tokens; None where the throughput is not known."""
+    """Dollars per million tokens; None if the throughput is unknown."""
 
     prompt: float | None
     output: float | None
@@ -33,25 +33,25 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Gpus:
-    """Number of the GPUs of a target, and dollars per GPU and hour; None: not known."""
+    """Number of a target's GPUs, and dollars per GPU and hour; None: unknown."""
 
     count: int | None
     price_per_hour: float | None
 
     @property
     def dollars_per_hour(self) -> float | None:
-        """Dollars per hour of all of them."""
+        """Dollars per hour of all GPUs together; None if unknown."""
         return self.count * self.price_per_hour if self.count and self.price_per_hour else None
 
 
 def gpus_of(result: Result) -> Gpus:
-    """The GPUs of a result; their number is None if stages differ in it."""
+    """The GPUs of a result; `count` is None if it differs between stages."""
     counts = {stage.gpus for stage in result.stages}
     return Gpus(counts.pop() if len(counts) == 1 else None, result.prices.gpu_per_hour)
 
 
 def stage_cost(stage: Stage, prices: Prices) -> Cost | None:
-    """Cost of the tokens of a stage; None without price or number of GPUs."""
+    """Cost of the tokens of a stage; None if the price or the number of GPUs is unknown."""
     if prices.gpu_per_hour is None or not stage.gpus:
         return None
     dollars_per_s = prices.gpu_per_hour * stage.gpus / HOUR_S
@@ -61,9 +61,9 @@ def stage_cost(stage: Stage, prices: Prices) -> Cost | None:
 
 
 def output_cost_bounds(stage: Stage, prices: Prices) -> tuple[float, float] | None:
-    """Lower and upper 95% bound of the cost of a million output tokens at the rate of the stage; None if it is not known.
+    """(lower, upper) 95% bound of the dollars per million output tokens at the rate of the stage; None if unknown.
 
-    Requests that come at random, each with its own number of tokens, make a sum whose variance is that of their squares.
+    The number of output tokens of randomly arriving requests has the variance of the sum of their squares.
     """
     cost = stage_cost(stage, prices)
     tokens = [row.output_tokens for row in stage.requests if row.output_tokens is not None]
@@ -80,9 +80,9 @@ def tokens_per_s_per_user(stage: Stage) -> float | None:
 
 
 def priced_stage(result: Result) -> Stage | None:
-    """The stage of the highest rate that is at most the lower bound of the capacity at all SLOs; of a gate its rate.
+    """The stage whose costs are stated: the highest rate up to the lower bound of the capacity at all SLOs; the only stage of a gate.
 
-    Not the stage of the highest throughput, which is the one with the most arrivals by chance.
+    It is not the stage with the highest throughput, which has the most arrivals by chance.
     """
     lowers = [capacity.lower for capacity in result.capacities if capacity.lower]
     if len(lowers) < len(result.slos) and result.kind != "gate":
@@ -98,9 +98,9 @@ def priced_stage(result: Result) -> Stage | None:
 
 
 def sentences(result: Result) -> Iterator[str]:
-    """Cost, speed per GPU and per user, and the bound by memory bandwidth, at the stage that `priced_stage` names.
+    """Yields sentences on cost, speed per GPU and per user, and the memory bandwidth bound, for the stage that `priced_stage` returns.
 
-    If stages have loads of their own, at each of them.
+    If stages have loads of their own, for each stage.
     """
     if any(stage.load is not None for stage in result.stages):
         for stage in result.stages:
@@ -118,7 +118,7 @@ def sentences(result: Result) -> Iterator[str]:
 
 
 def stage_sentences(result: Result, stage: Stage) -> Iterator[str]:
-    """Cost, speed per GPU and per user, and the bound by memory bandwidth, of one stage."""
+    """Yields sentences on cost, speed per GPU and per user, and the memory bandwidth bound of one stage."""
     wants_cost = result.prices.gpu_per_hour is not None
     rate = "" if stage.rate_per_s is None or "/s" in stage.name else f" ({stage.rate_per_s:.3g}/s)"
     place = f"At {stage.name}{rate}"
@@ -157,7 +157,7 @@ def stage_sentences(result: Result, stage: Stage) -> Iterator[str]:
 
 
 def bound_sentences(result: Result, stage: Stage) -> Iterator[str]:
-    """The bound of the decode speed beside the measured one; none if either is not known."""
+    """Yields a sentence that compares the measured decode speed with the memory bandwidth bound; none if either is unknown."""
     limit, measured = result.decode_limit, tokens_per_s_per_user(stage)
     if limit is None or measured is None:
         return
@@ -176,14 +176,14 @@ def bound_sentences(result: Result, stage: Stage) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class CostFinding:
-    """Evidence on a cost target, with a phrase that says why."""
+    """Evidence on whether a cost target is met, and the reason as a phrase."""
 
     evidence: Evidence
     why: str
 
 
 def judge_cost(stage: Stage | None, prices: Prices, max_dollars: float) -> CostFinding:
-    """Finding on the cost of a million output tokens at the rate of the stage, each claim with an error of `ERROR`.
+    """Judges whether the cost of a million output tokens at the rate of the stage is at most `max_dollars`, with an error of `ERROR`.
 
     stage: None if none was measured
     """

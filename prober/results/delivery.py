@@ -1,7 +1,7 @@
 """Tokens that a target delivered in a span of time, and the throughput of a stage at its rate.
 
-**Delivered** is a count. A stage of a ramp is shorter than its answers, so a span counts the chunks with a timestamp in it, of all
-requests of the sweep: consecutive spans count every token once, in whole numbers.
+**Delivered** is a count. A stage of a ramp is shorter than its answers, so the count of a span includes all chunks of the sweep whose
+timestamp is in the span. Consecutive spans count every token once, in whole numbers.
 
 - A chunk has the tokens that the engine reports for it; else the answer's `usage` is spread evenly over its content chunks.
 - An answer that is not streamed counts at its end.
@@ -15,19 +15,20 @@ requests of the sweep: consecutive spans count every token once, in whole number
     goodput             = rate × share of its requests that were answered and good by every SLO, which falls with the rate
     tokens/s            = answered requests/s × mean tokens of a request of the workload, as the server counts them
 
-A refused request was offered, and is not answered. If more than `MAX_REFUSED_RATIO` are, the tokens of those that are answered are
-not the mean of the workload, as long prompts are refused sooner, and tokens/s are not known.
+A refused request was offered, and is not answered. If more than `MAX_REFUSED_RATIO` are refused, tokens/s are unknown: long prompts are
+refused sooner, so the answered requests do not have the mean tokens of the workload.
 
-The planned rate stands for the number of arrivals, and the mean of the workload for the lengths of the draws, because both are
-dice of the prober and not of the target. It is claimed only if there is evidence that the target keeps up with the rate:
+The planned rate is used instead of the number of arrivals, and the workload's mean tokens instead of those of the requests, because
+their random variation comes from the prober and not from the target. A throughput is stated only with evidence that the target keeps up
+with the rate:
 
-- settled: without the time that nine of ten answers take, the stage lasts as long again, and 10 s at least, and in that time the
-  requests in flight grew by no more than chance explains. If they grew beyond chance in both halves of it, tokens and answers are
-  those delivered in that time; in between nothing is claimed, as one burst may have ended the stage,
-- or shown: in some span of the sweep, as long as nine of ten answers take, as many prompt and output tokens per second were
-  delivered as the rate asks for.
+- settled: after the time that nine of ten answers take, the stage lasts as long again, and 10 s at least, and in this settled time the
+  requests in flight grow by no more than chance explains. If they grow beyond chance in both of its halves, the throughput is that
+  delivered in it; in between nothing is stated, as one burst may have ended the stage,
+- or delivered: in a span of the sweep as long as nine of ten answers take, the target delivered as many prompt and output tokens per
+  second as the rate requires.
 
-Otherwise the throughput at the rate is not known: the stage was too short to tell a target that fills from one that falls behind.
+Otherwise it is unknown: the stage was too short to distinguish a target that fills up from one that falls behind.
 
 A share of good requests that rises with the rate is chance: a stage of 4 s has a dozen. The shares are those of the isotonic
 regression over the rates of the sweep (pool adjacent violators; Barlow et al., Statistical Inference under Order Restrictions,
@@ -57,12 +58,12 @@ RatedSpan = tuple[float | None, int, int]
 
 @dataclass(frozen=True)
 class Deliveries:
-    """Requests of a sweep with what their answers have in common.
+    """The requests of a sweep, and averages over them that the throughput of each stage needs.
 
-    spans: (rate, begin, end) of the stages, in order; the rate is None where requests show no rate, as in a warm-up
-    mean_tokens: prompt and output of a request of the workload, as requested
+    spans: (rate, begin, end) of the stages in ns, in order; the rate is None for requests outside a stage, such as a warm-up
+    mean_tokens: requested (prompt tokens, output tokens) of a mean request of the workload
     tokens_per_chunk: mean tokens of a content chunk; None if the engine never reported tokens
-    ratios: tokens by the server's count ÷ requested tokens, of prompts and outputs; None if the server never reported them
+    ratios: for (prompts, outputs): tokens by the server's count ÷ requested tokens; None if the server never reported them
     """
 
     probes: Sequence[ProbeResult]
@@ -73,7 +74,7 @@ class Deliveries:
     ratios: tuple[float | None, float | None]
 
     def between(self, begin_ns: int, end_ns: int) -> Delivered:
-        """Delivered in [begin_ns, end_ns), on the clock of the timelines. A total that one request leaves unknown is None."""
+        """Returns the count for [begin_ns, end_ns), on the clock of the timelines. A total is None if one request leaves it unknown."""
         near = [probe for probe in self.probes if probe.timeline.intended_ns < end_ns]
         return Delivered(
             span_s=max(0.0, (end_ns - begin_ns) / 1e9),
@@ -85,7 +86,9 @@ class Deliveries:
         )
 
     def throughput(self, rate_per_s: float | None, begin_ns: int, end_ns: int) -> Throughput:
-        """Throughput at the rate of the stage [begin_ns, end_ns). rate_per_s: None: a closed loop, which makes its own rate."""
+        """Returns the throughput at the rate of the stage [begin_ns, end_ns). rate_per_s: None: a closed loop, without a planned
+        rate
+        """
         probes = self._counted(begin_ns, end_ns)
         settled = _settled(probes, begin_ns, end_ns)
         keeps_up = settled is not None and self._growth_sigmas(*settled) <= MAX_CHANCE_SIGMAS
@@ -112,7 +115,7 @@ class Deliveries:
         )
 
     def _counted(self, begin_ns: int, end_ns: int) -> list[ProbeResult]:
-        """Requests that were due in a span and were offered to the target, with those that were cut."""
+        """The requests that were due in a span and offered to the target, including those that were cut."""
         return [
             probe
             for probe in self.probes
@@ -126,7 +129,7 @@ class Deliveries:
 
     @cached_property
     def _good_shares(self) -> dict[float, float]:
-        """Share of good requests by rate, which does not rise with the rate; of rates at which it is known."""
+        """Share of good requests by rate, made non-increasing. Rates at which it is unknown are left out."""
         counts: dict[float, list[bool]] = {}
         for rate_per_s, begin_ns, end_ns in self.spans if self.slos else ():
             probes = self._counted(begin_ns, end_ns)
@@ -157,7 +160,7 @@ class Deliveries:
         return (after - before) / math.sqrt(max(1, before + after))
 
     def _has_delivered(self, prompt_per_s: float | None, output_per_s: float | None) -> bool:
-        """True if a long span of the sweep delivered as many prompt and output tokens per second."""
+        """True if the target delivered as many prompt and output tokens per second in one of the long spans of the sweep."""
         if prompt_per_s is None or output_per_s is None:
             return False
         return any(
@@ -167,7 +170,7 @@ class Deliveries:
 
     @cached_property
     def _long_spans(self) -> list[Delivered]:
-        """Deliveries of the shortest runs of stages in which nine of ten answers fit."""
+        """Counts for the shortest runs of consecutive stages that are as long as nine of ten answers take."""
         long_ns = max(_long_e2e_ns(self.probes) or 0, round(MIN_SETTLED_S * 1e9))
         pairs = (
             (max((begin_ns for _, begin_ns, _ in self.spans if begin_ns <= end_ns - long_ns), default=None), end_ns)
@@ -212,10 +215,10 @@ def deliveries(
     spans: Sequence[RatedSpan] = (),
     mean_tokens: tuple[float, float] | None = None,
 ) -> Deliveries:
-    """Deliveries of all requests of a sweep, including its warm-up and cancelled requests.
+    """Builds `Deliveries` from all requests of a sweep, including its warm-up and cancelled requests.
 
     spans: (rate, begin, end) of the stages, in ns
-    mean_tokens: prompt and output of a request of the workload; None: the mean of those that were sent
+    mean_tokens: requested (prompt tokens, output tokens) of a mean request; None: the mean of the requests that were sent
     """
     output_tokens = chunks = 0
     counted: list[tuple[int, int]] = [(0, 0), (0, 0)]  # tokens by the server, and as requested, of prompts and outputs
@@ -240,16 +243,16 @@ def deliveries(
 
 
 def is_answered(probe: ProbeResult) -> bool | None:
-    """True if a request is answered. If it was cut: True if the answer had begun, else None."""
+    """True if a request is answered. For one that was cut: True if the answer had begun, else None."""
     if probe.outcome is Outcome.CANCELLED:
         return True if probe.timeline.first_ns is not None else None
     return probe.outcome in ANSWERED
 
 
 def is_good(probe: ProbeResult, slos: Iterable[Slo]) -> bool | None:
-    """True if a request is answered and no bad event of an SLO; of its ITL events, the share of the error budget may be bad.
+    """True if a request is answered and has no bad event of any SLO; of its ITL events, a share up to the error budget may be bad.
 
-    None for a request that was cut before this was known; one that has waited for longer than a threshold is bad.
+    None for a request that was cut before this was known; False if it had already waited for longer than a threshold.
     """
     if probe.outcome is Outcome.CANCELLED:
         return _is_cut_good(probe, slos)
@@ -273,7 +276,7 @@ def _is_cut_good(probe: ProbeResult, slos: Iterable[Slo]) -> bool | None:
 
 
 def _share(probes: Sequence[ProbeResult], holds: Callable[[ProbeResult], bool | None]) -> float | None:
-    """Share of the requests for which `holds` is true, among those where it is known; None if it is unknown for too many."""
+    """Share of the requests for which `holds` is true, among those where it is not None; None if it is None for too many."""
     known = [value for probe in probes if (value := holds(probe)) is not None]
     if not known or len(probes) - len(known) > MAX_UNKNOWN_RATIO * len(probes):
         return None
@@ -281,7 +284,7 @@ def _share(probes: Sequence[ProbeResult], holds: Callable[[ProbeResult], bool | 
 
 
 def _settled(probes: Sequence[ProbeResult], begin_ns: int, end_ns: int) -> Span | None:
-    """The part of a stage after its requests in flight have adapted to its rate; None if the stage is too short."""
+    """The span of a stage in which its requests in flight have adapted to its rate; None if the stage is too short."""
     filled_ns = _long_e2e_ns(probes)
     if filled_ns is None or end_ns - begin_ns - filled_ns < max(filled_ns, MIN_SETTLED_S * 1e9):
         return None
@@ -289,7 +292,7 @@ def _settled(probes: Sequence[ProbeResult], begin_ns: int, end_ns: int) -> Span 
 
 
 def _long_e2e_ns(probes: Iterable[ProbeResult]) -> int | None:
-    """Time that nine of ten requests take; a request that was cut takes as long as it had, at least. None without answers."""
+    """Time that nine of ten requests take. A request that was cut counts with its time until the cut. None without answers."""
     lengths_ns = sorted(
         _gone_ns(probe) - probe.timeline.intended_ns
         for probe in probes
@@ -299,7 +302,7 @@ def _long_e2e_ns(probes: Iterable[ProbeResult]) -> int | None:
 
 
 def _gone_ns(probe: ProbeResult) -> int:
-    """Time from which a request was no longer in flight, as far as known."""
+    """Time at which a request was no longer in flight, as far as known."""
     timeline = probe.timeline
     last_ns = timeline.content_ns[-1] if timeline.content_ns else timeline.intended_ns
     return timeline.end_ns or timeline.cut_ns or last_ns

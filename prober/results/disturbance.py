@@ -1,13 +1,14 @@
-"""A load beside a stage: the stage's TTFT beside it compared with that before, and the time to recover after it.
+"""Effect of another load that is sent during a part of a stage: the stage's TTFT during that load compared with before, and the time to
+recover afterwards.
 
 Recovery. Each request that was due after the end of the load is good or bad by the TTFT objective. The requests that the load still
-slowed down are those up to the most likely change from "more bad than good" to "bad as often as the objective allows" (the largest
-sum of log-likelihood ratios). The rest must show by the sequential test that the objective holds again; otherwise the time to recover
-has a lower bound only. Requests after the change count as independent of each other.
+slowed down are those up to the most likely change from "more bad than good" to "bad as often as the objective allows" (the largest sum
+of log-likelihood ratios). The sequential test must prove on the rest that the objective holds again; otherwise the time to recover has
+only a lower bound. Requests after the change count as independent of each other.
 
-Ratio. TTFTs close to each other in time share a queue, so intervals are those of clusters of `BLOCK_S`. A failed request has no
-TTFT and counts as slower than all others. The interval of a ratio is made of the 95% intervals of both quantiles, so it holds in
-90% or more.
+Ratio. TTFTs close to each other in time share a queue, so intervals are those of clusters of `BLOCK_S`. A failed request has no TTFT
+and counts as slower than all others. The confidence interval of a ratio combines the 95% intervals of both quantiles, so its confidence
+is 90% or more.
 
 Contrast: a row of a matrix compared with an earlier one that was sent in the same way. Throughput is answers per second while both
 ends of a row are left out: from the end of the first answer to the last due time. A block of `BLOCK_S` counts as one observation,
@@ -33,7 +34,7 @@ QS = (0.5, 0.9, 0.95, 0.99)
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """A quantile of some requests ÷ the same of others (beside the load ÷ before it), with its interval."""
+    """A latency quantile of one group of requests ÷ that of another, such as during a load ÷ before it, with a confidence interval."""
 
     q: float
     estimate: float
@@ -43,11 +44,11 @@ class Ratio:
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """Time from the end of the load until TTFT was back within its objective.
+    """Time from the end of the load until TTFT met its objective again.
 
-    evidence: holds: it holds again, since lower_s to upper_s after the load; fails: it failed before the load, so that there is
-        nothing to recover; undecided: neither is shown, and it did not hold before lower_s, if that is known
-    events, bad: requests that decided: those since the recovery, else all after the load; for "fails" those before it
+    evidence: holds: the objective is met again, at a time from lower_s to upper_s after the load. fails: it was missed before the load,
+        so there is nothing to recover. undecided: neither is proven; it was not met before lower_s, if that is known
+    events, bad: numbers of requests that decided: those since the recovery, else all after the load; for "fails" those before it
     """
 
     evidence: Evidence
@@ -61,10 +62,11 @@ class Recovery:
 class Disturbance:
     """The effect of another row's load on a stage.
 
-    name: of that row; begin_s, end_s: of its sending, since the begin of the stage; ended: why it ended early, "" if it did not
-    slo: name of the TTFT objective; events, bad: requests of the stage beside the load
-    samples: (before, beside) requests with a TTFT, or failed
-    ratios: of TTFT, of the quantiles with enough samples on both sides
+    name: name of that row; begin_s, end_s: span in which it was sent, from the begin of the stage; ended: why it ended early, "" if it
+        did not
+    slo: name of the TTFT objective; events, bad: numbers of requests of the stage during the load, and of bad ones
+    samples: numbers of requests (before, during) with a TTFT, or failed
+    ratios: TTFT during ÷ before, for the quantiles with enough samples on both sides
     """
 
     name: str
@@ -108,10 +110,10 @@ class Disturbance:
 def disturbance_of(
     slo: Slo, probes: Sequence[ProbeResult], *, name: str, ended: str, stage_begin_ns: int, begin_ns: int, end_ns: int
 ) -> Disturbance:
-    """The effect of a load on the probes of a stage.
+    """Returns the effect of another load on the requests of a stage.
 
     slo: objective of TTFT
-    begin_ns, end_ns: span of the load's sending, on the clock of the timelines
+    begin_ns, end_ns: span in which the other load was sent, on the clock of the timelines
     """
     before = [probe for probe in probes if probe.timeline.intended_ns < begin_ns]
     beside = [probe for probe in probes if begin_ns <= probe.timeline.intended_ns < end_ns]
@@ -132,7 +134,7 @@ def disturbance_of(
 
 
 def _events(slo: Slo, probes: Sequence[ProbeResult], origin_ns: int) -> list[tuple[float, bool]]:
-    """(due time in seconds since the origin, is bad) of the probes that are events of the objective, by due time."""
+    """(due time in seconds since the origin, is bad) of each request that is an event of the SLO, by due time."""
     counted = [((probe.timeline.intended_ns - origin_ns) / 1e9, count_events(slo, probe)) for probe in probes]
     return sorted((due_s, bad > 0) for due_s, (events, bad) in counted if events)
 
@@ -152,7 +154,7 @@ def _recovery(slo: Slo, before: Sequence[tuple[float, bool]], after: Sequence[tu
 
 
 def _slowed(bad: Sequence[bool], budget: float) -> int:
-    """Number of requests up to the most likely change from mostly bad to bad as often as `budget`."""
+    """Number of requests before the most likely change from mostly bad to bad as rarely as `budget`."""
     slow = (1 + budget) / 2
     gain, loss = math.log(slow / budget), math.log((1 - slow) / (1 - budget))
     place, best, total = 0, 0.0, 0.0
@@ -164,7 +166,7 @@ def _slowed(bad: Sequence[bool], budget: float) -> int:
 
 
 def ttft_ratios(before: Sequence[ProbeResult], beside: Sequence[ProbeResult]) -> tuple[Ratio, ...]:
-    """Quantiles of TTFT beside ÷ before, of the quantiles with enough samples on both sides."""
+    """TTFT beside ÷ before, for the quantiles with enough samples on both sides."""
     pairs = zip(
         clustered_quantiles(ttft_blocks(before), QS), clustered_quantiles(ttft_blocks(beside), QS), strict=False
     )
@@ -172,7 +174,7 @@ def ttft_ratios(before: Sequence[ProbeResult], beside: Sequence[ProbeResult]) ->
 
 
 def ratios_text(ratios: Iterable[Ratio]) -> str:
-    """Ratios with their intervals, as a phrase."""
+    """The ratios with their confidence intervals, as a phrase."""
     return ", ".join(f"{percentile_name(r.q)} {r.estimate:.3g} times ({r.lower:.3g} to {r.upper:.3g})" for r in ratios)
 
 
@@ -186,7 +188,7 @@ def _ratio(first: Quantile, second: Quantile) -> Ratio | None:
 
 
 def ttft_blocks(probes: Sequence[ProbeResult]) -> list[list[float]]:
-    """TTFTs in seconds by block of time; infinite for a failed request."""
+    """TTFTs in seconds, grouped by blocks of `BLOCK_S`; infinite for a failed request."""
     blocks: dict[int, list[float]] = {}
     for probe in probes:
         ttft_s = math.inf if probe.outcome in BAD else probe.timeline.ttft_s
@@ -200,7 +202,7 @@ MIN_BLOCKS = 10
 
 @dataclass(frozen=True, slots=True)
 class ThroughputRatio:
-    """Answers per second of the row ÷ those of the other one, with a 95% interval."""
+    """Answers per second of one row ÷ those of another, with a 95% confidence interval."""
 
     estimate: float
     lower: float
@@ -209,11 +211,11 @@ class ThroughputRatio:
 
 @dataclass(frozen=True, slots=True)
 class Contrast:
-    """The effect of what differs between two rows.
+    """A row of a matrix compared with an earlier row.
 
-    name: of the other row, which was sent before; the machine may have changed in between
-    ttft: ratios of the quantiles with enough samples of both
-    samples: requests of (this row, the other one) with a TTFT, or failed; blocks: full ones of their throughput
+    name: name of the earlier row; the machine may have changed in between
+    ttft: ratios for the quantiles with enough samples of both rows
+    samples: numbers of requests (this row, earlier row) with a TTFT, or failed; blocks: numbers of full blocks for their throughput
     """
 
     name: str
@@ -237,7 +239,7 @@ class Contrast:
 
 
 def contrast_of(probes: Sequence[ProbeResult], reference: Sequence[ProbeResult], *, name: str) -> Contrast:
-    """The row of `probes` compared with that of `reference`, whose name is `name`."""
+    """Compares the row of `probes` with the row of `reference`, whose name is `name`."""
     row, other = _answers(probes), _answers(reference)
     return Contrast(
         name,
@@ -249,7 +251,7 @@ def contrast_of(probes: Sequence[ProbeResult], reference: Sequence[ProbeResult],
 
 
 def _answers(probes: Sequence[ProbeResult]) -> list[int]:
-    """Answers in each full block of time."""
+    """Number of answers in each full block of `BLOCK_S`."""
     ends_ns = [
         probe.timeline.end_ns
         for probe in probes

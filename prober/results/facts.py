@@ -1,14 +1,16 @@
-"""Facts about a target that its results name; the configuration reads these types without those of results."""
+"""Types for facts about a target that its results name. They are separate from the results, so that the configuration can import
+them.
+"""
 
 from dataclasses import dataclass, fields
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Facts that cannot be measured from outside, as text from engine, driver or configuration.
+    """Facts about engine and hardware that cannot be measured from outside, as text; None: unknown.
 
     weights: path or repository of the weights that the server loaded
-    cuda: of the engine; the driver states only the highest one that it supports
+    cuda: version that the engine uses; the driver states only the highest version that it supports
     streaming: whether the answers were streamed
     prober_host: processor, system and Python of the machine that measured
     """
@@ -43,7 +45,7 @@ ENGINE_VERSION = "engine_version"
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """A fact about a target. name: one of CONTEXT_NAMES, or ENGINE_VERSION."""
+    """A fact about a target. name: one of CONTEXT_NAMES, or ENGINE_VERSION; source: where the value comes from"""
 
     name: str
     value: str

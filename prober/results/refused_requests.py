@@ -1,8 +1,9 @@
 """Refused requests, and the rule by which all verdicts count them.
 
-A refused request (`Outcome.REJECTED`: a redirect, 400, 401, 413 and the like) may be the fault of the prober or of the target. So it
-is an event of no SLO. It was offered and not answered, and counts so in throughput and goodput. It is always reported. If more
-than `MAX_REFUSED_RATIO` of the requests are refused, nothing is judged: those that are answered are no sample of what is offered.
+A refused request (`Outcome.REJECTED`: a redirect, 400, 401, 413 and the like) may be the fault of the prober or of the target. So it is
+an event of no SLO. In throughput and goodput it counts as offered and not answered. It is always reported. If more
+than `MAX_REFUSED_RATIO` of the requests are refused, nothing is judged, because the answered requests do not represent all that were
+offered.
 """
 
 import re
@@ -20,11 +21,11 @@ NOT_COUNTED = NEUTRAL - {Outcome.REJECTED}
 
 @dataclass(frozen=True, slots=True)
 class RefusedRequests:
-    """The refused ones of some requests, as text; "" if none is.
+    """Number of refused requests, and why and where they were refused. As text: "" if none was.
 
-    requests: those with an outcome that is not in NOT_COUNTED
-    reason: the server's words, the most frequent ones
-    place: where requests are refused, if not everywhere: `from turn 6`, `only in rag_cold`, `only for adapter sql`
+    requests: number of all requests with an outcome that is not in NOT_COUNTED
+    reason: the server's most frequent text
+    place: which requests are refused: `from turn 6`, `only in rag_cold`, `only for adapter sql`; "" for no pattern
     """
 
     refused: int = 0
@@ -34,7 +35,7 @@ class RefusedRequests:
 
     @property
     def is_too_many(self) -> bool:
-        """True if nothing is judged."""
+        """True if so many requests are refused that nothing is judged."""
         return self.refused > MAX_REFUSED_RATIO * self.requests
 
     def __str__(self) -> str:
@@ -45,7 +46,7 @@ class RefusedRequests:
 
 
 def refused_requests(probes: Iterable[ProbeResult]) -> RefusedRequests:
-    """The refused ones of these requests."""
+    """Counts the refused requests among these."""
     counted = [probe for probe in probes if probe.outcome not in NOT_COUNTED]
     refused = [probe for probe in counted if probe.outcome is Outcome.REJECTED]
     if not refused:
@@ -59,7 +60,7 @@ def refused_requests(probes: Iterable[ProbeResult]) -> RefusedRequests:
 
 
 def _place(refused: Sequence[ProbeResult], counted: Sequence[ProbeResult]) -> str:
-    """The turn from which requests are refused, else their series; and their adapters. "" where chance explains it."""
+    """The session turn from which requests are refused, else their series; and their adapters. "" if chance explains the pattern."""
 
     def only(relation: str, name: Callable[[ProbeResult], str]) -> Iterator[str]:
         names = {name(probe) for probe in refused}
@@ -75,11 +76,11 @@ def _place(refused: Sequence[ProbeResult], counted: Sequence[ProbeResult]) -> st
 
 
 def _is_apart(refused: Sequence[ProbeResult], within: Sequence[ProbeResult], counted: Sequence[ProbeResult]) -> bool:
-    """True if chance alone would seldom refuse requests `within` only, where all the refused ones are."""
+    """True if chance is an unlikely reason why all refused requests are among `within`."""
     return bool(within) and (len(within) / len(counted)) ** len(refused) <= ERROR
 
 
 def _turn(probe: ProbeResult) -> int:
-    """The turn of its session; 0 of a request without one."""
+    """Number of the request's turn in its session; 0 without a session."""
     match = re.search(r"_turn(\d+)$", probe.workload)
     return int(match[1]) if match else 0

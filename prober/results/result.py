@@ -41,9 +41,9 @@ class RequestRow:
     outcome: a value of `Outcome`
     error: the reason, "" if ok
     itls_s: shape (chunks − 1,)
-    prompt_tokens, output_tokens: as in the server's usage
+    prompt_tokens, output_tokens: numbers of tokens in the server's usage
     warm_up, cached: answered, but left out of latencies
-    cut_s: intended time to the cut, of a request that was cut in flight
+    cut_s: seconds from the intended time until the request was cut in flight; None if it was not cut
     """
 
     start_s: float | None
@@ -62,25 +62,25 @@ class RequestRow:
 
     @property
     def is_answered(self) -> bool:
-        """True if it is properly answered."""
+        """True if the request has a proper answer."""
         return self.outcome in ANSWERED
 
     @property
     def is_timed(self) -> bool:
-        """True if it is answered and its latencies count."""
+        """True if the request is answered and its latencies count."""
         return self.is_answered and not self.warm_up and not self.cached
 
     def latency(self, name: str) -> float | None:
-        """Its "ttft", "tpot" or "e2e" in seconds; None if it is not known or does not count."""
+        """The "ttft", "tpot" or "e2e" of the request in seconds; None if unknown or not counted."""
         value: float | None = getattr(self, f"{name}_s") if self.is_timed else None
         return value
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """Readings of engine and GPUs during a stage, of all requests in the engine. Ratios are 0 to 1; power is the sum of all GPUs.
+    """Summary of readings of engine and GPUs during a stage, including other load. Ratios are 0 to 1; power is the sum of all GPUs.
 
-    queue_mean_s: mean time in the engine's queue of the requests that left it
+    queue_mean_s: mean time that requests waited in the engine's queue
     prefix_hit_ratio: prompt tokens found in the prefix cache ÷ prompt tokens looked up
     """
 
@@ -105,11 +105,11 @@ class Load:
 
     prompt_tokens, output_tokens: distribution of the lengths as text, such as `fixed 500` or `uniform 1 to 9`. Parts of a mix are
         separated by `; `. The text does not change with the code, as a baseline is compared only with requests of the same text
-    varied: the requests of one stage have prompts of different lengths (of a result: those of any of its stages)
+    varied: the prompts within a stage have different lengths (for a result: within any of its stages)
     arrivals: one of OPEN_LOOP, or "closed" if a request waits for the answer to another one
     max_in_flight: cap on requests in flight
-    sampling: request fields
-    dataset: "generated" or a name
+    sampling: additional fields of the requests, such as the temperature
+    dataset: "generated" or the name of a data set
     """
 
     workload: str | None = None
@@ -141,10 +141,10 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """A count of what was received while a stage was sending, for all requests of the sweep; made by `results.delivery`.
+    """Numbers of answers and tokens received while a stage was sending, from all requests of the sweep; see `results.delivery`.
 
-    answers: proper ones that ended
-    prompt_tokens: of prompts whose first token came; output_tokens: by the times of the chunks; None if one request leaves it unknown
+    answers: proper answers that ended in the span
+    prompt_tokens: of prompts whose first token came in the span; output_tokens: by the times of the chunks; None if any is unknown
     """
 
     span_s: float
@@ -165,10 +165,10 @@ class Delivered:
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """Throughput of the target at the rate of a stage; None where the stage is too short to show it. Made by `results.delivery`.
+    """Throughput of the target at the rate of a stage; None if the stage is too short. See `results.delivery`.
 
     requests_per_s: properly answered requests
-    good_per_s: those of them that are good by every SLO
+    good_per_s: answered requests that are good by every SLO
     """
 
     requests_per_s: float | None = None
@@ -179,35 +179,35 @@ class Throughput:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A span of time at one rate.
+    """A part of an experiment with one request rate, and its figures.
 
-    rate_per_s: intended rate added by the prober
+    rate_per_s: intended rate of the prober's requests
     begin_s: seconds since the start of the result
     sending_s: duration of sending; duration_s: from the begin to the end of the last answer
     sent, answered: numbers of requests, and of properly answered ones
-    outcomes: number of requests by outcome; empty in the file of another tool that counts answers alone, which are `sent` then
+    outcomes: number of requests by outcome; empty for another tool that counts only answers, and then `sent` is their number
     latencies: quantiles in seconds by name in LATENCIES; a latency without samples is absent, and 1.0 is the maximum
     prompt_tokens, output_tokens: totals of the answered requests
     demand_per_s: background load, in requests of the same length
     gpus: number of GPUs of the target
     slos: (events, bad events) by SLO
     good: answered requests that are good by every SLO
-    ended: reason of the end, by name
-    load: own load, if stages differ; None: that of the result
-    throughput: at the rate of the stage; None: of another tool, whose throughput is that of its requests over its duration
+    ended: name of the reason why the stage ended
+    load: load of this stage if stages differ; None: that of the result
+    throughput: None for another tool, whose throughput is computed from its requests and its duration
     delivered: received while the stage was sending; None: not counted
-    at_least: lower bounds of quantiles that are not known because requests were cut in flight, by name as in `latencies`
-    reasoning: of answers that began with it; None if none did
-    tool_calls: of answers to requests with tools; None if there was none
-    series: its parts that differ in shape (turns, warm and cold, workloads of a mix); empty if it has one only
-    disturbance: effect of a load that was sent beside a part of the stage; None: none was
-    adapters: first uses of adapters beside loaded ones; None: it used fewer than two
-    contrast: the stage compared with an earlier one; None: not asked for
-    quality: (answers that were checked, wrong ones); None if none was to be checked
-    prompt_lengths: prompt tokens asked and counted; None if no request had a length to reach
-    refused: its refused requests; of another tool none
-    reported: figures that another tool states itself, in seconds, by latency and name: "mean", "std", "p99", …
-    requests: empty if only the figures were stored
+    at_least: lower bounds of quantiles that are unknown because requests were cut in flight, by latency
+    reasoning: figures of answers that began with reasoning; None without such answers
+    tool_calls: figures of answers to requests with tools; None without such requests
+    series: figures by kind of request (turns, warm and cold, workloads of a mix); empty if there is a single kind
+    disturbance: effect of another load that was sent during a part of the stage; None without one
+    adapters: latency of first uses of adapters compared with loaded ones; None for fewer than two adapters
+    contrast: the stage compared with an earlier one; None: not configured
+    quality: numbers of (checked answers, wrong answers); None if no answer was to be checked
+    prompt_lengths: prompt tokens as requested and as the server counted them; None if no prompt was composed to a length
+    refused: refused requests; none for another tool
+    reported: figures that another tool states, in seconds, by latency and name: "mean", "std", "p99", …
+    requests: one row per request; empty if only the figures were stored
     """
 
     name: str
@@ -248,43 +248,43 @@ class Stage:
         return next((quantile for quantile in self.latencies.get(latency, ()) if quantile.q == q), None)
 
     def tail_ratio(self, latency: str) -> float | None:
-        """p99 ÷ p50."""
+        """p99 ÷ p50 of a latency; None if either is unknown."""
         p50, p99 = self.quantile(latency, 0.5), self.quantile(latency, 0.99)
         return p99.estimate / p50.estimate if p50 and p99 and p50.estimate > 0 else None
 
     @property
     def unanswered(self) -> int | None:
-        """Requests without a proper answer; None if they were not counted."""
+        """Number of requests without a proper answer; None if they were not counted."""
         return self.sent - self.answered if self.outcomes or not self.sent else None
 
     @property
     def requests_per_s(self) -> float | None:
-        """Answered requests per second at the rate."""
+        """Answered requests per second at the rate of the stage."""
         return self._per_s(self.answered) if self.throughput is None else self.throughput.requests_per_s
 
     @property
     def goodput_per_s(self) -> float | None:
-        """Answered requests per second that are good by every SLO, at the rate."""
+        """Answered requests per second, at the rate of the stage, that are good by every SLO."""
         return self._per_s(self.good) if self.throughput is None else self.throughput.good_per_s
 
     @property
     def prompt_tokens_per_s(self) -> float | None:
-        """Prompt tokens per second at the rate, of all GPUs."""
+        """Prompt tokens per second at the rate of the stage, of all GPUs."""
         return self._per_s(self.prompt_tokens) if self.throughput is None else self.throughput.prompt_tokens_per_s
 
     @property
     def output_tokens_per_s(self) -> float | None:
-        """Output tokens per second at the rate, of all GPUs."""
+        """Output tokens per second at the rate of the stage, of all GPUs."""
         return self._per_s(self.output_tokens) if self.throughput is None else self.throughput.output_tokens_per_s
 
     @property
     def prompt_tokens_per_request(self) -> float | None:
-        """Mean over the answered requests."""
+        """Mean prompt tokens of the answered requests."""
         return self.prompt_tokens / self.answered if self.prompt_tokens is not None and self.answered else None
 
     @property
     def output_tokens_per_request(self) -> float | None:
-        """Mean over the answered requests."""
+        """Mean output tokens of the answered requests."""
         return self.output_tokens / self.answered if self.output_tokens is not None and self.answered else None
 
     @property
@@ -300,7 +300,7 @@ class Stage:
         return per_s / self.gpus if per_s is not None and self.gpus else None
 
     def sentences(self) -> Iterator[str]:
-        """Sentences on its series, reasoning, tool calls, disturbance, adapters and contrast, as far as it has them."""
+        """Yields sentences on series, reasoning, tool calls, disturbance, adapters and contrast, for those that the stage has."""
         for part in (*self.series, self.reasoning, self.tool_calls, self.disturbance, self.adapters, self.contrast):
             if part is not None:
                 yield f"{self.name}: {part.text()}."
@@ -310,7 +310,7 @@ class Stage:
 
 
 def result_url(url: str) -> str:
-    """The URL of a target as results have it: without credentials and query."""
+    """The URL of a target for its results: without credentials and query."""
     parts = urlsplit(url)
     host = f"{parts.hostname}:{parts.port}" if parts.port else parts.hostname
     return f"{parts.scheme}://{host}{parts.path}"
@@ -318,7 +318,7 @@ def result_url(url: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The measured target. url: without user, password and query; flags: settings of the engine, by its own names."""
+    """The measured target. url: without user, password and query; flags: settings of the engine, by the engine's own names"""
 
     url: str | None = None
     model: str | None = None
@@ -330,7 +330,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class WarmUp:
-    """The requests before the measurement, as they were sent; of a matrix the fewest before one of its rows."""
+    """Length of the warm-up that was sent before the measurement; of a matrix, the shortest before any of its rows."""
 
     requests: int
     seconds: float | None = None
@@ -342,7 +342,7 @@ class WarmUp:
 
 @dataclass(frozen=True, slots=True)
 class Disagreement:
-    """Sources that give different values of one fact. values: (value, source); the first one is in the result."""
+    """A fact for which sources give different values. values: (value, source); the result uses the first one"""
 
     name: str
     values: tuple[tuple[str, str], ...]
@@ -353,7 +353,7 @@ class DecodeLimit:
     """Upper bound of the decode speed of one stream, by the memory bandwidth of the GPUs that share the weights.
 
     bytes_per_token: weights read per token; the KV cache, which lowers the bound, is not counted
-    bandwidth_bytes_per_s: of one GPU
+    bandwidth_bytes_per_s: memory bandwidth of one GPU
     """
 
     gpu: str
@@ -363,7 +363,7 @@ class DecodeLimit:
 
     @property
     def tokens_per_s(self) -> float:
-        """Most tokens per second of one stream."""
+        """Upper bound of the tokens per second of one stream."""
         return self.gpus * self.bandwidth_bytes_per_s / self.bytes_per_token
 
 
@@ -378,7 +378,11 @@ class Prices:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The decision that the result supports, the reason, and the risk of a rollback."""
+    """Decision on the measured target, as stored with the result.
+
+    accepted: False if the target is rejected; why: reason as text; rollback_risk: needs and risks of going back, as a person stated
+        them
+    """
 
     accepted: bool
     why: str
@@ -387,17 +391,17 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """An experiment.
+    """The result of one experiment.
 
     tool: name and version of the program that measured
-    configuration: of the experiment, as text
-    capacities: of a sweep, one for each SLO
-    stop, stop_detail: reason of the end, by name, and its detail
-    refused: of a sweep or gate, its refused requests; of a gate with those of the warm-up
-    context_sources: sources of the facts of the context, by name
-    disagreements: facts of the context of which two sources give different values
+    configuration: configuration of the experiment, as text
+    capacities: one for each SLO, for a sweep only
+    stop, stop_detail: name of the reason why the experiment ended, and its detail
+    refused: refused requests of a sweep or gate; of a gate including those of the warm-up
+    context_sources: source of each fact of the context, by name of the fact
+    disagreements: facts of the context for which two sources give different values
     decode_limit: None if the model, the GPU or their number is not known
-    interference: other load on the target; None if it was not observed
+    interference: sentences on other load on the target; None if it was not observed
     retry_after_s: pause that the target requested at the end of the experiment; 0 for none
     differs: differences in meaning between the tool's figures and the prober's
     """
@@ -429,24 +433,24 @@ class Result:
 
     @property
     def requests(self) -> list[RequestRow]:
-        """The requests of all stages."""
+        """The requests of all stages together."""
         return [row for stage in self.stages for row in stage.requests]
 
     def without_requests(self) -> Self:
-        """The result without its requests, which are most of its size; the stages keep their quantiles."""
+        """Returns the result without its requests, which are most of its size; the stages keep their quantiles."""
         return replace(self, stages=tuple(replace(stage, requests=()) for stage in self.stages))
 
     def capacity_words(self) -> str:
-        """The capacities in a sentence, with the refused requests."""
+        """The capacities and the refused requests, as a sentence."""
         if self.refused.is_too_many:
             return f"not judged: {self.refused}"
         return "; ".join(filter(None, (words(self.capacities), str(self.refused))))
 
     @property
     def content_came_at_once(self) -> bool:
-        """True if answers of two tokens or more had a TTFT and no ITL.
+        """True if answers of two tokens or more had a TTFT but no ITL.
 
-        Only of the prober's own results: other tools may keep no ITL.
+        Only for the prober's own results, as other tools may store no ITL.
         """
         timed = [stage for stage in self.stages if "ttft" in stage.latencies]
         has_gaps = any("itl" in stage.latencies for stage in timed)

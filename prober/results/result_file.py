@@ -1,8 +1,7 @@
 """The file of a result: the keys of `vllm bench serve --save-result`, and the complete result under `llm_slo_prober`.
 
-Tools for vLLM's file get its lists with one value per request (seconds) and, if there is a single stage, its statistics
-(milliseconds). Several stages have no common percentiles: those of every stage are under `llm_slo_prober.stages`, with the same
-names.
+Tools that read vLLM's file find its lists with one value per request (seconds) and, if there is a single stage, its statistics
+(milliseconds). Several stages have no common percentiles: those of each stage are under `llm_slo_prober.stages`, with the same names.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,7 +22,7 @@ VLLM_NAMES = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2el"}
 
 
 class _Requests(TypedDict):
-    """Stages of the requests, and fields that vLLM's lists lack, or where they have 0 for an unknown value."""
+    """Lists with one value per request: the index of its stage, and fields that vLLM's file lacks, or writes as 0 if unknown."""
 
     stage: list[int]
     outcome: list[str]
@@ -42,7 +41,7 @@ class _Own(TypedDict):
 
 
 class _File(TypedDict):
-    """The parts of a file that are read."""
+    """The parts of a file that the prober reads."""
 
     start_times: list[float | None]
     errors: list[str]
@@ -57,7 +56,7 @@ _READER = Reader(_File)
 
 
 def to_json(result: Result) -> str:
-    """The file's text."""
+    """The text of the file."""
     rows, target, load = result.requests, result.target, result.load
     columns = {name: [getattr(row, name) for row in rows] for name in _OWN}
     columns["stage"] = [index for index, stage in enumerate(result.stages) for _ in stage.requests]
@@ -152,7 +151,7 @@ def statistics(stages: Sequence[Stage]) -> dict[str, Any]:
 
 
 def _rows(file: _File, stages: int, source: str) -> Iterator[tuple[int, RequestRow]]:
-    """(index of the stage, request) of the columns. Raises Unreadable."""
+    """Yields (index of the stage, request) from the lists of a file. Raises Unreadable."""
     own = file["llm_slo_prober"]["requests"]
     columns: dict[str, Any] = dict(own) | dict(file)
     del columns[KEY]

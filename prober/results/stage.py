@@ -1,4 +1,4 @@
-"""Builds a stage with its requests from its probes, and from readings of the engine's metrics page and the GPUs."""
+"""Computes a stage from its probes and from readings of the engine's metrics page and the GPUs."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ MAX_CUT_RATIO = 0.05  # of a stage's requests: with more of them cut in flight, 
 
 
 def request_of(probe: ProbeResult, origin_ns: int) -> RequestRow:
-    """The row of one probe. origin_ns: start of the experiment on the clock of the timeline."""
+    """The row of one probe. origin_ns: start of the experiment, on the clock of the timelines"""
     timeline, usage = probe.timeline, probe.timeline.usage
     return RequestRow(
         start_s=(timeline.intended_ns - origin_ns) / 1e9,
@@ -58,11 +58,11 @@ def stage_of(
     ended: str = "",
     delivered: Deliveries | None = None,
 ) -> Stage:
-    """A stage.
+    """Computes a stage from its probes.
 
-    origin_ns, begin_ns: start of the experiment and of the stage
-    delivered: of all requests of the experiment; None: of those of the stage
-    readings, devices: readings of the engine's page and of all GPUs, in the order of time
+    origin_ns, begin_ns: start of the experiment and of the stage, on the clock of the timelines
+    delivered: answers to all requests of the experiment; None: only those of `probes`
+    readings, devices: readings of the engine's metrics page and of all GPUs, in the order of time
     """
     requests = [request_of(probe, origin_ns) for probe in probes]
     begin_s, end_ns = (begin_ns - origin_ns) / 1e9, begin_ns + round(sending_s * 1e9)
@@ -96,7 +96,7 @@ def stage_of_requests(
     sending_s: float | None,
     duration_s: float | None = None,
 ) -> Stage:
-    """The stage of these rows. duration_s: as the tool reports it; None: up to the end of the last answer."""
+    """Computes a stage from rows. duration_s: as the other tool reports it; None: until the end of the last answer"""
     answered = [row for row in requests if row.is_answered]
     if duration_s is None and begin_s is not None:
         ends_s = [row.start_s + row.e2e_s for row in requests if row.e2e_s is not None and row.start_s is not None]
@@ -125,9 +125,9 @@ def stage_of_requests(
 
 
 def samples(requests: Iterable[RequestRow]) -> dict[str, list[float]]:
-    """Seconds by latency, of properly answered requests without warm-ups and cold prompts that were cached.
+    """Values in seconds by latency, from properly answered requests without warm-ups and without cold prompts that were cached.
 
-    TTFT and ITL also of requests that were cut in flight; TPOT of none if more than `MAX_CUT_RATIO` of the requests were cut.
+    TTFT and ITL also include requests that were cut in flight. TPOT is empty if more than `MAX_CUT_RATIO` of the requests were cut.
     """
     rows = list(_timed(requests))
     cut = sum(row.cut_s is not None for row in rows)
@@ -140,7 +140,7 @@ def samples(requests: Iterable[RequestRow]) -> dict[str, list[float]]:
 
 
 def censored(latency: str, requests: Iterable[RequestRow]) -> list[float]:
-    """Lower bounds of the TTFT or E2E of requests that were cut before it was known, in seconds."""
+    """Lower bounds in seconds of a latency ("ttft" or "e2e") for requests that were cut before it was known."""
     values = {"ttft": lambda row: row.ttft_s, "e2e": lambda row: row.e2e_s}
     value = values.get(latency)
     if value is None:
@@ -149,9 +149,9 @@ def censored(latency: str, requests: Iterable[RequestRow]) -> list[float]:
 
 
 def moments(stage: Stage, latency: str) -> tuple[float | None, float | None]:
-    """Mean and standard deviation in seconds: of the requests of the stage, else as its tool reports them.
+    """(mean, standard deviation) in seconds, computed from the requests of the stage, else as its tool reports them.
 
-    None: not known, as there are no samples, or a request was cut before its value was known.
+    None if unknown: there are no samples, or a request was cut before its value was known.
     """
     values = samples(stage.requests)[latency]
     if values and not censored(latency, stage.requests):
@@ -161,12 +161,12 @@ def moments(stage: Stage, latency: str) -> tuple[float | None, float | None]:
 
 
 def is_stated(q: float, count: int) -> bool:
-    """True if a quantile of `count` samples is stated: beyond p99, only if it is not merely their maximum."""
+    """True if a quantile of `count` samples is reported: up to p99 always, beyond p99 only if it is not merely their maximum."""
     return q != FAR_TAIL or count >= MIN_FAR_TAIL_SAMPLES
 
 
 def _stated(by_latency: Mapping[str, Sequence[Quantile]]) -> dict[str, tuple[Quantile, ...]]:
-    """The quantiles that are stated, of latencies with any."""
+    """The quantiles that are reported, for each latency that has any."""
     stated = {
         latency: tuple(value for value in values if is_stated(value.q, value.count))
         for latency, values in by_latency.items()
@@ -177,7 +177,10 @@ def _stated(by_latency: Mapping[str, Sequence[Quantile]]) -> dict[str, tuple[Qua
 def quantiles_of(
     latency: str, requests: Iterable[RequestRow], qs: Sequence[float] = REPORTED_QUANTILES
 ) -> list[Quantile]:
-    """Known quantiles of one latency, empty without samples. Gaps of one answer are correlated: intervals of ITL are by request."""
+    """Quantiles of one latency that the samples determine, with confidence intervals; empty without samples.
+
+    Gaps within an answer are correlated, so those of ITL are computed by request.
+    """
     rows = list(requests)
     if latency == "itl":
         return clustered_quantiles([row.itls_s for row in _timed(rows)], qs)
@@ -185,7 +188,7 @@ def quantiles_of(
 
 
 def use_of(readings: Sequence[EngineSignals], devices: Sequence[Sequence[GpuReading]]) -> Use:
-    """Summary of readings of the metrics page and of the GPUs, both in the order of time."""
+    """Summarises readings of the engine's metrics page and of the GPUs, both in the order of time."""
     power = [total(gpu.power_watts for gpu in reading) for reading in devices]
     gpus = [gpu for reading in devices for gpu in reading]
     queues = [page.queue_seconds for page in readings if page.queue_seconds is not None]
@@ -214,26 +217,26 @@ def use_of(readings: Sequence[EngineSignals], devices: Sequence[Sequence[GpuRead
 
 
 def quality_of(probes: Iterable[ProbeResult]) -> tuple[int, int] | None:
-    """(answers that were checked, wrong ones); None if none was to be checked."""
+    """Numbers of (checked answers, wrong answers); None if no answer was to be checked."""
     checked = [probe.outcome for probe in probes if probe.check is not None]
     answered = [outcome for outcome in checked if outcome in ANSWERED]
     return (len(answered), answered.count(Outcome.WRONG_ANSWER)) if checked else None
 
 
 def total(values: Iterable[float | None]) -> float | None:
-    """The sum; None unless all values are known, because a partial sum looks like a small one."""
+    """The sum; None unless all values are known, since a partial sum would look like a small total."""
     listed = list(values)
     known = _known(listed)
     return sum(known) if known and len(known) == len(listed) else None
 
 
 def _timed(requests: Iterable[RequestRow]) -> Iterator[RequestRow]:
-    """The requests whose latencies count, with those that were cut."""
+    """Yields the requests whose latencies count, including those that were cut."""
     return (row for row in requests if row.is_timed or (row.cut_s is not None and not row.warm_up and not row.cached))
 
 
 def _count(slo: Slo, probes: Iterable[ProbeResult]) -> tuple[int, int]:
-    """(events, bad events)."""
+    """Numbers of (events, bad events) of an SLO."""
     counts = [count_events(slo, probe) for probe in probes]
     return sum(events for events, _ in counts), sum(bad for _, bad in counts)
 
@@ -256,6 +259,6 @@ def _ratio(part: float | None, of: float | None) -> float | None:
 
 
 def _growth(values: Iterable[float | None]) -> float | None:
-    """Increase of a counter; a decrease is a restart."""
+    """Increase of a counter over its values; a decrease counts as a restart from 0."""
     known = _known(values)
     return sum(max(0.0, after - before) for before, after in pairwise(known)) if len(known) > 1 else None

@@ -1,6 +1,6 @@
-"""Parts of a stage that its sentences name: its series, the lengths of its prompts, its tool calls, its reasoning.
+"""Parts of a stage that have their own sentences in reports: series, prompt lengths, tool calls, reasoning.
 
-A series is a part that differs in shape: turns of sessions, warm and cold prefixes, workloads of a mix.
+A series is one kind of request: a turn of sessions, a warm or cold prefix, a workload of a mix.
 """
 
 from collections import Counter
@@ -15,13 +15,13 @@ from prober.statistics.quantiles import REPORTED_QUANTILES, Quantile, percentile
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Requests of one series (`chat_turn2`, `rag_warm`) without warm-ups and cold prompts that were cached.
+    """Figures of one kind of request (`chat_turn2`, `rag_warm`), without warm-ups and cold prompts that were cached.
 
-    requests: with an answer
+    requests: number of answered requests
     ttft: quantiles in seconds
-    prompt_tokens, cached_tokens: totals over the answers for which the server tells both
-    unanswered: requests that failed, were refused or were not sent
-    reason: most frequent outcome of these, and why
+    prompt_tokens, cached_tokens: totals over the answers for which the server reports both
+    unanswered: number of requests that failed, were refused or were not sent
+    reason: most frequent outcome of these, with its detail
     """
 
     name: str
@@ -33,7 +33,7 @@ class Series:
     reason: str = ""
 
     def text(self) -> str:
-        """TTFT and share of the cached prompt, as a phrase."""
+        """TTFT and cached share of the prompt, as a phrase."""
         times = median_and_p99_text(self.ttft, marks_median=True)
         ttft = f"TTFT {times}" if times else "no TTFT"
         cached = f", {self.cached_tokens / self.prompt_tokens:.0%} of the prompt cached" if self.prompt_tokens else ""
@@ -42,7 +42,7 @@ class Series:
 
 
 def series_of(probes: Iterable[ProbeResult]) -> tuple[Series, ...]:
-    """The series of these probes by name; empty if there is one only."""
+    """The series of these probes, by name; empty if there is only one."""
     by_name: dict[str, list[ProbeResult]] = {}
     for probe in probes:
         if probe.workload and not probe.warm_up and not probe.cached:
@@ -51,7 +51,7 @@ def series_of(probes: Iterable[ProbeResult]) -> tuple[Series, ...]:
 
 
 def most_often(probes: Iterable[ProbeResult]) -> tuple[int, str]:
-    """Number of these probes, and the most frequent outcome with its detail; 0 and "" without any."""
+    """(number of these probes, their most frequent outcome with its detail); 0 and "" without any."""
     reasons = Counter(probe.reason for probe in probes)
     return reasons.total(), next((reason for reason, _ in reasons.most_common(1)), "")
 
@@ -74,10 +74,10 @@ def _series(name: str, sent: list[ProbeResult]) -> Series:
 
 @dataclass(frozen=True, slots=True)
 class PromptTokens:
-    """Totals over answered requests whose prompts were composed to have a length.
+    """Totals of prompt tokens, over answered requests whose prompts were composed to a length.
 
-    requests: those with usage, or all of them if none has usage
-    asked, counted: tokens of these requests; counted is None without usage
+    requests: number of requests with usage, or of all if none has usage
+    asked, counted: tokens of these requests, as requested and as the server counts them; counted is None without usage
     """
 
     requests: int
@@ -85,7 +85,7 @@ class PromptTokens:
     counted: int | None
 
     def text(self) -> str:
-        """Means of both and their difference, as text."""
+        """Mean requested and counted tokens and their difference, as text."""
         asked = f"{self.asked / self.requests:,.4g} tokens asked"
         if self.counted is None:
             return f"{asked}; the server counts none (no usage), so their true length is unknown"
@@ -94,7 +94,7 @@ class PromptTokens:
 
 
 def prompt_tokens_of(probes: Iterable[ProbeResult]) -> PromptTokens | None:
-    """Prompt tokens of these probes; None if none of them was answered and asked for a length."""
+    """Prompt tokens of these probes; None if no answered request had a prompt composed to a length."""
     sized = [probe for probe in probes if probe.has_asked_length and probe.outcome in ANSWERED]
     if not sized:
         return None
@@ -109,7 +109,7 @@ def prompt_tokens_of(probes: Iterable[ProbeResult]) -> PromptTokens | None:
 
 
 def pooled(parts: Iterable[PromptTokens | None]) -> PromptTokens | None:
-    """Prompt tokens of all parts; those without usage count only if none has usage."""
+    """Sum of all parts. Parts without usage count only if no part has usage."""
     known = [part for part in parts if part is not None]
     counted = [part for part in known if part.counted is not None] or known
     if not counted:
@@ -122,12 +122,12 @@ def pooled(parts: Iterable[PromptTokens | None]) -> PromptTokens | None:
 
 @dataclass(frozen=True, slots=True)
 class ToolCalls:
-    """Answered requests to a workload with tools, without warm-ups and cold prompts that were cached.
+    """Figures of answered requests with tools, without warm-ups and cold prompts that were cached.
 
-    answers: number of them; calling: those with a call
+    answers: number of answers; calling: number of those with a call
     calls: number of calls
-    ttft_call, arguments: quantiles in seconds up to the first piece of the first call, and up to its complete arguments, of those
-    that are a JSON object
+    ttft_call: quantiles in seconds of the time to the first piece of the first call
+    arguments: quantiles in seconds of the time to its complete arguments, if they are a JSON object
     """
 
     answers: int
@@ -137,7 +137,7 @@ class ToolCalls:
     arguments: tuple[Quantile, ...] = ()
 
     def text(self) -> str:
-        """Answers with calls, and the times of the first one, as a sentence."""
+        """Number of answers with calls, and the latencies of the first call, as a sentence."""
         parts = [f"{self.calling:,} of {self.answers:,} answers call tools ({self.calls:,} calls)"]
         for name, values in (("first call", self.ttft_call), ("its complete arguments", self.arguments)):
             if times := median_and_p99_text(values):
@@ -149,7 +149,7 @@ class ToolCalls:
 
 
 def tool_calls_of(probes: Iterable[ProbeResult]) -> ToolCalls | None:
-    """Tool calls of these probes; None if no answer has one and none was to be checked for one."""
+    """Tool calls of these probes; None if no answer has a call and none is checked for one."""
     timelines = [
         probe.timeline
         for probe in probes
@@ -171,15 +171,15 @@ def tool_calls_of(probes: Iterable[ProbeResult]) -> ToolCalls | None:
 
 @dataclass(frozen=True, slots=True)
 class Reasoning:
-    """Answered requests whose answers began with reasoning, without warm-ups.
+    """Figures of answers that began with reasoning, without warm-ups.
 
-    requests: number of them
-    unanswered: those of them that reached their length before the answer began
-    counted: those of them for which the server reports reasoning tokens
+    requests: number of these answers
+    unanswered: number of those that reached their length limit before the answer began
+    counted: number of those for which the server reports reasoning tokens
     reasoning_tokens, answer_tokens: totals over `counted`
-    ttft_answer: quantiles in seconds of the time to the first token of the answer, of those with an answer
+    ttft_answer: quantiles in seconds of the time to the first token of the answer, where there was one
     hidden: number of answers that do not show their reasoning, or only a summary of it
-    unknown: what is not known of the hidden ones and why, a phrase each
+    unknown: phrases that name what is unknown about the hidden ones, and why
     """
 
     requests: int
@@ -192,7 +192,7 @@ class Reasoning:
     unknown: tuple[str, ...] = ()
 
     def text(self) -> str:
-        """Tokens by kind and first answers, as a sentence."""
+        """Tokens by kind, and times to the first token of the answer, as a sentence."""
         hidden = f", which {self.hidden:,} of them hide" if self.hidden else ""
         parts = [f"{self.requests:,} answers began with reasoning{hidden}"]
         if self.counted:
@@ -209,7 +209,7 @@ class Reasoning:
 
 
 def reasoning_of(probes: Iterable[ProbeResult]) -> Reasoning | None:
-    """Reasoning of these probes; None if no answer began with any."""
+    """Reasoning of these probes; None if no answer began with reasoning."""
     reasoned = [
         probe
         for probe in probes
@@ -243,7 +243,7 @@ def reasoning_of(probes: Iterable[ProbeResult]) -> Reasoning | None:
 
 
 def _is_unanswered(timeline: Timeline) -> bool:
-    """True if nothing but reasoning came. Where an answer does not show where its reasoning ends, the server's counts decide."""
+    """True if only reasoning came. If the stream does not show where reasoning ends, the server's token counts decide."""
     usage = timeline.usage
     is_hidden = usage is not None and (usage.reasoning_tokens or 0) < (usage.completion_tokens or 0)
     shows_reasoning = timeline.first_ns is None or timeline.streams_reasoning
@@ -251,13 +251,13 @@ def _is_unanswered(timeline: Timeline) -> bool:
 
 
 def median_and_p99_text(values: Iterable[Quantile], *, marks_median: bool = False) -> str:
-    """`p50 310 ms, p99 1.2 s*`, as far as they are among these; "" if neither is."""
+    """Text such as `p50 310 ms, p99 1.2 s*`, with those of the two that are among `values`; "" if neither is."""
     shown = (value for value in values if value.q in (0.5, 0.99))
     return ", ".join(f"{percentile_name(value.q)} {quantile_text(value, marks_median=marks_median)}" for value in shown)
 
 
 def quantile_text(quantile: Quantile | None, *, marks_median: bool = True) -> str:
-    """The estimate, of seconds, with a star if it is of too few samples; a dash for None. marks_median: also if it is the median."""
+    """The estimate as a duration, with a star if it has too few samples; a dash for None. marks_median: mark a median too"""
     if quantile is None:
         return "–"
     is_marked = not quantile.has_enough_samples and (marks_median or quantile.q != 0.5)

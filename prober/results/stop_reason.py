@@ -33,9 +33,9 @@ _TEXTS = {  # with the place of the detail
 
 
 def ending(reason: str | None, detail: str) -> str:
-    """Reason and detail as text, such as `saturated: 2000 requests in flight`.
+    """Reason and detail as text, such as `saturated: 2000 requests in flight`; "" for None.
 
-    An unknown reason, or one without detail, is returned as it is, None as "".
+    An unknown reason, or one without detail, is returned unchanged.
     """
     if reason is None or not detail:
         return (reason or detail).replace("_", " ")

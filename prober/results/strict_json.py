@@ -1,4 +1,4 @@
-"""JSON documents with a declared type: every field is written and required, and no value is converted to another type."""
+"""JSON documents with a declared type: every field is written and required, and values are not converted to another type."""
 
 from collections.abc import Mapping
 from decimal import Decimal
@@ -25,7 +25,7 @@ class Reader:
         self._validator = SchemaValidator(_without_defaults(TypeAdapter(kind).core_schema))
 
     def read(self, document: Any, source: str, path: str = "") -> Any:
-        """The value of parsed JSON, which is at `path` of the file `source`. Raises Unreadable."""
+        """Converts parsed JSON to `kind`. path: where the value is in the file `source`, for messages. Raises Unreadable."""
         try:
             return self._validator.validate_json(orjson.dumps(document), strict=True)
         except ValidationError as problem:
@@ -53,7 +53,7 @@ def _plain(value: Any) -> Any:
 
 
 def _without_defaults(schema: Any) -> Any:
-    """The pydantic schema with every field required: a field that a file lacks must not get the default of new values."""
+    """The pydantic schema with every field required, since a missing field must not silently get the default for new values."""
     if isinstance(schema, dict):
         if schema.get("type") == "default":
             return _without_defaults(schema["schema"])
