@@ -1,1 +1,1 @@
-"""A mock engine with an OpenAI streaming API, whose recorded truth the prober is tested against."""
+"""A mock engine with an OpenAI streaming API. It records the true times that tests of the prober compare with."""

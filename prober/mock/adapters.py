@@ -1,7 +1,7 @@
-"""Slots for LoRA adapters: an adapter without a slot is loaded into that of the one that was not used for the longest time.
+"""Slots for LoRA adapters: an adapter without a slot is loaded into the slot of the least recently used one.
 
-As in vLLM, an adapter with requests under way keeps its slot, and requests whose adapter finds none wait. Adapters are loaded one after
-the other. The loads do not delay other requests, which on a real engine share a batch with them.
+As in vLLM, an adapter with requests under way keeps its slot, and requests wait if there is no slot for their adapter. Adapters are
+loaded one after the other. Unlike on a real engine, a load does not delay other requests.
 """
 
 from collections.abc import Callable
@@ -13,11 +13,11 @@ from prober.mock.delays import Constant, Delay
 
 @dataclass(frozen=True, slots=True)
 class AdapterSettings:
-    """Adapters of a mock.
+    """LoRA adapters of a mock.
 
-    names: under which they are served
-    slots: number of adapters that are loaded at a time
-    load: time to load one
+    names: names under which they are served
+    slots: number of adapters that can be loaded at the same time
+    load: time to load one adapter
     """
 
     names: tuple[str, ...] = ()
@@ -27,7 +27,7 @@ class AdapterSettings:
 
 @dataclass(slots=True, eq=False)
 class Lease:
-    """The use of an adapter by one request. load_ns: time of the load that it caused; is_held: it has a slot"""
+    """The use of an adapter by one request. load_ns: time of the load that the request caused; is_held: the request has a slot"""
 
     name: str
     ready: Callable[[int], None]
@@ -42,7 +42,7 @@ class _Loaded:
 
 
 class AdapterPool:
-    """Slots for adapters, and the queue for them. Times are in nanoseconds."""
+    """Slots for adapters, and the queue of requests that wait for a slot. Times are in nanoseconds."""
 
     def __init__(self, settings: AdapterSettings, rng: Random) -> None:
         self._settings, self._rng = settings, rng
@@ -51,14 +51,14 @@ class AdapterPool:
         self._load_end_ns = 0
 
     def acquire(self, name: str, at_ns: int, ready: Callable[[int], None]) -> Lease:
-        """Use an adapter. `ready` is called with the time from which it is loaded as soon as that is known, maybe at once."""
+        """Begin to use an adapter. `ready` is called with the time at which it is loaded, as soon as that is known, maybe at once."""
         lease = Lease(name, ready)
         if not self._hold(lease, at_ns):
             self._waiting.append(lease)
         return lease
 
     def release(self, lease: Lease, at_ns: int) -> None:
-        """End a use, or the wait for it. Requests that wait get the slots that are free then, in their order."""
+        """End a use, or the wait for it. Waiting requests then get the free slots, in their order."""
         if not lease.is_held:
             self._waiting.remove(lease)
             return
@@ -66,7 +66,7 @@ class AdapterPool:
         self._waiting = [waiting for waiting in self._waiting if not self._hold(waiting, at_ns)]
 
     def _hold(self, lease: Lease, at_ns: int) -> bool:
-        """Give a request its adapter if that is loaded or can be."""
+        """Give a request its adapter if that is loaded or can be loaded now. Returns True if it is."""
         adapter = self._loaded.pop(lease.name, None)
         if adapter is None:
             if len(self._loaded) >= self._settings.slots:

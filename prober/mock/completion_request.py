@@ -1,6 +1,6 @@
 """Parses the body of a request as vLLM does.
 
-Its texts become tokens in the manner of real vocabularies of different structure, and tokens become blocks.
+Texts are split into tokens like real vocabularies do in different ways, and tokens are grouped into blocks.
 """
 
 import re
@@ -20,13 +20,13 @@ _SUBWORDS = re.compile(r"\d| ?[^\W\d]{1,4}|\s|[^\w\s]|_")
 
 
 def _bytes(text: str) -> list[str]:
-    """Pieces of four bytes, regardless of words."""
+    """Splits a text into pieces of four bytes, regardless of words."""
     data = text.encode()
     return [data[at : at + 4].hex() for at in range(0, len(data), 4)]
 
 
 def _triples(text: str) -> list[str]:
-    """Three tokens a word: its start, its end and the space after it."""
+    """Splits a text into three tokens per word: its start, its end and the space after it."""
     return [part for word in text.split() for part in (word[: len(word) // 2], word[len(word) // 2 :], " ")]
 
 
@@ -50,12 +50,12 @@ class Tokenizer:
     template_tokens: int = 0
 
     def tokens(self, text: str, *, is_chat: bool) -> tuple[str, ...]:
-        """Tokens of a prompt; equal beginnings of texts have equal beginnings of tokens."""
+        """Returns the tokens of a prompt. Texts with equal beginnings have equal tokens there."""
         return (*[TEMPLATE_TOKEN] * (self.template_tokens if is_chat else 0), *TOKENIZERS[self.kind](text))
 
 
 def block_ids(salt: str, prompt: Sequence[str]) -> Iterator[int]:
-    """Ids of the complete blocks of BLOCK_TOKENS. Equal ids mean equal salt and text up to the end of the block."""
+    """Yields the ids of the complete blocks of BLOCK_TOKENS. Equal ids mean equal salt, and equal text up to the block's end."""
     link = hash(salt)
     for start in range(0, len(prompt) - BLOCK_TOKENS + 1, BLOCK_TOKENS):
         link = hash((link, tuple(prompt[start : start + BLOCK_TOKENS])))
@@ -71,10 +71,10 @@ class CompletionRequest:
     """A request of the chat or completions API.
 
     prompt: tokens of the prompt
-    tokens: of the answer
-    salt: separates prefix caches
-    document: JSON that the answer is, or the arguments of its call are; "" for words
-    tool: to call, "" for none
+    tokens: number of tokens of the answer
+    salt: text that separates prefix caches
+    document: JSON of the answer, or of the arguments of its tool call; "" for an answer of words
+    tool: name of the tool to call, "" for none
     """
 
     chat: bool
@@ -103,12 +103,12 @@ class RequestRefused(Exception):
 
 
 def error_body(message: str, kind: str, code: int, param: str | None = None) -> bytes:
-    """vLLM's error object."""
+    """JSON of vLLM's error object."""
     return orjson.dumps({"error": {"message": message, "type": kind, "param": param, "code": code}})
 
 
 def bad_request(message: str, param: str | None = None) -> RequestRefused:
-    """An error with status 400 and vLLM's text."""
+    """Refusal of a request with status 400 and vLLM's text."""
     return RequestRefused(400, error_body(message, "BadRequestError", 400, param))
 
 
@@ -162,7 +162,7 @@ def _prompt(document: dict[str, Any], chat: bool) -> str:
 
 
 def _tool(document: dict[str, Any]) -> tuple[str, Any] | None:
-    """Name and schema of the tool that is called: the chosen one, else the first; None without tools."""
+    """(name, schema) of the tool to call: the chosen one, else the first; None without tools."""
     schemas, choice = tool_schemas(document), document.get("tool_choice")
     if not schemas or choice == "none":
         return None
@@ -173,7 +173,7 @@ def _tool(document: dict[str, Any]) -> tuple[str, Any] | None:
 
 
 def _schema(document: dict[str, Any]) -> Any:
-    """Schema of the JSON that `response_format` asks for, None for words. vLLM refuses kinds that it does not know."""
+    """JSON Schema that `response_format` asks for; None for an answer of words. Like vLLM, refuses unknown kinds of format."""
     response_format = document.get("response_format") or {"type": "text"}
     kind = response_format.get("type") if isinstance(response_format, dict) else None
     if kind not in ("text", "json_object", "json_schema"):

@@ -1,4 +1,4 @@
-"""Delays: constant, or drawn from a distribution."""
+"""Delays: constant, or random with a distribution."""
 
 from dataclasses import dataclass
 from math import exp
@@ -14,31 +14,31 @@ class Constant:
     value_s: float
 
     def draw_ns(self, rng: Random) -> int:
-        """The delay in ns; `rng` is not used."""
+        """Returns the delay in ns; `rng` is not used."""
         return round(self.value_s * 1e9)
 
 
 @dataclass(frozen=True, slots=True)
 class Lognormal:
-    """median × exp(sigma × N(0, 1)): its p99 is median × exp(2.326 sigma)."""
+    """A lognormal delay, median × exp(sigma × N(0, 1)). Its p99 is median × exp(2.326 sigma)."""
 
     median_s: float
     sigma: float
 
     def draw_ns(self, rng: Random) -> int:
-        """A delay in ns."""
+        """Returns a random delay in ns."""
         return round(self.median_s * exp(self.sigma * rng.gauss(0.0, 1.0)) * 1e9)
 
 
 @dataclass(frozen=True, slots=True)
 class Uniform:
-    """A uniform distribution between two bounds."""
+    """A delay that is uniformly distributed between two bounds."""
 
     low_s: float
     high_s: float
 
     def draw_ns(self, rng: Random) -> int:
-        """A delay in ns."""
+        """Returns a random delay in ns."""
         return round(rng.uniform(self.low_s, self.high_s) * 1e9)
 
 
@@ -46,7 +46,7 @@ Delay = Constant | Lognormal | Uniform
 
 
 def parse_delay(text: str) -> Delay:
-    """`50ms`, `lognormal:50ms:0.4` (median, sigma) or `uniform:10ms:20ms`. Raises ValueError with the valid forms."""
+    """Parses `50ms`, `lognormal:50ms:0.4` (median, sigma) or `uniform:10ms:20ms`. Raises ValueError with the valid forms."""
     kind, *values = text.split(":")
     try:
         if not values:

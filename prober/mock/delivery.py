@@ -23,7 +23,7 @@ class Delivery:
 
     @asynccontextmanager
     async def prepared(self, keepalive_s: float = 0.0, comment: bytes = b"") -> AsyncIterator[None]:
-        """Send the headers; during the context `comment` is sent after every `keepalive_s` (0: never) without a write."""
+        """Context that sends the headers, and `comment` after each `keepalive_s` without a write (0: never)."""
         write_at_once(self._request)
         await self._response.prepare(self._request)
         self._last_ns = self._pacer.now_ns()
@@ -37,7 +37,7 @@ class Delivery:
     async def send(
         self, steps: Iterable[Step], start_ns: int, known: Callable[[], Awaitable[None]] | None = None
     ) -> int:
-        """Write the steps, whose times count from `start_ns`; returns the due time of the last one. SILENCE never returns.
+        """Write the steps, whose times count from `start_ns`. Returns the due time of the last one; never returns after SILENCE.
 
         known: waits until the next step is known
         """

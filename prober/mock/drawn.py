@@ -1,4 +1,4 @@
-"""An engine with a queue and background load, whose delays are drawn from distributions."""
+"""The drawn engine (`--engine drawn`): a queue and background load, whose delays are random with given distributions."""
 
 import asyncio
 from collections import deque
@@ -21,7 +21,7 @@ CACHED_BLOCKS = 65_536  # of the prefix cache
 
 
 class DrawnPlace:
-    """A place in the queue; the plan is drawn at once when it is requested."""
+    """A request in the queue of the drawn engine. All delays of its answer are chosen when `plan` is called."""
 
     known = None
 
@@ -43,7 +43,7 @@ class DrawnPlace:
 
 
 class DrawnService(Service):
-    """A first-come, first-served queue for the slots of `behaviour`; 0 slots: no limit."""
+    """The drawn engine: a first-come, first-served queue for the slots of `behaviour`; 0 slots: no limit."""
 
     def __init__(
         self, behaviour: Behaviour, model: str, seed: int | None, clock: Clock, adapters: AdapterSettings
@@ -105,7 +105,7 @@ class DrawnService(Service):
         place = DrawnPlace(self, record)
 
         def ready(ready_ns: int) -> None:
-            """Queue when the adapter is loaded."""
+            """Join the queue once the adapter is loaded."""
             if ready_ns <= self.pacer.now_ns():
                 self._queue(place, ready_ns)
             else:

@@ -51,7 +51,7 @@ _FACTOR = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 
 
 def fault_forms() -> str:
-    """Every fault as `parse_fault` takes it: `http:STATUS, hang, stall[:TOKENS]`."""
+    """Every fault in the form that `parse_fault` reads, such as `http:STATUS, hang, stall[:TOKENS]`."""
     listed = []
     for name, argument in ARGUMENTS.items():
         more = f":{argument.upper()}" if argument else ""
@@ -63,9 +63,9 @@ def fault_forms() -> str:
 class Fault:
     """A fault that is active from start_s to end_s.
 
-    argument: status, seconds, factor, tokens, blocks or bytes, by ARGUMENTS; the default of tokens is 1, of `short` half of the
-    requested tokens
-    share: of the requests to the API that have it, at random
+    argument: a status, seconds, a factor, or a number of tokens, blocks or bytes, by ARGUMENTS; by default 1 token, for `short` half of
+        the requested tokens
+    share: share of the requests to the API that have the fault, at random
     """
 
     name: str
@@ -85,7 +85,7 @@ class Fault:
 
 
 def parse_fault(text: str) -> Fault:
-    """`name[:argument][/share][@start-[end]]`, such as `stall:3/20%@60s-120s`. Raises ValueError with the remedy."""
+    """Parses `name[:argument][/share][@start-[end]]`, such as `stall:3/20%@60s-120s`. Raises ValueError with the remedy."""
     fault, at, window = text.strip().partition("@")
     fault, slash, share = fault.partition("/")
     name, colon, argument = fault.partition(":")
@@ -99,7 +99,7 @@ def parse_fault(text: str) -> Fault:
 
 
 def check(faults: Iterable[Fault], *, simulated: bool) -> None:
-    """Check that the engine supports the faults. Raises ValueError for one of the other kind of engine."""
+    """Raises ValueError for a fault that the engine, simulated or not, does not support."""
     for fault in faults:
         if fault.name in SIMULATED and not simulated:
             raise ValueError(f"fault {fault.name!r} is of the simulated engine; start the mock with --engine simulated")
@@ -145,12 +145,12 @@ def _window(window: str) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Faults by time since `since_ns` of the monotonic clock; the first active one counts."""
+    """Faults by time since `since_ns` on the monotonic clock; the first active one counts."""
 
     faults: tuple[Fault, ...]
     since_ns: int
 
     def at(self, now_ns: int) -> Fault | None:
-        """The active fault."""
+        """The active fault; None if there is none."""
         since_s = (now_ns - self.since_ns) / 1e9
         return next((fault for fault in self.faults if fault.in_force(since_s)), None)

@@ -62,7 +62,7 @@ class Generation:
             self._service.leave(place, reason, due_ns if complete else self._service.pacer.now_ns())
 
     def _structured(self, completion: CompletionRequest) -> CompletionRequest:
-        """The request with the length of its JSON, which is cut where fewer tokens are asked for."""
+        """Returns the request with the length of its JSON, which is cut if fewer tokens are requested."""
         completion = replace(completion, document=spoiled(completion.document, self._name))
         self._factor *= self._service.behaviour.json_factor
         needed = self._service.behaviour.reasoning

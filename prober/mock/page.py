@@ -1,4 +1,4 @@
-"""The metrics page with the names of vLLM 0.32, counted from the records of the requests."""
+"""The metrics page of the mock, with the names of vLLM 0.32, computed from the records of the requests."""
 
 from bisect import bisect_right
 from itertools import pairwise
@@ -48,7 +48,7 @@ OUTPUTS = histogram("vllm:request_generation_tokens", "Histogram of number of ge
 
 
 class Page:
-    """Counters and histograms of the engine. As in vLLM, a request whose client left is not counted as finished."""
+    """Counters and histograms of the engine. As in vLLM, a request whose client has left is not counted as finished."""
 
     def __init__(self, model: str, started_unix_s: float) -> None:
         self.started_unix_s = started_unix_s
@@ -71,11 +71,11 @@ class Page:
         )
 
     def begin(self, record: Record) -> None:
-        """Count a request from its record until `finish`."""
+        """Begin to count a request, by its record, until `finish`."""
         self._open[record] = 0
 
     def finish(self, record: Record, reason: str | None, now_ns: int) -> None:
-        """End a request, with one of FINISH_REASONS, or None if its client left."""
+        """Count the end of a request. reason: one of FINISH_REASONS; None if its client left"""
         self._settle(record, now_ns)
         del self._open[record]
         if reason is None:
@@ -95,7 +95,7 @@ class Page:
             self._settle(record, now_ns)
 
     def state(self, *, running: int, waiting: int) -> State:
-        """Values computed from the records, for an engine without counters of its own."""
+        """Values of the metrics page that are computed from the records, for an engine without counters of its own."""
         served = (item for item in self._open.items() if item[0].started_ns is not None)
         held = sum(record.prompt_tokens + sum(record.tokens[:index]) for record, index in served)
         return State(
@@ -109,7 +109,7 @@ class Page:
         )
 
     def render(self, state: State, kv_blocks: int) -> str:
-        """The page in the text format."""
+        """The metrics page in the text format."""
         for name, family in self._state.items():
             family.value().value = getattr(state, name)
         self._waiting.value("capacity").value = state.waiting
@@ -125,7 +125,7 @@ class Page:
         return values
 
     def _settle(self, record: Record, now_ns: int) -> None:
-        """Count the tokens of a record up to `now_ns`; records of background requests have their writes in advance."""
+        """Count the tokens of a record up to `now_ns`. The writes of background requests are recorded in advance."""
         writes, begin = record.writes, self._open[record]
         end = bisect_right(writes, now_ns, begin)
         if begin == 0 < end:

@@ -1,4 +1,4 @@
-"""The record of one request, and the truth file of records."""
+"""The record of one request, and the truth file, which contains all records."""
 
 import queue
 import threading
@@ -12,15 +12,15 @@ import orjson
 class Record:
     """Timestamps of one request, in ns of the monotonic clock, taken immediately before each write.
 
-    received_ns: the handler was entered, before the body was read
-    started_ns: its service began; None while it waits
-    first_write_ns: first bytes of the body
-    writes, tokens: time and number of tokens of each chunk with content
+    received_ns: time at which the handler was entered, before the body was read
+    started_ns: begin of its service; None while it waits
+    first_write_ns: write of the first bytes of the body
+    writes, tokens: time of the write in ns, and number of tokens, of each chunk with content
     end_ns: end of the answer
     late_ns: largest delay of a write after its due time
     ended: `complete`, `cut` (by a fault) or `client_left`
     adapter: name of the adapter; "" without one
-    load_ns: time to load it, if the request caused that
+    load_ns: duration of the adapter load that the request caused; 0 if none
     """
 
     id: str
@@ -42,7 +42,7 @@ class Record:
 
 
 class TruthFile:
-    """Appends records to a file, a JSON line each, by a thread, so that no stream waits for the disk. Raises OSError.
+    """Appends records to a file as lines of JSON, in a thread, so that no stream waits for the disk. Raises OSError.
 
     The file is complete after `close`.
     """
@@ -54,11 +54,11 @@ class TruthFile:
         self._thread.start()
 
     def add(self, record: Record) -> None:
-        """Write a final record."""
+        """Write the record of a request that has ended."""
         self._records.put(record)
 
     def close(self) -> None:
-        """Write the remaining records and close the file; blocks meanwhile."""
+        """Write the remaining records and close the file. Blocks until that is done."""
         self._records.put(None)
         self._thread.join()
         self._file.close()

@@ -1,4 +1,4 @@
-"""Steps of an answer, and faults as changes of the steps, without clock and socket."""
+"""Steps of an answer (writes and its end), and faults that change the steps, without clock and socket."""
 
 from collections.abc import Iterable, Iterator
 from enum import Enum, auto
@@ -12,7 +12,7 @@ ROLE_ONLY = frozenset({"no_first_token", "role_then_keepalive"})
 
 
 class Kind(Enum):
-    """Kind of a step: a write (CONTENT, OTHER), or an end: complete, cut, by a TCP reset, by exit of the process, or never."""
+    """Kind of a step: a write (CONTENT, OTHER), or an end: complete, cut, by TCP reset, by exit of the process, or never (SILENCE)."""
 
     CONTENT = auto()
     OTHER = auto()
@@ -28,7 +28,7 @@ INTERRUPTIONS = frozenset({*CUTS, "error_in_stream", "malformed", "big_line"})
 
 
 class Step(NamedTuple):
-    """A write or end. due_ns: after the start of the service; tokens: of content."""
+    """A write or end. due_ns: nanoseconds after the start of the service; tokens: number of tokens of the content"""
 
     due_ns: int
     kind: Kind
@@ -37,7 +37,7 @@ class Step(NamedTuple):
 
 
 def opening(chunks: Chunks, role: str, fault: Fault | None) -> list[Step]:
-    """Steps before the service begins. role: `with-first`, `early` or `none`."""
+    """Steps before the service begins. role: when the role chunk is sent, `with-first`, `early` or `none`"""
     if role == "early" or (fault and fault.name in ROLE_ONLY):
         return [Step(0, Kind.OTHER, chunks.role())]
     return []
@@ -46,7 +46,7 @@ def opening(chunks: Chunks, role: str, fault: Fault | None) -> list[Step]:
 def answer(
     chunks: Chunks, plan: Iterable[Emission], *, tokens: int | None, role: str, done: bool, fault: Fault | None
 ) -> Iterator[Step]:
-    """The steps after the opening of an answer of `tokens` tokens (None: endless), changed by `fault`.
+    """Yields the steps after the opening of an answer of `tokens` tokens (None: endless), changed by `fault`.
 
     They are generated one at a time, so that the usage chunk contains the measurements before it.
     """
@@ -80,7 +80,7 @@ def answer(
 
 
 def whole(body: bytes, tokens: int, fault: str) -> list[Step]:
-    """The steps of an answer that is not streamed; half of it where a fault cuts it."""
+    """Steps of an answer that is not streamed. A fault that cuts it leaves half of it."""
     if fault in CUTS:
         return [Step(0, Kind.OTHER, body[: len(body) // 2]), Step(0, CUTS[fault])]
     return [Step(0, Kind.CONTENT if tokens else Kind.OTHER, body, tokens), Step(0, Kind.END)]

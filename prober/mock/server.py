@@ -1,4 +1,4 @@
-"""The HTTP server of the mock: routes of vLLM, and `/mock/fault` to change the faults at run time."""
+"""The HTTP server of the mock: the routes of vLLM, and `/mock/fault` to change the faults at run time."""
 
 import asyncio
 import ssl
@@ -67,11 +67,11 @@ class Mock:
         return _json(200, orjson.dumps({"object": "list", "data": [model, *adapters]}))
 
     async def health(self, request: web.Request) -> web.Response:
-        """200, or 503 while starting or draining."""
+        """Answer 200, or 503 while starting or draining."""
         return self._not_serving(self._scheduled()) or web.Response(headers=HEADERS)
 
     async def version(self, request: web.Request) -> web.Response:
-        """The imitated version of vLLM."""
+        """The version of vLLM that the mock imitates."""
         return _json(200, orjson.dumps({"version": self._settings.version}))
 
     async def metrics(self, request: web.Request) -> web.Response:
@@ -83,13 +83,13 @@ class Mock:
         return web.Response(body=page.encode(), headers=HEADERS | {"Content-Type": kind})
 
     async def read_faults(self, request: web.Request) -> web.Response:
-        """The schedule, and the name of the active fault."""
+        """The schedule of faults, and the name of the active one."""
         fault = self._scheduled()
         document = {"faults": self._schedule.faults, "in_force": fault.name if fault else None}
         return _json(200, orjson.dumps(document))
 
     async def set_faults(self, request: web.Request) -> web.Response:
-        """Set the schedule, `{"faults": ["stall:3@0s-10s"]}`, whose windows count from now; an empty list clears it."""
+        """Set the schedule, such as `{"faults": ["stall:3@0s-10s"]}`. Its times count from now; an empty list clears it."""
         try:
             faults = tuple(parse_fault(text) for text in orjson.loads(await request.read())["faults"])
             check(faults, simulated=self._settings.simulation is not None)
@@ -100,7 +100,7 @@ class Mock:
         return await self.read_faults(request)
 
     async def generate(self, request: web.Request) -> web.StreamResponse:
-        """`/v1/chat/completions` and `/v1/completions`."""
+        """Answer `/v1/chat/completions` and `/v1/completions`."""
         received_ns = self._clock.now_ns()
         record = Record(request.headers.get("X-Request-Id") or uuid.uuid4().hex[:16], received_ns)
         try:
@@ -206,7 +206,7 @@ async def running(
     tls: ssl.SSLContext | None = None,
     make_clock: Callable[[], Clock] = Clock,
 ) -> AsyncIterator[str]:
-    """A mock that serves during the context; yields its address, `http://127.0.0.1:PORT`. port 0: a free one.
+    """Context in which a mock serves; yields its address, `http://127.0.0.1:PORT`. port: 0 for a free one
 
     Raises OSError if the port is taken or the truth file cannot be opened.
     """
@@ -224,7 +224,7 @@ async def running(
 
 
 async def _read(request: web.Request, fault: Fault | None) -> bytes:
-    """The body; with `slow_read` in pieces, with a pause before each."""
+    """Read the body of a request; with the fault `slow_read` in pieces, with a pause before each."""
     if fault is None or fault.name != "slow_read":
         return await request.read()
     body = b""
@@ -237,7 +237,7 @@ async def _read(request: web.Request, fault: Fault | None) -> bytes:
 
 
 async def _fault_response(fault: Fault | None) -> web.Response | None:
-    """The answer of a fault instead of the engine; `hang` never returns."""
+    """The answer that a fault gives in place of the engine, None without such a fault; `hang` never returns."""
     match fault.name if fault else "":
         case "hang":
             await asyncio.get_running_loop().create_future()

@@ -1,7 +1,8 @@
-"""Interface between server and engine: requests take places in the engine, which plans their chunks.
+"""Interface between server and engine. A request takes a place in the engine, which plans the chunks of its answer.
 
-In the drawn engine the first chunk of an answer is due one TTFT after the start of its service, each further chunk one ITL per
-token after its predecessor. All due times count from the start of the service, so a late write does not shift later ones.
+In the drawn engine, whose delays are random, the first chunk of an answer is due one TTFT after the start of its service, and each
+further chunk one ITL per token after its predecessor. All due times count from the start of the service, so a late write does not shift
+later ones.
 """
 
 from abc import ABC, abstractmethod
@@ -26,11 +27,11 @@ from prober.simulation.parameters import Parameters
 class Behaviour:
     """Latencies, slots and chunk sizes of the engine.
 
-    slots: requests served at a time; the others wait in order of arrival; 0: no limit
-    background_per_s: rate of background requests, which take slots and are counted on the page
-    tokens_per_chunk: also of the first chunk
-    reasoning: reasoning tokens at the start of an answer
-    json_factor: all delays of an answer that must be JSON, as if by a grammar; drawn only
+    slots: number of requests served at the same time; the others wait in order of arrival; 0: no limit
+    background_per_s: rate of background requests, which take slots and are counted on the metrics page
+    tokens_per_chunk: number of tokens of each chunk, including the first
+    reasoning: number of reasoning tokens at the start of an answer
+    json_factor: factor on all delays of an answer that must be JSON, as if by a grammar; not for the simulated engine
     """
 
     ttft: Delay = Constant(0.05)
@@ -43,7 +44,7 @@ class Behaviour:
 
 
 class Emission(NamedTuple):
-    """A chunk of an answer. due_ns: after the start of the service."""
+    """A chunk of an answer. due_ns: nanoseconds after the start of the service; tokens: number of tokens"""
 
     due_ns: int
     tokens: int
@@ -51,9 +52,9 @@ class Emission(NamedTuple):
 
 
 def chunk_tokens(behaviour: Behaviour, sent: int, tokens: int | None) -> int:
-    """Tokens of the chunk after `sent` tokens, of an answer of `tokens` (None: endless).
+    """Number of tokens in the chunk that follows `sent` tokens, in an answer of `tokens` (None: endless).
 
-    A chunk holds reasoning or answer, never both, so the last chunk of reasoning and of all may be smaller.
+    A chunk holds reasoning or answer, never both, so the last chunk of reasoning and the last of all may be smaller.
     """
     reasoning = behaviour.reasoning if tokens is None else min(behaviour.reasoning, tokens)
     bound = reasoning if sent < reasoning else tokens
@@ -61,7 +62,7 @@ def chunk_tokens(behaviour: Behaviour, sent: int, tokens: int | None) -> int:
 
 
 def emissions(behaviour: Behaviour, tokens: int | None, rng: Random, factor: float = 1.0) -> Iterator[Emission]:
-    """The chunks of an answer of `tokens` tokens (None: endless), every delay multiplied by `factor`."""
+    """Yields the chunks of an answer of `tokens` tokens (None: endless), with every delay multiplied by `factor`."""
     due_ns, sent = 0, 0
     while tokens is None or sent < tokens:
         size = chunk_tokens(behaviour, sent, tokens)
@@ -74,23 +75,23 @@ def emissions(behaviour: Behaviour, tokens: int | None, rng: Random, factor: flo
 
 
 class Place(Protocol):
-    """The place of one request in the engine, from `Service.enter` to `Service.leave`."""
+    """A request in the engine, from `Service.enter` to `Service.leave`."""
 
     record: Record
 
     @property
     def known(self) -> Callable[[], Awaitable[None]] | None:
-        """Waits until the next emission of the plan is known; None if the plan is known from the start."""
+        """A function that waits until the next chunk of the plan is known; None if the plan is known from the start."""
 
     async def wait(self) -> int:
-        """Wait for the service to begin and return the time."""
+        """Wait for the service to begin, and return that time in ns."""
 
     def plan(self, tokens: int | None, factor: float = 1.0) -> Iterator[Emission]:
-        """Chunks of an answer of `tokens` tokens (None: endless), with due times after the start of the service."""
+        """Yields the chunks of an answer of `tokens` tokens (None: endless). Due times count from the start of the service."""
 
 
 class Service(ABC):
-    """The engine of one mock, for the running loop; call `start`, at the end `stop`."""
+    """The engine of one mock, for the running event loop. Call `start`, and `stop` at the end."""
 
     def __init__(self, behaviour: Behaviour, model: str, seed: int | None, clock: Clock) -> None:
         self.behaviour, self.pacer, self.rng = behaviour, clock, Random(seed)
@@ -106,7 +107,7 @@ class Service(ABC):
 
     @abstractmethod
     def schedule(self, schedule: Schedule) -> None:
-        """Set the faults of the entire engine."""
+        """Set the faults that affect the entire engine."""
 
     @abstractmethod
     def enter(self, record: Record, completion: CompletionRequest, at_ns: int, *, endless: bool) -> Place:
@@ -114,7 +115,7 @@ class Service(ABC):
 
     @abstractmethod
     def leave(self, place: Place, reason: str | None, at_ns: int) -> None:
-        """End a request at `at_ns`, with one of vLLM's reasons, or None if its client left."""
+        """End a request at `at_ns`. reason: finish reason of vLLM; None if its client left"""
 
     @abstractmethod
     def render(self, now_ns: int) -> str:
@@ -125,14 +126,14 @@ class Service(ABC):
 class Settings:
     """Settings of one mock server.
 
-    faults: the schedule, counted from the start
-    truth: file of records; None: no file
+    faults: schedule of faults, whose times count from the start
+    truth: path of the file for records; None: no file
     api_key: bearer token that `/v1` requires
-    seed: of all random draws; None: random
+    seed: seed of all random numbers; None: different in each run
     start_delay_s: time during which it reports that its model is loading
-    simulation: the simulated engine, instead of the delays and slots of `behaviour`; None: not simulated
-    adapters: LoRA adapters, of the drawn engine only
-    version: that `/version` tells
+    simulation: parameters of a simulated engine, which replaces the delays and slots of `behaviour`; None: not simulated
+    adapters: LoRA adapters; not for a simulated engine
+    version: version that `/version` reports
 
     Raises ValueError for a fault that the engine does not support.
     """

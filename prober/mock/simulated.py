@@ -1,7 +1,7 @@
-"""A simulated engine: all requests and the background load share one batch, driven by the monotonic clock.
+"""A mock engine that is simulated: all requests and the background load share one batch, driven by the monotonic clock.
 
-A step is fixed when it begins, so the due times of its tokens are known one step ahead. A client that leaves and a fault take
-effect with the next step.
+A step is fixed when it begins, so the due times of its tokens are known one step ahead. A client that leaves, or a fault, takes effect
+with the next step.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ TAIL_STEP_RATIO = 0.04  # of the steps that only decode
 
 
 class SimulatedPlace:
-    """A place in the batch, whose plan is one step ahead of the clock."""
+    """A request in the batch. Its plan is known one step ahead of the clock."""
 
     def __init__(self, behaviour: Behaviour, record: Record, truth: Truth) -> None:
         self.record, self.truth = record, truth
@@ -36,7 +36,7 @@ class SimulatedPlace:
         self._progress = asyncio.Event()
 
     def step_begun(self, started_ns: int | None, tokens: int, at_ns: int) -> None:
-        """The engine began a step, after which, at `at_ns`, `tokens` tokens are generated."""
+        """Record the begin of a step of the engine, which brings the answer to `tokens` tokens at `at_ns`."""
         self.record.started_ns = started_ns
         self.record.cached_tokens = self.truth.cached_tokens
         self.due_ns.extend([at_ns] * (tokens - self.tokens_out))
@@ -70,7 +70,7 @@ class SimulatedPlace:
 
 
 class SimulatedService(Service):
-    """The simulated engine, caught up with the clock."""
+    """The simulated engine, advanced to the time of the clock."""
 
     def __init__(
         self, behaviour: Behaviour, model: str, seed: int | None, clock: Clock, parameters: Parameters
@@ -149,7 +149,7 @@ class SimulatedService(Service):
         self._set_alarm()
 
     def _set_alarm(self) -> None:
-        """Wake at the next step or the next background request."""
+        """Set an alarm for the next step or the next background request."""
         if self._alarm:
             self._alarm.cancel()
         wakes = [self._engine.at_s] if self._engine.busy else []
@@ -188,9 +188,9 @@ class SimulatedService(Service):
         self.page.finish(record, "length", record.writes[-1])
 
     def _ns(self, at_s: float) -> int:
-        """Nanoseconds of the monotonic clock at a time of the engine."""
+        """Time of the monotonic clock in ns, from seconds of the engine's time."""
         return self._since_ns + round(at_s * 1e9)
 
     def _seconds(self, at_ns: int) -> float:
-        """Seconds of the engine's time at a time of the monotonic clock."""
+        """Seconds of the engine's time, from ns of the monotonic clock."""
         return max(0.0, (at_ns - self._since_ns) / 1e9)

@@ -1,4 +1,4 @@
-"""Answers that are JSON: the content of `response_format`, and the arguments of a tool call, as deltas of one token each."""
+"""Answers that are JSON: the content for `response_format`, and the arguments of a tool call, as deltas of one token each."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,7 +9,7 @@ TEXT = "the of and to"
 
 
 def example(schema: Any) -> Any:
-    """A value that is valid under usual schemas: types, properties, items, enum, const, and the first of several choices."""
+    """A value that is valid under usual JSON Schemas: types, properties, items, enum, const, and the first of several choices."""
     if not isinstance(schema, dict):
         return {}
     if "enum" in schema or "const" in schema:
@@ -33,7 +33,7 @@ def example(schema: Any) -> Any:
 
 
 def spoiled(document: str, fault: str) -> str:
-    """The document as a fault leaves it: `broken_json`, `cut_json` or `empty_json`."""
+    """The document as a fault changes it: `broken_json`, `cut_json` or `empty_json`."""
     match fault:
         case "broken_json":
             return document[:-1] + ",}"
@@ -45,10 +45,10 @@ def spoiled(document: str, fault: str) -> str:
 
 
 def deltas(document: str, tool: str, form: str) -> list[dict[str, Any]]:
-    """The deltas of an answer, one a token. tool: "" for content; form: of CALL_FORMS.
+    """The deltas of an answer, one per token. tool: name of the tool to call, "" for content; form: one of CALL_FORMS
 
-    vLLM sends the name, then pieces; `at-once` is of engines that wait for the complete call, and `repeated-name` of early versions
-    of vLLM; `parallel` are two calls whose pieces take turns.
+    vLLM sends the name, then pieces of the arguments. `at-once`: as engines that wait for the complete call; `repeated-name`: as early
+    versions of vLLM; `parallel`: two calls whose pieces alternate.
     """
     pieces = [document[at : at + PIECE_CHARS] for at in range(0, len(document), PIECE_CHARS)]
     if not tool:
@@ -63,7 +63,7 @@ def deltas(document: str, tool: str, form: str) -> list[dict[str, Any]]:
 
 
 def joined(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """A delta of several; pieces of calls stand beside each other in its list."""
+    """One delta made of several; pieces of calls stand side by side in its list."""
     if any("content" in part for part in parts):
         return {"content": "".join(part.get("content", "") for part in parts)}
     calls = [call for part in parts for call in part.get("tool_calls", ())]
@@ -71,7 +71,7 @@ def joined(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def message(document: str, tool: str, form: str) -> dict[str, Any]:
-    """The fields of an answer that is not streamed."""
+    """The fields of the message of an answer that is not streamed."""
     if not tool:
         return {"content": document}
     indices = (0, 1) if form == "parallel" else (0,)

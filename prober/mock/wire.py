@@ -28,11 +28,12 @@ WORDS = tuple(f" {word}" for word in _FREQUENT.split())
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """Format of the stream.
+    """Format of the stream of an answer.
 
-    role_chunk: `with-first`: before the first token (vLLM); `early`: at once (transformers); `none`: in the first chunk (LiteLLM)
-    usage: `final`: if the request asks for it (vLLM); `every`: in every chunk; `last-content`: with the finish reason
-    (transformers); `none`
+    role_chunk: when the role is sent. `with-first`: just before the first token (vLLM); `early`: at once (transformers); `none`: in the
+        first chunk (LiteLLM)
+    usage: where the usage is sent. `final`: at the end if requested (vLLM); `every`: in every chunk; `last-content`: with the finish
+        reason (transformers); `none`: never
     done: the stream ends with `[DONE]`
     line_end: b"\\n", b"\\r\\n" or b"\\r"
     calls: form of tool calls, see `structured_answer.deltas`
@@ -49,7 +50,7 @@ class Wire:
 
 
 class Chunks:
-    """The events of one answer."""
+    """Composes the events of one answer."""
 
     def __init__(self, wire: Wire, completion: CompletionRequest, record: Record, created_s: int) -> None:
         self._wire, self._completion, self._record = wire, completion, record
@@ -68,13 +69,13 @@ class Chunks:
         self.done = b"data: [DONE]" + self._end
 
     def role(self) -> bytes:
-        """The chunk with the role and without content."""
+        """The chunk that has the role and no content."""
         delta = {"role": "assistant", "content": ""}
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}
         return self._event([choice], self._usage_so_far(0) | {"prompt_token_ids": None, "prompt_text": None})
 
     def content(self, sent: int, size: int, *, reasoning: bool, last: bool) -> bytes:
-        """The chunk with `size` tokens after `sent` earlier ones; the last one gives the finish reason."""
+        """The chunk of `size` tokens after the first `sent` tokens. The last one has the finish reason."""
         text = WORDS[sent % len(WORDS)] if size == 1 else _text(sent, sent + size)
         if reasoning:
             self._reasoned = sent + size
@@ -89,11 +90,11 @@ class Chunks:
         return self._event(choices, self._usage_at_last(sent + size) if last else self._usage_so_far(sent + size))
 
     def finish(self) -> bytes:
-        """The chunk with the finish reason and without content."""
+        """The chunk that has the finish reason and no content."""
         return self._event([self._choice({}, last=True)], self._usage_at_last(0))
 
     def ending(self, done: bool) -> Iterator[bytes]:
-        """The events after the last content: usage if it was requested, and `[DONE]`."""
+        """Yields the events after the last content: usage if it was requested, and `[DONE]`."""
         if self._final_usage:
             record = self._record
             total = usage(self._completion, record, record.completion_tokens, self._reasoned)
@@ -111,7 +112,7 @@ class Chunks:
         return before + text + self._end
 
     def huge(self, size: int, piece: int = 1 << 20) -> Iterator[bytes]:
-        """The pieces of one content chunk with `size` bytes of text on one line."""
+        """Yields the pieces of one content chunk with `size` bytes of text on one line."""
         before, _, after = self._event([self._choice({"content": "TEXT"}, last=False)]).partition(b"TEXT")
         yield before
         for _ in range(size // piece):
@@ -150,14 +151,14 @@ def _text(begin: int, end: int) -> str:
 
 
 def answer_id(completion: CompletionRequest, record: Record) -> str:
-    """`chatcmpl-` or `cmpl-` and the request's own id."""
+    """Id of an answer: `chatcmpl-` or `cmpl-`, and the id of the request."""
     return ("chatcmpl-" if completion.chat else "cmpl-") + record.id
 
 
 def usage(
     completion: CompletionRequest, record: Record, completion_tokens: int, reasoning_tokens: int
 ) -> dict[str, Any]:
-    """The usage object at the end of an answer; vLLM with a reasoning parser counts reasoning tokens apart."""
+    """The usage object at the end of an answer. As in vLLM with a reasoning parser, reasoning tokens are counted separately."""
     cached = {"cached_tokens": record.cached_tokens}
     if completion.chat:
         cached["created_cache_tokens"] = 0
@@ -173,7 +174,7 @@ def usage(
 
 
 def metrics(record: Record) -> dict[str, float | None] | None:
-    """Measurements of the server, as sent by vLLM with `--enable-per-request-metrics`; None before any content."""
+    """Measurements by the server, as vLLM sends them with `--enable-per-request-metrics`; None before any content."""
     if not record.writes or record.started_ns is None:
         return None
     first_ns, last_ns, n = record.writes[0], record.writes[-1], record.completion_tokens
@@ -189,7 +190,7 @@ def metrics(record: Record) -> dict[str, float | None] | None:
 def plain_answer(
     wire: Wire, completion: CompletionRequest, record: Record, created_s: int, tokens: int, reasoning: int
 ) -> bytes:
-    """The answer without `stream`: `tokens` tokens, of which the first `reasoning` are reasoning."""
+    """The answer without `stream`, of `tokens` tokens, of which the first `reasoning` are reasoning."""
     fields: dict[str, Any] = {"content": _text(reasoning, tokens)}
     if completion.document:
         document = completion.document[: PIECE_CHARS * (tokens - reasoning)]

@@ -54,7 +54,7 @@ def trusting_context(ca_file: str | None) -> ssl.SSLContext:
 
 @dataclass(slots=True, weakref_slot=True)
 class ClientTls:
-    """Client TLS settings that follow their files. An invalid new file changes nothing and sets `problem`.
+    """Client TLS settings, read again when their files change. An invalid new file changes nothing and sets `problem`.
 
     Raises BadCertificate if the initial files cannot be used.
     """
@@ -71,7 +71,7 @@ class ClientTls:
         self._checked_s = time.monotonic()
 
     def context(self) -> ssl.SSLContext:
-        """Context for the next connection; checks the files at most once a second."""
+        """The TLS context for the next connection. Checks the files for changes at most once a second."""
         now_s = time.monotonic()
         if now_s - self._checked_s > CHECK_INTERVAL_S:
             self._checked_s = now_s
@@ -136,7 +136,7 @@ _shared: "weakref.WeakValueDictionary[TlsSpec, ClientTls]" = weakref.WeakValueDi
 
 
 def client_tls(spec: "TlsSpec") -> ClientTls:
-    """Settings shared by targets with the same spec: the system's CAs take a megabyte per context. Raises BadCertificate."""
+    """TLS settings, shared by targets with equal specs: a context with the system's CAs takes a megabyte. Raises BadCertificate."""
     settings = _shared.get(spec)
     if settings is None:
         settings = _shared[spec] = ClientTls(spec)

@@ -4,8 +4,9 @@ Event loops round timers to milliseconds (epoll counts in them), which would del
 absolute kernel timer in nanoseconds, wakes the loop instead; elsewhere the loop's own timers cost up to a millisecond.
 
 Linux stamps the segments of TCP on request (`SO_TIMESTAMPNS`), in the time of the wall clock; `recvmsg` returns the stamp beside the
-bytes. Of segments that were read together it is the stamp of the last. Without such a stamp (another system, gVisor), and where a step
-of the wall clock has spoilt it, the time of reading is used, and counted as such: how late this process reads does not matter.
+bytes. Segments that are read together have the stamp of the last one. With kernel stamps it does not matter how late this process
+reads. The time of reading is used, and counted as such, without a stamp (another system, gVisor) or if a step of the wall clock has
+spoilt it.
 """
 
 import asyncio
@@ -34,10 +35,10 @@ MAX_DELAYS = 10_000  # that wait for their reader
 
 
 class Stamps:
-    """Stamps the bytes that this process receives, and counts the stamps of the kernel and its own.
+    """Timestamps the bytes that this process receives, and counts timestamps of the kernel and its own.
 
     kernel, process: number of reads that the kernel and this process have stamped
-    delays_ns: time of reading − stamp of the reads that the kernel has stamped, since the last `take_delays`
+    delays_ns: time of reading − kernel stamp, for the reads since the last `take_delays`
     """
 
     def __init__(
@@ -52,15 +53,15 @@ class Stamps:
         self.delays_ns = array("q")
 
     def request(self, sock: socket.socket) -> None:
-        """Have the kernel stamp what arrives on a socket from now on, if it can."""
+        """Ask the kernel to stamp what arrives on a socket, if it can."""
         if self._by_kernel:
             with contextlib.suppress(OSError):
                 sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
 
     def arrival_ns(self, ancillary: Iterable[tuple[int, int, bytes]], earliest_ns: int) -> tuple[int, bool]:
-        """(time of arrival of bytes that were read just now, whether the kernel stamped them).
+        """Returns (time of arrival of bytes that were read just now, True if it is a kernel stamp).
 
-        ancillary: of `recvmsg`; earliest_ns: no bytes arrived before this
+        ancillary: ancillary data of `recvmsg`; earliest_ns: time before which the bytes cannot have arrived
         """
         now_ns = self.now_ns()
         for level, kind, data in ancillary:
@@ -82,7 +83,7 @@ class Stamps:
         return now_ns, False
 
     def take_delays(self) -> "array[int]":
-        """The delays since the last call."""
+        """Return the delays since the last call, and forget them."""
         delays, self.delays_ns = self.delays_ns, array("q")
         return delays
 
@@ -95,7 +96,7 @@ _MONOTONIC, _NONBLOCK, _CLOEXEC, _ABSOLUTE = 1, 0o4000, 0o2000000, 1
 
 
 class Alarm:
-    """A scheduled call; due_ns is never before the time at which it was scheduled."""
+    """A scheduled call. due_ns: never before the time of scheduling"""
 
     __slots__ = ("callback", "due_ns")
 
@@ -111,13 +112,13 @@ class Alarm:
 class Clock:
     """Time, alarms of the running event loop and their lateness. Call `close` when done.
 
-    The clock beats fifty times a second while `watched`, else once. A blocked loop or a stopped process misses beats, and what is due
-    then is late. on_beat: called with each beat as (now_ns, seconds late).
+    The clock wakes (beats) fifty times a second while `watched`, else once a second. A blocked loop or a stopped process delays beats,
+    and so are alarms that are due then. on_beat: called at each beat with (now_ns, seconds late)
 
     now_ns: nanoseconds of the monotonic clock, for all timestamps
     unix_s: seconds of the wall clock
-    monotonic_ns: time of the event loop, whose timers then wake the clock; None: of the kernel
-    stamps: times of arrival by this clock
+    monotonic_ns: returns the time of the event loop, whose timers then wake the clock; None: use the kernel's time and timer
+    stamps: times of arrival on this clock
     """
 
     def __init__(
@@ -143,7 +144,7 @@ class Clock:
         self._next_beat = self.call_at(self.now_ns(), self._beat)
 
     def call_at(self, due_ns: int, callback: Callable[[], None]) -> Alarm:
-        """Call at `due_ns`, or as soon as the loop runs if that has passed."""
+        """Call `callback` at `due_ns`, or at once if that has passed."""
         alarm = Alarm(max(due_ns, self.now_ns()), callback)
         heapq.heappush(self._heap, (due_ns, next(self._order), alarm))
         if self._armed_ns is None or due_ns < self._armed_ns:
@@ -162,12 +163,12 @@ class Clock:
             alarm.cancel()
 
     def run_due(self) -> None:
-        """Run the alarms that are due. Called between two reads, as a turn of the loop may read for milliseconds."""
+        """Run the alarms that are due. Call between two reads, as one turn of the event loop may read for milliseconds."""
         if self._armed_ns and self._armed_ns <= self.now_ns():
             self._run_due()
 
     def late_s(self, since_ns: int) -> float:
-        """Longest standstill of the loop after `since_ns`, also one until now; underestimates by at most one beat."""
+        """Longest standstill of the event loop since `since_ns`, up to now, in seconds; at most one beat too low."""
         now = self.now_ns()
         overdue = now - self._heap[0][2].due_ns if self._heap else 0
         standstills = itertools.chain(((now, overdue),), self._late)
@@ -175,7 +176,7 @@ class Clock:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Beat often during the context, so that a standstill during a request is known."""
+        """Context in which the clock beats often, so that a standstill during a request is noticed."""
         if not self._watches:
             self._next_beat.cancel()
             self._next_beat = self.call_at(self.now_ns() + self._beat_ns, self._beat)
@@ -279,14 +280,14 @@ class Trust:
     """Trust in the prober's own timing: its event loop must not stand still for more than MAX_STANDSTILL_RATIO of
     the last TRUST_WINDOW_S.
 
-    max_send_lag_s: lateness of the event loop that is no standstill
+    max_send_lag_s: lateness of the event loop, in seconds, above which it is a standstill
     """
 
     max_send_lag_s: float
     _standstills: deque[tuple[int, float]] = field(default_factory=deque)  # (its end in ns, seconds)
 
     def lag(self, now_ns: int, lag_s: float) -> None:
-        """Record that the event loop was this late."""
+        """Record how late the event loop was: by `lag_s` seconds at `now_ns`."""
         if lag_s > self.max_send_lag_s:
             self._standstills.append((now_ns, lag_s))
 

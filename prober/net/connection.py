@@ -33,7 +33,7 @@ class Broken(Exception):
 
     verdict: outcome and detail of the probe
     connection: the completed phases
-    is_refused: the target's address, not a proxy, refused the TCP connection (ECONNREFUSED)
+    is_refused: the target itself, not a proxy, refused the TCP connection (ECONNREFUSED)
     """
 
     def __init__(self, outcome: Outcome, detail: str, connection: Connection, *, is_refused: bool = False) -> None:
@@ -89,7 +89,7 @@ def cert_expiry(exchange: Exchange) -> float | None:
 
 
 def _exhausted() -> str | None:
-    """Exhausted resource of this process; None if there is none."""
+    """Name of the resource of this process that is exhausted; None if there is none."""
     try:
         os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
     except OSError as problem:
@@ -143,7 +143,7 @@ class _Setup:
         return result
 
     async def _tcp(self, addresses: list[tuple[int, Any]]) -> StampedSocket:
-        """Connect to the first address that accepts. addresses: family and address of each"""
+        """Connect to the first address that accepts. addresses: (family, address) of each"""
         problems: list[OSError] = []
         for family, address in addresses:
             connection: StampedSocket | None = None

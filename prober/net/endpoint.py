@@ -22,8 +22,8 @@ class BadEndpoint(ValueError):
 class Endpoint:
     """The server of a target.
 
-    headers: of every request: those of the API, unless the target sets them, and those of the target.
-    query: sent with every request, with its question mark; "" without one.
+    headers: headers of every request: those of the API, unless the target sets them, and those of the target
+    query: query string of every request, with its question mark; "" without one
     auth: how the secret is sent; None without one.
     trust: returns the TLS context for the next connection; None for http.
     server_name: expected name in the certificate.
@@ -57,7 +57,7 @@ class Endpoint:
         return self.trust() if self.trust else None
 
     def token(self) -> str | None:
-        """Current token or key, None without one. It is registered for redaction."""
+        """The current token or key; None if none is configured. It is registered for redaction."""
         token = self.secret.read() if self.secret else None
         if token is not None:
             self.redactor.add_rotating(token)
@@ -68,7 +68,7 @@ class Endpoint:
         return dict((self.auth.credential(token),)) if self.auth is not None and token is not None else {}
 
     def head(self, method: str, path: str, *, length: int, request_id: str, token: str | None) -> bytes:
-        """Request line and headers. Every request uses a new connection that is closed afterwards."""
+        """Request line and headers. Every request uses a new connection, which is closed afterwards."""
         target = path + self.query
         extra = ""
         if self.proxy and self.scheme == "http":
@@ -121,7 +121,7 @@ def endpoint(spec: TargetSpec) -> Endpoint:
 
 
 def proxy_of(url: str) -> tuple[tuple[str, int], str]:
-    """(host, port) of a forward proxy, and the line of the header for its user."""
+    """(host, port) of a forward proxy, and the Proxy-Authorization header line for its user."""
     parts, authorization = urlsplit(url), ""
     if parts.username:
         pair = basic(unquote(parts.username), unquote(parts.password or ""))

@@ -1,11 +1,11 @@
-"""An HTTP/1.1 request on a new connection, whose bytes are parsed when they are read; their times are those of their arrival.
+"""An HTTP/1.1 request on a new connection. Bytes are parsed when they are read, and timestamped with their arrival.
 
 HTTP is parsed by llhttp (httptools), which is C.
 
-Deadlines depend on content: role chunks and keep-alives do not extend them. They are decided by the times of arrival: bytes that
-arrived after a possible deadline are parsed only after that deadline was checked, and a timer first reads what has arrived before it.
+Deadlines depend on content: role chunks and keep-alives do not extend them. They are checked against times of arrival: bytes that
+arrived after a deadline are parsed only after the deadline was checked, and a timer first reads what arrived before it.
 
-An exception in this code ends only this exchange: it is raised to the caller that awaits `ended`.
+An exception in this code ends only this exchange, and is raised where `ended` is awaited.
 """
 
 import asyncio
@@ -43,8 +43,8 @@ class Exchange:
     """A request and its response. Call `send` once connected; `ended` is done when the exchange ends for any reason.
 
     `ended` raises an internal error of this code; `received` then shows whether the server had sent anything.
-    max_plain_bytes: limit of an answer that is no stream, with all framing
-    max_body_bytes: instead of that, limit of its body, which may be as long as MAX_STREAM_BYTES on the wire
+    max_plain_bytes: size limit of an answer that is not streamed, including headers and framing
+    max_body_bytes: size limit of the decoded body in place of `max_plain_bytes`; the limit on the wire is then MAX_STREAM_BYTES
     """
 
     __slots__ = (  # more attributes than a dictionary finds quickly
@@ -95,7 +95,7 @@ class Exchange:
 
     @property
     def refusal(self) -> str:
-        """The server's text in an answer that is no success, and the target of a redirect; "" for a success."""
+        """The server's text in an unsuccessful answer, with the address of a redirect; "" for a success."""
         if self.status is None or self.status < 300:
             return ""
         words = error_message(bytes(self.body[:MAX_ERROR_BYTES]), self.status)
@@ -108,7 +108,7 @@ class Exchange:
     # -- calls of the prober --------------------------------------------------------------------------------------------
 
     def send(self, data: bytes, due_ns: int, timeouts: Timeouts) -> None:
-        """Write the request and record the time, unless something was received before it: the exchange ends with that.
+        """Write the request and record the time. If the server has already sent anything, end the exchange instead.
 
         timeouts: count from `due_ns` and from the last content
         """
@@ -136,7 +136,7 @@ class Exchange:
     # -- what the connection receives ----------------------------------------------------------------------------------
 
     def receive(self, at_ns: int, data: bytes) -> None:
-        """Parse bytes of the response that arrived at this time."""
+        """Parse bytes of the response that arrived at `at_ns`."""
         if self._parser is None:
             return  # the connection is left for the server to close
         self._arrived_ns, self._handled = at_ns, data
@@ -160,7 +160,7 @@ class Exchange:
             self._fail(problem)
 
     def lost(self, at_ns: int, problem: Exception | None) -> None:
-        """The connection has ended; problem: None if the server closed it."""
+        """Process the end of the connection. problem: None if the server closed it"""
         if self.ended.done():
             self._stop_timer()
             return
@@ -243,7 +243,7 @@ class Exchange:
             self._complete()
 
     def _refuse_length(self) -> None:
-        """End the exchange, whose response exceeds its size limit."""
+        """End the exchange because the response exceeds its size limit."""
         if self.status is None:
             self._break(Outcome.MALFORMED, f"headers of more than {MAX_HEAD_BYTES >> 10} KiB")
         elif self._max_body_bytes is not None and len(self.body) > self._max_body_bytes:
@@ -266,7 +266,7 @@ class Exchange:
         self._end()
 
     def _break(self, outcome: Outcome, detail: str) -> None:
-        """The response ends with a failure; an error among the events of its incomplete end says more."""
+        """End the exchange with a failure, after processing its incomplete last event, which may be an error object."""
         if self.ended.done():
             return
         self.broken = Verdict(outcome, detail)
@@ -319,7 +319,7 @@ class Exchange:
             self._fail(problem)
 
     def _check(self, now_ns: int) -> None:
-        """End the exchange if a deadline passed before `now_ns`, up to which all is parsed; otherwise schedule the next check."""
+        """End the exchange if a deadline passed before `now_ns`; else schedule the next check. All bytes up to `now_ns` are parsed."""
         self._stop_timer()
         due, limits = self._due_ns, self._timeouts
         if self.ended.done() or limits is None:
@@ -349,11 +349,11 @@ class Exchange:
 
 
 def requested_pause_s(headers: Mapping[str, str], unix_s: float) -> float | None:
-    """Seconds that an answer asks the client to wait; None if it does not, if that cannot be read, or above a year.
+    """Seconds that an answer asks the client to wait; None if it asks for no pause, for over a year, or cannot be read.
 
-    Without a `Retry-After`, that is until the last `anthropic-ratelimit-*-reset` of the limits of which nothing is `-remaining`.
-    A negative number and a date that has passed are 0. A date counts from the answer's own `Date`, so that the server's clock need
-    not be right; from `unix_s`, the prober's wall clock, if the answer has none.
+    Without `Retry-After`, the pause lasts until the last `anthropic-ratelimit-*-reset` among the limits with nothing `-remaining`. A
+    negative number and a past date are 0. A date counts from the answer's own `Date`, so that the server's clock need not be right;
+    without it from `unix_s`, the prober's wall clock.
 
     headers: names in lower case, or a mapping that ignores case
     """
@@ -370,7 +370,7 @@ def requested_pause_s(headers: Mapping[str, str], unix_s: float) -> float | None
 
 
 def _limit_end(headers: Mapping[str, str]) -> float | None:
-    """When the last of the exhausted limits is filled again, in Unix seconds; None without one. The times are those of RFC 3339."""
+    """Unix seconds at which the last of the exhausted rate limits is reset; None without one. The headers have RFC 3339 times."""
     ends = []
     for name in (f"anthropic-ratelimit-{limit}" for limit in _LIMITS):
         try:
@@ -383,7 +383,7 @@ def _limit_end(headers: Mapping[str, str]) -> float | None:
 
 
 def _http_date(text: str) -> float | None:
-    """Unix seconds; None for anything else."""
+    """Unix seconds of an HTTP date; None for anything else."""
     if not text.isascii() or len(text) > _MAX_DATE_CHARS:
         return None
     for layout in _FORMATS:

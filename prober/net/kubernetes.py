@@ -53,10 +53,10 @@ class Unreachable(Exception):
 
 
 class KubernetesApiError(Exception):
-    """The server refused the request.
+    """The API server refused the request.
 
-    status: HTTP status. reason: of Kubernetes, such as Conflict. retry_after_s: requested by the server, at most
-    MAX_RETRY_AFTER_S; else 0.
+    status: HTTP status; reason: name that Kubernetes gives, such as Conflict
+    retry_after_s: pause that the server asks for, at most MAX_RETRY_AFTER_S; 0 without one
     """
 
     def __init__(self, status: int, reason: str, message: str, retry_after_s: float = 0.0) -> None:
@@ -65,20 +65,20 @@ class KubernetesApiError(Exception):
 
     @property
     def gone(self) -> bool:
-        """The resourceVersion is too old, or of a future that a restored etcd does not have: list again."""
+        """True if the resourceVersion is too old, or too new for a restored etcd: the objects must be listed again."""
         return self.status == 410 or (self.status == 504 and "Too large resource version" in self.message)
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A watch event. The object of a BOOKMARK has only a resourceVersion: all events up to it were sent."""
+    """A watch event. The object of a BOOKMARK has only a resourceVersion, up to which all events were sent."""
 
     kind: Kind
     object: Json
 
     @property
     def version(self) -> str:
-        """resourceVersion from which a watch can continue."""
+        """The resourceVersion from which a watch can continue."""
         metadata = self.object.get("metadata")
         return str(metadata.get("resourceVersion") or "") if isinstance(metadata, dict) else ""
 
@@ -131,16 +131,16 @@ class Api:
         return await self._ask("POST", path, None, body, timeout_s)
 
     async def replace(self, path: str, body: Json, *, timeout_s: float = TIMEOUT_S) -> Json:
-        """PUT an object over its resourceVersion. Raises KubernetesApiError (409: it was changed), Unreachable."""
+        """PUT an object, with the resourceVersion that it replaces. Raises KubernetesApiError (409: it was changed), Unreachable."""
         return await self._ask("PUT", path, None, body, timeout_s)
 
     async def list(
         self, path: str, take: Callable[[Json], None], params: Params | None = None, *, timeout_s: float = TIMEOUT_S
     ) -> str:
-        """Call `take` with each object of a collection, and return the resourceVersion of all.
+        """Call `take` with each object of a collection, and return the resourceVersion of the collection.
 
-        Objects are read in pages, of which one is in memory at a time; timeout_s is per page. Raises KubernetesApiError (`gone`:
-        the pages expired meanwhile), Unreachable, also for more than MAX_OBJECTS.
+        Objects are read in pages, of which one is in memory at a time; timeout_s is per page. Raises KubernetesApiError (`gone`: the
+        pages expired meanwhile), and Unreachable, also for more than MAX_OBJECTS.
         """
         query = {**(params or {}), "limit": str(PAGE_SIZE)}
         for _ in range(MAX_OBJECTS // PAGE_SIZE):
@@ -238,7 +238,7 @@ class Api:
         )
 
     def _tls(self) -> ssl.SSLContext:
-        """TLS context, made again when the CA file changes."""
+        """The TLS context, made again when the CA file changes."""
         now = stamp(self._ca_file) if self._ca_file else None
         if self._context is None or now != self._context_of:
             try:
@@ -269,7 +269,7 @@ class Api:
         return bytes(body)
 
     def _loaded(self, body: bytes, path: str) -> Any:
-        """JSON as values. Raises ValueError, and Unreachable for more than MAX_VALUES of them."""
+        """The JSON of a body as values. Raises ValueError, and Unreachable for more than MAX_VALUES values."""
         if sum(map(body.count, b"[{,")) > MAX_VALUES:
             raise self._unreachable(path, f"more than {MAX_VALUES:,} values")
         return orjson.loads(body)
@@ -290,7 +290,7 @@ class Api:
         return Unreachable(f"{self.url}{path}: {self.redactor.redact(why[:MAX_MESSAGE_CHARS])}")
 
     def _api_error(self, document: Any, status: int, reason: str, retry_after_s: float) -> KubernetesApiError:
-        """Error from a Status object, or from the HTTP status without one."""
+        """The error that a Status object describes; without one, an error from the HTTP status."""
         metadata = document if isinstance(document, dict) else {}
         code, details = metadata.get("code"), metadata.get("details")
         requested_s = details.get("retryAfterSeconds") if isinstance(details, dict) else None

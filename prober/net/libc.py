@@ -12,10 +12,10 @@ _PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 
 
 def configure_malloc() -> bool:
-    """Map each block of `MMAP_THRESHOLD_BYTES` or more separately and limit arenas; return False without glibc.
+    """Map blocks of `MMAP_THRESHOLD_BYTES` or more separately, and limit the number of arenas. Returns False without glibc.
 
-    Freed blocks then return to the system, and the daemon's memory does not grow. By default glibc raises the threshold to the largest
-    freed block, up to 32 MB: large blocks then lie in the heap among small ones and leave holes.
+    Such blocks return to the system when they are freed, so the daemon's memory does not grow. By default glibc raises the threshold to
+    the largest freed block, up to 32 MB: large blocks then lie in the heap among small ones and leave holes.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     return (
@@ -26,7 +26,7 @@ def configure_malloc() -> bool:
 
 
 def end_with_parent(parent: int) -> None:
-    """Let the kernel kill this process when its parent ends (Linux). parent: its process id."""
+    """Let the kernel kill this process when its parent process ends (Linux). parent: process id of the parent"""
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
     if prctl is not None:
         prctl(_PARENT_DEATH_SIGNAL, int(signal.SIGKILL))

@@ -1,4 +1,4 @@
-"""The daemon's log: one line an event on standard error, as logfmt or JSON."""
+"""The daemon's log: one line per event on standard error, as logfmt or JSON."""
 
 import json
 import logging
@@ -29,7 +29,7 @@ class Format(StrEnum):
 
 
 class LogLine(logging.Formatter):
-    """A record as one line, with nothing in it that controls a terminal."""
+    """Formats a record as one line, without characters that control a terminal."""
 
     def __init__(self, kind: Format) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class _Lines(logging.StreamHandler[TextIO]):
 
 
 def never_wait(pipe: int) -> None:
-    """Let writes of this process to a full pipe fail. Other processes that write to it still wait."""
+    """Make writes of this process to a full pipe fail instead of waiting. Other processes that write to it still wait."""
     try:
         own = os.open(f"/proc/self/fd/{pipe}", os.O_WRONLY | os.O_NONBLOCK)  # the same pipe, opened anew
     except OSError:  # another system, or a pipe of another user

@@ -26,7 +26,7 @@ async def hourly_histograms(
 ) -> list[tuple[float, list[tuple[float, float]]]]:
     """Cumulative histogram of each of the last `hours`, summed over replicas of the prober.
 
-    Returns [(middle of the hour in Unix seconds, [(upper bound in seconds, observations up to it)])], without empty hours.
+    Returns [(middle of the hour in Unix seconds, [(upper bound in seconds, number of observations up to it)])], without empty hours.
     Raises QueryFailed.
     """
     matchers = ",".join(f"{name}={_quoted(value)}" for name, value in labels.items())
@@ -46,7 +46,7 @@ async def hourly_histograms(
 
 
 async def firing(url: str, target: str, without: Collection[str] = ()) -> list[str]:
-    """Names of the firing alerts of a target, without severity info and without those in `without`. Raises QueryFailed."""
+    """Names of the firing alerts of a target, except those in `without` and those of severity info. Raises QueryFailed."""
     names = _quoted("|".join(sorted(without)))
     query = f'ALERTS{{alertstate="firing",severity!="info",alertname!~{names},target={_quoted(target)}}}'
     try:
@@ -56,7 +56,7 @@ async def firing(url: str, target: str, without: Collection[str] = ()) -> list[s
 
 
 async def instant(url: str, query: str) -> float:
-    """Current value of a query that gives a scalar or one series. Raises QueryFailed, also for no data, NaN and infinity."""
+    """Current value of a query that returns a scalar or one series. Raises QueryFailed, also for no data, NaN and infinity."""
     rows = await _rows(url, "query", {"query": query})
     try:
         values = (
@@ -73,7 +73,7 @@ async def instant(url: str, query: str) -> float:
 
 
 async def _rows(url: str, path: str, parameters: dict[str, str]) -> list[Any]:
-    """`result` of the answer: a list of series, or [time, value] of a scalar. Raises QueryFailed."""
+    """The `result` of a query: a list of series, or [time, value] for a scalar. Raises QueryFailed."""
     redactor = Redactor()
     redactor.add_url(url)
     try:

@@ -1,7 +1,7 @@
-"""Redaction of secrets in server responses, which may echo a request and end up in logs and on pages.
+"""Redaction of secrets in server responses, which may repeat a request and be logged and shown.
 
-A text is searched as it is, and with its escapes undone, up to MAX_LEVELS times: backslashes as in JSON and in Python's `repr`,
-percent, and references of HTML. What is found is masked in the text itself.
+A text is searched unchanged, and with its escapes undone up to MAX_LEVELS times: backslashes as in JSON and Python's `repr`, percent
+encoding, and HTML references. Secrets are masked in the original text.
 """
 
 import base64
@@ -23,14 +23,14 @@ Span = tuple[int, int]
 
 
 class Redactor:
-    """Replaces registered secrets in text: plain, escaped, in base64 and hexadecimal digits, also if truncated."""
+    """Replaces registered secrets in texts: plain, escaped, in base64 or hexadecimal digits, also if truncated."""
 
     def __init__(self) -> None:
         self._permanent: dict[str, None] = {}
         self._rotating: dict[str, None] = {}
 
     def add_rotating(self, secret: str) -> None:
-        """Register a rotating secret; the oldest are dropped. Each word counts by itself, as `Bearer` is not a secret."""
+        """Register a secret that changes; only the latest are remembered. Each word counts by itself, as `Bearer` is not a secret."""
         self._rotating.update(dict.fromkeys(form for form in _forms(secret) if form not in self._rotating))
         while len(self._rotating) > MAX_ROTATING_FORMS:
             del self._rotating[next(iter(self._rotating))]
@@ -40,7 +40,7 @@ class Redactor:
         self._permanent.update(dict.fromkeys(_forms(secret)))
 
     def add_url(self, url: str) -> None:
-        """Register the secrets of a URL: its password, also in Basic form, and the values of its query."""
+        """Register the secrets of a URL: its password, also as Basic credentials, and the values of its query."""
         parts = urlsplit(url)
         if parts.password:
             self.add(parts.password)
@@ -52,7 +52,7 @@ class Redactor:
             self.add(unquote_plus(value or name))
 
     def redact(self, text: str) -> str:
-        """`text` without the secrets. A truncated secret is masked as far as it matches."""
+        """Returns `text` with its secrets masked. Of a truncated secret, the part that matches is masked."""
         if len(text) < MIN_SECRET_CHARS:
             return text
         masked: list[Span] = []
@@ -66,7 +66,7 @@ class Redactor:
         return _without(text, masked)
 
     def _find(self, text: str) -> Iterator[Span]:
-        """Spans of the secrets in the text, each as far as it matches."""
+        """Yields the spans of the secrets in the text; of a truncated one, the part that matches."""
         for secret in (*self._permanent, *self._rotating):
             prefix = secret[:MIN_SECRET_CHARS]
             at = text.find(prefix)
@@ -79,7 +79,7 @@ class Redactor:
 
 
 def basic(user: str, password: str) -> str:
-    """Credentials of HTTP Basic authentication."""
+    """Credentials for HTTP Basic authentication, in base64."""
     return base64.b64encode(f"{user}:{password}".encode()).decode()
 
 
@@ -97,9 +97,9 @@ def _forms(secret: str) -> Iterator[str]:
 
 
 def _undo_escapes(text: str, places: Sequence[Span] | None) -> tuple[str, list[Span]] | None:
-    """The text with one level of escapes undone, and where each of its characters is in the original; None if it has no escapes.
+    """(text with one level of escapes undone, place of each of its characters in the original text); None if it has no escapes.
 
-    places: those of `text`, None if it is the original
+    places: the places for `text` itself, None if it is the original
     """
     characters: list[str] = []
     spans: list[Span] = []
@@ -137,12 +137,12 @@ def _meaning(escape: "re.Match[str]") -> str:
 
 
 def _place(span: Span, places: Sequence[Span] | None) -> Span:
-    """Span in the original text of a span in unescaped text."""
+    """The span in the original text that corresponds to a span in unescaped text."""
     return span if places is None else (places[span[0]][0], places[span[1] - 1][1])
 
 
 def _without(text: str, masked: Sequence[Span]) -> str:
-    """The text with a mask in place of each part, those that overlap together."""
+    """The text with each of the spans masked; overlapping spans get one mask."""
     pieces, end = [], 0
     for start, stop in sorted(masked):
         if stop <= end:

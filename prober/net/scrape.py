@@ -1,6 +1,6 @@
 """HTTP GET of metrics and other pages, and POST of a form, with time and size limits, on a new connection.
 
-Uses `Exchange`, as probes do: a command that reads a page needs no second HTTP client, and a long page is read in small parts.
+`Exchange` is used, as for probes: no second HTTP client is needed, and a long page is read in small parts.
 """
 
 import asyncio
@@ -30,11 +30,11 @@ class UnreadablePage(Exception):
 
 
 class NotAnswered(UnreadablePage):
-    """No whole answer came, which may be different the next time."""
+    """No complete answer arrived. Another attempt may succeed."""
 
 
 class PageTooLong(UnreadablePage):
-    """The page is beyond its limit of bytes."""
+    """The page exceeds its limit in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +56,8 @@ async def fetch(
     limit: int = MAX_BODY_BYTES,
     allow_link_local: bool = False,
 ) -> Fetched:
-    """GET `url`, or POST an encoded form. Redirects, compressed responses and refused addresses (also with a proxy) raise
-    UnreadablePage, and more than `limit` bytes PageTooLong.
+    """GET `url`, or POST `form`, already encoded. Raises PageTooLong for more than `limit` bytes, and UnreadablePage, also for
+    redirects, compressed responses and refused addresses (even with a proxy).
     """
     where = mask_secrets(url)
     exchange = Exchange(None, cast(Clock, _LoopTime()), max_body_bytes=limit)
@@ -99,7 +99,7 @@ async def fetch(
 
 
 class _LoopTime:
-    """The time of the event loop, by which its deadlines are due; a page needs no exact timestamps."""
+    """A clock that has the time of the event loop. That is enough for deadlines, as a page needs no exact timestamps."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -114,12 +114,12 @@ class _LoopTime:
 
 @cache
 def _system_trust() -> ClientTls:
-    """Trust in the system's CAs, loaded once: that takes milliseconds."""
+    """Trust in the system's CAs; loaded once, as loading takes milliseconds."""
     return client_tls(TlsSpec())
 
 
 def _request(parts: SplitResult, endpoint: Endpoint, headers: dict[str, str], form: str) -> bytes:
-    """The request. User and password of the URL become a header. Raises ValueError."""
+    """The request as bytes. User and password of the URL become a header. Raises ValueError."""
     target = quote(parts.path or "/", safe=_UNQUOTED)
     if parts.query:
         target += "?" + quote(parts.query, safe=_UNQUOTED + "?")

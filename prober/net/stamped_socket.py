@@ -1,7 +1,7 @@
 """A TCP connection, plain or with TLS, whose received bytes have the kernel's time of arrival.
 
-All waiting bytes are read at once, as the kernel's stamp is that of the last one, and handed over in small parts, between which other
-connections and timers of the event loop have their turn. With TLS bytes have the stamp of the read that completed their record.
+All waiting bytes are read at once, since the kernel's stamp is that of the last one. They are handed over in small parts, between which
+other connections and timers of the event loop run. With TLS, bytes have the stamp of the read that completed their record.
 """
 
 import asyncio
@@ -15,20 +15,20 @@ READ_BYTES, PART_BYTES = 64 << 10, 4 << 10
 
 
 class Receiver(Protocol):
-    """Takes what a connection receives."""
+    """Receiver of the bytes of a connection."""
 
     def receive(self, at_ns: int, data: bytes) -> None:
-        """Take bytes that arrived at this time. Must not raise."""
+        """Process bytes that arrived at `at_ns`. Must not raise."""
 
     def lost(self, at_ns: int, problem: Exception | None) -> None:
-        """The connection has ended; problem: None if the server closed it. Must not raise."""
+        """Process the end of the connection. problem: None if the server closed it. Must not raise."""
 
 
 class StampedSocket:
     """A connection of the running event loop. Call `connect`, and `close` in any case.
 
     by_process: number of reads that the kernel has not stamped
-    tls: of a connection with TLS, once its handshake has begun
+    tls: the TLS object, once the handshake has begun; None without TLS
     """
 
     __slots__ = (
@@ -59,7 +59,7 @@ class StampedSocket:
         self._loop.add_reader(self._socket, self.read)
 
     async def start_tls(self, context: ssl.SSLContext, server_name: str) -> None:
-        """Do the handshake; what follows is encrypted. Raises OSError, of which SSLError is one, and ValueError."""
+        """Do the TLS handshake; all later bytes are encrypted. Raises OSError (SSLError is one) and ValueError."""
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self.tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=server_name)
         self._handshake = self._loop.create_future()
@@ -67,11 +67,11 @@ class StampedSocket:
         await self._handshake
 
     def hand_over(self, receiver: Receiver) -> None:
-        """Hand the bytes that arrive from now on to another receiver."""
+        """Hand bytes that arrive from now on to another receiver."""
         self._receiver = receiver
 
     def write(self, data: bytes) -> None:
-        """Send now; what does not fit into the kernel's buffer goes later. A failure is reported after the last received byte."""
+        """Send now; bytes beyond the kernel's buffer are sent later. A failure is reported after the last received byte."""
         if self.tls is not None:
             sent = 0
             while sent < len(data):
@@ -80,7 +80,7 @@ class StampedSocket:
         self._send(data)
 
     def read(self) -> bool:
-        """Read, if nothing is left of the last time, and hand a part over. Returns whether there was one, or the connection's end."""
+        """Hand over a part of the received bytes, and read if none are left. Returns True if there was a part, or the end."""
         self._clock.run_due()
         receiver = self._receiver
         if receiver is None:
@@ -132,7 +132,7 @@ class StampedSocket:
         self._socket.close()
 
     def _decrypted_part(self) -> bytes:
-        """A part of what was received with TLS. Empty: there is none yet, or the connection has ended."""
+        """A part of the bytes received with TLS; empty if none are complete, or at the end of the connection."""
         assert self.tls is not None
         problem: ssl.SSLError | None = None
         try:
@@ -150,7 +150,7 @@ class StampedSocket:
         return b""
 
     def _schedule_rest(self) -> None:
-        """Hand over the rest in the next turn of the loop."""
+        """Hand over the remaining bytes in the next turn of the event loop."""
         is_left = self._rest if self.tls is None else self._incoming.pending or self.tls.pending()
         if is_left and self._receiver is not None:
             self._backlog = self._loop.call_soon(self.read)
@@ -205,7 +205,7 @@ class StampedSocket:
             self._unsent, self._write_problem = b"", problem
 
     def _end(self, problem: Exception | None) -> None:
-        """The connection has ended."""
+        """Process the end of the connection."""
         handshake, self._handshake = self._handshake, None
         receiver = self._receiver
         self.close()
