@@ -61,9 +61,7 @@ class Exponential:
         self.counts, self.schema = counts, self.schema - 1
 
     def spans(self) -> Iterator[tuple[int, list[int]]]:
-        """Yields (empty buckets since the last span, or index of the first bucket; counts). One or two empty buckets do not end a
-        span.
-        """
+        """Yields (empty buckets since the last span, or index of the first bucket; counts). Up to two empty buckets are in a span."""
         run: list[int] = []
         start = after = 0
         for index in sorted(self.counts):

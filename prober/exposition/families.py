@@ -152,9 +152,7 @@ class Histogram:
         self._text.clear()
 
     def take_over(self, upto: Sequence[float], total: float) -> None:
-        """Replace the contents by another program's histogram. upto: cumulative counts per bound, then of all; total: sum of the
-        values
-        """
+        """Replace the contents by another program's histogram. upto: cumulative counts per bound, then of all; total: sum of values"""
         self.counts = [round(b - a) for a, b in pairwise((0.0, *upto))]
         self.sum = total
         self.native = self.packed = None

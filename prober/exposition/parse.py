@@ -126,9 +126,7 @@ class Parser:
                 page.stored += 1
 
     def _cached(self, name: str, rest: str) -> Sample | None:
-        """Returns the sample on a line if its label text is cached and only a number follows; else None. rest: the line behind
-        `name{`
-        """
+        """Returns the sample on a line if its label text is cached and only a number follows, else None. rest: line behind `name{`"""
         text, _, number = rest.rpartition("} ")
         labels = self._known.get(text)
         if not labels or "_" in number:

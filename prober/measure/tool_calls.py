@@ -81,9 +81,7 @@ class ToolCall:
 
 @dataclass(slots=True)
 class ToolCalls:
-    """The tool calls of an answer, in bounded memory: all are counted, and the first MAX_CALLS are stored. A call begins with its
-    name.
-    """
+    """The tool calls of an answer, in bounded memory: all are counted, the first MAX_CALLS are stored. A call begins with its name."""
 
     count: int = 0
     stored: list[ToolCall] = field(default_factory=list)

@@ -1,10 +1,10 @@
-"""Checks of answers in a process of their own, since an answer can make its check take seconds.
+"""Checks of answers in a separate process, since an answer can make its check take seconds.
 
-The process checks one answer at a time and may use CHECK_CPU_S of CPU time for it, after which the kernel ends it. The limit includes
-checks inside C code, and excludes waiting for a busy machine. The next check starts it again. An answer whose check ends the
-process counts as wrong, with a message that says so. Exact texts are compared without the process.
+The process checks one answer at a time and may use CHECK_CPU_S of CPU time for it, after which the kernel ends it. The limit includes C
+code, and excludes waiting for a busy machine. The next check starts a new process. An answer whose check ends the process counts as
+wrong, with a message that says so. Exact texts are compared without the process.
 
-It is started by the first check that needs it, and ends with the prober.
+The process is started by the first check that needs it, and ends with the prober.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ NICENESS = 10
 
 
 class CheckUnavailable(Exception):
-    """An answer was not checked for a reason that is the prober's or its machine's."""
+    """An answer could not be checked because of the prober or its machine, not because of the answer."""
 
 
 class AnswerChecks:
@@ -49,7 +49,7 @@ class AnswerChecks:
         return self._process.pid if self._process else None
 
     async def problem(self, expectation: Expectation, answer: str, calls: Sequence[ToolCall] = ()) -> str:
-        """Problem of an answer, "" if it is right; see `quality.answer_problem`. Raises CheckUnavailable."""
+        """Returns the fault of an answer, "" if it is right; see `quality.answer_problem`. Raises CheckUnavailable."""
         named = [(call.name, call.arguments) for call in calls]
         if expectation.kind == "text":
             return answer_problem(expectation, answer, named)
@@ -107,7 +107,7 @@ class AnswerChecks:
 
 
 def _line(stream: IO[bytes]) -> bytes:
-    """The next line, b"" if the stream ends before it. Raises TimeoutError after MAX_WAIT_S without a byte."""
+    """The next line; b"" if the stream ends before it. Raises TimeoutError after MAX_WAIT_S without a byte."""
     line, ready = b"", select.poll()
     ready.register(stream, select.POLLIN)
     while not line.endswith(b"\n"):
@@ -122,12 +122,12 @@ def _line(stream: IO[bytes]) -> bytes:
 
 @cache
 def answer_checks() -> AnswerChecks:
-    """The one AnswerChecks of this process, created at the first call."""
+    """The AnswerChecks of this process, created at the first call and shared."""
     return AnswerChecks()
 
 
 def checked(expectation: Expectation, answer: str, calls: Sequence[tuple[str, str]]) -> str:
-    """The problem of an answer; a check that cannot be done is one too."""
+    """Returns the fault of an answer, "" if it is right; also a text if the check cannot be done."""
     try:
         return answer_problem(expectation, answer, calls)
     except Exception as problem:
@@ -135,7 +135,7 @@ def checked(expectation: Expectation, answer: str, calls: Sequence[tuple[str, st
 
 
 def main(parent: int) -> None:
-    """Check the answers of the lines on standard input until it ends. parent: the process to end with."""
+    """Check the answers on lines of standard input until it ends. parent: id of the process with which this one ends"""
     end_with_parent(parent)
     os.nice(NICENESS)
     signal.signal(signal.SIGPROF, signal.SIG_DFL)

@@ -1,6 +1,6 @@
-"""The socket between the prober and a worker: pickled messages, each after its length. Both ends are the prober's own processes.
+"""The socket between the prober and a worker. It carries pickled messages, each preceded by its length; both ends are trusted.
 
-A worker on another machine has another monotonic clock, whose offset `ClockOffset` bounds by exchange.
+A worker on another machine has another monotonic clock. `ClockOffset` bounds its offset by exchanging times.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ LENGTH_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class NewTarget:
-    """To a worker: the target that later requests name by its number."""
+    """Message to a worker: a target, which later messages name by its number."""
 
     number: int
     spec: TargetSpec
@@ -33,9 +33,10 @@ class NewTarget:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """To a worker: a request for a target, which the prober launched at `launched_ns`.
+    """Message to a worker: send a request to a target.
 
-    All times in messages are of the prober's clock. All processes of a host share CLOCK_MONOTONIC.
+    All times in messages are on the prober's clock. All processes of a host share CLOCK_MONOTONIC.
+    target: number of the target; launched_ns: time at which the prober handed the request over
     clock_ns: the worker's clock minus the prober's
     """
 
@@ -47,14 +48,14 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """To a worker: cancel a request."""
+    """Message to a worker: cancel a request."""
 
     request_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """From a worker: the result of a request. answer: see `ProbeRun.answer`."""
+    """Message from a worker: the result of a request. answer: see `ProbeRun.answer`"""
 
     result: ProbeResult
     answer: str | None
@@ -62,13 +63,13 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """Sign of life, to and from a worker. first_ns: from a worker, first content of requests in flight, by request id."""
+    """Sign of life, sent in both directions. first_ns: from a worker: (request id, time of first content) of requests in flight"""
 
     first_ns: tuple[tuple[str, int], ...] = ()
 
 
 def _reducer(kind: type) -> Callable[[Any], tuple[type, tuple[Any, ...]]]:
-    """Function that pickles a dataclass as the arguments of its constructor, in a third of the default's time."""
+    """Returns a function that pickles a dataclass as its constructor's arguments, which takes a third of the default's time."""
     values = attrgetter(*(field.name for field in fields(kind) if field.init))
     return lambda value: (kind, values(value))
 
@@ -80,7 +81,7 @@ REDUCERS = copyreg.dispatch_table | {
 
 
 def packed(message: object) -> bytes:
-    """The message as it is sent."""
+    """The bytes of a message, preceded by its length."""
     file = io.BytesIO()
     file.write(bytes(LENGTH_BYTES))
     pickler = pickle.Pickler(file, pickle.HIGHEST_PROTOCOL)
@@ -92,7 +93,7 @@ def packed(message: object) -> bytes:
 
 
 class Channel(asyncio.Protocol):
-    """An end of a channel. write: sends bytes; None before the begin and after the end
+    """One end of a channel. write: sends bytes; None before the connection and after its end
 
     received: called with each message; lost: called once, when the other end is gone
     """
@@ -109,7 +110,7 @@ class Channel(asyncio.Protocol):
             self.write(packed(message))
 
     def close(self) -> None:
-        """Close this end, which the other one sees."""
+        """Close this end. The other end notices it."""
         self.write = None
         if self._transport is not None:
             self._transport.close()
@@ -141,29 +142,30 @@ EXCHANGES = 64
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """Offset of another clock. offset_ns: that clock minus this one; error_ns: bound of its error in both directions"""
+    """Offset of another clock. offset_ns: that clock minus this one; error_ns: largest possible error of it, in either direction"""
 
     offset_ns: int
     error_ns: int
 
 
 class ClockOffset:
-    """The offset of another clock, from the latest exchanges.
+    """The offset of another clock, estimated from the latest exchanges of times.
 
-    The other clock was read between the sending of a question and the receipt of its answer, so the middle of the two is off by half
-    of the time between them at most, however unequal the two ways are. An exchange grows less certain as the clocks drift apart.
+    The other clock is read between sending a question and receiving its answer. So the middle of these two times is wrong by at most
+    half of the time between them, whatever the delay of each direction. The error of an exchange grows with its age, as the clocks
+    drift apart.
     """
 
     def __init__(self) -> None:
         self._exchanges: deque[tuple[int, Offset]] = deque(maxlen=EXCHANGES)
 
     def exchanged(self, asked_ns: int, other_ns: int, answered_ns: int) -> None:
-        """Add an exchange. asked_ns, answered_ns: of this clock; other_ns: of the other one, read between them."""
+        """Add an exchange. asked_ns, answered_ns: times on this clock; other_ns: time on the other clock between them"""
         middle_ns = (asked_ns + answered_ns) // 2
         self._exchanges.append((middle_ns, Offset(other_ns - middle_ns, (answered_ns - asked_ns + 1) // 2)))
 
     def at(self, now_ns: int) -> Offset:
-        """The offset with the smallest error at this time. Needs an exchange."""
+        """The offset with the smallest error at `now_ns`. Call after at least one exchange."""
         aged = (
             Offset(offset.offset_ns, offset.error_ns + round(max(0, now_ns - at_ns) * MAX_DRIFT_RATIO))
             for at_ns, offset in self._exchanges
@@ -172,7 +174,7 @@ class ClockOffset:
 
 
 def checked_clock(result: ProbeResult, error_s: float, max_send_lag_s: float, node: str) -> ProbeResult:
-    """The result of a request; late if it may have been sent later than `max_send_lag` by the error of the node's clock."""
+    """Returns the result of a request, marked late if the clock error may hide a delay of more than `max_send_lag_s`."""
     lag_s = result.timeline.send_lag_s
     if lag_s is None or result.timeline.is_late or lag_s + error_s <= max_send_lag_s:
         return result

@@ -55,7 +55,7 @@ SPENT = "A day at the rate of the chosen window"
 
 
 def state() -> Panel:
-    """State of the target."""
+    """Panel with the state of the target."""
     return stat(
         "State",
         "What the target is now, by its probes and its engine's health page. Bad: failing.",
@@ -67,7 +67,7 @@ def state() -> Panel:
 
 
 def outcomes() -> list[Panel]:
-    """Share of failures, latest cold start, end of the certificate."""
+    """Panels: share of failures, latest cold start, expiry of the certificate."""
     failed, probes = (
         increase(declared, "target", window=WINDOW) for declared in (probe_series.FAILURES, probe_series.PROBES)
     )
@@ -99,7 +99,7 @@ def outcomes() -> list[Panel]:
 
 
 def heatmaps() -> list[Panel]:
-    """TTFT and ITL of every probe."""
+    """Heatmaps of TTFT and ITL of all probes."""
     return [
         heatmap(
             f"{SIGNALS[signal][0]} of $workload",
@@ -113,7 +113,7 @@ def heatmaps() -> list[Panel]:
 
 
 def latency() -> list[Panel]:
-    """Quantiles of each signal, with the samples behind them."""
+    """Panels with quantiles of each latency, and the number of samples behind them."""
     return [
         _quantile_table(),
         *(_quantile_lines(signal) for signal in SIGNALS),
@@ -214,7 +214,7 @@ def _tool_calls() -> Panel:
 
 
 def network() -> list[Panel]:
-    """Connect phases, TTFT by client and by engine, and whether answers arrive held back."""
+    """Panels: connection phases, TTFT by client and by engine, and whether answers arrive held back."""
     return [
         series(
             "Connect phases, p90",
@@ -243,7 +243,7 @@ def network() -> list[Panel]:
 
 
 def _client_and_engine() -> Panel:
-    """Mean TTFT by client and by engine. Means are exact; quantiles of two histograms differ by their buckets."""
+    """Panel with mean TTFT by client and by engine. Means are exact; quantiles of two histograms differ by their buckets."""
 
     def mean(histogram: Name, select: str) -> str:
         total, count = (f"sum by (target) (rate({histogram}_{part}{{{select}}}[{STEP}]))" for part in ("sum", "count"))
@@ -263,7 +263,7 @@ def _client_and_engine() -> Panel:
 
 
 def vantages() -> list[Panel]:
-    """Panels of a target that is probed from several places: latency of each, what all share, and what the way from each adds."""
+    """Panels of a target that is probed from several places: latency from each, their common part, and what each place adds."""
     place, level = ',vantage!=""', "target, workload, vantage"
     p50 = quantile(0.5, probe_series.TTFT, level, PROBES + place)
     p90 = quantile(0.9, probe_series.TTFT, level, PROBES + place)
@@ -318,7 +318,7 @@ def vantages() -> list[Panel]:
 
 
 def failures() -> list[Panel]:
-    """Failures over time and now, by reason; red, as nothing else on the first screen is."""
+    """Panels of failures by reason, over time and now. They are red, unlike everything else on the first screen."""
     recent = increase(probe_series.FAILURES, "reason, workload", window=RECENTLY)
     return [
         series(
@@ -360,7 +360,7 @@ def failures() -> list[Panel]:
 
 
 def not_counted() -> list[Panel]:
-    """Excluded probes, wrong answers."""
+    """Panels of excluded probes and of wrong answers."""
     return [
         series(
             "Excluded from SLIs, by reason",
@@ -392,7 +392,7 @@ def not_counted() -> list[Panel]:
 
 
 def cost() -> list[Panel]:
-    """Tokens and dollars."""
+    """Panels of tokens and dollars."""
     return [
         series(
             "Tokens of probing",
@@ -423,7 +423,7 @@ def cost() -> list[Panel]:
 
 
 def latency_of_slowest() -> Panel:
-    """TTFT and ITL of the slowest workload."""
+    """Panel with TTFT and ITL of the slowest workload."""
     return series(
         "TTFT and ITL of the probes",
         "p50 and p90 of the probes of the slowest workload. Bad: above the dashed limits; "
@@ -445,7 +445,7 @@ def latency_of_slowest() -> Panel:
 
 
 def schedule() -> list[Panel]:
-    """Rate of the probes, and probes that do not count."""
+    """Panels with the rate of the probes, and with probes that do not count."""
     shed = increase(probe_series.FAILURES, "target, reason", ',reason="shed"')
     return [
         series(
@@ -477,7 +477,7 @@ def schedule() -> list[Panel]:
 
 
 def rate_limits() -> Panel:
-    """Rate limits left."""
+    """Panel with the remaining rate limits."""
     return series(
         "Rate limits left",
         "Remainder of the server's rate limits, from its headers. Bad: near 0. "

@@ -1,4 +1,4 @@
-"""All targets that are probed, kept in step with the configuration: an unchanged target goes on and keeps its statistics."""
+"""All targets that are probed. A new configuration leaves unchanged targets, and their statistics, as they are."""
 
 import asyncio
 import gc
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 async def _in_turns(items: Iterable[T]) -> AsyncIterator[T]:
-    """The items, with a turn of the event loop after every few."""
+    """Yields the items, and lets the event loop run after every few."""
     for index, item in enumerate(items, 1):
         yield item
         if not index % SLICE:
@@ -34,7 +34,7 @@ async def _in_turns(items: Iterable[T]) -> AsyncIterator[T]:
 
 
 class Fleet:
-    """The runners of all targets of one shard. runners: by the keys of their targets."""
+    """The runners of all targets of one shard. runners: runner by key of its target"""
 
     def __init__(self, context: RunnerContext, shard: Shard | None = None) -> None:
         self.context = context
@@ -48,15 +48,15 @@ class Fleet:
         self._elsewhere: set[str] = set()  # keys of the targets of other shards
 
     async def settled(self) -> None:
-        """Wait until all removed and changed targets have ended."""
+        """Wait until all removed and changed targets have stopped."""
         while self._changing:
             await asyncio.wait(list(self._changing.values()))
 
     async def change(self, specs: Iterable[TargetSpec], drain_s: float) -> None:
-        """Make the running targets those of `specs`. Removed and changed targets end in the background, within `drain_s`.
+        """Make the running targets those of `specs`. Removed and changed targets stop in the background, within `drain_s` seconds.
 
-        One call at a time. However many targets there are, one is made or removed in a turn of the event loop, and they begin
-        one after another.
+        Only one call at a time is allowed. Each turn of the event loop makes or removes one target, however many there are, and they
+        begin one after another.
         """
         desired: dict[str, TargetSpec] = {}
         elsewhere: set[str] = set()
@@ -89,7 +89,7 @@ class Fleet:
         self._freeze(FREEZE_EVERY * (len(made) // FREEZE_EVERY))
 
     async def stop(self, drain_s: float) -> None:
-        """End all probing."""
+        """Stop all probing within `drain_s` seconds."""
         changing = list(self._changing.values())
         for task in changing:
             task.cancel()
@@ -97,7 +97,7 @@ class Fleet:
         await asyncio.gather(*(runner.stop(drain_s) for runner in list(self.runners.values())))
 
     def find(self, name: str) -> TargetRunner | None:
-        """The target whose series bear `name`; a target without a name is found by its key. Another thread may ask too."""
+        """The target whose series have the label `name`; a target without a name is found by its key. Thread-safe."""
         named = next(filter(None, map(self.runners.get, list(self.context.names.keys(name)))), None)
         if named is not None:
             return named
@@ -105,13 +105,13 @@ class Fleet:
         return unnamed if unnamed is not None and unnamed.name is None else None
 
     def observers(self, kind: type[Observer]) -> Iterator[Observer]:
-        """The observers of this kind of all targets."""
+        """Yields the observers of this kind, of all targets."""
         for runner in list(self.runners.values()):
             if (observer := runner.find(kind)) is not None:
                 yield observer
 
     def elsewhere(self, name: str) -> Shard | None:
-        """The other shard that has the target with this name, or with this URL where it has none."""
+        """The other shard that has the target with this name, or, for a target without a name, this URL; None if there is none."""
         if name not in self._elsewhere:
             return None
         return Shard(shard_of(name, self.shard.count), self.shard.count)
@@ -122,7 +122,7 @@ class Fleet:
 
     @property
     def configured(self) -> int:
-        """Number of targets of all shards."""
+        """Number of configured targets of all shards."""
         return len(self._desired) + len(self._elsewhere)
 
     @staticmethod
@@ -155,7 +155,7 @@ class Fleet:
             del self._changing[key]
 
     def _make(self, spec: TargetSpec, before: TargetRunner | None) -> TargetRunner | None:
-        """A runner that is not started yet; None, with a line in the log, if the target's certificates cannot be used."""
+        """Returns a runner that is not started yet; None, with a log line, if the target's certificates cannot be used."""
         try:
             runner = TargetRunner(spec, self.context, before)
         except BadEndpoint as problem:
@@ -165,12 +165,12 @@ class Fleet:
         return runner
 
     def _tell(self, text: str) -> None:
-        """Log an event of several targets, and remember it."""
+        """Log an event of several targets and add it to the event log."""
         log.info("%s", text)
         self.context.events.append(TargetEvent(self.context.clock.unix_s(), "", "state", text))
 
     def _pause_s(self, among: int) -> float:
-        """Delay of the next target's start, so that `among` targets do not begin at once."""
+        """Seconds to wait before the next target's start, so that `among` targets do not begin at the same time."""
         now_s = asyncio.get_running_loop().time()
         begin_s = max(now_s, self._next_start_s)
         self._next_start_s = begin_s + min(START_GAP_S, START_WITHIN_S / among)

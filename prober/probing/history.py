@@ -1,5 +1,5 @@
-"""The last probes of each target, failures kept longer than successes, the latency samples for quantiles, and the events of all
-targets: changes of state and engine, drift, diagnoses, changed SLOs, sweeps.
+"""The latest probes of each target, failures for longer than successes; latency samples for quantiles; and the events of all targets:
+changes of state and engine, drift, diagnoses, changed SLOs, sweeps.
 """
 
 from array import array
@@ -27,7 +27,7 @@ MIN_SUCCESSES = 4  # of each target, however many targets there are
 
 @dataclass(slots=True)
 class Samples:
-    """The last `SAMPLES` values of one signal, in single precision."""
+    """The latest `SAMPLES` values of one latency, in single precision."""
 
     _values: "array[float]" = field(default_factory=lambda: array("f"))
     _quantiles: dict[int, list[Quantile]] = field(default_factory=dict)  # that were asked for, by the number of values
@@ -37,7 +37,7 @@ class Samples:
     _latest_unix_s: float = 0.0
 
     def add(self, unix_s: float, *values: float) -> None:
-        """Add values of a time; the oldest go."""
+        """Add values of one time; the oldest values are dropped."""
         if not values:
             return
         if not self._marks or abs(unix_s - self._marks[-1][0]) >= MARK_S:
@@ -55,11 +55,11 @@ class Samples:
             self._marks.popleft()
 
     def span_unix_s(self) -> tuple[float, float] | None:
-        """Times of the oldest value, at most MARK_S too early, and of the latest; None without values."""
+        """(time of the oldest value, at most MARK_S too early; time of the latest); None without values."""
         return (self._marks[0][0], self._latest_unix_s) if self._marks else None
 
     def quantiles(self, since_unix_s: float = 0.0) -> list[Quantile]:
-        """Quantiles with counts and intervals, of the values since a time of the last RECENT_S, or of all."""
+        """Quantiles with counts and confidence intervals, of values since a time within the last RECENT_S; of all values by default."""
         marks = self._steps if since_unix_s else ()
         first = next((before for unix_s, before in marks if unix_s >= since_unix_s), self._count if marks else 0)
         number = min(SAMPLES, self._count - first)
@@ -69,7 +69,7 @@ class Samples:
 
 
 class ProbeHistory:
-    """The history of all targets. limit: successes kept per target; fewer if many targets share the total bound."""
+    """The history of all targets. limit: number of successes stored per target; fewer if many targets share MAX_BYTES"""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -78,7 +78,7 @@ class ProbeHistory:
         self._total_bytes = 0
 
     def observe(self, observed: ObservedTarget) -> "TargetHistory":
-        """Create the history of one target. A target that takes over the name of an ending one continues its history."""
+        """Create the history of one target. A target that takes over the name of a stopping one continues its history."""
         observer = TargetHistory(self, observed.name, self._targets.get(observed.name))
         self._targets[observed.name] = observer
         return observer
@@ -90,7 +90,7 @@ class ProbeHistory:
             self._total_bytes -= self._bytes.pop(target.name, 0)
 
     def resize(self, target: str, by_bytes: int) -> None:
-        """Account for a target's results growing by `by_bytes`. Beyond MAX_BYTES the largest targets drop their oldest results."""
+        """Account for `by_bytes` more of a target's results. Beyond MAX_BYTES the largest targets drop their oldest results."""
         self._bytes[target] += by_bytes
         self._total_bytes += by_bytes
         while by_bytes > 0 and self._total_bytes > MAX_BYTES:
@@ -100,13 +100,13 @@ class ProbeHistory:
 
     @property
     def max_successes(self) -> int:
-        """Successes of each target that are kept now."""
+        """Number of successes that are now stored for each target."""
         share = MAX_RESULTS // (1 + FAILURE_FACTOR) // max(1, len(self._targets))
         return min(self._limit, max(MIN_SUCCESSES, share))
 
 
 class TargetHistory(TargetObserver):
-    """The history of one target. outcomes: how many scheduled probes ended how, since the target appeared."""
+    """The history of one target. outcomes: number of scheduled probes by outcome, since the target appeared"""
 
     def __init__(self, history: ProbeHistory, name: str, before: "TargetHistory | None") -> None:
         self._history, self.name = history, name
@@ -130,7 +130,7 @@ class TargetHistory(TargetObserver):
         self._history.forget(self)
 
     def add(self, result: ProbeResult) -> None:
-        """Remember a probe without counting it, as one on request."""
+        """Store a probe without counting it, such as one on request."""
         limit = self._history.max_successes
         for results, most in ((self._successes, limit), (self._failures, FAILURE_FACTOR * limit)):
             if (results is self._successes) == (result.outcome is Outcome.OK):
@@ -140,7 +140,7 @@ class TargetHistory(TargetObserver):
         self._history.resize(self.name, _size(result))
 
     def drop_oldest(self) -> bool:
-        """Forget the oldest result of the kind with more results. False if one at most is left."""
+        """Drop the oldest success or failure, of which there are more. Returns False if at most one is left."""
         results = max(self._successes, self._failures, key=len)
         if len(results) <= 1:
             return False
@@ -148,7 +148,7 @@ class TargetHistory(TargetObserver):
         return True
 
     def recent(self) -> Iterator[ProbeResult]:
-        """The probes remembered at this moment, latest first, merged as they are read."""
+        """Yields the probes stored at the time of the call, latest first, merged lazily."""
         return merge(reversed(tuple(self._successes)), reversed(tuple(self._failures)), key=_latest_first)
 
     def _samples(self, workload: str, signal: str) -> Samples:
@@ -156,7 +156,7 @@ class TargetHistory(TargetObserver):
 
 
 def latest_first(snapshots: Iterable[Iterable[ProbeResult]]) -> Iterator[ProbeResult]:
-    """The probes of several targets, latest first, merged lazily. snapshots: one per target, each latest first."""
+    """Yields the probes of several targets, latest first, merged lazily. snapshots: one per target, each latest first"""
     seen: set[int] = set()  # targets that overlap under one name share their probes
     for result in merge(*snapshots, key=_latest_first):
         if id(result) not in seen:
@@ -181,13 +181,13 @@ MAX_NAMES = 3  # in an event of many targets
 
 
 class EventLog:
-    """The latest events."""
+    """The latest events of all targets."""
 
     def __init__(self) -> None:
         self._events: deque[TargetEvent] = deque(maxlen=MAX_EVENTS)
 
     def append(self, event: TargetEvent) -> None:
-        """Remember an event."""
+        """Add an event; the oldest is dropped."""
         self._events.append(event)
 
     def latest(self, target: str | None = None) -> list[TargetEvent]:
@@ -195,7 +195,7 @@ class EventLog:
         return [event for event in reversed(self._events) if target in (None, event.target)]
 
     def folded(self, target: str | None = None) -> list[TargetEvent]:
-        """`latest`, with equal events at most FOLD_S apart as one: the latest, with the number of times, and since when."""
+        """Like `latest`, with equal events at most FOLD_S apart merged into the latest, which has their number and the first time."""
         folded, places = list[TargetEvent](), dict[tuple[str, str, str], int]()
         for event in self.latest(target):
             same = (event.target, event.kind, event.text)
@@ -209,16 +209,16 @@ class EventLog:
 
 
 class FirstAnswers:
-    """The first answers of targets that begin together, as one event: once each target has answered or failed, or at the end.
+    """Reports the first answers of targets that begin together as one event, once each target has answered or failed.
 
-    keys: of the targets. tell: called with the text
+    keys: keys of the targets; tell: called with the text of the event
     """
 
     def __init__(self, keys: Collection[str], tell: Callable[[str], None]) -> None:
         self._waiting, self._names, self._tell = set(keys), list[str](), tell
 
     def include(self, key: str, name: str, state: TargetState) -> bool:
-        """Follow the state of a target; True if this change is a part of the event."""
+        """Process a state of a target. Returns True if the change is reported as part of the event."""
         if key not in self._waiting or state is TargetState.PENDING or state in SILENT_STATES:
             return False
         self._waiting.discard(key)
@@ -229,7 +229,7 @@ class FirstAnswers:
         return state is TargetState.READY
 
     def end(self) -> None:
-        """Stop waiting; a target that answers later has its own event."""
+        """Report the event now. A target that answers later has an event of its own."""
         self._waiting.clear()
         if self._names:
             are = "is" if len(self._names) == 1 else "are"

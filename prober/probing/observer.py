@@ -1,4 +1,4 @@
-"""Observers of a target: each feature has one observer for each target, which keeps the feature's state of it."""
+"""Observers of a target. Each feature has one observer per target, which holds the feature's state for it."""
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
@@ -19,87 +19,87 @@ log = logging.getLogger(__name__)
 
 
 class NamedSpec(Protocol):
-    """A target by the name of its series and its configuration."""
+    """A target's configuration, with the name that its series have."""
 
     @property
     def name(self) -> str:
-        """The label `target` of its series."""
+        """Value of the label `target` in its series."""
 
     @property
     def spec(self) -> TargetSpec:
-        """Configuration of the target."""
+        """The configuration of the target."""
 
 
 class TargetObserver:
     """Receives the events of one target under one name. Methods that a feature does not override do nothing.
 
-    An observer is made when the name of its target is known, and `removed` when the target is gone or takes another name.
+    An observer is created when the name of its target is known. `removed` is called when the target is gone or gets another name.
     """
 
     def configured(self) -> None:
-        """The configuration of the target has changed: `ObservedTarget.target` is another one."""
+        """The configuration of the target has changed, and `ObservedTarget.target` is another object."""
 
     def probe_ended(self, result: ProbeResult) -> None:
-        """A scheduled probe has ended, or was not sent."""
+        """A scheduled probe has ended, or was due and not sent."""
 
     def started(self) -> None:
         """Probing begins, for the first time or again after a change of the configuration."""
 
     def stopped(self) -> None:
-        """No more probes are begun; those under way still end."""
+        """No more probes are started; those under way still end."""
 
     def state_seen(
         self, state: TargetState, starting_until_unix_s: float | None, workloads: Iterable[WorkloadState]
     ) -> None:
-        """The target is in this state, which may be the one before.
+        """The target is in this state; called also if the state is the same as before.
 
-        starting_until_unix_s: when a target that has never answered begins to count as failing, None for others
+        starting_until_unix_s: time at which a target that has never answered begins to count as failing; None for others
         workloads: states of its workloads
         """
 
     def page_read(self, reading: PageReading | None) -> None:
-        """The engine's page was read; None: it cannot be read any more."""
+        """The engine's metrics page was read. reading: None if the page can no longer be read"""
 
     def page_changed(self) -> None:
-        """Another page is read from now on, or none: earlier readings no longer describe the target."""
+        """From now on another metrics page is read, or none. Earlier readings no longer describe the target."""
 
     def gpus_read(self, devices: Sequence[GpuReading], driver: str) -> None:
-        """The GPUs that serve the target were read; driver: the version of their driver, "" if it is not known."""
+        """The GPUs that serve the target were read. driver: version of their driver, "" if unknown"""
 
     def engine_changed(self, change: EngineChange) -> None:
-        """The engine was restarted, or it or its hardware is another one."""
+        """The engine was restarted, or the engine or its hardware has changed."""
 
     def drifted(self, workload: str, signal: str, *, active: bool) -> None:
-        """A latency has drifted from its baseline, or does not do so any more."""
+        """A latency has drifted from its baseline, or, if not `active`, is back."""
 
     def budget_spent(self) -> None:
-        """Something beside the scheduled probes spends the budgets of the target."""
+        """Requests other than scheduled probes are spending the budgets of the target."""
 
     def paused(self) -> None:
-        """A person paused the target, or its server is being ended."""
+        """A person paused the target, or its server is about to end."""
 
     def removed(self) -> None:
-        """The target is gone, or goes by another name from now on."""
+        """The target is gone, or has another name from now on."""
 
 
 class PageListener(Protocol):
-    """Listener to the readings of an engine's page."""
+    """Listener for the readings of an engine's metrics page."""
 
     def page_read(self, reading: PageReading | None) -> None:
-        """The page was read; None: it cannot be read any more."""
+        """The metrics page was read. reading: None if the page can no longer be read"""
 
     def engine_changed(self, change: EngineChange) -> None:
         """The engine was restarted, or is another one than before."""
 
 
 class PageSource(Protocol):
-    """Reads the page of one engine."""
+    """Reads the metrics page of one engine."""
 
     async def run(self) -> None:
-        """Read until cancelled, or until it is known that this engine has no page."""
+        """Read repeatedly until cancelled, or until it is certain that this engine has no metrics page."""
 
     async def read(self) -> bool:
-        """Read once, and call the listener; False if it is known that this engine has no page."""
+        """Read once, and call the listener. Returns False if it is certain that this engine has no metrics page."""
 
 
 OpenPage = Callable[[Target, MetricsSpec, Clock, PageListener, Callable[[], str]], PageSource]
@@ -110,10 +110,10 @@ Feature = Callable[["ObservedTarget"], TargetObserver | None]
 
 
 class ObservedTarget(TargetObserver):
-    """A target under the name that its series bear, and everything that listens to it, in the order of the features.
+    """A target under the name in its series, with all its observers, in the order of the features.
 
-    It has the methods of an observer: each calls the same method of all observers. An exception of one observer is logged, and
-    reaches neither the others nor the caller.
+    It has the methods of an observer, each of which calls the same method of all observers. An exception of one observer is logged, and
+    affects neither the others nor the caller.
     """
 
     def __init__(self, name: str, target: Target, features: Iterable[Feature]) -> None:
@@ -134,11 +134,11 @@ class ObservedTarget(TargetObserver):
         return self.target.spec
 
     def find(self, kind: type[Observer]) -> Observer | None:
-        """The observer of this kind."""
+        """The observer of this kind; None if there is none."""
         return next((observer for observer in self._observers if isinstance(observer, kind)), None)
 
     def retarget(self, target: Target) -> None:
-        """Observe this target, whose configuration has changed, instead of the last one."""
+        """Replace the target after a change of its configuration; its observers stay."""
         self.target = target
         self.configured()
 

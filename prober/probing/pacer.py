@@ -1,4 +1,4 @@
-"""The open loop: each due time starts its probe, and waits for none; and how long before it a probe connects."""
+"""The open loop: each probe starts at its due time without waiting for others. Also the time before it at which a probe connects."""
 
 import asyncio
 from collections import deque
@@ -14,7 +14,7 @@ MISSED = 10  # times max_send_lag: a request that is later than this is not sent
 
 
 def due_times(probe: ProbeSpec, rng: Random, start_ns: int) -> Iterator[int]:
-    """The schedule of `probe`: absolute, in nanoseconds of the monotonic clock."""
+    """Yields the due times of `probe`: absolute, in nanoseconds of the monotonic clock."""
     if isinstance(probe.arrivals, Gamma):
         return gamma(probe.rate, probe.arrivals.gamma.shape, rng, start_ns)
     if probe.arrivals == "constant":
@@ -25,7 +25,7 @@ def due_times(probe: ProbeSpec, rng: Random, start_ns: int) -> Iterator[int]:
 
 
 def why_missed(due_ns: int, now_ns: int, max_send_lag_s: float) -> str:
-    """Why the request that was due at `due_ns` is not sent any more; "" while it may be."""
+    """Why a request that was due at `due_ns` is not sent, as it would be too late; "" if it may be sent."""
     late_s = (now_ns - due_ns) / 1e9
     is_missed = late_s > MISSED * max_send_lag_s
     return f"the prober woke {late_s:.1f} s after the due time and did not send" if is_missed else ""
@@ -49,10 +49,10 @@ SET_UP_MARGIN = 2
 
 
 class ConnectLead:
-    """Lead of the connections of one target, learnt from those that its server closed while they were idle.
+    """Time by which one target's connections are made before the due time, learnt from those that the server closed while idle.
 
-    Two such connections within an hour shorten the lead for that hour: half the shortest idle time, and twice the longest set-up. After
-    the hour the whole lead is tried again, so that a changed server costs an hour, and another server two connections.
+    Two such connections within an hour shorten the lead for that hour, to half the shortest idle time but at least twice the longest
+    set-up. Then the full lead is tried again. So a change of the server costs at most an hour, or two connections.
     """
 
     def __init__(self) -> None:
@@ -61,22 +61,22 @@ class ConnectLead:
         self._closed: deque[tuple[int, int]] = deque(maxlen=2)
 
     def connected(self, set_up_ns: int) -> None:
-        """A connection was set up."""
+        """Record that a connection was set up in `set_up_ns`."""
         self._set_ups_ns.append(set_up_ns)
 
     def closed(self, idle_ns: int, now_ns: int) -> bool:
-        """The server closed a connection after this idle time. Returns True if the lead is shorter from now on."""
+        """Record that the server closed a connection that was idle for `idle_ns`. Returns True if the lead is shorter from now on."""
         before_ns = self.learnt_ns(now_ns)
         self._closed.append((now_ns, idle_ns))
         return before_ns is None and self.learnt_ns(now_ns) is not None
 
     def learnt_ns(self, now_ns: int) -> int | None:
-        """The shorter lead; None while none is learnt."""
+        """The shortened lead; None if the full lead applies."""
         if len(self._closed) < 2 or now_ns - self._closed[0][0] > REMEMBERED_NS:
             return None
         return min(idle_ns for _, idle_ns in self._closed) // 2 + self.set_up_ns
 
     @property
     def set_up_ns(self) -> int:
-        """Time in which a connection is set up, with a margin; 0 before the first one."""
+        """Expected time to set up a connection, with a margin; 0 before the first one."""
         return SET_UP_MARGIN * max(self._set_ups_ns, default=0)

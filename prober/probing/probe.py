@@ -53,19 +53,19 @@ RATE_LIMITS = {  # kinds of `llmslo_rate_limit_remaining` by header
 
 
 def always() -> bool:
-    """Default for `may`: a request may always be sent."""
+    """Returns True: default for `may`, as a request may always be sent."""
     return True
 
 
 async def run_probe(target: Target, drawer: Drawer, due_ns: int) -> ProbeResult | None:
-    """Send one probe, due at `due_ns`, and return its result. None while the engine says it is loading or draining.
+    """Send one probe, due at `due_ns`, and return its result; None, and nothing sent, while the engine is loading or draining.
 
-    The connection is begun at once; the request leaves at the due time, or as soon as the connection is ready if that is
-    later, which is the target's lateness and counts in TTFT. Never retried. Raises only faults of the prober before the first byte
-    of the answer; an exception while reading the answer becomes the outcome `malformed`.
+    The connection is begun at once. The request is sent at the due time, or when the connection is ready if that is later; this delay
+    is the target's and counts in TTFT. Never retried. Raises only faults of the prober before the first byte of the answer; an
+    exception while reading the answer becomes the outcome `malformed`.
 
-    The prober's own look-ups are in no latency: what must be known before the first probe is asked first and moves the due time,
-    everything else is asked beside the probes.
+    The prober's own look-ups are in no latency: those that the first probe needs come before it and move its due time, all others take
+    place at the same time as probes.
     """
     due_ns = await target.prepare(due_ns)
     if target.state in SILENT_STATES:
@@ -76,7 +76,7 @@ async def run_probe(target: Target, drawer: Drawer, due_ns: int) -> ProbeResult 
 
 
 async def calibrate(target: Target) -> None:
-    """Send sample prompts, one after the other, until it is known how the server counts tokens, or cannot be known."""
+    """Send sample prompts, one after the other, until the way in which the server counts tokens is known, or cannot be determined."""
     calibration = target.prompt_calibration = target.prompt_calibration or PromptCalibration()
     drawer = RequestGenerator(Workload("sample", Fixed(1), Fixed(1)), Random())
     while calibration.is_due:
@@ -88,12 +88,12 @@ async def calibrate(target: Target) -> None:
 
 
 def new_request(target: Target, drawer: Drawer, due_ns: int) -> Request:
-    """Draw a request to this target."""
+    """Returns the next request to this target."""
     return drawer.draw(uuid.uuid4().int >> 64, due_ns, target.prompt_calibration)
 
 
 async def in_turn(target: Target, request: Request) -> Request:
-    """The request itself. If its sessions are busy: another one once a session is ready, if a connection can be set up in time."""
+    """Returns the request; if it is `busy`, another one as soon as a session is ready, if there is still time to connect."""
     pool, latest_ns = request.busy, request.due_ns - target.connect_lead.set_up_ns
     if pool is None or target.clock.now_ns() >= latest_ns:
         return request
@@ -112,11 +112,11 @@ async def in_turn(target: Target, request: Request) -> Request:
 
 
 class ProbeRun(ABC):
-    """A probe under way: its budget, its session and its result. Sent by this process, or by a worker (`workers.WorkerRun`).
+    """A probe under way, with its budget, session and result. It is sent by this process, or by a worker (`workers.WorkerRun`).
 
     may: called when the request is due; if it returns False, the request is never sent
-    answer: text as the next turn of its session contains it; None if it calls a tool, is too long to be kept, or not needed
-    first_ns: time of the first content; None before it
+    answer: text of the answer for the next turn of its session; None if it calls a tool, is too long, or is not needed
+    first_ns: arrival of the first content; None before it
     """
 
     def __init__(self, target: Target, request: Request, may: Callable[[], bool] = always) -> None:
@@ -129,7 +129,7 @@ class ProbeRun(ABC):
     async def send(self) -> ProbeResult:
         """Send the request and return its result. Its session continues with the answer, or ends without one.
 
-        It also ends after an answer that calls a tool, as there is no tool result to send. Raises faults of the prober from before
+        An answer that calls a tool also ends it, as there is no tool result to send. Raises exceptions of the prober that occur before
         the first byte of the answer.
         """
         request, target = self.request, self._target
@@ -170,18 +170,18 @@ class ProbeRun(ABC):
 
     @abstractmethod
     async def _exchanged(self) -> ProbeResult:
-        """Send the request, whose tokens are set aside, and return how it ended."""
+        """Send the request, whose tokens are already reserved, and return its result."""
 
     @abstractmethod
     def delivered(self) -> Timeline:
-        """Timeline of the answer so far, also of a request that was cut."""
+        """Timeline of the answer so far, also of a request that is cut."""
 
     @abstractmethod
     def _charged_tokens(self) -> tuple[int, int] | None:
-        """Prompt and output tokens that a budget is charged; None if all that was set aside may be spent."""
+        """(prompt tokens, output tokens) charged to budgets; None if the full reservation may have been used."""
 
     def cut(self, outcome: Outcome, why: str, cut_ns: int | None = None) -> ProbeResult:
-        """The result of a request that was cut, with what it delivered before. That of a late prober has no time of the cut."""
+        """The result of a request that is cut, with what it delivered before. If the prober was late, the result has no `cut_ns`."""
         timeline = self.delivered()
         return self._result(Verdict(outcome, why), timeline if timeline.is_late else replace(timeline, cut_ns=cut_ns))
 
@@ -190,7 +190,7 @@ class ProbeRun(ABC):
         return self._result(verdict, self.delivered())
 
     def _result(self, verdict: Verdict, timeline: Timeline) -> ProbeResult:
-        """The result from request, verdict and timeline; secrets in the verdict's text are redacted."""
+        """The result from request, verdict and timeline. Secrets in the verdict's text are redacted."""
         request, target = self.request, self._target
         return ProbeResult(
             *(target.spec.name or "", request.workload, request.request_id, self._unix_s, verdict.outcome),
@@ -210,7 +210,7 @@ Launch = Callable[[Target, Request, Callable[[], bool]], ProbeRun]
 
 
 class LocalRun(ProbeRun):
-    """A probe that this process sends. handed_s: in a worker, time that the prober took to hand it over"""
+    """A probe that this process sends. handed_s: in a worker, seconds that the prober took to hand the request over"""
 
     def __init__(
         self, target: Target, request: Request, may: Callable[[], bool] = always, handed_s: float = 0.0
@@ -280,7 +280,7 @@ class LocalRun(ProbeRun):
             return self._result(verdict, sent)
 
     def _at_due_time(self) -> None:
-        """The clock calls this for all targets, so an exception goes to this probe instead."""
+        """Send at the due time. The clock calls this for all targets, so an exception is passed to this probe instead of the clock."""
         try:
             self._on_due()
         except Exception as problem:
@@ -288,7 +288,7 @@ class LocalRun(ProbeRun):
                 self._stopped.set_exception(problem)
 
     def _on_due(self) -> None:
-        """The intended time: take a slot or be shed, and send if the connection is ready."""
+        """At the due time: take a slot, or be shed if there is none; send if the connection is ready."""
         target = self._target
         cap, why = (
             target.spec.max_in_flight,
@@ -334,7 +334,7 @@ class LocalRun(ProbeRun):
         return verdict or await self._judge(identity)
 
     async def _connect_and_send(self, request: bytes) -> Verdict | None:
-        """Connect, send when due, and return at the end of the exchange; a verdict says why there was no connection."""
+        """Connect, send when due, and return at the end of the exchange. Returns a verdict if no connection could be made."""
         target = self._target
         lead_ns = target.connect_lead.learnt_ns(target.clock.now_ns())
         if lead_ns is not None:
@@ -352,9 +352,9 @@ class LocalRun(ProbeRun):
         return None
 
     def _was_closed_idle(self) -> bool:
-        """True if the server closed the connection because nothing was written on it yet: by itself, or with a status 408.
+        """True if the server closed the connection because nothing had been sent on it: without a word, or with status 408.
 
-        The connect lead learns from it, even if the request was sent meanwhile; the outcome is the target's all the same.
+        The connect lead learns from it even if the request was sent meanwhile. The outcome remains the target's.
         """
         exchange, now_ns = self._exchange, self._target.clock.now_ns()
         is_refused = exchange.broken is not None and exchange.broken.outcome is Outcome.TLS
@@ -411,11 +411,11 @@ class LocalRun(ProbeRun):
         return f"{', '.join(named)} in `sampling` leaves it out" if named else ""
 
     def _late_s(self, outcome: Outcome, timeline: Timeline) -> float:
-        """By how much the prober itself was late, in seconds: it sent late, or its event loop stood still. 0 within the limits.
+        """Seconds by which the prober itself was late: it sent late, or its event loop stood still. 0 within the limits.
 
-        A standstill before the due time matters only where the connection was not ready then, which makes the request late, and for
-        `shed`: answers that were not read yet held slots. One during an answer matters only where times are lost by it: the kernel has
-        not stamped all that arrived, or chunks were read together. It may be why an answer failed, too.
+        A standstill before the due time counts in two cases: the connection was not ready, so the request was late; or the outcome is
+        `shed`, since answers that had not been read held slots. A standstill during an answer counts if it spoils times (the kernel has
+        not stamped all bytes, or chunks were read together) or may be why the answer failed.
         """
         target, limit_s = self._target, self._target.spec.max_send_lag
         ready_ns = self._connection.ready_ns if self._connection is not None else None
@@ -430,7 +430,7 @@ class LocalRun(ProbeRun):
         return max(late_s if late_s > limit_s else 0.0, still_s if still_s > max(MAX_STILL_S, limit_s) else 0.0)
 
     def _attributed(self, verdict: Verdict, late_s: float) -> Verdict:
-        """The verdict; `invalid` for what the prober's own lateness may have caused. What the server said is a fact all the same."""
+        """Returns the verdict, or `invalid` if the prober's own lateness may have caused it. What the server said always stays."""
         outcome, spec = verdict.outcome, self._target.spec
         is_stop = late_s > STOP_RATIO * min(seconds for _, seconds in spec.timeouts)
         is_own = outcome is Outcome.SHED or (is_stop and outcome in STOPPED)
@@ -494,11 +494,11 @@ class LocalRun(ProbeRun):
         )
 
     def _charged_tokens(self) -> tuple[int, int]:
-        """Prompt and output tokens that a budget is charged: those of `usage`, else the most that the answer may have cost.
+        """(prompt tokens, output tokens) charged to budgets: those of `usage`, else the most that the answer may have cost.
 
-        An answer without content and usage costs nothing, nor does a request that was not sent. One that was cut costs its prompt and
-        what was received; one that ended without usage what was asked for. No claim of a server charges more than the answer that was
-        asked for and the request that was sent.
+        A request that was not sent costs nothing, nor does an answer without content and usage. A request that was cut costs its prompt
+        and the received tokens. An answer that ended without usage costs the requested tokens. A server's usage never charges more than
+        the requested answer and the request that was sent.
         """
         exchange, recording, draw = self._exchange, self._recording, self.request
         recording.refuse_impossible_usage(len(self._sent))
@@ -516,12 +516,12 @@ class LocalRun(ProbeRun):
 
 
 def begin_ns(target: Target, due_ns: int, began_ns: int) -> int:
-    """Planned begin of a probe: a `connect_lead` before its due time; the due time if the probe began no earlier (`began_ns`)."""
+    """Planned begin of a probe: `connect_lead` before its due time, or the due time for a probe that began only then (`began_ns`)."""
     return due_ns - round(target.spec.connect_lead * 1e9) if began_ns < due_ns else due_ns
 
 
 def header_number(headers: Mapping[str, str], name: str) -> float | None:
-    """A header that is a whole number in ASCII digits, as RFC 9110 has them; None if it is absent, anything else, or too long."""
+    """The value of a header with a whole number in ASCII digits, as in RFC 9110; None if it is absent, invalid or too long."""
     value = headers.get(name, "")
     is_number = value.isascii() and value.isdigit() and len(value) <= MAX_HEADER_DIGITS
     return float(value) if is_number else None

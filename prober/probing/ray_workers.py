@@ -1,9 +1,9 @@
 """Workers on the nodes of a Ray cluster, for more load than one machine can send.
 
-They are the processes of `worker`, each started by an actor (`worker_host`) that passes the bytes of its channel on. Everything that
-decides stays in the prober, as with workers of this machine. What differs is the clock: a node's CLOCK_MONOTONIC has another origin,
-so its worker moves due times to the node's clock, and stamps back, by one offset a request. Latencies are differences of stamps
-of one clock and keep their precision; only the due time bears the error of the offset, which the gate of the send lag includes.
+Each is a process of `worker`, started by an actor (`worker_host`) that relays the bytes of its channel. All decisions are made in the
+prober, as with workers on this machine. Only the clock differs: a node's CLOCK_MONOTONIC has another origin, so its worker converts due
+times to the node's clock, and timestamps back, with one offset per request. Latencies are differences of times of one clock and keep
+their precision; only the due time has the error of the offset, which the limit of the send lag includes.
 """
 
 import asyncio
@@ -96,13 +96,13 @@ class RayWorker(WorkerProcess):
         self._has_outgoing.set()
 
     async def _exchange(self, data: bytes) -> None:
-        """Deliver bytes; each delivery also compares the clocks."""
+        """Deliver bytes to the worker. Each delivery also compares the clocks."""
         asked_ns = time.monotonic_ns()
         other_ns = await self._actor.deliver.remote(data)
         self._clock.exchanged(asked_ns, other_ns, time.monotonic_ns())
 
     async def _deliver(self) -> None:
-        """Deliver what is written, one call after the other: calls of an actor may overtake each other."""
+        """Deliver written bytes, one call at a time, as calls of an actor may overtake each other."""
         try:
             while True:
                 await self._has_outgoing.wait()
@@ -114,7 +114,7 @@ class RayWorker(WorkerProcess):
             self.channel.connection_lost(None)
 
     async def _collect(self) -> None:
-        """Receive what the worker writes, until it ends."""
+        """Receive the worker's bytes until it ends."""
         try:
             while data := await self._actor.collect.remote():
                 self.channel.data_received(data)
@@ -126,9 +126,10 @@ class RayWorker(WorkerProcess):
 
 @asynccontextmanager
 async def joined(address: str, count: int | None) -> AsyncIterator[int]:
-    """The number of workers for a cluster that this process has joined. None: one a processor but one. Raises WorkersUnavailable.
+    """Context in a cluster that this process has joined; yields the number of workers. Raises WorkersUnavailable.
 
-    address: `local` starts a cluster of this machine, `auto` is the one that this machine belongs to, else HOST:PORT of its head
+    address: `local` starts a cluster on this machine, `auto` is the one that this machine belongs to, else HOST:PORT of its head
+    count: number of workers; None: number of the cluster's processors − 1
     """
     try:
         await _reach(address)
@@ -139,7 +140,7 @@ async def joined(address: str, count: int | None) -> AsyncIterator[int]:
 
 
 async def _reach(address: str) -> None:
-    """Connect once to the head, as Ray itself tries for minutes. Raises WorkersUnavailable."""
+    """Connect once to the head, since Ray itself would try for minutes. Raises WorkersUnavailable."""
     if address == LOCAL or (address == AUTO and "RAY_ADDRESS" not in os.environ):
         return
     address = os.environ["RAY_ADDRESS"] if address == AUTO else address
@@ -154,7 +155,7 @@ async def _reach(address: str) -> None:
 
 
 def _join(address: str, count: int | None) -> None:
-    """Join the cluster, or start it. Raises WorkersUnavailable."""
+    """Join the cluster, or start it for `local`. Raises WorkersUnavailable."""
     options: dict[str, Any] = {}
     if address == LOCAL:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent to others from here

@@ -1,4 +1,4 @@
-"""Series of the probes, and the recorder that fills them."""
+"""Updates the series of the probes."""
 
 import logging
 from collections.abc import Iterable
@@ -27,7 +27,7 @@ _REFINED = (
 
 
 class TargetProbes(TargetObserver):
-    """The series of one target's probes. Every counter starts at 0, so that `increase()` sees the first event."""
+    """The series of one target's probes. Every counter is created at 0, so that `increase()` sees the first event."""
 
     def __init__(self, registry: Registry, observed: NamedSpec) -> None:
         self._registry, self._observed, self._name = registry, observed, observed.name
@@ -116,7 +116,7 @@ class TargetProbes(TargetObserver):
             self._registry.value(series.MERGED_CHUNKS, *key).inc(timeline.merged_chunks)
 
     def _has_answer_series(self, timeline: Timeline, key: tuple[str, str]) -> bool:
-        """A model that does not reason has one TTFT; the second series is for models with two, or for an SLO on it."""
+        """True if TTFT of the answer has its own series: for a model that reasons, or an SLO on it. Otherwise it equals TTFT."""
         return (
             timeline.first_answer_ns != timeline.first_ns or key in self._registry.family(series.TTFT_ANSWER).children
         )
@@ -144,7 +144,7 @@ class TargetProbes(TargetObserver):
             self._registry.show(series.CERT_EXPIRY, result.cert_expiry_unix_s, self._name)
 
     def _declare(self, workload: str, part: Workload, thresholds: dict[str, list[float]], *, streamed: bool) -> None:
-        """Create the series of a workload. thresholds: seconds by signal, each of which is a bound of its histogram."""
+        """Create the series of a workload. thresholds: SLO thresholds in seconds by latency, which become bounds of its histogram"""
         registry, key = self._registry, (self._name, workload)
         workload_bounds = self._bounds[workload] = {
             declared.name: bounds(scale, thresholds.get(signal, ())) for declared, signal, scale in _REFINED
@@ -183,7 +183,7 @@ log = logging.getLogger(__name__)
 
 
 class TargetBuffering(TargetObserver):
-    """The verdict on one target. All workloads are judged together, since they take the same way."""
+    """The verdict on whether a target's answers arrive held back. All its workloads are judged together, as they use the same route."""
 
     def __init__(self, registry: Registry, events: EventLog, observed: ObservedTarget) -> None:
         self._registry, self._events, self._observed = registry, events, observed

@@ -1,4 +1,4 @@
-"""Several probers that share targets: each target belongs to one shard by its key, and one replica of a shard leads it."""
+"""Several probers that share targets. A target's key decides its shard; one replica of a shard, its leader, probes."""
 
 import re
 from collections.abc import Callable
@@ -13,14 +13,14 @@ _ORDINAL = re.compile(r".*-(\d{1,5})")
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """Shard `index` (from 0) of `count`."""
+    """Shard number `index` (from 0) of `count` shards."""
 
     index: int = 0
     count: int = 1
 
     @classmethod
     def parse(cls, text: str, pod: str | None) -> Self:
-        """Shard from `I/N`, or `ordinal/N` with I from the pod's name, as a StatefulSet numbers its pods. Raises ValueError."""
+        """Parse `I/N`, or `ordinal/N` with I from the end of the pod's name, as in a StatefulSet. Raises ValueError."""
         match = _TEXT.fullmatch(text.strip())
         if match is None:
             raise ValueError(f"{text!r} is not a shard; write it as 0/3 (the first of three) or ordinal/3")
@@ -46,10 +46,10 @@ class Shard:
 
 
 def shard_of(key: str, count: int) -> int:
-    """The shard of `count` that has `key`: the same in every process, on every machine, in every version.
+    """The index of the shard, of `count`, that has `key`. It is the same in every process, machine and version.
 
-    Jump consistent hash (Lamping and Veach 2014, arXiv:1406.2294) of the key's BLAKE2b: shards differ by chance only, and one
-    more shard takes 1/(count + 1) of the keys, from all others alike; no key moves between two that were there.
+    Jump consistent hash (Lamping and Veach 2014, arXiv:1406.2294) of the key's BLAKE2b: sizes of shards differ by chance only. One more
+    shard takes 1/(count + 1) of the keys, equally from all others; no key moves between two old shards.
     """
     state = int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "big")
     shard, following = 0, 0
@@ -64,12 +64,12 @@ Listener = Callable[[], None]
 
 
 def claimed_as(key: str) -> str:
-    """Short key of a target's claims: all targets of a shard share one annotation."""
+    """Short form of a target's key for its claims, as all targets of a shard share one annotation."""
     return blake2b(key.encode(), digest_size=8).hexdigest()
 
 
 class Leadership(Protocol):
-    """Leadership as the daemon sees it. where: name of the lease, "" without one; holder: last known holder."""
+    """Leadership of a shard. where: name of the lease, "" without one; holder: its last known holder"""
 
     where: str
 
@@ -77,16 +77,16 @@ class Leadership(Protocol):
     def holder(self) -> str: ...
 
     def held(self) -> int | None:
-        """Fencing token while the lease is held, else None; check it before each action."""
+        """Fencing token while the lease is held, else None. Check it before each action."""
 
     def claimed(self, key: str) -> float:
-        """Last number claimed for `key` by any holder; 0 for none."""
+        """Highest number that any holder has claimed for `key`; 0 if none."""
 
     async def claim(self, key: str, number: float) -> int | None:
-        """Record a claim before acting on it; returns the fencing token, None if the lease is lost."""
+        """Claim a number for `key` before acting on it. Returns the fencing token, None if the lease is lost."""
 
     def listen(self, lost: Listener, won: Listener) -> None:
-        """Register callbacks for loss and acquisition of the lease."""
+        """Register callbacks for the loss and the acquisition of the lease."""
 
     async def run(self) -> None:
         """Acquire and renew the lease forever."""
@@ -96,7 +96,7 @@ class Leadership(Protocol):
 
 
 class Alone:
-    """Leadership of a prober without replicas: always held."""
+    """Leadership of a prober without replicas, which always holds it."""
 
     where, holder = "", ""
 

@@ -172,19 +172,19 @@ def alerts(selector: str) -> tuple[Alert, ...]:
 
 
 def fails(selector: str) -> str:
-    """Expression for targets that fail from more than half of the vantages with recent data; probers without a vantage count as one."""
+    """PromQL: targets that fail from more than half of the vantages with recent data. Probers without a vantage are one vantage."""
     return f"avg by (target) ({_by_vantage(selector)}) > 0.5"
 
 
 def _by_vantage(selector: str) -> str:
-    """Expression: 1 where the target fails for all probers of a vantage that have recent data, else 0."""
+    """PromQL: 1 if the target fails for all probers of a vantage that have recent data, else 0."""
     return f"min by (target, vantage) ({_by_prober(selector)})"
 
 
 def _by_prober(selector: str) -> str:
-    """Expression: 1 if the target fails, else 0, for each prober with recent data.
+    """PromQL: 1 if the target fails, else 0, for each prober with recent data.
 
-    A prober for which the target is ready counts only if it has probed it lately, as a paused target keeps its old state.
+    A prober for which the target is ready counts only if it has probed it recently, as a paused target keeps its old state.
     """
     by = "by (target, vantage, instance)"
     failing, ready = (
@@ -195,7 +195,7 @@ def _by_prober(selector: str) -> str:
 
 
 def records(selector: str) -> Iterator[Rule]:
-    """Quantiles and samples of each workload of a target, of targets that are still probed.
+    """Yields recording rules for quantiles and sample counts of each workload, for targets that are still probed.
 
     Without these rules, dashboards of many targets would read all buckets over hours at each refresh.
     """

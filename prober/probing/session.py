@@ -1,4 +1,4 @@
-"""A target while an experiment sends to it: identity, facts, readings of its metrics page and its GPUs, and its requests."""
+"""A target during an experiment: identity, facts, readings of its metrics page and its GPUs, and its requests."""
 
 import asyncio
 import uuid
@@ -34,30 +34,30 @@ ReadFacts = Callable[[Target, Collection[str] | None], Awaitable[list[Fact]]]
 
 
 async def no_facts(target: Target, gpus: Collection[str] | None) -> list[Fact]:
-    """No facts, where nothing can be read."""
+    """Returns no facts, for a caller without a source of facts."""
     return []
 
 
 async def no_gpus(target: Target, on_reading: Callable[[Sequence[GpuReading]], None]) -> None:
-    """Read nothing."""
+    """Read no GPUs, for a caller without a source of readings."""
 
 
 def random_seed() -> int:
-    """A seed for a run, which its result holds."""
+    """A random seed for a run, which its result contains."""
     return SystemRandom().getrandbits(32)
 
 
 class Session:
-    """A target under an experiment; a context manager, inside which its page and GPUs are read.
+    """A target during an experiment. A context manager, inside which the metrics page and the GPUs are read.
 
-    open_page: opens the page of its engine; None: it is not read
-    launch: begins its requests, here or in a worker
-    target: one that is probed meanwhile, whose prompts are calibrated by its probes; devices: the GPUs that serve it, None: not known
-    seed, rng: of the random draws; origin_ns: start on the clock of the timelines
-    failure: why the target was not identified; None if it was. Requests show the same failure
+    open_page: opens the engine's metrics page; None: the page is not read
+    launch: begins a request, in this process or in a worker
+    target: with a calibration of prompts if the daemon probes it meanwhile; devices: the GPUs that serve it, None: unknown
+    seed, rng: of the random numbers; origin_ns: start, on the clock of the timelines
+    failure: why the target was not identified, None if it was; requests have the same failure
     facts: about the target, read at the start
-    readings, gpus: (ns of the monotonic clock, signals of the page) and (ns, devices), in the order of time
-    changes: of the engine during the session, as text
+    readings, gpus: (ns of the monotonic clock, signals of the metrics page) and (ns, devices), in the order of time
+    changes: restarts and changes of the engine during the session, as text
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Session:
         self._readers: list[asyncio.Task[Any]] = []
 
     async def __aenter__(self) -> Self:
-        """Identify the target, calibrate the length of prompts, wait for a first reading of the page, and read the facts."""
+        """Identify the target, calibrate prompt lengths, wait for a first reading of the metrics page, and read the facts."""
         try:
             self.failure = await self.target.identify()
             if self.failure is None and self._is_own_target:
@@ -108,13 +108,13 @@ class Session:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Stop reading the page and the GPUs."""
+        """Stop reading the metrics page and the GPUs."""
         for reader in self._readers:
             reader.cancel()
             await asyncio.wait([reader])
 
     def page_read(self, reading: PageReading | None) -> None:
-        """Store a reading of the metrics page; None, an unreadable page, is skipped."""
+        """Store a reading of the metrics page; skip None, an unreadable page."""
         if reading is not None:
             self.readings.append((reading.at_ns, reading.signals))
             self._first_reading.set()
@@ -142,7 +142,7 @@ class Session:
     def result(
         self, kind: Kind, load: Load, stages: Iterable[Stage], identity: str | None = None, **more: Any
     ) -> Result:
-        """The result of the experiment up to now. identity: its id, None: a random one; more: further fields."""
+        """The result of the experiment so far. identity: id of the result, None: a random one; more: further fields of `Result`"""
         result = Result(
             id=identity or uuid.uuid4().hex[:12],
             kind=kind,
@@ -159,9 +159,10 @@ class Session:
     async def warm_up(
         self, drawer: RequestGenerator, length: WarmUpLength, target: Target | None = None
     ) -> AsyncGenerator[ProbeResult | None, None]:
-        """Results of probes sent one after the other, so that a cold engine delays only one request; no latency counts.
+        """Yields results of probes sent one after the other, so that a cold engine delays only one request. Their latencies do not
+        count.
 
-        target: with headers of its own; None: that of the session
+        target: a copy with its own headers; None: the target of the session
         """
         target, began_ns, sent = target or self.target, self.clock.now_ns(), 0
         lead_ns = min(round(self.spec.connect_lead * 1e9), MAX_WARM_UP_LEAD_NS)
@@ -173,7 +174,7 @@ class Session:
 
 
 def completed(result: Result, spec: TargetSpec, facts: Iterable[Fact], *, seed: int | None = None) -> Result:
-    """The result with its context. facts: as they were found; seed: of the run's random draws."""
+    """Returns the result with its context. facts: in the order of trust; seed: seed of the run's random numbers"""
     configured, gpus = spec.context.configured, spec.gpus
     if gpus.count is not None:
         configured["gpu_count"] = str(gpus.count)

@@ -1,4 +1,4 @@
-"""Tasks that run as long as the prober, or a target: one that fails is started again, and counted."""
+"""Tasks that run as long as the prober or a target. A task that fails is counted and started again."""
 
 import asyncio
 import logging
@@ -13,15 +13,15 @@ log = logging.getLogger(__name__)
 
 
 class Supervisor:
-    """Starts tasks, and starts them again after an exception, with a growing pause. Needs a running event loop."""
+    """Starts tasks, and restarts them after an exception, with a growing pause. Needs a running event loop."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
 
     def start(self, name: str, work: Callable[[], Awaitable[None]], of: str = "") -> "asyncio.Task[None]":
-        """Run `work` until it returns or the task is cancelled; any other end is logged and counted, and `work` called again.
+        """Run `work` until it returns or the task is cancelled. After any other end, log and count it and run `work` again.
 
-        name: value of the label `task`, one of series.TASKS; of: part of the log line, such as the target
+        name: value of the label `task`, one of series.TASKS; of: text for the log line, such as the name of the target
         """
         self._registry.value(series.TASK_FAILURES, name)
         return asyncio.create_task(self._run(name, work, of))

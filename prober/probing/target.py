@@ -1,4 +1,4 @@
-"""State of a target: the identity of its engine, its readiness, and what is left of its budgets."""
+"""State of a target: the identity of its engine, its readiness, and the remains of its budgets."""
 
 import asyncio
 import logging
@@ -46,11 +46,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer of the target's server to a GET. status: 0 without an answer; `verdict` says why, None for a connection only.
+    """Answer of the target's server to a GET. status: 0 without an answer; verdict: why there is none; None after connecting only
 
-    is_connected: the connection was set up
-    is_refused: see `Broken`
-    refusal: see `Exchange`
+    is_connected: the connection was set up; is_refused: see `Broken`; refusal: see `Exchange`
     """
 
     status: int
@@ -64,9 +62,9 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Identity of a target: the model's id as requests need it, the engine's dialect, and the base path of its API.
+    """Identity of a target: id of its model for requests, dialect of its engine, and base path of its API.
 
-    shown: the model's id without the secrets that it has; "" if it has none
+    shown: the model's id with its secrets removed; "" if it has none
     """
 
     model: str
@@ -76,41 +74,40 @@ class Identity:
 
     @property
     def name(self) -> str:
-        """The model's id as it is shown and compared."""
+        """The model's id for display and comparison."""
         return shown_name(self.shown or self.model)
 
 
 class BudgetKeeper(Protocol):
-    """Saves what targets spend of their budgets, so that a restart finds it."""
+    """Saves the budget spending of targets, so that it survives a restart."""
 
     def enter(self, target: "Target") -> None:
-        """Count what this target spent earlier, and save what it spends from now on."""
+        """Add a target: restore its earlier spending, and save its spending from now on."""
 
     def leave(self, target: "Target") -> None:
         """Remove a target."""
 
     def needs_checkpoint(self, key: str) -> None:
-        """Request a new budget checkpoint of this target."""
+        """Request a new budget checkpoint for the target with this key."""
 
     async def written(self, within_s: float) -> bool:
-        """Wait for the next write, at most `within_s`. Returns False if it failed or is still missing."""
+        """Wait up to `within_s` seconds for the next write. Returns False if it failed or has not ended."""
 
 
 class Target:
-    """State of one target that outlives its probes. ledger: saves its budgets; None: they are not saved.
+    """State of one target across its probes. ledger: saves its budgets; None: they are not saved.
 
     identity: as the last look-up found it; None before the first one
     unidentified: why the last look-up found no identity, None if it did
-    waiting_since_ns: since when the daemon waits for the first answer, so that refused connections may be a start;
-        None where they always are failures, as in a single experiment
-    has_answered: it has answered an HTTP request, with whatever status; also one of an earlier process, if that is in the store
-    is_refusing: `starting`, because it refuses connections and has never answered
-    reason: of the state, as the latest probe that made it ended, or as its health page says; "" if it is `ready`
-    is_ending: the end of its server was announced; its state is `draining`, and failures do not count
-    refused_fields: fields of requests that the target has refused and null removes; copies (`beside`) share them
+    waiting_since_ns: time since which the daemon waits for the first answer: refused connections may mean that the target is starting;
+        None: they are always failures, as in a single experiment
+    has_answered: it has answered an HTTP request, with any status; also one of an earlier process, if the store has that
+    is_refusing: its state is `starting` because it refuses connections and has never answered
+    reason: why the state is not `ready`, from a probe or the health page; "" if it is
+    is_ending: its server has announced its end: the state is `draining`, and failures do not count
+    refused_fields: request fields that the target has refused and that are no longer sent; shared with copies (`beside`)
     worker: number of this process if it is a worker; 0: the prober itself
-    prompt_calibration: its first requests are sample prompts that tell how its server counts tokens; None: none are sent, and a word
-        counts as a token
+    prompt_calibration: calibration by sample prompts, its first requests; None: no sample prompts, and a word counts as a token
     """
 
     def __init__(self, spec: TargetSpec, clock: Clock) -> None:
@@ -161,21 +158,21 @@ class Target:
 
     @property
     def starting_until_ns(self) -> int | None:
-        """Time from which refused connections count as failures; None if they do already."""
+        """Time from which refused connections count as failures; None if they count already."""
         if self.waiting_since_ns is None or self.has_answered:
             return None
         until_ns = self.waiting_since_ns + round(self.spec.starting_timeout * 1e9)
         return until_ns if self.clock.now_ns() < until_ns else None
 
     def end(self, is_ending: bool) -> None:
-        """Set whether its server is being ended."""
+        """Set whether the server has announced its end."""
         self.is_ending, self._answers = is_ending, WorkloadState("")
         self.state, self.reason = TargetState.PENDING, ""
         if is_ending:
             self.state, self.reason = TargetState.DRAINING, "its server is being ended"
 
     def inherit(self, before: "Target") -> None:
-        """Take over what its server has shown so far from the same target before a reload, unless its address is another."""
+        """Take over what is known about the server from the same target before a reload, unless its address has changed."""
         if self.spec.url == before.spec.url:
             self.state, self.reason, self.is_ending = before.state, before.reason, before.is_ending
             self._answers = before._answers
@@ -186,7 +183,7 @@ class Target:
             self.connect_lead = before.connect_lead
 
     def beside(self) -> "Target":
-        """A copy for a probe outside the schedule, which takes no slot here and changes neither state nor warm-up here."""
+        """Returns a copy for a probe outside the schedule. It uses no slot of this target and leaves state and warm-up unchanged."""
         other = copy(self)
         other.in_flight, other.warm_up = 0, WarmUp(0)
         other.workloads, other._leading_workloads, other._answers = {}, [], WorkloadState("")
@@ -197,13 +194,13 @@ class Target:
 
     @property
     def settled_calibration(self) -> PromptCalibration | None:
-        """Calibration for requests that are no sample prompts: None while it still needs those."""
+        """Calibration for requests that are no sample prompts; None while sample prompts are still needed."""
         calibration = self.prompt_calibration
         return None if calibration is not None and calibration.is_due else calibration
 
     @property
     def probed_identity(self) -> Identity | None:
-        """Identity for a probe: of the last look-up, else of the configuration; None if neither names the model."""
+        """Identity for a probe: that of the last look-up, else of the configuration; None if the model is unknown."""
         if self.identity is not None or self.spec.model is None:
             return self.identity
         return Identity(self.spec.model, self._dialect, self.endpoint.base_path)
@@ -214,11 +211,11 @@ class Target:
         return self.identity.dialect if self.identity else DIALECTS.get(self.spec.engine or "", GENERIC)
 
     async def prepare(self, due_ns: int) -> int:
-        """Look the target up if the next probe waits for that. Returns the due time of the probe that was due at `due_ns`.
+        """Look the target up if the next probe, due at `due_ns`, needs that. Returns its due time, later if it passed meanwhile.
 
-        The target's health comes first while it is new, loading or draining, the list of its models while no model is known. For a
-        configured model that list is asked once before the first probe, for a short time: it tells engine and path. A due time that
-        passes meanwhile moves by as long as the look-up took: that is the prober's time and not the target's.
+        The health check comes first if the target is new, loading or draining, and the list of models if no model is known. For a
+        configured model, the list is requested once before the first probe, with a short timeout, to learn engine and path. A due time
+        that passes meanwhile is moved by the duration of the look-up, which is the prober's time and not the target's.
         """
         if not self._is_asked_first and not self._is_looked_up_first:
             await self.awake()
@@ -230,25 +227,25 @@ class Target:
         return due_ns if due_ns > now_ns else due_ns + now_ns - began_ns
 
     async def identify(self) -> Verdict | None:
-        """Find out model, engine and base path once; a verdict says why that failed. Concurrent callers share one attempt.
+        """Look up model, engine and base path once. Returns a verdict if that failed. Concurrent callers share one attempt.
 
-        A configured model needs no list of models: then only a target to which no connection can be made has a verdict.
+        If the model is configured, no list of models is needed: the only failure then is that no connection can be made.
         """
         if self.identity is not None:
             return None
         return await asyncio.shield(self._look_up())
 
     def refresh_identity(self) -> None:
-        """Look the target up beside its probes if its identity is unknown or doubtful, and a pause after the last time."""
+        """Look the target up while it is probed, if its identity is unknown or doubtful and the last look-up is long enough ago."""
         is_needed, last_ns = self.identity is None or self._is_doubtful, self._looked_up_ns
         if is_needed and (last_ns is None or self.clock.now_ns() - last_ns >= self._look_up_pause_ns):
             self._look_up().add_done_callback(self._log_fault)
 
     async def awake(self) -> bool:
-        """False while the engine says that it is loading or shutting down, or has not begun to listen.
+        """False while the engine reports that it is loading or shutting down, or does not listen yet.
 
-        A target that answers, even with a refusal, gets no health check. A failing one is checked beside its probes, which do not
-        wait for it; a new, loading or draining one is checked before its probes.
+        A target that answers, even with a refusal, gets no health check. A failing one is checked at the same time as its probes, which
+        do not wait; a new, loading or draining one is checked before its probes.
         """
         if self.is_ending:
             return False
@@ -269,9 +266,10 @@ class Target:
         self.refresh_identity()
 
     def ended(self, result: ProbeResult) -> None:
-        """A scheduled probe ended; the state follows, unless the server is being ended.
+        """Update the state after the end of a scheduled probe, unless the server has announced its end.
 
-        The target gives no data while none of its workloads does. Once it answers again, those that shared its state are in doubt.
+        The target has no data if none of its workloads has any. When it answers again, workloads that were in the same state return to
+        `pending`.
         """
         outcome, end = result.outcome, STATE_OF_OUTCOME.get(result.outcome)
         if self.is_ending or end is None:
@@ -301,7 +299,7 @@ class Target:
         self._learn(outcome, end, before)
 
     def _learn(self, outcome: Outcome, end: TargetState, before: TargetState) -> None:
-        """Update warm-up and identity after the end of a probe. before: the state before it"""
+        """Update warm-up and identity after the end of a probe. end: state that the outcome indicates; before: earlier state"""
         if end is TargetState.READY:
             self._was_ready = True
             self._look_up_pause_ns = MIN_LOOK_UP_PAUSE_NS if before is TargetState.FAILING else self._look_up_pause_ns
@@ -316,7 +314,7 @@ class Target:
         self._last_outcome = outcome
 
     def _no_data_state(self) -> TargetState | None:
-        """The worst state of the workloads if no schedule gives data, else None. Workloads that are `pending` may be rare."""
+        """The worst state of the workloads if no schedule gives data, else None. Rare workloads may be `pending` and are ignored."""
         schedules = [
             {self.workloads[name].state for name in names} - {TargetState.PENDING} for names in self._leading_workloads
         ]
@@ -325,7 +323,7 @@ class Target:
         return TargetState.REJECTED if TargetState.REJECTED in set().union(*schedules) else TargetState.OVER_BUDGET
 
     def learn_refusal(self, words: str) -> bool:
-        """True if a refused request tells that the next one needs another field for its limit. All later ones have it."""
+        """True if a refusal shows that another field must limit the answer. All later requests then use that field."""
         is_meant = self.spec.api == CHAT.name and OTHER_LIMIT.search(words) is not None
         is_new = is_meant and "max_tokens" not in self.refused_fields
         if is_new and not self.worker:
@@ -336,7 +334,7 @@ class Target:
         return is_new
 
     def closed_idle(self, idle_ns: int) -> None:
-        """The server closed a connection that was idle before its probe was due."""
+        """Record that the server closed a connection that was idle before its probe was due."""
         now_ns = self.clock.now_ns()
         if self.connect_lead.closed(idle_ns, now_ns):
             lead_s = (self.connect_lead.learnt_ns(now_ns) or 0) / 1e9
@@ -348,7 +346,7 @@ class Target:
             )
 
     def reserve(self, prompt_tokens: int, output_tokens: int) -> tuple[dict[str, float], int] | None:
-        """Set amounts aside for a request, by budget, and say when; None, and nothing set aside, if a budget would not last."""
+        """Reserve for a request. Returns (amounts by budget, time in ns); None, and nothing reserved, if a budget has too little."""
         now, amounts, reserved = self.clock.now_ns(), self.amounts(prompt_tokens, output_tokens), dict[str, float]()
         is_complete = False
         try:
@@ -365,28 +363,28 @@ class Target:
                     self.budgets[kind].settle(amount, 0.0, now)
 
     def lacking(self, prompt_tokens: int, output_tokens: int) -> str | None:
-        """Budget that has too little for such a request, "tokens" or "cost"; None if all have enough."""
+        """The budget that has too little left for such a request, "tokens" or "cost"; None if all have enough."""
         now, amounts = self.clock.now_ns(), self.amounts(prompt_tokens, output_tokens)
         demand = {kind: self.protected_demand.get(kind, BudgetDemand()) for kind in self.budgets}
         lacking = (kind for kind, budget in self.budgets.items() if amounts[kind] > budget.available(now, demand[kind]))
         return next(lacking, None)
 
     async def covered(self, until_ns: int) -> None:
-        """Wait until all reserved amounts are saved, or saving fails, at most until `until_ns`."""
+        """Wait until all reserved amounts are saved, saving fails, or `until_ns`."""
         while self.ledger is not None and not all(budget.is_durable for budget in self.budgets.values()):
             left_s = (until_ns - self.clock.now_ns()) / 1e9
             if left_s <= 0 or not await self.ledger.written(left_s):
                 return
 
     def settle(self, reserved: tuple[dict[str, float], int], prompt_tokens: int, output_tokens: int) -> None:
-        """Replace the reserved amounts by the used ones."""
+        """Replace the reserved amounts with those for the tokens used."""
         used, (amounts, at_ns) = self.amounts(prompt_tokens, output_tokens), reserved
         for kind, amount in amounts.items():
             self.budgets[kind].settle(amount, used[kind], at_ns)
         self._tell_ledger()
 
     def unreadable(self, sent: str, problem: Exception) -> Verdict:
-        """The verdict on something that the target sent and the prober failed to read. The log has the trace, without secrets."""
+        """The verdict on data from the target that the prober failed to read. The traceback is logged, without secrets."""
         trace = type(problem).__name__
         with suppress(Exception):
             trace = self.endpoint.redactor.redact("".join(format_exception(problem)))
@@ -394,7 +392,7 @@ class Target:
         return reader_failure_verdict(problem)
 
     def amounts(self, prompt_tokens: int, output_tokens: int) -> dict[str, float]:
-        """Tokens and dollars of a request, by budget."""
+        """Tokens and dollars that a request costs, by budget."""
         cost = self.spec.budget.dollars(prompt_tokens, output_tokens) if self.spec.budget else 0.0
         return {"tokens": float(prompt_tokens + output_tokens), "cost": cost}
 
@@ -409,21 +407,21 @@ class Target:
 
     @property
     def _is_looked_up_first(self) -> bool:
-        """True if the next probe waits for a look-up: the model is unknown, or there was none yet and the configuration has gaps."""
+        """True if the next probe waits for a look-up: the model is unknown, or none took place and the configuration is incomplete."""
         if self.identity is not None or self.spec.model is None:
             return self.identity is None
         is_complete = self.spec.engine is not None and self.endpoint.base_path.endswith("/v1")
         return self._looked_up_ns is None and not is_complete
 
     async def _prepare(self) -> int:
-        """Run the health check and look-up that the next probe waits for, and return the time at which that began."""
+        """Run the health check and look-up that the next probe waits for. Returns the time in ns at which they began."""
         began_ns = self.clock.now_ns()
         if await self.awake() and self._is_looked_up_first:
             await asyncio.shield(self._look_up(MODELS_TIMEOUT_S if self.spec.model is None else FIRST_PROBE_DELAY_S))
         return began_ns
 
     def _look_up(self, timeout_s: float = MODELS_TIMEOUT_S) -> asyncio.Task[Verdict | None]:
-        """The look-up under way, or a new one."""
+        """The task of the look-up under way, or of a new one."""
         if self._identifying is None or self._identifying.done():
             self._identifying = asyncio.create_task(self._identify(timeout_s))
         return self._identifying
@@ -434,9 +432,9 @@ class Target:
             log.error(text, self.spec.key, exc_info=problem)
 
     async def _ask_health(self) -> None:
-        """Set the state from the health page: starting or draining if the engine reports it; other faults are left to the probes.
+        """Set the state from the health page: starting or draining if the engine reports that; other faults are left to the probes.
 
-        A target that refuses connections and has never answered is starting until `starting_timeout` has passed.
+        A target that refuses connections and has never answered counts as starting until `starting_timeout` has passed.
         """
         now = self.clock.now_ns()
         is_known = self.identity is not None or self.spec.engine in DIALECTS
@@ -468,7 +466,7 @@ class Target:
             self._answers = WorkloadState("")
 
     async def _get(self, path: str | None, timeout_s: float, max_bytes: int) -> Answer:
-        """GET a path of the server, with the target's own headers, token, certificates and proxy. None: connect only."""
+        """GET a path of the server, with the target's headers, token, certificates and proxy. path: None: only connect"""
         exchange = Exchange(None, self.clock, max_bytes)
         timeouts = self.spec.timeouts.model_copy(update={"total": timeout_s})
         token = self.endpoint.token()
@@ -495,7 +493,7 @@ class Target:
         )
 
     async def _identify(self, timeout_s: float) -> Verdict | None:
-        """Look the target up; keep the known identity if the answers give none."""
+        """Look the target up. Keeps the known identity if the answers give none."""
         try:
             found = await self._ask_models(timeout_s)
         finally:
@@ -513,7 +511,7 @@ class Target:
         return self.unidentified
 
     async def _ask_models(self, timeout_s: float) -> Identity | Verdict | None:
-        """Identity by the list of models, or why there is none; None: the answer is of no use, and the model is configured."""
+        """Identity from the list of models, or why there is none; None if the list is unusable but the model is configured."""
         base, verdict = self.endpoint.base_path, None
         for path in dict.fromkeys((base, f"{base}/v1" if not base.endswith("/v1") else base)):
             answer = await self._get(f"{path}/models", timeout_s, MAX_MODELS_BYTES)
@@ -563,7 +561,7 @@ class Target:
 
 
 def _id_problem(model_id: object) -> str:
-    """Why no request can carry this id of a model, such as "of more than 300 characters"; "" if it can."""
+    """Why a model's id cannot be used in requests, such as "of more than 300 characters"; "" if it can."""
     if not isinstance(model_id, str) or not shown_name(model_id):
         return "that is no text"
     if len(model_id) > MAX_NAME_CHARS:

@@ -1,4 +1,4 @@
-"""Probes one target: its schedules, its probes under way, and what listens to them."""
+"""Probes one target: its schedules, its probes under way, and its observers."""
 
 import asyncio
 import logging
@@ -40,17 +40,17 @@ log = logging.getLogger(__name__)
 
 
 class Names:
-    """Keys of the targets by name. Two targets never share a name, since they would share their series."""
+    """Keys of targets by name. Two targets must not use the same name, as they would share their series."""
 
     def __init__(self) -> None:
         self._keys: dict[str, set[str]] = {}
 
     def take(self, name: str, key: str) -> None:
-        """Let the target with this key go by the name."""
+        """Record that the target with this key uses the name."""
         self._keys.setdefault(name, set()).add(key)
 
     def give_up(self, name: str, key: str) -> bool:
-        """The target does not go by the name any more; True if no other does."""
+        """Record that the target no longer uses the name. Returns True if no other target uses it."""
         keys = self._keys.get(name, set())
         keys.discard(key)
         if not keys:
@@ -58,23 +58,23 @@ class Names:
         return not keys
 
     def is_taken(self, name: str, key: str) -> bool:
-        """True if another target goes by the name."""
+        """True if another target uses the name."""
         return not self._keys.get(name, set()) <= {key}
 
     def keys(self, name: str) -> set[str]:
-        """Keys of the targets that go by the name."""
+        """Keys of the targets that use the name."""
         return self._keys.get(name, set())
 
 
 @dataclass(slots=True)
 class RunnerContext:
-    """Parts that all targets share.
+    """Parts of the prober that the runners of all targets share.
 
-    features: in the order in which their observers hear of a target
-    forget: removes all series of a name
-    instance: makes the schedules of two probers different
-    end_notice_s: seconds after the end of a server in which its announcement may arrive; 0: there is none
-    has_answered_before: whether an earlier process had an answer of a target, so that refused connections are no start
+    features: in the order in which their observers are called
+    forget: removes all series with a target's name
+    instance: name of this prober, so that the schedules of two probers differ
+    end_notice_s: seconds after the end of a server in which its announcement may still arrive; 0: ends are not announced
+    has_answered_before: returns True if the target answered an earlier process, so that refused connections mean a failure
     """
 
     clock: Clock
@@ -91,7 +91,7 @@ class RunnerContext:
 
 
 class TargetRunner:
-    """A target while it is probed. before: the runner of the same target under its previous configuration."""
+    """Probes a target. before: the runner of the same target with its previous configuration"""
 
     def __init__(self, spec: TargetSpec, context: RunnerContext, before: "TargetRunner | None" = None) -> None:
         self.target = Target(spec, context.clock)
@@ -126,22 +126,22 @@ class TargetRunner:
 
     @property
     def name(self) -> str | None:
-        """The name of its series; None until the configuration or the target itself tells it."""
+        """The name in its series; None until the configuration or the target's server gives it."""
         return self._observed.name if self._observed is not None else None
 
     def find(self, kind: type[Observer]) -> Observer | None:
-        """The observer of this kind; None while the target has no name, or where the feature does not observe it."""
+        """The observer of this kind; None while the target has no name, or if the feature does not observe it."""
         return self._observed.find(kind) if self._observed is not None else None
 
     def start(self, pause_s: float = 0.0) -> None:
-        """Begin all schedules, after a pause. The first probe of each is due at once: it is the warm-up."""
+        """Begin all schedules after `pause_s` seconds. The first probe of each is due at once, as warm-up."""
         if pause_s > 0:
             self._start = asyncio.get_running_loop().call_later(pause_s, self._begin)
         else:
             self._begin()
 
     async def stop(self, drain_s: float) -> None:
-        """End the schedules, let probes under way end within `drain_s`, cancel the rest."""
+        """End the schedules, let probes under way end within `drain_s` seconds, and cancel the rest."""
         if self._start is not None:
             self._start.cancel()
         self._is_started = False
@@ -164,7 +164,7 @@ class TargetRunner:
             self._observed = None
 
     def pause(self, unix_s: float | None) -> None:
-        """Send nothing from now on; probes under way end as they would. None: send again."""
+        """Stop sending; probes under way end normally. unix_s: begin of the pause; None: send again"""
         if (unix_s is None) == (self.target.paused_unix_s is None):
             return
         self.target.paused_unix_s = unix_s
@@ -174,7 +174,7 @@ class TargetRunner:
         self._tell(text, text)
 
     def end(self, is_ending: bool) -> None:
-        """Stop sending, and count no failure of probes under way, as its server is being ended; False: go on after all."""
+        """Stop sending because the server has announced its end; failures of probes under way do not count. False: send again"""
         if is_ending == self.target.is_ending:
             return
         self.target.end(is_ending)
@@ -184,7 +184,7 @@ class TargetRunner:
         self._log_changes(None)
 
     def record(self, result: ProbeResult) -> None:
-        """Hand the result of a scheduled probe to all observers. Many may end in one turn of the loop."""
+        """Pass the result of a scheduled probe to all observers. Many may end in one turn of the event loop."""
         self._context.clock.run_due()
         identity = self.target.identity
         name = (
@@ -206,7 +206,7 @@ class TargetRunner:
             self._observed.gpus_read(devices, driver)
 
     def starting_since_and_until_unix_s(self) -> tuple[float, float] | None:
-        """(begin of the wait for a target that refuses connections, time from which that is a failure); None for others."""
+        """(begin of the wait for a target that refuses connections, time from which that counts as a failure); None for others."""
         target, clock = self.target, self._context.clock
         until_ns = target.starting_until_ns
         if not target.is_refusing or until_ns is None or target.waiting_since_ns is None:
@@ -245,7 +245,7 @@ class TargetRunner:
         self.target.inherit(before.target)
 
     def _take_name(self, name: str) -> None:
-        """Use this name for the series; a new name gets new observers."""
+        """Use this name for the series. A new name gets new observers."""
         before = self._observed
         if before is not None and before.name == name:
             return
@@ -258,7 +258,7 @@ class TargetRunner:
             self._observed.started()
 
     def _bounded(self, model: str) -> str:
-        """The model as a name of the target; its key once its server has named more than MAX_MODELS."""
+        """Name of the target from its model; its key once its server has named more than MAX_MODELS models."""
         if not model:
             return ""
         if model not in self._models and len(self._models) <= MAX_MODELS:
@@ -283,7 +283,7 @@ class TargetRunner:
             self._observed.state_seen(self.target.state, start[1] if start else None, self.target.workloads.values())
 
     async def _await_first_answer(self) -> None:
-        """Ask a target that refuses connections since its start every few seconds, and probe it as soon as it answers."""
+        """Check every few seconds a target that has refused connections since its start, and probe it as soon as it answers."""
         target, was_refused = self.target, False
         while target.starting_until_ns is not None or target.is_refusing:
             await asyncio.sleep(FIRST_ANSWER_INTERVAL_S)
@@ -338,7 +338,7 @@ class TargetRunner:
         self._take(result)
 
     def _take(self, result: ProbeResult | None) -> None:
-        """Record a result, None if nothing was sent, and show the state. An exception is logged: the schedule goes on."""
+        """Record a result, None if nothing was sent, and update the state. An exception is logged, and the schedule continues."""
         try:
             if result is not None:
                 self.record(result)
@@ -354,9 +354,9 @@ class TargetRunner:
             )
 
     def _log_changes(self, result: ProbeResult | None) -> None:
-        """Log changes of the state and of workloads without data, and problems of the token file.
+        """Log changes of the state, workloads that begin or cease to have no data, and problems of the token file.
 
-        A workload has a line of its own once another one is answered or fails: if all of them give no data, the state says so.
+        A workload has its own log line only if another workload is answered or fails. If none has data, the target's state says so.
         """
         name, target = self.name or UNNAMED, self.target
         if target.state != self._logged_state:
@@ -378,7 +378,7 @@ class TargetRunner:
             log.warning("target=%s: %s", self.name, problem or "the token file is readable again")
 
     def _tell(self, line: str, text: str) -> None:
-        """Log a line of the target, and remember its event."""
+        """Log a line about the target, and add its event to the event log."""
         name = self.name or UNNAMED
         log.info("target=%s %s", name, line)
         self._context.events.append(TargetEvent(self._context.clock.unix_s(), name, "state", text))

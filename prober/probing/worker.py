@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class Worker:
-    """Sends the requests of its channel, and reports the result of each."""
+    """Sends the requests that arrive on its channel, and reports the result of each."""
 
     def __init__(self, number: int, clock: Clock) -> None:
         self._number, self._clock = number, clock
@@ -40,7 +40,7 @@ class Worker:
         self._silent_beats = 0
 
     def beat(self) -> None:
-        """Report that it runs, and first content. Cut everything if the prober is silent."""
+        """Report that it runs, and times of first content. Cancels all requests if the prober is silent."""
         self._silent_beats += 1
         if self._silent_beats > MAX_SILENT_BEATS:
             for task in self._tasks.values():
@@ -69,7 +69,7 @@ class Worker:
                 warm_up.add_done_callback(self._warm_ups.discard)
 
     async def _warm_up(self, target: Target) -> None:
-        """Connect once and send nothing, so that the first request pays for no start of this process."""
+        """Connect once without sending, so that the first request is not slowed down by the start of this process."""
         exchange = Exchange(None, self._clock)
         try:
             with suppress(Broken):  # the requests will say so
@@ -103,7 +103,7 @@ class Worker:
 
 
 async def serve(number: int, channel_socket: socket.socket) -> None:
-    """Send requests until the prober closes the channel; whatever is in flight then ends with the process."""
+    """Send requests until the prober closes the channel. Requests in flight then end with the process."""
     clock = Clock()
     worker = Worker(number, clock)
     await asyncio.get_running_loop().create_connection(lambda: worker.channel, sock=channel_socket)
@@ -117,7 +117,7 @@ async def serve(number: int, channel_socket: socket.socket) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Run a worker. arguments: its number, its socket, and the process that it ends with."""
+    """Run a worker. arguments: its number, its socket, and the id of the process with which it ends"""
     number, descriptor, parent = map(int, arguments)
     end_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the prober decides

@@ -1,6 +1,6 @@
 """A worker's process on one machine, and the prober's end of its channel. On a node of a Ray cluster this is an actor.
 
-The actor passes the bytes of the channel on and reads none of them.
+The actor relays the bytes of the channel without reading them.
 """
 
 import asyncio
@@ -17,9 +17,9 @@ MAX_BYTES = 1 << 22  # in one answer
 
 
 class WorkerHost:
-    """Starts the process of a worker, which ends with the process that started it, however this ends.
+    """Starts the process of a worker. The worker ends with the process that started it, however that one ends.
 
-    socket: end of the channel
+    socket: the prober's end of the channel
     """
 
     def __init__(self, number: int, module: str) -> None:
@@ -36,7 +36,7 @@ class WorkerHost:
             )
 
     async def end(self, timeout_s: float) -> str:
-        """Wait for the end of the process, kill it after `timeout_s`, and return how it ended."""
+        """Wait for the end of the process, kill it after `timeout_s` seconds, and return how it ended."""
         if self._writer is not None:
             self._writer.close()
         try:
@@ -47,18 +47,18 @@ class WorkerHost:
         return signal.Signals(-code).name if code < 0 else f"exit status {code}"
 
     async def relay(self) -> tuple[str, str]:
-        """Begin to pass bytes on. Returns the version of the prober here, and the name of this node."""
+        """Begin to relay bytes. Returns (version of the prober on this node, name of this node)."""
         self._reader, self._writer = await asyncio.open_connection(sock=self.socket, limit=MAX_BYTES)
         return __version__, socket.gethostname()
 
     async def deliver(self, data: bytes) -> int:
-        """Pass bytes to the worker. Returns the time on this node's CLOCK_MONOTONIC, which the worker stamps with."""
+        """Pass bytes to the worker. Returns the time on this node's CLOCK_MONOTONIC, which is the worker's clock."""
         assert self._writer is not None
         self._writer.write(data)
         return time.monotonic_ns()
 
     async def collect(self) -> bytes:
-        """Bytes of the worker as soon as there are any; none once it has ended."""
+        """Returns bytes from the worker as soon as there are any; none once it has ended."""
         try:
             return await self._reader.read(MAX_BYTES)
         except ConnectionError:

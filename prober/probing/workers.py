@@ -1,9 +1,9 @@
-"""Workers: processes that send the requests of one schedule, for more load than one process can stamp.
+"""Workers: processes that send the requests of one schedule, for more load than one process can measure.
 
-The prober draws all requests and due times as it would without workers, keeps budgets, guards and results, and reads no stream. A
-request goes to the worker that has the fewest, well before it is due; the worker connects, sends, stamps and reads as the prober
-itself would, and reports the result. All processes of a host share CLOCK_MONOTONIC, so due times and stamps need no conversion, and
-the schedule of the union is that of one process by construction.
+The prober generates all requests and due times as it would without workers, and has budgets, stop conditions and results, but reads no
+stream. A request goes to the worker that has the fewest, well before it is due. The worker connects, sends, timestamps and reads as the
+prober itself would, and reports the result. All processes of a host share CLOCK_MONOTONIC, so times need no conversion, and the workers
+together have exactly the schedule of one process.
 """
 
 import asyncio
@@ -35,11 +35,11 @@ log = logging.getLogger(__name__)
 
 
 class WorkersUnavailable(Exception):
-    """A worker does not start; the message says which."""
+    """A worker cannot be started; the message says which."""
 
 
 class WorkerProcess:
-    """A worker as the prober sees it. runs: requests that it has, by id; node: where it runs, "" for this machine"""
+    """A worker as the prober sees it. runs: its requests by id; node: name of its machine, "" for this one"""
 
     node = ""
 
@@ -62,11 +62,11 @@ class WorkerProcess:
             raise WorkersUnavailable(f"worker {self.number} does not start ({await self.end(CLOSE_S)})")
 
     def clock_offset(self) -> Offset:
-        """The worker's clock minus the prober's, now."""
+        """The worker's clock minus the prober's, at this time."""
         return Offset(0, 0)
 
     def clock_text(self) -> str:
-        """A sentence on its clock; "" if it is this one."""
+        """A sentence on the worker's clock; "" if it is the prober's."""
         return ""
 
     async def _open(self, module: str) -> None:
@@ -75,7 +75,7 @@ class WorkerProcess:
         await asyncio.get_running_loop().create_connection(lambda: self.channel, sock=self.host.socket)
 
     async def end(self, timeout_s: float) -> str:
-        """Close the channel, kill the process after `timeout_s`, and return how it ended."""
+        """Close the channel, kill the process after `timeout_s` seconds, and return how it ended."""
         self.channel.close()
         return await self.host.end(timeout_s) if self.host is not None else "not started"
 
@@ -84,10 +84,10 @@ MakeWorker = Callable[[int, Callable[[WorkerProcess, Any], None]], WorkerProcess
 
 
 class Workers:
-    """Workers of this process; `launch` begins a probe in one of them, or here if there are none.
+    """Workers of this process. `launch` begins a probe in one of them, or in this process if there are none.
 
-    count: number of processes at the start; 0: this one sends
-    losses: sentences on workers that ended; on_loss: called with each of them, before the requests of the worker end
+    count: number of workers at the start; 0: this process sends
+    losses: sentences on workers that ended; on_loss: called with each sentence, before the requests of that worker end
     """
 
     def __init__(self) -> None:
@@ -102,7 +102,7 @@ class Workers:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self, count: int, module: str = MODULE, make: MakeWorker = WorkerProcess) -> None:
-        """Start the processes, and wait until all run. module: main module of a worker. Raises WorkersUnavailable."""
+        """Start the workers, and wait until all run. module: main module of a worker. Raises WorkersUnavailable."""
         self.count = count
         self._processes = [make(number, self._receive) for number in range(1, count + 1)]
         starts = (process.start(module) for process in self._processes)
@@ -113,11 +113,11 @@ class Workers:
         self._tasks = [asyncio.create_task(self._watch(process)) for process in self._processes]
 
     def clocks(self) -> list[str]:
-        """Sentences on the clocks of workers whose machine has another one."""
+        """Sentences on the clocks of workers on other machines."""
         return [text for process in self._started if (text := process.clock_text())]
 
     async def close(self) -> None:
-        """End all workers; on return no process is left."""
+        """End all workers. No process is left on return."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -125,7 +125,7 @@ class Workers:
         self._processes = []
 
     def launch(self, target: Target, request: Request, may: Callable[[], bool] = always) -> ProbeRun:
-        """Begin a probe. Sample prompts, and requests that wait for a session, stay in this process."""
+        """Begin a probe in a worker. Sample prompts, and requests that wait for a session, are sent by this process."""
         if (
             not self.count
             or target.probed_identity is None
@@ -136,9 +136,9 @@ class Workers:
         return WorkerRun(self, target, request, may)
 
     def deal(self, run: "WorkerRun", target: Target) -> tuple[WorkerProcess, int] | None:
-        """The worker with the fewest requests, in turn if several have as few, and the number of the target; None without workers.
+        """(worker with the fewest requests, in rotation if several have as few; number of the target); None without workers.
 
-        As many workers as `max_in_flight` allows requests take part, so that a share is one request at least.
+        At most as many workers as `max_in_flight` take part, so that each may have at least one request in flight.
         """
         processes = self._processes[: target.spec.max_in_flight]
         if not processes:
@@ -150,7 +150,7 @@ class Workers:
         return process, self._number(target)
 
     def _number(self, target: Target) -> int:
-        """Number of a target, made known to all workers. Each has its share of the cap of requests in flight."""
+        """Number of a target, after announcing it to all workers. Each worker gets its share of `max_in_flight`."""
         known, identity = self._targets.get(id(target.spec)), target.probed_identity
         if known is None or known[2] != identity:
             known = self._targets[id(target.spec)] = self._known, target.spec, identity
@@ -177,7 +177,7 @@ class Workers:
                         run.first_ns = at_ns
 
     async def _watch(self, process: WorkerProcess) -> None:
-        """Beat until the worker ends. A silent one is killed; beats are counted, so that a pause of the prober kills none."""
+        """Exchange beats until the worker ends. Kills a silent one. Beats are counted, not timed: a pause of the prober kills none."""
         why = ""
         while not process.lost.is_set():
             process.channel.send(Beat())
@@ -201,7 +201,7 @@ class Workers:
 
 
 class WorkerRun(ProbeRun):
-    """A probe that a worker sends. Its budgets are accounted in this process."""
+    """A probe that a worker sends. This process accounts for its budgets."""
 
     answer: str | None = None
     first_ns: int | None = None
@@ -241,19 +241,19 @@ class WorkerRun(ProbeRun):
             raise
 
     def end(self, result: ProbeResult, answer: str | None) -> None:
-        """Complete the probe with the result and answer that the worker reports."""
+        """Complete the probe with the result and answer from the worker."""
         self.answer, self._timeline, self.first_ns = answer, result.timeline, result.timeline.first_ns
         if not self._ended.done():
             self._ended.set_result(result)
 
     def lose(self, why: str) -> None:
-        """Complete the probe without its worker, which ended; the request may have been sent."""
+        """Complete the probe of a worker that ended. The request may have been sent."""
         self._may_be_sent = self._process is not None and self.request.due_ns <= self._target.clock.now_ns()
         if not self._ended.done():
             self._ended.set_result(self._completed(Verdict(Outcome.INVALID, why)))
 
     async def _cut(self) -> None:
-        """Let the worker cancel the request, and wait for what it has delivered."""
+        """Tell the worker to cancel the request, and wait for what it delivered."""
         process, request_id = self._process, self.request.request_id
         if process is None or request_id not in process.runs:
             return
@@ -264,7 +264,7 @@ class WorkerRun(ProbeRun):
             self._may_be_sent = self.request.due_ns <= self._target.clock.now_ns()
 
     def _adopted(self, result: ProbeResult) -> ProbeResult:
-        """The result of the worker, completed with values that only the prober has."""
+        """The worker's result, completed with values that only the prober has."""
         target, process = self._target, self._process
         if process is not None and process.node:
             error_s, limit_s = self._offset.error_ns / 1e9, target.spec.max_send_lag
@@ -284,7 +284,7 @@ class WorkerRun(ProbeRun):
 
 @asynccontextmanager
 async def open_workers(count: int | None, module: str = MODULE, ray: str = "") -> AsyncIterator[Workers]:
-    """Start `count` workers. None: one for each spare core. 1 on this machine: send in-process. Raises WorkersUnavailable.
+    """Context with `count` workers. None: one for each spare core; 1 on this machine: this process sends. Raises WorkersUnavailable.
 
     ray: address of the Ray cluster whose nodes they run on; "": this machine
     """
@@ -313,5 +313,5 @@ async def open_workers(count: int | None, module: str = MODULE, ray: str = "") -
 
 
 def automatic_count() -> int:
-    """Number of workers on this machine: of its cores but one, which is the prober's."""
+    """Number of workers on this machine: one less than its cores, for the prober."""
     return max(1, len(os.sched_getaffinity(0)) - 1)

@@ -38,9 +38,7 @@ class Line:
 
 
 def conditions(result: Result, stage: Stage) -> Conditions:
-    """Conditions of a stage that must be equal, as text by name; None: unknown. Rate and concurrency are the x-axis, so not
-    included.
-    """
+    """Conditions of a stage that must be equal, as text by name; None: unknown. Rate and concurrency are the x-axis: not included."""
     target, load = result.target, stage.load or result.load
     return {
         "tool": result.tool,

@@ -250,7 +250,7 @@ class Engine:
         return self._decoding.next_growth()
 
     def _prefill(self, start_s: float, preempted: bool) -> tuple[list[Truth], int]:
-        """Admit requests and compute prompts with the rest of the token budget. Returns (requests with complete prompts, tokens
+        """Admit requests and compute prompts with the rest of the token budget. Returns (requests with complete prompt, tokens
         spent).
         """
         if self._partial is None and (preempted or not self._waiting):

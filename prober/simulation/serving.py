@@ -57,9 +57,7 @@ class Service(NamedTuple):
 
 
 class Stream(NamedTuple):
-    """Requests in the order of arrival, each field of shape (n,). prompts, outputs: tokens; with_gaps: 1: compute gaps between
-    tokens
-    """
+    """Requests in the order of arrival, each field of shape (n,). prompts, outputs: tokens; with_gaps: 1: compute gaps of tokens"""
 
     at_s: Doubles
     prompts: Doubles

@@ -94,9 +94,7 @@ class Lognormal:
         return min(self.maximum, max(self.low, round(self.median * math.exp(self.sigma * rng.gauss(0.0, 1.0)))))
 
     def mean(self) -> float:
-        """Mean after clipping (Johnson, Kotz, Balakrishnan, ch. 14): low·P(X≤low) + high·P(X≥high) + the partial expectation
-        between.
-        """
+        """Mean after clipping (Johnson, Kotz, Balakrishnan, ch. 14): low·P(X≤low) + high·P(X≥high) + partial expectation between."""
         if self.sigma == 0:
             return min(self.maximum, max(self.low, self.median))
         a, b = ((math.log(bound / self.median)) / self.sigma for bound in (self.low, self.maximum))
