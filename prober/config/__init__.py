@@ -1,1 +1,1 @@
-"""Configuration: YAML text to frozen models, or all errors at once, each with its path."""
+"""Configuration: YAML text becomes frozen models, or all its errors are reported at once, each with its path."""

@@ -1,4 +1,4 @@
-"""The configuration as a whole. A file is valid if `load` accepts it; a reload compares its targets with ==."""
+"""The complete configuration. A file is valid if `load` accepts it; a reload compares its targets with ==."""
 
 from typing import Annotated, Self
 
@@ -15,7 +15,7 @@ from prober.measure.objective import DAY_S, JudgedStream, Slo
 
 
 def url_problem(url: str) -> str:
-    """Error in the URL of Grafana, without its secrets; empty if it is valid."""
+    """Error in the URL of Grafana, with its secrets left out; empty if it is valid."""
     problem = server_problem(url, "https://grafana.example.org")
     return problem or ("has a query or fragment; give the base address only" if set(url) & set("?#") else "")
 
@@ -27,7 +27,7 @@ def _base_url(url: str) -> str:
 
 
 class GrafanaSpec(Block):
-    """Grafana for dashboards and annotations. url: without a slash at its end."""
+    """Grafana for dashboards and annotations. url: without a trailing slash"""
 
     url: Annotated[str, AfterValidator(_base_url)] = Field(description="base URL, with its path prefix")
     auth: Annotated[Auth, AfterValidator(server_auth)] = Field(description="token of a service account")
@@ -53,7 +53,7 @@ class GrafanaSpec(Block):
 
 
 class DriftSpec(Block):
-    """Drift detection. false_alarms: per second and signal; material: share of the baseline latency."""
+    """Drift detection. false_alarms: per second and latency; material: smallest change that matters, as a ratio of the baseline"""
 
     false_alarms: Annotated[
         Rate, require(lambda per_s: per_s <= 1 / 3600, "is more than one an hour for each signal; use 1/h or less")
@@ -69,7 +69,7 @@ class DriftSpec(Block):
 
 
 class StorageSpec(Block):
-    """Storage of state. path: None keeps nothing."""
+    """Storage of state. path: folder; None: nothing is stored"""
 
     path: str | None = Field(
         None, description="folder for state that survives a restart; `--storage.path` overrides it"
@@ -77,7 +77,7 @@ class StorageSpec(Block):
 
 
 class PrometheusSpec(Block):
-    """The Prometheus that scrapes this prober. url: without a slash at its end."""
+    """The Prometheus that scrapes this prober. url: without a trailing slash"""
 
     url: Annotated[
         str, AfterValidator(lambda text, info: http_url(text, info, "http://prometheus:9090").rstrip("/"))
@@ -89,7 +89,7 @@ class PrometheusSpec(Block):
 
 
 class Configuration(Block):
-    """The configuration. Without arguments: the defaults, and no targets."""
+    """The complete configuration. Without arguments: the defaults, and no targets."""
 
     defaults: Overridable = Field(default_factory=Overridable, description="for all targets")
     slos: dict[str, SloSpec] = Field(default_factory=dict, description="name to objective")
@@ -110,7 +110,7 @@ class Configuration(Block):
 
     @property
     def file(self) -> Problems:
-        """The file, for messages about it."""
+        """The file that the configuration was read from, for messages with its lines."""
         assert self._file is not None, "set by `load`"
         return self._file
 
@@ -121,22 +121,22 @@ class Configuration(Block):
 
     @property
     def kinds(self) -> tuple[TargetSpec, ...]:
-        """Targets, and one template per discovery for the targets that it finds."""
+        """All targets, and for each discovery a template of the targets that it finds."""
         return tuple(self.places.values())
 
     @property
     def places(self) -> dict[str, TargetSpec]:
-        """The templates and targets of `kinds`, by path in the file."""
+        """The targets and templates of `kinds`, by their path in the file."""
         places = {f"targets[{index}]": target for index, target in enumerate(self.targets)}
         return places | {f"discovery[{index}].target": spec.template for index, spec in enumerate(self.discovery)}
 
     @property
     def label_names(self) -> tuple[str, ...]:
-        """Names of the labels that targets have beside the prober's own."""
+        """Names of the labels that targets have in addition to the prober's own."""
         return tuple(sorted({name for kind in self.kinds for name in kind.labels}))
 
     def for_watching(self) -> Self:
-        """The same targets for a prober beside the one of this file: without its storage, its Grafana and its sweeps."""
+        """Returns the configuration for a second prober of the same targets: without storage, Grafana and sweeps."""
         targets = tuple(target.model_copy(update={"sweep": None}) for target in self.targets)
         discovery = tuple(spec.without_sweep() for spec in self.discovery)
         return self.model_copy(
@@ -144,7 +144,7 @@ class Configuration(Block):
         )
 
     def uses(self) -> dict[Slo, list[JudgedStream]]:
-        """Streams by each SLO that judges any."""
+        """Streams of probes by the SLO that judges them."""
         streams: dict[Slo, list[JudgedStream]] = {}
         for target in self.kinds:
             for slo, use in target.uses():

@@ -1,7 +1,7 @@
-"""Discovery of targets: its settings, and targets from the labels that it yields.
+"""Discovery of targets: its settings, and conversion of discovered labels to targets.
 
-The labels of a discovered target set its address, name and model, nothing more: files, tokens, headers, proxies and certificates
-come from the configuration, and are sent only to hosts that it names.
+The labels of a discovered target set only its address, name and model. Files, tokens, headers, proxies and certificates come from the
+configuration, and are sent only to hosts that the configuration names.
 """
 
 import ipaddress
@@ -121,7 +121,7 @@ def _resolver(value: object) -> object:
 
 
 class DnsSpec(Block):
-    """Discovery from DNS. server: (address, port), None for the resolver of the system."""
+    """Discovery from DNS. server: (address, port); None: the system's resolver"""
 
     names: Annotated[Items[Annotated[str, _DNS_NAME]], Field(min_length=1)] = Field(description="names to resolve")
     type: Literal["SRV", "A", "AAAA"] = Field("SRV", description="type of the records; only SRV has ports")
@@ -198,7 +198,7 @@ class KubernetesSpec(Block):
 
 
 class DiscoverySpec(Block):
-    """A discovery and the settings of its targets. name: empty until it is one of a list."""
+    """A discovery and the settings of its targets. name: empty until the discovery is in a list"""
 
     name: Annotated[str, Field(pattern=r"^[\w.-]{1,100}$")] = Field(
         "", description="label `discovery`; absent: its kind, with its index if there are several"
@@ -254,7 +254,7 @@ class DiscoverySpec(Block):
     @field_validator("relabel")
     @classmethod
     def _check_labels(cls, relabel: tuple[Rule, ...], info: ValidationInfo) -> tuple[Rule, ...]:
-        """Refuse source labels that the source never sets; a list from files or HTTP may have any."""
+        """Refuse source labels that the source never sets. A list from files or HTTP may have any labels."""
         dns, kubernetes = info.data.get("dns"), info.data.get("kubernetes")
         if dns is None and kubernetes is None:
             return relabel
@@ -270,7 +270,7 @@ class DiscoverySpec(Block):
 
     @property
     def kind(self) -> str:
-        """Key of the source."""
+        """Key of the source: file, http, dns or kubernetes."""
         return next(kind for kind in KINDS if getattr(self, kind) is not None)
 
     @property
@@ -281,24 +281,24 @@ class DiscoverySpec(Block):
 
     @property
     def reads(self) -> LabelNames:
-        """Labels of the source that its targets have themselves, or that the relabelling rules read."""
+        """Labels of the source that its targets keep, or that the relabelling rules read."""
         names = {*TARGET_LABELS, *self.target.labels, *(name for rule in self.relabel for name in rule.reads.values())}
         return LabelNames(frozenset(names), tuple(rule.regex for rule in self.relabel if rule.action == "labelmap"))
 
     @property
     def template(self) -> TargetSpec:
-        """A target with these settings, whose URL is a placeholder and whose name is its place in the configuration."""
+        """A target with these settings. Its URL is a placeholder, and its name is its place in the configuration."""
         assert self._template is not None, "set by `placed`"
         return self._template
 
     def without_sweep(self) -> Self:
-        """The discovery without sweeps of its targets."""
+        """Returns the discovery without sweeps of its targets."""
         spec = self.model_copy()
         spec._template = self.template.model_copy(update={"sweep": None})
         return spec
 
     def placed(self, index: int, name: str) -> Self:
-        """The discovery under its name and at its index in the list."""
+        """Returns the discovery with its name and its index in the list."""
         gpus = self.target.gpus  # of this machine, so that discovered targets have none by default
         own = {"gpus": gpus.model_copy(update={"indices": ()})} if gpus.indices is None else {}
         spec = self.model_copy(update={"name": name})
@@ -313,7 +313,7 @@ class Unfit(ValueError):
 
 
 def target_of(labels: Labels, spec: DiscoverySpec) -> TargetSpec | None:
-    """The target that these labels describe; None if a rule drops it. Raises Unfit."""
+    """The target that these labels describe; None if a relabelling rule drops it. Raises Unfit."""
     relabelled = relabel(labels, spec.relabel)
     if relabelled is None:
         return None
@@ -345,7 +345,7 @@ def _quoted(text: str) -> str:
 
 
 def _check_host(host: str, hosts: Sequence[str]) -> None:
-    """Check the host of a target. Raises Unfit if it is not among `hosts`; without any, if it is loopback or a refused address."""
+    """Raises Unfit for a host that is not in `hosts`; if `hosts` is empty, for loopback and refused addresses."""
     try:
         at = ipaddress.ip_address(host)
     except ValueError:
@@ -374,7 +374,7 @@ def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
 
 
 def _server_problem(url: str, auth: Auth | None) -> str:
-    """Error in the address of a server that may be sent a token, without its secrets; empty if it is valid."""
+    """Error in the URL of a server that may be sent a token, with secrets left out; empty if it is valid."""
     if problem := server_problem(url, "https://host:port"):
         return problem
     is_open = auth is not None and url.startswith("http:") and not is_loopback(urlsplit(url).hostname or "")

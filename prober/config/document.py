@@ -1,7 +1,7 @@
-"""YAML files: their plain values, and their errors, each with its line.
+"""YAML files: their plain values, and errors in them with the line of each.
 
-Duplicate keys are refused, and so are tags that build objects. Dates and numbers in base 60, such as 1:30, stay text, since no key
-takes one.
+Duplicate keys are refused, and so are tags that build objects. Dates and numbers in base 60, such as 1:30, stay text, since no key has
+such a value.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
 
 class BadYaml(ValueError):
-    """Invalid YAML, or a duplicate key. The message starts with the position, if it is known; at: the same."""
+    """Invalid YAML, or a duplicate key. The message starts with the position if it is known; at: this position as text"""
 
     def __init__(self, problem: str, at: Position | None) -> None:
         super().__init__(problem if at is None else f"line {at[0]}, column {at[1]}: {problem}")
@@ -38,9 +38,9 @@ class BadYaml(ValueError):
 
 
 class _Loader(Composer, CParser, SafeConstructor, Resolver):
-    """SafeLoader without dates and base 60 that refuses duplicate keys.
+    """SafeLoader that refuses duplicate keys and does not convert dates and numbers in base 60.
 
-    libyaml reads the text, and PyYAML's composer builds the nodes: libyaml's own ends the process for deeply nested ones.
+    libyaml reads the text, but PyYAML's composer builds the nodes: libyaml's composer ends the process for deeply nested nodes.
     """
 
     def __init__(self, text: str) -> None:
@@ -52,7 +52,7 @@ class _Loader(Composer, CParser, SafeConstructor, Resolver):
         self.root: Node | None = None
 
     def compose_node(self, parent: Node | None, index: Any) -> Node | None:
-        """Next node; raises ComposerError if it is nested too deeply, or the file has too many."""
+        """The next node. Raises ComposerError if it is nested too deeply, or the file has too many nodes."""
         self._depth += 1
         self._nodes += 1
         if self._depth > MAX_DEPTH or self._nodes > MAX_NODES:
@@ -65,7 +65,7 @@ class _Loader(Composer, CParser, SafeConstructor, Resolver):
         return node
 
     def get_single_node(self) -> Node | None:
-        """Node of the document; raises ConstructorError if it is too large with its aliases expanded."""
+        """Node of the document. Raises ConstructorError if it is too large after expanding its aliases."""
         node: Node | None = super().get_single_node()
         if node is not None:
             _values(node, {})
@@ -73,13 +73,13 @@ class _Loader(Composer, CParser, SafeConstructor, Resolver):
         return node
 
     def resolve(self, kind: type[Node], value: str, implicit: Any) -> str:
-        """Tag of a node that has none."""
+        """Tag for a node without an explicit tag."""
         tag: str = super().resolve(kind, value, implicit)  # type: ignore[no-untyped-call]
         is_text = tag.endswith(":timestamp") or (tag in _NUMBERS and ":" in value)
         return "tag:yaml.org,2002:str" if is_text else tag
 
     def construct_object(self, node: Node, deep: bool = False) -> Any:
-        """Complete value of a node; raises ConstructorError for a recursive alias, a number that is too long or one in base 60."""
+        """Complete value of a node. Raises ConstructorError for a recursive alias, and for a number that is too long or in base 60."""
         if node.tag in _NUMBERS and (len(node.value) > MAX_NUMBER_CHARS or ":" in node.value):
             number = "a number in base 60" if ":" in node.value else f"a number of {len(node.value):,} characters"
             what = f"{number}; put quotes around it, or write at most {MAX_NUMBER_CHARS} characters in base 10"
@@ -94,7 +94,7 @@ class _Loader(Composer, CParser, SafeConstructor, Resolver):
             raise ConstructorError(None, None, what, node.start_mark) from problem
 
     def construct_mapping(self, node: MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Mapping of a node; raises ConstructorError for a duplicate key."""
+        """Mapping of a node. Raises ConstructorError for a duplicate key."""
         seen: dict[str, Mark] = {}
         for key, _ in node.value:
             if isinstance(key, ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
@@ -107,7 +107,7 @@ class _Loader(Composer, CParser, SafeConstructor, Resolver):
 
 
 def _values(node: Node, known: dict[int, int]) -> int:
-    """Number of nodes after alias expansion. known: counts by node id, 0 for enclosing nodes."""
+    """Number of nodes after alias expansion. known: counts by id of the node, 0 for nodes that enclose this one"""
     if (count := known.get(id(node))) is not None:
         if count == 0:
             raise ConstructorError(None, None, "a value that contains itself; write it out", node.start_mark)
@@ -128,7 +128,7 @@ def _position(mark: Mark) -> Position:
 
 
 def _child(node: Node | None, path: str) -> tuple[Position, Node, str] | None:
-    """Position and node of the value that a path begins with, and the rest of the path. Keys may have dots: the longest is taken."""
+    """(position, node, rest of the path) of the value that a path begins with. Keys may contain dots: the longest match is used."""
     if isinstance(node, SequenceNode):
         index, _, rest = path.removeprefix("[").partition("]")
         item = node.value[int(index)] if index.isdecimal() and int(index) < len(node.value) else None
@@ -143,7 +143,7 @@ def _child(node: Node | None, path: str) -> tuple[Position, Node, str] | None:
 
 
 def _take_as_written(node: Node, path: Sequence[str]) -> None:
-    """Take the scalars below these keys for text, as Go's YAML does where text is expected: 0x10, 1.50 and yes as they are written."""
+    """Keep the scalars below these keys as text, such as 0x10, 1.50 and yes, as Go's YAML does where text is expected."""
     if isinstance(node, ScalarNode):
         kind = node.tag.removeprefix("tag:yaml.org,2002:")
         if not path and kind in ("null", "bool", "int", "float"):
@@ -160,7 +160,7 @@ def _take_as_written(node: Node, path: Sequence[str]) -> None:
 def parse(text: str, as_written: Sequence[str] | None = None) -> Any:
     """Value of YAML text; None for empty text. Raises BadYaml.
 
-    as_written: path of keys, lists left out, below which each scalar is the text that the file has; one without a value is empty
+    as_written: path of keys, without indexes of lists, below which each scalar stays the text in the file, or "" if it has no value
     """
     try:
         loader = _Loader(text)
@@ -192,7 +192,7 @@ def parse(text: str, as_written: Sequence[str] | None = None) -> Any:
 
 
 def _advised(message: str, *, is_tab: bool) -> str:
-    """An error of the parser with what to do about it."""
+    """An error message of the parser, with advice on the remedy."""
     if message.startswith(("could not determine a constructor", "found undefined alias", "found undefined tag handle")):
         # The value is not shown: it may be a password without quotes.
         return "a tag or an alias that is not known; put quotes around what begins with '!' or '*'"
@@ -206,7 +206,7 @@ def _advised(message: str, *, is_tab: bool) -> str:
 
 
 class Problems:
-    """Collects the errors of a YAML file, each with its line. For the lines the text is parsed again, as most files need none."""
+    """Collects the errors of a YAML file, each with its line. The text is parsed again for the lines, which most files do not need."""
 
     def __init__(self, source: str, text: str) -> None:
         self._source, self._text = source, text
@@ -215,7 +215,7 @@ class Problems:
         self._found: dict[tuple[Position, str, str], str] = {}
 
     def parse(self, as_written: Sequence[str] | None = None) -> Any:
-        """Plain values of the file, as `parse`. Raises ConfigError."""
+        """Plain values of the file, see `parse`. Raises ConfigError."""
         try:
             return parse(self._text, as_written)
         except BadYaml as bad:
@@ -223,7 +223,7 @@ class Problems:
             raise ConfigError(f"{self._source}{at}: {bad.problem}") from None
 
     def mapping(self, example: str, as_written: Sequence[str] | None = None) -> dict[Any, Any]:
-        """The file, if it is a mapping. Raises ConfigError, which shows the example."""
+        """The file's mapping. Raises ConfigError, with the example, if the file is something else."""
         values = self.parse(as_written)
         if isinstance(values, dict):
             return values
@@ -236,9 +236,10 @@ class Problems:
         return loader.root
 
     def _find(self, path: str) -> tuple[Position, str]:
-        """Position of the key or item at a path such as `targets[0].url`, or of the block around it, and what of the path is missing.
+        """Position of the key or item at a path such as `targets[0].url`, else of the enclosing block; and the missing rest of the
+        path.
 
-        A value that stands elsewhere, with an anchor, has the position of the anchor.
+        A value that is defined elsewhere, with an anchor, has the position of the anchor.
         """
         node = self._root
         at = _position(node.start_mark) if node is not None else (1, 1)
@@ -247,21 +248,21 @@ class Problems:
         return at, path
 
     def line(self, path: str, message: str) -> str:
-        """A message about the value at a path, with its line; control characters are escaped."""
+        """A message with path and line of the value at `path`. Control characters are escaped."""
         path = path.lstrip("/.")
         (number, _), _ = self._find(path)
         text = f"{self._source}:{number}: {path}: {message}" if path else f"{self._source}:{number}: {message}"
         return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
 
     def add(self, path: str, message: str) -> None:
-        """Add an error, unless the same text already has it, as where an alias repeats it. Raises ConfigError if there are too many."""
+        """Add an error. Equal errors, such as for aliases of one value, are added once. Raises ConfigError if there are too many."""
         self.count += 1
         self._found.setdefault((*self._find(path.lstrip("/.")), message), self.line(path, message))
         if len(self._found) > MAX_PROBLEMS:
             self.end()
 
     def unique(self, path: str, names: Mapping[int, str | None]) -> None:
-        """Add an error for each name, by index in the list at `path`, that an item before has."""
+        """Add an error for each name that an earlier item of the list at `path` has. names: name by index"""
         places: dict[str | None, int] = {}
         for index, name in sorted(names.items()):
             first = places.setdefault(name, index)
@@ -272,7 +273,7 @@ class Problems:
     def validated(
         self, model: type[M], raw: object, path: str, context: object, *, is_secret: bool = False
     ) -> M | None:
-        """The block at a path; None if it has errors. is_secret: no part of it is repeated in them."""
+        """The valid block at a path; None if it has errors, which are added. is_secret: errors must not repeat any part of it"""
         try:
             return model.model_validate(raw, context=context)
         except ValidationError as error:

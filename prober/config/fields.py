@@ -1,9 +1,8 @@
-"""Types of the configuration's fields: how a file writes a value, and as what the code has it.
+"""Types of the configuration's fields: the form of a value in a file, and its type in the code.
 
-A field has the name of its key, and its type says the unit: a Duration is in seconds, a Rate is per second, a Percent is a ratio.
+A field has the name of its key, and its type determines the unit: a Duration is in seconds, a Rate is per second, a Percent is a ratio.
 Of these only an OptionalDuration may be 0, and a Percent is at most 100%.
-Where such a value gets a name of its own it keeps the word and adds the unit: `timeouts.stall` becomes `stall_s`, `max_rate`
-becomes `max_rate_per_s`.
+A variable for such a value has the name of the field and the unit: `stall_s` for `timeouts.stall`, `max_rate_per_s` for `max_rate`.
 
 A file is validated with a `Document` as context: quantities are text with a unit, names are looked up. Code that builds a model has
 no context and passes numbers in these units, and the objects themselves.
@@ -40,11 +39,11 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Document:
-    """Surroundings of a file that is validated.
+    """Context for the validation of a file.
 
-    read: content of a file that the configuration names; raises OSError
-    defaults: block `defaults` as written, REPORTED for its invalid keys
-    broken: places of blocks with errors, such as ("slos", name), which are not reported at each use; None: of all names
+    read: returns the content of a file that the configuration names; raises OSError
+    defaults: block `defaults` as written, with REPORTED as the value of invalid keys
+    broken: (list, name) of blocks with errors, such as ("slos", name), which are not reported again at each use; name None: all names
     """
 
     engines: Iterable[str]
@@ -56,12 +55,12 @@ class Document:
     broken: set[tuple[str | None, object]] = field(default_factory=set)
 
     def is_broken(self, path: str, name: object) -> bool:
-        """True if the block of this name has errors of its own."""
+        """True if the block with this name has errors of its own."""
         return not self.broken.isdisjoint({(path, name), (path, None)})
 
 
 def mistake(message: str, at: str = "") -> PydanticCustomError:
-    """Error of a validator. at: key below the validated one, such as `probes[0]`; with a leading slash a path from the top."""
+    """Error of a validator. at: key below the validated value, such as `probes[0]`; with a leading slash a path from the top"""
     return PydanticCustomError("mistake", "{message}", {"message": message, "at": at})
 
 
@@ -72,7 +71,7 @@ class Mistakes:
         self._errors: list[InitErrorDetails] = []
 
     def add(self, at: str, message: str) -> None:
-        """Add an error at a key below the validated one."""
+        """Add an error at a key below the validated value."""
         self._errors.append({"type": mistake(message, at), "input": None})
 
     def __enter__(self) -> Self:
@@ -84,7 +83,7 @@ class Mistakes:
 
 
 def require(holds: Callable[[Any], object], message: str) -> AfterValidator:
-    """Validator of a single value. message: a format, of a value for which `holds` is false; it may raise ValueError itself."""
+    """Validator of a single value. message: format of the error if `holds` is false for the value; `holds` may also raise ValueError"""
 
     def validate(value: T) -> T:
         if not holds(value):
@@ -95,20 +94,20 @@ def require(holds: Callable[[Any], object], message: str) -> AfterValidator:
 
 
 def matching(pattern: str, message: str) -> AfterValidator:
-    """Validator of a text that a pattern has to match. message: after the text."""
+    """Validator of a text that must match a pattern. message: follows the text in the error"""
     return require(re.compile(pattern).fullmatch, f"{{!r}} {message}")
 
 
 def at_least(least_s: float) -> AfterValidator:
-    """Validator of the time between two readings."""
+    """Validator of the time between two readings, with a minimum in seconds."""
     return require(lambda s: s >= least_s, f"{{:g}}s is too often; use {least_s:g}s or more")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Quantity:
-    """Marks a field that a file writes as text.
+    """Marks a field that is written as text in a file.
 
-    text: a default as the file would write it; in_code: code writes it like the file
+    text: returns a default as it would be written in a file; in_code: code passes the text too
     """
 
     parse: Callable[[object], Any]
@@ -170,7 +169,7 @@ Auto = Annotated[
 
 
 def _named(kind: str, path: Literal["slos", "workloads"], value: object, info: ValidationInfo) -> object:
-    """The SLO or workload of a name in the file; the object itself, as code has it."""
+    """The SLO or workload with a name in the file. Code passes the object itself, which is returned."""
     document: Document | None = info.context
     if isinstance(value, Workload | Mix | Slo):
         return value
@@ -191,7 +190,7 @@ NamedSlo = Annotated[Slo, PlainValidator(partial(_named, "SLO", "slos")), _NAME]
 
 
 class Block(BaseModel):
-    """A block of the configuration: frozen, unknown keys are refused, a key without a value counts as absent."""
+    """A block of the configuration. It is frozen; unknown keys are refused, and a key without a value counts as absent."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True)
 
@@ -202,5 +201,5 @@ class Block(BaseModel):
 
 
 def present(value: Any) -> Any:
-    """A mapping without the keys that have no value; anything else unchanged."""
+    """A mapping without the keys that have no value; any other value is returned unchanged."""
     return {key: item for key, item in value.items() if item is not None} if isinstance(value, dict) else value

@@ -1,4 +1,4 @@
-"""Hosts in URLs: this machine, and addresses that only a person may configure."""
+"""Hosts in URLs: this machine, and addresses to which requests are sent only if a person configures that."""
 
 import errno
 import ipaddress
@@ -32,7 +32,7 @@ COMPATIBLE = ipaddress.IPv6Network("::/96")  # RFC 4291, 2.5.5.1
 
 @lru_cache(maxsize=4096)  # asked for every connection
 def ip_address(host: str) -> Address | None:
-    """The address, without its zone; None for a name."""
+    """The IP address, without its zone; None for a host name."""
     try:
         return ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
@@ -40,9 +40,9 @@ def ip_address(host: str) -> Address | None:
 
 
 def is_loopback(host: str) -> bool:
-    """True if the host is this machine: a loopback address, or `localhost` with what is below it, which RFC 6761 reserves for it.
+    """True if the host is this machine: a loopback address, or `localhost` and names below it, which RFC 6761 reserves.
 
-    A name such as 127.example.com belongs to others.
+    A name such as 127.example.com belongs to another machine.
     """
     at = ip_address(host)
     if at is None:
@@ -52,7 +52,7 @@ def is_loopback(host: str) -> bool:
 
 @lru_cache(maxsize=4096)  # every probe connects to the same few addresses
 def refused_kind(address: str) -> str:
-    """The kind of an address to which nothing is sent unless that is configured; "" for others and for names."""
+    """The kind of an address to which nothing is sent unless that is configured; "" for other addresses and for names."""
     at = ip_address(address)
     if at is None:
         return ""
@@ -60,7 +60,7 @@ def refused_kind(address: str) -> str:
 
 
 def _embedded(at: Address) -> Iterator[Address]:
-    """The address, and the IPv4 addresses to which a gateway or the kernel may translate an IPv6 address."""
+    """Yields the address, and for IPv6 the IPv4 addresses to which a gateway or the kernel may translate it."""
     yield at
     if isinstance(at, ipaddress.IPv4Address):
         return
@@ -75,11 +75,11 @@ def _embedded(at: Address) -> Iterator[Address]:
 
 
 class Forbidden(OSError):
-    """A refused address; the message has the address and the remedy."""
+    """An address is refused. The message has the address and the remedy."""
 
 
 def check(address: str, *, allow_link_local: bool = False) -> None:
-    """Raise Forbidden for a link-local or metadata service address. Names pass: their addresses are checked later.
+    """Raise Forbidden for a link-local or metadata service address. Names pass, as their addresses are checked later.
 
     Called when the socket is opened, after name resolution, so that DNS rebinding does not bypass it. With a proxy the proxy
     resolves names, and only a literal address can be refused here.

@@ -1,8 +1,9 @@
-"""Labels of targets: those that users give them, and relabelling of discovered ones as in Prometheus.
+"""Labels of targets: those that users configure, and relabelling of discovered ones as in Prometheus.
 
-Labels that users give are on every series about a target, and on its alerts. Relabelling: labels of a target in, new labels or
-nothing out. Its regular expressions are RE2's and have to match the whole text; RE2 takes time linear in the text, so that no
-label of another system can make one run long."""
+Labels that users configure are on every series about a target, and on its alerts. Relabelling turns the labels of a target into new
+labels, or drops the target. Its regular expressions are RE2's and must match the entire text. RE2 takes time linear in the text, so
+that no label from another system can make it run long.
+"""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -35,7 +36,7 @@ SCRAPE_LABELS = frozenset(("container", "endpoint", "instance", "job", "namespac
 
 
 def label_name_problem(name: str) -> str:
-    """Why a target cannot have a label of this name; empty if it can."""
+    """Why a user's label cannot have this name; empty if it can."""
     if not LABEL_NAME.fullmatch(name) or name.startswith("__"):
         return f"{name[:80]!r} is no name of a label: write up to 64 letters, digits and _, such as team"
     if name in OWN_LABELS:
@@ -95,7 +96,7 @@ def _hash(rule: "Rule", labels: dict[str, str], text: str) -> bool:
 
 
 def _change_case(rule: "Rule", labels: dict[str, str], text: str) -> bool:
-    """Change the case of each character by itself, as Go does: ß stays ß."""
+    """Change the case of each character separately, as Go does: ß stays ß."""
     convert = str.lower if rule.action == "lowercase" else str.upper
     _set(labels, rule.target_label, "".join(new if len(new := convert(old)) == 1 else old for old in text))
     return True
@@ -173,13 +174,15 @@ class Rule(Block):
 
     @property
     def reads(self) -> dict[str, str]:
-        """The labels whose values it reads, by their place in the rule; labelmap reads all whose names match."""
+        """The labels whose values the rule reads, by their place in the rule. labelmap reads all whose names match."""
         names = {f"source_labels[{index}]": name for index, name in enumerate(self.source_labels)}
         return names | ({"target_label": self.target_label or ""} if "equal" in self.action else {})
 
     @property
     def sets(self) -> tuple[str, str]:
-        """(key, value of the key) that names the label it sets, which may contain groups; the value is empty if it sets none."""
+        """(key of the rule with the name of the label to set, this name), which may contain groups; the name is empty if none is
+        set.
+        """
         if self.action == "labelmap":
             return "replacement", self.replacement
         return "target_label", "" if "equal" in self.action else self.target_label or ""
@@ -187,7 +190,7 @@ class Rule(Block):
 
 @dataclass(frozen=True, slots=True)
 class LabelNames:
-    """The labels of a source that are read. patterns: expressions of names"""
+    """The labels that are read from a source. patterns: regular expressions for further names"""
 
     names: frozenset[str]
     patterns: tuple[str, ...] = ()
@@ -197,7 +200,7 @@ class LabelNames:
 
 
 def relabel(labels: Labels, rules: Sequence[Rule]) -> Labels | None:
-    """Labels after all rules; None if a rule drops the target. Labels set to an empty value are removed."""
+    """Labels after all rules; None if a rule drops the target. Labels that are set to an empty value are removed."""
     changed = dict(labels)
     for rule in rules:
         text = rule.separator.join(changed.get(name, "") for name in rule.source_labels)
@@ -207,7 +210,7 @@ def relabel(labels: Labels, rules: Sequence[Rule]) -> Labels | None:
 
 
 def compiled(regex: str) -> Any:
-    """Compile a regular expression; a dot matches line breaks too. Raises ValueError for syntax unknown to RE2."""
+    """The compiled regular expression, in which a dot matches line breaks too. Raises ValueError for syntax unknown to RE2."""
     try:
         return quality.compiled(regex, dot_nl=True)
     except ValueError as problem:
@@ -219,7 +222,7 @@ def _is_match(regex: str, text: str) -> bool:
 
 
 def _expanded(template: str, match: Any) -> str:
-    """Expand the groups of a match as Go's Regexp.Expand; missing groups are empty."""
+    """The template with the groups of a match filled in, as by Go's Regexp.Expand; missing groups are empty."""
     groups = {str(index): match[index] for index in range(match.re.groups + 1)} | match.groupdict()
     return _GROUP.sub(
         lambda reference: "$" if reference[1] else groups.get(reference[2] or reference[3]) or "", template

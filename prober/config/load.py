@@ -44,9 +44,9 @@ def load(
 ) -> Configuration:
     """Parse and validate a configuration. Raises ConfigError.
 
-    source: name of the text in messages; engines: known dialects; environment: of the process, for the downward API and `${NAME}`
+    source: name of the text in messages; engines: known dialects; environment: variables for the downward API and `${NAME}`
     read: returns the content of a file that the configuration names, or raises OSError
-    examine: returns errors by key of a valid block that only this machine shows, such as certificates that it cannot read
+    examine: returns errors of a valid block by key that depend on this machine, such as unreadable certificates
     """
     problems = Problems(source, text)
     raw = problems.mapping(MINIMAL, as_written=("discovery", "relabel"))
@@ -64,7 +64,7 @@ def load(
 
 
 def load_workloads(text: str, *, source: str, read: Callable[[str], str]) -> dict[str, Workload | Mix]:
-    """Built-in workloads and those of a configuration, the rest of which is not looked at. Raises ConfigError."""
+    """The built-in workloads and those of a configuration, whose other blocks are ignored. Raises ConfigError."""
     problems = Problems(source, text)
     raw = problems.mapping("leave it out to use a built-in workload")
     if not raw.get("workloads"):
@@ -77,14 +77,14 @@ def load_workloads(text: str, *, source: str, read: Callable[[str], str]) -> dic
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """Validates a file block by block. problems: all errors; document: names that later blocks refer to, and what is broken."""
+    """Validates a file block by block. problems: all errors; document: names that later blocks use, and broken blocks"""
 
     raw: dict[Any, Any]
     problems: Problems
     document: Document
 
     def configuration(self, examine: Callable[[TargetSpec | GrafanaSpec], Mapping[str, str]]) -> Configuration:
-        """The configuration; not to be used if there are problems."""
+        """The configuration. Not valid if there are problems."""
         raw, fields, broken = self.raw, Configuration.model_fields, self.document.broken
         for key in map(str, raw.keys() - fields.keys()):
             self.problems.add(key, unknown_key(key, fields))
@@ -125,7 +125,7 @@ class _Reader:
         return configuration
 
     def _defaults(self) -> Overridable:
-        """The keys of `defaults`, which targets inherit; invalid ones are REPORTED, so that targets do not report them again."""
+        """The block `defaults`, which targets inherit. Its invalid keys become REPORTED, so that targets do not report them again."""
         raw = self.raw.get("defaults") or {}
         if not isinstance(raw, dict):
             self._block(Overridable, raw, "defaults")
@@ -144,7 +144,7 @@ class _Reader:
         return workloads
 
     def _targets(self) -> dict[int, TargetSpec]:
-        """Valid targets by index, with unique names."""
+        """Valid targets by index in the list, with unique names."""
         targets = self._listed(TargetSpec, "targets")
         environment = self.document.environment
         namespace, workload = environment.get("POD_NAMESPACE"), environment.get("POD_WORKLOAD")
@@ -161,7 +161,7 @@ class _Reader:
         return targets
 
     def _discovery(self) -> dict[int, DiscoverySpec]:
-        """Valid discoveries by index, with unique names."""
+        """Valid discoveries by index in the list, with unique names."""
         specs = self._listed(DiscoverySpec, "discovery")
         kinds = [spec.kind for spec in specs.values()]
         for index, spec in specs.items():
@@ -171,7 +171,7 @@ class _Reader:
         return specs
 
     def _named(self, model: type[M], path: str) -> dict[str, M]:
-        """Valid blocks by name; the names of the others are broken."""
+        """Valid blocks by name. The names of invalid ones are added to `broken`."""
         raw = self.raw.get(path) or {}
         if not isinstance(raw, dict):
             self.problems.add(path, "must be a mapping of names")
@@ -188,7 +188,7 @@ class _Reader:
         return blocks
 
     def _listed(self, model: type[M], path: str) -> dict[int, M]:
-        """Valid blocks by their index in the list; the others are broken."""
+        """Valid blocks by index in the list. Invalid ones are added to `broken`."""
         raw = self.raw.get(path) or []
         if not isinstance(raw, list):
             self.problems.add(path, LISTS[path])
@@ -204,6 +204,6 @@ class _Reader:
 
 
 def _host(url: str) -> str | None:
-    """Host of a URL as a name; None for this machine."""
+    """Host of a URL for use in a name; None for this machine."""
     host = urlsplit(url).hostname or ""
     return host if host and not is_loopback(host) else None

@@ -1,4 +1,4 @@
-"""Texts of the errors of a configuration, from the errors of a model."""
+"""Error messages for a configuration, made from the errors of a pydantic model."""
 
 import difflib
 import re
@@ -44,7 +44,7 @@ def explain(
 ) -> dict[str, str]:
     """Messages by path below the validated value: `.key`, `[0].key`, or `/key` for a path from the top of the file.
 
-    written: the validated value; is_secret: no part of it is repeated
+    written: the validated value; is_secret: messages must not repeat any part of it
     """
     messages: dict[str, str] = {}
     for item in error.errors(include_url=False):
@@ -86,7 +86,7 @@ def _explain_one(model: "type[BaseModel]", written: object, item: Any, *, is_sec
 
 
 def _keys(model: "type[BaseModel]", written: Any, location: Sequence[int | str]) -> Iterator[int | str]:
-    """Keys and indices of a location. Pydantic's names for the branches of a union are neither in the value nor fields."""
+    """Keys and indexes of the location of an error. Pydantic's names for branches of a union are left out: they are not in the file."""
     keys: list[int | str] = []
     for part in location:
         try:
@@ -100,17 +100,17 @@ def _keys(model: "type[BaseModel]", written: Any, location: Sequence[int | str])
 
 
 def path_of(keys: Iterable[object]) -> str:
-    """Path of keys and indices, such as `.targets[0].url`."""
+    """Path made of keys and indexes, such as `.targets[0].url`."""
     return "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys)
 
 
 def below(path: str, key: str) -> str:
-    """Path of a key below another path; a path from the top replaces it."""
+    """Path of a key below another path. A key that is a path from the top replaces the other path."""
     return key if key.startswith("/") else path + key if not key or key.startswith(("[", ".")) else f"{path}.{key}"
 
 
 def fields_of(model: "type[BaseModel]", keys: Sequence[int | str]) -> Collection[str]:
-    """Known keys of the block at path `keys` of `model`."""
+    """Known keys of the block at the path `keys` in `model`."""
     for key in keys:
         field_ = model.model_fields.get(str(key))
         model = (_model_of(field_.annotation) if field_ else None) or model
@@ -128,30 +128,30 @@ def _model_of(annotation: Any) -> "type[BaseModel] | None":
 
 
 def mask_secrets(text: str) -> str:
-    """Text for messages without user, password and query of its URL, even if that is malformed."""
+    """The text for messages, without user, password and query of its URL, even if the URL is malformed."""
     return re.sub(r"\?.+", "?…", re.sub(r"(//|^).*@", r"\1…@", text, flags=re.DOTALL), flags=re.DOTALL)
 
 
 def shown_path(path: str) -> str:
-    """Path of a secret's file for messages. What does not begin as a path may be the secret itself, and is hidden."""
+    """Path of a secret's file for messages. A text that does not look like a path may be the secret itself, and is hidden."""
     if path.startswith(("/", "./", "../")):
         return path
     return f"the name given ({len(path)} characters, hidden as it may be the secret itself; write /path or ./path to see it)"
 
 
 def no_such(kind: str, name: str, known: Iterable[str]) -> str:
-    """Error for an unknown name, with a suggestion."""
+    """Error message for an unknown name, with a suggestion."""
     return f'no {kind} "{name}"; {_suggestion(name, known)}'
 
 
 def unknown_key(key: object, known: Iterable[str]) -> str:
-    """Error for an unknown key, with a suggestion."""
+    """Error message for an unknown key, with a suggestion."""
     name = str(key)[:60]
     return f'unknown key "{name}"; {_suggestion(name, known)}'
 
 
 def _suggestion(name: str, known: Iterable[str]) -> str:
-    """The closest known name, if any, and all known names."""
+    """Text with the most similar known name, if any, and all known names."""
     listed = sorted(known)
     near = closest(name, listed)
     hint = f'did you mean "{near}"? ' if near else ""
@@ -159,5 +159,5 @@ def _suggestion(name: str, known: Iterable[str]) -> str:
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that was probably meant; None if there is none like it."""
+    """The known name that was probably meant; None if no name is similar."""
     return next(iter(difflib.get_close_matches(name, sorted(known), n=1)), None)

@@ -1,4 +1,4 @@
-"""The file of a workload matrix: its rows, or all errors at once."""
+"""The file of a workload matrix. Its rows are read, or all errors are reported at once."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -57,17 +57,17 @@ def _objective(text: object, info: ValidationInfo) -> Slo:
 
 
 class Row(Shape):
-    """A shape of request, how it is sent, and the objectives that it must meet.
+    """A row of a workload matrix: the lengths of its requests, how they are sent, and the objectives that they must meet.
 
-    named: a workload instead of lengths, model and adapters
-    rate: of an open loop, or concurrency: requests that a closed loop keeps in flight; the other one is None
-    requests: how many, or duration: for how long; the other one is None
-    accept: all of them must hold; no two different objectives of a file have the same name
+    named: a workload, in place of lengths, model and adapters
+    rate: requests per second of an open loop, or concurrency: number of requests in flight of a closed loop; the other one is None
+    requests: number of requests to send, or duration: seconds of sending; the other one is None
+    accept: objectives that must all hold; different objectives in a file have different names
     max_cost: most dollars per million output tokens, which `accept` has as `cost<2.50`; None: no such target
-    beside: the row before this one, during which this one is sent, as its load; it is not judged. None: sent by itself
-    against: an earlier row that is sent in the same way, with which this one is compared; None: with none
-    start: of a row beside another, since the begin of that one
-    headers: of the requests of this row, beside those of the command
+    beside: name of the previous row, during which this row is sent as additional load; this row is not judged. None: sent alone
+    against: name of an earlier row, sent in the same way, with which this row is compared; None: no comparison
+    start: begin of a row that is sent beside another, in seconds since the begin of the other
+    headers: headers of this row's requests, in addition to those of the command
     """
 
     name: _Name
@@ -87,7 +87,7 @@ class Row(Shape):
     @model_validator(mode="before")
     @classmethod
     def _take_cost(cls, value: Any) -> Any:
-        """Move the cost target of `accept`, which is no share of events, to `max_cost`."""
+        """Move a cost target from `accept` to `max_cost`, as it is not an objective on a share of events."""
         listed = value.get("accept") if isinstance(value, dict) else None
         if not isinstance(listed, list | tuple):
             return value
@@ -144,7 +144,7 @@ class Row(Shape):
 
     @property
     def ttft(self) -> Slo | None:
-        """The objective of TTFT that the row accepts, the strictest of several; None without one."""
+        """The strictest TTFT objective in `accept`; None without one."""
         return min(
             (slo for slo in self.accept if slo.signal == "ttft"), key=lambda slo: slo.threshold_s or 0.0, default=None
         )
@@ -163,7 +163,7 @@ class Row(Shape):
 
     @property
     def closed(self) -> bool:
-        """True if a request waits for the answer to another one."""
+        """True for a closed loop, in which a request waits for the answer to another one."""
         return self.concurrency is not None
 
 
@@ -176,7 +176,7 @@ def load_rows(
 ) -> tuple[Row, ...]:
     """Rows of a file, in their order. source: name of the text in messages. Raises ConfigError with all errors.
 
-    environ: variables that headers may name
+    environ: environment variables that headers may use
     """
     problems = Problems(source, text)
     raw = problems.mapping(MINIMAL)

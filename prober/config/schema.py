@@ -22,7 +22,7 @@ SHARED: dict[type[BaseModel] | None, str] = {
 
 
 def json_schema() -> dict[str, Any]:
-    """JSON Schema (2020-12) of the file, for editors. Defaults are as a file writes them."""
+    """JSON Schema (2020-12) of the configuration file, for editors. Defaults are in the form that a file has."""
     schema = Configuration.model_json_schema()
     for model in _models(Block):
         block = schema if model is Configuration else schema["$defs"].get(model.__name__, {})
@@ -44,7 +44,7 @@ def _models(model: type[Block]) -> Iterator[type[Block]]:
 
 
 def default_text(field: FieldInfo) -> Any:
-    """Default of a field as a file writes it; None if it has none, or a whole block."""
+    """Default of a field in the form that a file has; None if there is none, or if it is a block."""
     extra = field.json_schema_extra
     default = extra["default"] if isinstance(extra, dict) and "default" in extra else field.default
     quantity = next((item for item in field.metadata if isinstance(item, Quantity)), None)
@@ -54,7 +54,7 @@ def default_text(field: FieldInfo) -> Any:
 
 
 def document() -> str:
-    """Markdown table of all keys with descriptions and defaults, from the models."""
+    """Markdown table of all keys with descriptions and defaults, made from the models."""
     rows = ["| key | meaning | default |", "|---|---|---|"]
     for name, field in Configuration.model_fields.items():
         model, is_list = _nested(field.annotation)
@@ -82,7 +82,7 @@ def _rows(prefix: str, model: type[BaseModel]) -> list[str]:
 
 
 def _note(field: FieldInfo) -> str:
-    """The default for the table; `needed` if there is none, empty if it is absent or a whole block."""
+    """The default for the table; `needed` if there is none, empty if it is null or a block."""
     default = "needed" if field.is_required() else default_text(field)
     if default is None:
         return ""
@@ -92,7 +92,7 @@ def _note(field: FieldInfo) -> str:
 
 
 def _nested(annotation: Any) -> tuple[type[BaseModel] | None, bool]:
-    """Block model of a key, if it is one, and whether the key holds a list of blocks."""
+    """(model of a key's block, None if its value is no block; True if the value is a list of blocks)."""
     kinds = [argument for argument in get_args(annotation) if argument is not NoneType]
     if isinstance(annotation, UnionType) or get_origin(annotation) is Union:
         return _nested(kinds[0]) if len(kinds) == 1 else (None, False)

@@ -1,6 +1,6 @@
-"""Connection to a server: address, proxy, headers, authentication and certificates, without secrets in the configuration.
+"""Connection to a server: address, proxy, headers, authentication and certificates. The configuration need not contain secrets.
 
-Environment variables `${NAME}` stand for secrets in values; plain secrets cause a warning.
+Values can use environment variables `${NAME}` for secrets; plain secrets cause a warning.
 """
 
 import re
@@ -49,21 +49,21 @@ class Auth(Block):
 
     @property
     def secret_key(self) -> Literal["bearer_token_file", "key_file"]:
-        """Key of the setting that names the file."""
+        """Key of the setting that has the path of the file."""
         return "bearer_token_file" if self.bearer_token_file is not None else "key_file"
 
     @property
     def secret_file(self) -> str:
-        """Path of the file."""
+        """Path of the file with the secret."""
         return self.bearer_token_file or self.key_file or ""
 
     def credential(self, secret: str) -> tuple[str, str]:
-        """Name and value of the request header."""
+        """(name, value) of the request header."""
         return (self.header, secret) if self.header is not None else ("Authorization", f"Bearer {secret}")
 
 
 class TlsSpec(Block):
-    """TLS of the server and of the prober. ca_file: None for the authorities of the system."""
+    """TLS settings for the connection to a server. ca_file: None: the CAs of the system"""
 
     ca_file: str | None = Field(None, description="certificate authorities to trust instead of those of the system")
     insecure_skip_verify: bool = Field(False, description="accept any certificate, for tests only")
@@ -81,26 +81,26 @@ class TlsSpec(Block):
 
 
 def server_tls(tls: TlsSpec | None) -> TlsSpec | None:
-    """TLS of a server that is no target. Raises a mistake for settings of targets only."""
+    """Validates TLS of a server that is no target. Raises a mistake for settings that only targets support."""
     if tls is not None and tls.server_name:
         raise mistake("is for targets only; give the url the name in the certificate", "server_name")
     return tls
 
 
 def server_auth(auth: Auth) -> Auth:
-    """Authentication at a server that is no target. Raises a mistake for settings of targets only."""
+    """Validates authentication at a server that is no target. Raises a mistake for settings that only targets support."""
     if auth.header is not None:
         raise mistake("is for targets only; use bearer_token_file", "header")
     return auth
 
 
 def environment(info: ValidationInfo) -> Mapping[str, str] | None:
-    """Environment of the file that is validated; None in code."""
+    """Environment variables for the file that is validated; None if code builds the model."""
     return info.context.environment if info.context else None
 
 
 def http_url(text: str, info: ValidationInfo, example: str, *schemes: str) -> str:
-    """A URL, http and https without `schemes`, with its variables expanded, which may be secrets. Raises ValueError."""
+    """Validates a URL and expands its variables, whose values may be secrets. schemes: default http and https. Raises ValueError."""
     url = expand_url(text, environment(info))
     try:
         parts = urlsplit(url)
@@ -115,7 +115,7 @@ def http_url(text: str, info: ValidationInfo, example: str, *schemes: str) -> st
 
 
 def header_problem(name: str, value: str, *, auth_header: str) -> str:
-    """Error in a header; empty if it is valid. auth_header: the header that `auth` sets, empty without one."""
+    """Error in a header; empty if it is valid. auth_header: name of the header that `auth` sets, empty without one"""
     if OWN_HEADERS.fullmatch(name.lower()) or name.lower() == auth_header.lower() != "":
         return "is set by the prober itself; remove it"
     if not name or not all(c.isalnum() or c in "!#$%&'*+-.^_`|~" for c in name) or not name.isascii():
@@ -126,7 +126,7 @@ def header_problem(name: str, value: str, *, auth_header: str) -> str:
 
 
 def _expanded_headers(headers: Mapping[str, str], info: ValidationInfo) -> dict[str, str]:
-    """Headers with the variables in their values expanded. Raises mistakes by name."""
+    """Headers with the variables in their values expanded. Raises mistakes, by name of the header."""
     auth: Auth | None = info.data.get("auth")
     auth_header = auth.credential("")[0] if auth is not None else ""
     expanded: dict[str, str] = {}
@@ -146,7 +146,7 @@ Headers = Annotated[dict[str, str], AfterValidator(_expanded_headers)]
 
 
 def server_problem(url: str, example: str) -> str:
-    """Error in the URL of a server, which may have no password in it; empty if it is valid. It repeats no part of the URL."""
+    """Error in the URL of a server, which must not contain a password; empty if it is valid. The error repeats no part of the URL."""
     try:
         parts = urlsplit(url)
         _ = parts.port, (parts.hostname or "").encode("idna")
@@ -160,9 +160,9 @@ def server_problem(url: str, example: str) -> str:
 
 
 def base_url(text: str) -> str:
-    """URL without a slash at the end of its path and without the path of an API there; without a path, with /v1. Raises a mistake.
+    """The base URL, without a trailing slash and without the path of an API. If the URL has no path, /v1 is added. Raises a mistake.
 
-    `?api-version=…` stays: Azure wants it with every request, and it is no secret. Other parameters may be, and are refused.
+    `?api-version=…` stays: Azure needs it with every request, and it is no secret. Other parameters may be secrets, and are refused.
     """
     if problem := server_problem(text, "http://host:port"):
         raise mistake(f"{mask_secrets(text)!r} {problem}")
@@ -176,13 +176,13 @@ def base_url(text: str) -> str:
 
 
 def api_of(url: object) -> Api | None:
-    """The API whose path ends a URL; None for a base URL."""
+    """The API whose path is at the end of a URL; None for a base URL."""
     api_url = _API_URL.fullmatch(url.partition("?")[0]) if isinstance(url, str) else None
     return next((api for api in APIS.values() if api_url and api.path == api_url[2]), None)
 
 
 def expand_url(url: str, environment: Mapping[str, str] | None) -> str:
-    """A URL with its variables expanded; values of those inside it are percent-encoded. Raises ValueError."""
+    """A URL with its variables expanded. Values of variables within the URL are percent-encoded. Raises ValueError."""
     return expand(url, environment, str if _NAME.fullmatch(url) else lambda value: quote(value, safe=""))
 
 
@@ -198,7 +198,7 @@ def expand(text: str, environment: Mapping[str, str] | None, write: Callable[[st
 
 
 def texts(written: Any, *keys: Any) -> Iterator[tuple[tuple[Any, ...], str]]:
-    """Texts in a configuration as it is written, with the keys to each."""
+    """Yields (keys, text) of each text in a configuration as it is written."""
     if isinstance(written, str):
         yield keys, written
     items = written.items() if isinstance(written, dict) else enumerate(written) if isinstance(written, list) else ()
@@ -207,7 +207,7 @@ def texts(written: Any, *keys: Any) -> Iterator[tuple[tuple[Any, ...], str]]:
 
 
 def plain_secrets(written: Any) -> Iterator[tuple[str, str]]:
-    """Warnings about secrets in a configuration as it is written: path and message."""
+    """Yields (path, warning) for each secret that a configuration contains as plain text."""
     for keys, text in texts(written):
         if keys[-2:-1] == ("headers",) and keys[-1].lower() in SECRET_HEADERS and not _NAME.search(text):
             yield path_of(keys), f"a secret {_REMEDY}"

@@ -1,5 +1,5 @@
-"""Server of a target: the engine's metrics page, GPUs, the data that a decode step reads, and facts for the context of its results that
-the prober cannot find out.
+"""Settings of a target's server: the engine's metrics page, GPUs, the data that a decode step reads, and facts for the context of
+results that the prober cannot find out.
 """
 
 import json
@@ -47,7 +47,7 @@ Text = Annotated[str, BeforeValidator(_text), WithJsonSchema({"type": "string"})
 
 
 def read_model_config(path: str, info: ValidationInfo) -> dict[str, Any]:
-    """Object of a model's config.json, which the file that is validated names as `config_file`. Raises a mistake."""
+    """The JSON object of a model's config.json, whose path is `config_file` in the validated file. Raises a mistake."""
     try:
         assert isinstance(info.context, Document), "only a file names a file"
         config = json.loads(info.context.read(path))
@@ -59,7 +59,7 @@ def read_model_config(path: str, info: ValidationInfo) -> dict[str, Any]:
 
 
 class ContextSpec(Block):
-    """Facts about hardware, engine and model. Where the prober finds another value, results hold both."""
+    """Facts about hardware, engine and model. If the prober finds another value, results contain both."""
 
     gpu: Text | None = Field(
         None, description="name of the GPU, such as NVIDIA H100 80GB HBM3; none for an engine on the CPU"
@@ -111,7 +111,7 @@ class ContextSpec(Block):
 
     @property
     def checkpoint_facts(self) -> list[Fact]:
-        """Facts of `config_file`. An engine may load the weights as another type than they are stored as."""
+        """Facts from `config_file`. An engine may convert weights to another type when it loads them."""
         config = self._config or {}
         values: dict[str, object] = {
             "precision": config.get("dtype") or config.get("torch_dtype"),
@@ -123,13 +123,13 @@ class ContextSpec(Block):
 
     @property
     def decode_model(self) -> DecodeModel | None:
-        """Data that a decode step reads; None without `config_file`, or if it does not say."""
+        """The data that a decode step reads; None without `config_file`, or if the file does not determine it."""
         model = decode_model(self._config) if self._config is not None else None
         return None if isinstance(model, UnknownFigure) else model
 
 
 def _quantization(block: object) -> str | None:
-    """Method, bits and group size, as far as a quantization_config has them."""
+    """Method, bits and group size as text, as far as a `quantization_config` has them."""
     if not isinstance(block, dict) or not isinstance(method := block.get("quant_method"), str):
         return None
     parts = [method]
@@ -145,7 +145,7 @@ def _page_url(text: str | None, info: ValidationInfo) -> str | None:
 
 
 class MetricsSpec(Block):
-    """Metrics page of the engine. url: None to discover it on the target's server."""
+    """Metrics page of the engine. url: None: discover it on the target's server"""
 
     url: Annotated[Auto, AfterValidator(_page_url)] = Field(
         None,
@@ -165,7 +165,7 @@ def _indices(value: object) -> object:
 
 
 class GpusSpec(Block):
-    """GPUs that serve the target. indices: of this machine; also UUIDs; `all` alone for all of them; None if not configured."""
+    """GPUs that serve the target. indices: indexes on this machine, or UUIDs; `all` alone: all of them; None: not configured"""
 
     indices: Annotated[
         tuple[int | str, ...] | None,
@@ -191,7 +191,7 @@ class GpusSpec(Block):
 
 
 class DecodeBoundSpec(Block):
-    """Data that a decode step reads. gpus: number that share the weights; None: as many as are detected."""
+    """Data that a decode step reads. gpus: number of GPUs that share the weights; None: as many as are detected"""
 
     config_file: str | None = Field(None, description="config.json of the model on Hugging Face")
     active_parameters: Positive | None = Field(None, description="weights read per token; absent: from config_file")
@@ -227,7 +227,7 @@ class DecodeBoundSpec(Block):
 
     @property
     def model(self) -> DecodeModel:
-        """The model, from config_file and the other fields."""
+        """The model data, from config_file and the other fields."""
         return self._model
 
     @property

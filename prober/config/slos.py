@@ -1,4 +1,4 @@
-"""Service level objectives: the blocks under `slos`, and the short form of the command line, such as `ttft<500ms:99%`."""
+"""Service level objectives: the blocks under `slos`, and the short form on the command line, such as `ttft<500ms:99%`."""
 
 import re
 from collections.abc import Sequence
@@ -51,12 +51,12 @@ class SloSpec(Block):
         return threshold
 
     def named(self, name: str) -> Slo:
-        """The objective under its name."""
+        """Returns the objective with its name."""
         return Slo(name, self.signal, self.threshold, self.objective, self.window)
 
 
 def objective(text: object) -> Slo:
-    """An objective in one line, under the name of its signal. Raises ValueError."""
+    """Parses the short form of an objective, which gets the name of its signal. Raises ValueError."""
     match = _OBJECTIVE.fullmatch(text) if isinstance(text, str) else None
     if match is None:
         raise ValueError(f"{shortened(text)} is no objective; {FORM}")
@@ -68,7 +68,7 @@ def objective(text: object) -> Slo:
 
 
 def renamed(objectives: Sequence[Slo]) -> dict[Slo, Slo]:
-    """Objectives of the command line under unique names: the signal, with a number if it is taken."""
+    """Objectives of the command line with unique names, by original: the signal, with a number if that is taken."""
     names: dict[Slo, Slo] = {}
     for slo in dict.fromkeys(objectives):
         same = sum(other.signal == slo.signal for other in names)
@@ -77,7 +77,7 @@ def renamed(objectives: Sequence[Slo]) -> dict[Slo, Slo]:
 
 
 def parse_objectives(texts: Sequence[str]) -> tuple[Slo, ...]:
-    """Objectives of the option `--slo`. Raises ValueError."""
+    """Parses the values of the option `--slo`. Raises ValueError."""
     slos: list[Slo] = []
     for text in texts:
         try:

@@ -1,4 +1,4 @@
-"""Sweeps of a target: what they send, when, and what ends them."""
+"""Sweeps of a target: the requests, the schedule and the stop conditions."""
 
 from typing import Annotated, Literal
 
@@ -49,7 +49,7 @@ class GuardSpec(Block):
 
 
 class LimitsSpec(Block):
-    """Most that a sweep may use; None: no limit."""
+    """Limits on the resources that a sweep may use; None: no limit."""
 
     requests: PositiveCount | None = Field(None, description="most requests")
     tokens: PositiveCount | None = Field(None, description="prompt and output tokens")
@@ -119,16 +119,16 @@ class SweepSpec(Block):
 
     @property
     def lowest_rate(self) -> float:
-        """Rate of the warm-up and of the first stage, per second."""
+        """Requests per second of the warm-up and of the first stage."""
         return self.rates[0] if self.rates else self.min_rate
 
     @property
     def stage_s(self) -> float:
-        """Planned duration of a stage."""
+        """Planned duration of a stage, in seconds."""
         return self.step or (60.0 if self.mode == "grid" else 4.0)
 
     def rate(self, number: int) -> float | None:
-        """Rate of a stage of the ramp or the grid, per second; None above the highest. number: from 0"""
+        """Requests per second of a stage of the ramp or the grid; None beyond the highest. number: of the stage, from 0"""
         if self.rates:
             return self.rates[number] if number < len(self.rates) else None
         factor = FACTORS[self.mode]

@@ -1,4 +1,4 @@
-"""Targets: where they are, what is sent to them, and what that costs."""
+"""Targets: their addresses, the probes that are sent to them, and budgets."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -70,7 +70,7 @@ Arrivals = Annotated[
 
 
 class Timeouts(Block):
-    """All but `connect` count from the intended time and act on content, not on bytes."""
+    """Timeouts of a request, in seconds. All but `connect` count from the due time and depend on content, not on bytes."""
 
     connect: Duration = Field(10.0, description="DNS, TCP and TLS of one connection together")
     first_token: Duration = Field(30.0, description="until the first content")
@@ -111,7 +111,7 @@ class HealthSpec(Block):
 
 
 class Overridable(Block):
-    """Settings that `defaults` sets for all targets, and each target for itself."""
+    """Settings that `defaults` sets for all targets, and that each target can override."""
 
     rate: Rate = Field(0.2, description="mean rate of probes")
     arrivals: Arrivals = Field(
@@ -167,13 +167,13 @@ class BudgetSpec(Block):
         return price
 
     def dollars(self, prompt_tokens: float, completion_tokens: float) -> float:
-        """Cost of tokens in dollars; 0 without a price."""
+        """Cost of tokens in dollars; 0 without configured prices."""
         price = self.price_per_million
         return (prompt_tokens * price.prompt + completion_tokens * price.completion) / 1e6 if price else 0.0
 
 
 class ProbeSpec(Block):
-    """A stream of probes. rate: with arrivals `trace` that of the trace at the workload's speed."""
+    """A stream of probes. rate: with arrivals `trace`, the rate of the trace at the workload's speed"""
 
     workload: NamedWorkload = Field(
         default_factory=lambda: BUILT_IN["probe"],
@@ -189,13 +189,13 @@ class ProbeSpec(Block):
     )
 
     def judged(self) -> Iterator[tuple[str, Workload, float, tuple[Slo, ...]]]:
-        """(series, workload, probes per second, SLOs) of each series; `quality` judges answers that are checked."""
+        """Yields (series, workload, probes per second, SLOs) of each series. `quality` SLOs judge only answers that are checked."""
         for name, workload, share in self.workload.shares():
             slos = tuple(slo for slo in self.slos if slo.signal != "quality" or workload.checks)
             yield name, workload, self.rate * share, slos
 
     def for_target(self, target: Mapping[str, Any], known: list[Slo], at: str, mistakes: Mistakes) -> Self:
-        """The probe with what it inherits. target: valid fields of the target; known: SLOs of the file; at: path of the probe."""
+        """Returns the probe with inherited values. target: valid fields of the target; known: SLOs of the file; at: path of probe"""
         own = self.model_fields_set
         update = {key: target[key] for key in ("rate", "arrivals") if key not in own and key in target}
         if update.get("arrivals", self.arrivals) == "trace":
@@ -230,7 +230,7 @@ def unjudged(slo: Slo, workload: Workload | Mix, *, stream: bool) -> str:
 
 
 def threshold_problem(slo: Slo, timeouts: Timeouts) -> str:
-    """Error if a timeout cuts a probe before its SLO is breached; empty if not."""
+    """Error if a timeout cuts a probe before its SLO threshold is exceeded; empty if not."""
     cuts = {"ttft": "first_token", "itl": "stall", "tpot": "stall"}
     key = cuts.get(slo.signal, "total")
     limit_s: float = getattr(timeouts, key)
@@ -249,7 +249,7 @@ def _engine(name: str | None, info: ValidationInfo) -> str | None:
 
 
 class Template(Overridable):
-    """Settings that configured targets have in common with discovered ones: all but address and name."""
+    """Settings that configured and discovered targets have in common: all but address and name."""
 
     model: Auto = Field(None, description="name of the model; auto: from /v1/models")
     api: Literal["chat", "completions", "responses", "messages"] = Field(
@@ -367,7 +367,7 @@ class Template(Overridable):
 
 
 class TargetSpec(Template):
-    """A target. url: base URL without a slash at its end; name, model, engine: None if the daemon detects them."""
+    """A target. url: base URL without a trailing slash; name, model, engine: None: detected by the daemon"""
 
     url: Annotated[str, AfterValidator(base_url)] = Field(
         description="base URL, or that of the API itself, such as http://host/v1/messages; without a path, /v1 is added; "
@@ -381,7 +381,7 @@ class TargetSpec(Template):
     @model_validator(mode="before")
     @classmethod
     def _take_api_of_url(cls, value: Any) -> Any:
-        """Set `api` by the URL."""
+        """Set `api` to the API whose path is at the end of the URL."""
         api = api_of(value.get("url")) if isinstance(value, dict) else None
         if api is None:
             return value
@@ -393,11 +393,11 @@ class TargetSpec(Template):
 
     @property
     def key(self) -> str:
-        """Identity over reloads: the name, or the URL without one."""
+        """Identity of the target across reloads: its name, or its URL if it has no name."""
         return self.name or self.url
 
     def uses(self) -> Iterator[tuple[Slo, JudgedStream]]:
-        """Streams of this target's probes by the SLO that judges them."""
+        """Yields (SLO, stream of this target's probes that it judges)."""
         for probe in self.probes:
             for series, workload, rate_per_s, slos in probe.judged():
                 _, mean = workload.mean_tokens()
@@ -408,7 +408,7 @@ class TargetSpec(Template):
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Mean daily use: tokens, and dollars if prices are known."""
+    """Mean daily use: tokens, and dollars; None without configured prices."""
 
     prompt_tokens: float
     completion_tokens: float
@@ -416,12 +416,12 @@ class Estimate:
 
     @property
     def tokens(self) -> float:
-        """Prompt and completion tokens."""
+        """Prompt and completion tokens together."""
         return self.prompt_tokens + self.completion_tokens
 
 
 def estimate_per_day(target: TargetSpec) -> Estimate:
-    """Daily use of one prober on `target`: rate x 86400 x mean lengths, summed over its probes."""
+    """Daily use by one prober of `target`: rate x 86400 x mean lengths, summed over its probes."""
     return _estimate(target.probes, target.budget)
 
 
@@ -434,7 +434,7 @@ def _estimate(probes: tuple[ProbeSpec, ...], budget: BudgetSpec | None) -> Estim
 
 
 def needs_of(target: TargetSpec) -> dict[str, BudgetDemand]:
-    """Use of the daily budgets "tokens" and "cost" by the scheduled probes of `target`."""
+    """Demand of the scheduled probes of `target` for the daily budgets "tokens" and "cost"."""
     budget = target.budget or BudgetSpec()
     tokens = _need(target, lambda prompt, output: prompt + output) if budget.tokens_per_day is not None else None
     cost = _need(target, budget.dollars) if budget.cost_per_day is not None else None
@@ -442,7 +442,7 @@ def needs_of(target: TargetSpec) -> dict[str, BudgetDemand]:
 
 
 def _need(target: TargetSpec, amount: Callable[[float, float], float]) -> BudgetDemand:
-    """Mean (rate x mean) and variance (rate x mean square) of Poisson arrivals. amount: maps (prompt, output) tokens."""
+    """Mean (rate x mean) and variance (rate x mean square) for Poisson arrivals. amount: amount for (prompt, output) tokens"""
     mean = variance = 0.0
     for probe in target.probes:
         draws = sample_lengths(probe.workload, Random(0), DRAWS)

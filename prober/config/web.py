@@ -1,6 +1,6 @@
-"""`--web.config.file` in the format of Prometheus's exporter-toolkit: TLS, passwords and headers of the prober's site.
+"""`--web.config.file` in the format of Prometheus's exporter-toolkit: TLS, passwords and headers of the prober's web server.
 
-What Python's TLS cannot do as Go's does is refused by its name, never left out quietly. A secret is repeated in no message.
+A setting that Python's TLS cannot implement is refused by name, never ignored silently. No message repeats a secret.
 """
 
 import re
@@ -41,7 +41,7 @@ CIPHERS = {  # Go's name: OpenSSL's
 
 
 class TlsServer(Block):
-    """`tls_server_config`. Files as written, relative to the folder of the configuration."""
+    """`tls_server_config`. Paths are as written, relative to the folder of the configuration."""
 
     cert: str = ""
     key: str = Field("", repr=False)
@@ -65,7 +65,7 @@ class TlsServer(Block):
 
     @property
     def certificate_required(self) -> bool:
-        """True if clients need a certificate of a configured CA."""
+        """True if clients must have a certificate of a configured CA."""
         return self.client_auth_type == "RequireAndVerifyClientCert"
 
     @model_validator(mode="after")
@@ -114,7 +114,7 @@ class TlsServer(Block):
 
 
 class HttpServer(Block):
-    """`http_server_config`. HTTP/2 is not supported, whatever is configured; clients fall back to HTTP/1.1."""
+    """`http_server_config`. HTTP/2 is not supported, even if it is configured; clients use HTTP/1.1 instead."""
 
     http2: bool = True
     headers: dict[str, str] = Field(default_factory=dict)
@@ -134,7 +134,7 @@ class HttpServer(Block):
 
 
 class RateLimit(Block):
-    """`rate_limit` of all requests together: a token bucket. interval: seconds a request, 0 for no limit."""
+    """`rate_limit` of all requests together, by a token bucket. interval: seconds per request, 0 for no limit"""
 
     interval: OptionalDuration = 0.0
     burst: Annotated[int, Field(ge=0)] = 0

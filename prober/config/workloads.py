@@ -63,7 +63,7 @@ class QuantilesSpec(Block):
 
 
 class LengthSpec(Block):
-    """A distribution of lengths by the only key that is set."""
+    """A distribution of lengths in tokens. Exactly one key is set."""
 
     fixed: PositiveCount | None = None
     uniform: Bounds | None = None
@@ -71,7 +71,7 @@ class LengthSpec(Block):
     empirical: QuantilesSpec | None = None
 
     def distribution(self) -> LengthDistribution:
-        """The distribution. Raises a mistake."""
+        """Returns the distribution. Raises a mistake."""
         if len(self.model_fields_set) != 1:
             raise mistake(f"not a length; write a number of tokens, or one of {', '.join(LengthSpec.model_fields)}")
         if self.fixed is not None:
@@ -126,14 +126,14 @@ class LognormalThinkTime(Block):
 
 
 class ThinkTimeSpec(Block):
-    """A distribution of think times by the only key that is set."""
+    """A distribution of think times. Exactly one key is set."""
 
     uniform: ThinkTimeBounds | None = None
     exponential: ExponentialThinkTime | None = None
     lognormal: LognormalThinkTime | None = None
 
     def distribution(self) -> LengthDistribution:
-        """The distribution, in ms. Raises a mistake."""
+        """Returns the distribution, in ms. Raises a mistake."""
         if len(self.model_fields_set) != 1:
             raise mistake(f"not a think time; write 10s, or one of {', '.join(ThinkTimeSpec.model_fields)}")
         if (u := self.uniform) is not None and u.min <= u.max:
@@ -215,7 +215,7 @@ class PartSpec(Block):
 
 
 class Shape(Block):
-    """Lengths of a request, as a workload and a row of a matrix have them."""
+    """Prompt and output lengths, prefix and adapters of requests: the keys that a workload and a row of a workload matrix share."""
 
     prompt_tokens: Length | None = Field(
         None,
@@ -244,7 +244,7 @@ class Shape(Block):
     def named_workload(
         self, name: str, sampling: Mapping[str, Any] | None = None, kind: Callable[..., Workload] = Workload
     ) -> Workload:
-        """The workload of these lengths. kind: class of the workload, with the fields that only this class has"""
+        """Returns the workload with these lengths. kind: class of the workload, or a partial of it with the fields that only it has"""
         models = Adapters((self.model,)) if self.model is not None else None
         if self.adapters is not None:
             models = Adapters(self.adapters.names, self.adapters.turn)
@@ -259,7 +259,7 @@ class Shape(Block):
 
 
 class WorkloadSpec(Shape):
-    """A workload, without its name."""
+    """A workload without its name."""
 
     sampling: dict[str, Any] | None = Field(
         None,
@@ -283,7 +283,7 @@ class WorkloadSpec(Shape):
 def resolve_workloads(
     specs: Mapping[str, WorkloadSpec], problems: "Problems", document: Document
 ) -> dict[str, Workload | Mix]:
-    """Workloads by name, including built-in ones; mixes last, since they refer to others. Those with errors become broken."""
+    """Workloads by name, including built-in ones. Mixes are resolved last, as they refer to others. Names with errors become broken."""
     workloads: dict[str, Workload | Mix] = dict(BUILT_IN)
     for name, spec in sorted(specs.items(), key=lambda item: item[1].mix is not None):
         before = problems.count
@@ -354,7 +354,7 @@ def _workload(name: str, spec: WorkloadSpec, problems: "Problems", read: Callabl
 
 
 def _kind(spec: WorkloadSpec, path: str, problems: "Problems", read: Callable[[str], str]) -> Callable[..., Workload]:
-    """Class of the workload that a block describes, with the fields that only this class has."""
+    """Class of the workload that a block describes, or a partial of it with the fields that only it has."""
     key = "prompts" if spec.prompts else "trace"
     try:
         if spec.prompts:

@@ -93,7 +93,7 @@ def packed(message: object) -> bytes:
 
 
 class Channel(asyncio.Protocol):
-    """One end of a channel. write: sends bytes; None before the connection and after its end
+    """An end of a channel. write: sends bytes; None before the connection and after its end
 
     received: called with each message; lost: called once, when the other end is gone
     """
