@@ -145,7 +145,7 @@ def run(
 
 
 def patience_s(text: str) -> float:
-    """Parse a duration in seconds, with or without a unit. Raises ValueError."""
+    """Parses a duration such as `30`, `30s` or `2m`; a bare number is in seconds. Raises ValueError."""
     return duration(f"{text}s" if text.replace(".", "", 1).isdecimal() else text)
 
 

@@ -180,9 +180,7 @@ class Rule(Block):
 
     @property
     def sets(self) -> tuple[str, str]:
-        """(key of the rule with the name of the label to set, this name), which may contain groups; the name is empty if none is
-        set.
-        """
+        """(key of the rule with the name of the label to set, this name), which may contain groups; the name is empty if none."""
         if self.action == "labelmap":
             return "replacement", self.replacement
         return "target_label", "" if "equal" in self.action else self.target_label or ""

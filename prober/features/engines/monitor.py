@@ -158,7 +158,7 @@ def _restored(page: str, data: bytes) -> tuple[Continuity, AnsweringModel]:
 
 
 class TargetEngine(TargetObserver):
-    """Engine of one target. Signals that its page lacks have no series."""
+    """Engine of one target. A signal that is missing from its metrics page has no series."""
 
     def __init__(
         self, monitor: EngineMonitor, observed: ObservedTarget, continuity: Continuity, answering: AnsweringModel
