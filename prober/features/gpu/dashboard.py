@@ -141,6 +141,14 @@ def row() -> Collapsed:
                 high=1,
                 **SIZE,
             ),
+            series(
+                "Memory by process",
+                "Memory of each process that computes on the GPU. Bad: a process that is not the engine's. No data: the prober reads "
+                "no GPU, or the driver shows it no process, as in many containers.",
+                "bytes",
+                Query(gauge(gpu_series.GPU_PROCESS_MEMORY, "gpu, pid"), "GPU {{gpu}} process {{pid}}"),
+                **SIZE,
+            ),
             _gpu(
                 "Power",
                 "Power draw. Bad: one GPU far below the others under the same load.",

@@ -51,6 +51,7 @@ def _facts(library: Library, chosen: Collection[int | str] | None) -> list[Fact]
         "gpu_count": str(len(handles)) if chosen or len(handles) == 1 else None,
         "gpu_memory": _joined([_memory(library, handle) for handle in handles]),
         "interconnect": _joined([_interconnect(library, handle) for handle in handles]),
+        "gpu_processes": "; ".join(filter(None, (_processes(library, handle) for handle in handles))),
         "driver": f"{version}, for CUDA up to {cuda // 1000}.{cuda % 1000 // 10}" if version and cuda else version,
     }
     return [Fact(name, value, SOURCE) for name, value in values.items() if value]
@@ -59,6 +60,15 @@ def _facts(library: Library, chosen: Collection[int | str] | None) -> list[Fact]
 def _memory(library: Library, handle: Any) -> str | None:
     memory = library.query({}, "nvmlDeviceGetMemoryInfo", handle)
     return None if memory is None else f"{memory.total / 2**30:.0f} GiB"
+
+
+def _processes(library: Library, handle: Any) -> str:
+    """The processes that compute on a GPU, the largest first: `GPU 0: process 4242 (60.1 GiB), process 977`; empty without any."""
+    sizes = library.processes({}, handle) or {}
+    ordered = sorted(sizes.items(), key=lambda item: -(item[1] or 0))
+    shown = [f"process {pid}" + (f" ({size / 2**30:.1f} GiB)" if size is not None else "") for pid, size in ordered]
+    index = library.query({}, "nvmlDeviceGetIndex", handle)
+    return f"GPU {'?' if index is None else index}: {', '.join(shown)}" if shown else ""
 
 
 def _interconnect(library: Library, handle: Any) -> str | None:

@@ -10,6 +10,7 @@ Calls of a read for each GPU, and their mean costs on an H200 with driver 580 (`
     GetUtilizationRates, GetMemoryInfo, GetPowerUsage,    0.01 to       each read
       GetTemperatureV, GetClockInfo, GetMigMode,          0.4 ms
       GetCurrentClocksEventReasons, GetTotalEccErrors
+    GetComputeRunningProcesses                            not measured  each read
     GetTotalEnergyConsumption                             4, to 17 ms   each read
     GetFieldValues: PCIe and NVLink byte counters         0.2 ms        each read, one call for each bus
     GpmSampleGet, GpmMetricsGet                           2, to 11 ms   each read, Hopper and later
@@ -185,6 +186,7 @@ class Reader:
                     memory_bandwidth_ratio=metrics.get(_DRAM),
                     sm_occupancy_ratio=metrics.get(_OCCUPANCY),
                     tensor_active_ratio=metrics.get(_TENSOR),
+                    processes=self._library.processes(partition.refused, partition.handle),
                 )
             )
         return devices
@@ -251,6 +253,7 @@ class Reader:
             pcie_received_bytes=received,
             nvlink_sent_bytes=link_sent,
             nvlink_received_bytes=link_received,
+            processes=self._library.processes(card.refused, card.handle),
         )
 
     def _query(self, card: Card, name: str, *arguments: int) -> Any:
