@@ -1,4 +1,4 @@
-"""GPU panels of the engine dashboard over the page of a DCGM exporter, or of AMD's device metrics exporter, as Prometheus stores it under several scrape jobs, beside
+"""GPU panels of the engine dashboard over the page of an exporter of DCGM or AMD, as Prometheus stores it under several jobs, beside
 probers that read NVML themselves and others that do not."""
 
 import json

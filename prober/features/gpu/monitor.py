@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from prober.exposition.families import AnySeries, Registry
 from prober.features.gpu import series
+from prober.features.gpu.amd import AmdReader
 from prober.features.gpu.reader import Reader, open_reader
 from prober.measure.gpu_reading import GpuReading, ThrottleReason, serves
 from prober.probing.observer import ObservedTarget, TargetObserver
@@ -50,7 +51,7 @@ class GpuMonitor:
     async def run(self) -> None:
         """Read until cancelled; return at once if there are no GPUs."""
         loop, thread = asyncio.get_running_loop(), ThreadPoolExecutor(1, "gpus")
-        reader: Reader | None = None
+        reader: Reader | AmdReader | None = None
         try:
             reader, message = await loop.run_in_executor(thread, open_reader)
             log.info("%s", message)

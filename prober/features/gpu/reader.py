@@ -26,6 +26,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from prober.features.gpu.amd import AmdReader, open_amd_reader
 from prober.features.gpu.nvml import LOST, NO_PERMISSION, UNKNOWN, Card, Faults, Field, Library, Lost, address
 from prober.measure.gpu_reading import GpuReading, ThrottleReason
 
@@ -352,11 +353,19 @@ class Reader:
         return values
 
 
-def open_reader(now: Callable[[], float] = time.monotonic) -> tuple[Reader | None, str]:
-    """A reader of the visible GPUs, None if there are none, and a line for the log.
+def open_reader(now: Callable[[], float] = time.monotonic) -> tuple[Reader | AmdReader | None, str]:
+    """A reader of the visible GPUs of NVIDIA, else of AMD; None if there are none, and a line for the log.
 
     now: clock in seconds, which times REOPEN_INTERVAL_S
     """
+    nvidia, message = _open_nvidia_reader(now)
+    if nvidia is not None:
+        return nvidia, message
+    amd, of_amd = open_amd_reader()
+    return amd, of_amd if amd is not None else "; ".join(filter(None, (message, of_amd)))
+
+
+def _open_nvidia_reader(now: Callable[[], float]) -> tuple[Reader | None, str]:
     try:
         nvml = importlib.import_module("pynvml")
     except ImportError:

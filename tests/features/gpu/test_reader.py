@@ -61,6 +61,7 @@ def without(answers: dict[str, Any], *names: str) -> dict[str, Any]:
 
 
 def process(steps: tuple[list[Any], ...], environment: dict[str, str]) -> list[Any]:
+    """The answers of steps in a process of its own (see nvml_machine.py), of those that have one."""
     inherited = {key: value for key, value in os.environ.items() if key != "LD_LIBRARY_PATH"}
     done = subprocess.run(
         [sys.executable, "-W", "error", str(HERE / "nvml_machine.py")],
