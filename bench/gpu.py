@@ -211,7 +211,7 @@ def costs(took: dict[str, list[float]], reads: Sequence[float]) -> dict[str, Any
 def main() -> None:
     """Print the result."""
     reader, message = open_reader()
-    if reader is None:
+    if not isinstance(reader, Reader):
         sys.exit(f"{message}: this program needs an NVIDIA GPU")
     took = timed(reader)
     runs = {name: during(reader, name) for name in WORKERS}

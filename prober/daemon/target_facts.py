@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from prober.config.hosts import is_loopback
 from prober.features.engines.context_reader import read_context
+from prober.features.gpu.amd import AmdReader
 from prober.features.gpu.hardware import read_hardware
 from prober.features.gpu.reader import Reader, open_reader
 from prober.measure.gpu_reading import GpuReading, serves
@@ -48,7 +49,7 @@ async def read_gpus(target: Target, on_reading: Callable[[Sequence[GpuReading]],
     chosen = ("all",) if target.spec.gpus.indices is None else target.spec.gpus.indices
     if not is_loopback(target.endpoint.host.strip("[]")) or not chosen:
         return
-    reader: Reader | None = None
+    reader: Reader | AmdReader | None = None
     try:
         reader, _ = await asyncio.to_thread(open_reader)
         while reader is not None:

@@ -1,6 +1,6 @@
 """Readings of accelerators, in one vocabulary for all vendors. A value that a device does not report is None, never 0."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -48,6 +48,8 @@ class GpuReading:
     pcie_received_bytes: int | None = None
     nvlink_sent_bytes: int | None = None
     nvlink_received_bytes: int | None = None
+    # Memory in bytes by process id, None where the driver does not tell it. In a container the driver may show no process of others.
+    processes: Mapping[int, int | None] | None = None
 
     @property
     def device_id(self) -> str:

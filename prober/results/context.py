@@ -14,12 +14,14 @@ from prober.results.result import DecodeLimit, Disagreement, Result
 
 CONFIGURED, THE_ENGINE = "configuration", "the engine"
 NO_GPU = "none"  # as `gpu`: the engine runs on the processor
+SEEN = ("gpu_processes",)  # facts that nobody is asked for where they are not seen
 OF_GPUS = ("gpu_count", "gpu_memory", "interconnect", "driver", "cuda")
 REPLICA_NOTE = "facts from a path of the server are those of the replica that answered"
 LABELS = {
     "gpu": "GPU",
     "gpu_count": "GPUs",
     "gpu_memory": "GPU memory",
+    "gpu_processes": "processes on the GPU",
     "cuda": "CUDA",
     "cpu": "CPU",
     "host_ram": "host RAM",
@@ -127,7 +129,7 @@ def _holds(text: Sequence[str], phrase: Sequence[str]) -> bool:
 def unknown(result: Result) -> list[str]:
     """Names of the unknown facts, in the order of the context."""
     values = {ENGINE_VERSION: result.target.engine_version, **asdict(result.context)}
-    moot = OF_GPUS if result.context.gpu == NO_GPU else ()
+    moot = (*SEEN, *OF_GPUS) if result.context.gpu == NO_GPU else SEEN
     return [name for name, value in values.items() if value is None and name not in moot]
 
 

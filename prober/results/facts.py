@@ -18,6 +18,7 @@ class Context:
     gpu: str | None = None
     gpu_count: str | None = None
     gpu_memory: str | None = None
+    gpu_processes: str | None = None
     interconnect: str | None = None
     driver: str | None = None
     cuda: str | None = None

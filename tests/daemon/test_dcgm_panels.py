@@ -1,4 +1,4 @@
-"""GPU panels of the engine dashboard over the page of a DCGM exporter, as Prometheus stores it under several scrape jobs, beside
+"""GPU panels of the engine dashboard over the page of an exporter of DCGM or AMD, as Prometheus stores it under several jobs, beside
 probers that read NVML themselves and others that do not."""
 
 import json
@@ -14,6 +14,7 @@ from tests.daemon.promtool import Series, case, run_cases
 from tools.dashboard_lint.rules import expressions, panels
 
 PAGE = (Path(__file__).parent / "dcgm_exporter.prom").read_text()
+AMD_PAGE = (Path(__file__).parent / "amd_exporter.prom").read_text()
 PROBER = 'job="llm-slo-prober",instance="central:9742"'
 EXPORTER = 'job="dcgm-exporter",instance="10.0.0.7:9400"'
 LLAMA, MISTRAL = "llm/llama-0", "llm/mistral-0"
@@ -52,10 +53,10 @@ def renamed_host(labels: str) -> str:
     return labels.replace("Hostname=", "hostname=")
 
 
-def exporter(rename: Rename, *, cluster: str = "") -> Series:
+def exporter(rename: Rename, *, cluster: str = "", page: str = PAGE) -> Series:
     """The series of the page, constant."""
     place = f',cluster="{cluster}"' if cluster else ""
-    lines = re.findall(r"^(\w+)\{(.+)\} (\S+)$", PAGE, re.MULTILINE)
+    lines = re.findall(r"^(\w+)\{(.+)\} (\S+)$", page, re.MULTILINE)
     assert len(lines) > 20
     return {f"{name}{{{EXPORTER}{place},{rename(labels)}}}": f"{float(value):g}x60" for name, labels, value in lines}
 
@@ -138,8 +139,30 @@ OF_LLAMA: dict[tuple[str, str], dict[str, float]] = {
 }
 NOTHING: dict[tuple[str, str], dict[str, float]] = {panel: {} for panel in OF_LLAMA}
 FALLBACK = "from the DCGM exporter"
+OF_LLAMA_ON_AMD: dict[tuple[str, str], dict[str, float]] = NOTHING | {
+    ("Utilisation", "A"): {"mi/0": 0.97, "mi/1": 0.64},
+    ("SM occupancy and tensor units", "A"): {"mi/0": 0.25},
+    ("SM occupancy and tensor units", "B"): {"mi/0": 0.5},
+    ("Memory in use", "A"): {"mi/0": 0.75, "mi/1": 0.5},
+    ("Power", "A"): {"mi/0": 612, "mi/1": 498},  # the second by the name of the MI200
+    ("SM clock", "A"): {"mi/0": 2.1e9, "mi/1": 1.4e9},  # of several on one GPU the highest
+    ("Temperature", "A"): {"mi/0": 61, "mi/1": 64},
+}
+AMD_PREFIXED = re.sub(r"(?m)^gpu_", "amd_gpu_", AMD_PAGE)
+FROM_AMD = "from AMD's exporter"
 SCENES: dict[str, tuple[Series, str, dict[tuple[str, str], dict[str, float]], int | None, str]] = {
     "labels exported": (exporter(exported) | target(LLAMA), LLAMA, OF_LLAMA, 2, FALLBACK),
+    "AMD": (exporter(exported, page=AMD_PAGE) | target(LLAMA), LLAMA, OF_LLAMA_ON_AMD, 2, FROM_AMD),
+    "AMD with a prefix": (exporter(honoured, page=AMD_PREFIXED) | target(LLAMA), LLAMA, OF_LLAMA_ON_AMD, 2, FROM_AMD),
+    "AMD, read by the prober too": (
+        exporter(exported, page=AMD_PAGE) | target(LLAMA) | read_by_prober(LLAMA),
+        LLAMA,
+        OF_LLAMA_ON_AMD
+        | {("Utilisation", "A"): {"0": 0.96}, ("Power", "A"): {"0": 611}, ("Memory in use", "A"): {"0": 0.75}}
+        | {("PCIe and NVLink", "A"): {"0": 1}},
+        1,
+        "read by the prober",
+    ),
     "labels honoured": (exporter(honoured) | target(LLAMA), LLAMA, OF_LLAMA, 2, FALLBACK),
     "host renamed": (exporter(renamed_host) | target(LLAMA), LLAMA, OF_LLAMA, 2, FALLBACK),
     "pod of a service": (
@@ -282,4 +305,11 @@ def test_the_scenes_have_every_gpu_panel_that_can_fall_back() -> None:
         for target in panel["targets"]
         if "DCGM_FI" in json.dumps(target)
     }
+    of_amd = {key for key, figures in OF_LLAMA_ON_AMD.items() if figures}
+    assert {
+        (panel["title"], target["refId"])
+        for panel in panels(ENGINE)
+        for target in panel["targets"]
+        if "amd_gpu" in json.dumps(target)
+    } == {*of_amd, ("GPUs", "A")}
     assert falling == {*OF_LLAMA, ("Errors", "B"), ("GPUs", "A")}

@@ -348,7 +348,7 @@ async def test_gpus_stand_beside_the_targets_they_serve() -> None:
     first, second = (
         GpuReading(i, f"GPU-{i}", "H", power_watts=100.0, throttled=frozenset({ThrottleReason.THERMAL})) for i in (0, 1)
     )
-    part = GpuReading(1, "MIG-1", "H", partition=2, parent="GPU-1", memory_used_bytes=5)
+    part = GpuReading(1, "MIG-1", "H", partition=2, parent="GPU-1", memory_used_bytes=5, processes={42: 5, 43: None})
     async with running(QUICK) as url, watched() as seen:
         gpus = seen.gpus
         await seen.reconcile(specs(f"name: a, url: '{url}'"), 1.0)
@@ -362,11 +362,14 @@ async def test_gpus_stand_beside_the_targets_they_serve() -> None:
         assert not [labels for labels in seen.families["llmslo_gpu_info"].children if labels[0] == "a"]
         places = {labels[1] for labels in seen.families["llmslo_gpu_info"].children}
         assert places == {"1", "1:2"}
+        assert seen.count("llmslo_gpu_process_memory_bytes", "b", "1:2", "42") == 5
+        assert len(seen.families["llmslo_gpu_process_memory_bytes"].children) == 1, "43 tells no size"
         assert ("b", "1") not in seen.families["llmslo_gpu_utilization_ratio"].children, (
             "not supported is absent, not 0"
         )
         gpus.show([], "570.86")
         assert not seen.families["llmslo_gpu_info"].children
+        assert not seen.families["llmslo_gpu_process_memory_bytes"].children
 
 
 async def test_a_change_of_the_engine_is_an_event_over_a_restart_of_the_prober_too() -> None:

@@ -8,7 +8,7 @@ Steps = tuple[tuple[float | None, str], ...]  # (lower bound, colour) in ascendi
 # fmt: off
 Unit = Literal[  # of Grafana, as far as panels use them
     "none", "short", "s", "percentunit", "reqps", "cps", "ops", "Bps", "watt", "hertz", "celsius", "joule", "currencyUSD",
-    "dateTimeFromNow",
+    "dateTimeFromNow", "bytes",
 ]
 # fmt: on
 GREEN, YELLOW, ORANGE, RED, GREY, BLUE = "green", "yellow", "orange", "red", "#808790", "blue"

@@ -52,6 +52,7 @@ class WindowFeatures:
     engine_*_s: means of the engine's histograms. kv_transfer_s: the same, of transfers from the engine that prefills.
 
     From GPUs: clock and memory in use are means; gpu_throttled_ratio: share of readings with a throttle reason.
+    gpu_processes: mean number of processes that compute on all of them.
     over_bound: speed of `step_s` as a share of what memory bandwidth allows.
     """
 
@@ -97,6 +98,7 @@ class WindowFeatures:
     gpu_clock_hertz: float | None = None
     gpu_throttled_ratio: float | None = None
     gpu_memory_ratio: float | None = None
+    gpu_processes: float | None = None
     over_bound: float | None = None
 
 

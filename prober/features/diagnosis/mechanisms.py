@@ -393,9 +393,12 @@ def why_decode_is_slow(c: Comparison) -> tuple[str, tuple[str, ...]]:
     if clock is not None and clock <= SLOW_CLOCK:
         is_throttled = (now.gpu_throttled_ratio or 0.0) - (before.gpu_throttled_ratio or 0.0) >= 0.3
         return f"the GPU clock is at {clock:.0%} of the usual one{', throttled' if is_throttled else ''}", ()
+    if now.gpu_processes and before.gpu_processes and now.gpu_processes - before.gpu_processes >= 0.5:
+        counts = f"{now.gpu_processes:.3g} compute on it, usually {before.gpu_processes:.3g}"
+        return f"a foreign process on the GPU: {counts}", ()
     foreign = (now.gpu_memory_ratio or 0.0) - (before.gpu_memory_ratio or 1.0)
-    if foreign >= FOREIGN:
-        return f"another process on the GPU: {foreign:.0%} more of its memory is in use", ()
+    if foreign >= FOREIGN and not now.gpu_processes:
+        return f"perhaps another process on the GPU: {foreign:.0%} more of its memory is in use", ()
     if is_at_least(running, LONGER) and is_at_least(c.work_growth, GROWN):
         return f"the batch is larger: {now.running:.3g} requests run, usually {before.running:.3g}", ()
     if is_at_least(now.over_bound, NEAR_BOUND):

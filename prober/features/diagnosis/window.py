@@ -147,6 +147,12 @@ def window_features(
             for d in reading
             if d.memory_used_bytes is not None and d.memory_total_bytes
         ),
+        gpu_processes=_mean(
+            sum(len(d.processes) for d in reading if d.processes is not None)
+            if any(d.processes for d in reading)
+            else None  # in a container the driver may show none
+            for reading in devices
+        ),
         kv_cache_tokens=kv_cache_tokens,
         over_bound=over_bound,
     )

@@ -1,14 +1,17 @@
-"""Panels of the GPUs, as the prober reads them, or from the DCGM exporter where it runs elsewhere and cannot.
+"""Panels of the GPUs, as the prober reads them, or from an exporter where it runs elsewhere and cannot: NVIDIA's DCGM exporter, or
+AMD's device metrics exporter.
 
-The exporter knows no targets. Its series belong to a target
+An exporter knows no targets. Its series belong to a target
 
 - whose name they have as a label `target`, which the scrape job adds, or
 - of whose pod they name pod and namespace. Discovery names a target `NAMESPACE/POD` or `NAMESPACE/SERVICE/POD`. Prometheus renames
   these two labels to `exported_…` unless the scrape job honours them; without a pod, or renamed, they are those of the exporter.
 
-Names and units are those of default-counters.csv and dcp-metrics-included.csv of the exporter.
+Names and units are those of default-counters.csv and dcp-metrics-included.csv of the DCGM exporter, and of metricslist.md of AMD's at
+1.5, whose names begin with `amd_` where its configuration says so.
 """
 
+import re
 from typing import Any
 
 from prober.exposition.dashboards.board import Collapsed
@@ -23,13 +26,21 @@ LABELS = frozenset(
     (
         *("target", "cluster", "gpu", "UUID", "GPU_I_ID", "Hostname", "hostname", "err_code", "err_msg"),
         *("pod", "namespace", "exported_pod", "exported_namespace"),
+        *("gpu_id", "clock_type"),
     )
+)
+_AMD = (
+    *("gpu_gfx_activity", "gpu_used_vram", "gpu_total_vram", "gpu_package_power", "gpu_average_package_power"),
+    *("gpu_clock", "gpu_junction_temperature", "gpu_edge_temperature"),
+    *("gpu_prof_occupancy_percent", "gpu_prof_tensor_active_percent"),
 )
 METRICS = (
     *("DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_FB_FREE", "DCGM_FI_DEV_POWER_USAGE"),
     *("DCGM_FI_DEV_SM_CLOCK", "DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_XID_ERRORS"),
     *("DCGM_FI_PROF_GR_ENGINE_ACTIVE", "DCGM_FI_PROF_DRAM_ACTIVE", "DCGM_FI_PROF_SM_OCCUPANCY"),
     *("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "DCGM_FI_PROF_PCIE_TX_BYTES", "DCGM_FI_PROF_PCIE_RX_BYTES"),
+    *_AMD,
+    *(f"amd_{name}" for name in _AMD),
 )
 # The gauge is the last XID, which is also in its labels: 1 while it is another than a step ago, 0 without any.
 NEW_XID = (
@@ -45,11 +56,11 @@ _POD_OF_TARGET = (
 def of_target(expr: str, by: str = "target, gpu") -> str:
     """Maxima of `expr` for the chosen targets. The label `gpu` becomes HOST/GPU, or HOST/GPU:PARTITION.
 
-    expr: with `{}` in place of the matchers of each selector; its result has the labels of the exporter.
+    expr: with braces at each selector, which get the matchers of the target; its result has the labels of the exporter.
     """
 
     def where(matchers: str) -> str:
-        return "(" + expr.replace("{}", f"{{{matchers}}}") + ")"
+        return "(" + re.sub(r"\{(.*?)\}", lambda own: f"{{{','.join(filter(None, (own[1], matchers)))}}}", expr) + ")"
 
     exported, own = 'target="",exported_pod!=""', 'target="",exported_pod="",pod!=""'
     of_pods = (
@@ -62,9 +73,16 @@ def of_target(expr: str, by: str = "target, gpu") -> str:
     return f'max by ({by}) (label_replace({with_host}, "gpu", "$1/$2", "gpu", "/?([^/]*)//?(.+?):?"))'
 
 
+def _amd(expr: str) -> str:
+    """`expr` of AMD's exporter for `of_target`: with or without the prefix of its names, and with the labels of the DCGM exporter."""
+    prefixed = re.sub(r"\b(gpu_\w+)\{", r"amd_\1{", expr)
+    return f'label_replace({expr} or {prefixed}, "gpu", "$1", "gpu_id", "(.+)")'
+
+
 GPU = "target, gpu"
 SIZE: dict[str, Any] = {"width": 12, "height": 7, "empty": "no data: no GPU is read, or it does not report this"}
 ANY_METRIC = "DCGM_FI_DEV_GPU_TEMP{}"  # which every GPU has
+ANY_OF_AMD = _amd("gpu_total_vram{}")
 FAULTS = "thermal|thermal_hardware|hardware|power_brake"
 
 
@@ -72,27 +90,31 @@ def count() -> Panel:
     """Number of GPUs."""
     return stat(
         "GPUs",
-        "Number of GPUs read for this target, without partitions, by the prober, else by the DCGM exporter. "
+        "Number of GPUs read for this target, without partitions, by the prober, else by an exporter of NVIDIA's or AMD's. "
         "Bad: fewer than the engine uses. No data: no GPUs are read.",
         "none",
-        now(f"count({WHOLE_GPUS}) or count({of_target(ANY_METRIC, 'target, UUID')})"),
+        now(f"count({WHOLE_GPUS}) or count({of_target(ANY_METRIC, 'target, UUID')}) or count({of_target(ANY_OF_AMD)})"),
         steps=NEUTRAL,
     )
 
 
-def _or_dcgm(own: str, exporter: str) -> str:
-    """Values that the prober reads itself, else those of the DCGM exporter, never both. exporter: as in `of_target`."""
-    return f"{own} or on (target) {of_target(exporter)}"
+def _or_exporters(own: str, dcgm: str, amd: str = "") -> str:
+    """Values that the prober reads itself, else those of an exporter, never both. dcgm, amd: as in `of_target`."""
+    return " or on (target) ".join((own, of_target(dcgm), *([of_target(_amd(amd))] if amd else [])))
 
 
-def _gpu(title: str, text: str, unit: Unit, declared: AnySeries, exporter: str, **more: Any) -> Panel:
-    query = Query(_or_dcgm(gauge(declared, GPU), exporter), "GPU {{gpu}}")
+def _gpu(title: str, text: str, unit: Unit, declared: AnySeries, dcgm: str, amd: str = "", **more: Any) -> Panel:
+    query = Query(_or_exporters(gauge(declared, GPU), dcgm, amd), "GPU {{gpu}}")
     return series(title, text, unit, query, **{**SIZE, **more})
 
 
 def row() -> Collapsed:
     """Use, memory, power, clocks, throttling, temperature, errors and links of each GPU."""
-    sources = {"read by the prober": WHOLE_GPUS, "from the DCGM exporter": of_target(ANY_METRIC)}
+    sources = {
+        "read by the prober": WHOLE_GPUS,
+        "from the DCGM exporter": of_target(ANY_METRIC),
+        "from AMD's exporter": of_target(ANY_OF_AMD),
+    }
     return Collapsed(
         [
             _gpu(
@@ -101,6 +123,7 @@ def row() -> Collapsed:
                 "percentunit",
                 gpu_series.GPU_UTILIZATION,
                 "DCGM_FI_DEV_GPU_UTIL{} / 100 or DCGM_FI_PROF_GR_ENGINE_ACTIVE{}",  # partitions have the latter only
+                "gpu_gfx_activity{} / 100",
                 high=1,
             ),
             _gpu(
@@ -117,11 +140,19 @@ def row() -> Collapsed:
                 "Share of resident warps, and of cycles in which tensor cores were active. Bad: both fall at the same load.",
                 "percentunit",
                 Query(
-                    _or_dcgm(gauge(gpu_series.GPU_OCCUPANCY, GPU), "DCGM_FI_PROF_SM_OCCUPANCY{}"),
+                    _or_exporters(
+                        gauge(gpu_series.GPU_OCCUPANCY, GPU),
+                        "DCGM_FI_PROF_SM_OCCUPANCY{}",
+                        "gpu_prof_occupancy_percent{} / 100",
+                    ),
                     "GPU {{gpu}} warps",
                 ),
                 Query(
-                    _or_dcgm(gauge(gpu_series.GPU_TENSOR, GPU), "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE{}"),
+                    _or_exporters(
+                        gauge(gpu_series.GPU_TENSOR, GPU),
+                        "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE{}",
+                        "gpu_prof_tensor_active_percent{} / 100",
+                    ),
                     "GPU {{gpu}} tensor",
                 ),
                 high=1,
@@ -132,13 +163,22 @@ def row() -> Collapsed:
                 "Share of GPU memory in use. Bad: a rise above the engine's steady share; look for another process.",
                 "percentunit",
                 Query(
-                    _or_dcgm(
+                    _or_exporters(
                         f"{gauge(gpu_series.GPU_MEMORY_USED, GPU)} / {gauge(gpu_series.GPU_MEMORY_TOTAL, GPU)}",
                         "DCGM_FI_DEV_FB_USED{} / (DCGM_FI_DEV_FB_USED{} + DCGM_FI_DEV_FB_FREE{})",
+                        "gpu_used_vram{} / gpu_total_vram{}",
                     ),
                     "GPU {{gpu}}",
                 ),
                 high=1,
+                **SIZE,
+            ),
+            series(
+                "Memory by process",
+                "Memory of each process that computes on the GPU. Bad: a process that is not the engine's. No data: the prober reads "
+                "no GPU, or the driver shows it no process, as in many containers.",
+                "bytes",
+                Query(gauge(gpu_series.GPU_PROCESS_MEMORY, "gpu, pid"), "GPU {{gpu}} process {{pid}}"),
                 **SIZE,
             ),
             _gpu(
@@ -147,6 +187,7 @@ def row() -> Collapsed:
                 "watt",
                 gpu_series.GPU_POWER,
                 "DCGM_FI_DEV_POWER_USAGE{}",
+                "(gpu_package_power{} > 0 or gpu_average_package_power{})",  # MI300 and later, MI200
             ),
             _gpu(
                 "SM clock",
@@ -154,6 +195,7 @@ def row() -> Collapsed:
                 "hertz",
                 gpu_series.GPU_CLOCK,
                 "DCGM_FI_DEV_SM_CLOCK{} * 1e6",
+                'gpu_clock{clock_type=~"system|GPU_CLOCK_TYPE_SYSTEM"} * 1e6',  # the latter in early releases
             ),
             states(
                 "Throttling",
@@ -178,6 +220,7 @@ def row() -> Collapsed:
                 "celsius",
                 gpu_series.GPU_TEMPERATURE,
                 "DCGM_FI_DEV_GPU_TEMP{}",
+                "(gpu_junction_temperature{} > 0 or gpu_edge_temperature{})",
             ),
             series(
                 "Errors",
@@ -189,7 +232,7 @@ def row() -> Collapsed:
                     "GPU {{gpu}} ECC {{kind}}",
                 ),
                 Query(
-                    _or_dcgm(
+                    _or_exporters(
                         f"max by ({GPU}) (increase({gpu_series.GPU_XID}{{{TARGET}}}[{STEP}]))",
                         NEW_XID,
                     ),
@@ -204,7 +247,7 @@ def row() -> Collapsed:
                 "Bps",
                 *(
                     Query(
-                        _or_dcgm(
+                        _or_exporters(
                             rate(gpu_series.GPU_PCIE, GPU, f',direction="{direction}"'),
                             f"DCGM_FI_PROF_PCIE_{theirs}_BYTES{{}}",
                         ),

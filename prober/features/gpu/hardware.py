@@ -1,26 +1,50 @@
-"""Names, memory, driver and interconnect of the NVIDIA GPUs of this machine, as facts for the context of a result.
+"""Names, memory, processes, driver and interconnect of the GPUs of this machine, as facts for the context of a result.
 
 All functions block, for as long as the driver takes.
 """
 
 import importlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from prober.features.gpu.amd import open_amd_reader
 from prober.features.gpu.nvml import Library, Lost
+from prober.measure.gpu_reading import serves
 from prober.results.facts import Fact
 
-SOURCE = "NVML on the prober's machine"
+SOURCE, AMD_SOURCE = "NVML on the prober's machine", "AMD SMI on the prober's machine"
 MAX_LINKS = 18
 _NVLINK_ACTIVE = 1
 
 
 def read_hardware(chosen: Collection[int | str] | None = None) -> list[Fact]:
-    """Facts about the GPUs; empty without GPUs or driver.
+    """Facts about the GPUs of NVIDIA, else of AMD; empty without GPUs or driver.
 
     chosen: indices and UUIDs of the GPUs that serve the target; None: not known. Their number is stated only if it is known: from
         `chosen`, or if there is one GPU.
     """
+    return _of_nvidia(chosen) or _of_amd(chosen)
+
+
+def _of_amd(chosen: Collection[int | str] | None) -> list[Fact]:
+    reader, _ = open_amd_reader()
+    if reader is None:
+        return []
+    devices = [device for device in reader.read() if not chosen or serves(device, tuple(chosen))]
+    reader.close()
+    sizes = [device.memory_total_bytes for device in devices]
+    processes = (_process_text(device.index, device.processes or {}) for device in devices)
+    values = {
+        "gpu": _joined([device.name for device in devices]),
+        "gpu_count": str(len(devices)) if chosen or len(devices) == 1 else None,
+        "gpu_memory": _joined([None if size is None else f"{size / 2**30:.0f} GiB" for size in sizes]),
+        "gpu_processes": "; ".join(filter(None, processes)),
+        "driver": reader.driver,
+    }
+    return [Fact(name, value, AMD_SOURCE) for name, value in values.items() if value and devices]
+
+
+def _of_nvidia(chosen: Collection[int | str] | None) -> list[Fact]:
     try:
         nvml = importlib.import_module("pynvml")
         nvml.nvmlInit()
@@ -46,11 +70,16 @@ def _facts(library: Library, chosen: Collection[int | str] | None) -> list[Fact]
         return []
     version = library.query({}, "nvmlSystemGetDriverVersion")
     cuda = library.query({}, "nvmlSystemGetCudaDriverVersion_v2")  # the highest supported: the engine's may be lower
+    processes = (
+        _process_text(library.query({}, "nvmlDeviceGetIndex", handle), library.processes({}, handle) or {})
+        for handle in handles
+    )
     values = {
         "gpu": _joined([library.call("nvmlDeviceGetName", handle) for handle in handles]),
         "gpu_count": str(len(handles)) if chosen or len(handles) == 1 else None,
         "gpu_memory": _joined([_memory(library, handle) for handle in handles]),
         "interconnect": _joined([_interconnect(library, handle) for handle in handles]),
+        "gpu_processes": "; ".join(filter(None, processes)),
         "driver": f"{version}, for CUDA up to {cuda // 1000}.{cuda % 1000 // 10}" if version and cuda else version,
     }
     return [Fact(name, value, SOURCE) for name, value in values.items() if value]
@@ -59,6 +88,13 @@ def _facts(library: Library, chosen: Collection[int | str] | None) -> list[Fact]
 def _memory(library: Library, handle: Any) -> str | None:
     memory = library.query({}, "nvmlDeviceGetMemoryInfo", handle)
     return None if memory is None else f"{memory.total / 2**30:.0f} GiB"
+
+
+def _process_text(index: int | None, sizes: Mapping[int, int | None]) -> str:
+    """The processes that compute on a GPU, the largest first: `GPU 0: process 4242 (60.1 GiB), process 977`; empty without any."""
+    ordered = sorted(sizes.items(), key=lambda item: -(item[1] or 0))
+    shown = [f"process {pid}" + (f" ({size / 2**30:.1f} GiB)" if size is not None else "") for pid, size in ordered]
+    return f"GPU {'?' if index is None else index}: {', '.join(shown)}" if shown else ""
 
 
 def _interconnect(library: Library, handle: Any) -> str | None:

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from prober.exposition.families import AnySeries, Registry
 from prober.features.gpu import series
+from prober.features.gpu.amd import AmdReader
 from prober.features.gpu.reader import Reader, open_reader
 from prober.measure.gpu_reading import GpuReading, ThrottleReason, serves
 from prober.probing.observer import ObservedTarget, TargetObserver
@@ -50,7 +51,7 @@ class GpuMonitor:
     async def run(self) -> None:
         """Read until cancelled; return at once if there are no GPUs."""
         loop, thread = asyncio.get_running_loop(), ThreadPoolExecutor(1, "gpus")
-        reader: Reader | None = None
+        reader: Reader | AmdReader | None = None
         try:
             reader, message = await loop.run_in_executor(thread, open_reader)
             log.info("%s", message)
@@ -115,7 +116,10 @@ class TargetGpus(TargetObserver):
             show(series.GPU_INFO, 1.0, device, device.uuid, device.name)
             for declared, field, *extra in _VALUES:
                 show(declared, getattr(device, field), device, *extra)
+            for pid, size_bytes in (device.processes or {}).items():
+                show(series.GPU_PROCESS_MEMORY, size_bytes, device, str(pid))
             for reason in ThrottleReason if device.throttled is not None else ():
                 show(series.GPU_THROTTLE, float(reason in (device.throttled or ())), device, reason.value)
-        for declared in dict.fromkeys((series.GPU_INFO, series.GPU_THROTTLE, *(declared for declared, *_ in _VALUES))):
+        labelled = (series.GPU_INFO, series.GPU_THROTTLE, series.GPU_PROCESS_MEMORY)
+        for declared in dict.fromkeys((*labelled, *(declared for declared, *_ in _VALUES))):
             self._registry.keep(declared, current.get(declared.name, ()), self._name)

@@ -101,6 +101,14 @@ class Library:
         except self.nvml.NVMLError:
             return
 
+    def processes(self, refused: dict[str, str], handle: Any) -> dict[int, int | None] | None:
+        """Memory in bytes by the id of each process that computes on a GPU or partition; None if the driver does not tell.
+
+        Raises Lost.
+        """
+        running = self.query(refused, "nvmlDeviceGetComputeRunningProcesses", handle)
+        return None if running is None else {process.pid: process.usedGpuMemory for process in running}
+
     def fields(self, card: Card, fields: Sequence[Field], bits: int = 0) -> dict[Field, int]:
         """Integer values of the fields in one call, without those narrower than `bits`. Raises Lost."""
         queried = [counter for counter in fields if _field_name(counter) not in card.refused]

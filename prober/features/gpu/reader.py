@@ -10,6 +10,7 @@ Calls of a read for each GPU, and their mean costs on an H200 with driver 580 (`
     GetUtilizationRates, GetMemoryInfo, GetPowerUsage,    0.01 to       each read
       GetTemperatureV, GetClockInfo, GetMigMode,          0.4 ms
       GetCurrentClocksEventReasons, GetTotalEccErrors
+    GetComputeRunningProcesses                            not measured  each read
     GetTotalEnergyConsumption                             4, to 17 ms   each read
     GetFieldValues: PCIe and NVLink byte counters         0.2 ms        each read, one call for each bus
     GpmSampleGet, GpmMetricsGet                           2, to 11 ms   each read, Hopper and later
@@ -25,6 +26,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from prober.features.gpu.amd import AmdReader, open_amd_reader
 from prober.features.gpu.nvml import LOST, NO_PERMISSION, UNKNOWN, Card, Faults, Field, Library, Lost, address
 from prober.measure.gpu_reading import GpuReading, ThrottleReason
 
@@ -185,6 +187,7 @@ class Reader:
                     memory_bandwidth_ratio=metrics.get(_DRAM),
                     sm_occupancy_ratio=metrics.get(_OCCUPANCY),
                     tensor_active_ratio=metrics.get(_TENSOR),
+                    processes=self._library.processes(partition.refused, partition.handle),
                 )
             )
         return devices
@@ -251,6 +254,7 @@ class Reader:
             pcie_received_bytes=received,
             nvlink_sent_bytes=link_sent,
             nvlink_received_bytes=link_received,
+            processes=self._library.processes(card.refused, card.handle),
         )
 
     def _query(self, card: Card, name: str, *arguments: int) -> Any:
@@ -349,11 +353,19 @@ class Reader:
         return values
 
 
-def open_reader(now: Callable[[], float] = time.monotonic) -> tuple[Reader | None, str]:
-    """A reader of the visible GPUs, None if there are none, and a line for the log.
+def open_reader(now: Callable[[], float] = time.monotonic) -> tuple[Reader | AmdReader | None, str]:
+    """A reader of the visible GPUs of NVIDIA, else of AMD; None if there are none, and a line for the log.
 
     now: clock in seconds, which times REOPEN_INTERVAL_S
     """
+    nvidia, message = _open_nvidia_reader(now)
+    if nvidia is not None:
+        return nvidia, message
+    amd, of_amd = open_amd_reader()
+    return amd, of_amd if amd is not None else "; ".join(filter(None, (message, of_amd)))
+
+
+def _open_nvidia_reader(now: Callable[[], float]) -> tuple[Reader | None, str]:
     try:
         nvml = importlib.import_module("pynvml")
     except ImportError:

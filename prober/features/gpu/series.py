@@ -10,6 +10,9 @@ GPU_INFO = gauge(
 GPU_UTILIZATION = gauge("llmslo_gpu_utilization_ratio", "Share of time in which a kernel was running.", *_GPU)
 GPU_MEMORY_USED = gauge("llmslo_gpu_memory_used_bytes", "Memory in use.", *_GPU)
 GPU_MEMORY_TOTAL = gauge("llmslo_gpu_memory_total_bytes", "Total memory.", *_GPU)
+GPU_PROCESS_MEMORY = gauge(
+    "llmslo_gpu_process_memory_bytes", "Memory of a process that computes on the GPU, by its id.", *_GPU, "pid"
+)
 GPU_BANDWIDTH = gauge("llmslo_gpu_memory_bandwidth_ratio", "Share of the memory bandwidth in use.", *_GPU)
 GPU_OCCUPANCY = gauge("llmslo_gpu_sm_occupancy_ratio", "Resident warps as a share of the maximum.", *_GPU)
 GPU_TENSOR = gauge("llmslo_gpu_tensor_active_ratio", "Share of cycles in which tensor cores were active.", *_GPU)

@@ -52,6 +52,7 @@ HEALTHY = WindowFeatures(
     gpu_clock_hertz=1.9e9,
     gpu_throttled_ratio=0.0,
     gpu_memory_ratio=0.9,
+    gpu_processes=2.0,
     over_bound=0.7,
 )
 PAGE = (
@@ -60,7 +61,7 @@ PAGE = (
     *("prefix_hit_ratio", "engine_ttft_s", "engine_itl_s", "engine_queue_s", "over_bound", "kv_cache_tokens"),
     *("kv_transfer_s", "kv_transfer_failures_per_s"),
 )
-GPU = ("gpu_clock_hertz", "gpu_throttled_ratio", "gpu_memory_ratio")
+GPU = ("gpu_clock_hertz", "gpu_throttled_ratio", "gpu_memory_ratio", "gpu_processes")
 
 SLOWER = {"ttft_mean_s": 0.330, "ttft_mean_error_s": 0.02, "long_ttft_s": 0.340, "long_ttft_spread_s": 0.2}
 IN_ENGINE = {**SLOWER, "engine_ttft_s": 0.310}
@@ -255,7 +256,9 @@ def test_a_cache_that_was_as_full_before_is_no_cause() -> None:
     ("changes", "without", "words"),
     [
         ({"gpu_clock_hertz": 1.1e9, "gpu_throttled_ratio": 0.9}, (), "GPU clock is at 58% of the usual one, throttled"),
-        ({"gpu_memory_ratio": 0.97}, (), "another process on the GPU: 7% more"),
+        ({"gpu_processes": 3.0}, (), "a foreign process on the GPU: 3 compute on it, usually 2"),
+        ({"gpu_memory_ratio": 0.97}, ("gpu_processes",), "perhaps another process on the GPU: 7% more"),
+        ({"gpu_memory_ratio": 0.97, "over_bound": 0.45}, (), "neither clocks nor memory bandwidth"),
         ({"running": 9.0, "generated_tokens_per_s": 700.0}, (), "the batch is larger: 9 requests run, usually 4"),
         ({"over_bound": 0.9}, (), "memory bandwidth: steps run at 90%"),
         ({"over_bound": 0.45}, (), "neither clocks nor memory bandwidth"),

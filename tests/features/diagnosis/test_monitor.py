@@ -186,6 +186,29 @@ def test_slower_steps_are_named_within_minutes_of_the_start() -> None:
 
 
 @pytest.mark.parametrize(
+    ("before", "now", "is_foreign"),
+    [
+        ({7: 60 << 30}, {7: 60 << 30, 9: None}, True),
+        ({7: 60 << 30}, {8: 60 << 30}, False),  # the engine, started again
+        ({}, {7: 60 << 30}, False),  # a container that shows processes since the prober may see them
+        (None, None, False),
+    ],
+)
+def test_a_foreign_process_is_named_where_it_is_seen(
+    before: dict[int, int | None] | None, now: dict[int, int | None] | None, is_foreign: bool
+) -> None:
+    """More processes compute on the GPU than usual, while steps are slower."""
+    scene = Scene()
+    scene.gpus = [replace(GPU, processes=before)]
+    scene.run_for(CALM_S)
+    scene.gpus = [replace(GPU, processes=now)]
+    scene.run_for(TROUBLE_S, itl_s=0.016)
+    assert scene.diagnosis is not None
+    assert scene.diagnosis.regimes == ("slow_decode",)
+    assert ("foreign" in scene.diagnosis.why) is is_foreign
+
+
+@pytest.mark.parametrize(
     ("outcome", "detail", "name"),
     [
         (Outcome.HTTP_5XX, "HTTP 503: no healthy upstream", "failing"),

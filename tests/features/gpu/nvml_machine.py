@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from prober.features.gpu.amd import AmdReader
 from prober.features.gpu.hardware import read_hardware
 from prober.features.gpu.reader import Reader, open_reader
 from prober.measure.gpu_reading import GpuReading
@@ -26,7 +27,7 @@ class Machine:
     def __init__(self) -> None:
         self.settings: dict[str, int] = {}
         self.seconds = 1000.0
-        self.reader: Reader | None = None
+        self.reader: Reader | AmdReader | None = None
 
     def set(self, settings: dict[str, int]) -> None:
         self.settings |= settings
@@ -81,6 +82,8 @@ def plain(device: GpuReading) -> dict[str, Any]:
 
 
 def main() -> None:
+    if "AMD" not in os.environ:
+        sys.modules["amdsmi"] = None  # type: ignore[assignment]  # as if it were not installed
     machine = Machine()
     answers = []
     for verb, *arguments in json.load(sys.stdin):

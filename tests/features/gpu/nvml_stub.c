@@ -7,6 +7,7 @@
  *   lost.i          the GPU is lost; with sticky=1 until the library is opened again
  *   mig.i           partitioned;  slot.i.s  the instance in that slot (0: none);  uuid.i.s  tells instances of one slot apart
  *   xid.i           faults so far;  reasons.i  why it is slow;  gpm.i  can count (1);  field.N[.scope].i  a counter
+ *   processes.i     how many compute on it: ids 4000 + 100 i and up, of 1, 2, … GiB, the last of unknown size with unsized.i
  *   type.N          how wide a counter is (3: 64 bits);  metric.N  in thousandths of a per cent (-1: not a number)
  */
 #include <pthread.h>
@@ -21,6 +22,7 @@
 #define INVALID 2
 #define NOT_SUPPORTED 3
 #define NOT_FOUND 6
+#define INSUFFICIENT_SIZE 7
 #define TIMEOUT 10
 #define LOST 15
 #define GPUS 4
@@ -182,10 +184,24 @@ int nvmlDeviceGetMemoryInfo_v2(device *on, memory_values_v2 *memory) {
     return OK;
 }
 
+typedef struct { unsigned pid; u64 used; unsigned instance, compute; } process_info;
+
+int nvmlDeviceGetComputeRunningProcesses_v3(device *on, unsigned *number, process_info *found) {
+    CHECK("GetComputeRunningProcesses", on);
+    unsigned room = *number;
+    *number = on->slot < 0 ? (unsigned)of("processes", on->gpu, 0) : 0;
+    if (*number > room) return INSUFFICIENT_SIZE;
+    for (unsigned i = 0; i < *number; i++)
+        found[i] = (process_info){4000 + 100 * (unsigned)on->gpu + i, (u64)(i + 1) << 30, 0, 0};
+    if (*number && of("unsized", on->gpu, 0)) found[*number - 1].used = ~0ull;
+    return OK;
+}
+
 /* A getter of one number of a whole GPU. */
 #define GETTER(name, type, number) \
     int nvmlDevice##name(device *on, type *out) { WHOLE(#name, on); *out = (type)(number); return OK; }
 
+GETTER(GetIndex, unsigned, on->gpu)
 GETTER(GetMaxPcieLinkGeneration, unsigned, 5)
 GETTER(GetMaxPcieLinkWidth, unsigned, 16)
 GETTER(GetPowerUsage, unsigned, 250500 + 1000 * on->gpu)

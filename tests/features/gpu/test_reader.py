@@ -38,6 +38,7 @@ def full_gpu(index: int, **more: Any) -> dict[str, Any]:
         "ecc_corrected_errors": 5 + index,
         "ecc_uncorrected_errors": index,
         "xid_errors": 0,
+        "processes": {},
     } | more
 
 
@@ -51,6 +52,7 @@ def slot(number: int, made: int = 0, **more: Any) -> dict[str, Any]:
         "parent": "GPU-0",
         "memory_used_bytes": 1000,
         "memory_total_bytes": 10000,
+        "processes": {},
     } | more
 
 
@@ -59,6 +61,7 @@ def without(answers: dict[str, Any], *names: str) -> dict[str, Any]:
 
 
 def process(steps: tuple[list[Any], ...], environment: dict[str, str]) -> list[Any]:
+    """The answers of steps in a process of its own (see nvml_machine.py), of those that have one."""
     inherited = {key: value for key, value in os.environ.items() if key != "LD_LIBRARY_PATH"}
     done = subprocess.run(
         [sys.executable, "-W", "error", str(HERE / "nvml_machine.py")],
@@ -124,6 +127,25 @@ def test_facts_of_the_hardware(play: Play) -> None:
     assert dict(facts) == expected
     assert dict(chosen) == expected | {"gpu_count": "1"}
     assert dict(one) == expected | {"gpu_count": "1", "interconnect": "PCIe 5.0 x16"}
+
+
+def test_processes_that_compute_on_a_gpu(play: Play) -> None:
+    """By id, with their memory where the driver tells it; as facts the largest first. A driver that forbids it leaves them out."""
+    processes = {"processes.0": 2, "processes.1": 3, "unsized.1": 1}
+    _, listed, facts = play(["set", processes], ["open"], ["read"], ["hardware", None])
+    gib = 1 << 30
+    assert [gpu["processes"] for gpu in listed] == [
+        {"4000": gib, "4001": 2 * gib},
+        {"4100": gib, "4101": 2 * gib, "4102": None},
+    ]
+    assert dict(facts)["gpu_processes"] == (
+        "GPU 0: process 4001 (2.0 GiB), process 4000 (1.0 GiB); "
+        "GPU 1: process 4101 (2.0 GiB), process 4100 (1.0 GiB), process 4102"
+    )
+    forbidden = {"return.GetComputeRunningProcesses": 4}
+    _, listed, facts = play(["set", processes | forbidden], ["open"], ["read"], ["hardware", None])
+    assert listed == [without(full_gpu(index), "processes") for index in (0, 1)]
+    assert "gpu_processes" not in dict(facts)
 
 
 @pytest.mark.parametrize("call", ["Init", "GetCount", "GetHandleByIndex", "GetName"])
