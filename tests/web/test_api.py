@@ -111,6 +111,9 @@ async def test_the_health_of_a_target_is_told_without_the_loop_that_measures() -
         assert text == "unknown: the prober does not know all of its targets yet\n"
         site.site.ready = True
         assert health(site, "b")[::3] == (404, "no target of this name is configured\n")
+        site.site.knows_targets = lambda: False
+        assert health(site, "b")[::3] == (200, text)
+        site.site.knows_targets = lambda: True
         site.seen.fleet.shard, site.seen.fleet._elsewhere = Shard(0, 2), {"b"}
         status, _, _, text = health(site, "b")
         assert (status, text.startswith("unknown: shard ")) == (200, True)

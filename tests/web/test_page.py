@@ -28,7 +28,7 @@ from prober.web.page import filters, layout
 from prober.web.page.filters import cut
 from prober.web.page.layout import TEMPLATES, pieces
 from prober.web.page.view import AT_ONCE, RECENT, PageView, ProbeFilter
-from prober.web.targets import DriftAnswer, TargetAnswer, engine_trends
+from prober.web.targets import DriftAnswer, HealthAnswer, TargetAnswer, engine_trends
 from prober.web.views import why_no_latency
 from tests.results.samples import sweep
 from tests.web.scenes import (
@@ -274,6 +274,14 @@ def test_the_headline_is_the_worst_fact(scene: str, rank: int, headline: str) ->
     heading = re.search(r"<h1.*?</h1>", html(SCENES[scene]()))
     assert heading is not None
     assert Read(heading[0]).text == headline
+
+
+def test_a_target_that_gets_no_traffic_is_no_target_without_problem() -> None:
+    """Where some of its probes are answered, so that it is ready; that all of them fail goes before it."""
+    health = HealthAnswer(state="unhealthy", reason="failed probes: 3 of the last 5")
+    (ready,), (down,) = ((replace(view, health=health) for view in SCENES[name]()) for name in ("healthy", "down"))
+    assert (ready.concern.rank, ready.concern.text, ready.concern.detail) == (1, "unhealthy", health.reason)
+    assert down.concern.text == "failing"
 
 
 FIGURES = {

@@ -71,8 +71,10 @@ async def test_a_name_or_a_url_belongs_to_one(tmp_path: Path, caplog: pytest.Log
     with caplog.at_level(logging.WARNING):
         text = f"targets: [{{name: static, url: 'http://h9:1'}}]\ndiscovery: [{{name: x, {one}}}, {{name: y, {two}}}]"
         await seen.roster.configure(configured(text))
+        assert not seen.roster.is_applied  # no source has answered yet
         await seen.settled(2)
         await seen.roster.apply()
+    assert seen.roster.is_applied
     assert seen.now() == {"static": "h9:1", "a": "h1:1", "z": "h4:1"}
     refused = {
         (name, reason): seen.value(discovery_series.DISCOVERY_REFUSED, name, reason)
